@@ -1,0 +1,87 @@
+//! Planning for Sumpter: who sums how much, which partition goes where, and what it costs.
+//!
+//! Pure functions of the cluster's shape. No I/O, no clock, no threads, no environment: the same
+//! question has the same answer on every machine, which is what lets all workers derive one
+//! placement without talking to each other.
+//!
+//! # The question
+//!
+//! `n` GPU machines train a model of `M` bytes; `k` CPU machines help to sum. Machine `i` sums a
+//! share of the model. Each way, the link of a GPU machine that sums the share `x` carries
+//!
+//! ```text
+//! (M - x)  its gradient, but for what it sums itself     +  (n-1) x  the others' part of its share
+//!    =  M + (n-2) x
+//! ```
+//!
+//! and the link of a CPU machine that sums `y` carries `n y`. The best shares keep every link
+//! busy for the same time. They contain the familiar architectures: with `k = 0` this is ring
+//! all-reduce, with `k = n` a non-colocated parameter server, and in between it beats both.
+//!
+//! | | shares | time |
+//! |---|---|---|
+//! | `n = 1` | the machine itself | none: nothing travels |
+//! | `k <= n`, `D = n^2 + kn - 2k` | CPU `2(n-1)/D`, GPU `(n-k)/D` | `2n(n-1)M / (D B)` |
+//! | `k > n` | CPU `1/k`, GPU nothing | `M/B` |
+//! | all-reduce | GPU `1/n` | `2(n-1)M / (n B)` |
+//! | parameter server | CPU `1/k` | `max(M/B, nM/(kB))` |
+//!
+//! So the gain is `D/n^2` over all-reduce and `D/(2k(n-1))` over the parameter server (BytePS,
+//! OSDI'20, section 4 and Theorem 1). With two GPU machines it is one: no helper helps there.
+//!
+//! # The parts
+//!
+//! - [`Uniform`]: the closed form, for interfaces of one bandwidth.
+//! - [`Cluster`], [`shares`], [`server_weights`]: any bandwidths, by water-filling.
+//! - [`link_loads`], [`predict`]: bytes on every link, times and gains.
+//! - [`Dealer`]: deals a stream of partitions out in given shares; every prefix is within one
+//!   partition of exact and every window within two, in bytes.
+//! - [`lpt`], [`LaneAssigner`]: partitions of a server to its lanes.
+//! - [`Plan`], [`Placement`]: all of it for the tensors of a job.
+//! - [`PlanRequest`], [`PlanReport`], [`report_json`]: the data of `sumpter plan`.
+//!
+//! # From machines to places
+//!
+//! ```
+//! use sumpter_plan::{Machine, Placement, Plan, PlannedServer, Role, server_weights};
+//!
+//! let gpu = Machine { role: Role::Gpu, bandwidth_gbps: 25.0, servers: 1 };
+//! let cpu = Machine { role: Role::Cpu, bandwidth_gbps: 25.0, servers: 1 };
+//! let weights = server_weights(&[gpu, gpu, gpu, gpu, cpu, cpu])?;
+//!
+//! let servers = weights.iter().map(|&weight| PlannedServer { weight, lanes: 4 }).collect();
+//! let plan = Plan { epoch: 1, partition_bytes: 1 << 20, servers };
+//! let mut placement = Placement::new(&plan)?;
+//!
+//! // A tensor of 20 MiB: the CPU machines sum six partitions each, the GPU machines two.
+//! let mut partitions = [0; 6];
+//! for place in placement.place(20 << 20) {
+//!     partitions[place.server] += 1;
+//! }
+//! assert_eq!(partitions, [2, 2, 2, 2, 6, 6]);
+//! # Ok::<(), sumpter_plan::PlanError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod dealer;
+mod error;
+mod lanes;
+mod machine;
+mod placement;
+mod predict;
+mod report;
+mod request;
+mod shares;
+mod uniform;
+
+pub use dealer::Dealer;
+pub use error::PlanError;
+pub use lanes::{LaneAssigner, lpt};
+pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
+pub use placement::{PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, PlannedServer};
+pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict};
+pub use report::{MachineReport, PlanReport, report_json};
+pub use request::{NamedMachine, PlanRequest, parse_machines};
+pub use shares::{server_weights, shares};
+pub use uniform::Uniform;

@@ -1,0 +1,136 @@
+//! Where every partition of every tensor is summed: the placement that all workers derive alike.
+//!
+//! A tensor is cut into partitions of the plan's size (the last may be smaller), in the order in
+//! which they are sent. A [`Dealer`] gives each to a server; on every server a [`LaneAssigner`]
+//! gives each to a lane. Invariant: the outcome is a pure function of the plan and of the sizes
+//! of the tensors placed so far.
+
+use crate::{Dealer, LaneAssigner, PlanError};
+
+/// Partition sizes are multiples of this, a cache line, so that no element of any dtype and no
+/// vector register straddles two partitions of an aligned tensor.
+pub const PARTITION_ALIGN_BYTES: u64 = 64;
+
+/// Most lanes of one server: more than any machine has cores, few enough to allocate.
+const MAX_LANES: u32 = 4096;
+
+/// One epoch's servers and partition size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The epoch that this plan is; every change of plan is a new one.
+    pub epoch: u64,
+    /// Largest size of a partition; a positive multiple of [`PARTITION_ALIGN_BYTES`].
+    pub partition_bytes: u64,
+    /// The servers, in the order by which [`PartitionPlace::server`] counts them.
+    pub servers: Vec<PlannedServer>,
+}
+
+/// A server as a plan knows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlannedServer {
+    /// Its part of the work, relative to the others, as
+    /// [`server_weights`](crate::server_weights) gives it.
+    pub weight: f64,
+    /// Its number of lanes.
+    pub lanes: u32,
+}
+
+/// One partition of a tensor and who sums it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PartitionPlace {
+    /// Where it starts in the tensor.
+    pub offset: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Index of its server in [`Plan::servers`].
+    pub server: usize,
+    /// Lane on that server.
+    pub lane: usize,
+}
+
+/// Places tensors one after another, in the order of the tensor table.
+///
+/// ```
+/// use sumpter_plan::{Placement, Plan, PlannedServer};
+///
+/// let server = PlannedServer { weight: 1.0, lanes: 2 };
+/// let plan = Plan { epoch: 1, partition_bytes: 4096, servers: vec![server, server] };
+/// let mut placement = Placement::new(&plan)?;
+/// let places = placement.place(10_000);
+/// assert_eq!(places.iter().map(|place| place.bytes).collect::<Vec<_>>(), [4096, 4096, 1808]);
+/// assert_ne!(places[0].server, places[1].server);
+/// # Ok::<(), sumpter_plan::PlanError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    epoch: u64,
+    partition_bytes: u64,
+    dealer: Dealer,
+    lanes: Vec<LaneAssigner>,
+}
+
+impl Placement {
+    /// Starts an epoch with nothing placed.
+    ///
+    /// # Errors
+    /// A partition size that is zero or unaligned, a server without lanes, or weights that
+    /// [`Dealer::new`] refuses.
+    pub fn new(plan: &Plan) -> Result<Self, PlanError> {
+        let size = plan.partition_bytes;
+        if size == 0 || !size.is_multiple_of(PARTITION_ALIGN_BYTES) {
+            let expected = format!("a positive multiple of {PARTITION_ALIGN_BYTES}");
+            return Err(PlanError::field("partition_bytes", size, expected));
+        }
+        for (index, server) in plan.servers.iter().enumerate() {
+            if !(1..=MAX_LANES).contains(&server.lanes) {
+                let field = format!("lanes of server {index}");
+                let expected = format!("a number from 1 to {MAX_LANES}");
+                return Err(PlanError::field(field, server.lanes, expected));
+            }
+        }
+        let weights: Vec<f64> = plan.servers.iter().map(|server| server.weight).collect();
+        let lanes = plan.servers.iter().map(|server| LaneAssigner::new(server.lanes as usize));
+        Ok(Self {
+            epoch: plan.epoch,
+            partition_bytes: size,
+            dealer: Dealer::new(&weights, size)?,
+            lanes: lanes.collect(),
+        })
+    }
+
+    /// The epoch of the plan.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Cuts the next tensor into partitions and places them, in order of offset. A tensor of no
+    /// bytes has no partitions.
+    pub fn place(&mut self, tensor_bytes: u64) -> Vec<PartitionPlace> {
+        let mut places = Vec::new();
+        let mut offset = 0;
+        while offset < tensor_bytes {
+            let bytes = self.partition_bytes.min(tensor_bytes - offset);
+            let server = self.dealer.deal(bytes);
+            places.push(PartitionPlace { offset, bytes, server, lane: 0 });
+            offset += bytes;
+        }
+        self.assign_lanes(&mut places);
+        places
+    }
+
+    /// Gives every server's partitions of this tensor to its lanes, as one set.
+    fn assign_lanes(&mut self, places: &mut [PartitionPlace]) {
+        let mut by_server: Vec<&mut PartitionPlace> = places.iter_mut().collect();
+        by_server.sort_by_key(|place| place.server);
+        let mut sizes = Vec::new();
+        for group in by_server.chunk_by_mut(|a, b| a.server == b.server) {
+            sizes.clear();
+            sizes.extend(group.iter().map(|place| place.bytes));
+            let lanes = self.lanes[group[0].server].assign(&sizes);
+            for (place, lane) in group.iter_mut().zip(lanes) {
+                place.lane = lane;
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a plan costs: the bytes on every link, the time of one round, and the two architectures
+//! it is compared with.
+//!
+//! The model is that of BytePS (OSDI'20, section 4): full-duplex links, full bisection, streams
+//! that overlap, and no cost but that of the links. So these are lower bounds of a real round.
+
+use crate::{Cluster, PlanError, Role, shares};
+
+/// Most bytes a model may have: one EiB.
+pub const MAX_MODEL_BYTES: u64 = 1 << 60;
+
+/// Predicted times of one round of the whole model. All-reduce is the ring (equally the
+/// colocated parameter server); the parameter server is the non-colocated one, on the CPU
+/// machines only, and has no time where there are none. Gains are their times over ours; there
+/// is none with one GPU machine, where our time is zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// The optimum, with the shares of this crate.
+    pub time_s: f64,
+    /// Ring all-reduce over the GPU machines.
+    pub allreduce_time_s: f64,
+    /// Parameter servers on the CPU machines.
+    pub ps_time_s: Option<f64>,
+    /// `allreduce_time_s / time_s`.
+    pub gain_over_allreduce: Option<f64>,
+    /// `ps_time_s / time_s`.
+    pub gain_over_ps: Option<f64>,
+}
+
+/// What each machine's link carries, each way, as fractions of the model, if machine `i` sums the
+/// fraction `shares[i]`: `1 + (n-2)x` for a GPU machine (it sends what it does not sum itself and
+/// the sums of its share, and receives as much), `n y` for a CPU machine.
+///
+/// ```
+/// use sumpter_plan::{Cluster, link_loads, shares};
+///
+/// let cluster = Cluster::uniform(4, 2, 100.0)?;
+/// let loads = link_loads(&cluster, &shares(&cluster));
+/// assert!(loads.iter().all(|load| (load - 1.2).abs() < 1e-12)); // Every link equally busy.
+/// # Ok::<(), sumpter_plan::PlanError>(())
+/// ```
+#[must_use]
+pub fn link_loads(cluster: &Cluster, shares: &[f64]) -> Vec<f64> {
+    let workers = f64::from(cluster.workers());
+    let load = |role, share: f64| match role {
+        Role::Gpu => 1.0 + (workers - 2.0) * share,
+        Role::Cpu => workers * share,
+    };
+    let machines = cluster.machines().iter();
+    machines.zip(shares).map(|(machine, &share)| load(machine.role, share)).collect()
+}
+
+/// Times and gains of a cluster, for a model of `bytes`: the slowest link under the optimal
+/// [`shares`], the ring `2(n-1)M/(n b_min)`, and the parameter server `max(M/b_min, nM/sum c)`.
+///
+/// ```
+/// use sumpter_plan::{Cluster, predict};
+///
+/// // One GiB, eight GPU machines and as many CPU machines at 25 Gb/s.
+/// let prediction = predict(&Cluster::uniform(8, 8, 25.0)?, 1 << 30)?;
+/// assert!((prediction.gain_over_allreduce.unwrap() - 1.75).abs() < 1e-9);
+/// # Ok::<(), sumpter_plan::PlanError>(())
+/// ```
+///
+/// # Errors
+/// No bytes, or more than [`MAX_MODEL_BYTES`].
+pub fn predict(cluster: &Cluster, bytes: u64) -> Result<Prediction, PlanError> {
+    check_bytes(bytes)?;
+    let loads = link_loads(cluster, &shares(cluster));
+    let links = cluster.machines().iter().zip(loads);
+    let time_s = links
+        .map(|(machine, load)| seconds(bytes, load, machine.bandwidth_gbps))
+        .fold(0.0, f64::max);
+
+    let workers = f64::from(cluster.workers());
+    let slowest = cluster.slowest_worker_gbps();
+    let allreduce_time_s = seconds(bytes, 2.0 * (workers - 1.0) / workers, slowest);
+    let cpu_total = cluster.summing_total(Role::Cpu);
+    let ps_time_s = (cpu_total > 0.0)
+        .then(|| seconds(bytes, 1.0, slowest).max(seconds(bytes, workers, cpu_total)));
+    let gain = |other: f64| (workers > 1.0).then(|| other / time_s);
+    Ok(Prediction {
+        time_s,
+        allreduce_time_s,
+        ps_time_s,
+        gain_over_allreduce: gain(allreduce_time_s),
+        gain_over_ps: ps_time_s.and_then(gain),
+    })
+}
+
+/// Seconds for a fraction of the model over a link.
+pub(crate) fn seconds(bytes: u64, fraction: f64, bandwidth_gbps: f64) -> f64 {
+    bytes as f64 * fraction * 8.0 / (bandwidth_gbps * 1e9)
+}
+
+pub(crate) fn check_bytes(bytes: u64) -> Result<(), PlanError> {
+    if (1..=MAX_MODEL_BYTES).contains(&bytes) {
+        return Ok(());
+    }
+    Err(PlanError::field("bytes", bytes, bytes_expected()))
+}
+
+/// What a model's size may be, in words.
+pub(crate) fn bytes_expected() -> String {
+    format!("a whole number of bytes from 1 to {MAX_MODEL_BYTES}")
+}

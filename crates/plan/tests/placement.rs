@@ -1,0 +1,94 @@
+//! Placement: partitions tile their tensor, all workers agree, every window is balanced.
+
+use proptest::prelude::*;
+use sumpter_plan::{Placement, Plan, PlannedServer};
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let server = (prop_oneof![1 => Just(0.0), 5 => 0.05..1.0_f64], 1..9_u32)
+        .prop_map(|(weight, lanes)| PlannedServer { weight, lanes });
+    let servers = proptest::collection::vec(server, 1..20)
+        .prop_filter("a weight", |servers| servers.iter().any(|server| server.weight > 0.0));
+    (0..9_u64, 1..5_u64, servers).prop_map(|(epoch, pages, servers)| Plan {
+        epoch,
+        partition_bytes: pages * 4096,
+        servers,
+    })
+}
+
+fn tensors() -> impl Strategy<Value = Vec<u64>> {
+    let tensor = prop_oneof![Just(0), 1..64_u64, 1..40_000_u64, (1..40_u64).prop_map(|n| n * 4096)];
+    proptest::collection::vec(tensor, 1..60)
+}
+
+proptest! {
+    #[test]
+    fn two_workers_fed_the_same_agree(plan in plan(), tensors in tensors()) {
+        let mut first = Placement::new(&plan).unwrap();
+        let mut second = Placement::new(&plan.clone()).unwrap();
+        for bytes in tensors {
+            prop_assert_eq!(first.place(bytes), second.place(bytes));
+        }
+        prop_assert_eq!(first.epoch(), plan.epoch);
+        prop_assert_eq!(first, second);
+    }
+
+    #[test]
+    fn partitions_tile_the_tensor_in_order(plan in plan(), tensors in tensors()) {
+        let mut placement = Placement::new(&plan).unwrap();
+        for tensor_bytes in tensors {
+            let places = placement.place(tensor_bytes);
+            let mut end = 0;
+            for (index, place) in places.iter().enumerate() {
+                prop_assert_eq!(place.offset, end);
+                end += place.bytes;
+                let last = index + 1 == places.len();
+                prop_assert!(place.bytes == plan.partition_bytes || last && place.bytes > 0);
+                prop_assert!(place.bytes <= plan.partition_bytes);
+                let server = plan.servers[place.server];
+                prop_assert!(server.weight > 0.0 && place.lane < server.lanes as usize);
+            }
+            prop_assert_eq!(end, tensor_bytes);
+        }
+    }
+
+    #[test]
+    fn every_prefix_is_balanced_over_servers_and_lanes(plan in plan(), tensors in tensors()) {
+        let mut placement = Placement::new(&plan).unwrap();
+        let total: f64 = plan.servers.iter().map(|server| server.weight).sum();
+        let largest = plan.partition_bytes as f64;
+        let mut dealt = 0.0;
+        let mut lanes: Vec<Vec<u64>> =
+            plan.servers.iter().map(|server| vec![0; server.lanes as usize]).collect();
+        for bytes in tensors {
+            for place in placement.place(bytes) {
+                dealt += place.bytes as f64;
+                lanes[place.server][place.lane] += place.bytes;
+                for (server, lanes) in plan.servers.iter().zip(&lanes) {
+                    let exact = dealt * server.weight / total;
+                    let given = lanes.iter().sum::<u64>() as f64;
+                    prop_assert!((given - exact).abs() <= largest * (1.0 + 1e-6));
+                }
+            }
+            for lanes in &lanes {
+                let (least, most) = (lanes.iter().min(), lanes.iter().max());
+                prop_assert!(most.unwrap() - least.unwrap() <= plan.partition_bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_that_cannot_be_followed_is_refused() {
+    let server = PlannedServer { weight: 1.0, lanes: 1 };
+    let message = |partition_bytes, server| {
+        let plan = Plan { epoch: 0, partition_bytes, servers: vec![server] };
+        Placement::new(&plan).unwrap_err().to_string()
+    };
+    let expected = "partition_bytes is 0; expected a positive multiple of 64";
+    assert_eq!(message(0, server), expected);
+    assert!(message(100, server).starts_with("partition_bytes is 100;"));
+    let laneless = PlannedServer { lanes: 0, ..server };
+    assert_eq!(message(64, laneless), "lanes of server 0 is 0; expected a number from 1 to 4096");
+    let weightless = PlannedServer { weight: 0.0, ..server };
+    assert!(message(64, weightless).starts_with("largest weight of a server is 0;"));
+}
