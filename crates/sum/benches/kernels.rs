@@ -1,0 +1,114 @@
+//! Throughput of every kernel at every level this processor has, beside a plain copy, in a core's
+//! own cache and out of all caches. Bytes are those read and written, in units of 10^9 a second.
+//!
+//! `cargo bench -p sumpter-sum -- sum/float16` runs a part.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use sumpter_sum::{AlignedBuf, Dtype, InstructionSet, ReduceOp};
+
+/// Where the accumulators lie, and how many bytes of them: half of a small second-level cache, and
+/// more than a last-level cache gives to one core.
+const PLACES: [(&str, usize); 2] = [("in-cache", 96 << 10), ("out-of-cache", 64 << 20)];
+
+/// Bytes that are an ordinary value, neither zero nor subnormal nor NaN, in every dtype, so that no
+/// processor takes a slow or short path.
+const ORDINARY: u8 = 0x3c;
+
+fn kernels(criterion: &mut Criterion) {
+    for (place, acc_bytes) in PLACES {
+        let mut group = criterion.benchmark_group(place);
+        group.sample_size(20);
+        group.warm_up_time(Duration::from_millis(200));
+        group.measurement_time(Duration::from_millis(500));
+        copy(&mut group, acc_bytes);
+        for level in InstructionSet::supported() {
+            for dtype in Dtype::ALL {
+                accumulate(&mut group, level, dtype, acc_bytes);
+                if dtype.accumulator() != dtype {
+                    convert(&mut group, level, dtype, acc_bytes);
+                }
+                if dtype.is_float() {
+                    divide(&mut group, level, dtype, acc_bytes);
+                }
+            }
+        }
+        group.finish();
+    }
+}
+
+fn copy(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize) {
+    let (mut to, from) = (ordinary(bytes), ordinary(bytes));
+    group.throughput(Throughput::BytesDecimal(2 * bytes as u64));
+    group.bench_function("copy", |bencher| {
+        bencher.iter(|| black_box(&mut *to).copy_from_slice(black_box(&from)));
+    });
+}
+
+fn accumulate(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    level: InstructionSet,
+    dtype: Dtype,
+    acc_bytes: usize,
+) {
+    let (mut acc, x) = buffers(dtype, acc_bytes);
+    group.throughput(Throughput::BytesDecimal((2 * acc.len() + x.len()) as u64));
+    for op in ReduceOp::ALL {
+        group.bench_function(id(op.name(), level, dtype), |bencher| {
+            acc.fill(ORDINARY);
+            bencher.iter(|| level.accumulate(op, dtype, black_box(&mut acc), black_box(&x)));
+        });
+    }
+}
+
+fn convert(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    level: InstructionSet,
+    dtype: Dtype,
+    acc_bytes: usize,
+) {
+    let (mut acc, x) = buffers(dtype, acc_bytes);
+    group.throughput(Throughput::BytesDecimal((acc.len() + x.len()) as u64));
+    group.bench_function(id("widen", level, dtype), |bencher| {
+        bencher.iter(|| level.widen(dtype, black_box(&mut acc), black_box(&x)));
+    });
+    acc.fill(ORDINARY);
+    group.bench_function(id("narrow", level, dtype), |bencher| {
+        bencher.iter(|| level.narrow_in_place(dtype, black_box(&mut acc)));
+    });
+}
+
+fn divide(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    level: InstructionSet,
+    dtype: Dtype,
+    acc_bytes: usize,
+) {
+    let (_, mut x) = buffers(dtype, acc_bytes);
+    group.throughput(Throughput::BytesDecimal(2 * x.len() as u64));
+    group.bench_function(id("divide", level, dtype), |bencher| {
+        // Dividing by one keeps the values ordinary however often it is done.
+        bencher.iter(|| level.divide(dtype, black_box(&mut x), black_box(1)));
+    });
+}
+
+fn id(kernel: &str, level: InstructionSet, dtype: Dtype) -> String {
+    format!("{kernel}/{}/{}", dtype.name(), level.name())
+}
+
+fn buffers(dtype: Dtype, acc_bytes: usize) -> (AlignedBuf, AlignedBuf) {
+    let count = acc_bytes / dtype.accumulator().size();
+    (ordinary(acc_bytes), ordinary(count * dtype.size()))
+}
+
+fn ordinary(bytes: usize) -> AlignedBuf {
+    let mut buf = AlignedBuf::new(bytes);
+    buf.fill(ORDINARY);
+    buf
+}
+
+criterion_group!(benches, kernels);
+criterion_main!(benches);

@@ -1,0 +1,23 @@
+//! Summation: element types, the kernels that combine contributions, and the buffers they lie in.
+//!
+//! The kernels are written once and compiled for several levels of processor features; one
+//! dispatch point chooses among them. All levels give the same results bit for bit, except that
+//! the payload of a NaN is not specified. Slices are bytes in the machine's own order and may
+//! start at any address.
+//!
+//! Nothing here does input or output, starts a thread or knows what a round is.
+
+mod buffer;
+mod dispatch;
+mod dtype;
+mod element;
+mod generic;
+mod half;
+mod pool;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use buffer::{ALIGNMENT, AlignedBuf};
+pub use dispatch::{InstructionSet, accumulate, divide, instruction_set, narrow_in_place, widen};
+pub use dtype::{Dtype, ReduceOp};
+pub use pool::BufferPool;

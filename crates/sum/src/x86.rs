@@ -1,0 +1,30 @@
+//! The levels of x86-64: how each converts `binary16`, and the kernels compiled for its features.
+
+pub(crate) mod avx2;
+pub(crate) mod avx512;
+
+/// The kernels' entry points for one level. `$convert` is how the level converts `binary16`.
+macro_rules! kernels {
+    ($features:literal, $convert:ident) => {
+        #[target_feature(enable = $features)]
+        pub(crate) fn accumulate(op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
+            generic::accumulate($convert::new(), op, dtype, acc, x);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(crate) fn widen(dtype: Dtype, acc: &mut [u8], x: &[u8]) {
+            generic::widen($convert::new(), dtype, acc, x);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(crate) fn narrow_in_place(dtype: Dtype, acc: &mut [u8]) -> usize {
+            generic::narrow_in_place($convert::new(), dtype, acc)
+        }
+
+        #[target_feature(enable = $features)]
+        pub(crate) fn divide(dtype: Dtype, x: &mut [u8], divisor: u32) {
+            generic::divide($convert::new(), dtype, x, divisor);
+        }
+    };
+}
+use kernels;

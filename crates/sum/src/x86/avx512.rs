@@ -1,0 +1,64 @@
+//! AVX-512 (F, BW, DQ, VL: what every such server since 2017 has).
+
+use std::arch::x86_64::{
+    _MM_FROUND_TO_NEAREST_INT, _mm256_loadu_si256, _mm256_storeu_si256, _mm512_cvtph_ps,
+    _mm512_cvtps_ph, _mm512_loadu_ps, _mm512_storeu_ps,
+};
+
+use super::kernels;
+use crate::dtype::{Dtype, ReduceOp};
+use crate::generic;
+use crate::half::{Half, NarrowTile, TILE, WideTile};
+
+kernels!("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl", F16Avx512);
+
+/// Whether this processor has every feature the kernels here are compiled for.
+pub(crate) fn is_supported() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+/// `binary16` by AVX-512.
+#[derive(Clone, Copy)]
+struct F16Avx512(());
+
+impl F16Avx512 {
+    #[target_feature(enable = "avx512f")]
+    fn new() -> F16Avx512 {
+        F16Avx512(())
+    }
+}
+
+impl Half for F16Avx512 {
+    #[inline(always)]
+    fn widen(self, x: &NarrowTile) -> WideTile {
+        let mut out = [0.0; TILE];
+        for (out, x) in out.as_chunks_mut::<16>().0.iter_mut().zip(x.as_chunks::<32>().0) {
+            // SAFETY: `self` exists only where AVX-512F does; both arrays are as long as a
+            // register and the accesses need no alignment.
+            unsafe {
+                let wide = _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast()));
+                _mm512_storeu_ps(out.as_mut_ptr(), wide);
+            }
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn narrow(self, x: &WideTile) -> NarrowTile {
+        let mut out = [0; 2 * TILE];
+        for (out, x) in out.as_chunks_mut::<32>().0.iter_mut().zip(x.as_chunks::<16>().0) {
+            // SAFETY: as in `widen`.
+            unsafe {
+                let wide = _mm512_loadu_ps(x.as_ptr());
+                let narrow = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide);
+                _mm256_storeu_si256(out.as_mut_ptr().cast(), narrow);
+            }
+        }
+        out
+    }
+}

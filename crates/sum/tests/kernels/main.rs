@@ -1,0 +1,146 @@
+//! Every kernel at every level this processor has, against the scalar reference.
+
+mod elements;
+mod halfs;
+mod reference;
+
+use proptest::prelude::*;
+use sumpter_sum::{Dtype, InstructionSet, ReduceOp, instruction_set};
+
+use elements::{Placed, assert_same, case, levels};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn accumulate_equals_the_reference(case in case(&Dtype::ALL)) {
+        let (dtype, acc, x) = (case.dtype, &case.acc, &case.x);
+        for op in ReduceOp::ALL {
+            let expected = reference::accumulate(op, dtype, acc, x);
+            for level in levels() {
+                let mut placed = Placed::new(acc, case.acc_offset);
+                let x = Placed::new(x, case.x_offset);
+                level.accumulate(op, dtype, placed.bytes(), x.as_bytes());
+                assert_same(dtype.accumulator(), placed.unguarded(), &expected, level);
+            }
+        }
+    }
+
+    #[test]
+    fn widen_equals_the_reference(case in case(&Dtype::ALL)) {
+        let expected = reference::widen(case.dtype, &case.x);
+        for level in levels() {
+            let mut acc = Placed::new(&case.acc, case.acc_offset);
+            let x = Placed::new(&case.x, case.x_offset);
+            level.widen(case.dtype, acc.bytes(), x.as_bytes());
+            assert_same(case.dtype.accumulator(), acc.unguarded(), &expected, level);
+        }
+    }
+
+    #[test]
+    fn narrow_equals_the_reference(case in case(&Dtype::ALL)) {
+        let expected = reference::narrow(case.dtype, &case.acc);
+        for level in levels() {
+            let mut acc = Placed::new(&case.acc, case.acc_offset);
+            let bytes = level.narrow_in_place(case.dtype, acc.bytes());
+            assert_same(case.dtype, &acc.unguarded()[..bytes], &expected, level);
+        }
+    }
+
+    #[test]
+    fn divide_equals_the_reference(
+        case in case(&[Dtype::F32, Dtype::F64, Dtype::F16, Dtype::Bf16]),
+        divisor in prop_oneof![1_u32..100, any::<u32>()],
+    ) {
+        let expected = reference::divide(case.dtype, &case.x, divisor);
+        for level in levels() {
+            let mut x = Placed::new(&case.x, case.x_offset);
+            level.divide(case.dtype, x.bytes(), divisor);
+            assert_same(case.dtype, x.unguarded(), &expected, level);
+        }
+    }
+
+    #[test]
+    fn min_and_max_do_not_depend_on_the_order(case in case(&Dtype::ALL)) {
+        let dtype = case.dtype.accumulator();
+        let x = reference::widen(case.dtype, &case.x);
+        for op in [ReduceOp::Min, ReduceOp::Max] {
+            for level in levels() {
+                let (mut one, mut other) = (case.acc.clone(), x.clone());
+                level.accumulate(op, dtype, &mut one, &x);
+                level.accumulate(op, dtype, &mut other, &case.acc);
+                assert_same(dtype, &one, &other, level);
+            }
+        }
+    }
+}
+
+/// Property tests draw lengths; this one leaves none out on either side of a whole tile.
+#[test]
+fn every_length_up_to_several_tiles_is_summed_whole() {
+    for dtype in Dtype::ALL {
+        for count in 0..=300 {
+            let x: Vec<u8> = (0..count * dtype.size()).map(|i| (i * 37 % 64) as u8).collect();
+            let acc = vec![1; count * dtype.accumulator().size()];
+            let expected = reference::accumulate(ReduceOp::Sum, dtype, &acc, &x);
+            for level in levels() {
+                let mut placed = Placed::new(&acc, 3);
+                let x = Placed::new(&x, 1);
+                level.accumulate(ReduceOp::Sum, dtype, placed.bytes(), x.as_bytes());
+                assert_same(dtype.accumulator(), placed.unguarded(), &expected, level);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_nan_on_either_side_gives_a_nan() {
+    for (acc, x) in [(f32::NAN, 1.0), (1.0, f32::NAN), (-f32::NAN, -0.0), (f32::NAN, f32::NAN)] {
+        for op in ReduceOp::ALL {
+            for level in levels() {
+                let mut result = acc.to_ne_bytes();
+                level.accumulate(op, Dtype::F32, &mut result, &x.to_ne_bytes());
+                assert!(f32::from_ne_bytes(result).is_nan(), "{op:?}({acc}, {x}) at {level:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_free_functions_use_the_preferred_level() {
+    let preferred = InstructionSet::supported().next().unwrap();
+    assert_eq!(InstructionSet::preferred(), preferred);
+    assert_eq!(instruction_set(), preferred.name());
+    let one = 0x3c00_u16.to_ne_bytes();
+    let mut acc = [0; 4];
+    sumpter_sum::widen(Dtype::F16, &mut acc, &one);
+    assert_eq!(acc, 1_f32.to_ne_bytes());
+    sumpter_sum::accumulate(ReduceOp::Sum, Dtype::F16, &mut acc, &one);
+    assert_eq!(acc, 2_f32.to_ne_bytes());
+    assert_eq!(sumpter_sum::narrow_in_place(Dtype::F16, &mut acc), 2);
+    sumpter_sum::divide(Dtype::F16, &mut acc[..2], 2);
+    assert_eq!(acc[..2], one);
+}
+
+#[test]
+fn the_portable_level_is_always_there() {
+    assert_eq!(InstructionSet::supported().last().unwrap().name(), "portable");
+}
+
+#[test]
+#[should_panic(expected = "3 elements of float16 do not fit 2 accumulators")]
+fn different_counts_are_refused() {
+    sumpter_sum::accumulate(ReduceOp::Sum, Dtype::F16, &mut [0; 8], &[0; 6]);
+}
+
+#[test]
+#[should_panic(expected = "7 bytes are no whole number of float32 (4)")]
+fn parts_of_elements_are_refused() {
+    sumpter_sum::widen(Dtype::F32, &mut [0; 7], &[0; 7]);
+}
+
+#[test]
+#[should_panic(expected = "int32 has no division")]
+fn integers_are_not_divided() {
+    sumpter_sum::divide(Dtype::I32, &mut [0; 4], 2);
+}
