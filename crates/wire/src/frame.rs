@@ -1,0 +1,311 @@
+//! Frames: a fixed header of 32 bytes, then `length` bytes of payload.
+//!
+//! All integers are little-endian. A decoder never panics and never trusts a length: whoever
+//! reads a payload checks the header against what it expects before it makes room for it.
+
+use sumpter_sum::{Dtype, ReduceOp};
+
+use crate::ids::{Epoch, GroupId, Rank, Round, TensorId};
+
+/// Bytes of a frame header.
+pub const HEADER_BYTES: usize = 32;
+/// Bytes of the payload of a [`FrameKind::Begin`] frame.
+pub const SPEC_BYTES: usize = 24;
+/// The longest payload of a frame that carries no tensor data.
+pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// Client to lane: I take part in this round of this partition, and hold `chunk` chunks of
+    /// its result already. The payload is a [`PartitionSpec`].
+    Begin = 1,
+    /// Client to lane: my contribution to one chunk.
+    Push = 2,
+    /// Lane to client: the finished value of one chunk.
+    Result = 3,
+    /// Lane to client: the round is complete; sent to those who receive no data.
+    Done = 4,
+    /// Either way: this tensor cannot be summed; the payload is the reason in UTF-8.
+    Error = 5,
+    /// Client to lane: the members of group `tensor`; the payload is their ranks, ascending.
+    Group = 6,
+}
+
+impl FrameKind {
+    fn from_code(code: u8) -> Option<FrameKind> {
+        use FrameKind::{Begin, Done, Error, Group, Push, Result};
+        [Begin, Push, Result, Done, Error, Group].into_iter().find(|k| *k as u8 == code)
+    }
+}
+
+/// The header every frame starts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame says.
+    pub kind: FrameKind,
+    /// The epoch of the plan that the sender follows.
+    pub epoch: Epoch,
+    /// The tensor; in a `Group` frame the group's id.
+    pub tensor: TensorId,
+    /// The partition's index in its tensor.
+    pub partition: u32,
+    /// The round of the tensor.
+    pub round: Round,
+    /// The chunk's index in its partition; in a `Begin` frame the chunks of the result held.
+    pub chunk: u32,
+    /// Bytes of payload that follow.
+    pub length: u32,
+}
+
+/// Why bytes are not a frame.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The kind is none of this version's.
+    #[error("unknown frame kind {0}")]
+    UnknownKind(u8),
+    /// A reserved field is not zero: the sender speaks another version.
+    #[error("a reserved header field is {0:#x}, expected 0")]
+    Reserved(u64),
+    /// A field of a `Begin` payload has no meaning.
+    #[error("partition spec: {field} is {value}")]
+    Spec {
+        /// The field's name.
+        field: &'static str,
+        /// The value found.
+        value: u64,
+    },
+    /// A payload has another length than its kind demands.
+    #[error("a {kind:?} frame carries {length} bytes of payload, expected {expected}")]
+    Length {
+        /// The frame's kind.
+        kind: FrameKind,
+        /// The length found.
+        length: u64,
+        /// What was expected, in words.
+        expected: &'static str,
+    },
+    /// A `Group` payload is not a list of distinct ascending ranks.
+    #[error("group ranks are not ascending")]
+    GroupOrder,
+}
+
+impl Header {
+    /// A header without payload; the other fields are set by struct update.
+    #[must_use]
+    pub fn new(kind: FrameKind, epoch: Epoch, tensor: TensorId) -> Header {
+        Header { kind, epoch, tensor, partition: 0, round: Round(0), chunk: 0, length: 0 }
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[0] = self.kind as u8;
+        let fields =
+            [self.epoch.0, self.tensor.0, self.partition, self.round.0, self.chunk, self.length];
+        for (place, field) in out[4..28].chunks_exact_mut(4).zip(fields) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`FrameError::UnknownKind`] and [`FrameError::Reserved`].
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
+        let kind = FrameKind::from_code(bytes[0]).ok_or(FrameError::UnknownKind(bytes[0]))?;
+        let reserved = u64::from(word(bytes, 0) >> 8) << 32 | u64::from(word(bytes, 28));
+        if reserved != 0 {
+            return Err(FrameError::Reserved(reserved));
+        }
+        let header = Header {
+            kind,
+            epoch: Epoch(word(bytes, 4)),
+            tensor: TensorId(word(bytes, 8)),
+            partition: word(bytes, 12),
+            round: Round(word(bytes, 16)),
+            chunk: word(bytes, 20),
+            length: word(bytes, 24),
+        };
+        header.check_length()?;
+        Ok(header)
+    }
+
+    fn check_length(&self) -> Result<(), FrameError> {
+        let length = self.length as usize;
+        let (ok, expected) = match self.kind {
+            FrameKind::Begin => (length == SPEC_BYTES, "the partition spec's"),
+            FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
+            FrameKind::Done => (length == 0, "none"),
+            FrameKind::Error => (length <= MAX_CONTROL_BYTES, "at most 65536"),
+            FrameKind::Group => (
+                length <= MAX_CONTROL_BYTES && length % 4 == 0 && length > 0,
+                "a list of at most 16384 ranks",
+            ),
+        };
+        if ok {
+            return Ok(());
+        }
+        Err(FrameError::Length { kind: self.kind, length: u64::from(self.length), expected })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+/// What a round does with the contributions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Collective {
+    /// Everyone contributes, everyone receives the sum.
+    AllReduce = 0,
+    /// The root contributes, everyone else receives it.
+    Broadcast = 1,
+    /// Everyone contributes, the root receives the sum.
+    Reduce = 2,
+}
+
+impl Collective {
+    /// Whether `rank` sends data, when `root` is the root.
+    #[must_use]
+    pub fn contributes(self, rank: Rank, root: Rank) -> bool {
+        self != Collective::Broadcast || rank == root
+    }
+
+    /// Whether `rank` receives data, when `root` is the root.
+    #[must_use]
+    pub fn receives(self, rank: Rank, root: Rank) -> bool {
+        match self {
+            Collective::AllReduce => true,
+            Collective::Broadcast => rank != root,
+            Collective::Reduce => rank == root,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Collective> {
+        use Collective::{AllReduce, Broadcast, Reduce};
+        [AllReduce, Broadcast, Reduce].into_iter().find(|c| *c as u8 == code)
+    }
+}
+
+/// What a lane must know to sum a partition; it travels in every `Begin` frame, and must be the
+/// same from every member of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PartitionSpec {
+    /// Bytes of the partition, a multiple of the element size, at least 1.
+    pub bytes: u32,
+    /// Bytes of each chunk but the last, a multiple of the element size.
+    pub chunk_bytes: u32,
+    /// The workers that take part.
+    pub group: GroupId,
+    /// The root of a broadcast or reduce; 0 otherwise.
+    pub root: Rank,
+    /// What the round does.
+    pub collective: Collective,
+    /// The element type.
+    pub dtype: Dtype,
+    /// How contributions combine.
+    pub op: ReduceOp,
+    /// Whether contributions are added in rank order, for the same bytes in every run.
+    pub deterministic: bool,
+}
+
+impl PartitionSpec {
+    /// Chunks in the partition.
+    #[must_use]
+    pub fn chunks(&self) -> u32 {
+        self.bytes.div_ceil(self.chunk_bytes)
+    }
+
+    /// Bytes of chunk `index`; 0 beyond the last.
+    #[must_use]
+    pub fn chunk_len(&self, index: u32) -> u32 {
+        let start = u64::from(index) * u64::from(self.chunk_bytes);
+        let left = u64::from(self.bytes).saturating_sub(start);
+        left.min(u64::from(self.chunk_bytes)) as u32
+    }
+
+    /// The spec's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; SPEC_BYTES] {
+        let mut out = [0; SPEC_BYTES];
+        let words = [self.bytes, self.chunk_bytes, self.group.0, self.root.0];
+        for (place, word) in out[..16].chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        out[16] = self.collective as u8;
+        out[17] = self.dtype.code();
+        out[18] = self.op.code();
+        out[19] = u8::from(self.deterministic);
+        out
+    }
+
+    /// Reads a spec and checks that it makes sense.
+    ///
+    /// # Errors
+    /// [`FrameError::Spec`] with the field at fault.
+    pub fn decode(bytes: &[u8; SPEC_BYTES]) -> Result<PartitionSpec, FrameError> {
+        let fault = |field, value: u64| FrameError::Spec { field, value };
+        let code = |at: usize| u64::from(bytes[at]);
+        let spec = PartitionSpec {
+            bytes: word(bytes, 0),
+            chunk_bytes: word(bytes, 4),
+            group: GroupId(word(bytes, 8)),
+            root: Rank(word(bytes, 12)),
+            collective: Collective::from_code(bytes[16])
+                .ok_or_else(|| fault("collective", code(16)))?,
+            dtype: Dtype::from_code(bytes[17]).ok_or_else(|| fault("dtype", code(17)))?,
+            op: ReduceOp::from_code(bytes[18]).ok_or_else(|| fault("op", code(18)))?,
+            deterministic: match bytes[19] {
+                0 => false,
+                1 => true,
+                _ => return Err(fault("deterministic", code(19))),
+            },
+        };
+        let element = spec.dtype.size() as u32;
+        if spec.bytes == 0 || spec.bytes % element != 0 {
+            return Err(fault("bytes", u64::from(spec.bytes)));
+        }
+        if spec.chunk_bytes == 0 || spec.chunk_bytes % element != 0 {
+            return Err(fault("chunk_bytes", u64::from(spec.chunk_bytes)));
+        }
+        match word(bytes, 20) {
+            0 => Ok(spec),
+            reserved => Err(fault("reserved", u64::from(reserved))),
+        }
+    }
+}
+
+/// The payload of a `Group` frame: ranks in ascending order.
+#[must_use]
+pub fn encode_group(ranks: &[Rank]) -> Vec<u8> {
+    ranks.iter().flat_map(|r| r.0.to_le_bytes()).collect()
+}
+
+/// Reads the payload of a `Group` frame.
+///
+/// # Errors
+/// [`FrameError::GroupOrder`] unless the ranks ascend, and [`FrameError::Length`].
+pub fn decode_group(payload: &[u8]) -> Result<Vec<Rank>, FrameError> {
+    if payload.is_empty() || payload.len() % 4 != 0 {
+        let length = payload.len() as u64;
+        let expected = "a list of at most 16384 ranks";
+        return Err(FrameError::Length { kind: FrameKind::Group, length, expected });
+    }
+    let ranks: Vec<Rank> = payload.chunks_exact(4).map(|c| Rank(word(c, 0))).collect();
+    if ranks.windows(2).all(|w| w[0] < w[1]) { Ok(ranks) } else { Err(FrameError::GroupOrder) }
+}
+
+/// The id of a group: an FNV-1a hash of its ranks, so that all members agree without asking. A
+/// lane refuses two groups of one id with different members.
+#[must_use]
+pub fn group_id(ranks: &[Rank]) -> GroupId {
+    let bytes = ranks.iter().flat_map(|r| r.0.to_le_bytes());
+    GroupId(bytes.fold(0x811c_9dc5, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193)))
+}

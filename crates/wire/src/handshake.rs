@@ -1,0 +1,331 @@
+//! The handshake of a data connection, as two state machines without I/O.
+//!
+//! ```text
+//! client                                   lane
+//!   Hello (magic, version, job, rank, nonce) ->
+//!                          <- Challenge (nonce, the lane's proof)
+//!   Proof (the client's) ->
+//!                          <- Accepted, or Refused with a reason
+//! ```
+//! Neither side acts on anything else before the other's proof has been checked. Each machine
+//! asks for exactly the bytes it needs next, so that none of the first frame is swallowed.
+
+use std::mem;
+
+use crate::PROTOCOL_VERSION;
+use crate::auth::{NONCE_BYTES, Nonce, PROOF_BYTES, ProofRole, Token};
+use crate::ids::{Epoch, JobId, Rank};
+
+const MAGIC: [u8; 8] = *b"SUMPTER\n";
+const HELLO_BYTES: usize = 72;
+const REPLY_HEADER_BYTES: usize = 4;
+const CHALLENGE_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
+const MAX_REASON_BYTES: usize = 512;
+
+const REPLY_CHALLENGE: u16 = 1;
+const REPLY_ACCEPTED: u16 = 2;
+const REPLY_REFUSED: u16 = 3;
+
+/// Who a client says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The job's run.
+    pub job: JobId,
+    /// The worker's rank.
+    pub rank: Rank,
+    /// Workers in the job.
+    pub world_size: u32,
+    /// The epoch of the client's plan.
+    pub epoch: Epoch,
+    /// The lane the client means to reach, as a check against a mixed-up address.
+    pub lane: u32,
+}
+
+/// Why a connection was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// The other end is not Sumpter.
+    #[error("the peer does not speak Sumpter's protocol")]
+    NotSumpter,
+    /// The other end speaks another version.
+    #[error("the peer speaks protocol version {theirs}, this end version {ours}")]
+    Version {
+        /// The peer's version.
+        theirs: u16,
+        /// This end's version.
+        ours: u16,
+    },
+    /// The other end does not hold the job's token.
+    #[error("the peer does not hold the job's token")]
+    Token,
+    /// The other end refused, with its reason.
+    #[error("refused by the peer: {0}")]
+    Refused(String),
+    /// The other end sent something out of order.
+    #[error("the peer broke the handshake: {0}")]
+    Broken(&'static str),
+}
+
+/// Bytes in and out, common to both sides.
+#[derive(Debug)]
+struct Exchange {
+    output: Vec<u8>,
+    sent: usize,
+    input: Vec<u8>,
+    have: usize,
+}
+
+impl Exchange {
+    fn new(output: Vec<u8>, expect: usize) -> Exchange {
+        Exchange { output, sent: 0, input: vec![0; expect], have: 0 }
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.output.drain(..mem::take(&mut self.sent));
+        self.output.extend_from_slice(bytes);
+    }
+
+    fn expect(&mut self, bytes: usize) {
+        self.input = vec![0; bytes];
+        self.have = 0;
+    }
+
+    /// The message just completed, if the last bytes completed one.
+    fn filled(&mut self, n: usize) -> Option<Vec<u8>> {
+        self.have += n;
+        assert!(self.have <= self.input.len(), "filled more than there was space for");
+        let complete = self.have == self.input.len();
+        complete.then(|| {
+            self.have = 0;
+            mem::take(&mut self.input)
+        })
+    }
+}
+
+macro_rules! exchange_methods {
+    () => {
+        /// Bytes to send next; empty when there are none.
+        #[must_use]
+        pub fn pending(&self) -> &[u8] {
+            &self.exchange.output[self.exchange.sent..]
+        }
+
+        /// Says that the first `n` pending bytes were sent.
+        pub fn sent(&mut self, n: usize) {
+            self.exchange.sent += n;
+            assert!(self.exchange.sent <= self.exchange.output.len());
+        }
+
+        /// Where to put the next received bytes: exactly as many as may be read.
+        pub fn space(&mut self) -> &mut [u8] {
+            let have = self.exchange.have;
+            &mut self.exchange.input[have..]
+        }
+    };
+}
+
+/// The side that opened the connection.
+#[derive(Debug)]
+pub struct ClientHandshake {
+    exchange: Exchange,
+    token: Token,
+    hello: Vec<u8>,
+    stage: ClientStage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClientStage {
+    ReplyHeader { proven: bool },
+    Challenge,
+    Reason,
+    Finished,
+}
+
+impl ClientHandshake {
+    /// Starts a handshake; `nonce` must be fresh and random.
+    #[must_use]
+    pub fn new(hello: Hello, nonce: Nonce, token: Token) -> ClientHandshake {
+        let hello = encode_hello(&hello, &nonce);
+        ClientHandshake {
+            exchange: Exchange::new(hello.clone(), REPLY_HEADER_BYTES),
+            token,
+            hello,
+            stage: ClientStage::ReplyHeader { proven: false },
+        }
+    }
+
+    exchange_methods!();
+
+    /// Takes `n` bytes received into [`space`](Self::space); true once the lane has accepted.
+    ///
+    /// # Errors
+    /// Any [`HandshakeError`]; the connection must then be closed.
+    pub fn filled(&mut self, n: usize) -> Result<bool, HandshakeError> {
+        let Some(message) = self.exchange.filled(n) else { return Ok(false) };
+        match self.stage {
+            ClientStage::ReplyHeader { proven } => self.reply_header(&message, proven),
+            ClientStage::Challenge => self.challenge(&message),
+            ClientStage::Reason => {
+                Err(HandshakeError::Refused(String::from_utf8_lossy(&message).into_owned()))
+            }
+            ClientStage::Finished => Err(HandshakeError::Broken("bytes after the verdict")),
+        }
+    }
+
+    fn reply_header(&mut self, message: &[u8], proven: bool) -> Result<bool, HandshakeError> {
+        let status = u16::from_le_bytes([message[0], message[1]]);
+        let length = usize::from(u16::from_le_bytes([message[2], message[3]]));
+        match status {
+            REPLY_CHALLENGE if !proven && length == CHALLENGE_BYTES => {
+                self.stage = ClientStage::Challenge;
+                self.exchange.expect(CHALLENGE_BYTES);
+                Ok(false)
+            }
+            REPLY_ACCEPTED if proven && length == 0 => {
+                self.stage = ClientStage::Finished;
+                Ok(true)
+            }
+            REPLY_REFUSED if (1..=MAX_REASON_BYTES).contains(&length) => {
+                self.stage = ClientStage::Reason;
+                self.exchange.expect(length);
+                Ok(false)
+            }
+            REPLY_CHALLENGE | REPLY_ACCEPTED | REPLY_REFUSED => {
+                Err(HandshakeError::Broken("a reply out of order or of the wrong length"))
+            }
+            _ => Err(HandshakeError::NotSumpter),
+        }
+    }
+
+    fn challenge(&mut self, message: &[u8]) -> Result<bool, HandshakeError> {
+        let (nonce, proof) = message.split_at(NONCE_BYTES);
+        if !self.token.verify(ProofRole::DataServer, &[&self.hello, nonce], proof) {
+            return Err(HandshakeError::Token);
+        }
+        let proof = self.token.prove(ProofRole::DataClient, &[&self.hello, nonce]);
+        self.exchange.say(&proof);
+        self.stage = ClientStage::ReplyHeader { proven: true };
+        self.exchange.expect(REPLY_HEADER_BYTES);
+        Ok(false)
+    }
+}
+
+/// The side that accepted the connection.
+#[derive(Debug)]
+pub struct ServerHandshake {
+    exchange: Exchange,
+    token: Token,
+    nonce: Nonce,
+    hello: Option<(Vec<u8>, Hello)>,
+}
+
+impl ServerHandshake {
+    /// Waits for a client's hello; `nonce` must be fresh and random.
+    #[must_use]
+    pub fn new(nonce: Nonce, token: Token) -> ServerHandshake {
+        ServerHandshake {
+            exchange: Exchange::new(Vec::new(), HELLO_BYTES),
+            token,
+            nonce,
+            hello: None,
+        }
+    }
+
+    exchange_methods!();
+
+    /// Takes `n` bytes received into [`space`](Self::space). Once the client has proven itself,
+    /// returns who it is; the caller then calls [`accept`](Self::accept) or
+    /// [`refuse`](Self::refuse), and sends what is pending.
+    ///
+    /// # Errors
+    /// Any [`HandshakeError`]; what is pending should be sent, then the connection closed.
+    pub fn filled(&mut self, n: usize) -> Result<Option<Hello>, HandshakeError> {
+        let Some(message) = self.exchange.filled(n) else { return Ok(None) };
+        match self.hello.take() {
+            None => self.first(message).map(|()| None),
+            Some((bytes, hello)) => {
+                let transcript: [&[u8]; 2] = [&bytes, &self.nonce];
+                if self.token.verify(ProofRole::DataClient, &transcript, &message) {
+                    return Ok(Some(hello));
+                }
+                self.refuse("the job token is wrong");
+                Err(HandshakeError::Token)
+            }
+        }
+    }
+
+    fn first(&mut self, message: Vec<u8>) -> Result<(), HandshakeError> {
+        if message[..8] != MAGIC {
+            return Err(HandshakeError::NotSumpter);
+        }
+        let theirs = u16::from_le_bytes([message[8], message[9]]);
+        if theirs != PROTOCOL_VERSION {
+            let ours = PROTOCOL_VERSION;
+            self.refuse(&format!("this server speaks version {ours}, the client {theirs}"));
+            return Err(HandshakeError::Version { theirs, ours });
+        }
+        let hello = decode_hello(&message);
+        if hello.rank.0 >= hello.world_size {
+            self.refuse("the rank is not below the world size");
+            return Err(HandshakeError::Broken("a rank not below the world size"));
+        }
+        let proof = self.token.prove(ProofRole::DataServer, &[&message, &self.nonce]);
+        self.exchange.say(&reply_header(REPLY_CHALLENGE, CHALLENGE_BYTES));
+        let nonce = self.nonce;
+        self.exchange.say(&nonce);
+        self.exchange.say(&proof);
+        self.exchange.expect(PROOF_BYTES);
+        self.hello = Some((message, hello));
+        Ok(())
+    }
+
+    /// Tells the client that it is in.
+    pub fn accept(&mut self) {
+        self.exchange.say(&reply_header(REPLY_ACCEPTED, 0));
+    }
+
+    /// Tells the client why it is not; the reason is cut to what fits.
+    pub fn refuse(&mut self, reason: &str) {
+        let mut end = reason.len().min(MAX_REASON_BYTES);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        let reason = if end == 0 { "refused" } else { &reason[..end] };
+        self.exchange.say(&reply_header(REPLY_REFUSED, reason.len()));
+        self.exchange.say(reason.as_bytes());
+    }
+}
+
+fn reply_header(status: u16, length: usize) -> [u8; REPLY_HEADER_BYTES] {
+    let [a, b] = status.to_le_bytes();
+    let [c, d] = (length as u16).to_le_bytes();
+    [a, b, c, d]
+}
+
+fn encode_hello(hello: &Hello, nonce: &Nonce) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HELLO_BYTES);
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    out.extend_from_slice(&[0; 2]);
+    out.extend_from_slice(&hello.lane.to_le_bytes());
+    out.extend_from_slice(&hello.job.0.to_le_bytes());
+    out.extend_from_slice(&hello.rank.0.to_le_bytes());
+    out.extend_from_slice(&hello.world_size.to_le_bytes());
+    out.extend_from_slice(&hello.epoch.0.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(nonce);
+    debug_assert_eq!(out.len(), HELLO_BYTES);
+    out
+}
+
+fn decode_hello(bytes: &[u8]) -> Hello {
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    Hello {
+        lane: word(12),
+        job: JobId(u64::from(word(16)) | u64::from(word(20)) << 32),
+        rank: Rank(word(24)),
+        world_size: word(28),
+        epoch: Epoch(word(32)),
+    }
+}

@@ -1,0 +1,23 @@
+//! What the bytes of a data connection mean: identifiers, frames, the handshake, the token.
+//!
+//! Nothing here touches a socket, a thread, a clock or the environment. `docs/wire.md` is the
+//! normative description; where it and this crate differ, one of them has a bug.
+#![forbid(unsafe_code)]
+
+mod auth;
+mod frame;
+mod handshake;
+mod ids;
+
+pub use auth::{
+    MIN_TOKEN_CHARS, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, ProofRole, Token, TokenError,
+};
+pub use frame::{
+    Collective, FrameError, FrameKind, HEADER_BYTES, Header, MAX_CONTROL_BYTES, PartitionSpec,
+    SPEC_BYTES, decode_group, encode_group, group_id,
+};
+pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
+pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};
+
+/// The version of the data and control protocols; both ends must speak the same.
+pub const PROTOCOL_VERSION: u16 = 1;

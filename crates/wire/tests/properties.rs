@@ -1,0 +1,205 @@
+//! Frames and handshakes: what is encoded is decoded, and nothing else is.
+
+use proptest::prelude::*;
+use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_wire::*;
+
+fn headers() -> impl Strategy<Value = Header> {
+    let kinds = prop_oneof![
+        Just((FrameKind::Begin, SPEC_BYTES as u32)),
+        (1u32..u32::MAX).prop_map(|n| (FrameKind::Push, n)),
+        (1u32..u32::MAX).prop_map(|n| (FrameKind::Result, n)),
+        Just((FrameKind::Done, 0)),
+        (0u32..65536).prop_map(|n| (FrameKind::Error, n)),
+        (1u32..16384).prop_map(|n| (FrameKind::Group, n * 4)),
+    ];
+    (kinds, any::<[u32; 5]>()).prop_map(|((kind, length), [e, t, partition, r, chunk])| Header {
+        kind,
+        epoch: Epoch(e),
+        tensor: TensorId(t),
+        partition,
+        round: Round(r),
+        chunk,
+        length,
+    })
+}
+
+fn specs() -> impl Strategy<Value = PartitionSpec> {
+    let collective = prop::sample::select(vec![
+        Collective::AllReduce,
+        Collective::Broadcast,
+        Collective::Reduce,
+    ]);
+    let dtype = prop::sample::select(Dtype::ALL.to_vec());
+    let op = prop::sample::select(ReduceOp::ALL.to_vec());
+    let sizes = (1u32..1 << 20, 1u32..1 << 16);
+    (sizes, any::<(u32, u32, bool)>(), collective, dtype, op).prop_map(
+        |((elements, chunk), (group, root, deterministic), collective, dtype, op)| PartitionSpec {
+            bytes: elements * dtype.size() as u32,
+            chunk_bytes: chunk * dtype.size() as u32,
+            group: GroupId(group),
+            root: Rank(root),
+            collective,
+            dtype,
+            op,
+            deterministic,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_header_survives_the_wire(header in headers()) {
+        prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+    }
+
+    #[test]
+    fn a_spec_survives_the_wire_and_its_chunks_cover_it(spec in specs()) {
+        prop_assert_eq!(PartitionSpec::decode(&spec.encode()), Ok(spec));
+        let lens: Vec<u32> = (0..spec.chunks()).map(|i| spec.chunk_len(i)).collect();
+        prop_assert_eq!(lens.iter().sum::<u32>(), spec.bytes);
+        prop_assert!(lens.iter().all(|l| *l > 0 && l % spec.dtype.size() as u32 == 0));
+        prop_assert_eq!(spec.chunk_len(spec.chunks()), 0);
+    }
+
+    #[test]
+    fn any_bytes_are_a_frame_or_an_error(bytes: [u8; HEADER_BYTES], spec: [u8; SPEC_BYTES]) {
+        if let Ok(header) = Header::decode(&bytes) {
+            prop_assert_eq!(header.encode(), bytes);
+        }
+        if let Ok(decoded) = PartitionSpec::decode(&spec) {
+            prop_assert_eq!(decoded.encode(), spec);
+        }
+    }
+
+    #[test]
+    fn groups_survive_the_wire(ranks in prop::collection::btree_set(any::<u32>(), 1..50)) {
+        let ranks: Vec<Rank> = ranks.into_iter().map(Rank).collect();
+        prop_assert_eq!(decode_group(&encode_group(&ranks)), Ok(ranks));
+    }
+
+    #[test]
+    fn a_handshake_in_pieces_ends_in_a_session(
+        pieces in prop::collection::vec(1usize..50, 1..50), hello in hellos(),
+    ) {
+        let (outcome, refusal) = shake(hello, "a token of good length", &pieces);
+        prop_assert_eq!(outcome, Ok(hello));
+        prop_assert_eq!(refusal, Ok(true));
+    }
+
+    #[test]
+    fn a_wrong_token_is_noticed_by_the_client_first(
+        pieces in prop::collection::vec(1usize..50, 1..50), hello in hellos(),
+    ) {
+        let (_, client) = shake(hello, "another token, also long", &pieces);
+        prop_assert_eq!(client, Err(HandshakeError::Token));
+    }
+
+    #[test]
+    fn noise_never_passes_a_server(noise in prop::collection::vec(any::<u8>(), 1..400)) {
+        let token = Token::new("a token of good length").unwrap();
+        let mut server = ServerHandshake::new([7; 32], token);
+        let mut noise = &noise[..];
+        while !noise.is_empty() {
+            let space = server.space();
+            let n = space.len().min(noise.len());
+            space[..n].copy_from_slice(&noise[..n]);
+            noise = &noise[n..];
+            match server.filled(n) {
+                Ok(None) => {}
+                Ok(Some(hello)) => prop_assert!(false, "noise passed as {hello:?}"),
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+fn hellos() -> impl Strategy<Value = Hello> {
+    (any::<u64>(), 1u32..100, any::<u32>(), any::<u32>()).prop_map(|(job, size, epoch, lane)| {
+        Hello { job: JobId(job), rank: Rank(size - 1), world_size: size, epoch: Epoch(epoch), lane }
+    })
+}
+
+/// Runs both sides against each other, with pieces of the given sizes.
+fn shake(
+    hello: Hello,
+    client_token: &str,
+    pieces: &[usize],
+) -> (Result<Hello, HandshakeError>, Result<bool, HandshakeError>) {
+    let mut client = ClientHandshake::new(hello, [1; 32], Token::new(client_token).unwrap());
+    let mut server = ServerHandshake::new([2; 32], Token::new("a token of good length").unwrap());
+    let mut pieces = pieces.iter().copied().cycle();
+    let mut seen = Err(HandshakeError::Broken("nothing came"));
+    loop {
+        let n = pieces.next().unwrap().min(client.pending().len()).min(server.space().len());
+        let bytes = client.pending()[..n].to_vec();
+        client.sent(n);
+        server.space()[..n].copy_from_slice(&bytes);
+        if n > 0 {
+            match server.filled(n) {
+                Ok(None) => {}
+                Ok(Some(hello)) => {
+                    seen = Ok(hello);
+                    server.accept();
+                }
+                Err(error) => return (Err(error), Ok(false)),
+            }
+        }
+        let n = pieces.next().unwrap().min(server.pending().len()).min(client.space().len());
+        let bytes = server.pending()[..n].to_vec();
+        server.sent(n);
+        client.space()[..n].copy_from_slice(&bytes);
+        if n > 0 {
+            match client.filled(n) {
+                Ok(false) => {}
+                outcome => return (seen, outcome),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_recorded_proof_is_worthless_against_another_nonce() {
+    let token = Token::new("a token of good length").unwrap();
+    let hello = Hello { job: JobId(1), rank: Rank(0), world_size: 1, epoch: Epoch(1), lane: 0 };
+    let mut client = ClientHandshake::new(hello, [1; 32], token.clone());
+    let said = client.pending().to_vec();
+    let run = |nonce: u8, proof: Option<&[u8]>, client: Option<&mut ClientHandshake>| {
+        let mut server = ServerHandshake::new([nonce; 32], token.clone());
+        server.space().copy_from_slice(&said);
+        server.filled(said.len()).unwrap();
+        let proof = match (proof, client) {
+            (Some(proof), _) => proof.to_vec(),
+            (None, Some(client)) => {
+                client.sent(said.len());
+                let reply = server.pending().to_vec();
+                for part in [&reply[..4], &reply[4..]] {
+                    client.space().copy_from_slice(part);
+                    client.filled(part.len()).unwrap();
+                }
+                client.pending().to_vec()
+            }
+            (None, None) => unreachable!(),
+        };
+        server.space().copy_from_slice(&proof);
+        (server.filled(proof.len()), proof)
+    };
+    let (honest, proof) = run(2, None, Some(&mut client));
+    assert_eq!(honest, Ok(Some(hello)));
+    assert_eq!(run(3, Some(&proof), None).0, Err(HandshakeError::Token));
+}
+
+#[test]
+fn another_version_is_refused_with_both_versions_named() {
+    let token = Token::new("a token of good length").unwrap();
+    let hello = Hello { job: JobId(1), rank: Rank(0), world_size: 1, epoch: Epoch(1), lane: 0 };
+    let client = ClientHandshake::new(hello, [1; 32], token.clone());
+    let mut said = client.pending().to_vec();
+    said[8] = 9;
+    let mut server = ServerHandshake::new([2; 32], token);
+    server.space().copy_from_slice(&said);
+    let expected = HandshakeError::Version { theirs: 9, ours: PROTOCOL_VERSION };
+    assert_eq!(server.filled(said.len()), Err(expected));
+    let text = String::from_utf8_lossy(server.pending()).into_owned();
+    assert!(text.contains("speaks version 1, the client 9"), "{text}");
+}
