@@ -1,0 +1,112 @@
+//! A client's connection to one lane: what waits to be sent, by priority, and what arrives.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet, VecDeque};
+
+use arrayvec::ArrayVec;
+use sumpter_wire::{GroupId, HEADER_BYTES, Header, SPEC_BYTES};
+
+use super::op::OpId;
+use crate::inbox::Inbox;
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub up: bool,
+    pub inbox: Inbox,
+    pub input: Input,
+    /// Partitions that may start, best first.
+    pub ready: BinaryHeap<Ready>,
+    /// The partition whose chunks are being queued.
+    pub current: Option<(OpId, usize)>,
+    pub output: VecDeque<Frame>,
+    /// Bytes in `output`.
+    pub queued_bytes: usize,
+    /// Bytes of the first frame of `output` that have been sent.
+    pub sent: usize,
+    /// Groups announced on this connection.
+    pub groups: HashSet<GroupId>,
+    pub dirty: bool,
+}
+
+/// A partition that may start: the higher priority first, then the earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ready {
+    pub priority: i32,
+    pub order: Reverse<(OpId, usize)>,
+}
+
+/// What the next payload bytes are for.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// Nothing: a header comes next.
+    Header,
+    /// A chunk of a result.
+    Chunk { op: OpId, part: usize, chunk: u32, have: usize, len: usize },
+    /// A chunk nobody waits for any more.
+    Discard { left: usize },
+    /// The reason of an error.
+    Error { header: Header, bytes: Vec<u8>, have: usize },
+}
+
+/// A frame to send: a few bytes of its own, then perhaps a chunk of a tensor.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub head: Head,
+    pub chunk: Option<ChunkRef>,
+}
+
+#[derive(Debug)]
+pub(super) enum Head {
+    Small(ArrayVec<u8, { HEADER_BYTES + SPEC_BYTES }>),
+    Group(Box<[u8]>),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChunkRef {
+    pub op: OpId,
+    pub offset: usize,
+    pub len: usize,
+}
+
+impl Frame {
+    pub(super) fn head(&self) -> &[u8] {
+        match &self.head {
+            Head::Small(bytes) => bytes,
+            Head::Group(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.head().len() + self.chunk.map_or(0, |c| c.len)
+    }
+}
+
+impl Link {
+    pub(super) fn new() -> Link {
+        Link {
+            up: false,
+            inbox: Inbox::new(),
+            input: Input::Header,
+            ready: BinaryHeap::new(),
+            current: None,
+            output: VecDeque::new(),
+            queued_bytes: 0,
+            sent: 0,
+            groups: HashSet::new(),
+            dirty: false,
+        }
+    }
+
+    pub(super) fn push(&mut self, frame: Frame) {
+        self.queued_bytes += frame.len();
+        self.output.push_back(frame);
+    }
+
+    /// Forgets the connection, not the partitions. Returns the frames that will not be sent.
+    pub(super) fn reset(&mut self) -> VecDeque<Frame> {
+        let ready = std::mem::take(&mut self.ready);
+        let frames = std::mem::take(&mut self.output);
+        *self = Link { ready, dirty: self.dirty, ..Link::new() };
+        frames
+    }
+}

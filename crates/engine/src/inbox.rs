@@ -1,0 +1,62 @@
+//! The receiving half of a connection: a small staging buffer that holds headers and whatever
+//! follows them, while large payloads bypass it.
+//!
+//! Without staging every header would cost a system call of its own; with a large one every
+//! payload would be copied. At 4 KiB, under 2 % of a 256 KiB chunk passes through it, and a
+//! hundred small frames arrive in one read.
+
+use sumpter_wire::{FrameError, HEADER_BYTES, Header};
+
+const STAGING_BYTES: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    staging: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Inbox {
+        Inbox { staging: vec![0; STAGING_BYTES].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    /// Free staging memory; never empty between frames, because at most a part of a header stays.
+    pub(crate) fn tail(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            self.staging.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.staging[self.end..]
+    }
+
+    pub(crate) fn grow(&mut self, n: usize) {
+        self.end += n;
+        assert!(self.end <= self.staging.len(), "more bytes than there was space for");
+    }
+
+    /// The next header, once all of it is here.
+    pub(crate) fn header(&mut self) -> Result<Option<Header>, FrameError> {
+        let Some(bytes) = self.staging[self.start..self.end].first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let header = Header::decode(bytes)?;
+        self.start += HEADER_BYTES;
+        Ok(Some(header))
+    }
+
+    /// Copies staged bytes into `target`, as many as there are and fit.
+    pub(crate) fn take(&mut self, target: &mut [u8]) -> usize {
+        let n = self.skip(target.len());
+        target[..n].copy_from_slice(&self.staging[self.start - n..self.start]);
+        n
+    }
+
+    /// Drops staged bytes, at most `limit`.
+    pub(crate) fn skip(&mut self, limit: usize) -> usize {
+        let n = limit.min(self.end - self.start);
+        self.start += n;
+        n
+    }
+}

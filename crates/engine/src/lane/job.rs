@@ -1,0 +1,155 @@
+//! A job's state in one lane: who is connected, its groups and its partitions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sumpter_sum::BufferPool;
+use sumpter_wire::{Epoch, GroupId, PartitionSpec, Rank, Round, TensorId, group_id};
+
+use super::partition::{Beginning, Partition, Serial};
+use crate::endpoint::{ConnId, Violation};
+
+/// Groups a job may define; a job of 64 workers with every pair and row of a mesh needs fewer.
+const MAX_GROUPS: usize = 4096;
+
+/// Where a partition's state is.
+pub(super) type PartitionIndex = usize;
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub epoch: Epoch,
+    pub world_size: u32,
+    pub children: HashMap<Rank, ConnId>,
+    groups: HashMap<GroupId, Arc<[Rank]>>,
+    index: HashMap<(TensorId, u32), PartitionIndex>,
+    keys: Vec<(TensorId, u32)>,
+    partitions: Vec<Partition>,
+    bytes: u64,
+    max_bytes: u64,
+}
+
+impl Job {
+    pub(super) fn new(epoch: Epoch, world_size: u32, max_bytes: u64) -> Job {
+        let world: Arc<[Rank]> = (0..world_size).map(Rank).collect();
+        Job {
+            epoch,
+            world_size,
+            children: HashMap::new(),
+            groups: HashMap::from([(GroupId(0), world)]),
+            index: HashMap::new(),
+            keys: Vec::new(),
+            partitions: Vec::new(),
+            bytes: 0,
+            max_bytes,
+        }
+    }
+
+    pub(super) fn partition(&self, at: PartitionIndex) -> &Partition {
+        &self.partitions[at]
+    }
+
+    pub(super) fn partition_mut(&mut self, at: PartitionIndex) -> &mut Partition {
+        &mut self.partitions[at]
+    }
+
+    pub(super) fn key(&self, at: PartitionIndex) -> (TensorId, u32) {
+        self.keys[at]
+    }
+
+    pub(super) fn find(&self, tensor: TensorId, partition: u32) -> Option<PartitionIndex> {
+        self.index.get(&(tensor, partition)).copied()
+    }
+
+    pub(super) fn define_group(&mut self, id: GroupId, ranks: &[Rank]) -> Result<(), Violation> {
+        if ranks.last().is_none_or(|r| r.0 >= self.world_size) || group_id(ranks) != id {
+            return Err(Violation::state(format!("group {id} is not what its id says")));
+        }
+        if let Some(known) = self.groups.get(&id) {
+            return match **known == *ranks {
+                true => Ok(()),
+                false => Err(Violation::state(format!("group {id} has other members"))),
+            };
+        }
+        if self.groups.len() >= MAX_GROUPS {
+            return Err(Violation::state(format!("more than {MAX_GROUPS} groups")));
+        }
+        self.groups.insert(id, ranks.into());
+        Ok(())
+    }
+
+    /// `rank` begins a round; makes the partition at its first sight.
+    pub(super) fn begin(
+        &mut self,
+        (rank, over): (Rank, Serial),
+        key: (TensorId, u32),
+        spec: PartitionSpec,
+        round: Round,
+        pool: &mut BufferPool,
+    ) -> Result<Begun, Violation> {
+        let at = match self.index.get(&key) {
+            Some(at) => *at,
+            None => match self.create(key, spec)? {
+                Some(at) => at,
+                None => return Ok(Begun::Refused(self.full(&spec))),
+            },
+        };
+        let partition = &mut self.partitions[at];
+        if partition.spec != spec {
+            return Ok(Begun::Refused(format!(
+                "rank {rank} declared {spec:?}, others {:?}",
+                partition.spec
+            )));
+        }
+        let Ok(child) = partition.members().binary_search(&rank) else {
+            return Err(Violation::state(format!("rank {rank} is not in group {}", spec.group)));
+        };
+        Ok(match partition.begin(child, over, round, pool)? {
+            Beginning::In { slot, completes } => Begun::At { partition: at, slot, completes },
+            Beginning::Early => Begun::Early,
+        })
+    }
+
+    fn create(
+        &mut self,
+        key: (TensorId, u32),
+        spec: PartitionSpec,
+    ) -> Result<Option<PartitionIndex>, Violation> {
+        let Some(members) = self.groups.get(&spec.group) else {
+            return Err(Violation::state(format!("group {} was not announced", spec.group)));
+        };
+        if spec.collective != sumpter_wire::Collective::AllReduce
+            && members.binary_search(&spec.root).is_err()
+        {
+            return Err(Violation::state(format!("root {} is not in the group", spec.root)));
+        }
+        let bytes = Partition::memory_bytes(&spec);
+        if self.bytes + bytes > self.max_bytes {
+            return Ok(None);
+        }
+        self.bytes += bytes;
+        self.index.insert(key, self.partitions.len());
+        self.keys.push(key);
+        self.partitions.push(Partition::new(spec, members.clone()));
+        Ok(Some(self.partitions.len() - 1))
+    }
+
+    fn full(&self, spec: &PartitionSpec) -> String {
+        format!(
+            "a lane has no room for {} more bytes: the job uses {} of {} (max_job_bytes)",
+            Partition::memory_bytes(spec),
+            self.bytes,
+            self.max_bytes
+        )
+    }
+}
+
+/// What a `Begin` frame led to.
+#[derive(Debug)]
+pub(super) enum Begun {
+    /// The child is in; `completes` if everyone now is, and all chunks are finished.
+    At { partition: PartitionIndex, slot: usize, completes: bool },
+    /// The child is in as soon as the round before is complete.
+    Early,
+    /// The partition cannot be summed; the client is told why.
+    Refused(String),
+}

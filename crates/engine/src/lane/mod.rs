@@ -1,0 +1,444 @@
+//! The lane: one core's share of a summation server, as a state machine.
+//!
+//! A lane receives chunks from its children (workers), adds each while it is hot, and sends a
+//! chunk's sum to every receiver the moment the last contribution is in. It owns its buffers, so
+//! that nothing is shared with other lanes.
+//!
+//! Invariants: each contribution counts once per round, whatever is re-sent (`Partition`); bytes
+//! from one child can at worst close that child's connection.
+
+mod conn;
+mod job;
+mod partition;
+
+use std::collections::{HashMap, VecDeque};
+
+use sumpter_sum::BufferPool;
+use sumpter_wire::{
+    Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, SPEC_BYTES, decode_group,
+};
+
+use self::conn::{Conn, Frame, Input, Payload};
+use self::job::{Begun, Job, PartitionIndex};
+use self::partition::{ChunkPlace, Expect, Progress, Serial};
+use crate::endpoint::{
+    ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
+};
+
+/// Bytes of free buffers a lane keeps for the next chunk; sums are held elsewhere, so this only
+/// bounds what a burst of contributions in rank order leaves behind.
+const KEPT_BYTES: usize = 256 << 20;
+
+/// What a lane may use.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneLimits {
+    /// Bytes of accumulators a job may hold in this lane.
+    pub max_job_bytes: u64,
+    /// The largest chunk a client may ask for.
+    pub max_chunk_bytes: u32,
+}
+
+/// Who a connection belongs to, as its handshake proved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The job's run.
+    pub job: JobId,
+    /// The worker.
+    pub rank: Rank,
+    /// Workers in the job.
+    pub world_size: u32,
+    /// The epoch of the worker's plan.
+    pub epoch: Epoch,
+}
+
+/// What a lane has done, since its start.
+#[derive(Clone, Debug, Default)]
+pub struct LaneStats {
+    /// Rounds of partitions completed.
+    pub rounds: u64,
+    /// Bytes of contributions summed.
+    pub summed_bytes: u64,
+    /// Chunks received again after a connection was cut, and not counted.
+    pub duplicate_chunks: u64,
+    /// By rank: how often it was the last, and for how long in all the others waited for it.
+    pub late: HashMap<Rank, (u64, Now)>,
+}
+
+/// The state machine of one lane.
+#[derive(Debug)]
+pub struct Lane {
+    limits: LaneLimits,
+    jobs: HashMap<JobId, Job>,
+    conns: Vec<Option<Conn>>,
+    opened: Serial,
+    dirty: VecDeque<ConnId>,
+    pool: BufferPool,
+    stats: LaneStats,
+}
+
+impl Lane {
+    /// A lane without jobs.
+    #[must_use]
+    pub fn new(limits: LaneLimits) -> Lane {
+        Lane {
+            limits,
+            jobs: HashMap::new(),
+            conns: Vec::new(),
+            opened: 0,
+            dirty: VecDeque::new(),
+            pool: BufferPool::new(KEPT_BYTES),
+            stats: LaneStats::default(),
+        }
+    }
+
+    /// Takes in a connection whose handshake is done. A connection the same worker had before is
+    /// forgotten; its id is returned so that the driver closes it.
+    ///
+    /// # Errors
+    /// A text for the client when it does not fit the job.
+    pub fn open(&mut self, peer: Peer) -> Result<(ConnId, Option<ConnId>), String> {
+        let max_bytes = self.limits.max_job_bytes;
+        let job = self
+            .jobs
+            .entry(peer.job)
+            .or_insert_with(|| Job::new(peer.epoch, peer.world_size, max_bytes));
+        if (job.epoch, job.world_size) != (peer.epoch, peer.world_size) {
+            return Err(format!(
+                "this lane knows the job with epoch {} and {} workers, not epoch {} and {}",
+                job.epoch, job.world_size, peer.epoch, peer.world_size
+            ));
+        }
+        let id = match self.conns.iter().position(Option::is_none) {
+            Some(free) => ConnId(free),
+            None => {
+                self.conns.push(None);
+                ConnId(self.conns.len() - 1)
+            }
+        };
+        let old = job.children.insert(peer.rank, id);
+        self.opened += 1;
+        self.conns[id.0] = Some(Conn::new(peer.job, peer.rank, self.opened));
+        if let Some(old) = old {
+            self.close(old);
+        }
+        Ok((id, old))
+    }
+
+    /// Forgets a connection. What it contributed in whole chunks stays; what was under way is
+    /// sent again by the worker when it comes back.
+    pub fn close(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id.0).and_then(Option::take) else { return };
+        if let Input::Chunk { bytes, .. } = conn.input {
+            self.pool.give(bytes);
+        }
+        if let Some(job) = self.jobs.get_mut(&conn.job)
+            && job.children.get(&conn.rank) == Some(&id)
+        {
+            job.children.remove(&conn.rank);
+        }
+    }
+
+    /// Frees a job's state and returns its connections, which the driver closes.
+    pub fn end_job(&mut self, job: JobId) -> Vec<ConnId> {
+        self.jobs.remove(&job);
+        let of_job = |c: &Option<Conn>| c.as_ref().is_some_and(|c| c.job == job);
+        let ids: Vec<_> =
+            (0..self.conns.len()).filter(|i| of_job(&self.conns[*i])).map(ConnId).collect();
+        ids.iter().for_each(|id| self.close(*id));
+        ids
+    }
+
+    /// Whether every result has been handed to the driver.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.conns.iter().flatten().all(|c| c.output.is_empty())
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub fn stats(&self) -> &LaneStats {
+        &self.stats
+    }
+
+    /// Bytes of buffers the lane owns.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        self.pool.allocated_bytes() as u64
+    }
+
+    fn conn(&mut self, id: ConnId) -> &mut Conn {
+        self.conns[id.0].as_mut().expect("the driver uses open connections only")
+    }
+
+    fn start_frame(&mut self, id: ConnId, header: Header) -> Result<(), Violation> {
+        let conn = self.conns[id.0].as_mut().expect("an open connection");
+        let job = self.jobs.get(&conn.job).ok_or_else(|| Violation::state("the job has ended"))?;
+        if header.epoch != job.epoch {
+            return Err(Violation::state(format!(
+                "a frame of epoch {}; the epoch is {}",
+                header.epoch, job.epoch
+            )));
+        }
+        conn.input = match header.kind {
+            FrameKind::Begin | FrameKind::Group => {
+                Input::Control { header, bytes: vec![0; header.length as usize], have: 0 }
+            }
+            FrameKind::Push => {
+                let at = job.find(header.tensor, header.partition);
+                let at = at.ok_or_else(|| Violation::state("a chunk of an unknown partition"))?;
+                let partition = job.partition(at);
+                let child = partition
+                    .members()
+                    .binary_search(&conn.rank)
+                    .map_err(|_| Violation::state("a chunk from outside the group"))?;
+                let (place, expect) = partition.expect(child, header.round, header.chunk)?;
+                let len = partition.spec.chunk_len(header.chunk);
+                if header.length != len {
+                    return Err(Violation::state(format!(
+                        "chunk {} has {} bytes, expected {len}",
+                        header.chunk, header.length
+                    )));
+                }
+                match expect {
+                    Expect::Duplicate => Input::Discard { left: len as usize },
+                    Expect::Fresh => {
+                        let bytes = self.pool.take(len as usize);
+                        Input::Chunk { bytes, have: 0, partition: at, child, at: place }
+                    }
+                }
+            }
+            FrameKind::Result | FrameKind::Done | FrameKind::Error => {
+                return Err(Violation::state(format!("a {:?} frame from a client", header.kind)));
+            }
+        };
+        Ok(())
+    }
+
+    fn finish_frame(&mut self, id: ConnId, now: Now) -> Result<(), Violation> {
+        let conn = self.conn(id);
+        let job = conn.job;
+        match std::mem::replace(&mut conn.input, Input::Header) {
+            Input::Header => Ok(()),
+            Input::Discard { .. } => {
+                self.stats.duplicate_chunks += 1;
+                Ok(())
+            }
+            Input::Chunk { bytes, partition, child, at, .. } => {
+                let state = self.jobs.get_mut(&job).expect("a connection's job lives");
+                self.stats.summed_bytes += bytes.len() as u64;
+                let place = state.partition_mut(partition);
+                let progress = place.contribute(child, at, bytes, &mut self.pool, now);
+                self.distribute(job, partition, at.slot, &progress);
+                Ok(())
+            }
+            Input::Control { header, bytes, .. } if header.kind == FrameKind::Group => {
+                let ranks = decode_group(&bytes)?;
+                let state = self.jobs.get_mut(&job).expect("a connection's job lives");
+                state.define_group(sumpter_wire::GroupId(header.tensor.0), &ranks)
+            }
+            Input::Control { header, bytes, .. } => {
+                let bytes: &[u8; SPEC_BYTES] =
+                    bytes.first_chunk().ok_or_else(|| Violation::state("a short spec"))?;
+                self.begin(id, header, PartitionSpec::decode(bytes)?)
+            }
+        }
+    }
+
+    fn begin(&mut self, id: ConnId, header: Header, spec: PartitionSpec) -> Result<(), Violation> {
+        if spec.chunk_bytes > self.limits.max_chunk_bytes {
+            let limit = self.limits.max_chunk_bytes;
+            return Err(Violation::state(format!(
+                "chunks of {} bytes; this lane takes at most {limit}",
+                spec.chunk_bytes
+            )));
+        }
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
+        let (rank, job_id) = (conn.rank, conn.job);
+        let job = self.jobs.get_mut(&job_id).expect("a connection's job lives");
+        let (key, child) = ((header.tensor, header.partition), (rank, conn.serial));
+        let (at, slot, completes) =
+            match job.begin(child, key, spec, header.round, &mut self.pool)? {
+                Begun::At { partition, slot, completes } => (partition, slot, completes),
+                Begun::Early => return Ok(()),
+                Begun::Refused(reason) => {
+                    self.refuse(id, header, &reason);
+                    return Ok(());
+                }
+            };
+        let partition = job.partition(at);
+        let (finished, complete) = (partition.finished(slot), partition.is_complete(slot));
+        if header.chunk > finished {
+            return Err(Violation::state(format!(
+                "rank {rank} claims {} finished chunks of {finished}",
+                header.chunk
+            )));
+        }
+        if spec.collective.receives(rank, spec.root) {
+            for chunk in header.chunk..finished {
+                self.send_value(id, at, ChunkPlace { slot, chunk });
+            }
+        } else if complete && !completes {
+            self.send_done(id, at, slot);
+        }
+        if completes {
+            self.complete(job_id, at, slot);
+        }
+        Ok(())
+    }
+
+    /// Sends what a contribution finished to those who wait for it.
+    fn distribute(&mut self, job: JobId, at: PartitionIndex, slot: usize, progress: &Progress) {
+        if let Some((rank, waited)) = progress.late {
+            let late = self.stats.late.entry(rank).or_default();
+            late.0 += 1;
+            late.1 += waited;
+        }
+        if let Some(chunk) = progress.finished {
+            for child in 0..self.jobs[&job].partition(at).members().len() {
+                if let Some(id) = self.listener(job, at, slot, child, true) {
+                    self.send_value(id, at, ChunkPlace { slot, chunk });
+                }
+            }
+        }
+        if progress.complete {
+            self.complete(job, at, slot);
+        }
+    }
+
+    /// A round is complete: those who receive no data are told.
+    fn complete(&mut self, job: JobId, at: PartitionIndex, slot: usize) {
+        self.stats.rounds += 1;
+        for child in 0..self.jobs[&job].partition(at).members().len() {
+            if let Some(id) = self.listener(job, at, slot, child, false) {
+                self.send_done(id, at, slot);
+            }
+        }
+        let job = self.jobs.get_mut(&job).expect("a completed round's job lives");
+        job.partition_mut(at).admit_early(slot, &mut self.pool);
+    }
+
+    /// The connection over which a child began the round, if it is still open and the child
+    /// `receives` data or not, as asked.
+    fn listener(
+        &self,
+        job: JobId,
+        at: PartitionIndex,
+        slot: usize,
+        child: usize,
+        receives: bool,
+    ) -> Option<ConnId> {
+        let job = &self.jobs[&job];
+        let partition = job.partition(at);
+        let rank = partition.members()[child];
+        let id = *job.children.get(&rank)?;
+        let serial = self.conns[id.0].as_ref()?.serial;
+        let wanted = partition.spec.collective.receives(rank, partition.spec.root) == receives;
+        (wanted && partition.begun_over(slot, child) == Some(serial)).then_some(id)
+    }
+
+    fn send_value(&mut self, id: ConnId, at: PartitionIndex, place: ChunkPlace) {
+        let header = self.header(id, FrameKind::Result, at, place.slot);
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
+        let length = self.jobs[&conn.job].partition(at).spec.chunk_len(place.chunk);
+        let header = Header { chunk: place.chunk, length, ..header };
+        let payload = Payload::Value { partition: at, at: place, len: length as usize };
+        self.push(id, Frame { header: header.encode(), payload });
+    }
+
+    fn send_done(&mut self, id: ConnId, at: PartitionIndex, slot: usize) {
+        let header = self.header(id, FrameKind::Done, at, slot).encode();
+        self.push(id, Frame { header, payload: Payload::None });
+    }
+
+    fn header(&self, id: ConnId, kind: FrameKind, at: PartitionIndex, slot: usize) -> Header {
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
+        let job = &self.jobs[&conn.job];
+        let (tensor, partition) = job.key(at);
+        let round = job.partition(at).round(slot).expect("a live round");
+        Header { partition, round, ..Header::new(kind, job.epoch, tensor) }
+    }
+
+    fn refuse(&mut self, id: ConnId, header: Header, reason: &str) {
+        let text = reason.as_bytes();
+        let text = &text[..text.len().min(sumpter_wire::MAX_CONTROL_BYTES)];
+        let header =
+            Header { kind: FrameKind::Error, chunk: 0, length: text.len() as u32, ..header };
+        self.push(id, Frame { header: header.encode(), payload: Payload::Text(text.into()) });
+    }
+
+    fn push(&mut self, id: ConnId, frame: Frame) {
+        let conn = self.conns[id.0].as_mut().expect("a child's connection is open");
+        conn.output.push_back(frame);
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push_back(id);
+        }
+    }
+}
+
+impl Endpoint for Lane {
+    fn pending(&mut self, id: ConnId) -> Outgoing<'_> {
+        let mut out = Outgoing::new();
+        let Some(conn) = self.conns[id.0].as_ref() else { return out };
+        let Some(job) = self.jobs.get(&conn.job) else { return out };
+        let mut skip = conn.sent;
+        for frame in conn.output.iter().take(MAX_SLICES / 2) {
+            push_after(&mut out, &frame.header, &mut skip);
+            match &frame.payload {
+                Payload::None => {}
+                Payload::Text(text) => push_after(&mut out, text, &mut skip),
+                Payload::Value { partition, at, len } => {
+                    // Only a child that began the next round without reading this one can make
+                    // the value vanish; it then waits for bytes that never come.
+                    match job.partition(*partition).value(*at) {
+                        Some(value) => push_after(&mut out, &value[..*len], &mut skip),
+                        None => break,
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    fn sent(&mut self, id: ConnId, n: usize) {
+        let conn = self.conn(id);
+        conn.sent += n;
+        while let Some(len) = conn.output.front().map(Frame::len)
+            && conn.sent >= len
+        {
+            conn.sent -= len;
+            conn.output.pop_front();
+        }
+    }
+
+    fn space(&mut self, id: ConnId) -> Incoming<'_> {
+        self.conn(id).space()
+    }
+
+    fn filled(&mut self, id: ConnId, n: usize, now: Now) -> Result<(), Violation> {
+        self.conn(id).count(n);
+        loop {
+            let conn = self.conn(id);
+            if matches!(conn.input, Input::Header) {
+                match conn.inbox.header()? {
+                    Some(header) => self.start_frame(id, header)?,
+                    None => return Ok(()),
+                }
+            } else if conn.advance() {
+                self.finish_frame(id, now)?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn next_dirty(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.dirty.pop_front() {
+            if let Some(conn) = self.conns[id.0].as_mut() {
+                conn.dirty = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,319 @@
+//! One partition in a lane: the two rounds that may be alive, their chunks, and who sent what.
+//!
+//! Invariants:
+//! - A child's chunks are taken in order, each once; `Child::received` counts them.
+//! - Two slots suffice: a child begins round r only when r-1 is complete for it, and r-1 is
+//!   complete only when every member has begun it, hence has all of r-2. So when round r starts,
+//!   nobody needs slot r-2 any more.
+//! - Only the receivers of a broadcast can be done with round r before others have begun it; their
+//!   beginning of r+1 waits in `early` until r is complete.
+//! - A finished chunk's accumulator is not touched until its slot starts another round.
+
+use std::sync::Arc;
+
+use sumpter_sum::{self as sum, AlignedBuf, BufferPool};
+use sumpter_wire::{PartitionSpec, Rank, Round};
+
+use crate::endpoint::{Now, Violation};
+
+/// A connection's number, never used again, unlike its `ConnId`.
+pub(super) type Serial = u64;
+
+/// A chunk of one of the two live rounds of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChunkPlace {
+    pub slot: usize,
+    pub chunk: u32,
+}
+
+/// What a contribution led to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// This chunk is finished: send it.
+    pub finished: Option<u32>,
+    /// The round is complete for everyone.
+    pub complete: bool,
+    /// Who was last, and for how long the others waited for it; known once all are in.
+    pub late: Option<(Rank, Now)>,
+}
+
+/// What beginning a round led to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// The child is in; `completes` if everyone now is, and all chunks are finished.
+    In { slot: usize, completes: bool },
+    /// The round before is not complete; the child is in as soon as it is.
+    Early,
+}
+
+/// Whether a chunk is wanted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Expect {
+    Fresh,
+    Duplicate,
+}
+
+#[derive(Debug)]
+pub(super) struct Partition {
+    pub spec: PartitionSpec,
+    members: Arc<[Rank]>,
+    contributors: usize,
+    slots: [Slot; 2],
+    early: Vec<(usize, Serial)>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    round: Option<Round>,
+    children: Vec<Child>,
+    chunks: Vec<Chunk>,
+    finished: u32,
+    begun: usize,
+    last_done: Option<Now>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Child {
+    begun_over: Option<Serial>,
+    received: u32,
+}
+
+#[derive(Debug, Default)]
+struct Chunk {
+    /// The sum so far; from the round before until the first contribution of this one.
+    sum: Option<AlignedBuf>,
+    /// Contributions in the sum.
+    summed: usize,
+    /// Contributions that wait for their turn, by child; only in deterministic partitions.
+    held: Vec<Option<AlignedBuf>>,
+}
+
+impl Partition {
+    pub(super) fn new(spec: PartitionSpec, members: Arc<[Rank]>) -> Partition {
+        let contributors =
+            members.iter().filter(|r| spec.collective.contributes(**r, spec.root)).count();
+        let (slots, early) = Default::default();
+        Partition { spec, members, contributors, slots, early }
+    }
+
+    /// Bytes of accumulators this partition may hold.
+    pub(super) fn memory_bytes(spec: &PartitionSpec) -> u64 {
+        let widening = spec.dtype.accumulator().size() / spec.dtype.size();
+        2 * u64::from(spec.bytes) * widening as u64
+    }
+
+    pub(super) fn members(&self) -> &Arc<[Rank]> {
+        &self.members
+    }
+
+    pub(super) fn round(&self, slot: usize) -> Option<Round> {
+        self.slots[slot].round
+    }
+
+    pub(super) fn finished(&self, slot: usize) -> u32 {
+        self.slots[slot].finished
+    }
+
+    pub(super) fn is_complete(&self, slot: usize) -> bool {
+        self.slots[slot].complete(&self.spec, self.members.len())
+    }
+
+    /// The connection over which `child` began the round in `slot`; results go nowhere else.
+    pub(super) fn begun_over(&self, slot: usize, child: usize) -> Option<Serial> {
+        self.slots[slot].children[child].begun_over
+    }
+
+    /// The finished value of a chunk; `None` if it is not finished.
+    pub(super) fn value(&self, place: ChunkPlace) -> Option<&[u8]> {
+        let slot = &self.slots[place.slot];
+        let chunk = slot.chunks.get(place.chunk as usize)?;
+        let len = self.spec.chunk_len(place.chunk) as usize;
+        (place.chunk < slot.finished).then_some(&chunk.sum.as_ref()?[..len])
+    }
+
+    /// `child` takes part in `round`, or does again after its connection was made anew.
+    pub(super) fn begin(
+        &mut self,
+        child: usize,
+        over: Serial,
+        round: Round,
+        pool: &mut BufferPool,
+    ) -> Result<Beginning, Violation> {
+        let at = (round.0 & 1) as usize;
+        if self.slots[at].round != Some(round) {
+            if self.is_early(child, round) {
+                self.early.retain(|(c, _)| *c != child);
+                self.early.push((child, over));
+                return Ok(Beginning::Early);
+            }
+            self.start(at, round, pool)?;
+        }
+        let slot = &mut self.slots[at];
+        if slot.children[child].begun_over.replace(over).is_some() {
+            return Ok(Beginning::In { slot: at, completes: false });
+        }
+        slot.begun += 1;
+        let completes = slot.complete(&self.spec, self.members.len());
+        Ok(Beginning::In { slot: at, completes })
+    }
+
+    /// Lets those who were early for the round after the one in `slot` begin it.
+    pub(super) fn admit_early(&mut self, slot: usize, pool: &mut BufferPool) {
+        let next = self.slots[slot].round.map(Round::next);
+        for (child, over) in std::mem::take(&mut self.early) {
+            let begun = self.begin(child, over, next.expect("a live round"), pool);
+            debug_assert_eq!(begun, Ok(Beginning::In { slot: 1 - slot, completes: false }));
+        }
+    }
+
+    fn is_early(&self, child: usize, round: Round) -> bool {
+        let previous = &self.slots[1 - (round.0 & 1) as usize];
+        previous.round.is_some_and(|r| r.next() == round)
+            && !previous.complete(&self.spec, self.members.len())
+            && previous.children[child].begun_over.is_some()
+            && !self.spec.collective.contributes(self.members[child], self.spec.root)
+    }
+
+    fn start(&mut self, at: usize, round: Round, pool: &mut BufferPool) -> Result<(), Violation> {
+        let previous = &self.slots[1 - at];
+        let fresh = self.slots.iter().all(|s| s.round.is_none());
+        let follows = previous.round.is_some_and(|r| r.next() == round)
+            && previous.complete(&self.spec, self.members.len());
+        if !fresh && !follows {
+            let known = self.slots.iter().filter_map(|s| s.round).max();
+            return Err(Violation::state(format!(
+                "round {round} was begun out of turn; the latest is {known:?}"
+            )));
+        }
+        let (chunks, members) = (self.spec.chunks() as usize, self.members.len());
+        let slot = &mut self.slots[at];
+        slot.round = Some(round);
+        slot.children.clear();
+        slot.children.resize(members, Child::default());
+        slot.chunks.resize_with(chunks, Chunk::default);
+        for chunk in &mut slot.chunks {
+            chunk.summed = 0;
+            chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
+        }
+        (slot.finished, slot.begun, slot.last_done) = (0, 0, None);
+        Ok(())
+    }
+
+    /// Whether the lane wants this chunk from this child now.
+    pub(super) fn expect(
+        &self,
+        child: usize,
+        round: Round,
+        chunk: u32,
+    ) -> Result<(ChunkPlace, Expect), Violation> {
+        let slot = (round.0 & 1) as usize;
+        let place = ChunkPlace { slot, chunk };
+        let rank = self.members[child];
+        let state = &self.slots[slot];
+        if state.round != Some(round) || state.children[child].begun_over.is_none() {
+            return Err(Violation::state(format!(
+                "rank {rank} sent a chunk of round {round}, which it has not begun"
+            )));
+        }
+        if !self.spec.collective.contributes(rank, self.spec.root) {
+            return Err(Violation::state(format!("rank {rank} contributes nothing to this round")));
+        }
+        match state.children[child].received {
+            received if chunk < received => Ok((place, Expect::Duplicate)),
+            received if chunk == received && chunk < self.spec.chunks() => {
+                Ok((place, Expect::Fresh))
+            }
+            received => Err(Violation::state(format!(
+                "rank {rank} sent chunk {chunk} of {}, expected chunk {received}",
+                self.spec.chunks()
+            ))),
+        }
+    }
+
+    /// Takes a whole chunk that [`expect`](Self::expect) called fresh.
+    pub(super) fn contribute(
+        &mut self,
+        child: usize,
+        place: ChunkPlace,
+        bytes: AlignedBuf,
+        pool: &mut BufferPool,
+        now: Now,
+    ) -> Progress {
+        let (spec, contributors, members) = (self.spec, self.contributors, self.members.len());
+        let slot = &mut self.slots[place.slot];
+        slot.children[child].received += 1;
+        let all_in = slot.children[child].received == spec.chunks();
+        let chunk = &mut slot.chunks[place.chunk as usize];
+        if spec.deterministic && contributors > 1 {
+            chunk.held.resize_with(members, || None);
+            chunk.held[child] = Some(bytes);
+            while let Some(next) = chunk.held.get_mut(chunk.summed).and_then(Option::take) {
+                chunk.add(&spec, contributors, next, pool);
+            }
+        } else {
+            chunk.add(&spec, contributors, bytes, pool);
+        }
+        let mut progress = Progress::default();
+        if chunk.summed == contributors {
+            chunk.finish(&spec, contributors);
+            slot.finished += 1;
+            progress.finished = Some(place.chunk);
+            progress.complete = slot.complete(&spec, members);
+        }
+        if all_in {
+            if slot.finished == spec.chunks() {
+                let waited = slot.last_done.map(|t| now.saturating_sub(t));
+                progress.late = waited.map(|t| (self.members[child], t));
+            }
+            slot.last_done = Some(now);
+        }
+        progress
+    }
+}
+
+impl Slot {
+    fn complete(&self, spec: &PartitionSpec, members: usize) -> bool {
+        self.begun == members && self.finished == spec.chunks()
+    }
+}
+
+impl Chunk {
+    /// Adds one contribution: the first one's buffer becomes the sum, without a copy.
+    fn add(
+        &mut self,
+        spec: &PartitionSpec,
+        contributors: usize,
+        bytes: AlignedBuf,
+        pool: &mut BufferPool,
+    ) {
+        let widen = contributors > 1 && spec.dtype.accumulator() != spec.dtype;
+        if self.summed > 0 {
+            let sum = self.sum.as_mut().expect("a counted contribution has a sum");
+            sum::accumulate(spec.op, spec.dtype, sum, &bytes);
+            pool.give(bytes);
+        } else if widen {
+            let len = bytes.len() / spec.dtype.size() * spec.dtype.accumulator().size();
+            let mut sum = match self.sum.take() {
+                Some(sum) if sum.len() == len => sum,
+                other => {
+                    other.into_iter().for_each(|b| pool.give(b));
+                    pool.take(len)
+                }
+            };
+            sum::widen(spec.dtype, &mut sum, &bytes);
+            pool.give(bytes);
+            self.sum = Some(sum);
+        } else if let Some(old) = self.sum.replace(bytes) {
+            pool.give(old);
+        }
+        self.summed += 1;
+    }
+
+    fn finish(&mut self, spec: &PartitionSpec, contributors: usize) {
+        if contributors > 1 && spec.dtype.accumulator() != spec.dtype {
+            let sum = self.sum.as_mut().expect("a finished chunk has a sum");
+            let len = sum::narrow_in_place(spec.dtype, sum);
+            debug_assert!(len < sum.len(), "halves are narrower than their sums");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What a round must give, computed plainly: values are small integers, exact in every dtype.
+
+use half::{bf16, f16};
+use sumpter_sum::{Dtype, ReduceOp};
+
+/// The value a worker contributes to an element.
+pub fn contribution(op: ReduceOp, tensor: u32, round: u32, rank: u32, element: usize) -> i64 {
+    let mut x = (u64::from(tensor) << 40) ^ (u64::from(round) << 24) ^ u64::from(rank) << 50;
+    x = (x ^ element as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x ^= x >> 29;
+    let value = (x.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as i64;
+    if op == ReduceOp::Product { value % 4 } else { value % 9 }
+}
+
+/// The reduction of several contributions.
+pub fn reduce(op: ReduceOp, values: impl Iterator<Item = i64>) -> i64 {
+    values
+        .reduce(|a, b| match op {
+            ReduceOp::Sum => a + b,
+            ReduceOp::Min => a.min(b),
+            ReduceOp::Max => a.max(b),
+            ReduceOp::Product => a * b,
+        })
+        .expect("a contributor")
+}
+
+/// The bytes of values in a dtype. `u8` wraps, as its sums do.
+pub fn encode(dtype: Dtype, values: impl Iterator<Item = f64>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for value in values {
+        match dtype {
+            Dtype::F32 => out.extend_from_slice(&(value as f32).to_ne_bytes()),
+            Dtype::F64 => out.extend_from_slice(&value.to_ne_bytes()),
+            Dtype::F16 => out.extend_from_slice(&f16::from_f64(value).to_ne_bytes()),
+            Dtype::Bf16 => out.extend_from_slice(&bf16::from_f64(value).to_ne_bytes()),
+            Dtype::I8 => out.extend_from_slice(&(value as i64 as i8).to_ne_bytes()),
+            Dtype::U8 => out.push(value as i64 as u8),
+            Dtype::I32 => out.extend_from_slice(&(value as i32).to_ne_bytes()),
+            Dtype::I64 => out.extend_from_slice(&(value as i64).to_ne_bytes()),
+        }
+    }
+    out
+}
+
+/// Values that are exact when the minimum of unsigned numbers is asked for.
+pub fn as_stored(dtype: Dtype, value: i64) -> i64 {
+    if dtype == Dtype::U8 { i64::from(value as u8) } else { value }
+}
+
+/// A value whose sums depend on the order of addition.
+pub fn roughen(value: i64, element: usize) -> f32 {
+    (value as f32 + 0.1) * [1.0, 1.0e4, 1.0e-3][element % 3] * [1.0, 3.0e3][(value & 1) as usize]
+}
+
+/// `got`, provided that it differs from `expected` by rounding only.
+pub fn close_enough(got: &[u8], expected: &[u8]) -> Vec<u8> {
+    let read = |b: &[u8]| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
+    for (a, b) in got.chunks_exact(4).zip(expected.chunks_exact(4)) {
+        let (a, b) = (read(a), read(b));
+        // Four addends of at most 3e8 each, so a few units of the last place of 1e9.
+        assert!((a - b).abs() <= 1e-6 * a.abs().max(1.0e9 * 1e-1), "{a} is not near {b}");
+    }
+    got.to_vec()
+}

@@ -1,0 +1,221 @@
+//! TCP without copies of our own: gathering writes from, and scattering reads into, the memory
+//! the endpoint names. Readiness is edge-triggered; nothing polls.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+
+use mio::event::Event;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
+use socket2::{Domain, Protocol, Socket, Type};
+use sumpter_engine::{ConnId, Endpoint, Now, Violation};
+
+/// Connections that may wait to be accepted: more than any job has workers.
+const BACKLOG: i32 = 1024;
+
+/// Bytes a connection may move before others get their turn: a few of the largest writes.
+const TURN_BYTES: usize = 4 << 20;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The peer broke the protocol.
+    #[error("protocol violation: {0}")]
+    Violation(#[from] Violation),
+    /// The operating system reported a failure.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The peer closed the connection.
+    #[error("closed by the peer")]
+    Closed,
+}
+
+/// What a call to [`TcpLink::receive`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes received.
+    pub bytes: usize,
+    /// There may be more right now; call again after others had their turn.
+    pub more: bool,
+}
+
+/// One TCP connection.
+#[derive(Debug)]
+pub struct TcpLink {
+    stream: TcpStream,
+    readable: bool,
+    writable: bool,
+    /// The peer has said that it sends no more: read until the end shows.
+    ending: bool,
+}
+
+impl TcpLink {
+    /// Takes a connection, perhaps still being made, and registers it for both directions.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn new(mut stream: TcpStream, registry: &Registry, token: Token) -> io::Result<TcpLink> {
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(TcpLink { stream, readable: false, writable: false, ending: false })
+    }
+
+    /// Takes note of what an event says.
+    pub fn ready(&mut self, event: &Event) {
+        self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+        self.writable |= event.is_writable() || event.is_error();
+        self.ending |= event.is_read_closed() || event.is_error();
+    }
+
+    /// Whether a write might move something.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The error of a connection that could not be made, if that is what happened.
+    ///
+    /// # Errors
+    /// The reason, such as a refusal.
+    pub fn check_connected(&self) -> io::Result<()> {
+        match self.stream.take_error()? {
+            Some(error) => Err(error),
+            None => self.stream.peer_addr().map(|_| self.stream.set_nodelay(true))?,
+        }
+    }
+
+    /// Writes once; 0 when the kernel takes nothing now.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.writable {
+            return Ok(0);
+        }
+        loop {
+            match self.stream.write_vectored(slices) {
+                Ok(n) => {
+                    // A short write means that the buffer is full; an event tells of new room.
+                    self.writable = n == slices.iter().map(|s| s.len()).sum();
+                    return Ok(n);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.writable = false;
+                    return Ok(0);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Reads once; 0 when there is nothing now.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] at the end of the stream.
+    pub fn recv(&mut self, spaces: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
+        if !self.readable {
+            return Ok(0);
+        }
+        loop {
+            match self.stream.read_vectored(spaces) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(n) => {
+                    // A short read means that the buffer is empty, unless the end is next.
+                    self.readable = self.ending || n == spaces.iter().map(|s| s.len()).sum();
+                    return Ok(n);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return Ok(0);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Sends what an endpoint has, until it has no more or the kernel takes no more. Returns the
+    /// bytes sent.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn transmit(&mut self, from: &mut dyn Endpoint, conn: ConnId) -> io::Result<usize> {
+        let mut total = 0;
+        while self.writable {
+            let pending = from.pending(conn);
+            if pending.is_empty() {
+                break;
+            }
+            let n = self.send(&pending)?;
+            drop(pending);
+            from.sent(conn, n);
+            total += n;
+        }
+        Ok(total)
+    }
+
+    /// Receives into an endpoint until there is no more, or for one turn.
+    ///
+    /// # Errors
+    /// [`LinkError`]; the connection must then be closed.
+    pub fn receive(
+        &mut self,
+        into: &mut dyn Endpoint,
+        conn: ConnId,
+        now: Now,
+    ) -> Result<Received, LinkError> {
+        let mut bytes = 0;
+        while self.readable && bytes < TURN_BYTES {
+            let n = self.recv(&mut into.space(conn))?;
+            if n > 0 {
+                into.filled(conn, n, now)?;
+            }
+            bytes += n;
+        }
+        Ok(Received { bytes, more: self.readable })
+    }
+
+    /// Says that nothing more will be sent; what was sent still arrives.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn finish_sending(&self) -> io::Result<()> {
+        self.stream.shutdown(std::net::Shutdown::Write)
+    }
+
+    /// Takes the connection out of the event loop.
+    pub fn deregister(&mut self, registry: &Registry) {
+        // Failing here means that the descriptor is gone already; dropping closes it anyway.
+        let _ = registry.deregister(&mut self.stream);
+    }
+}
+
+/// Begins to connect to `address`, from `source` if one is given.
+///
+/// # Errors
+/// What the operating system says; later failures show in [`TcpLink::check_connected`].
+pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+    let Some(source) = source.filter(|ip| ip.is_ipv4() == address.is_ipv4()) else {
+        return TcpStream::connect(address);
+    };
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::new(source, 0).into())?;
+    match socket.connect(&address.into()) {
+        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
+        _ => Ok(TcpStream::from_std(socket.into())),
+    }
+}
+
+/// Listens on `address`; port 0 takes a free one.
+///
+/// # Errors
+/// What the operating system says, such as that the port is in use.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
