@@ -1,0 +1,240 @@
+//! The settings of one process, checked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sumpter_wire::Token;
+
+use crate::error::{ConfigError, Source};
+use crate::machine::local_machine_id;
+use crate::settings::{SETTINGS, Setting};
+
+/// The settings of one process. Each field is a row of [`SETTINGS`], where its meaning and its
+/// limits are; a `Config` from [`load`] keeps them.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Config {
+    pub coordinator: Option<String>,
+    pub token: Option<Token>,
+    pub token_file: Option<PathBuf>,
+    pub job: String,
+    pub machine: Option<String>,
+    pub rank: u32,
+    pub world_size: u32,
+    pub local_rank: Option<u32>,
+    pub local_size: Option<u32>,
+    pub servers: u32,
+    pub start_timeout_s: f64,
+    pub peer_timeout_s: f64,
+    pub partition_bytes: u64,
+    pub chunk_bytes: u64,
+    pub credit_bytes: u64,
+    pub deterministic: bool,
+    pub bandwidth_gbps: Option<f64>,
+    pub interface: Option<String>,
+    pub lanes: u32,
+    pub port: u16,
+    pub max_job_bytes: u64,
+    pub log: String,
+    /// Where the values came from, for messages.
+    sources: BTreeMap<&'static str, Found>,
+}
+
+/// A value as it was found. The token's is left out.
+#[derive(Clone, Debug)]
+struct Found {
+    source: Source,
+    value: String,
+}
+
+/// Loads the settings from arguments, the process environment and the defaults, in this order.
+///
+/// # Errors
+/// [`ConfigError`] for the first setting that does not hold.
+pub fn load(overrides: &[(String, String)]) -> Result<Config, ConfigError> {
+    load_from(overrides, |name| std::env::var(name).ok())
+}
+
+/// [`load`] with another environment. An empty variable counts as absent; of an argument given
+/// twice the last one counts.
+///
+/// # Errors
+/// [`ConfigError`] for the first setting that does not hold.
+pub fn load_from(
+    overrides: &[(String, String)],
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Config, ConfigError> {
+    for (name, _) in overrides {
+        if !SETTINGS.iter().any(|s| s.name == name) {
+            return Err(ConfigError::Unknown { name: name.clone(), nearest: nearest(name) });
+        }
+    }
+    let mut config = Config::default();
+    for setting in SETTINGS {
+        if let Some((source, value)) = find(setting, overrides, &env) {
+            config.put(setting, source, &value)?;
+        }
+    }
+    config.settle_token_sources()?;
+    config.check_pairs()?;
+    Ok(config)
+}
+
+impl Config {
+    /// The job's token, from `token` or the file that `token_file` names; `None` if neither is
+    /// given.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the file cannot be read or holds no token.
+    pub fn token(&self) -> Result<Option<Token>, ConfigError> {
+        let Some(path) = &self.token_file else { return Ok(self.token.clone()) };
+        let source = self.source("token_file");
+        let text = std::fs::read_to_string(path).map_err(|reason| ConfigError::TokenFile {
+            origin: source.clone(),
+            path: path.clone(),
+            reason,
+        })?;
+        let token = Token::new(&text);
+        token.map(Some).map_err(|reason| ConfigError::Token {
+            name: "token_file",
+            origin: source,
+            reason,
+        })
+    }
+
+    /// The identity of the machine this process counts to: `machine`, or the boot id and network
+    /// namespace.
+    #[must_use]
+    pub fn machine_id(&self) -> String {
+        self.machine.clone().unwrap_or_else(local_machine_id)
+    }
+
+    /// `start_timeout_s` as a duration.
+    #[must_use]
+    pub fn start_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.start_timeout_s)
+    }
+
+    /// `peer_timeout_s` as a duration.
+    #[must_use]
+    pub fn peer_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.peer_timeout_s)
+    }
+
+    fn put(
+        &mut self,
+        setting: &'static Setting,
+        source: Source,
+        value: &str,
+    ) -> Result<(), ConfigError> {
+        if (setting.put)(self, value).is_none() {
+            return Err(refusal(setting, source, value));
+        }
+        let value = if setting.name == "token" { "..." } else { value };
+        self.sources.insert(setting.name, Found { source, value: value.to_owned() });
+        Ok(())
+    }
+
+    /// A token and a token's file exclude each other, except that an argument of one kind
+    /// replaces the other kind found in the environment.
+    fn settle_token_sources(&mut self) -> Result<(), ConfigError> {
+        if self.token.is_none() || self.token_file.is_none() {
+            return Ok(());
+        }
+        match (self.source("token"), self.source("token_file")) {
+            (Source::Argument, Source::Environment(_)) => self.token_file = None,
+            (Source::Environment(_), Source::Argument) => self.token = None,
+            _ => return Err(self.conflict("token", "token_file", "give one of them")),
+        }
+        Ok(())
+    }
+
+    fn check_pairs(&self) -> Result<(), ConfigError> {
+        if self.rank >= self.world_size {
+            return Err(self.conflict("rank", "world_size", "ranks count from 0"));
+        }
+        if let (Some(rank), Some(size)) = (self.local_rank, self.local_size)
+            && rank >= size
+        {
+            return Err(self.conflict("local_rank", "local_size", "local ranks count from 0"));
+        }
+        if self.local_size.is_some_and(|size| size > self.world_size) {
+            let reason = "a machine cannot have more workers than the job";
+            return Err(self.conflict("local_size", "world_size", reason));
+        }
+        if self.credit_bytes < self.partition_bytes {
+            let reason = "the credit must cover at least one partition";
+            return Err(self.conflict("credit_bytes", "partition_bytes", reason));
+        }
+        if self.port > 0 && u32::from(self.port) + self.lanes.max(1) > 65_536 {
+            let reason = "the last lane's port would be above 65535";
+            return Err(self.conflict("port", "lanes", reason));
+        }
+        Ok(())
+    }
+
+    fn source(&self, name: &str) -> Source {
+        self.sources.get(name).map_or(Source::Default, |found| found.source.clone())
+    }
+
+    fn conflict(&self, first: &str, second: &str, reason: &'static str) -> ConfigError {
+        let describe = |name: &str| match self.sources.get(name) {
+            Some(Found { source, value }) => format!("{name} = {value} ({source})"),
+            None => name.to_owned(),
+        };
+        ConfigError::Conflict { first: describe(first), second: describe(second), reason }
+    }
+}
+
+fn find(
+    setting: &Setting,
+    overrides: &[(String, String)],
+    env: &impl Fn(&str) -> Option<String>,
+) -> Option<(Source, String)> {
+    let argument = overrides.iter().rev().find(|(name, _)| name == setting.name);
+    if let Some((_, value)) = argument {
+        return Some((Source::Argument, value.clone()));
+    }
+    if let Some(value) = env(setting.env).filter(|value| !value.trim().is_empty()) {
+        return Some((Source::Environment(setting.env), value));
+    }
+    (!setting.default.is_empty()).then(|| (Source::Default, setting.default.to_owned()))
+}
+
+fn refusal(setting: &'static Setting, source: Source, value: &str) -> ConfigError {
+    if setting.name == "token"
+        && let Err(reason) = Token::new(value)
+    {
+        return ConfigError::Token { name: setting.name, origin: source, reason };
+    }
+    let value = value.to_owned();
+    ConfigError::Invalid { name: setting.name, origin: source, value, range: setting.range }
+}
+
+/// The setting whose name shares the most letters with `name`, if it is at all like it.
+fn nearest(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase().replace('-', "_");
+    SETTINGS
+        .iter()
+        .map(|s| (edits(&name, s.name), s.name))
+        .min()
+        .filter(|(distance, candidate)| *distance * 2 <= candidate.len())
+        .map(|(_, candidate)| candidate)
+}
+
+/// Letters to insert, delete or replace to turn one text into the other.
+fn edits(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, letter) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, other) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *other);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}

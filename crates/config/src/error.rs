@@ -1,0 +1,86 @@
+//! Why a configuration is refused, in words its author can act on.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use sumpter_wire::TokenError;
+
+/// Where a setting's value was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An argument of the program or of the call.
+    Argument,
+    /// The named environment variable.
+    Environment(&'static str),
+    /// The table's own default.
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Argument => f.write_str("argument"),
+            Source::Environment(name) => write!(f, "environment variable {name}"),
+            Source::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// Why a configuration is refused. In every case the caller must change a setting.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A value outside what its setting accepts.
+    #[error("setting {name} ({origin}): {value:?} is not accepted; give {range}")]
+    Invalid {
+        /// The setting.
+        name: &'static str,
+        /// Where the value was found.
+        origin: Source,
+        /// The value.
+        value: String,
+        /// What the setting accepts.
+        range: &'static str,
+    },
+    /// An argument that names no setting.
+    #[error("there is no setting {name:?}{}", suggest(.nearest))]
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// The setting whose name is most like it.
+        nearest: Option<&'static str>,
+    },
+    /// Two settings that cannot both hold.
+    #[error("settings {first} and {second} contradict each other: {reason}")]
+    Conflict {
+        /// One setting, with its value and source.
+        first: String,
+        /// The other setting, with its value and source.
+        second: String,
+        /// What must hold between them.
+        reason: &'static str,
+    },
+    /// A token that cannot be one. The value is never shown.
+    #[error("setting {name} ({origin}): {reason}")]
+    Token {
+        /// `token` or `token_file`.
+        name: &'static str,
+        /// Where the value was found.
+        origin: Source,
+        /// What is wrong with it.
+        reason: TokenError,
+    },
+    /// The token's file cannot be read.
+    #[error("setting token_file ({origin}): cannot read {}: {reason}", path.display())]
+    TokenFile {
+        /// Where the path was found.
+        origin: Source,
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        reason: std::io::Error,
+    },
+}
+
+fn suggest(nearest: &Option<&'static str>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean {name}?"))
+}

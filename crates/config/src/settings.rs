@@ -1,0 +1,300 @@
+//! The table of settings: what exists, what it accepts, what it means.
+//!
+//! A row's default is a text that goes through the same check as a given value, so that a default
+//! outside its own range cannot exist.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use crate::config::Config;
+use crate::parse::{GIB, KIB, MIB, PIB, boolean, host_port, number, size_in, word};
+
+/// One setting.
+pub struct Setting {
+    /// Its name: of the argument and of the field in [`Config`].
+    pub name: &'static str,
+    /// Its environment variable.
+    pub env: &'static str,
+    /// The unit of its value, or "".
+    pub unit: &'static str,
+    /// Its default as a text; "" where there is none.
+    pub default: &'static str,
+    /// What it accepts.
+    pub range: &'static str,
+    /// What it means.
+    pub doc: &'static str,
+    /// Checks a text and puts it into its field; `None` if the text is not accepted.
+    pub(crate) put: fn(&mut Config, &str) -> Option<()>,
+}
+
+/// Bytes of a name such as a job's.
+const NAME_LIMIT: usize = 128;
+/// Ranks of one job: beyond any cluster this is for, and small enough to hold a list of.
+const RANK_LIMIT: u32 = 65_536;
+
+/// Every setting, in the order in which they are documented.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "coordinator",
+        env: "SUMPTER_COORDINATOR",
+        unit: "",
+        default: "",
+        range: "HOST:PORT with a port from 1 to 65535",
+        doc: "Where the coordinator listens.",
+        put: |c, v| host_port(v).map(|x| c.coordinator = Some(x)),
+    },
+    Setting {
+        name: "token",
+        env: "SUMPTER_TOKEN",
+        unit: "",
+        default: "",
+        range: "a secret of at least 16 characters",
+        doc: "The secret that every process of a job shares and proves to hold.",
+        put: |c, v| {
+            c.token = Some(sumpter_wire::Token::new(v).ok()?);
+            Some(())
+        },
+    },
+    Setting {
+        name: "token_file",
+        env: "SUMPTER_TOKEN_FILE",
+        unit: "",
+        default: "",
+        range: "the path of a file that holds the token",
+        doc: "A file with the token, instead of the token itself.",
+        put: |c, v| (!v.is_empty()).then(|| c.token_file = Some(PathBuf::from(v))),
+    },
+    Setting {
+        name: "job",
+        env: "SUMPTER_JOB",
+        unit: "",
+        default: "default",
+        range: "a name of at most 128 bytes without white space",
+        doc: "The job's name; a coordinator keeps jobs of different names apart.",
+        put: |c, v| word(v, NAME_LIMIT).map(|x| c.job = x),
+    },
+    Setting {
+        name: "machine",
+        env: "SUMPTER_MACHINE",
+        unit: "",
+        default: "",
+        range: "a name of at most 128 bytes without white space",
+        doc: "The machine's identity, if not its boot id and network namespace: equal for the \
+              processes that share a network interface.",
+        put: |c, v| word(v, NAME_LIMIT).map(|x| c.machine = Some(x)),
+    },
+    Setting {
+        name: "rank",
+        env: "RANK",
+        unit: "",
+        default: "0",
+        range: "a number from 0 to world_size - 1",
+        doc: "This worker's number in its job; launchers set it.",
+        put: |c, v| number(v, 0..=RANK_LIMIT - 1).map(|x| c.rank = x),
+    },
+    Setting {
+        name: "world_size",
+        env: "WORLD_SIZE",
+        unit: "workers",
+        default: "1",
+        range: "a number from 1 to 65536",
+        doc: "The workers of the job; launchers set it.",
+        put: |c, v| number(v, 1..=RANK_LIMIT).map(|x| c.world_size = x),
+    },
+    Setting {
+        name: "local_rank",
+        env: "LOCAL_RANK",
+        unit: "",
+        default: "",
+        range: "a number from 0 to local_size - 1",
+        doc: "This worker's number on its machine; launchers set it.",
+        put: |c, v| number(v, 0..=RANK_LIMIT - 1).map(|x| c.local_rank = Some(x)),
+    },
+    Setting {
+        name: "local_size",
+        env: "LOCAL_WORLD_SIZE",
+        unit: "workers",
+        default: "",
+        range: "a number from 1 to 65536",
+        doc: "The workers on this machine; launchers set it.",
+        put: |c, v| number(v, 1..=RANK_LIMIT).map(|x| c.local_size = Some(x)),
+    },
+    Setting {
+        name: "servers",
+        env: "SUMPTER_SERVERS",
+        unit: "servers",
+        default: "0",
+        range: "a number from 0 to 4096",
+        doc: "How many summation servers must have joined before the job starts.",
+        put: |c, v| number(v, 0..=4096).map(|x| c.servers = x),
+    },
+    Setting {
+        name: "start_timeout_s",
+        env: "SUMPTER_START_TIMEOUT_S",
+        unit: "s",
+        default: "30",
+        range: "seconds from 0.05 to 86400",
+        doc: "How long to wait for the coordinator and for the other members before giving up.",
+        put: |c, v| number(v, 0.05..=86_400.0).map(|x| c.start_timeout_s = x),
+    },
+    Setting {
+        name: "peer_timeout_s",
+        env: "SUMPTER_PEER_TIMEOUT_S",
+        unit: "s",
+        default: "4",
+        range: "seconds from 0.05 to 3600",
+        doc: "Silence after which a process counts as dead.",
+        put: |c, v| number(v, 0.05..=3_600.0).map(|x| c.peer_timeout_s = x),
+    },
+    Setting {
+        name: "partition_bytes",
+        env: "SUMPTER_PARTITION_BYTES",
+        unit: "bytes",
+        default: "1MiB",
+        range: "a size from 4KiB to 1GiB that is a multiple of 4KiB",
+        doc: "The largest slice of a tensor that is scheduled and placed as one; equal on every \
+              rank.",
+        put: |c, v| size_in(v, 4 * KIB..=GIB, 4 * KIB).map(|x| c.partition_bytes = x),
+    },
+    Setting {
+        name: "chunk_bytes",
+        env: "SUMPTER_CHUNK_BYTES",
+        unit: "bytes",
+        default: "256KiB",
+        range: "a size from 4KiB to 16MiB that is a multiple of 64",
+        doc: "The unit of streaming inside a partition; equal on every rank.",
+        put: |c, v| size_in(v, 4 * KIB..=16 * MIB, 64).map(|x| c.chunk_bytes = x),
+    },
+    Setting {
+        name: "credit_bytes",
+        env: "SUMPTER_CREDIT_BYTES",
+        unit: "bytes",
+        default: "32MiB",
+        range: "a size from 4KiB to 1TiB, at least partition_bytes",
+        doc: "What a worker may have in flight; what is not yet in flight can be overtaken by a more \
+              urgent tensor.",
+        put: |c, v| size_in(v, 4 * KIB..=1024 * GIB, 1).map(|x| c.credit_bytes = x),
+    },
+    Setting {
+        name: "deterministic",
+        env: "SUMPTER_DETERMINISTIC",
+        unit: "",
+        default: "false",
+        range: "true or false",
+        doc: "Add contributions in the order of ranks, for the same bytes in every run; equal on \
+              every rank.",
+        put: |c, v| boolean(v).map(|x| c.deterministic = x),
+    },
+    Setting {
+        name: "bandwidth_gbps",
+        env: "SUMPTER_BANDWIDTH_GBPS",
+        unit: "Gb/s",
+        default: "",
+        range: "a number from 0.001 to 10000",
+        doc: "What this machine's interface carries each way; without it all count as equal.",
+        put: |c, v| number(v, 0.001..=10_000.0).map(|x| c.bandwidth_gbps = Some(x)),
+    },
+    Setting {
+        name: "interface",
+        env: "SUMPTER_INTERFACE",
+        unit: "",
+        default: "",
+        range: "the name of a network interface or one of this machine's addresses",
+        doc: "Where to listen for data, and the address to give to others.",
+        put: |c, v| word(v, NAME_LIMIT).map(|x| c.interface = Some(x)),
+    },
+    Setting {
+        name: "lanes",
+        env: "SUMPTER_LANES",
+        unit: "lanes",
+        default: "0",
+        range: "a number from 0 to 1024",
+        doc: "Lanes of a summation server; 0 is one per core.",
+        put: |c, v| number(v, 0..=1024).map(|x| c.lanes = x),
+    },
+    Setting {
+        name: "port",
+        env: "SUMPTER_PORT",
+        unit: "",
+        default: "0",
+        range: "a number from 0 to 65535",
+        doc: "The first lane's port, the next lane's is one higher; 0 takes free ports.",
+        put: |c, v| number(v, 0..=u16::MAX).map(|x| c.port = x),
+    },
+    Setting {
+        name: "max_job_bytes",
+        env: "SUMPTER_MAX_JOB_BYTES",
+        unit: "bytes",
+        default: "64GiB",
+        range: "a size from 1MiB to 1PiB",
+        doc: "The memory a job may take on one server; beyond it the server refuses the job's \
+              next tensor.",
+        put: |c, v| size_in(v, MIB..=PIB, 1).map(|x| c.max_job_bytes = x),
+    },
+    Setting {
+        name: "log",
+        env: "SUMPTER_LOG",
+        unit: "",
+        default: "warn",
+        range: "off, error, warn, info, debug, trace, or target=level pairs with commas between",
+        doc: "What is logged to standard error.",
+        put: |c, v| log_filter(v).map(|x| c.log = x),
+    },
+];
+
+/// The table as a page of documentation.
+#[must_use]
+pub fn markdown() -> String {
+    let mut page = String::from(
+        "| setting | environment variable | default | accepts | meaning |\n\
+         | --- | --- | --- | --- | --- |\n",
+    );
+    for Setting { name, env, default, range, doc, .. } in SETTINGS {
+        let default = if default.is_empty() { "none".into() } else { format!("`{default}`") };
+        // Writing to a string cannot fail.
+        let _ = writeln!(page, "| `{name}` | `{env}` | {default} | {range} | {doc} |");
+    }
+    page
+}
+
+fn log_filter(text: &str) -> Option<String> {
+    let known = |level: &str| {
+        ["off", "error", "warn", "info", "debug", "trace"]
+            .contains(&level.to_ascii_lowercase().as_str())
+    };
+    let fine = |part: &str| match part.split_once('=') {
+        Some((target, level)) => !target.is_empty() && known(level),
+        None => known(part),
+    };
+    word(text, 1024).filter(|filter| filter.split(',').all(fine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_and_variables_are_unique_and_described() {
+        let names: HashSet<_> = SETTINGS.iter().map(|s| s.name).collect();
+        let variables: HashSet<_> = SETTINGS.iter().map(|s| s.env).collect();
+        assert_eq!(names.len(), SETTINGS.len());
+        assert_eq!(variables.len(), SETTINGS.len());
+        assert!(SETTINGS.iter().all(|s| s.doc.ends_with('.') && !s.range.is_empty()));
+    }
+
+    #[test]
+    fn the_page_has_a_row_for_every_setting_and_cells_that_do_not_break_it() {
+        let page = markdown();
+        assert_eq!(page.lines().count(), SETTINGS.len() + 2);
+        assert!(page.lines().all(|line| line.matches('|').count() == 6), "{page}");
+        assert!(page.contains("| `partition_bytes` | `SUMPTER_PARTITION_BYTES` | `1MiB` |"));
+    }
+
+    #[test]
+    fn log_filters_are_levels_or_targets_with_levels() {
+        assert!(log_filter("warn,sumpter_node=debug").is_some());
+        assert!(log_filter("loud").is_none());
+        assert!(log_filter("=debug").is_none());
+    }
+}

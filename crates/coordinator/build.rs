@@ -1,0 +1,20 @@
+//! Generates the control protocol's types from `proto/sumpter.proto`, without a `protoc` binary.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto/sumpter.proto");
+    let descriptors = protox::compile(["sumpter.proto"], ["proto"])?;
+    tonic_prost_build::configure()
+        .btree_map(".")
+        .type_attribute(".sumpter.v1.StatusReport", SERIALIZE)
+        .type_attribute(".sumpter.v1.JobStatus", SERIALIZE)
+        .type_attribute(".sumpter.v1.MachineCount", SERIALIZE)
+        .type_attribute(".sumpter.v1.MemberStatus", SERIALIZE)
+        .type_attribute(".sumpter.v1.MemberStats", SERIALIZE)
+        .type_attribute(".sumpter.v1.LateRank", SERIALIZE)
+        .type_attribute(".sumpter.v1.PendingOperation", SERIALIZE)
+        .compile_fds(descriptors)?;
+    Ok(())
+}
+
+/// The status report is printed as JSON.
+const SERIALIZE: &str = "#[derive(serde::Serialize)]";

@@ -1,0 +1,451 @@
+//! Between the protocol's messages and the coordinator's own words.
+//!
+//! Whatever a peer sent that has no meaning here becomes an error text, never a panic.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_wire::{Epoch, JobId, Rank, TensorId};
+
+use crate::proto;
+use crate::proto::coordinator_message::Body as ToMember;
+use crate::proto::member_message::Body as FromMember;
+use crate::registry::{Join, Message};
+use crate::types::{
+    ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
+    ServerView, Stats, TensorSpec, WorkerView,
+};
+
+/// What is wrong with a peer's message.
+pub(crate) type Malformed = String;
+
+// The member's side.
+
+/// The request to join.
+pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join {
+    let role = match options.role {
+        Role::Worker { rank, world_size, local_rank, local_size } => {
+            let rank = rank.0;
+            let worker = proto::WorkerRole { rank, world_size, local_rank, local_size };
+            proto::join::Role::Worker(worker)
+        }
+        Role::Server => proto::join::Role::Server(proto::ServerRole {}),
+    };
+    proto::Join {
+        job: options.job.clone(),
+        role: Some(role),
+        machine: options.machine.clone(),
+        host: options.host.clone(),
+        lanes: addresses_to_proto(&options.lanes),
+        bandwidth_gbps: options.bandwidth_gbps,
+        expected_servers: options.expected_servers,
+        start_timeout_ms: milliseconds(options.start_timeout),
+        peer_timeout_ms: milliseconds(options.peer_timeout),
+        settings: options.settings.clone(),
+        coordinator: options.coordinator.clone(),
+        process,
+    }
+}
+
+/// A duration as it travels.
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a member is told, after its welcome; `None` for what is the session's own business.
+pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Malformed> {
+    Ok(Some(match body {
+        ToMember::HeartbeatSeen(_) | ToMember::LeaveSeen(_) => return Ok(None),
+        ToMember::Waiting(proto::Waiting { missing, seconds }) => {
+            MemberEvent::Waiting { missing, seconds }
+        }
+        ToMember::Started(view) => MemberEvent::Started(view_from_proto(view)?),
+        ToMember::JobStarted(view) => MemberEvent::JobStarted(view_from_proto(view)?),
+        ToMember::Tensor(tensor) => {
+            let spec = tensor.spec.ok_or("a tensor without a spec")?;
+            MemberEvent::Tensor { id: TensorId(tensor.id), spec: spec_from_proto(spec)? }
+        }
+        ToMember::TensorError(proto::TensorError { name, message }) => {
+            MemberEvent::TensorError { name, message }
+        }
+        ToMember::WorkerLost(proto::WorkerLost { rank, host, reason }) => {
+            MemberEvent::WorkerLost { rank: Rank(rank), host, reason }
+        }
+        ToMember::WorkerLeft(left) => MemberEvent::WorkerLeft { rank: Rank(left.rank) },
+        ToMember::ServerLost(proto::ServerLost { member, host, reason }) => {
+            MemberEvent::ServerLost { member: MemberId(member), host, reason }
+        }
+        ToMember::JobEnded(ended) => MemberEvent::JobEnded { job: JobId(ended.job) },
+        ToMember::Finished(_) => MemberEvent::Finished,
+        ToMember::Fatal(fatal) => {
+            MemberEvent::Fatal { kind: kind_from_proto(fatal.kind), message: fatal.message }
+        }
+        ToMember::Challenge(_)
+        | ToMember::Welcome(_)
+        | ToMember::Refused(_)
+        | ToMember::Status(_) => return Err("a greeting in the middle of a session".to_owned()),
+    }))
+}
+
+/// An error's class; one this version does not know is the peer's breach of protocol.
+pub(crate) fn kind_from_proto(kind: i32) -> FatalKind {
+    match proto::FatalKind::try_from(kind) {
+        Ok(proto::FatalKind::Auth) => FatalKind::Auth,
+        Ok(proto::FatalKind::Version) => FatalKind::Version,
+        Ok(proto::FatalKind::Start) => FatalKind::Start,
+        Ok(proto::FatalKind::Mismatch) => FatalKind::Mismatch,
+        Ok(proto::FatalKind::PeerLost) => FatalKind::PeerLost,
+        Ok(proto::FatalKind::Protocol | proto::FatalKind::Unspecified) | Err(_) => {
+            FatalKind::Protocol
+        }
+    }
+}
+
+// The coordinator's side.
+
+/// An applicant's request.
+pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
+    let role = match join.role.ok_or("a request to join without a role")? {
+        proto::join::Role::Worker(worker) => Role::Worker {
+            rank: Rank(worker.rank),
+            world_size: worker.world_size,
+            local_rank: worker.local_rank,
+            local_size: worker.local_size,
+        },
+        proto::join::Role::Server(_) => Role::Server,
+    };
+    Ok(Join {
+        job: join.job,
+        role,
+        machine: join.machine,
+        host: join.host,
+        lanes: addresses_from_proto(&join.lanes)?,
+        bandwidth_gbps: join.bandwidth_gbps,
+        expected_servers: join.expected_servers,
+        start_timeout: Duration::from_millis(join.start_timeout_ms),
+        peer_timeout: Duration::from_millis(join.peer_timeout_ms),
+        settings: join.settings,
+        coordinator: join.coordinator,
+        process: join.process,
+    })
+}
+
+/// What a member says after its welcome.
+pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Message, Malformed> {
+    match message.body.ok_or("an empty message, or one of a newer version")? {
+        FromMember::Hello(_) => Err("a second greeting".to_owned()),
+        FromMember::Heartbeat(beat) => Ok(Message::Heartbeat(beat.stats.map(stats_from_proto))),
+        FromMember::Declare(spec) => Ok(Message::Declare(spec_from_proto(spec)?)),
+        FromMember::JobReady(ready) => Ok(Message::JobReady(JobId(ready.job))),
+        FromMember::Leave(_) => Ok(Message::Leave),
+    }
+}
+
+/// What a member is told.
+pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
+    match event {
+        MemberEvent::Waiting { missing, seconds } => {
+            ToMember::Waiting(proto::Waiting { missing, seconds })
+        }
+        MemberEvent::Started(view) => ToMember::Started(view_to_proto(view)),
+        MemberEvent::JobStarted(view) => ToMember::JobStarted(view_to_proto(view)),
+        MemberEvent::Tensor { id, spec } => {
+            ToMember::Tensor(proto::Tensor { id: id.0, spec: Some(spec_to_proto(spec)) })
+        }
+        MemberEvent::TensorError { name, message } => {
+            ToMember::TensorError(proto::TensorError { name, message })
+        }
+        MemberEvent::WorkerLost { rank, host, reason } => {
+            ToMember::WorkerLost(proto::WorkerLost { rank: rank.0, host, reason })
+        }
+        MemberEvent::WorkerLeft { rank } => {
+            ToMember::WorkerLeft(proto::WorkerLeft { rank: rank.0 })
+        }
+        MemberEvent::ServerLost { member, host, reason } => {
+            ToMember::ServerLost(proto::ServerLost { member: member.0, host, reason })
+        }
+        MemberEvent::JobEnded { job } => ToMember::JobEnded(proto::JobEnded { job: job.0 }),
+        MemberEvent::Finished => ToMember::Finished(proto::Finished {}),
+        MemberEvent::CoordinatorLost { message } => {
+            ToMember::Fatal(proto::Fatal { kind: kind_to_proto(FatalKind::PeerLost), message })
+        }
+        MemberEvent::Fatal { kind, message } => {
+            ToMember::Fatal(proto::Fatal { kind: kind_to_proto(kind), message })
+        }
+    }
+}
+
+/// An error's class.
+pub(crate) fn kind_to_proto(kind: FatalKind) -> i32 {
+    let kind = match kind {
+        FatalKind::Auth => proto::FatalKind::Auth,
+        FatalKind::Version => proto::FatalKind::Version,
+        FatalKind::Start => proto::FatalKind::Start,
+        FatalKind::Mismatch => proto::FatalKind::Mismatch,
+        FatalKind::PeerLost => proto::FatalKind::PeerLost,
+        FatalKind::Protocol => proto::FatalKind::Protocol,
+    };
+    kind.into()
+}
+
+// Both sides.
+
+/// A tensor's identity.
+pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
+    let kind = match spec.kind {
+        Kind::AllReduce => proto::Kind::AllReduce,
+        Kind::Broadcast => proto::Kind::Broadcast,
+        Kind::Reduce => proto::Kind::Reduce,
+        Kind::Barrier => proto::Kind::Barrier,
+    };
+    proto::TensorSpec {
+        name: spec.name,
+        dtype: u32::from(spec.dtype.code()),
+        shape: spec.shape,
+        kind: kind.into(),
+        op: u32::from(spec.op.code()),
+        root: spec.root.0,
+        ranks: spec.ranks.into_iter().map(|rank| rank.0).collect(),
+    }
+}
+
+fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Malformed> {
+    let kind = match proto::Kind::try_from(spec.kind) {
+        Ok(proto::Kind::AllReduce) => Kind::AllReduce,
+        Ok(proto::Kind::Broadcast) => Kind::Broadcast,
+        Ok(proto::Kind::Reduce) => Kind::Reduce,
+        Ok(proto::Kind::Barrier) => Kind::Barrier,
+        Ok(proto::Kind::Unspecified) | Err(_) => {
+            return Err(format!("a tensor of the unknown kind {}", spec.kind));
+        }
+    };
+    let code = |code: u32| u8::try_from(code).ok();
+    let dtype = code(spec.dtype).and_then(Dtype::from_code);
+    let op = code(spec.op).and_then(ReduceOp::from_code);
+    Ok(TensorSpec {
+        name: spec.name,
+        dtype: dtype.ok_or_else(|| format!("a tensor of the unknown dtype {}", spec.dtype))?,
+        shape: spec.shape,
+        kind,
+        op: op.ok_or_else(|| format!("a tensor with the unknown operator {}", spec.op))?,
+        root: Rank(spec.root),
+        ranks: spec.ranks.into_iter().map(Rank).collect(),
+    })
+}
+
+/// A member's numbers.
+pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
+    let late = stats.late.iter().map(|late| proto::LateRank {
+        rank: late.rank.0,
+        count: late.count,
+        seconds: late.seconds,
+    });
+    let pending = stats.pending.iter().map(|op| proto::PendingOperation {
+        name: op.name.clone(),
+        tag: op.tag.clone(),
+        since_ms: op.since_ms,
+    });
+    let counters = stats.counters.clone();
+    proto::MemberStats { counters, late: late.collect(), pending: pending.collect() }
+}
+
+fn stats_from_proto(stats: proto::MemberStats) -> Stats {
+    let late = stats.late.into_iter().map(|late| Late {
+        rank: Rank(late.rank),
+        count: late.count,
+        seconds: late.seconds,
+    });
+    let pending = stats.pending.into_iter().map(|op| PendingOp {
+        name: op.name,
+        tag: op.tag,
+        since_ms: op.since_ms,
+    });
+    Stats { counters: stats.counters, late: late.collect(), pending: pending.collect() }
+}
+
+fn view_to_proto(view: ClusterView) -> proto::ClusterView {
+    let workers = view.workers.into_iter().map(|worker| proto::WorkerView {
+        rank: worker.rank.0,
+        host: worker.host,
+        machine: worker.machine,
+        lanes: addresses_to_proto(&worker.lanes),
+        bandwidth_gbps: worker.bandwidth_gbps,
+    });
+    let servers = view.servers.into_iter().map(|server| proto::ServerView {
+        member: server.member.0,
+        host: server.host,
+        machine: server.machine,
+        lanes: addresses_to_proto(&server.lanes),
+        bandwidth_gbps: server.bandwidth_gbps,
+    });
+    proto::ClusterView {
+        job: view.job.0,
+        name: view.name,
+        epoch: view.epoch.0,
+        workers: workers.collect(),
+        servers: servers.collect(),
+        coordinator_rank: view.coordinator_rank.map(|rank| rank.0),
+    }
+}
+
+fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, Malformed> {
+    let workers = view.workers.into_iter().map(|worker| {
+        Ok(WorkerView {
+            rank: Rank(worker.rank),
+            host: worker.host,
+            machine: worker.machine,
+            lanes: addresses_from_proto(&worker.lanes)?,
+            bandwidth_gbps: worker.bandwidth_gbps,
+        })
+    });
+    let servers = view.servers.into_iter().map(|server| {
+        Ok(ServerView {
+            member: MemberId(server.member),
+            host: server.host,
+            machine: server.machine,
+            lanes: addresses_from_proto(&server.lanes)?,
+            bandwidth_gbps: server.bandwidth_gbps,
+        })
+    });
+    Ok(ClusterView {
+        job: JobId(view.job),
+        name: view.name,
+        epoch: Epoch(view.epoch),
+        workers: workers.collect::<Result<_, Malformed>>()?,
+        servers: servers.collect::<Result<_, Malformed>>()?,
+        coordinator_rank: view.coordinator_rank.map(Rank),
+    })
+}
+
+fn addresses_to_proto(addresses: &[SocketAddr]) -> Vec<String> {
+    addresses.iter().map(ToString::to_string).collect()
+}
+
+fn addresses_from_proto(texts: &[String]) -> Result<Vec<SocketAddr>, Malformed> {
+    let parse =
+        |text: &String| text.parse().map_err(|_| format!("a lane's address {text:?} that is none"));
+    texts.iter().map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::tests::spec;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use prost::Message as _;
+
+    fn view() -> ClusterView {
+        let lanes = vec!["10.0.0.1:7000".parse().unwrap(), "[::1]:7001".parse().unwrap()];
+        let (host, machine) = ("host".to_owned(), "machine".to_owned());
+        let worker = WorkerView {
+            rank: Rank(3),
+            host: host.clone(),
+            machine: machine.clone(),
+            lanes: lanes.clone(),
+            bandwidth_gbps: Some(12.5),
+        };
+        let server = ServerView { member: MemberId(9), host, machine, lanes, bandwidth_gbps: None };
+        ClusterView {
+            job: JobId(u64::MAX),
+            name: "job".to_owned(),
+            epoch: Epoch(1),
+            workers: vec![worker],
+            servers: vec![server],
+            coordinator_rank: Some(Rank(3)),
+        }
+    }
+
+    fn every_event() -> Vec<MemberEvent> {
+        let (host, reason) = ("host".to_owned(), "reason".to_owned());
+        let (name, message) = ("name".to_owned(), "message".to_owned());
+        let (member, rank) = (MemberId(5), Rank(2));
+        let tensors = Kind::ALL.map(|kind| {
+            let spec = TensorSpec { kind, ranks: vec![Rank(1)], ..spec("t", &[2, 0]) };
+            MemberEvent::Tensor { id: TensorId(7), spec }
+        });
+        let kinds = [
+            FatalKind::Auth,
+            FatalKind::Version,
+            FatalKind::Start,
+            FatalKind::Mismatch,
+            FatalKind::PeerLost,
+            FatalKind::Protocol,
+        ];
+        let fatal = kinds.map(|kind| MemberEvent::Fatal { kind, message: message.clone() });
+        let mut events = vec![
+            MemberEvent::Waiting { missing: vec!["rank 1".to_owned()], seconds: 3.5 },
+            MemberEvent::Started(view()),
+            MemberEvent::JobStarted(view()),
+            MemberEvent::TensorError { name, message: message.clone() },
+            MemberEvent::WorkerLost { rank, host: host.clone(), reason: reason.clone() },
+            MemberEvent::WorkerLeft { rank },
+            MemberEvent::ServerLost { member, host, reason },
+            MemberEvent::JobEnded { job: JobId(1) },
+            MemberEvent::Finished,
+        ];
+        events.extend(tensors);
+        events.extend(fatal);
+        events
+    }
+
+    #[test]
+    fn every_event_arrives_as_it_was_sent() {
+        for event in every_event() {
+            let message = proto::CoordinatorMessage { body: Some(event_to_proto(event.clone())) };
+            let bytes = message.encode_to_vec();
+            let body = proto::CoordinatorMessage::decode(&bytes[..]).unwrap().body.unwrap();
+            assert_eq!(event_from_proto(body), Ok(Some(event)));
+        }
+    }
+
+    #[test]
+    fn stats_and_every_dtype_and_operator_arrive_as_they_were_sent() {
+        let stats = Stats {
+            counters: [("samples".to_owned(), 1.5)].into(),
+            late: vec![Late { rank: Rank(1), count: 2, seconds: 0.5 }],
+            pending: vec![PendingOp { name: "t".into(), tag: "g#1|s".into(), since_ms: 9 }],
+        };
+        assert_eq!(stats_from_proto(stats_to_proto(&stats)), stats);
+        for dtype in Dtype::ALL {
+            for op in ReduceOp::ALL {
+                let spec = TensorSpec { dtype, op, ..spec("t", &[1]) };
+                assert_eq!(spec_from_proto(spec_to_proto(spec.clone())), Ok(spec));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_refused(bytes in vec(any::<u8>(), 0..200)) {
+            if let Ok(message) = proto::MemberMessage::decode(&bytes[..]) {
+                let _ = message_from_proto(message);
+            }
+            if let Ok(purpose) = proto::Join::decode(&bytes[..]) {
+                let _ = join_from_proto(purpose);
+            }
+            let message = proto::CoordinatorMessage::decode(&bytes[..]);
+            if let Some(body) = message.ok().and_then(|message| message.body) {
+                let _ = event_from_proto(body);
+            }
+        }
+
+        /// A valid message with one byte changed, which gets deeper than random bytes do.
+        #[test]
+        fn a_damaged_message_is_a_message_or_refused(
+            which in 0..every_event().len(),
+            at: prop::sample::Index,
+            value: u8,
+        ) {
+            let body = Some(event_to_proto(every_event().swap_remove(which)));
+            let mut bytes = proto::CoordinatorMessage { body }.encode_to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+            let message = proto::CoordinatorMessage::decode(&bytes[..]);
+            if let Some(body) = message.ok().and_then(|message| message.body) {
+                let _ = event_from_proto(body);
+            }
+        }
+    }
+}

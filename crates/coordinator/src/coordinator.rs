@@ -1,0 +1,169 @@
+//! A coordinator inside this process: a thread with the service and its clock.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sumpter_wire::Token;
+use tokio::runtime;
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+use crate::error::CoordinatorError;
+use crate::handshake::process_number;
+use crate::proto::control_server::ControlServer;
+use crate::registry::{Input, Options};
+use crate::service::{Service, Shared};
+
+/// How often the registry looks at the clock: well below any time-out a person would set.
+const TICK: Duration = Duration::from_millis(250);
+/// The largest message: a report of stats is far smaller.
+const MESSAGE_LIMIT: usize = 1 << 20;
+/// Sessions on one connection: a member opens one.
+const SESSIONS_PER_CONNECTION: u32 = 4;
+/// How long members may take to read their last events when the coordinator stops.
+const STOP_LIMIT: Duration = Duration::from_secs(1);
+
+/// How a coordinator behaves.
+#[derive(Clone, Debug)]
+pub struct CoordinatorOptions {
+    /// The secret every member must prove to hold.
+    pub token: Token,
+    /// How long servers may take to get ready for a run. How long a job waits for its members is
+    /// what its workers ask for.
+    pub start_timeout: Duration,
+    /// Silence after which a member counts as dead, unless it asks for less patience.
+    pub peer_timeout: Duration,
+    /// Serve one job, and tell the servers when it is over.
+    pub single_run: bool,
+}
+
+/// A running coordinator. It stops when dropped.
+pub struct Coordinator {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Coordinator {
+    /// Listens on `HOST:PORT`; port 0 takes any free one.
+    ///
+    /// # Errors
+    /// [`CoordinatorError`] if it cannot listen there.
+    pub fn start(listen: &str, options: CoordinatorOptions) -> Result<Self, CoordinatorError> {
+        let listener = bind(listen)?;
+        let address = listener.local_addr()?;
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let shared = Arc::new(Shared::new(
+            options.token,
+            Options {
+                start_timeout: options.start_timeout,
+                peer_timeout: options.peer_timeout,
+                single_run: options.single_run,
+                process: process_number(),
+            },
+        ));
+        let incoming = {
+            let _context = runtime.enter();
+            TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true))
+        };
+        let (stop, stopped) = oneshot::channel();
+        let serving = serve(shared.clone(), incoming, stopped);
+        let thread = std::thread::Builder::new().name("sumpter-coordinator".to_owned()).spawn(
+            move || {
+                runtime.block_on(serving);
+                runtime.shutdown_background();
+            },
+        )?;
+        Ok(Self { address, shared, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until the run of a coordinator for a single run is over and its servers are told;
+    /// whether it is over. Whoever embeds a coordinator beside a worker calls this before
+    /// [`stop`](Self::stop), lest the others lose the coordinator before they are done.
+    #[must_use]
+    pub fn wait_finished(&self, limit: Duration) -> bool {
+        self.shared.wait_finished(limit)
+    }
+
+    /// Stops listening and ends all sessions, after each has been told what it is still to be
+    /// told, which takes at most a second.
+    pub fn stop(&mut self) {
+        self.shared.stop();
+        // The thread may have ended already.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Coordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coordinator").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn bind(listen: &str) -> Result<TcpListener, CoordinatorError> {
+    let address = listen.to_owned();
+    let listener = TcpListener::bind(listen).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.map_err(|reason| match reason.kind() {
+        io::ErrorKind::AddrInUse => CoordinatorError::AddressInUse { address },
+        _ => CoordinatorError::Listen { address, reason },
+    })
+}
+
+async fn serve(shared: Arc<Shared>, incoming: TcpIncoming, stopped: oneshot::Receiver<()>) {
+    let clock = tokio::spawn(tick(shared.clone()));
+    let (stopping, stop_begins) = oneshot::channel::<()>();
+    let signal = async move {
+        // A dropped sender stops it as well.
+        let _ = stopped.await;
+        let _ = stopping.send(());
+    };
+    let service = ControlServer::new(Service(shared)).max_decoding_message_size(MESSAGE_LIMIT);
+    let server = Server::builder()
+        .max_concurrent_streams(SESSIONS_PER_CONNECTION)
+        .serve_with_incoming_shutdown(service, incoming, signal);
+    let out_of_time = async {
+        let _ = stop_begins.await;
+        tokio::time::sleep(STOP_LIMIT).await;
+    };
+    tokio::select! {
+        result = server => if let Err(error) = result {
+            tracing::error!(%error, "the coordinator's listener failed");
+        },
+        () = out_of_time => {}
+    }
+    clock.abort();
+}
+
+async fn tick(shared: Arc<Shared>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        shared.apply(Input::Tick);
+    }
+}

@@ -1,0 +1,29 @@
+//! Rendezvous, membership and the tensor table of many jobs, over gRPC.
+//!
+//! [`Coordinator`] is the service. [`Member`] is what a worker or a server uses to take part. The
+//! logic between them is a state machine without sockets or a clock (`registry`); everything else
+//! here carries its words. `proto/sumpter.proto` is the protocol.
+#![forbid(unsafe_code)]
+
+mod codec;
+mod coordinator;
+mod error;
+mod handshake;
+mod member;
+mod proto;
+mod registry;
+mod service;
+#[cfg(test)]
+mod strangers;
+mod types;
+
+pub use coordinator::{Coordinator, CoordinatorOptions};
+pub use error::{CoordinatorError, JoinError};
+pub use member::{Member, status};
+pub use proto::{
+    JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, PendingOperation, StatusReport,
+};
+pub use types::{
+    ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
+    ServerView, Stats, TensorSpec, WorkerView,
+};

@@ -1,0 +1,172 @@
+//! A member's side of the control plane: one thread that holds the session.
+//!
+//! The queue of what a member says is unbounded, but what fills it is not: each tensor is declared
+//! once, and heartbeats stop within the peer time-out if the coordinator no longer reads.
+
+mod greeting;
+mod session;
+
+use std::sync::{PoisonError, mpsc as blocking};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sumpter_wire::Token;
+use tokio::runtime;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::codec::join_to_proto;
+use crate::error::JoinError;
+use crate::handshake::process_number;
+use crate::proto;
+use crate::proto::coordinator_message::Body as ToMember;
+use crate::types::{JoinOptions, MemberEvent, MemberId, Role, Stats, TensorSpec};
+use greeting::Greeting;
+use session::{Command, Session, StatsSlot};
+
+/// How long leaving waits for the coordinator to have seen it.
+const LEAVE_LIMIT: Duration = Duration::from_secs(1);
+/// How long a request for the status may take.
+const STATUS_LIMIT: Duration = Duration::from_secs(5);
+/// Operations that are reported as waiting: the oldest tell what is wrong.
+const PENDING_LIMIT: usize = 64;
+
+/// A worker's or server's membership. Dropped without [`leave`](Self::leave), it counts as dead.
+#[derive(Debug)]
+pub struct Member {
+    id: MemberId,
+    commands: Option<mpsc::UnboundedSender<Command>>,
+    stats: StatsSlot,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Member {
+    /// Joins: waits until the coordinator can be reached and has welcomed or refused this
+    /// process, at most for the start time-out.
+    ///
+    /// `on_event` is called on the member's own thread, which also sends its heartbeats: it must
+    /// not block, and must not wait for a thread that drops the member or makes it leave.
+    ///
+    /// # Errors
+    /// [`JoinError`] if this process does not become a member.
+    pub fn join(
+        options: JoinOptions,
+        on_event: impl FnMut(MemberEvent) + Send + 'static,
+    ) -> Result<Self, JoinError> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let (welcomed, welcome) = blocking::sync_channel(1);
+        let (commands, asked) = mpsc::unbounded_channel();
+        let stats = StatsSlot::default();
+        let slot = stats.clone();
+        let thread =
+            std::thread::Builder::new().name("sumpter-member".to_owned()).spawn(move || {
+                runtime.block_on(take_part(&options, on_event, slot, asked, welcomed));
+                runtime.shutdown_background();
+            })?;
+        let ended = || JoinError::from(std::io::Error::other("the session's thread ended"));
+        let id = welcome.recv().map_err(|_| ended())??;
+        Ok(Self { id, commands: Some(commands), stats, thread: Some(thread) })
+    }
+
+    /// This member's number, by which a server finds itself in a [`ClusterView`].
+    ///
+    /// [`ClusterView`]: crate::ClusterView
+    #[must_use]
+    pub fn id(&self) -> MemberId {
+        self.id
+    }
+
+    /// Declares a tensor. The answer is an event: [`MemberEvent::Tensor`], which comes once per
+    /// tensor and may have come already, or [`MemberEvent::TensorError`].
+    pub fn declare(&self, spec: TensorSpec) {
+        self.ask(Command::Declare(spec));
+    }
+
+    /// Leaves the latest numbers for the next heartbeat.
+    pub fn report(&self, mut stats: Stats) {
+        stats.pending.truncate(PENDING_LIMIT);
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = Some(stats);
+    }
+
+    /// Says goodbye, and waits until that was seen, at most a second. Nothing happens the second
+    /// time.
+    pub fn leave(&self) {
+        let (done, seen) = blocking::sync_channel(1);
+        if self.ask(Command::Leave(done)) {
+            // Also returns when the session ends otherwise.
+            let _ = seen.recv_timeout(LEAVE_LIMIT);
+        }
+    }
+
+    fn ask(&self, command: Command) -> bool {
+        self.commands.as_ref().is_some_and(|commands| commands.send(command).is_ok())
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.commands = None;
+        let Some(thread) = self.thread.take() else { return };
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn take_part(
+    options: &JoinOptions,
+    on_event: impl FnMut(MemberEvent),
+    stats: StatsSlot,
+    asked: mpsc::UnboundedReceiver<Command>,
+    welcomed: blocking::SyncSender<Result<MemberId, JoinError>>,
+) {
+    let greeting = Greeting {
+        coordinator: &options.coordinator,
+        token: &options.token,
+        purpose: proto::purpose::Body::Join(join_to_proto(options, process_number())),
+    };
+    let greeted = match greeting.until(options.start_timeout).await {
+        Ok(greeted) => greeted,
+        Err(error) => {
+            // The caller waits for this.
+            let _ = welcomed.send(Err(error));
+            return;
+        }
+    };
+    let rank = match options.role {
+        Role::Worker { rank, .. } => Some(rank),
+        Role::Server => None,
+    };
+    let _ = welcomed.send(Ok(MemberId(greeted.welcome.member)));
+    let coordinator = options.coordinator.clone();
+    Session::new(greeted, on_event, coordinator, rank, stats).run(asked).await;
+}
+
+/// Asks a coordinator how it stands with one job or with all.
+///
+/// # Errors
+/// [`JoinError`] if it does not answer, or does not hold the token.
+pub fn status(
+    coordinator: &str,
+    token: &Token,
+    job: Option<&str>,
+) -> Result<proto::StatusReport, JoinError> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let job = job.unwrap_or_default().to_owned();
+    let purpose = proto::purpose::Body::Status(proto::StatusRequest { job });
+    let greeting = Greeting { coordinator, token, purpose };
+    let answer = runtime.block_on(async {
+        let greeted = greeting.once(STATUS_LIMIT).await;
+        let mut greeted = greeted.map_err(|failed| greeting.give_up(failed, STATUS_LIMIT))?;
+        let answer = timeout(STATUS_LIMIT, greeted.inbound.message()).await;
+        match answer.ok().and_then(Result::ok).flatten().and_then(|message| message.body) {
+            Some(ToMember::Status(report)) => Ok(report),
+            _ => Err(JoinError::NotACoordinator {
+                coordinator: coordinator.to_owned(),
+                reason: "it did not tell its status".to_owned(),
+            }),
+        }
+    });
+    runtime.shutdown_background();
+    answer
+}

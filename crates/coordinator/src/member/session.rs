@@ -1,0 +1,194 @@
+//! A member's session after its welcome: what it is told, what it says, and when it is over.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
+use std::time::Duration;
+
+use sumpter_wire::Rank;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tonic::Status;
+
+use super::greeting::{Greeted, root_cause};
+use crate::codec::{event_from_proto, spec_to_proto, stats_to_proto};
+use crate::proto;
+use crate::proto::coordinator_message::Body as ToMember;
+use crate::proto::member_message::Body as FromMember;
+use crate::proto::{CoordinatorMessage, MemberMessage};
+use crate::types::{ClusterView, FatalKind, MemberEvent, Stats, TensorSpec};
+
+/// Heartbeats within the silence after which a process counts as dead: one may well be late.
+const BEATS_PER_TIMEOUT: u32 = 4;
+/// A timer later than this was not late by itself: this process stood still, and the
+/// coordinator's silence says nothing about the coordinator.
+const STALL: Duration = Duration::from_secs(1);
+/// The least peer time-out: below it, scheduling alone would look like death.
+const LEAST_PEER_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// What the member's owner asks of its session.
+pub(super) enum Command {
+    Declare(TensorSpec),
+    /// Leave, and say so to the sender's other end.
+    Leave(blocking::SyncSender<()>),
+}
+
+/// The latest numbers, until a heartbeat takes them along.
+pub(super) type StatsSlot = Arc<Mutex<Option<Stats>>>;
+
+/// A welcomed session.
+pub(super) struct Session<F> {
+    greeted: Greeted,
+    on_event: F,
+    coordinator: String,
+    rank: Option<Rank>,
+    stats: StatsSlot,
+    peer_timeout: Duration,
+    heard: Instant,
+    view: Option<ClusterView>,
+    /// Ranks that have finished or died.
+    gone: BTreeSet<Rank>,
+    leaving: Option<blocking::SyncSender<()>>,
+    /// After this, the end of the stream is no news.
+    over: bool,
+}
+
+impl<F: FnMut(MemberEvent)> Session<F> {
+    pub fn new(
+        greeted: Greeted,
+        on_event: F,
+        coordinator: String,
+        rank: Option<Rank>,
+        stats: StatsSlot,
+    ) -> Self {
+        let peer_timeout = Duration::from_millis(greeted.welcome.peer_timeout_ms);
+        Self {
+            greeted,
+            on_event,
+            coordinator,
+            rank,
+            stats,
+            peer_timeout: peer_timeout.max(LEAST_PEER_TIMEOUT),
+            heard: Instant::now(),
+            view: None,
+            gone: BTreeSet::new(),
+            leaving: None,
+            over: false,
+        }
+    }
+
+    /// Runs until the session ends, the member has left, or its owner drops it.
+    pub async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let mut beats = interval(self.peer_timeout / BEATS_PER_TIMEOUT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let deadline = self.heard + self.peer_timeout;
+            tokio::select! {
+                message = self.greeted.inbound.message() => {
+                    if self.hear(message).is_none() {
+                        return;
+                    }
+                }
+                command = commands.recv() => match command {
+                    None => return,
+                    Some(Command::Declare(spec)) => {
+                        self.say(FromMember::Declare(spec_to_proto(spec)));
+                    }
+                    Some(Command::Leave(done)) => {
+                        self.say(FromMember::Leave(proto::Leave {}));
+                        self.leaving = Some(done);
+                    }
+                },
+                _ = beats.tick() => self.beat(),
+                () = sleep_until(deadline) => {
+                    if deadline.elapsed() < STALL {
+                        let silence = self.heard.elapsed().as_secs_f64();
+                        return self.lost(&format!("no sign of life for {silence:.1} s"));
+                    }
+                    self.heard = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// Takes what the coordinator sent; `None` when the session is over.
+    fn hear(&mut self, message: Result<Option<CoordinatorMessage>, Status>) -> Option<()> {
+        self.heard = Instant::now();
+        let body = match message {
+            Ok(Some(CoordinatorMessage { body: Some(body) })) => body,
+            Ok(Some(_)) => return Some(()),
+            Ok(None) => {
+                self.lost("it ended the session");
+                return None;
+            }
+            Err(status) => {
+                self.lost(&format!("connection closed ({})", root_cause(&status)));
+                return None;
+            }
+        };
+        if let ToMember::LeaveSeen(_) = body {
+            // The owner may have given up waiting.
+            let _ = self.leaving.take().map(|done| done.try_send(()));
+            return None;
+        }
+        match event_from_proto(body) {
+            Ok(Some(event)) => self.pass_on(event),
+            Ok(None) => {}
+            Err(what) => {
+                let message = format!("the coordinator at {} sent {what}", self.coordinator);
+                (self.on_event)(MemberEvent::Fatal { kind: FatalKind::Protocol, message });
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    fn pass_on(&mut self, event: MemberEvent) {
+        let mut ready = None;
+        match &event {
+            MemberEvent::Started(view) => self.view = Some(view.clone()),
+            MemberEvent::JobStarted(view) => ready = Some(view.job),
+            MemberEvent::WorkerLost { rank, .. } | MemberEvent::WorkerLeft { rank } => {
+                self.gone.insert(*rank);
+            }
+            MemberEvent::Finished | MemberEvent::Fatal { .. } => self.over = true,
+            _ => {}
+        }
+        (self.on_event)(event);
+        if let Some(job) = ready {
+            self.say(FromMember::JobReady(proto::JobReady { job: job.0 }));
+        }
+    }
+
+    /// Tells the owner that the coordinator is gone, and which worker went with it.
+    fn lost(&mut self, how: &str) {
+        if self.over || self.leaving.is_some() {
+            return;
+        }
+        let view = self.view.take();
+        let holder = view.as_ref().and_then(|view| {
+            let rank = view.coordinator_rank?;
+            let news = Some(rank) != self.rank && !self.gone.contains(&rank);
+            view.workers.iter().find(|worker| news && worker.rank == rank)
+        });
+        if let Some(worker) = holder {
+            (self.on_event)(MemberEvent::WorkerLost {
+                rank: worker.rank,
+                host: worker.host.clone(),
+                reason: format!("its process held the coordinator, which was lost: {how}"),
+            });
+        }
+        let message = format!("lost the coordinator at {}: {how}", self.coordinator);
+        (self.on_event)(MemberEvent::CoordinatorLost { message });
+    }
+
+    fn beat(&mut self) {
+        let stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stats = stats.as_ref().map(stats_to_proto);
+        self.say(FromMember::Heartbeat(proto::Heartbeat { stats }));
+    }
+
+    fn say(&self, body: FromMember) {
+        // A closed queue shows as the end of the stream.
+        let _ = self.greeted.outbound.send(MemberMessage { body: Some(body) });
+    }
+}

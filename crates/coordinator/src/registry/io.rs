@@ -1,0 +1,88 @@
+//! What goes into the registry and what comes out of it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sumpter_wire::JobId;
+
+use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats, TensorSpec};
+
+/// How a registry behaves.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// How long a server may take to get ready for a run.
+    pub start_timeout: Duration,
+    /// Silence after which a member counts as dead.
+    pub peer_timeout: Duration,
+    /// Serve one job, and tell the servers when it is over.
+    pub single_run: bool,
+    /// The number of the process the coordinator runs in.
+    pub process: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub(crate) enum Input {
+    /// A session proved itself and asks to join.
+    Join(MemberId, Box<Join>),
+    /// A member said something.
+    Message(MemberId, Message),
+    /// A member said what no member may say.
+    Violation(MemberId, String),
+    /// A member's stream ended, with what was noticed.
+    Closed(MemberId, String),
+    /// Time has passed.
+    Tick,
+}
+
+/// What an applicant says of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Join {
+    pub job: String,
+    pub role: Role,
+    pub machine: String,
+    pub host: String,
+    pub lanes: Vec<SocketAddr>,
+    pub bandwidth_gbps: Option<f64>,
+    pub expected_servers: u32,
+    pub start_timeout: Duration,
+    pub peer_timeout: Duration,
+    pub settings: BTreeMap<String, String>,
+    /// The coordinator's address as the applicant was given it.
+    pub coordinator: String,
+    /// The number of the process it runs in.
+    pub process: u64,
+}
+
+/// What a member says.
+#[derive(Clone, Debug)]
+pub(crate) enum Message {
+    Heartbeat(Option<Stats>),
+    Declare(TensorSpec),
+    JobReady(JobId),
+    Leave,
+}
+
+/// What a member's session is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Event {
+    Welcome {
+        peer_timeout: Duration,
+    },
+    Refused(Refusal),
+    HeartbeatSeen,
+    LeaveSeen,
+    Tell(MemberEvent),
+    /// End the session; the member is gone already.
+    Close,
+}
+
+/// Why an applicant is not a member.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Refusal {
+    pub kind: FatalKind,
+    pub message: String,
+    /// Asking again soon may succeed.
+    pub retry: bool,
+}

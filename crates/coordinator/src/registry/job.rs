@@ -1,0 +1,146 @@
+//! One job: its workers before the start, its run afterwards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use sumpter_wire::{JobId, Rank};
+
+use super::tensors::TensorTable;
+use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId};
+
+/// A job, from its first worker's arrival until its last worker is gone.
+pub(super) struct Job {
+    pub world_size: u32,
+    /// What all present workers agree on.
+    pub settings: BTreeMap<String, String>,
+    /// When the first worker joined.
+    pub since: Duration,
+    /// When its workers are next told what is missing.
+    pub next_notice: Duration,
+    /// The workers that are here.
+    pub present: BTreeMap<Rank, MemberId>,
+    /// Set when everyone is there.
+    pub run: Option<Run>,
+    /// Set when the job cannot start or its run cannot go on. Its workers are told once, and
+    /// nothing they say afterwards counts.
+    pub failure: Option<Failure>,
+}
+
+/// Why a job failed.
+pub(super) struct Failure {
+    pub kind: FatalKind,
+    pub message: String,
+}
+
+/// What a run adds to a job.
+pub(super) struct Run {
+    pub id: JobId,
+    pub view: ClusterView,
+    pub since: Duration,
+    /// Servers that have not said that they are ready; the workers start when none is left.
+    pub preparing: BTreeSet<MemberId>,
+    /// Workers that have finished.
+    pub left: BTreeSet<Rank>,
+    pub table: TensorTable,
+    /// Disagreements that have been reported.
+    pub diagnosed: BTreeSet<String>,
+}
+
+/// The stages of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Members are missing.
+    Waiting,
+    /// The servers are getting ready.
+    Starting,
+    Running,
+    Failed,
+}
+
+impl Stage {
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Waiting => "waiting",
+            Stage::Starting => "starting",
+            Stage::Running => "running",
+            Stage::Failed => "failed",
+        }
+    }
+}
+
+impl Job {
+    pub fn new(
+        now: Duration,
+        notice_every: Duration,
+        world_size: u32,
+        settings: BTreeMap<String, String>,
+    ) -> Self {
+        Self {
+            world_size,
+            settings,
+            since: now,
+            next_notice: now + notice_every,
+            present: BTreeMap::new(),
+            run: None,
+            failure: None,
+        }
+    }
+
+    pub fn stage(&self) -> Stage {
+        match &self.run {
+            _ if self.failure.is_some() => Stage::Failed,
+            None => Stage::Waiting,
+            Some(run) if !run.preparing.is_empty() => Stage::Starting,
+            Some(_) => Stage::Running,
+        }
+    }
+
+    /// The ranks that have not joined, before the start.
+    pub fn missing_ranks(&self) -> Vec<u32> {
+        match self.run {
+            Some(_) => Vec::new(),
+            None => {
+                (0..self.world_size).filter(|r| !self.present.contains_key(&Rank(*r))).collect()
+            }
+        }
+    }
+
+    /// The run, if declarations and signs of it count.
+    pub fn running(&mut self) -> Option<&mut Run> {
+        match self.stage() {
+            Stage::Running => self.run.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// A worker is gone: what the others must hear.
+    pub fn remove(&mut self, rank: Rank, host: &str, how: &Gone) -> Option<MemberEvent> {
+        self.present.remove(&rank);
+        let stage = self.stage();
+        if matches!(stage, Stage::Waiting | Stage::Failed) {
+            return None;
+        }
+        let reason = match (how, stage) {
+            (Gone::Left, Stage::Running) => {
+                self.run.as_mut()?.left.insert(rank);
+                return Some(MemberEvent::WorkerLeft { rank });
+            }
+            (Gone::Left, _) => "left before the run had started".to_owned(),
+            (Gone::Lost(reason), _) => reason.clone(),
+        };
+        self.failure = Some(Failure {
+            kind: FatalKind::PeerLost,
+            message: format!("rank {rank} on {host} was lost: {reason}"),
+        });
+        Some(MemberEvent::WorkerLost { rank, host: host.to_owned(), reason })
+    }
+}
+
+/// How a member went.
+#[derive(Clone, Debug)]
+pub(super) enum Gone {
+    /// It said so.
+    Left,
+    /// It died, and this is how it was noticed.
+    Lost(String),
+}

@@ -1,0 +1,225 @@
+//! The coordinator's logic as a state machine without sockets, threads or a clock: (now, what a
+//! member said or that it is gone) to (which member is told what).
+//!
+//! Invariants: a job's present workers agree on its size and settings; a run's view never
+//! changes; all workers of a run are told of its tensors in the order of their ids; a failed job
+//! is told of its failure once and forgotten when its last worker is gone.
+
+mod admission;
+mod agreement;
+mod io;
+mod job;
+mod pending;
+mod runs;
+mod status;
+mod tensors;
+#[cfg(test)]
+pub(crate) mod tests;
+mod waiting;
+mod words;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sumpter_wire::Rank;
+use tracing::{info, warn};
+
+use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats};
+use job::{Gone, Job};
+use waiting::NOTICE_EVERY;
+
+pub(crate) use io::{Event, Input, Join, Message, Options, Refusal};
+
+/// A gap between ticks beyond this means that the coordinator itself stood still, and members'
+/// silence says nothing about them. Ticks come four times a second.
+const STALL: Duration = Duration::from_secs(1);
+
+/// All jobs and members of a coordinator.
+pub(crate) struct Registry {
+    options: Options,
+    draw: Box<dyn FnMut() -> u64 + Send>,
+    members: BTreeMap<MemberId, Member>,
+    jobs: BTreeMap<String, Job>,
+    only_job: Option<String>,
+    finished: bool,
+    last_tick: Duration,
+    outbox: Vec<(MemberId, Event)>,
+}
+
+struct Member {
+    join: Join,
+    joined: Duration,
+    heard: Duration,
+    peer_timeout: Duration,
+    stats: Stats,
+}
+
+impl Registry {
+    /// An empty registry; `draw` gives the runs' random numbers.
+    pub fn new(options: Options, draw: Box<dyn FnMut() -> u64 + Send>) -> Self {
+        Self {
+            options,
+            draw,
+            members: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            only_job: None,
+            finished: false,
+            last_tick: Duration::ZERO,
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Takes one input; returns what is to be told, in this order.
+    pub fn step(&mut self, now: Duration, input: Input) -> Vec<(MemberId, Event)> {
+        match input {
+            Input::Join(member, join) => self.join(now, member, *join),
+            Input::Message(member, message) => self.message(now, member, message),
+            Input::Violation(member, what) => {
+                let message = format!("the coordinator was sent what it does not take: {what}");
+                self.dismiss(member, FatalKind::Protocol, message, what);
+            }
+            Input::Closed(member, reason) => self.remove(member, &Gone::Lost(reason)),
+            Input::Tick => self.tick(now),
+        }
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// Whether the only run of a coordinator for one run is over.
+    pub fn finished(&self) -> bool {
+        self.finished
+    }
+
+    fn join(&mut self, now: Duration, id: MemberId, join: Join) {
+        if self.members.contains_key(&id) {
+            return;
+        }
+        if let Err(refusal) = self.admit(&join) {
+            info!(host = %join.host, reason = %refusal.message, "refused a member");
+            if refusal.kind == FatalKind::Mismatch {
+                self.fail_job(&join.job, FatalKind::Mismatch, |_| refusal.message.clone());
+            }
+            self.outbox.push((id, Event::Refused(refusal)));
+            self.outbox.push((id, Event::Close));
+            return;
+        }
+        let peer_timeout = join.peer_timeout.min(self.options.peer_timeout);
+        self.outbox.push((id, Event::Welcome { peer_timeout }));
+        let (role, name) = (join.role.clone(), join.job.clone());
+        info!(member = %id, host = %join.host, ?role, job = %name, "a member joined");
+        let settings = join.settings.clone();
+        let stats = Stats::default();
+        self.members.insert(id, Member { join, joined: now, heard: now, peer_timeout, stats });
+        match role {
+            Role::Worker { rank, world_size, .. } => {
+                if self.options.single_run {
+                    self.only_job = Some(name.clone());
+                }
+                let job = self
+                    .jobs
+                    .entry(name.clone())
+                    .or_insert_with(|| Job::new(now, NOTICE_EVERY, world_size, settings));
+                job.present.insert(rank, id);
+                self.start_if_complete(now, &name);
+            }
+            Role::Server => {
+                if self.jobs.values().any(|job| job.run.is_some()) {
+                    info!(member = %id, "a run has begun without this server: it serves the next");
+                }
+                let names: Vec<String> = self.jobs.keys().cloned().collect();
+                names.iter().for_each(|name| self.start_if_complete(now, name));
+            }
+        }
+    }
+
+    fn message(&mut self, now: Duration, id: MemberId, message: Message) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        member.heard = now;
+        match message {
+            Message::Heartbeat(stats) => {
+                if let Some(stats) = stats {
+                    member.stats = stats;
+                    self.compare_pending(id);
+                }
+                self.outbox.push((id, Event::HeartbeatSeen));
+            }
+            Message::Declare(spec) => self.declare(id, spec),
+            Message::JobReady(job) => self.server_ready(id, job),
+            Message::Leave => {
+                self.outbox.push((id, Event::LeaveSeen));
+                self.outbox.push((id, Event::Close));
+                self.remove(id, &Gone::Left);
+            }
+        }
+    }
+
+    /// Ends a member's session because of what it did or did not do.
+    fn dismiss(&mut self, id: MemberId, kind: FatalKind, message: String, reason: String) {
+        if self.members.contains_key(&id) {
+            self.tell(id, MemberEvent::Fatal { kind, message });
+            self.outbox.push((id, Event::Close));
+            self.remove(id, &Gone::Lost(reason));
+        }
+    }
+
+    fn remove(&mut self, id: MemberId, how: &Gone) {
+        let Some(member) = self.members.remove(&id) else { return };
+        let Join { job, role, host, .. } = &member.join;
+        match how {
+            Gone::Left => info!(member = %id, %host, ?role, "a member left"),
+            Gone::Lost(reason) => warn!(member = %id, %host, ?role, %reason, "a member was lost"),
+        }
+        match role {
+            Role::Worker { rank, .. } => self.worker_gone(job, *rank, host, how),
+            Role::Server => self.server_gone(id, host, how),
+        }
+    }
+
+    fn tick(&mut self, now: Duration) {
+        let gap = now.saturating_sub(self.last_tick);
+        self.last_tick = now;
+        if gap > STALL {
+            self.members.values_mut().for_each(|member| member.heard = now);
+        }
+        let silent: Vec<(MemberId, Duration)> = self
+            .members
+            .iter()
+            .map(|(id, member)| (*id, now.saturating_sub(member.heard), member.peer_timeout))
+            .filter(|(_, silence, limit)| silence > limit)
+            .map(|(id, silence, _)| (id, silence))
+            .collect();
+        for (id, silence) in silent {
+            let reason = format!("no heartbeat for {:.1} s", silence.as_secs_f64());
+            let message = format!("the coordinator gave this process up: {reason}");
+            self.dismiss(id, FatalKind::PeerLost, message, reason);
+        }
+        let names: Vec<String> = self.jobs.keys().cloned().collect();
+        names.iter().for_each(|name| self.tick_job(now, name));
+    }
+
+    fn servers(&self) -> impl Iterator<Item = (MemberId, &Member)> {
+        let members = self.members.iter().map(|(id, member)| (*id, member));
+        members.filter(|(_, member)| member.join.role == Role::Server)
+    }
+
+    fn worker(&self, id: MemberId) -> Option<(String, Rank)> {
+        let Join { job, role, .. } = &self.members.get(&id)?.join;
+        match role {
+            Role::Worker { rank, .. } => Some((job.clone(), *rank)),
+            Role::Server => None,
+        }
+    }
+
+    fn host(&self, id: MemberId) -> &str {
+        self.members.get(&id).map_or("?", |member| &member.join.host)
+    }
+
+    fn tell(&mut self, id: MemberId, event: MemberEvent) {
+        self.outbox.push((id, Event::Tell(event)));
+    }
+
+    fn tell_workers(&mut self, name: &str, event: &MemberEvent) {
+        let Some(job) = self.jobs.get(name) else { return };
+        let told = job.present.values().map(|id| (*id, Event::Tell(event.clone())));
+        self.outbox.extend(told);
+    }
+}

@@ -1,0 +1,194 @@
+//! A run from its start to its end: deaths, departures, silence.
+
+use super::*;
+
+fn lost(rank: u32, reason: &str) -> MemberEvent {
+    let (host, reason) = (format!("host{rank}"), reason.to_owned());
+    MemberEvent::WorkerLost { rank: Rank(rank), host, reason }
+}
+
+#[test]
+fn a_worker_that_dies_is_named_to_all_others_at_once() {
+    let mut world = World::new();
+    let workers = world.started(3);
+    world.close(workers[1]);
+    assert_eq!(world.told_one(workers[0]), lost(1, "connection closed"));
+    assert_eq!(world.told_one(workers[2]), lost(1, "connection closed"));
+    world.close(workers[0]);
+    assert_eq!(world.told(workers[2]), [], "only the first death is the cause");
+}
+
+#[test]
+fn a_silent_worker_is_given_up_and_told_so_should_it_come_back() {
+    let mut world = World::new();
+    let workers = world.started(2);
+    world.alive.retain(|m| *m != workers[1]);
+    world.pass(Duration::from_secs(4));
+    assert_eq!(world.told(workers[0]), []);
+    world.pass(Duration::from_millis(250));
+    assert_eq!(world.told_one(workers[0]), lost(1, "no heartbeat for 4.2 s"));
+    let told = world.told.remove(&workers[1]).unwrap();
+    let fatal = |e: &Event| {
+        matches!(e, Event::Tell(MemberEvent::Fatal { kind: FatalKind::PeerLost, message })
+            if message.contains("no heartbeat for 4.2 s"))
+    };
+    assert!(fatal(&told[0]) && told[1] == Event::Close && told.len() == 2, "{told:?}");
+    world.say(workers[1], Message::Heartbeat(None));
+    assert_eq!(world.told(workers[1]), [], "it is no member any more");
+}
+
+#[test]
+fn a_member_may_ask_for_less_patience() {
+    let mut world = World::new();
+    let quick = Join { peer_timeout: Duration::from_secs(1), ..worker(1, 2) };
+    let zero = world.join(worker(0, 2));
+    let one = world.join(quick);
+    world.view(zero);
+    world.alive.retain(|m| *m != one);
+    world.pass(Duration::from_millis(1250));
+    assert_eq!(world.told_one(zero), lost(1, "no heartbeat for 1.2 s"));
+}
+
+#[test]
+fn after_a_standstill_of_the_coordinator_nobody_is_given_up_for_it() {
+    let mut world = World::new();
+    let workers = world.started(2);
+    world.pass(Duration::from_secs(1));
+    world.now += Duration::from_secs(60);
+    world.step(Input::Tick);
+    assert_eq!(world.told(workers[0]), []);
+    world.alive.clear();
+    world.pass(Duration::from_secs(5));
+    assert!(!world.told.is_empty(), "silence after it counts");
+}
+
+#[test]
+fn a_worker_that_leaves_is_announced_and_the_last_one_ends_the_run() {
+    let mut world = World::new();
+    let helper = world.join(server("a"));
+    let zero = world.join(worker(0, 2));
+    let one = world.join(worker(1, 2));
+    let job = world.view(helper).job;
+    world.say(helper, Message::JobReady(job));
+    world.view(zero);
+    world.view(one);
+    world.leave(zero);
+    assert_eq!(world.told_one(one), MemberEvent::WorkerLeft { rank: Rank(0) });
+    assert_eq!(world.told(helper), []);
+    world.leave(one);
+    assert_eq!(world.told_one(helper), MemberEvent::JobEnded { job });
+    assert!(!world.registry.finished());
+}
+
+#[test]
+fn a_death_after_a_departure_is_still_a_death() {
+    let mut world = World::new();
+    let workers = world.started(3);
+    world.leave(workers[0]);
+    world.close(workers[1]);
+    let left = MemberEvent::WorkerLeft { rank: Rank(0) };
+    assert_eq!(world.told(workers[2]), [left, lost(1, "connection closed")]);
+}
+
+#[test]
+fn a_failed_run_is_over_for_the_servers_when_its_last_worker_is_gone() {
+    let mut world = World::new();
+    let helper = world.join(server("a"));
+    let zero = world.join(worker(0, 2));
+    let one = world.join(worker(1, 2));
+    let job = world.view(helper).job;
+    world.say(helper, Message::JobReady(job));
+    world.close(one);
+    assert_eq!(world.told(helper), []);
+    world.say(zero, Message::Declare(spec("t", &[1])));
+    assert_eq!(world.told(zero).len(), 2, "the start and the loss; declarations count no more");
+    world.close(zero);
+    assert_eq!(world.told_one(helper), MemberEvent::JobEnded { job });
+}
+
+#[test]
+fn a_server_that_dies_or_leaves_is_named_to_the_workers_of_its_runs() {
+    for graceful in [false, true] {
+        let mut world = World::new();
+        let helper = world.join(server("a"));
+        let zero = world.join(worker(0, 1));
+        let job = world.view(helper).job;
+        world.say(helper, Message::JobReady(job));
+        world.view(zero);
+        let reason = if graceful { "left the cluster" } else { "connection closed" };
+        if graceful {
+            world.leave(helper);
+        } else {
+            world.close(helper);
+        }
+        let (host, reason) = ("a".to_owned(), reason.to_owned());
+        let expected = MemberEvent::ServerLost { member: helper, host, reason };
+        assert_eq!(world.told_one(zero), expected);
+    }
+}
+
+#[test]
+fn a_coordinator_for_one_run_tells_the_servers_when_it_is_over() {
+    let mut world = World::with(true);
+    let helper = world.join(server("a"));
+    let zero = world.join(worker(0, 1));
+    let job = world.view(helper).job;
+    world.say(helper, Message::JobReady(job));
+    world.view(zero);
+    world.leave(zero);
+    assert_eq!(world.told(helper), [MemberEvent::JobEnded { job }, MemberEvent::Finished]);
+    assert!(world.registry.finished());
+    let refusal = world.refused(worker(0, 1));
+    assert!(refusal.retry, "a new run's coordinator may be about to listen here");
+}
+
+#[test]
+fn a_failed_single_run_is_an_error_for_the_servers() {
+    let mut world = World::with(true);
+    let helper = world.join(server("a"));
+    let zero = world.join(worker(0, 1));
+    let job = world.view(helper).job;
+    world.say(helper, Message::JobReady(job));
+    world.close(zero);
+    let message = "rank 0 on host0 was lost: connection closed".to_owned();
+    let fatal = MemberEvent::Fatal { kind: FatalKind::PeerLost, message };
+    assert_eq!(world.told(helper), [MemberEvent::JobEnded { job }, fatal]);
+}
+
+#[test]
+fn a_member_that_breaks_the_protocol_is_dismissed_and_lost_to_the_others() {
+    let mut world = World::new();
+    let workers = world.started(2);
+    world.step(Input::Violation(workers[1], "a tensor of the unknown kind 9".to_owned()));
+    assert_eq!(world.told_one(workers[0]), lost(1, "a tensor of the unknown kind 9"));
+    let told = world.told.remove(&workers[1]).unwrap();
+    assert!(matches!(
+        &told[..],
+        [Event::Tell(MemberEvent::Fatal { kind: FatalKind::Protocol, .. }), Event::Close]
+    ));
+}
+
+#[test]
+fn the_status_tells_jobs_members_machines_and_numbers() {
+    let mut world = World::new();
+    world.join(server("a"));
+    world.join(Join { machine: "machine-0".into(), ..server("b") });
+    let zero = world.join(Join { expected_servers: 3, ..worker(0, 3) });
+    world.join(Join { machine: "machine-0".into(), ..worker(1, 3) });
+    world.join(worker_of("other", 0, 1));
+    let counters = BTreeMap::from([("samples".to_owned(), 64.0)]);
+    let stats = Stats { counters, ..Stats::default() };
+    world.say(zero, Message::Heartbeat(Some(stats)));
+    world.now += Duration::from_secs(2);
+
+    let report = world.registry.status(world.now, None);
+    assert_eq!((report.jobs.len(), report.servers.len()), (2, 2));
+    let report = world.registry.status(world.now, Some("default"));
+    let job = &report.jobs[0];
+    assert_eq!((job.state.as_str(), job.world_size, job.seconds), ("waiting", 3, 2.0));
+    assert_eq!(job.missing, ["rank 2", "1 of 3 servers"]);
+    let machines = job.machines.unwrap();
+    assert_eq!((machines.gpu, machines.cpu), (1, 1));
+    assert_eq!(job.workers[0].stats.as_ref().unwrap().counters["samples"], 64.0);
+    assert_eq!(world.registry.status(world.now, Some("absent")).jobs, []);
+}

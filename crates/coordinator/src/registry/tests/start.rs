@@ -1,0 +1,198 @@
+//! From the first worker to the start of the run, or to giving up.
+
+use super::*;
+
+#[test]
+fn a_job_starts_when_its_last_rank_joins_and_all_see_the_same_view() {
+    let mut world = World::new();
+    let one = world.join(worker(1, 2));
+    assert_eq!(world.told(one), []);
+    let zero = world.join(worker(0, 2));
+    let view = world.view(zero);
+    assert_eq!(world.view(one), view);
+    let hosts: Vec<&str> = view.workers.iter().map(|w| w.host.as_str()).collect();
+    assert_eq!(hosts, ["host0", "host1"]);
+    assert_eq!((view.job, view.epoch.0, view.name.as_str()), (JobId(1001), 1, "default"));
+    assert_eq!(view.coordinator_rank, None);
+}
+
+#[test]
+fn a_job_waits_for_the_servers_it_expects_and_starts_when_they_are_ready() {
+    let mut world = World::new();
+    let first = world.join(server("b"));
+    let zero = world.join(Join { expected_servers: 1, ..worker(0, 2) });
+    let one = world.join(Join { expected_servers: 2, ..worker(1, 2) });
+    assert_eq!(world.told(zero), []);
+    let second = world.join(server("a"));
+    let view = world.view(first);
+    assert_eq!(world.view(second), view);
+    let servers: Vec<MemberId> = view.servers.iter().map(|s| s.member).collect();
+    assert_eq!(servers, [second, first], "in the order of hosts");
+
+    world.say(first, Message::JobReady(view.job));
+    world.say(first, Message::JobReady(view.job));
+    world.say(second, Message::JobReady(JobId(5)));
+    assert_eq!(world.told(zero), [], "one server is not ready");
+    world.say(second, Message::JobReady(view.job));
+    assert_eq!(world.view(zero), view);
+    assert_eq!(world.view(one), view);
+}
+
+#[test]
+fn more_servers_than_expected_take_part_too_and_a_later_one_waits_for_the_next_run() {
+    let mut world = World::new();
+    let early = world.join(server("a"));
+    let zero = world.join(worker(0, 1));
+    let job = world.view(early).job;
+    world.say(early, Message::JobReady(job));
+    assert_eq!(world.view(zero).servers.len(), 1);
+
+    let late = world.join(server("b"));
+    assert_eq!(world.told(late), []);
+    world.leave(zero);
+    assert_eq!(world.told_one(early), MemberEvent::JobEnded { job });
+    assert_eq!(world.told(late), []);
+
+    world.join(worker(0, 1));
+    assert_eq!(world.view(late).servers.len(), 2);
+}
+
+#[test]
+fn waiting_workers_are_told_every_few_seconds_what_is_missing() {
+    let mut world = World::new();
+    let zero = world.join(Join { expected_servers: 2, ..worker(0, 3) });
+    world.join(server("a"));
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.told(zero), []);
+    world.pass(Duration::from_secs(1));
+    let missing = ["rank 1", "rank 2", "1 of 2 servers"].map(str::to_owned).to_vec();
+    assert_eq!(world.told_one(zero), MemberEvent::Waiting { missing, seconds: 3.0 });
+    world.pass(Duration::from_secs(6));
+    assert_eq!(world.told(zero).len(), 2);
+}
+
+#[test]
+fn a_job_that_cannot_start_in_time_names_who_is_missing_to_all() {
+    let mut world = World::new();
+    let zero = world.join(worker(0, 4));
+    let one = world.join(worker(1, 4));
+    world.pass(Duration::from_secs(20));
+    let three = world.join(Join { coordinator: "10.0.0.9:29400".into(), ..worker(3, 4) });
+    world.pass(Duration::from_secs(10));
+    for (member, address) in [(zero, "node0"), (one, "node0"), (three, "10.0.0.9")] {
+        let fatal = world.told(member).pop();
+        let message = format!(
+            "rank 2 of 4 did not join within 30 s at {address}:29400; present: 0 (host0), \
+             1 (host1), 3 (host3)"
+        );
+        assert_eq!(fatal, Some(MemberEvent::Fatal { kind: FatalKind::Start, message }));
+    }
+    world.pass(Duration::from_secs(30));
+    assert_eq!(world.told(zero), [], "a failure is told once");
+}
+
+#[test]
+fn missing_servers_are_named_too_and_the_longest_wish_counts() {
+    let mut world = World::new();
+    let patient = Duration::from_secs(40);
+    let zero = world.join(Join { expected_servers: 2, start_timeout: patient, ..worker(0, 3) });
+    world.join(server("a"));
+    world.pass(Duration::from_secs(39));
+    assert!(world.told(zero).iter().all(|e| matches!(e, MemberEvent::Waiting { .. })));
+    world.pass(Duration::from_secs(1));
+    let (kind, message) = world.fatal(zero);
+    assert_eq!(kind, FatalKind::Start);
+    assert_eq!(
+        message,
+        "ranks 1, 2 of 3 and 1 of 2 servers did not join within 40 s at node0:29400; present: \
+         0 (host0); servers on a"
+    );
+}
+
+#[test]
+fn a_worker_lost_before_the_start_frees_its_place() {
+    let mut world = World::new();
+    let zero = world.join(worker(0, 3));
+    let first_try = world.join(worker(1, 3));
+    world.close(first_try);
+    assert_eq!(world.told(zero), []);
+    world.join(worker(1, 3));
+    world.join(worker(2, 3));
+    world.view(zero);
+}
+
+#[test]
+fn a_job_is_forgotten_when_all_who_waited_for_it_are_gone() {
+    let mut world = World::new();
+    let zero = world.join(worker(0, 4));
+    world.close(zero);
+    let zero = world.join(worker(0, 1));
+    world.view(zero);
+}
+
+#[test]
+fn a_server_that_never_gets_ready_fails_the_start() {
+    let mut world = World::new();
+    let helper = world.join(server("slow"));
+    let zero = world.join(worker(0, 1));
+    let job = world.view(helper).job;
+    world.pass(Duration::from_secs(30));
+    let (kind, message) = world.fatal(zero);
+    assert_eq!(kind, FatalKind::Start);
+    assert_eq!(message, "the servers on slow did not get ready within 30 s");
+    world.say(helper, Message::JobReady(job));
+    assert_eq!(world.told(zero), [], "too late");
+}
+
+#[test]
+fn a_server_lost_while_the_run_starts_fails_the_start() {
+    let mut world = World::new();
+    let helper = world.join(server("a"));
+    let zero = world.join(worker(0, 1));
+    world.close(helper);
+    let (kind, message) = world.fatal(zero);
+    assert_eq!(kind, FatalKind::Start);
+    assert!(message.contains("on a was lost while the run started: connection closed"));
+}
+
+#[test]
+fn a_worker_that_leaves_while_the_run_starts_is_lost_to_the_others() {
+    let mut world = World::new();
+    world.join(server("a"));
+    let zero = world.join(worker(0, 2));
+    let one = world.join(worker(1, 2));
+    world.leave(one);
+    let event = world.told_one(zero);
+    assert!(matches!(event, MemberEvent::WorkerLost { rank: Rank(1), .. }), "{event:?}");
+}
+
+#[test]
+fn the_view_says_which_rank_holds_the_coordinator() {
+    let mut world = World::new();
+    world.join(worker(0, 2));
+    let one = world.join(Join { process: OUR_PROCESS, ..worker(1, 2) });
+    assert_eq!(world.view(one).coordinator_rank, Some(Rank(1)));
+}
+
+#[test]
+fn jobs_of_different_names_do_not_touch_each_other() {
+    let mut world = World::new();
+    let helper = world.join(server("a"));
+    let a = world.join(worker_of("a", 0, 1));
+    let in_a = world.view(helper);
+    world.say(helper, Message::JobReady(in_a.job));
+    let b = world.join(worker_of("b", 0, 1));
+    let in_b = world.view(helper);
+    assert_ne!(in_a.job, in_b.job);
+    world.say(helper, Message::JobReady(in_b.job));
+    world.view(a);
+    world.view(b);
+
+    world.say(a, Message::Declare(spec("t", &[1])));
+    world.say(b, Message::Declare(spec("t", &[2])));
+    assert!(matches!(world.told_one(a), MemberEvent::Tensor { .. }));
+    assert!(matches!(world.told_one(b), MemberEvent::Tensor { .. }));
+    world.close(a);
+    assert_eq!(world.told(b), []);
+    assert_eq!(world.told_one(helper), MemberEvent::JobEnded { job: in_a.job });
+}

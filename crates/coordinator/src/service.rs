@@ -1,0 +1,336 @@
+//! Carries words between sessions and the registry.
+//!
+//! A session's task only reads; what is to be told goes through a bounded queue a session, filled
+//! while the registry is locked, so that all members are told in one order. The registry is never
+//! locked across an await.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prost::Message as _;
+use sumpter_wire::{PROTOCOL_VERSION, Proof, ProofRole, Token};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::warn;
+
+use crate::codec::{
+    event_to_proto, join_from_proto, kind_to_proto, message_from_proto, milliseconds,
+};
+use crate::handshake::{Transcript, nonce};
+use crate::proto;
+use crate::proto::control_server::Control;
+use crate::proto::coordinator_message::Body as ToMember;
+use crate::proto::member_message::Body as FromMember;
+use crate::proto::{CoordinatorMessage, MemberMessage};
+use crate::registry::{Event, Input, Options, Registry};
+use crate::types::{FatalKind, MemberId};
+
+/// What a member may leave unread: the whole tensor table of a large model, or it counts as dead.
+const UNREAD_LIMIT: usize = 4096;
+/// How long a new session may take to prove itself.
+const GREETING_LIMIT: Duration = Duration::from_secs(10);
+/// Sessions that have not proved themselves. A member takes milliseconds to do so.
+const GREETINGS_AT_ONCE: usize = 256;
+/// How long a session that is over may take to hang up by itself.
+const HANGUP_LIMIT: Duration = Duration::from_secs(1);
+
+type Outbound = mpsc::Sender<Result<CoordinatorMessage, Status>>;
+
+/// What all sessions share.
+pub(crate) struct Shared {
+    token: Token,
+    started: Instant,
+    greetings: Arc<Semaphore>,
+    state: Mutex<State>,
+    finished: Condvar,
+}
+
+struct State {
+    registry: Registry,
+    sessions: HashMap<MemberId, Session>,
+    last_member: u64,
+    stopping: bool,
+}
+
+/// The coordinator's end of a member's session.
+struct Session {
+    outbound: Outbound,
+    proof: Proof,
+    /// Dropped with the session, which ends the task that reads from the member.
+    _reading: oneshot::Sender<()>,
+}
+
+impl Shared {
+    /// A registry without members.
+    pub fn new(token: Token, options: Options) -> Self {
+        let (random, mut drawn) = (RandomState::new(), 0u64);
+        let draw = move || {
+            drawn += 1;
+            random.hash_one(drawn)
+        };
+        Self {
+            token,
+            started: Instant::now(),
+            greetings: Arc::new(Semaphore::new(GREETINGS_AT_ONCE)),
+            state: Mutex::new(State {
+                registry: Registry::new(options, Box::new(draw)),
+                sessions: HashMap::new(),
+                last_member: 0,
+                stopping: false,
+            }),
+            finished: Condvar::new(),
+        }
+    }
+
+    /// Gives the registry an input and the sessions what follows from it.
+    pub fn apply(&self, input: Input) {
+        let mut state = self.state();
+        state.apply(self.started.elapsed(), input);
+        if state.registry.finished() {
+            self.finished.notify_all();
+        }
+    }
+
+    /// Waits until the only run is over; whether it is.
+    pub fn wait_finished(&self, limit: Duration) -> bool {
+        let running = |state: &mut State| !state.registry.finished() && !state.stopping;
+        let waited = self.finished.wait_timeout_while(self.state(), limit, running);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.registry.finished()
+    }
+
+    /// Ends every session once it has been told what it is still to be told.
+    pub fn stop(&self) {
+        let mut state = self.state();
+        state.stopping = true;
+        state.sessions.clear();
+        self.finished.notify_all();
+    }
+
+    fn enter(&self, session: Session, join: crate::registry::Join) -> Option<MemberId> {
+        let mut state = self.state();
+        if state.stopping {
+            return None;
+        }
+        state.last_member += 1;
+        let id = MemberId(state.last_member);
+        state.sessions.insert(id, session);
+        state.apply(self.started.elapsed(), Input::Join(id, Box::new(join)));
+        Some(id)
+    }
+
+    fn status(&self, job: &str) -> proto::StatusReport {
+        let job = (!job.is_empty()).then_some(job);
+        self.state().registry.status(self.started.elapsed(), job)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The registry is sound after every step, so a panic elsewhere takes nothing from it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn apply(&mut self, now: Duration, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            for (member, event) in self.registry.step(now, input) {
+                if let Err(reason) = self.tell(member, event) {
+                    self.sessions.remove(&member);
+                    inputs.push_back(Input::Closed(member, reason));
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, member: MemberId, event: Event) -> Result<(), String> {
+        let Some(session) = self.sessions.get(&member) else { return Ok(()) };
+        let body = match event {
+            Event::Close => {
+                self.sessions.remove(&member);
+                return Ok(());
+            }
+            Event::Welcome { peer_timeout } => welcome(member, &session.proof, peer_timeout),
+            Event::Refused(refusal) => ToMember::Refused(proto::Refused {
+                kind: kind_to_proto(refusal.kind),
+                message: refusal.message,
+                retry: refusal.retry,
+            }),
+            Event::HeartbeatSeen => ToMember::HeartbeatSeen(proto::HeartbeatSeen {}),
+            Event::LeaveSeen => ToMember::LeaveSeen(proto::LeaveSeen {}),
+            Event::Tell(event) => event_to_proto(event),
+        };
+        session.outbound.try_send(Ok(CoordinatorMessage { body: Some(body) })).map_err(|error| {
+            match error {
+                TrySendError::Full(_) => format!("it left {UNREAD_LIMIT} events unread"),
+                TrySendError::Closed(_) => CLOSED.to_owned(),
+            }
+        })
+    }
+}
+
+/// How a death is mostly noticed.
+const CLOSED: &str = "connection closed";
+
+fn welcome(member: MemberId, proof: &Proof, peer_timeout: Duration) -> ToMember {
+    ToMember::Welcome(proto::Welcome {
+        member: member.0,
+        proof: proof.to_vec(),
+        peer_timeout_ms: milliseconds(peer_timeout),
+    })
+}
+
+/// The gRPC service.
+#[derive(Clone)]
+pub(crate) struct Service(pub Arc<Shared>);
+
+#[tonic::async_trait]
+impl Control for Service {
+    type SessionStream = ReceiverStream<Result<CoordinatorMessage, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<MemberMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let peer = request.remote_addr();
+        let (outbound, told) = mpsc::channel(UNREAD_LIMIT);
+        let reader = Reader { shared: self.0.clone(), peer, inbound: request.into_inner() };
+        tokio::spawn(reader.run(outbound));
+        Ok(Response::new(ReceiverStream::new(told)))
+    }
+}
+
+/// The task that reads what one member says.
+struct Reader {
+    shared: Arc<Shared>,
+    peer: Option<SocketAddr>,
+    inbound: Streaming<MemberMessage>,
+}
+
+impl Reader {
+    async fn run(mut self, outbound: Outbound) {
+        match self.greet(&outbound).await {
+            Ok(Some((join, proof))) => self.serve(outbound, join, proof).await,
+            Ok(None) => drop(outbound),
+            Err(refused) => {
+                // Nobody need hear it if the queue is closed.
+                let _ = outbound.try_send(Ok(message(ToMember::Refused(refused))));
+                drop(outbound);
+            }
+        }
+        // Hanging up first would cut off what was told last.
+        let rest = async { while let Ok(Some(_)) = self.inbound.message().await {} };
+        let _ = timeout(HANGUP_LIMIT, rest).await;
+    }
+
+    /// Lets the peer prove itself; answers a request for the status right away.
+    async fn greet(
+        &mut self,
+        outbound: &Outbound,
+    ) -> Result<Option<(crate::registry::Join, Proof)>, proto::Refused> {
+        let Ok(_permit) = self.shared.greetings.clone().try_acquire_owned() else {
+            let what = "too many connections are being greeted; try again";
+            return Err(refused(FatalKind::Start, what, true));
+        };
+        let nonce = nonce().map_err(|e| refused(FatalKind::Start, &e.to_string(), true))?;
+        let challenge = proto::Challenge {
+            protocol_version: u32::from(PROTOCOL_VERSION),
+            nonce: nonce.to_vec(),
+        };
+        let _ = outbound.try_send(Ok(message(ToMember::Challenge(challenge))));
+        let hello = match timeout(GREETING_LIMIT, self.inbound.message()).await {
+            Ok(Ok(Some(MemberMessage { body: Some(FromMember::Hello(hello)) }))) => hello,
+            Ok(Ok(Some(_))) => {
+                return Err(refused(
+                    FatalKind::Protocol,
+                    "the first message is no greeting",
+                    false,
+                ));
+            }
+            Ok(Ok(None) | Err(_)) | Err(_) => return Ok(None),
+        };
+        let proof = self.check(&nonce, &hello)?;
+        let purpose = proto::Purpose::decode(&hello.purpose[..]).ok().and_then(|p| p.body);
+        match purpose {
+            Some(proto::purpose::Body::Join(join)) => {
+                let join = join_from_proto(join);
+                let join = join.map_err(|what| refused(FatalKind::Protocol, &what, false))?;
+                Ok(Some((join, proof)))
+            }
+            Some(proto::purpose::Body::Status(request)) => {
+                let welcome = welcome(MemberId(0), &proof, Duration::ZERO);
+                let report = ToMember::Status(self.shared.status(&request.job));
+                let _ = outbound.try_send(Ok(message(welcome)));
+                let _ = outbound.try_send(Ok(message(report)));
+                Ok(None)
+            }
+            None => Err(refused(FatalKind::Protocol, "a greeting without a purpose", false)),
+        }
+    }
+
+    /// Checks the peer's version and proof; returns ours.
+    fn check(&self, nonce: &[u8], hello: &proto::Hello) -> Result<Proof, proto::Refused> {
+        let peer = self.peer.map_or_else(|| "an unknown address".to_owned(), |p| p.to_string());
+        if hello.protocol_version != u32::from(PROTOCOL_VERSION) {
+            let what = format!(
+                "the coordinator speaks protocol version {PROTOCOL_VERSION}, the process at \
+                 {peer} version {}; install the same Sumpter everywhere",
+                hello.protocol_version
+            );
+            warn!("{what}");
+            return Err(refused(FatalKind::Version, &what, false));
+        }
+        let transcript = Transcript {
+            coordinator_nonce: nonce,
+            member_nonce: &hello.nonce,
+            member_version: hello.protocol_version,
+            purpose: &hello.purpose,
+        };
+        let token = &self.shared.token;
+        if !transcript.verify(token, ProofRole::Member, &hello.proof) {
+            warn!(%peer, "refused a process: it does not hold this coordinator's token");
+            return Err(refused(FatalKind::Auth, "the tokens differ", false));
+        }
+        Ok(transcript.prove(token, ProofRole::Coordinator))
+    }
+
+    /// Passes on what a member says until its session ends on either side.
+    async fn serve(&mut self, outbound: Outbound, join: crate::registry::Join, proof: Proof) {
+        let (reading, mut ended) = oneshot::channel();
+        let session = Session { outbound, proof, _reading: reading };
+        let Some(id) = self.shared.enter(session, join) else { return };
+        loop {
+            let message = tokio::select! {
+                _ = &mut ended => return,
+                message = self.inbound.message() => message,
+            };
+            let input = match message {
+                Ok(Some(message)) => match message_from_proto(message) {
+                    Ok(message) => Input::Message(id, message),
+                    Err(what) => Input::Violation(id, what),
+                },
+                Ok(None) | Err(_) => Input::Closed(id, CLOSED.to_owned()),
+            };
+            let over = matches!(input, Input::Closed(..));
+            self.shared.apply(input);
+            if over {
+                self.shared.state().sessions.remove(&id);
+                return;
+            }
+        }
+    }
+}
+
+fn message(body: ToMember) -> CoordinatorMessage {
+    CoordinatorMessage { body: Some(body) }
+}
+
+fn refused(kind: FatalKind, message: &str, retry: bool) -> proto::Refused {
+    proto::Refused { kind: kind_to_proto(kind), message: message.to_owned(), retry }
+}

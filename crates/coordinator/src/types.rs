@@ -1,0 +1,336 @@
+//! The words of the control plane: what members tell, and what they are told.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_wire::{Epoch, JobId, Rank, TensorId, Token};
+
+/// A member's number with its coordinator: a new one for every session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemberId(pub u64);
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a member is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A training process of one job.
+    Worker {
+        /// Its number in the job.
+        rank: Rank,
+        /// The workers of the job.
+        world_size: u32,
+        /// Its number on its machine.
+        local_rank: u32,
+        /// The workers on its machine.
+        local_size: u32,
+    },
+    /// A summation service, for every job of the coordinator.
+    Server,
+}
+
+/// What a member needs to join.
+#[derive(Clone, Debug)]
+pub struct JoinOptions {
+    /// The coordinator's `HOST:PORT`.
+    pub coordinator: String,
+    /// The secret both ends prove to hold.
+    pub token: Token,
+    /// The job's name; without meaning for a server.
+    pub job: String,
+    /// Worker or server.
+    pub role: Role,
+    /// Equal for processes that share a network interface.
+    pub machine: String,
+    /// A name a person recognizes.
+    pub host: String,
+    /// Data-plane addresses of this member's lanes, as others reach them.
+    pub lanes: Vec<SocketAddr>,
+    /// What the machine's interface carries each way, if it is known.
+    pub bandwidth_gbps: Option<f64>,
+    /// Servers a worker's job waits for; the largest of its workers' numbers counts.
+    pub expected_servers: u32,
+    /// How long to wait for the coordinator, and then for the job's other members; the longest
+    /// of a job's workers' numbers counts.
+    pub start_timeout: Duration,
+    /// Silence after which a process counts as dead; the shorter of this and the coordinator's
+    /// own number counts.
+    pub peer_timeout: Duration,
+    /// Settings that must be equal on all workers of a job.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// Who takes part in a run: fixed when it starts, and the same for all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterView {
+    /// The run's number.
+    pub job: JobId,
+    /// The job's name.
+    pub name: String,
+    /// The plan's version.
+    pub epoch: Epoch,
+    /// All ranks, in order.
+    pub workers: Vec<WorkerView>,
+    /// The servers, in an order that is the same for all.
+    pub servers: Vec<ServerView>,
+    /// The rank whose process also holds the coordinator, if one does.
+    pub coordinator_rank: Option<Rank>,
+}
+
+/// A worker as others see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerView {
+    /// Its number in the job.
+    pub rank: Rank,
+    /// A name a person recognizes.
+    pub host: String,
+    /// Equal for processes that share a network interface.
+    pub machine: String,
+    /// Addresses of its colocated lanes.
+    pub lanes: Vec<SocketAddr>,
+    /// What its machine's interface carries each way, if it is known.
+    pub bandwidth_gbps: Option<f64>,
+}
+
+/// A server as others see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerView {
+    /// Its number with the coordinator.
+    pub member: MemberId,
+    /// A name a person recognizes.
+    pub host: String,
+    /// Equal for processes that share a network interface.
+    pub machine: String,
+    /// Addresses of its lanes.
+    pub lanes: Vec<SocketAddr>,
+    /// What its machine's interface carries each way, if it is known.
+    pub bandwidth_gbps: Option<f64>,
+}
+
+/// What is done with a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Everyone contributes, everyone gets the result.
+    AllReduce,
+    /// The root contributes, everyone gets its bytes.
+    Broadcast,
+    /// Everyone contributes, the root gets the result.
+    Reduce,
+    /// Nobody goes on before everyone has come.
+    Barrier,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 4] = [Kind::AllReduce, Kind::Broadcast, Kind::Reduce, Kind::Barrier];
+
+    /// The kind's name: `all_reduce`, `broadcast`, `reduce`, `barrier`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::AllReduce => "all_reduce",
+            Kind::Broadcast => "broadcast",
+            Kind::Reduce => "reduce",
+            Kind::Barrier => "barrier",
+        }
+    }
+
+    /// The kind of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Kind> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether one rank differs from the others.
+    #[must_use]
+    pub fn has_root(self) -> bool {
+        matches!(self, Kind::Broadcast | Kind::Reduce)
+    }
+
+    /// Whether contributions are combined.
+    #[must_use]
+    pub fn has_op(self) -> bool {
+        matches!(self, Kind::AllReduce | Kind::Reduce)
+    }
+}
+
+/// A tensor's identity: what must be equal on every rank that takes part.
+///
+/// The coordinator puts a declared spec into one normal form before it compares or announces it:
+/// what the kind does not use is its default, ranks are ascending, and all ranks are none listed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorSpec {
+    /// Its name in the job.
+    pub name: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its shape; empty for a scalar.
+    pub shape: Vec<u64>,
+    /// What is done with it.
+    pub kind: Kind,
+    /// How contributions are combined, where the kind combines.
+    pub op: ReduceOp,
+    /// The one rank that differs, where the kind has one.
+    pub root: Rank,
+    /// Who takes part; empty for all.
+    pub ranks: Vec<Rank>,
+}
+
+impl TensorSpec {
+    /// The number of elements; `None` if no memory could hold them.
+    #[must_use]
+    pub fn elements(&self) -> Option<u64> {
+        let count = self.shape.iter().try_fold(1u64, |product, n| product.checked_mul(*n))?;
+        let bytes = count.checked_mul(self.dtype.size() as u64)?;
+        (bytes <= i64::MAX as u64).then_some(count)
+    }
+}
+
+impl fmt::Display for TensorSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "shape {:?} {} {}", self.shape, self.dtype.name(), self.kind.name())?;
+        if self.kind.has_op() {
+            write!(f, " {}", self.op.name())?;
+        }
+        if self.kind.has_root() {
+            write!(f, " root {}", self.root)?;
+        }
+        if self.ranks.is_empty() {
+            return Ok(());
+        }
+        let ranks: Vec<u32> = self.ranks.iter().map(|rank| rank.0).collect();
+        write!(f, " of ranks {ranks:?}")
+    }
+}
+
+/// What a member counts, who it waited for, and what it waits for now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Numbers by name.
+    pub counters: BTreeMap<String, f64>,
+    /// Who contributed last.
+    pub late: Vec<Late>,
+    /// Operations that were submitted and are not done, the oldest first.
+    pub pending: Vec<PendingOp>,
+}
+
+/// How often a rank came last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Late {
+    /// The late rank.
+    pub rank: Rank,
+    /// How often it came last.
+    pub count: u64,
+    /// The seconds the others waited for it.
+    pub seconds: f64,
+}
+
+/// An operation that was submitted and is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingOp {
+    /// The tensor's name.
+    pub name: String,
+    /// `group#sequence|signature`, from which the coordinator tells when ranks wait for
+    /// different things; any text without a bar means nothing to it.
+    pub tag: String,
+    /// How long it has been waiting.
+    pub since_ms: u64,
+}
+
+/// What a member is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MemberEvent {
+    /// The job has not started: some of its members are missing. Comes every few seconds.
+    Waiting {
+        /// What is missing, in words.
+        missing: Vec<String>,
+        /// Since the job's first worker joined.
+        seconds: f64,
+    },
+    /// The run starts (to workers).
+    Started(ClusterView),
+    /// A new entry of the tensor table. Every worker gets all entries in the order of their ids,
+    /// perhaps before it has declared the tensor itself.
+    Tensor {
+        /// The tensor's number.
+        id: TensorId,
+        /// What was declared, in normal form.
+        spec: TensorSpec,
+    },
+    /// A tensor that cannot be used: the ranks disagree, or the declaration makes no sense.
+    TensorError {
+        /// The tensor's name.
+        name: String,
+        /// Why, in words.
+        message: String,
+    },
+    /// A worker died: the run is over.
+    WorkerLost {
+        /// The worker.
+        rank: Rank,
+        /// Where it ran.
+        host: String,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// A worker has finished.
+    WorkerLeft {
+        /// The worker.
+        rank: Rank,
+    },
+    /// A server of this run died or left.
+    ServerLost {
+        /// The server.
+        member: MemberId,
+        /// Where it ran.
+        host: String,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// A run starts (to servers). The workers are told of it only once every server's handler
+    /// has returned from this event.
+    JobStarted(ClusterView),
+    /// A run is over and its state can be dropped (to servers).
+    JobEnded {
+        /// The run.
+        job: JobId,
+    },
+    /// The coordinator's only run is over (to servers).
+    Finished,
+    /// The coordinator is gone.
+    CoordinatorLost {
+        /// What was noticed, in words.
+        message: String,
+    },
+    /// This member cannot go on.
+    Fatal {
+        /// The class of the error.
+        kind: FatalKind,
+        /// Why, in words.
+        message: String,
+    },
+}
+
+/// The class of an error, by what the caller must do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FatalKind {
+    /// The tokens differ.
+    Auth,
+    /// The protocol versions differ.
+    Version,
+    /// The job could not start.
+    Start,
+    /// The ranks disagree about a setting.
+    Mismatch,
+    /// A member of the job died.
+    PeerLost,
+    /// A peer said what it must not say.
+    Protocol,
+}

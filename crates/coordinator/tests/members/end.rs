@@ -1,0 +1,116 @@
+//! Ends of all kinds: a death, a departure, the coordinator's own.
+
+use super::*;
+
+#[test]
+fn a_worker_that_dies_is_named_to_the_others() {
+    let coordinator = coordinator(false);
+    let mut peers = started(&coordinator, 3);
+    drop(peers.remove(1));
+    for peer in &peers {
+        let (rank, host) = (Rank(1), "host1".to_owned());
+        let reason = "connection closed".to_owned();
+        assert_eq!(peer.next(), MemberEvent::WorkerLost { rank, host, reason });
+    }
+}
+
+#[test]
+fn after_a_death_a_new_run_waits_for_the_old_one_to_end() {
+    let coordinator = coordinator(false);
+    let mut peers = started(&coordinator, 2);
+    drop(peers.remove(1));
+    let survivor = peers.remove(0);
+    assert!(matches!(survivor.next(), MemberEvent::WorkerLost { .. }));
+    let address = coordinator.address();
+    let next = std::thread::spawn(move || Peer::join(worker(address, 0, 1)));
+    drop(survivor);
+    next.join().unwrap().started();
+}
+
+#[test]
+fn a_worker_lost_before_the_start_can_come_again() {
+    let coordinator = coordinator(false);
+    let address = coordinator.address();
+    let zero = Peer::join(worker(address, 0, 2));
+    drop(zero);
+    let one = Peer::join(worker(address, 1, 2));
+    // The place is free as soon as the coordinator has seen the end of the first connection.
+    let zero = loop {
+        match Peer::try_join(worker(address, 0, 2)) {
+            Ok(peer) => break peer,
+            Err(error) => assert!(error.to_string().contains("is taken"), "{error}"),
+        }
+    };
+    assert_eq!(zero.started(), one.started());
+}
+
+#[test]
+fn a_server_that_dies_is_named_to_the_workers() {
+    let coordinator = coordinator(false);
+    let helper = Peer::join(server(coordinator.address()));
+    let zero = Peer::join(worker(coordinator.address(), 0, 1));
+    helper.started();
+    zero.started();
+    let member = helper.member.id();
+    drop(helper);
+    let (host, reason) = ("helper".to_owned(), "connection closed".to_owned());
+    assert_eq!(zero.next(), MemberEvent::ServerLost { member, host, reason });
+}
+
+#[test]
+fn the_end_of_the_coordinator_is_told_and_the_rank_that_held_it_is_named() {
+    let mut coordinator = coordinator(false);
+    let address = coordinator.address();
+    let peers = started(&coordinator, 2);
+    coordinator.stop();
+    let lost = |event| match event {
+        MemberEvent::CoordinatorLost { message } => message,
+        other => panic!("{other:?}"),
+    };
+    // All members of this test live in the coordinator's own process, so rank 0 holds it.
+    let message = lost(peers[0].next());
+    assert!(message.contains(&address.to_string()), "{message}");
+    let event = peers[1].next();
+    assert!(matches!(event, MemberEvent::WorkerLost { rank: Rank(0), .. }), "{event:?}");
+    lost(peers[1].next());
+    for peer in peers {
+        assert!(peer.events.recv().is_err(), "nothing comes after the end");
+        peer.member.leave();
+    }
+}
+
+#[test]
+fn the_end_of_a_coordinator_that_a_finished_rank_held_names_no_rank() {
+    let mut coordinator = coordinator(false);
+    let mut peers = started(&coordinator, 2);
+    let one = peers.remove(1);
+    peers.remove(0).leave();
+    assert_eq!(one.next(), MemberEvent::WorkerLeft { rank: Rank(0) });
+    coordinator.stop();
+    assert!(matches!(one.next(), MemberEvent::CoordinatorLost { .. }));
+}
+
+#[test]
+fn leaving_twice_or_after_the_end_returns() {
+    let mut coordinator = coordinator(false);
+    let peers = started(&coordinator, 1);
+    peers[0].member.leave();
+    peers[0].member.leave();
+    coordinator.stop();
+    coordinator.stop();
+    peers[0].member.leave();
+}
+
+#[test]
+fn a_failed_single_run_is_over_too() {
+    let coordinator = coordinator(true);
+    let helper = Peer::join(server(coordinator.address()));
+    let zero = Peer::join(worker(coordinator.address(), 0, 1));
+    let job = helper.started().job;
+    zero.started();
+    drop(zero);
+    assert_eq!(helper.next(), MemberEvent::JobEnded { job });
+    let MemberEvent::Fatal { message, .. } = helper.next() else { panic!() };
+    assert!(message.contains("rank 0 on host0 was lost"), "{message}");
+    assert!(coordinator.wait_finished(PATIENCE));
+}

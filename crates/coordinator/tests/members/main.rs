@@ -1,0 +1,140 @@
+//! Coordinators and members in one process, over loopback.
+
+mod end;
+mod life;
+mod refusal;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use sumpter_coordinator::{
+    ClusterView, Coordinator, CoordinatorOptions, JoinError, JoinOptions, Kind, Member,
+    MemberEvent, Role, TensorSpec,
+};
+use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_wire::{Rank, Token};
+
+/// Far longer than anything here takes; a test that reaches it has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn token() -> Token {
+    Token::new("the token of these tests").unwrap()
+}
+
+fn options(single_run: bool) -> CoordinatorOptions {
+    CoordinatorOptions {
+        token: token(),
+        start_timeout: PATIENCE,
+        peer_timeout: Duration::from_secs(4),
+        single_run,
+    }
+}
+
+fn coordinator(single_run: bool) -> Coordinator {
+    Coordinator::start("127.0.0.1:0", options(single_run)).unwrap()
+}
+
+fn lane(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
+    JoinOptions {
+        coordinator: coordinator.to_string(),
+        token: token(),
+        job: "default".to_owned(),
+        role: Role::Worker {
+            rank: Rank(rank),
+            world_size,
+            local_rank: rank,
+            local_size: world_size,
+        },
+        machine: "this machine".to_owned(),
+        host: format!("host{rank}"),
+        lanes: vec![lane(7000 + rank as u16)],
+        bandwidth_gbps: Some(25.0),
+        expected_servers: 0,
+        start_timeout: PATIENCE,
+        peer_timeout: PATIENCE,
+        settings: BTreeMap::new(),
+    }
+}
+
+fn server(coordinator: SocketAddr) -> JoinOptions {
+    JoinOptions {
+        role: Role::Server,
+        host: "helper".to_owned(),
+        machine: "helper".to_owned(),
+        lanes: vec![lane(9000), lane(9001)],
+        ..worker(coordinator, 0, 1)
+    }
+}
+
+fn spec(name: &str, shape: &[u64]) -> TensorSpec {
+    TensorSpec {
+        name: name.to_owned(),
+        dtype: Dtype::F32,
+        shape: shape.to_vec(),
+        kind: Kind::AllReduce,
+        op: ReduceOp::Sum,
+        root: Rank(0),
+        ranks: Vec::new(),
+    }
+}
+
+/// A member and what it is told.
+struct Peer {
+    member: Member,
+    events: mpsc::Receiver<MemberEvent>,
+}
+
+impl Peer {
+    fn join(options: JoinOptions) -> Self {
+        Self::try_join(options).unwrap()
+    }
+
+    fn try_join(options: JoinOptions) -> Result<Self, JoinError> {
+        let (tell, events) = mpsc::channel();
+        // The test may be over before the member has been told everything.
+        let member = Member::join(options, move |event| drop(tell.send(event)))?;
+        Ok(Self { member, events })
+    }
+
+    fn next(&self) -> MemberEvent {
+        self.events.recv_timeout(PATIENCE).expect("an event")
+    }
+
+    fn started(&self) -> ClusterView {
+        match self.next() {
+            MemberEvent::Started(view) | MemberEvent::JobStarted(view) => view,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Leaves, after which nothing more may come.
+    fn leave(self) {
+        self.member.leave();
+        drop(self.member);
+        let rest: Vec<MemberEvent> = self.events.iter().collect();
+        assert!(rest.is_empty(), "{rest:?}");
+    }
+}
+
+/// Workers of a job that has started.
+fn started(coordinator: &Coordinator, n: u32) -> Vec<Peer> {
+    let address = coordinator.address();
+    let peers: Vec<Peer> = (0..n).map(|rank| Peer::join(worker(address, rank, n))).collect();
+    for peer in &peers {
+        assert_eq!(peer.started().workers.len(), n as usize);
+    }
+    peers
+}
+
+fn refusal(options: JoinOptions) -> JoinError {
+    match Peer::try_join(options) {
+        Ok(_) => panic!("must be refused"),
+        Err(error) => error,
+    }
+}
