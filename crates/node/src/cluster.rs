@@ -1,0 +1,174 @@
+//! From who takes part to which lane sums what: the coordinator's view becomes the plan.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use sumpter_coordinator::ClusterView;
+use sumpter_engine::{ConnId, Place};
+use sumpter_plan::{Machine, Placement, Plan, PlanError, PlannedServer, Role, server_weights};
+use sumpter_wire::Rank;
+
+/// Who runs a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Worker(Rank),
+    Server(u64),
+}
+
+/// A lane of the job: its owner, and where it listens.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneAddress {
+    pub owner: Owner,
+    pub host: String,
+    /// The lane's number with its owner.
+    pub index: u32,
+    pub address: SocketAddr,
+}
+
+/// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub lanes: Vec<LaneAddress>,
+    placement: Placement,
+    /// The lanes of each server of the plan.
+    servers: Vec<Range<usize>>,
+}
+
+struct Group<'a> {
+    machine: &'a str,
+    role: Role,
+    bandwidth_gbps: Option<f64>,
+    servers: Vec<Range<usize>>,
+}
+
+impl Cluster {
+    pub(crate) fn new(view: &ClusterView, partition_bytes: u64) -> Result<Cluster, PlanError> {
+        let mut lanes = Vec::new();
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for worker in &view.workers {
+            let owner = Owner::Worker(worker.rank);
+            let range = add_lanes(&mut lanes, owner, &worker.host, &worker.lanes);
+            join(&mut groups, &worker.machine, Role::Gpu, worker.bandwidth_gbps, range);
+        }
+        for server in &view.servers {
+            let owner = Owner::Server(server.member.0);
+            let range = add_lanes(&mut lanes, owner, &server.host, &server.lanes);
+            join(&mut groups, &server.machine, Role::Cpu, server.bandwidth_gbps, range);
+        }
+        // Shares follow bandwidths only when all are known; an unknown one is no number to plan by.
+        let known = groups.iter().all(|g| g.bandwidth_gbps.is_some());
+        let machines: Vec<_> = groups
+            .iter()
+            .map(|g| Machine {
+                role: g.role,
+                bandwidth_gbps: g.bandwidth_gbps.filter(|_| known).unwrap_or(1.0),
+                servers: g.servers.len() as u32,
+            })
+            .collect();
+        let weights = server_weights(&machines)?;
+        let servers: Vec<_> = groups.iter().flat_map(|g| g.servers.iter().cloned()).collect();
+        let planned = weights.iter().zip(&servers);
+        let planned = planned.map(|(w, r)| PlannedServer { weight: *w, lanes: r.len() as u32 });
+        let epoch = u64::from(view.epoch.0);
+        let plan = Plan { epoch, partition_bytes, servers: planned.collect() };
+        Ok(Cluster { lanes, placement: Placement::new(&plan)?, servers })
+    }
+
+    /// Places the next tensor of the table.
+    pub(crate) fn place(&mut self, tensor_bytes: u64) -> Vec<Place> {
+        let place = |p: sumpter_plan::PartitionPlace| Place {
+            lane: ConnId(self.servers[p.server].start + p.lane),
+            offset: p.offset as usize,
+            bytes: p.bytes as usize,
+        };
+        self.placement.place(tensor_bytes).into_iter().map(place).collect()
+    }
+}
+
+fn add_lanes(
+    lanes: &mut Vec<LaneAddress>,
+    owner: Owner,
+    host: &str,
+    addresses: &[SocketAddr],
+) -> Range<usize> {
+    let start = lanes.len();
+    lanes.extend(addresses.iter().zip(0..).map(|(address, index)| LaneAddress {
+        owner,
+        host: host.to_owned(),
+        index,
+        address: *address,
+    }));
+    start..lanes.len()
+}
+
+/// Adds a server to its machine. A server beside workers shares their link, so it takes a part
+/// of their machine's share and makes no CPU machine.
+fn join<'a>(
+    groups: &mut Vec<Group<'a>>,
+    machine: &'a str,
+    role: Role,
+    bandwidth_gbps: Option<f64>,
+    server: Range<usize>,
+) {
+    match groups.iter_mut().find(|g| g.machine == machine) {
+        Some(group) => {
+            group.bandwidth_gbps = group.bandwidth_gbps.or(bandwidth_gbps);
+            group.servers.push(server);
+        }
+        None => groups.push(Group { machine, role, bandwidth_gbps, servers: vec![server] }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sumpter_coordinator::{MemberId, ServerView, WorkerView};
+
+    use super::*;
+
+    fn view(machines: &[&str], servers: &[&str]) -> ClusterView {
+        let lanes = |n| vec![SocketAddr::from(([127, 0, 0, 1], n))];
+        let worker = |(rank, machine): (u32, &&str)| WorkerView {
+            rank: Rank(rank),
+            host: "h".into(),
+            machine: (*machine).into(),
+            lanes: lanes(rank as u16),
+            bandwidth_gbps: None,
+        };
+        let server = |(id, machine): (u64, &&str)| ServerView {
+            member: MemberId(id),
+            host: "s".into(),
+            machine: (*machine).into(),
+            lanes: [lanes(1), lanes(2)].concat(),
+            bandwidth_gbps: None,
+        };
+        ClusterView {
+            workers: (0..).zip(machines).map(worker).collect(),
+            servers: (0..).zip(servers).map(server).collect(),
+            ..ClusterView::default()
+        }
+    }
+
+    fn shares(cluster: &mut Cluster) -> Vec<usize> {
+        let mut shares = vec![0; cluster.lanes.len()];
+        for place in cluster.place(72 << 16) {
+            shares[place.lane.0] += place.bytes >> 16;
+        }
+        shares
+    }
+
+    #[test]
+    fn shares_follow_the_rule() {
+        let mut cluster = Cluster::new(&view(&["a", "b", "c"], &["x"]), 1 << 16).unwrap();
+        // n = 3, k = 1: D = 10; CPU 4/10, GPU 2/10 of 72 partitions.
+        let shares = shares(&mut cluster);
+        assert_eq!(shares.iter().sum::<usize>(), 72);
+        assert!(shares[..3].iter().all(|s| (14..=15).contains(s)), "{shares:?}");
+        assert!(shares[3..].iter().all(|s| (14..=15).contains(s)), "{shares:?}");
+    }
+
+    #[test]
+    fn workers_of_one_machine_share_its_part_and_a_server_beside_them_too() {
+        let mut cluster = Cluster::new(&view(&["a", "a", "b"], &["b"]), 1 << 16).unwrap();
+        assert_eq!(shares(&mut cluster), [18, 18, 18, 9, 9]);
+    }
+}

@@ -1,0 +1,59 @@
+//! What other threads ask of an event loop.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+use mio::Waker;
+use sumpter_coordinator::{Member, MemberEvent, Stats, TensorSpec};
+use sumpter_transport::TensorMemory;
+
+use crate::completion::Completion;
+use crate::error::OpError;
+
+/// An operation on its way to the engine.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub spec: TensorSpec,
+    /// Free text for diagnosis: `group#sequence|signature`, or nothing.
+    pub tag: String,
+    pub average: bool,
+    pub priority: i32,
+    pub memory: TensorMemory,
+    pub completion: Arc<Completion>,
+    pub since: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// The coordinator says something.
+    Member(MemberEvent),
+    /// The session with the coordinator is there.
+    Joined(Arc<Member>),
+    Submit(Box<Submission>),
+    /// The user has trained on so many samples.
+    Samples(u64),
+    Stats(Sender<Stats>),
+    /// Fail everything with this reason, now and from now on.
+    Fail(OpError),
+    /// Send what is to be sent, close what is open, then answer and end.
+    Leave(Sender<()>),
+}
+
+/// The way to an event loop from other threads.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote {
+    pub sender: Sender<Command>,
+    pub waker: Arc<Waker>,
+}
+
+impl Remote {
+    /// Hands over a command; false when the loop has ended.
+    pub(crate) fn send(&self, command: Command) -> bool {
+        let sent = self.sender.send(command).is_ok();
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "an event loop could not be woken");
+        }
+        sent
+    }
+}

@@ -1,0 +1,436 @@
+//! The event loop: one thread that drives a lane and, in a worker, the client beside it.
+//!
+//! It sleeps until a socket is ready, a deadline is due or another thread wakes it. All state is
+//! its own; other threads reach it by commands only.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use mio::net::TcpListener;
+use mio::{Events, Poll, Waker};
+use sumpter_config::Config;
+use sumpter_coordinator::Member;
+use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer};
+use sumpter_transport::{LinkError, in_process};
+use sumpter_wire::{Epoch, HandshakeError, Hello, JobId, Token};
+
+use crate::command::{Command, Remote};
+use crate::counters::Counters;
+use crate::error::NodeError;
+use crate::session::Session;
+use crate::socket::{GreetError, Phase, drive_client, drive_server, flush};
+use crate::sockets::{LISTENER, Sockets, WAKER};
+use crate::worker::StartSignal;
+
+const MAX_EVENTS: usize = 256;
+
+/// Bytes that may go to the colocated lane before sockets get their turn.
+const IN_PROCESS_TURN: usize = 8 << 20;
+
+/// How long a loop that ends waits for its peers to close.
+const LINGER: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct EventLoop {
+    pub config: Config,
+    poll: Poll,
+    origin: Instant,
+    commands: Receiver<Command>,
+    pub sockets: Sockets,
+    pub lane: Lane,
+    /// This lane's number with its owner.
+    lane_index: u32,
+    lane_sockets: HashMap<ConnId, usize>,
+    /// Runs whose workers may connect, with their size.
+    jobs: HashMap<JobId, (Epoch, u32)>,
+    pub session: Option<Session>,
+    pub member: Option<Arc<Member>>,
+    pub start: Option<StartSignal>,
+    pub counters: Counters,
+    pub next_report: Option<Instant>,
+    in_process_more: bool,
+}
+
+impl EventLoop {
+    pub(crate) fn new(
+        config: &Config,
+        listener: TcpListener,
+        lane_index: u32,
+        token: Token,
+        start: Option<StartSignal>,
+    ) -> Result<(EventLoop, Remote), NodeError> {
+        let failed = NodeError::io("making an event loop");
+        let poll = Poll::new().map_err(&failed)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(&failed)?);
+        let registry = poll.registry().try_clone().map_err(&failed)?;
+        let sockets = Sockets::new(registry, listener, token).map_err(&failed)?;
+        let (sender, commands) = crossbeam_channel::unbounded();
+        let limits = LaneLimits { max_job_bytes: config.max_job_bytes, max_chunk_bytes: 64 << 20 };
+        let event_loop = EventLoop {
+            config: config.clone(),
+            poll,
+            origin: Instant::now(),
+            commands,
+            sockets,
+            lane: Lane::new(limits),
+            lane_index,
+            lane_sockets: HashMap::new(),
+            jobs: HashMap::new(),
+            session: None,
+            member: None,
+            start,
+            counters: Counters::default(),
+            next_report: None,
+            in_process_more: false,
+        };
+        Ok((event_loop, Remote { sender, waker }))
+    }
+
+    /// Runs until told to leave.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(MAX_EVENTS);
+        loop {
+            match self.poll.poll(&mut events, self.timeout()) {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => {
+                    tracing::error!(error = %e, "the event loop cannot wait for events");
+                    return;
+                }
+                _ => {}
+            }
+            // Commands first: a run must be known before its workers' connections are looked at.
+            while let Ok(command) = self.commands.try_recv() {
+                if let Command::Leave(answer) = command {
+                    self.leave(&mut events);
+                    let _ = answer.send(());
+                    return;
+                }
+                self.obey(command);
+            }
+            self.serve(&events);
+            self.tend(Instant::now());
+            self.move_bytes();
+        }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.in_process_more || !self.sockets.again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let session = self.session.as_ref().and_then(Session::next_deadline);
+        let next = [self.sockets.next_deadline(), session, self.next_report];
+        let next = next.into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn serve(&mut self, events: &Events) {
+        for event in events {
+            match event.token() {
+                WAKER => {}
+                LISTENER => self.sockets.accept(),
+                token => {
+                    let index = Sockets::index(token);
+                    if let Some(socket) = self.sockets.get(index) {
+                        socket.link.ready(event);
+                        self.advance(index);
+                    }
+                }
+            }
+        }
+        for index in std::mem::take(&mut self.sockets.again) {
+            self.advance(index);
+        }
+    }
+
+    /// Does what a socket's readiness allows.
+    fn advance(&mut self, index: usize) {
+        let now = self.now();
+        let Some(socket) = self.sockets.get(index) else { return };
+        match &mut socket.phase {
+            Phase::Dialing { .. } => self.advance_dialing(index),
+            Phase::Greeting(_) => self.advance_greeting(index),
+            Phase::ToLane(lane) => {
+                let lane = *lane;
+                let Some(session) = self.session.as_mut() else { return };
+                let sent = socket.link.transmit(&mut session.client, lane);
+                let received = socket.link.receive(&mut session.client, lane, now);
+                session.last_progress = Instant::now();
+                self.account(index, sent, received);
+            }
+            Phase::FromWorker(conn) => {
+                let conn = *conn;
+                let sent = socket.link.transmit(&mut self.lane, conn);
+                let received = socket.link.receive(&mut self.lane, conn, now);
+                self.account(index, sent, received);
+            }
+        }
+    }
+
+    fn account(
+        &mut self,
+        index: usize,
+        sent: io::Result<usize>,
+        received: Result<sumpter_transport::Received, LinkError>,
+    ) {
+        match (sent, received) {
+            (Ok(sent), Ok(received)) => {
+                self.counters.bytes_sent += sent as u64;
+                self.counters.bytes_received += received.bytes as u64;
+                if received.more {
+                    self.sockets.again.push_back(index);
+                }
+            }
+            // The reading side knows best: what was received before the end has been taken.
+            (_, Err(error)) => self.disconnect(index, &error),
+            (Err(error), Ok(_)) => self.disconnect(index, &LinkError::Io(error)),
+        }
+    }
+
+    /// An established connection is gone.
+    fn disconnect(&mut self, index: usize, error: &LinkError) {
+        let Some(socket) = self.sockets.remove(index) else { return };
+        let broken = matches!(error, LinkError::Violation(_));
+        match socket.phase {
+            Phase::ToLane(lane) => {
+                if let Some(session) = self.session.as_mut() {
+                    if broken {
+                        tracing::error!(lane = %session.describe(lane), %error, "closed");
+                    }
+                    session.lost(lane, Instant::now());
+                }
+            }
+            Phase::FromWorker(conn) => {
+                if broken {
+                    tracing::error!(peer = %socket.peer, %error, "closed");
+                }
+                self.lane.close(conn);
+                self.lane_sockets.remove(&conn);
+            }
+            Phase::Dialing { .. } | Phase::Greeting(_) => {}
+        }
+    }
+
+    fn advance_greeting(&mut self, index: usize) {
+        let Some(socket) = self.sockets.get(index) else { return };
+        let Phase::Greeting(handshake) = &mut socket.phase else { return };
+        match drive_server(&mut socket.link, handshake) {
+            Ok(None) => {}
+            Ok(Some(hello)) => self.admit(index, &hello),
+            Err(GreetError::Link(LinkError::Closed)) => drop(self.sockets.remove(index)),
+            Err(error) => {
+                tracing::warn!(peer = %socket.peer, %error, "a connection was refused");
+                self.refuse(index);
+            }
+        }
+    }
+
+    /// Sends what a handshake says last, and closes.
+    fn refuse(&mut self, index: usize) {
+        let Some(socket) = self.sockets.remove(index) else { return };
+        let (Phase::Greeting(mut handshake), mut link) = (socket.phase, socket.link) else {
+            return;
+        };
+        // The few bytes of a refusal fit any socket's buffer.
+        let _ = flush(&mut link, &mut handshake);
+        let _ = link.finish_sending();
+    }
+
+    fn admit(&mut self, index: usize, hello: &Hello) {
+        let verdict = self.judge(hello);
+        let Some(socket) = self.sockets.get(index) else { return };
+        let Phase::Greeting(handshake) = &mut socket.phase else { return };
+        match verdict {
+            Err(reason) => {
+                tracing::debug!(peer = %socket.peer, %reason, "a connection was refused");
+                handshake.refuse(&reason);
+                self.refuse(index);
+            }
+            Ok((conn, old)) => {
+                handshake.accept();
+                // As above: an acceptance is four bytes.
+                let _ = flush(&mut socket.link, handshake);
+                socket.phase = Phase::FromWorker(conn);
+                socket.deadline = None;
+                if let Some(stale) = old.and_then(|old| self.lane_sockets.remove(&old)) {
+                    self.sockets.remove(stale);
+                }
+                self.lane_sockets.insert(conn, index);
+                self.advance(index);
+            }
+        }
+    }
+
+    fn judge(&mut self, hello: &Hello) -> Result<(ConnId, Option<ConnId>), String> {
+        if hello.lane != self.lane_index {
+            return Err(format!("this is lane {}, not {}", self.lane_index, hello.lane));
+        }
+        match self.jobs.get(&hello.job) {
+            None => Err("the job is not known here (yet)".to_owned()),
+            Some((epoch, size)) if (*epoch, *size) != (hello.epoch, hello.world_size) => {
+                Err(format!("the job has epoch {epoch} and {size} workers"))
+            }
+            Some(_) => self.lane.open(Peer {
+                job: hello.job,
+                rank: hello.rank,
+                world_size: hello.world_size,
+                epoch: hello.epoch,
+            }),
+        }
+    }
+
+    /// A run whose workers may connect.
+    pub(crate) fn know_job(&mut self, job: JobId, epoch: Epoch, world_size: u32) {
+        self.jobs.insert(job, (epoch, world_size));
+    }
+
+    /// A run is over: its buffers are freed, its connections closed.
+    pub(crate) fn end_job(&mut self, job: JobId) {
+        self.jobs.remove(&job);
+        for conn in self.lane.end_job(job) {
+            if let Some(index) = self.lane_sockets.remove(&conn) {
+                self.sockets.remove(index);
+            }
+        }
+    }
+
+    /// Hands over what is new, until nothing moves any more.
+    pub(crate) fn move_bytes(&mut self) {
+        loop {
+            let mut touched = self.move_in_process();
+            while let Some(lane) = self.session.as_mut().and_then(|s| s.client.next_dirty()) {
+                touched |= self.transmit_to_lane(lane);
+            }
+            while let Some(conn) = self.lane.next_dirty() {
+                touched |= self.transmit_to_worker(conn);
+            }
+            touched |= self.settle();
+            if !touched || self.in_process_more {
+                return;
+            }
+        }
+    }
+
+    fn move_in_process(&mut self) -> bool {
+        self.in_process_more = false;
+        let now = self.now();
+        let Some(session) = self.session.as_mut() else { return false };
+        let (on_client, on_lane) = session.own;
+        let (client, lane) = ((&mut session.client, on_client), (&mut self.lane, on_lane));
+        let moved = match in_process(client, lane, now, IN_PROCESS_TURN) {
+            Ok(moved) => moved,
+            Err(violation) => {
+                let reason = format!("the colocated lane and its worker disagree: {violation}");
+                self.fail(&crate::error::OpError::Closed(reason));
+                return false;
+            }
+        };
+        if moved > 0 {
+            session.last_progress = Instant::now();
+        }
+        self.counters.bytes_local += moved as u64;
+        self.in_process_more = moved >= IN_PROCESS_TURN;
+        moved > 0
+    }
+
+    fn transmit_to_lane(&mut self, lane: ConnId) -> bool {
+        let Some(session) = self.session.as_mut() else { return false };
+        let Some(index) = session.links[lane.0].socket else { return false };
+        let Some(socket) = self.sockets.get(index) else { return false };
+        if !matches!(socket.phase, Phase::ToLane(_)) {
+            return false;
+        }
+        match socket.link.transmit(&mut session.client, lane) {
+            Ok(sent) => {
+                self.counters.bytes_sent += sent as u64;
+                sent > 0
+            }
+            Err(error) => {
+                self.disconnect(index, &LinkError::Io(error));
+                true
+            }
+        }
+    }
+
+    fn transmit_to_worker(&mut self, conn: ConnId) -> bool {
+        let Some(index) = self.lane_sockets.get(&conn).copied() else { return false };
+        let Some(socket) = self.sockets.get(index) else { return false };
+        match socket.link.transmit(&mut self.lane, conn) {
+            Ok(sent) => {
+                self.counters.bytes_sent += sent as u64;
+                sent > 0
+            }
+            Err(error) => {
+                self.disconnect(index, &LinkError::Io(error));
+                true
+            }
+        }
+    }
+
+    /// Sends what is queued, says goodbye, and waits a little for peers to do the same, so that
+    /// no result still on its way is cut off.
+    fn leave(&mut self, events: &mut Events) {
+        let deadline = Instant::now() + LINGER;
+        let mut said_goodbye = false;
+        loop {
+            self.move_bytes();
+            if self.lane.is_drained() && !said_goodbye {
+                said_goodbye = true;
+                let established = |p: &Phase| matches!(p, Phase::ToLane(_) | Phase::FromWorker(_));
+                for socket in self.sockets.iter_mut().filter(|s| established(&s.phase)) {
+                    let _ = socket.link.finish_sending();
+                }
+            }
+            let open: HashSet<usize> = self.lane_sockets.values().copied().collect();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || (said_goodbye && open.is_empty()) {
+                return;
+            }
+            if self.poll.poll(events, Some(left)).is_err() {
+                return;
+            }
+            self.serve(events);
+        }
+    }
+
+    fn advance_dialing(&mut self, index: usize) {
+        let Some(socket) = self.sockets.get(index) else { return };
+        let Phase::Dialing { lane, handshake } = &mut socket.phase else { return };
+        let lane = *lane;
+        let outcome = match socket.link.check_connected() {
+            // Not there yet; another event will come.
+            Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(false),
+            Err(e) => Err(GreetError::Link(LinkError::Io(e))),
+            Ok(()) => drive_client(&mut socket.link, handshake),
+        };
+        match outcome {
+            Ok(false) => {}
+            Ok(true) => {
+                socket.phase = Phase::ToLane(lane);
+                socket.deadline = None;
+                if let Some(session) = self.session.as_mut() {
+                    session.links[lane.0].succeeded();
+                    session.client.connected(lane);
+                }
+                self.advance(index);
+            }
+            Err(error) => {
+                self.sockets.remove(index);
+                let permanent = matches!(
+                    error,
+                    GreetError::Handshake(
+                        HandshakeError::Token
+                            | HandshakeError::Version { .. }
+                            | HandshakeError::NotSumpter
+                    )
+                );
+                self.dial_failed(lane, &error.to_string(), permanent);
+            }
+        }
+    }
+}

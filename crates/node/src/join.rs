@@ -1,0 +1,86 @@
+//! What workers and servers do alike before they join: a listener, and who they say they are.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use mio::net::TcpListener;
+use sumpter_config::Config;
+use sumpter_coordinator::{JoinOptions, Role};
+use sumpter_transport::listen;
+
+use crate::address::own_address;
+use crate::error::NodeError;
+
+/// A lane's listener, and the address others reach it at.
+pub(crate) fn lane_listener(
+    config: &Config,
+    lane: u16,
+) -> Result<(TcpListener, SocketAddr), NodeError> {
+    let coordinator = coordinator(config)?;
+    let interface = config.interface.as_deref();
+    let ip = own_address(coordinator, interface).map_err(|error| {
+        NodeError::Start(format!("no address to reach coordinator {coordinator} from: {error}"))
+    })?;
+    let port = match config.port {
+        0 => 0,
+        first => first.checked_add(lane).ok_or_else(|| {
+            NodeError::Start(format!("lane {lane} would need a port above 65535 (port {first})"))
+        })?,
+    };
+    let bind: IpAddr = match (interface, ip) {
+        (Some(_), _) => ip,
+        // A coordinator on loopback means that all is on this machine: listen nowhere else.
+        (None, _) if ip.is_loopback() => ip,
+        (None, IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
+        (None, IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let address = SocketAddr::new(bind, port);
+    let failed = |source| NodeError::Listen { address, source };
+    let listener = listen(address).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, SocketAddr::new(ip, bound.port())))
+}
+
+/// What the coordinator is told about this process.
+pub(crate) fn join_options(
+    config: &Config,
+    role: Role,
+    lanes: Vec<SocketAddr>,
+) -> Result<JoinOptions, NodeError> {
+    let Some(token) = config.token()? else {
+        return Err(NodeError::Auth(
+            "no job token: set SUMPTER_TOKEN or SUMPTER_TOKEN_FILE to the same secret for every \
+             process of the job (sumpter run makes one by itself)"
+                .to_owned(),
+        ));
+    };
+    let equal = [
+        ("partition_bytes", config.partition_bytes.to_string()),
+        ("chunk_bytes", config.chunk_bytes.to_string()),
+        ("deterministic", config.deterministic.to_string()),
+    ];
+    Ok(JoinOptions {
+        coordinator: coordinator(config)?.to_owned(),
+        token,
+        job: config.job.clone(),
+        role,
+        machine: config.machine_id(),
+        host: sumpter_config::host_name(),
+        lanes,
+        bandwidth_gbps: config.bandwidth_gbps,
+        expected_servers: config.servers,
+        start_timeout: config.start_timeout(),
+        peer_timeout: config.peer_timeout(),
+        settings: BTreeMap::from(equal.map(|(k, v)| (k.to_owned(), v))),
+    })
+}
+
+fn coordinator(config: &Config) -> Result<&str, NodeError> {
+    config.coordinator.as_deref().ok_or_else(|| {
+        NodeError::Start(
+            "no coordinator: set SUMPTER_COORDINATOR to HOST:PORT of `sumpter coordinator`, or \
+             start the job with `sumpter run` or torchrun"
+                .to_owned(),
+        )
+    })
+}

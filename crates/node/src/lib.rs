@@ -1,0 +1,25 @@
+//! The threads of Sumpter: event loops that join engine, transport and coordinator.
+//!
+//! A [`Worker`] runs one event loop that drives its client and its colocated lane; [`serve`] runs
+//! one per lane. Nothing is shared between loops; other threads send them commands.
+
+mod address;
+mod cluster;
+mod command;
+mod completion;
+mod counters;
+mod error;
+mod event_loop;
+mod join;
+mod ops;
+mod server;
+mod session;
+mod socket;
+mod sockets;
+mod table;
+mod worker;
+
+pub use completion::Completion;
+pub use error::{NodeError, OpError};
+pub use server::{run_coordinator, serve, start_coordinator};
+pub use worker::{OpRequest, Worker};

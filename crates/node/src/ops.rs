@@ -1,0 +1,268 @@
+//! What the event loop does for operations: submissions in, outcomes out, and what the
+//! coordinator says in between.
+
+use std::time::{Duration, Instant};
+
+use sumpter_coordinator::{ClusterView, MemberEvent};
+use sumpter_engine::{ConnId, Event, OpId, Peer};
+use sumpter_wire::Rank;
+
+use crate::command::{Command, Submission};
+use crate::error::{NodeError, OpError};
+use crate::event_loop::EventLoop;
+use crate::session::Session;
+use crate::table::Lookup;
+
+/// How often the coordinator hears what is counted, while something happens.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+
+/// Operations the coordinator is told about; enough to see what ranks wait for.
+const REPORTED_OPS: usize = 16;
+
+impl EventLoop {
+    pub(crate) fn obey(&mut self, command: Command) {
+        match command {
+            Command::Member(event) => self.hear(event),
+            Command::Joined(member) => {
+                self.member = Some(member);
+                self.next_report = Some(Instant::now());
+            }
+            Command::Submit(submission) => self.submit(submission),
+            Command::Samples(count) => {
+                self.counters.samples += count;
+                self.report_soon();
+            }
+            Command::Stats(answer) => drop(answer.send(self.stats())),
+            Command::Fail(reason) => self.fail(&reason),
+            Command::Leave(_) => unreachable!("the loop itself leaves"),
+        }
+    }
+
+    fn hear(&mut self, event: MemberEvent) {
+        match event {
+            MemberEvent::Waiting { missing, seconds } => {
+                let missing = missing.join(", ");
+                tracing::warn!("waiting for {missing} since {seconds:.0} s");
+            }
+            MemberEvent::Started(view) => self.begin_session(view),
+            MemberEvent::JobStarted(view) => {
+                self.know_job(view.job, view.epoch, view.workers.len() as u32);
+            }
+            MemberEvent::JobEnded { job } => self.end_job(job),
+            MemberEvent::Tensor { id, spec } => {
+                let Some(session) = self.session.as_mut() else { return };
+                let Session { table, cluster, client, .. } = session;
+                let waiting = table.enter(id, spec, cluster, client);
+                waiting.into_iter().for_each(|submission| self.submit(submission));
+            }
+            MemberEvent::TensorError { name, message } => self.tensor_error(&name, &message),
+            MemberEvent::WorkerLost { rank, host, reason } => {
+                self.fail(&OpError::PeerLost(format!("rank {rank} on {host} died: {reason}")));
+            }
+            MemberEvent::WorkerLeft { rank } => {
+                if let Some(session) = self.session.as_mut() {
+                    session.left.insert(rank);
+                    session.last_progress = Instant::now();
+                }
+            }
+            MemberEvent::ServerLost { member, host, reason } => {
+                let text = format!("summation server {member} on {host} died: {reason}");
+                self.fail(&OpError::PeerLost(text));
+            }
+            MemberEvent::CoordinatorLost { message } => {
+                self.refuse_start(NodeError::PeerLost(message.clone()));
+                self.fail(&OpError::PeerLost(message));
+            }
+            MemberEvent::Fatal { kind, message } => {
+                self.refuse_start(NodeError::fatal(kind, message.clone()));
+                let error = match NodeError::fatal(kind, message) {
+                    NodeError::Auth(text) => OpError::Auth(text),
+                    NodeError::Mismatch(text) => OpError::Mismatch(text),
+                    other => OpError::PeerLost(other.to_string()),
+                };
+                self.fail(&error);
+            }
+            MemberEvent::Finished => {}
+        }
+    }
+
+    /// All members are there: connect to every lane, and let the caller go on.
+    fn begin_session(&mut self, view: ClusterView) {
+        let world_size = view.workers.len() as u32;
+        self.know_job(view.job, view.epoch, world_size);
+        let rank = Rank(self.config.rank);
+        let peer = Peer { job: view.job, rank, world_size, epoch: view.epoch };
+        let built = self.lane.open(peer).map_err(NodeError::Start).and_then(|(own_lane, _)| {
+            Session::new(&self.config, view.clone(), own_lane)
+                .map_err(|error| NodeError::Start(format!("no plan for this job: {error}")))
+        });
+        let session = match built {
+            Ok(session) => session,
+            Err(error) => return self.refuse_start(error),
+        };
+        let own = session.own.0;
+        let lanes = session.links.len();
+        self.session = Some(session);
+        for lane in (0..lanes).map(ConnId).filter(|lane| *lane != own) {
+            self.call(lane);
+        }
+        if let Some(start) = self.start.take() {
+            start.begin(view);
+        }
+    }
+
+    fn refuse_start(&mut self, error: NodeError) {
+        if let Some(start) = self.start.take() {
+            start.refuse(error);
+        }
+    }
+
+    /// Opens a connection to a lane.
+    fn call(&mut self, lane: ConnId) {
+        let Some(session) = self.session.as_mut() else { return };
+        session.links[lane.0].retry_at = None;
+        let (address, hello) = (session.cluster.lanes[lane.0].address, session.hello(lane));
+        // The interface that was asked for is used for sending, too.
+        let source = self.config.interface.is_some().then(|| self.sockets.local_ip()).flatten();
+        match self.sockets.dial(lane, address, source, hello) {
+            Ok(index) => session.links[lane.0].socket = Some(index),
+            Err(error) => self.dial_failed(lane, &error.to_string(), false),
+        }
+    }
+
+    pub(crate) fn dial_failed(&mut self, lane: ConnId, reason: &str, permanent: bool) {
+        let limit = Duration::from_secs_f64(self.config.start_timeout_s);
+        let Some(session) = self.session.as_mut() else { return };
+        let now = Instant::now();
+        session.lost(lane, now);
+        let failing = session.links[lane.0].failing_since.map(|t| now.saturating_duration_since(t));
+        let lane = session.describe(lane);
+        tracing::debug!(%lane, %reason, "no connection yet");
+        if permanent || failing.is_some_and(|f| f > limit) {
+            self.fail(&OpError::PeerLost(format!("cannot connect to {lane}: {reason}")));
+        }
+    }
+
+    fn submit(&mut self, submission: Box<Submission>) {
+        let Some(session) = self.session.as_mut() else {
+            let error = OpError::Closed("the job has not started".to_owned());
+            return submission.completion.finish(Err(error));
+        };
+        if let Some(over) = &session.over {
+            let name = &submission.spec.name;
+            let error = over.about(&format!("tensor '{name}' cannot be summed"));
+            return submission.completion.finish(Err(error));
+        }
+        let now = Instant::now();
+        self.counters.busy(true, now);
+        let world_size = session.world_size();
+        match session.table.find(submission, world_size) {
+            Lookup::Ready(submission, request) => session.run(*submission, request, now),
+            Lookup::Declare(spec) => match &self.member {
+                Some(member) => member.declare(spec),
+                None => tracing::error!("a tensor was submitted before the session was there"),
+            },
+            Lookup::Waiting => {}
+            Lookup::Failed(submission, error) => submission.completion.finish(Err(error)),
+        }
+        self.report_soon();
+    }
+
+    /// Announces what has finished; true if anything has.
+    pub(crate) fn settle(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.session.as_mut().and_then(|s| s.client.next_event()) {
+            any = true;
+            match event {
+                Event::Finished(id, outcome) => self.finished(id, outcome),
+                Event::Released(_, memory) => drop(memory),
+            }
+        }
+        if let (true, Some(session)) = (any, &self.session) {
+            self.counters.busy(!session.is_idle(), Instant::now());
+        }
+        any
+    }
+
+    fn finished(&mut self, id: OpId, outcome: Result<(), String>) {
+        let Some(session) = self.session.as_mut() else { return };
+        let Some(running) = session.running.remove(&id) else { return };
+        if outcome.is_ok() {
+            let rounds = session.rounds.entry(running.tensor).or_default();
+            *rounds += 1;
+            self.counters.step = self.counters.step.max(*rounds);
+            self.counters.operations += 1;
+            self.counters.tensor_bytes += running.bytes;
+        }
+        let over = session.over.clone();
+        running.completion.finish(outcome.map_err(|reason| {
+            let about = format!("tensor '{}' was not complete", running.name);
+            over.unwrap_or(OpError::Mismatch(reason)).about(&about)
+        }));
+    }
+
+    /// Nothing can be summed any more: fails all that is under way and all that will come.
+    pub(crate) fn fail(&mut self, reason: &OpError) {
+        let Some(session) = self.session.as_mut() else { return };
+        if session.over.is_some() {
+            return;
+        }
+        session.over = Some(reason.clone());
+        for submission in session.table.take_waiting() {
+            let name = &submission.spec.name;
+            let error = reason.about(&format!("tensor '{name}' was not complete"));
+            submission.completion.finish(Err(error));
+        }
+        session.client.fail_all(|_| reason.to_string());
+    }
+
+    fn tensor_error(&mut self, name: &str, message: &str) {
+        let Some(session) = self.session.as_mut() else { return };
+        let (id, waiting) = session.table.fail(name, message);
+        for submission in waiting {
+            submission.completion.finish(Err(OpError::Mismatch(message.to_owned())));
+        }
+        if let Some(id) = id {
+            session.client.fail_tensor(id, message);
+        }
+    }
+
+    /// Does what is due: calls lanes again, gives up on handshakes, reports.
+    pub(crate) fn tend(&mut self, now: Instant) {
+        for index in self.sockets.overdue(now) {
+            let Some(socket) = self.sockets.remove(index) else { continue };
+            if let crate::socket::Phase::Dialing { lane, .. } = socket.phase {
+                self.dial_failed(lane, "no answer to the handshake", false);
+            }
+        }
+        for lane in self.session.as_mut().map(|s| s.due(now)).unwrap_or_default() {
+            self.call(lane);
+        }
+        if let Some(reason) = self.session.as_ref().and_then(|s| s.missing_leaver(now)) {
+            self.fail(&OpError::PeerLost(reason));
+        }
+        if self.next_report.is_some_and(|t| t <= now) {
+            self.next_report = None;
+            if let Some(member) = &self.member {
+                member.report(self.stats());
+            }
+            if self.session.as_ref().is_some_and(|s| !s.is_idle()) {
+                self.report_soon();
+            }
+        }
+    }
+
+    fn report_soon(&mut self) {
+        self.next_report.get_or_insert_with(|| Instant::now() + REPORT_EVERY);
+    }
+
+    pub(crate) fn stats(&self) -> sumpter_coordinator::Stats {
+        let tensors = self.session.as_ref().map_or(0, |s| s.table.len());
+        let (lane, bytes) = (self.lane.stats(), self.lane.allocated_bytes());
+        let mut stats = self.counters.report(lane, bytes, tensors, self.now());
+        if let Some(session) = &self.session {
+            stats.pending = session.pending(Instant::now(), REPORTED_OPS);
+        }
+        stats
+    }
+}

@@ -1,0 +1,238 @@
+//! A worker's part in a run: its client, the connections to all lanes, and what is under way.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sumpter_config::Config;
+use sumpter_coordinator::{ClusterView, PendingOp};
+use sumpter_engine::{Client, ClientSettings, ConnId, OpId, Request};
+use sumpter_plan::PlanError;
+use sumpter_transport::TensorMemory;
+use sumpter_wire::{Hello, Rank, TensorId};
+
+use crate::cluster::{Cluster, Owner};
+use crate::command::Submission;
+use crate::completion::Completion;
+use crate::error::OpError;
+use crate::table::{Table, members};
+
+/// The first pause before a lane is called again; doubled up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// An operation that needs a worker which has left fails once nothing has moved for so long.
+const AFTER_LEAVING: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub view: ClusterView,
+    pub rank: Rank,
+    pub cluster: Cluster,
+    pub client: Client<TensorMemory>,
+    pub table: Table,
+    pub links: Vec<Dial>,
+    /// The colocated lane: its connection in the client and in the lane.
+    pub own: (ConnId, ConnId),
+    pub running: HashMap<OpId, Running>,
+    /// Rounds finished, by tensor.
+    pub rounds: HashMap<TensorId, u64>,
+    /// Workers that have finished.
+    pub left: BTreeSet<Rank>,
+    /// When bytes last moved.
+    pub last_progress: Instant,
+    /// Why nothing can be submitted any more.
+    pub over: Option<OpError>,
+}
+
+/// An operation the client has, as the outside knows it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub tensor: TensorId,
+    pub name: String,
+    pub tag: String,
+    pub bytes: u64,
+    members: Vec<Rank>,
+    pub completion: Arc<Completion>,
+    since: Instant,
+}
+
+/// The state of a connection to a lane elsewhere.
+#[derive(Debug, Default)]
+pub(crate) struct Dial {
+    pub socket: Option<usize>,
+    /// When to call again.
+    pub retry_at: Option<Instant>,
+    pub failing_since: Option<Instant>,
+    pause: Option<Duration>,
+}
+
+impl Dial {
+    /// The connection could not be made or broke: call again after a pause.
+    pub(crate) fn postpone(&mut self, now: Instant) {
+        self.socket = None;
+        self.failing_since.get_or_insert(now);
+        let pause = self.pause.map_or(FIRST_PAUSE, |p| (p * 2).min(LAST_PAUSE));
+        self.pause = Some(pause);
+        self.retry_at = Some(now + pause);
+    }
+
+    pub(crate) fn succeeded(&mut self) {
+        *self = Dial { socket: self.socket, ..Dial::default() };
+    }
+}
+
+impl Session {
+    /// The run begins; `own_lane` is the colocated lane's connection to this worker.
+    pub(crate) fn new(
+        config: &Config,
+        view: ClusterView,
+        own_lane: ConnId,
+    ) -> Result<Session, PlanError> {
+        let rank = Rank(config.rank);
+        let cluster = Cluster::new(&view, config.partition_bytes)?;
+        let settings = ClientSettings {
+            rank,
+            world_size: view.workers.len() as u32,
+            epoch: view.epoch,
+            chunk_bytes: config.chunk_bytes as u32,
+            credit_bytes: config.credit_bytes as usize,
+            deterministic: config.deterministic,
+        };
+        let lanes = cluster.lanes.len();
+        let is_own = |owner: Owner| owner == Owner::Worker(rank);
+        let own = cluster.lanes.iter().position(|l| is_own(l.owner)).unwrap_or(0);
+        let mut client = Client::new(settings, lanes);
+        client.connected(ConnId(own));
+        Ok(Session {
+            view,
+            rank,
+            cluster,
+            client,
+            table: Table::default(),
+            links: (0..lanes).map(|_| Dial::default()).collect(),
+            own: (ConnId(own), own_lane),
+            running: HashMap::new(),
+            rounds: HashMap::new(),
+            left: BTreeSet::new(),
+            last_progress: Instant::now(),
+            over: None,
+        })
+    }
+
+    pub(crate) fn world_size(&self) -> u32 {
+        self.view.workers.len() as u32
+    }
+
+    pub(crate) fn hello(&self, lane: ConnId) -> Hello {
+        Hello {
+            job: self.view.job,
+            rank: self.rank,
+            world_size: self.world_size(),
+            epoch: self.view.epoch,
+            lane: self.cluster.lanes[lane.0].index,
+        }
+    }
+
+    /// A lane in words: whose it is, and where.
+    pub(crate) fn describe(&self, lane: ConnId) -> String {
+        let lane = &self.cluster.lanes[lane.0];
+        let owner = match lane.owner {
+            Owner::Worker(rank) => format!("rank {rank}"),
+            Owner::Server(id) => format!("server {id}"),
+        };
+        format!("lane {} of {owner} on {} at {}", lane.index, lane.host, lane.address)
+    }
+
+    /// Whether there is no need to call a lane again: its worker has finished.
+    pub(crate) fn has_left(&self, lane: ConnId) -> bool {
+        match self.cluster.lanes[lane.0].owner {
+            Owner::Worker(rank) => self.left.contains(&rank),
+            Owner::Server(_) => false,
+        }
+    }
+
+    /// The connection to a lane is gone.
+    pub(crate) fn lost(&mut self, lane: ConnId, now: Instant) {
+        self.client.disconnected(lane);
+        match self.has_left(lane) || self.over.is_some() {
+            true => self.links[lane.0] = Dial::default(),
+            false => self.links[lane.0].postpone(now),
+        }
+    }
+
+    /// Lanes that are due to be called.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<ConnId> {
+        let due = |d: &Dial| d.retry_at.is_some_and(|t| t <= now);
+        (0..self.links.len()).filter(|i| due(&self.links[*i])).map(ConnId).collect()
+    }
+
+    /// The earliest time something is due.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let retry = self.links.iter().filter_map(|d| d.retry_at).min();
+        let leaver = self.needed_leaver().map(|_| self.last_progress + AFTER_LEAVING);
+        [retry, leaver].into_iter().flatten().min()
+    }
+
+    /// Hands an operation to the client.
+    pub(crate) fn run(&mut self, submission: Submission, mut request: Request, now: Instant) {
+        let spec = submission.spec;
+        let members = members(&spec, self.world_size());
+        request.group = self.client.define_group(&members);
+        let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
+        let id = self.client.submit(request, submission.memory);
+        self.last_progress = now;
+        self.running.insert(
+            id,
+            Running {
+                tensor: request.tensor,
+                name: spec.name,
+                tag: submission.tag,
+                bytes,
+                members,
+                completion: submission.completion,
+                since: submission.since,
+            },
+        );
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.table.waiting().next().is_none()
+    }
+
+    /// A worker that has left and is needed by an operation, in words, once nothing has moved for
+    /// so long that what it still sent must have arrived.
+    pub(crate) fn missing_leaver(&self, now: Instant) -> Option<String> {
+        let (rank, name) = self.needed_leaver()?;
+        (self.last_progress + AFTER_LEAVING <= now)
+            .then(|| format!("rank {rank} has left the job, but '{name}' waits for it"))
+    }
+
+    fn needed_leaver(&self) -> Option<(Rank, &str)> {
+        let needs = |r: &Running| r.members.iter().find(|m| self.left.contains(m)).copied();
+        if self.left.is_empty() || self.over.is_some() {
+            return None;
+        }
+        let running = self.running.values().find_map(|r| Some((needs(r)?, r.name.as_str())));
+        running.or_else(|| {
+            let waiting = self.table.waiting().next()?;
+            Some((*self.left.first()?, waiting.spec.name.as_str()))
+        })
+    }
+
+    /// What is under way, the oldest first.
+    pub(crate) fn pending(&self, now: Instant, limit: usize) -> Vec<PendingOp> {
+        let op = |name: &str, tag: &str, since: Instant| PendingOp {
+            name: name.to_owned(),
+            tag: tag.to_owned(),
+            since_ms: now.saturating_duration_since(since).as_millis() as u64,
+        };
+        let running = self.running.values().map(|r| op(&r.name, &r.tag, r.since));
+        let waiting = self.table.waiting().map(|s| op(&s.spec.name, &s.tag, s.since));
+        let mut all: Vec<_> = running.chain(waiting).collect();
+        all.sort_by_key(|op| std::cmp::Reverse(op.since_ms));
+        all.truncate(limit);
+        all
+    }
+}

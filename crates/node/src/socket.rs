@@ -1,0 +1,94 @@
+//! One socket of an event loop, from its handshake on.
+
+use std::time::Instant;
+
+use sumpter_engine::ConnId;
+use sumpter_transport::{LinkError, TcpLink};
+use sumpter_wire::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
+
+/// What a socket is for.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// To a lane elsewhere; the connection or its handshake is being made.
+    Dialing { lane: ConnId, handshake: ClientHandshake },
+    /// From a worker elsewhere; its handshake is under way.
+    Greeting(ServerHandshake),
+    /// A worker's connection to a lane elsewhere.
+    ToLane(ConnId),
+    /// A connection of our lane's, from a worker elsewhere.
+    FromWorker(ConnId),
+}
+
+/// A connection and what it is for.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub link: TcpLink,
+    pub phase: Phase,
+    /// When a handshake that is not finished is given up.
+    pub deadline: Option<Instant>,
+    pub peer: String,
+}
+
+/// Why a handshake ended without a connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GreetError {
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+/// Drives our side of a connection we opened; true once the lane has accepted.
+pub(crate) fn drive_client(
+    link: &mut TcpLink,
+    handshake: &mut ClientHandshake,
+) -> Result<bool, GreetError> {
+    loop {
+        send_all(link, handshake.pending()).map(|n| handshake.sent(n))?;
+        let n = link.recv(&mut [std::io::IoSliceMut::new(handshake.space())])?;
+        if n == 0 {
+            return Ok(false);
+        }
+        if handshake.filled(n)? {
+            return Ok(true);
+        }
+    }
+}
+
+/// Drives our side of a connection we accepted; who it is, once they have proven it.
+pub(crate) fn drive_server(
+    link: &mut TcpLink,
+    handshake: &mut ServerHandshake,
+) -> Result<Option<Hello>, GreetError> {
+    loop {
+        flush(link, handshake)?;
+        let n = link.recv(&mut [std::io::IoSliceMut::new(handshake.space())])?;
+        if n == 0 {
+            return Ok(None);
+        }
+        if let Some(hello) = handshake.filled(n)? {
+            return Ok(Some(hello));
+        }
+    }
+}
+
+/// Sends what a handshake has to say; true once all is sent.
+pub(crate) fn flush(
+    link: &mut TcpLink,
+    handshake: &mut ServerHandshake,
+) -> Result<bool, LinkError> {
+    let n = send_all(link, handshake.pending())?;
+    handshake.sent(n);
+    Ok(handshake.pending().is_empty())
+}
+
+fn send_all(link: &mut TcpLink, bytes: &[u8]) -> Result<usize, LinkError> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match link.send(&[std::io::IoSlice::new(&bytes[sent..])])? {
+            0 => break,
+            n => sent += n,
+        }
+    }
+    Ok(sent)
+}

@@ -1,0 +1,163 @@
+//! Names of tensors, and the operations that wait until the coordinator has numbered them.
+
+use std::collections::HashMap;
+
+use sumpter_coordinator::{Kind, TensorSpec};
+use sumpter_engine::{Client, Request};
+use sumpter_sum::ReduceOp;
+use sumpter_transport::TensorMemory;
+use sumpter_wire::{Collective, Rank, TensorId};
+
+use crate::cluster::Cluster;
+use crate::command::Submission;
+use crate::error::OpError;
+
+/// What became of a submission.
+#[derive(Debug)]
+pub(crate) enum Lookup {
+    /// The tensor is known: submit this.
+    Ready(Box<Submission>, Request),
+    /// The coordinator must be asked.
+    Declare(TensorSpec),
+    /// It waits for an answer that was asked for already.
+    Waiting,
+    /// The name cannot be used.
+    Failed(Box<Submission>, OpError),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    names: HashMap<String, Name>,
+    ids: HashMap<TensorId, String>,
+}
+
+#[derive(Debug)]
+enum Name {
+    /// Asked for; the answer is on its way.
+    Asked(Vec<Box<Submission>>),
+    /// Numbered; operations of another shape wait for the coordinator's verdict.
+    Known {
+        id: TensorId,
+        spec: TensorSpec,
+        disputed: Vec<Box<Submission>>,
+    },
+    Failed(String),
+}
+
+impl Table {
+    /// Finds the tensor of a submission.
+    pub(crate) fn find(&mut self, submission: Box<Submission>, world_size: u32) -> Lookup {
+        match self.names.get_mut(&submission.spec.name) {
+            None => {
+                let spec = submission.spec.clone();
+                self.names.insert(spec.name.clone(), Name::Asked(vec![submission]));
+                Lookup::Declare(spec)
+            }
+            Some(Name::Asked(waiting)) => {
+                let known = waiting.iter().any(|w| w.spec == submission.spec);
+                let spec = submission.spec.clone();
+                waiting.push(submission);
+                if known { Lookup::Waiting } else { Lookup::Declare(spec) }
+            }
+            Some(Name::Known { id, spec, disputed }) => {
+                if *spec == submission.spec {
+                    let request = request(*id, &submission, world_size);
+                    return Lookup::Ready(submission, request);
+                }
+                let spec = submission.spec.clone();
+                disputed.push(submission);
+                Lookup::Declare(spec)
+            }
+            Some(Name::Failed(message)) => {
+                let error = OpError::Mismatch(message.clone());
+                Lookup::Failed(submission, error)
+            }
+        }
+    }
+
+    /// A new entry of the coordinator's table. Returns the submissions that waited for it.
+    pub(crate) fn enter(
+        &mut self,
+        id: TensorId,
+        spec: TensorSpec,
+        cluster: &mut Cluster,
+        client: &mut Client<TensorMemory>,
+    ) -> Vec<Box<Submission>> {
+        let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
+        client.register(id, cluster.place(bytes));
+        self.ids.insert(id, spec.name.clone());
+        let name = spec.name.clone();
+        let known = Name::Known { id, spec, disputed: Vec::new() };
+        match self.names.insert(name, known) {
+            Some(Name::Asked(waiting)) => waiting,
+            _ => Vec::new(),
+        }
+    }
+
+    /// A name turned out unusable. Returns its number, if it had one, and what waited.
+    pub(crate) fn fail(
+        &mut self,
+        name: &str,
+        message: &str,
+    ) -> (Option<TensorId>, Vec<Box<Submission>>) {
+        match self.names.insert(name.to_owned(), Name::Failed(message.to_owned())) {
+            Some(Name::Asked(waiting)) => (None, waiting),
+            Some(Name::Known { id, disputed, .. }) => (Some(id), disputed),
+            Some(Name::Failed(_)) | None => (None, Vec::new()),
+        }
+    }
+
+    /// Everything that waits for the coordinator.
+    pub(crate) fn take_waiting(&mut self) -> Vec<Box<Submission>> {
+        let waiting = self.names.values_mut().flat_map(|name| match name {
+            Name::Asked(waiting) | Name::Known { disputed: waiting, .. } => std::mem::take(waiting),
+            Name::Failed(_) => Vec::new(),
+        });
+        waiting.collect()
+    }
+
+    /// Names that wait for the coordinator, with tag and age.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Submission> {
+        self.names
+            .values()
+            .flat_map(|name| match name {
+                Name::Asked(waiting) | Name::Known { disputed: waiting, .. } => waiting.as_slice(),
+                Name::Failed(_) => &[],
+            })
+            .map(|s| &**s)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+}
+
+fn request(tensor: TensorId, submission: &Submission, world_size: u32) -> Request {
+    let spec = &submission.spec;
+    let members = if spec.ranks.is_empty() { world_size } else { spec.ranks.len() as u32 };
+    let (collective, op) = match spec.kind {
+        Kind::AllReduce => (Collective::AllReduce, spec.op),
+        Kind::Broadcast => (Collective::Broadcast, spec.op),
+        Kind::Reduce => (Collective::Reduce, spec.op),
+        Kind::Barrier => (Collective::AllReduce, ReduceOp::Max),
+    };
+    Request {
+        tensor,
+        collective,
+        dtype: spec.dtype,
+        op,
+        root: spec.root,
+        // The group's id is filled in by whoever defines it.
+        group: sumpter_wire::GroupId(0),
+        divisor: (submission.average && members > 1).then_some(members),
+        priority: submission.priority,
+    }
+}
+
+/// The members of a tensor's rounds.
+pub(crate) fn members(spec: &TensorSpec, world_size: u32) -> Vec<Rank> {
+    match spec.ranks.is_empty() {
+        true => (0..world_size).map(Rank).collect(),
+        false => spec.ranks.clone(),
+    }
+}

@@ -1,0 +1,285 @@
+//! A worker's side of Sumpter: joins a job and sums tensors, from any thread.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use sumpter_config::Config;
+use sumpter_coordinator::{
+    ClusterView, JoinOptions, Kind, Member, MemberEvent, Role, Stats, TensorSpec,
+};
+use sumpter_sum::ReduceOp;
+use sumpter_transport::TensorMemory;
+use sumpter_wire::Rank;
+
+use crate::command::{Command, Remote, Submission};
+use crate::completion::{Callback, Completion};
+use crate::error::{NodeError, OpError};
+use crate::event_loop::EventLoop;
+use crate::join::{join_options, lane_listener};
+
+/// How often a wait looks whether the caller wants to stop.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// How the event loop tells that the run has started, or why it cannot.
+#[derive(Debug)]
+pub(crate) struct StartSignal(Sender<Result<ClusterView, NodeError>>);
+
+impl StartSignal {
+    pub(crate) fn begin(self, view: ClusterView) {
+        // Nobody listens if the caller has given up; then nobody needs to know.
+        let _ = self.0.send(Ok(view));
+    }
+
+    pub(crate) fn refuse(self, error: NodeError) {
+        let _ = self.0.send(Err(error));
+    }
+}
+
+/// What to sum, and how.
+#[derive(Debug)]
+pub struct OpRequest {
+    /// What must be equal on every rank.
+    pub spec: TensorSpec,
+    /// Free text for diagnosis: `group#sequence|signature`, or nothing.
+    pub tag: String,
+    /// Whether to divide the sum by the number of ranks; floats only.
+    pub average: bool,
+    /// Higher goes first.
+    pub priority: i32,
+}
+
+/// A process's membership in a job.
+#[derive(Debug)]
+pub struct Worker {
+    remote: Remote,
+    member: Arc<Member>,
+    view: ClusterView,
+    rank: Rank,
+    notifier: Sender<Callback>,
+    threads: Mutex<Option<[JoinHandle<()>; 2]>>,
+}
+
+impl Worker {
+    /// Joins the job of `config` and waits until it starts. `interrupted` is asked often; when it
+    /// says true, the wait ends.
+    ///
+    /// # Errors
+    /// [`NodeError`], naming who is missing if the job does not start in time.
+    pub fn join(
+        config: &Config,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Worker, NodeError> {
+        let (listener, address) = lane_listener(config, 0)?;
+        let options = worker_options(config, address)?;
+        let (started, start) = bounded(1);
+        let signal = Some(StartSignal(started));
+        let token = options.token.clone();
+        let (event_loop, remote) = EventLoop::new(config, listener, 0, token, signal)?;
+        let loop_thread = spawn("sumpter-loop", move || event_loop.run())?;
+        let (notifier, callbacks) = unbounded::<Callback>();
+        let notify_thread = spawn("sumpter-notify", move || {
+            callbacks.into_iter().for_each(|callback| callback());
+        })?;
+        let stop = |error| {
+            remote.send(Command::Leave(bounded(1).0));
+            Err(error)
+        };
+        let member = match join_member(options, &remote, interrupted) {
+            Ok(member) => member,
+            Err(error) => return stop(error),
+        };
+        remote.send(Command::Joined(member.clone()));
+        match wait_for_start(&start, interrupted) {
+            Ok(view) => Ok(Worker {
+                rank: Rank(config.rank),
+                remote,
+                member,
+                view,
+                notifier,
+                threads: Mutex::new(Some([loop_thread, notify_thread])),
+            }),
+            Err(error) => {
+                member.leave();
+                stop(error)
+            }
+        }
+    }
+
+    /// This worker's rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank.0
+    }
+
+    /// Who takes part.
+    #[must_use]
+    pub fn view(&self) -> &ClusterView {
+        &self.view
+    }
+
+    /// Queues an operation on `memory`. Outcomes, errors included, come by the completion.
+    #[must_use]
+    pub fn submit(&self, request: OpRequest, memory: TensorMemory) -> Arc<Completion> {
+        let completion = Completion::new(self.notifier.clone());
+        let spec = normalized(request.spec, self.view.workers.len());
+        if let Err(reason) = check(&spec, request.average, self.rank, self.view.workers.len()) {
+            completion.finish(Err(OpError::Mismatch(reason)));
+            return completion;
+        }
+        let submission = Submission {
+            spec,
+            tag: request.tag,
+            average: request.average,
+            priority: request.priority,
+            memory,
+            completion: completion.clone(),
+            since: Instant::now(),
+        };
+        if !self.remote.send(Command::Submit(Box::new(submission))) {
+            completion.finish(Err(OpError::Closed("the session has been shut down".into())));
+        }
+        completion
+    }
+
+    /// Counts samples trained on, for the live line.
+    pub fn record_samples(&self, count: u64) {
+        self.remote.send(Command::Samples(count));
+    }
+
+    /// What has been counted so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (answer, stats) = bounded(1);
+        self.remote.send(Command::Stats(answer));
+        stats.recv().unwrap_or_default()
+    }
+
+    /// Ends the membership: what others still wait for is sent first. Operations under way fail.
+    /// Safe to call twice.
+    pub fn shutdown(&self) {
+        let threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let Some([loop_thread, notify_thread]) = threads else { return };
+        self.remote.send(Command::Fail(OpError::Closed("the session was shut down".into())));
+        let (answer, left) = bounded(1);
+        self.member.report(self.stats());
+        self.remote.send(Command::Leave(answer));
+        // The loop answers in bounded time; an error means that it has ended already.
+        let _ = left.recv();
+        self.member.leave();
+        let _ = loop_thread.join();
+        // The notifying thread ends with its last sender, which may be in a completion that the
+        // caller keeps; it holds nothing, so it is not waited for.
+        drop(notify_thread);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, NodeError> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .map_err(NodeError::io("starting a thread"))
+}
+
+fn worker_options(config: &Config, address: SocketAddr) -> Result<JoinOptions, NodeError> {
+    let role = Role::Worker {
+        rank: Rank(config.rank),
+        world_size: config.world_size,
+        local_rank: config.local_rank.unwrap_or(0),
+        local_size: config.local_size.unwrap_or(1),
+    };
+    join_options(config, role, vec![address])
+}
+
+/// Joins on a thread of its own, so that the caller can be interrupted.
+fn join_member(
+    options: JoinOptions,
+    remote: &Remote,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Arc<Member>, NodeError> {
+    let (answer, joined) = bounded(1);
+    let events = remote.clone();
+    spawn("sumpter-join", move || {
+        let on_event = move |event: MemberEvent| {
+            events.send(Command::Member(event));
+        };
+        let _ = answer.send(Member::join(options, on_event));
+    })?;
+    loop {
+        match joined.recv_timeout(SLICE) {
+            Ok(result) => return Ok(Arc::new(result?)),
+            Err(_) if interrupted() => return Err(NodeError::Interrupted),
+            Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
+            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => {
+                return Err(NodeError::Start("joining the coordinator failed".into()));
+            }
+        }
+    }
+}
+
+fn wait_for_start(
+    start: &Receiver<Result<ClusterView, NodeError>>,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<ClusterView, NodeError> {
+    loop {
+        match start.recv_timeout(SLICE) {
+            Ok(result) => return result,
+            Err(_) if interrupted() => return Err(NodeError::Interrupted),
+            Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
+            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => {
+                return Err(NodeError::Start("the event loop ended before the start".into()));
+            }
+        }
+    }
+}
+
+/// A spec in the form in which the coordinator compares: what its kind does not use is default.
+fn normalized(mut spec: TensorSpec, world_size: usize) -> TensorSpec {
+    if !spec.kind.has_op() {
+        spec.op = ReduceOp::Sum;
+    }
+    if !spec.kind.has_root() {
+        spec.root = Rank(0);
+    }
+    spec.ranks.sort_unstable();
+    spec.ranks.dedup();
+    if spec.ranks.len() == world_size {
+        spec.ranks.clear();
+    }
+    spec
+}
+
+fn check(spec: &TensorSpec, average: bool, rank: Rank, world_size: usize) -> Result<(), String> {
+    let name = &spec.name;
+    let inside = |r: &Rank| spec.ranks.is_empty() || spec.ranks.contains(r);
+    if let Some(bad) = spec.ranks.iter().find(|r| r.0 as usize >= world_size) {
+        return Err(format!(
+            "tensor '{name}': rank {bad} is not below the world size {world_size}"
+        ));
+    }
+    if !inside(&rank) {
+        return Err(format!("tensor '{name}': this is rank {rank}, not one of {:?}", spec.ranks));
+    }
+    if spec.kind.has_root() && (spec.root.0 as usize >= world_size || !inside(&spec.root)) {
+        return Err(format!("tensor '{name}': root {} takes no part", spec.root));
+    }
+    if average && !spec.dtype.is_float() {
+        let dtype = spec.dtype.name();
+        return Err(format!("tensor '{name}': {dtype} has no average here; sum, then divide"));
+    }
+    if average && (spec.kind == Kind::Broadcast || spec.op != ReduceOp::Sum) {
+        return Err(format!("tensor '{name}': only a sum can be averaged"));
+    }
+    if spec.elements().is_none() {
+        return Err(format!("tensor '{name}': shape {:?} exceeds any memory", spec.shape));
+    }
+    Ok(())
+}

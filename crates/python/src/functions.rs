@@ -1,0 +1,168 @@
+//! The functions of the module: servers, coordinators, plans and settings.
+
+use std::collections::HashMap;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::{Map, Value, json};
+use sumpter_coordinator::{Coordinator as RustCoordinator, Stats};
+use sumpter_node::NodeError;
+
+use crate::errors::{AuthError, StartError, from_config, from_node, from_plan};
+use crate::worker::load;
+
+/// Sends log lines of at least this level to standard error; the first call counts.
+pub fn init_log(level: &str) {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("warn"));
+    // A second call finds a subscriber in place, which is what is wanted.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .try_init();
+}
+
+/// Counters as JSON.
+pub fn stats_json(stats: &Stats) -> String {
+    let counters: Map<String, Value> =
+        stats.counters.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+    let late: Vec<_> = stats.late.iter().map(|l| json!([l.rank.0, l.count, l.seconds])).collect();
+    let pending: Vec<_> = stats
+        .pending
+        .iter()
+        .map(|p| json!({"name": p.name, "tag": p.tag, "since_ms": p.since_ms}))
+        .collect();
+    json!({"counters": counters, "late": late, "pending": pending}).to_string()
+}
+
+/// A coordinator inside this process, for one job.
+#[pyclass(module = "sumpter._native", frozen)]
+pub struct Coordinator {
+    inner: std::sync::Mutex<Option<RustCoordinator>>,
+    address: String,
+}
+
+#[pymethods]
+impl Coordinator {
+    /// Listens on `listen` (HOST:PORT; port 0 takes a free one).
+    #[new]
+    fn new(py: Python<'_>, listen: &str, settings: HashMap<String, String>) -> PyResult<Self> {
+        let config = load(settings)?;
+        let started = py.detach(|| sumpter_node::start_coordinator(listen, &config, true));
+        let coordinator = started.map_err(|e| from_node(py, e))?;
+        let address = coordinator.address().to_string();
+        Ok(Coordinator { inner: std::sync::Mutex::new(Some(coordinator)), address })
+    }
+
+    /// HOST:PORT it listens on.
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Ends it; members are told. Safe to call twice.
+    fn stop(&self, py: Python<'_>) {
+        let inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(mut coordinator) = inner {
+            py.detach(|| coordinator.stop());
+        }
+    }
+}
+
+/// Runs `body` without the GIL until it ends or a signal arrives, which is then raised.
+pub fn interruptible<T: Send>(
+    py: Python<'_>,
+    body: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, NodeError> + Send,
+) -> PyResult<T> {
+    let mut signal = None;
+    let result = py.detach(|| {
+        body(&mut || {
+            Python::attach(|py| match py.check_signals() {
+                Ok(()) => false,
+                Err(error) => {
+                    signal = Some(error);
+                    true
+                }
+            })
+        })
+    });
+    match signal {
+        Some(signal) => Err(signal),
+        None => result.map_err(|e| from_node(py, e)),
+    }
+}
+
+/// Runs a summation server until its run is over or a signal arrives.
+#[pyfunction]
+pub fn serve(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<()> {
+    let config = load(settings)?;
+    interruptible(py, |interrupted| sumpter_node::serve(&config, interrupted))
+}
+
+/// Runs a coordinator for many jobs until a signal arrives.
+#[pyfunction]
+pub fn run_coordinator(
+    py: Python<'_>,
+    listen: String,
+    settings: HashMap<String, String>,
+) -> PyResult<()> {
+    let config = load(settings)?;
+    interruptible(py, |interrupted| sumpter_node::run_coordinator(&listen, &config, interrupted))
+}
+
+/// The plan for a request, both in JSON.
+#[pyfunction]
+pub fn plan(request_json: &str) -> PyResult<String> {
+    sumpter_plan::report_json(request_json).map_err(from_plan)
+}
+
+/// What the coordinator knows of its jobs and servers, as JSON.
+#[pyfunction]
+pub fn status(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<String> {
+    let config = load(settings)?;
+    let token = config.token().map_err(from_config)?;
+    let token = token.ok_or_else(|| AuthError::new_err("no job token: set SUMPTER_TOKEN"))?;
+    let address = config.coordinator.clone();
+    let address = address.ok_or_else(|| StartError::new_err("no coordinator given"))?;
+    let report = py.detach(|| sumpter_coordinator::status(&address, &token, None));
+    let report = report.map_err(|e| from_node(py, NodeError::from(e)))?;
+    serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
+}
+
+/// The table of settings.
+#[pyfunction]
+pub fn settings(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let row = |s: &sumpter_config::Setting| {
+        let row = PyDict::new(py);
+        row.set_item("name", s.name)?;
+        row.set_item("env", s.env)?;
+        row.set_item("unit", s.unit)?;
+        row.set_item("default", s.default)?;
+        row.set_item("range", s.range)?;
+        row.set_item("doc", s.doc)?;
+        Ok(row)
+    };
+    sumpter_config::SETTINGS.iter().map(row).collect()
+}
+
+/// What tells this machine from others: equal for processes that share its network.
+#[pyfunction]
+pub fn machine_id() -> String {
+    sumpter_config::local_machine_id()
+}
+
+/// A fresh secret for a job.
+#[pyfunction]
+pub fn generate_token() -> String {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The kernels chosen on this processor.
+#[pyfunction]
+pub fn instruction_set() -> &'static str {
+    sumpter_sum::instruction_set()
+}

@@ -1,0 +1,28 @@
+//! `sumpter._native`: the whole surface between Rust and Python.
+//!
+//! No algorithms here: arguments in, errors mapped, the GIL released while waiting.
+//! `python/sumpter/_native.pyi` describes it; a test compares the two.
+
+mod errors;
+mod functions;
+mod worker;
+
+use pyo3::prelude::*;
+
+/// Everything Python sees.
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    errors::register(module)?;
+    module.add_class::<worker::Worker>()?;
+    module.add_class::<worker::Handle>()?;
+    module.add_class::<functions::Coordinator>()?;
+    module.add_function(wrap_pyfunction!(functions::serve, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::run_coordinator, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::plan, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::status, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::settings, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::machine_id, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::generate_token, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::instruction_set, module)?)
+}

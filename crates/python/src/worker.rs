@@ -1,0 +1,248 @@
+//! `Worker` and `Handle`: what the Python fronts submit to and wait on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use sumpter_config::Config;
+use sumpter_coordinator::{Kind, TensorSpec};
+use sumpter_node::{Completion, OpRequest, Worker as RustWorker};
+use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_transport::TensorMemory;
+use sumpter_wire::Rank;
+
+use crate::errors::{ConfigError, DeadlineError, from_config, from_op};
+use crate::functions::{init_log, interruptible, stats_json};
+
+/// How often a wait looks for Ctrl-C.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Loads the settings, with these values first.
+pub fn load(settings: HashMap<String, String>) -> PyResult<Config> {
+    let overrides: Vec<_> = settings.into_iter().collect();
+    let config = sumpter_config::load(&overrides).map_err(from_config)?;
+    init_log(&config.log);
+    Ok(config)
+}
+
+/// The process's membership in a job.
+#[pyclass(module = "sumpter._native", frozen)]
+pub struct Worker {
+    inner: RustWorker,
+    config: Config,
+}
+
+#[pymethods]
+impl Worker {
+    /// Joins the job and waits until it starts. `settings` override the environment.
+    #[staticmethod]
+    fn join(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<Worker> {
+        let config = load(settings)?;
+        let joined = interruptible(py, |interrupted| RustWorker::join(&config, interrupted))?;
+        Ok(Worker { inner: joined, config })
+    }
+
+    /// This worker's rank.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    /// Workers in the job.
+    #[getter]
+    fn world_size(&self) -> usize {
+        self.inner.view().workers.len()
+    }
+
+    /// This worker's number on its machine.
+    #[getter]
+    fn local_rank(&self) -> u32 {
+        self.config.local_rank.unwrap_or_else(|| self.local().0)
+    }
+
+    /// Workers on this machine.
+    #[getter]
+    fn local_size(&self) -> u32 {
+        self.config.local_size.unwrap_or_else(|| self.local().1)
+    }
+
+    /// The coordinator's HOST:PORT.
+    #[getter]
+    fn coordinator(&self) -> &str {
+        self.config.coordinator.as_deref().unwrap_or_default()
+    }
+
+    /// The job's name.
+    #[getter]
+    fn job(&self) -> &str {
+        &self.config.job
+    }
+
+    /// Whether contributions are added in rank order.
+    #[getter]
+    fn deterministic(&self) -> bool {
+        self.config.deterministic
+    }
+
+    /// Queues one operation on memory given by address; see the stub for the arguments.
+    #[pyo3(signature = (*, kind, name, tag, shape, dtype, op, root, send, receive, average,
+                        priority, ranks, keep))]
+    #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.
+    fn submit(
+        &self,
+        kind: &str,
+        name: String,
+        tag: String,
+        shape: Vec<u64>,
+        dtype: &str,
+        op: &str,
+        root: u32,
+        send: usize,
+        receive: usize,
+        average: bool,
+        priority: i32,
+        ranks: Option<Vec<u32>>,
+        keep: Py<PyAny>,
+    ) -> PyResult<Handle> {
+        let unknown = |what: &str, value: &str| {
+            ConfigError::new_err(format!("tensor '{name}': unknown {what} '{value}'"))
+        };
+        let kind = Kind::from_name(kind).ok_or_else(|| unknown("kind", kind))?;
+        let mut spec = TensorSpec {
+            dtype: Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?,
+            op: ReduceOp::from_name(op).ok_or_else(|| unknown("operator", op))?,
+            shape,
+            kind,
+            root: Rank(root),
+            ranks: ranks.unwrap_or_default().into_iter().map(Rank).collect(),
+            name,
+        };
+        let rank = Rank(self.inner.rank());
+        let memory = if kind == Kind::Barrier {
+            (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);
+            barrier_memory()
+        } else {
+            check_addresses(&spec, rank, send, receive)?;
+            let bytes = spec.elements().unwrap_or(0) as usize * spec.dtype.size();
+            let (contribution, result) = (send as *const u8, receive as *mut u8);
+            // SAFETY: the caller promises (see the stub) that the addresses are contiguous memory
+            // of this shape and dtype, which `keep` holds until the operation is done.
+            unsafe { TensorMemory::new(contribution, result, bytes, Box::new(keep)) }
+        };
+        let request = OpRequest { spec, tag, average, priority };
+        Ok(Handle { completion: self.inner.submit(request, memory) })
+    }
+
+    /// Counts samples trained on, for the live line of `sumpter run`.
+    fn record_samples(&self, count: u64) {
+        self.inner.record_samples(count);
+    }
+
+    /// What has been counted so far, as JSON.
+    fn stats(&self, py: Python<'_>) -> String {
+        stats_json(&py.detach(|| self.inner.stats()))
+    }
+
+    /// Sends what others still wait for, leaves the job and ends the threads.
+    fn shutdown(&self, py: Python<'_>) {
+        py.detach(|| self.inner.shutdown());
+    }
+}
+
+impl Worker {
+    /// This worker's number among those of its machine, and how many they are.
+    fn local(&self) -> (u32, u32) {
+        let workers = &self.inner.view().workers;
+        let rank = Rank(self.inner.rank());
+        let own = workers.iter().find(|w| w.rank == rank).map(|w| &w.machine);
+        let peers = || workers.iter().filter(|w| Some(&w.machine) == own);
+        let before = peers().filter(|w| w.rank < rank).count();
+        (before as u32, peers().count() as u32)
+    }
+}
+
+/// A barrier is a sum of one byte nobody looks at.
+fn barrier_memory() -> TensorMemory {
+    let mut byte = Box::new(0u8);
+    let address: *mut u8 = &mut *byte;
+    // SAFETY: the box keeps its byte in place and is owned by the memory itself.
+    unsafe { TensorMemory::new(address, address, 1, byte) }
+}
+
+fn check_addresses(spec: &TensorSpec, rank: Rank, send: usize, receive: usize) -> PyResult<()> {
+    let (name, root) = (&spec.name, spec.root);
+    if spec.elements().is_none_or(|n| n == 0) {
+        return Ok(());
+    }
+    let sends = spec.kind != Kind::Broadcast || rank == root;
+    let receives = match spec.kind {
+        Kind::Broadcast => rank != root,
+        Kind::Reduce => rank == root,
+        Kind::AllReduce | Kind::Barrier => true,
+    };
+    if (sends && send == 0) || (receives && receive == 0) {
+        return Err(ConfigError::new_err(format!(
+            "tensor '{name}': rank {rank} needs an address to {}",
+            if sends && send == 0 { "send from" } else { "receive into" }
+        )));
+    }
+    Ok(())
+}
+
+/// An operation under way.
+#[pyclass(module = "sumpter._native", frozen)]
+pub struct Handle {
+    completion: Arc<Completion>,
+}
+
+#[pymethods]
+impl Handle {
+    /// Whether the operation is done, well or not.
+    fn poll(&self) -> bool {
+        self.completion.poll().is_some()
+    }
+
+    /// Waits until the operation is done; raises its error, or `DeadlineError`.
+    #[pyo3(signature = (timeout_s=None))]
+    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<()> {
+        if let Some(outcome) = self.completion.poll() {
+            return outcome.map_err(from_op);
+        }
+        let limit = match timeout_s {
+            None => None,
+            Some(s) if s.is_finite() && s >= 0.0 => Some(Duration::from_secs_f64(s.min(1e9))),
+            Some(s) => {
+                let text = format!("timeout_s is {s}, expected 0 or more seconds");
+                return Err(ConfigError::new_err(text));
+            }
+        };
+        let start = Instant::now();
+        loop {
+            let left = limit.map(|l| l.saturating_sub(start.elapsed()));
+            let slice = left.map_or(SLICE, |l| l.min(SLICE));
+            let outcome = py.detach(|| self.completion.wait_until(Instant::now() + slice));
+            if let Some(outcome) = outcome {
+                return outcome.map_err(from_op);
+            }
+            py.check_signals()?;
+            if left.is_some_and(|l| l.is_zero()) {
+                let seconds = timeout_s.unwrap_or_default();
+                let text = format!("not done within {seconds} s; some rank has not contributed");
+                return Err(DeadlineError::new_err(text));
+            }
+        }
+    }
+
+    /// Calls `callback()` once from a Rust thread when the operation is done, soon if it is.
+    fn on_done(&self, callback: Py<PyAny>) {
+        self.completion.on_done(move || {
+            // During interpreter shutdown there is nobody left to tell.
+            Python::try_attach(|py| {
+                if let Err(error) = callback.call0(py) {
+                    error.write_unraisable(py, None);
+                }
+            });
+        });
+    }
+}

@@ -1,0 +1,143 @@
+//! The command line, and how it becomes settings.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Sums gradients for Sumpter jobs on a machine without Python.
+#[derive(Debug, Parser)]
+#[command(name = "sumpter-server", version, arg_required_else_help = true)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Sum gradients on this machine for a job until it ends.
+    #[command(
+        after_help = "Example: sumpter-server serve --join 10.0.0.1:7700 --token-file job.token"
+    )]
+    Serve(Serve),
+    /// Run a coordinator, where the workers and servers of jobs find each other.
+    #[command(after_help = "Example: sumpter-server coordinator --listen 0.0.0.0:7700 \
+                      --token-file job.token")]
+    Coordinator(Coordinator),
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The job's coordinator [default: SUMPTER_COORDINATOR]
+    #[arg(long, value_name = "HOST:PORT")]
+    join: Option<String>,
+    /// Summing threads [default: one per core]
+    #[arg(long, value_name = "N")]
+    lanes: Option<String>,
+    /// Port of the first lane; lane i listens on PORT+i [default: any free ports]
+    #[arg(long)]
+    port: Option<String>,
+    /// Network interface, or its address, that workers reach this machine by
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+pub struct Coordinator {
+    /// Where workers and servers find the coordinator
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// The job's token; anyone on this machine can read it in `ps`: prefer the environment
+    /// variable SUMPTER_TOKEN or --token-file
+    #[arg(long)]
+    token: Option<String>,
+    /// File that holds the job's token
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
+    /// Any setting by its name, such as max_job_bytes=8GiB; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
+    set: Vec<(String, String)>,
+}
+
+impl Command {
+    /// The options as names and texts of settings, which the settings table checks.
+    pub fn settings(&self) -> Vec<(String, String)> {
+        let (mut settings, common) = match self {
+            Self::Serve(options) => (options.settings(), &options.common),
+            Self::Coordinator(options) => (Vec::new(), &options.common),
+        };
+        let file = common.token_file.as_ref().map(|path| path.to_string_lossy().into_owned());
+        settings.extend(given("token", common.token.as_ref()));
+        settings.extend(given("token_file", file.as_ref()));
+        settings.extend(common.set.iter().cloned());
+        settings
+    }
+}
+
+impl Serve {
+    fn settings(&self) -> Vec<(String, String)> {
+        [
+            ("coordinator", &self.join),
+            ("lanes", &self.lanes),
+            ("port", &self.port),
+            ("interface", &self.interface),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| given(name, value.as_ref()))
+        .collect()
+    }
+}
+
+fn given(name: &str, value: Option<&String>) -> Option<(String, String)> {
+    value.map(|value| (name.to_owned(), value.clone()))
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("write NAME=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::Options;
+
+    fn settings(line: &str) -> Result<Vec<(String, String)>, clap::Error> {
+        Options::try_parse_from(line.split_whitespace()).map(|options| options.command.settings())
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_of_serve_becomes_a_setting_that_the_table_knows() {
+        let line = "sumpter-server serve --join a:1 --lanes 2 --port 7000 --interface eth0 \
+                    --token-file t --set log=info";
+        let names: Vec<String> =
+            settings(line).unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["coordinator", "lanes", "port", "interface", "token_file", "log"]);
+        let known = |name: &String| sumpter_config::SETTINGS.iter().any(|row| row.name == name);
+        assert!(names.iter().all(known));
+    }
+
+    #[test]
+    fn a_setting_without_a_value_and_two_tokens_are_refused() {
+        assert!(settings("sumpter-server serve --set log").is_err());
+        assert!(settings("sumpter-server serve --token a --token-file b").is_err());
+        assert!(settings("sumpter-server coordinator").is_err());
+    }
+}
