@@ -171,7 +171,7 @@ pub const SETTINGS: &[Setting] = &[
         unit: "bytes",
         default: "32MiB",
         range: "a size from 4KiB to 1TiB, at least partition_bytes",
-        doc: "What a worker may have in flight; what is not yet in flight can be overtaken by a more \
+        doc: "What a worker may have in flight; what is not yet there can be overtaken by a more \
               urgent tensor.",
         put: |c, v| size_in(v, 4 * KIB..=1024 * GIB, 1).map(|x| c.credit_bytes = x),
     },

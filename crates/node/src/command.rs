@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Member(MemberEvent),
     /// The session with the coordinator is there.
     Joined(Arc<Member>),
-    Submit(Box<Submission>),
+    Submit(Submission),
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),

@@ -143,7 +143,7 @@ impl EventLoop {
         }
     }
 
-    fn submit(&mut self, submission: Box<Submission>) {
+    fn submit(&mut self, submission: Submission) {
         let Some(session) = self.session.as_mut() else {
             let error = OpError::Closed("the job has not started".to_owned());
             return submission.completion.finish(Err(error));
@@ -157,7 +157,7 @@ impl EventLoop {
         self.counters.busy(true, now);
         let world_size = session.world_size();
         match session.table.find(submission, world_size) {
-            Lookup::Ready(submission, request) => session.run(*submission, request, now),
+            Lookup::Ready(submission, request) => session.run(submission, request, now),
             Lookup::Declare(spec) => match &self.member {
                 Some(member) => member.declare(spec),
                 None => tracing::error!("a tensor was submitted before the session was there"),

@@ -16,13 +16,13 @@ use crate::error::OpError;
 #[derive(Debug)]
 pub(crate) enum Lookup {
     /// The tensor is known: submit this.
-    Ready(Box<Submission>, Request),
+    Ready(Submission, Request),
     /// The coordinator must be asked.
     Declare(TensorSpec),
     /// It waits for an answer that was asked for already.
     Waiting,
     /// The name cannot be used.
-    Failed(Box<Submission>, OpError),
+    Failed(Submission, OpError),
 }
 
 #[derive(Debug, Default)]
@@ -34,19 +34,19 @@ pub(crate) struct Table {
 #[derive(Debug)]
 enum Name {
     /// Asked for; the answer is on its way.
-    Asked(Vec<Box<Submission>>),
+    Asked(Vec<Submission>),
     /// Numbered; operations of another shape wait for the coordinator's verdict.
     Known {
         id: TensorId,
         spec: TensorSpec,
-        disputed: Vec<Box<Submission>>,
+        disputed: Vec<Submission>,
     },
     Failed(String),
 }
 
 impl Table {
     /// Finds the tensor of a submission.
-    pub(crate) fn find(&mut self, submission: Box<Submission>, world_size: u32) -> Lookup {
+    pub(crate) fn find(&mut self, submission: Submission, world_size: u32) -> Lookup {
         match self.names.get_mut(&submission.spec.name) {
             None => {
                 let spec = submission.spec.clone();
@@ -82,7 +82,7 @@ impl Table {
         spec: TensorSpec,
         cluster: &mut Cluster,
         client: &mut Client<TensorMemory>,
-    ) -> Vec<Box<Submission>> {
+    ) -> Vec<Submission> {
         let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
         client.register(id, cluster.place(bytes));
         self.ids.insert(id, spec.name.clone());
@@ -99,7 +99,7 @@ impl Table {
         &mut self,
         name: &str,
         message: &str,
-    ) -> (Option<TensorId>, Vec<Box<Submission>>) {
+    ) -> (Option<TensorId>, Vec<Submission>) {
         match self.names.insert(name.to_owned(), Name::Failed(message.to_owned())) {
             Some(Name::Asked(waiting)) => (None, waiting),
             Some(Name::Known { id, disputed, .. }) => (Some(id), disputed),
@@ -108,7 +108,7 @@ impl Table {
     }
 
     /// Everything that waits for the coordinator.
-    pub(crate) fn take_waiting(&mut self) -> Vec<Box<Submission>> {
+    pub(crate) fn take_waiting(&mut self) -> Vec<Submission> {
         let waiting = self.names.values_mut().flat_map(|name| match name {
             Name::Asked(waiting) | Name::Known { disputed: waiting, .. } => std::mem::take(waiting),
             Name::Failed(_) => Vec::new(),
@@ -118,13 +118,10 @@ impl Table {
 
     /// Names that wait for the coordinator, with tag and age.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Submission> {
-        self.names
-            .values()
-            .flat_map(|name| match name {
-                Name::Asked(waiting) | Name::Known { disputed: waiting, .. } => waiting.as_slice(),
-                Name::Failed(_) => &[],
-            })
-            .map(|s| &**s)
+        self.names.values().flat_map(|name| match name {
+            Name::Asked(waiting) | Name::Known { disputed: waiting, .. } => waiting.as_slice(),
+            Name::Failed(_) => &[],
+        })
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -138,7 +138,7 @@ impl Worker {
             completion: completion.clone(),
             since: Instant::now(),
         };
-        if !self.remote.send(Command::Submit(Box::new(submission))) {
+        if !self.remote.send(Command::Submit(submission)) {
             completion.finish(Err(OpError::Closed("the session has been shut down".into())));
         }
         completion

@@ -1,6 +1,7 @@
 //! The functions of the module: servers, coordinators, plans and settings.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -10,6 +11,9 @@ use sumpter_node::NodeError;
 
 use crate::errors::{AuthError, StartError, from_config, from_node, from_plan};
 use crate::worker::load;
+
+/// How long a coordinator that is stopped waits for its members to leave.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Sends log lines of at least this level to standard error; the first call counts.
 pub fn init_log(level: &str) {
@@ -62,11 +66,15 @@ impl Coordinator {
         &self.address
     }
 
-    /// Ends it; members are told. Safe to call twice.
+    /// Waits a little for members that have not left, then ends it. Safe to call twice.
     fn stop(&self, py: Python<'_>) {
         let inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         if let Some(mut coordinator) = inner {
-            py.detach(|| coordinator.stop());
+            py.detach(|| {
+                // Members that still have not left are told that the coordinator ends.
+                let _ = coordinator.wait_finished(LEAVE_LIMIT);
+                coordinator.stop();
+            });
         }
     }
 }

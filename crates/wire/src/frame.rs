@@ -142,7 +142,7 @@ impl Header {
             FrameKind::Done => (length == 0, "none"),
             FrameKind::Error => (length <= MAX_CONTROL_BYTES, "at most 65536"),
             FrameKind::Group => (
-                length <= MAX_CONTROL_BYTES && length % 4 == 0 && length > 0,
+                length <= MAX_CONTROL_BYTES && length.is_multiple_of(4) && length > 0,
                 "a list of at most 16384 ranks",
             ),
         };
@@ -269,10 +269,10 @@ impl PartitionSpec {
             },
         };
         let element = spec.dtype.size() as u32;
-        if spec.bytes == 0 || spec.bytes % element != 0 {
+        if spec.bytes == 0 || !spec.bytes.is_multiple_of(element) {
             return Err(fault("bytes", u64::from(spec.bytes)));
         }
-        if spec.chunk_bytes == 0 || spec.chunk_bytes % element != 0 {
+        if spec.chunk_bytes == 0 || !spec.chunk_bytes.is_multiple_of(element) {
             return Err(fault("chunk_bytes", u64::from(spec.chunk_bytes)));
         }
         match word(bytes, 20) {
@@ -293,7 +293,7 @@ pub fn encode_group(ranks: &[Rank]) -> Vec<u8> {
 /// # Errors
 /// [`FrameError::GroupOrder`] unless the ranks ascend, and [`FrameError::Length`].
 pub fn decode_group(payload: &[u8]) -> Result<Vec<Rank>, FrameError> {
-    if payload.is_empty() || payload.len() % 4 != 0 {
+    if payload.is_empty() || !payload.len().is_multiple_of(4) {
         let length = payload.len() as u64;
         let expected = "a list of at most 16384 ranks";
         return Err(FrameError::Length { kind: FrameKind::Group, length, expected });

@@ -58,6 +58,7 @@ pub(super) enum Stage {
 }
 
 impl Stage {
+    /// The stage's name in a status report.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Waiting => "waiting",
@@ -69,6 +70,7 @@ impl Stage {
 }
 
 impl Job {
+    /// A job whose first worker arrives now.
     pub fn new(
         now: Duration,
         notice_every: Duration,
@@ -86,6 +88,7 @@ impl Job {
         }
     }
 
+    /// Where the job stands.
     pub fn stage(&self) -> Stage {
         match &self.run {
             _ if self.failure.is_some() => Stage::Failed,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Registry;
 use super::job::{Job, Stage};
-use super::words::{list, seconds};
+use super::words::{LIST_LIMIT, list, seconds};
 use crate::types::{FatalKind, MemberEvent};
 
 /// How often a waiting worker is told what is missing.
@@ -57,8 +57,12 @@ impl Registry {
 
     /// What a waiting job lacks, one entry each.
     pub(super) fn missing(&self, job: &Job) -> Vec<String> {
-        let mut missing: Vec<String> =
-            job.missing_ranks().iter().map(|rank| format!("rank {rank}")).collect();
+        let ranks = job.missing_ranks();
+        let shown = ranks.iter().take(LIST_LIMIT);
+        let mut missing: Vec<String> = shown.map(|rank| format!("rank {rank}")).collect();
+        if ranks.len() > LIST_LIMIT {
+            missing.push(format!("{} more ranks", ranks.len() - LIST_LIMIT));
+        }
         if job.run.is_none()
             && let Some((lacking, expected)) = self.lacking_servers(job)
         {

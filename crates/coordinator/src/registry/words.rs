@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Entries of a list in a message; a thousand ranks would bury what it says.
-const LIST_LIMIT: usize = 16;
+pub(super) const LIST_LIMIT: usize = 16;
 
 /// `30 s`, `2.5 s`.
 pub(super) fn seconds(duration: Duration) -> String {

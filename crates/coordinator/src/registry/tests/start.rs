@@ -72,6 +72,18 @@ fn waiting_workers_are_told_every_few_seconds_what_is_missing() {
 }
 
 #[test]
+fn of_many_missing_ranks_only_the_first_are_listed() {
+    let mut world = World::new();
+    let zero = world.join(worker(0, 1000));
+    world.pass(Duration::from_secs(3));
+    let MemberEvent::Waiting { missing, .. } = world.told_one(zero) else { panic!() };
+    assert_eq!((missing.len(), missing.last().unwrap().as_str()), (17, "983 more ranks"));
+    world.pass(Duration::from_secs(27));
+    let Some(MemberEvent::Fatal { message, .. }) = world.told(zero).pop() else { panic!() };
+    assert!(message.contains("16 and 983 more of 1000 did not join"), "{message}");
+}
+
+#[test]
 fn a_job_that_cannot_start_in_time_names_who_is_missing_to_all() {
     let mut world = World::new();
     let zero = world.join(worker(0, 4));

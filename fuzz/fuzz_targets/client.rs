@@ -1,0 +1,66 @@
+//! A client against a lane that sends anything: at worst that connection closes.
+#![no_main]
+
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use sumpter_engine::{
+    Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request,
+};
+use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_wire::{Collective, Epoch, GroupId, HEADER_BYTES, Rank, TensorId};
+
+fuzz_target!(|data: &[u8]| {
+    let settings = ClientSettings {
+        rank: Rank(0),
+        world_size: 2,
+        epoch: Epoch(1),
+        chunk_bytes: 64,
+        credit_bytes: 1 << 16,
+        deterministic: false,
+    };
+    let lane = ConnId(0);
+    let mut client = Client::new(settings, 1);
+    client.connected(lane);
+    for (id, collective) in
+        [Collective::AllReduce, Collective::Broadcast, Collective::Reduce].into_iter().enumerate()
+    {
+        let tensor = TensorId(id as u32);
+        let place = |offset| Place { lane, offset, bytes: 100 };
+        client.register(tensor, vec![place(0), place(100)]);
+        let (dtype, op, root, group) = (Dtype::F32, ReduceOp::Sum, Rank(1), GroupId(0));
+        let request =
+            Request { tensor, collective, dtype, op, root, group, divisor: Some(2), priority: 0 };
+        client.submit(request, OwnedMemory { separate: None, bytes: vec![1; 200] });
+    }
+    for piece in data.chunks(HEADER_BYTES + 64) {
+        let mut bytes = piece.to_vec();
+        if bytes.len() >= HEADER_BYTES && bytes[1] & 1 == 0 {
+            bytes[0] = 3 + bytes[0] % 3;
+            bytes[1..4].fill(0);
+            bytes[4..8].copy_from_slice(&1u32.to_le_bytes());
+            bytes[9..12].fill(0);
+            bytes[13..20].fill(0);
+            bytes[21..24].fill(0);
+            bytes[25..32].fill(0);
+        }
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let mut moved = 0;
+            for space in &mut client.space(lane) {
+                let n = space.len().min(rest.len());
+                space[..n].copy_from_slice(&rest[..n]);
+                rest = &rest[n..];
+                moved += n;
+            }
+            if client.filled(lane, moved, Duration::ZERO).is_err() {
+                client.disconnected(lane);
+                client.connected(lane);
+                break;
+            }
+            let n: usize = client.pending(lane).iter().map(|s| s.len()).sum();
+            client.sent(lane, n);
+        }
+        while client.next_event().is_some() {}
+    }
+});

@@ -1,0 +1,22 @@
+//! Every decoder of the data plane: any bytes are decoded to what encodes back, or refused.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sumpter_wire::{HEADER_BYTES, Header, PartitionSpec, SPEC_BYTES, decode_group, encode_group};
+
+fuzz_target!(|data: &[u8]| {
+    if let Some(bytes) = data.first_chunk::<HEADER_BYTES>()
+        && let Ok(header) = Header::decode(bytes)
+    {
+        assert_eq!(header.encode(), *bytes);
+    }
+    if let Some(bytes) = data.first_chunk::<SPEC_BYTES>()
+        && let Ok(spec) = PartitionSpec::decode(bytes)
+    {
+        assert_eq!(spec.encode(), *bytes);
+        assert!(spec.chunks() >= 1 && spec.chunk_len(spec.chunks() - 1) >= 1);
+    }
+    if let Ok(ranks) = decode_group(data) {
+        assert_eq!(encode_group(&ranks), data);
+    }
+});

@@ -1,0 +1,56 @@
+//! A lane against a client that holds the token and sends anything: at worst that connection
+//! closes, and another worker's round still gives the right sum.
+#![no_main]
+
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer};
+use sumpter_wire::{Epoch, HEADER_BYTES, JobId, Rank};
+
+const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 16 };
+
+fn feed(lane: &mut Lane, conn: ConnId, mut data: &[u8]) -> bool {
+    while !data.is_empty() {
+        let mut moved = 0;
+        for space in &mut lane.space(conn) {
+            let n = space.len().min(data.len());
+            space[..n].copy_from_slice(&data[..n]);
+            data = &data[n..];
+            moved += n;
+        }
+        if lane.filled(conn, moved, Duration::ZERO).is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut lane = Lane::new(LIMITS);
+    let peer = |rank| Peer { job: JobId(1), rank: Rank(rank), world_size: 2, epoch: Epoch(1) };
+    let conns = [0, 1].map(|rank| lane.open(peer(rank)).expect("fits").0);
+    // The first byte of each piece says whose it is; the kind and the epoch of most frames are
+    // made valid, or nearly everything would stop at the first check.
+    let mut open = [true; 2];
+    for piece in data.chunks(1 + HEADER_BYTES + 24) {
+        let who = usize::from(piece[0] & 1);
+        let mut bytes = piece[1..].to_vec();
+        if piece[0] & 2 == 0 && bytes.len() >= HEADER_BYTES {
+            bytes[0] = 1 + bytes[0] % 6;
+            bytes[1..4].fill(0);
+            bytes[4..8].copy_from_slice(&1u32.to_le_bytes());
+            bytes[9..12].fill(0);
+            bytes[13..16].fill(0);
+            bytes[28..32].fill(0);
+        }
+        if open[who] && !feed(&mut lane, conns[who], &bytes) {
+            open[who] = false;
+            lane.close(conns[who]);
+        }
+        for conn in [0, 1].into_iter().filter(|i| open[*i]).map(|i| conns[i]) {
+            let n: usize = lane.pending(conn).iter().map(|s| s.len()).sum();
+            lane.sent(conn, n);
+        }
+    }
+});
