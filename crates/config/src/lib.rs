@@ -3,7 +3,7 @@
 //! Every setting is a row of [`SETTINGS`]: its name, its environment variable, its default, what
 //! it accepts and what it means. An argument beats the environment, which beats the default.
 //! Values are checked when they are loaded, so that whoever holds a [`Config`] need not check
-//! again. The documentation's page of settings is [`markdown`].
+//! again. `sumpter config --markdown` makes the documentation's page of it.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -15,4 +15,4 @@ mod settings;
 pub use config::{Config, load, load_from};
 pub use error::{ConfigError, Source};
 pub use machine::{host_name, local_machine_id};
-pub use settings::{SETTINGS, Setting, markdown};
+pub use settings::{SETTINGS, Setting};

@@ -3,7 +3,6 @@
 //! A row's default is a text that goes through the same check as a given value, so that a default
 //! outside its own range cannot exist.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 
 use crate::config::Config;
@@ -242,21 +241,6 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// The table as a page of documentation.
-#[must_use]
-pub fn markdown() -> String {
-    let mut page = String::from(
-        "| setting | environment variable | default | accepts | meaning |\n\
-         | --- | --- | --- | --- | --- |\n",
-    );
-    for Setting { name, env, default, range, doc, .. } in SETTINGS {
-        let default = if default.is_empty() { "none".into() } else { format!("`{default}`") };
-        // Writing to a string cannot fail.
-        let _ = writeln!(page, "| `{name}` | `{env}` | {default} | {range} | {doc} |");
-    }
-    page
-}
-
 fn log_filter(text: &str) -> Option<String> {
     let known = |level: &str| {
         ["off", "error", "warn", "info", "debug", "trace"]
@@ -281,14 +265,6 @@ mod tests {
         assert_eq!(names.len(), SETTINGS.len());
         assert_eq!(variables.len(), SETTINGS.len());
         assert!(SETTINGS.iter().all(|s| s.doc.ends_with('.') && !s.range.is_empty()));
-    }
-
-    #[test]
-    fn the_page_has_a_row_for_every_setting_and_cells_that_do_not_break_it() {
-        let page = markdown();
-        assert_eq!(page.lines().count(), SETTINGS.len() + 2);
-        assert!(page.lines().all(|line| line.matches('|').count() == 6), "{page}");
-        assert!(page.contains("| `partition_bytes` | `SUMPTER_PARTITION_BYTES` | `1MiB` |"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Counters {
         }
     }
 
-    /// The numbers by name, as `docs/observability.md` lists them.
+    /// The numbers by name.
     pub(crate) fn report(
         &self,
         lane: &LaneStats,

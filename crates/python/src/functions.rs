@@ -1,6 +1,7 @@
 //! The functions of the module: servers, coordinators, plans and settings.
 
 use std::collections::HashMap;
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -23,6 +24,7 @@ pub fn init_log(level: &str) {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .without_time()
         .try_init();

@@ -94,6 +94,8 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                         self.say(FromMember::Declare(spec_to_proto(spec)));
                     }
                     Some(Command::Leave(done)) => {
+                        // The last numbers, for whoever looks after the end.
+                        self.beat();
                         self.say(FromMember::Leave(proto::Leave {}));
                         self.leaving = Some(done);
                     }

@@ -9,6 +9,7 @@ mod admission;
 mod agreement;
 mod io;
 mod job;
+mod past;
 mod pending;
 mod runs;
 mod status;
@@ -26,6 +27,7 @@ use tracing::{info, warn};
 
 use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats};
 use job::{Gone, Job};
+use past::Past;
 use waiting::NOTICE_EVERY;
 
 pub(crate) use io::{Event, Input, Join, Message, Options, Refusal};
@@ -40,6 +42,7 @@ pub(crate) struct Registry {
     draw: Box<dyn FnMut() -> u64 + Send>,
     members: BTreeMap<MemberId, Member>,
     jobs: BTreeMap<String, Job>,
+    past: Past,
     only_job: Option<String>,
     finished: bool,
     last_tick: Duration,
@@ -62,6 +65,7 @@ impl Registry {
             draw,
             members: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            past: Past::default(),
             only_job: None,
             finished: false,
             last_tick: Duration::ZERO,
@@ -114,6 +118,9 @@ impl Registry {
                 if self.options.single_run {
                     self.only_job = Some(name.clone());
                 }
+                if !self.jobs.contains_key(&name) {
+                    self.past.forget_job(&name);
+                }
                 let job = self
                     .jobs
                     .entry(name.clone())
@@ -163,6 +170,7 @@ impl Registry {
 
     fn remove(&mut self, id: MemberId, how: &Gone) {
         let Some(member) = self.members.remove(&id) else { return };
+        self.past.member_gone(self.last_tick, id, &member);
         let Join { job, role, host, .. } = &member.join;
         match how {
             Gone::Left => info!(member = %id, %host, ?role, "a member left"),

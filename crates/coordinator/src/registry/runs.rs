@@ -99,6 +99,7 @@ impl Registry {
     /// Drops a job whose last worker is gone.
     fn forget(&mut self, name: &str) {
         let Some(job) = self.jobs.remove(name) else { return };
+        self.past.job_over(self.job_status(self.last_tick, name, &job));
         debug!(job = %name, "a job is over");
         let servers: Vec<MemberId> = self.servers().map(|(id, _)| id).collect();
         if let Some(run) = &job.run {

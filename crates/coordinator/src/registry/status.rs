@@ -14,27 +14,31 @@ use crate::types::{MemberId, Role};
 impl Registry {
     /// The state of one job, or of all.
     pub fn status(&self, now: Duration, only: Option<&str>) -> StatusReport {
-        let jobs = self.jobs.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+        let asked = |name: &str| only.is_none_or(|only| only == name);
+        let live = self.jobs.iter().filter(|(name, _)| asked(name));
+        let over = self.past.jobs().filter(|job| asked(&job.name)).cloned();
+        let jobs: Vec<_> =
+            live.map(|(name, job)| self.job_status(now, name, job)).chain(over).collect();
+        let serves = |id: u64| jobs.iter().any(|job| job.servers.contains(&id));
+        let gone = self.past.servers().filter(|server| serves(server.member)).cloned();
+        let here = self.servers().map(|(id, member)| member_status(now, id, member));
+        let servers = here.chain(gone).collect();
         StatusReport {
             protocol_version: u32::from(PROTOCOL_VERSION),
             uptime_s: now.as_secs_f64(),
-            jobs: jobs.map(|(name, job)| self.job_status(now, name, job)).collect(),
-            servers: self.servers().map(|(id, member)| member_status(now, id, member)).collect(),
+            jobs,
+            servers,
         }
     }
 
-    fn job_status(&self, now: Duration, name: &str, job: &Job) -> JobStatus {
+    /// The state of a job; of its workers, also those that have left.
+    pub(super) fn job_status(&self, now: Duration, name: &str, job: &Job) -> JobStatus {
         let workers: Vec<(MemberId, &Member)> =
             job.present.values().filter_map(|id| Some((*id, self.members.get(id)?))).collect();
-        let servers: Vec<(MemberId, &Member)> = match &job.run {
-            None => self.servers().collect(),
-            Some(run) => run
-                .view
-                .servers
-                .iter()
-                .filter_map(|server| Some((server.member, self.members.get(&server.member)?)))
-                .collect(),
-        };
+        let present = workers.iter().map(|(id, member)| member_status(now, *id, member));
+        let mut all: Vec<MemberStatus> = present.chain(self.past.workers(name).cloned()).collect();
+        all.sort_by_key(|worker| worker.rank);
+        let servers: Vec<(MemberId, &Member)> = self.servers().collect();
         let run = job.run.as_ref();
         JobStatus {
             name: name.to_owned(),
@@ -45,26 +49,39 @@ impl Registry {
             expected_servers: self.expected_servers(job),
             missing: self.missing(job),
             epoch: run.map_or(0, |run| run.view.epoch.0),
-            machines: Some(machines(&workers, &servers)),
+            machines: Some(match run {
+                None => machines(machine_names(&workers), machine_names(&servers)),
+                Some(run) => machines(
+                    run.view.workers.iter().map(|worker| &worker.machine),
+                    run.view.servers.iter().map(|server| &server.machine),
+                ),
+            }),
             tensors: run.map_or(0, |run| run.table.len() as u32),
             failure: job.failure.as_ref().map_or_else(String::new, |f| f.message.clone()),
-            workers: workers.iter().map(|(id, member)| member_status(now, *id, member)).collect(),
-            servers: servers.iter().map(|(id, _)| id.0).collect(),
+            workers: all,
+            servers: match run {
+                None => servers.iter().map(|(id, _)| id.0).collect(),
+                Some(run) => run.view.servers.iter().map(|server| server.member.0).collect(),
+            },
         }
     }
 }
 
+fn machine_names<'a>(members: &'a [(MemberId, &'a Member)]) -> impl Iterator<Item = &'a String> {
+    members.iter().map(|(_, member)| &member.join.machine)
+}
+
 /// Workers of one machine count once; a server beside a worker is no machine that only helps.
-fn machines(workers: &[(MemberId, &Member)], servers: &[(MemberId, &Member)]) -> MachineCount {
-    let distinct = |members: &[(MemberId, &Member)]| -> BTreeSet<String> {
-        members.iter().map(|(_, member)| member.join.machine.clone()).collect()
-    };
-    let gpu = distinct(workers);
-    let cpu = distinct(servers).difference(&gpu).count();
+fn machines<'a>(
+    workers: impl Iterator<Item = &'a String>,
+    servers: impl Iterator<Item = &'a String>,
+) -> MachineCount {
+    let gpu: BTreeSet<&String> = workers.collect();
+    let cpu = servers.collect::<BTreeSet<_>>().difference(&gpu).count();
     MachineCount { gpu: gpu.len() as u32, cpu: cpu as u32 }
 }
 
-fn member_status(now: Duration, id: MemberId, member: &Member) -> MemberStatus {
+pub(super) fn member_status(now: Duration, id: MemberId, member: &Member) -> MemberStatus {
     let join = &member.join;
     let (rank, local_rank) = match join.role {
         Role::Worker { rank, local_rank, .. } => (Some(rank.0), Some(local_rank)),

@@ -192,3 +192,40 @@ fn the_status_tells_jobs_members_machines_and_numbers() {
     assert_eq!(job.workers[0].stats.as_ref().unwrap().counters["samples"], 64.0);
     assert_eq!(world.registry.status(world.now, Some("absent")).jobs, []);
 }
+
+#[test]
+fn the_status_still_tells_the_last_numbers_of_those_who_left() {
+    let mut world = World::new();
+    let server = world.join(server("s"));
+    let workers = [0, 1].map(|rank| world.join(worker(rank, 2)));
+    let job = world.view(server).job;
+    world.say(server, Message::JobReady(job));
+    let stats = |value| {
+        let counters = [("rounds".to_owned(), value)].into();
+        Some(Stats { counters, ..Stats::default() })
+    };
+    world.say(workers[0], Message::Heartbeat(stats(7.0)));
+    world.say(workers[1], Message::Heartbeat(stats(8.0)));
+    let rounds = |world: &World| -> Vec<f64> {
+        let report = world.registry.status(world.now, None);
+        let job = &report.jobs[0];
+        let counted = |w: &crate::proto::MemberStatus| {
+            w.stats.as_ref().and_then(|stats| stats.counters.get("rounds").copied())
+        };
+        job.workers.iter().map(|w| counted(w).unwrap_or(0.0)).collect()
+    };
+    workers.iter().for_each(|id| drop(world.told.remove(id)));
+    world.leave(workers[1]);
+    assert_eq!(rounds(&world), [7.0, 8.0]);
+    world.told.remove(&workers[0]);
+    world.leave(workers[0]);
+    world.told.remove(&server);
+    world.leave(server);
+    assert_eq!(rounds(&world), [7.0, 8.0]);
+    let report = world.registry.status(world.now, None);
+    assert_eq!((report.jobs[0].state.as_str(), report.servers.len()), ("ended", 1));
+    // Another run of the name begins a new page.
+    world.join(worker(0, 2));
+    assert_eq!(rounds(&world), [0.0]);
+    assert_eq!(world.registry.status(world.now, None).jobs.len(), 1);
+}
