@@ -1,0 +1,104 @@
+# Every command of the project; `make help` lists them. Needs Python 3.11+, Rust, make, and a C and
+# C++ compiler (for the fuzzers).
+
+PYTHON ?= python3
+SEED ?=
+SEEDS ?=
+FUZZ_SECONDS ?= 60
+
+VENV := .venv
+BIN := $(VENV)/bin
+TOOLS := $(abspath target/tools)
+PIP_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-emit-index-url
+# For lints of the seam; maturin sets the same.
+export PYO3_PYTHON := $(abspath $(BIN)/python)
+STATIC_TARGET := $(shell uname -m)-unknown-linux-gnu
+NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
+	$(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml)
+
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-rust test-python sim fuzz bench docs server fmt check lock ci clean
+
+help: ## List these commands.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: $(VENV)/.native ## Make .venv with all dependencies, the compiled module and the command.
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "sumpter needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12"; \
+		exit 1; }
+	@command -v cargo >/dev/null || { echo "sumpter needs Rust (cargo) 1.89 or newer"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.dependencies: requirements/uv.txt requirements/dev.txt | $(VENV)/.created
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/uv.txt
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
+	@touch $@
+
+$(VENV)/.native: $(NATIVE_SOURCES) $(VENV)/.dependencies
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet --uv --release --locked
+	@touch $@
+
+demo: setup ## Train the digits model with 2 workers and 1 server on this machine.
+	$(BIN)/sumpter run -n 2 -s 1 -- $(BIN)/python examples/digits.py
+
+test: test-rust test-python ## All tests: Rust, simulation, Python, tidy, examples.
+
+test-rust: setup
+	cargo test --release --locked --workspace
+
+test-python: setup
+	$(BIN)/python -m pytest
+
+sim: ## Simulate faults: SEED=n replays one seed, SEEDS=n tries that many.
+	$(if $(SEED),SUMPTER_SIM_SEED=$(SEED)) $(if $(SEEDS),SUMPTER_SIM_SEEDS=$(SEEDS)) \
+		cargo test --release --locked -p sumpter-engine --test sim -- --nocapture
+
+$(TOOLS)/bin/cargo-fuzz:
+	cargo install cargo-fuzz --version 0.13.2 --locked --root $(TOOLS)
+
+fuzz: $(TOOLS)/bin/cargo-fuzz ## Fuzz every decoder for FUZZ_SECONDS each.
+	export PATH="$(TOOLS)/bin:$$PATH"; set -e; \
+	for target in $$(cargo fuzz list); do \
+		cargo fuzz run --sanitizer none --target-dir target/fuzz $$target -- \
+			-max_total_time=$(FUZZ_SECONDS); \
+	done
+
+bench: setup ## Goodput of push_pull on this machine beside Gloo.
+	$(BIN)/python benches/push_pull.py
+
+docs: setup ## Regenerate the pages made from code.
+	$(BIN)/sumpter config --markdown > docs/configuration.md
+
+server: ## Build the static sumpter-server, which needs no Python.
+	CARGO_PROFILE_RELEASE_STRIP=symbols RUSTFLAGS="-C target-feature=+crt-static" \
+		cargo build --release --locked --target $(STATIC_TARGET) -p sumpter-server
+	@ldd $(or $(CARGO_TARGET_DIR),target)/$(STATIC_TARGET)/release/sumpter-server 2>&1 \
+		| grep -E 'static|not a dynamic'
+
+fmt: setup ## Format all code.
+	cargo fmt
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: setup ## Formatting, lints, and the stub against the compiled module.
+	cargo fmt --check
+	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest tests/python/test_stub.py
+
+lock: $(VENV)/.created ## Pin dependencies anew after a change of *.in or Cargo.toml.
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet -r requirements/uv.in
+	$(PIP_COMPILE) requirements/uv.in -o requirements/uv.txt
+	$(PIP_COMPILE) requirements/dev.in -o requirements/dev.txt
+	cargo update --workspace
+
+ci: ## Exactly what continuous integration runs.
+	.ci/run
+
+clean: ## Remove what the commands above have made.
+	rm -rf $(VENV) target

@@ -1,0 +1,72 @@
+"""Sumpter: sums of gradients, carried by spare CPU machines.
+
+    import sumpter
+
+    sumpter.init()
+    total = sumpter.push_pull(array, average=False, name="total")
+
+Works on NumPy arrays and on any DLPack array in host memory. For PyTorch see `sumpter.torch`
+(the Horovod and BytePS interfaces) and `torch.distributed` with `backend="sumpter"`.
+"""
+
+from sumpter._errors import (
+    AuthError,
+    ClosedError,
+    ConfigError,
+    DeadlineError,
+    DuplicateNameError,
+    MismatchError,
+    NotInitializedError,
+    PeerLostError,
+    StartError,
+    SumpterError,
+    UnsupportedError,
+)
+from sumpter._front import (
+    ArrayHandle,
+    barrier,
+    broadcast,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    poll,
+    push_pull,
+    push_pull_async,
+    rank,
+    record_samples,
+    shutdown,
+    size,
+    synchronize,
+)
+from sumpter._native import __version__
+
+__all__ = [
+    "ArrayHandle",
+    "AuthError",
+    "ClosedError",
+    "ConfigError",
+    "DeadlineError",
+    "DuplicateNameError",
+    "MismatchError",
+    "NotInitializedError",
+    "PeerLostError",
+    "StartError",
+    "SumpterError",
+    "UnsupportedError",
+    "__version__",
+    "barrier",
+    "broadcast",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "poll",
+    "push_pull",
+    "push_pull_async",
+    "rank",
+    "record_samples",
+    "shutdown",
+    "size",
+    "synchronize",
+]

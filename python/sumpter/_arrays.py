@@ -1,0 +1,84 @@
+"""NumPy arrays in front of the Rust core: from any DLPack array, and back to its own kind."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sumpter._errors import UnsupportedError
+
+# The element types that summation kernels exist for; bfloat16 comes from the ml_dtypes package.
+SUMMABLE = frozenset(
+    ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
+)
+# Device types of DLPack that mean memory this process may read: the host's, pinned or not.
+HOST_DEVICES = frozenset([1, 3])
+
+
+@dataclass(frozen=True)
+class Input:
+    """A contiguous host array, and how to turn a result into the caller's kind of array."""
+
+    array: np.ndarray
+    restore: Callable[[np.ndarray], Any]
+
+
+def read(source: Any) -> Input:
+    """Takes a NumPy array, any DLPack array on the host, or what NumPy can make an array of."""
+    if isinstance(source, np.ndarray) or not hasattr(source, "__dlpack__"):
+        return Input(_contiguous(np.asarray(source)), lambda result: result)
+    device_type, device = source.__dlpack_device__()
+    if int(device_type) not in HOST_DEVICES:
+        name = getattr(source, "device", f"{device_type}:{device}")
+        raise UnsupportedError(
+            f"the array is on device {name}: Sumpter sums arrays in host memory, so copy it "
+            "there first"
+        )
+    try:
+        array = np.from_dlpack(source)
+    except (BufferError, RuntimeError) as error:
+        raise UnsupportedError(
+            f"{type(source).__module__}.{type(source).__name__} cannot be shared with NumPy "
+            f"({error}); for torch tensors use sumpter.torch"
+        ) from error
+    return Input(_contiguous(array), _restorer(source))
+
+
+def check_summable(array: np.ndarray) -> str:
+    """The element type's name on the wire; raises for a type that cannot be summed."""
+    name = array.dtype.name
+    if name not in SUMMABLE:
+        raise UnsupportedError(
+            f"cannot sum elements of type {name}; supported are {', '.join(sorted(SUMMABLE))}"
+        )
+    return name
+
+
+def wire_form(array: np.ndarray) -> tuple[tuple[int, ...], str]:
+    """Shape and element type under which a broadcast carries `array`.
+
+    A broadcast only moves bytes, so types without a summation kernel travel as bytes.
+    """
+    name = array.dtype.name
+    return (array.shape, name) if name in SUMMABLE else ((array.nbytes,), "uint8")
+
+
+def divide(total: np.ndarray, count: int) -> np.ndarray:
+    """The average of integers, rounded down, in place."""
+    return np.floor_divide(total, count, out=total)
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    # ascontiguousarray turns 0-dimensional arrays into vectors; reshape undoes that.
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return np.ascontiguousarray(native).reshape(array.shape)
+
+
+def _restorer(source: Any) -> Callable[[np.ndarray], Any]:
+    if hasattr(source, "__array_namespace__"):
+        namespace = source.__array_namespace__()
+    else:
+        namespace = sys.modules.get(type(source).__module__.partition(".")[0])
+    return getattr(namespace, "from_dlpack", lambda result: result)

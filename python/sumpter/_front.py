@@ -1,0 +1,165 @@
+"""push_pull and its relatives on NumPy and DLPack arrays: the face of `import sumpter`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sumpter import _arrays, _session
+from sumpter._session import Session
+
+HOLDER = "api"
+
+
+class ArrayHandle:
+    """An operation in flight and the array it will return."""
+
+    def __init__(self, native: _session.Handle, finish: Callable[[], Any]) -> None:
+        self._native = native
+        self._finish: Callable[[], Any] | None = finish
+        self._result: Any = None
+
+    def poll(self) -> bool:
+        """Whether synchronize() would return, or raise, at once."""
+        return self._native.poll()
+
+    def synchronize(self) -> Any:
+        """Waits for the operation and returns its result, the same one every time."""
+        self._native.wait()
+        if self._finish is not None:
+            self._result, self._finish = self._finish(), None
+        return self._result
+
+
+def init(**settings: object) -> None:
+    """Joins the job; settings given here override the environment. Repeating it does nothing."""
+    _session.acquire(HOLDER, settings)
+
+
+def shutdown() -> None:
+    """Leaves the job, unless a torch.distributed process group still uses it."""
+    _session.release(HOLDER)
+
+
+def is_initialized() -> bool:
+    """Whether this process is a member of a job."""
+    return _session.peek() is not None
+
+
+def rank() -> int:
+    """This worker's number in the job, from 0."""
+    return _session.current().rank
+
+
+def size() -> int:
+    """How many workers the job has."""
+    return _session.current().world_size
+
+
+def local_rank() -> int:
+    """This worker's number on its machine, from 0."""
+    return _session.current().worker.local_rank
+
+
+def local_size() -> int:
+    """How many workers of the job this machine has."""
+    return _session.current().worker.local_size
+
+
+def push_pull(array: Any, average: bool = True, name: str | None = None, priority: int = 0) -> Any:
+    """Returns the sum of `array` over all workers, or its average.
+
+    The result is of the caller's kind of array. Averages of integers are rounded down. An
+    operation without a name is matched with the other ranks' by the order of calls.
+    """
+    return push_pull_async(array, average, name, priority).synchronize()
+
+
+def push_pull_async(
+    array: Any, average: bool = True, name: str | None = None, priority: int = 0
+) -> ArrayHandle:
+    """Starts a push_pull. The array must not change before synchronize() has returned."""
+    session = _session.current()
+    given = _arrays.read(array)
+    dtype = _arrays.check_summable(given.array)
+    floating = given.array.dtype.kind not in "iu"
+    total = np.empty_like(given.array)
+    native = session.submit(
+        kind="all_reduce",
+        **_identity(session, "push_pull", name, given.array, "sum"),
+        shape=given.array.shape,
+        dtype=dtype,
+        send=given.array.ctypes.data,
+        receive=total.ctypes.data,
+        average=average and floating,
+        priority=priority,
+        keep=(given.array, total),
+    )
+
+    def finish() -> Any:
+        divides = average and not floating
+        return given.restore(_arrays.divide(total, session.world_size) if divides else total)
+
+    return ArrayHandle(native, finish)
+
+
+def poll(handle: ArrayHandle) -> bool:
+    """Whether synchronize(handle) would return, or raise, at once."""
+    return handle.poll()
+
+
+def synchronize(handle: ArrayHandle) -> Any:
+    """Waits for an operation and returns its result."""
+    return handle.synchronize()
+
+
+def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """Returns the array that rank `root_rank` passed; all ranks pass one of the same shape."""
+    session = _session.current()
+    check_root(session, root_rank)
+    given = _arrays.read(array)
+    result = given.array.copy()
+    shape, dtype = _arrays.wire_form(result)
+    session.submit(
+        kind="broadcast",
+        **_identity(session, "broadcast", name, given.array, f"root {root_rank}"),
+        shape=shape,
+        dtype=dtype,
+        root=root_rank,
+        send=result.ctypes.data if session.rank == root_rank else 0,
+        receive=result.ctypes.data,
+        keep=result,
+    ).wait()
+    return given.restore(result)
+
+
+def barrier() -> None:
+    """Returns when every worker has called it."""
+    _session.current().barrier().wait()
+
+
+def record_samples(count: int) -> None:
+    """Counts training samples for the live line of `sumpter run`; outside a job, does nothing."""
+    session = _session.peek()
+    if session is not None:
+        session.worker.record_samples(count)
+
+
+def check_root(session: Session, root_rank: int) -> None:
+    """Raises ValueError unless `root_rank` is a rank of the job."""
+    if not 0 <= root_rank < session.world_size:
+        raise ValueError(f"root_rank is {root_rank}: it must be within 0..{session.world_size - 1}")
+
+
+def _identity(
+    session: Session, kind: str, name: str | None, array: np.ndarray, detail: str
+) -> dict[str, Any]:
+    """The name and tag of an operation, and whether the name may be in flight only once."""
+    if name is not None:
+        return {"name": f"{kind}.{name}", "exclusive": True}
+    shape = "x".join(map(str, array.shape)) or "scalar"
+    sequence = session.count("unnamed")
+    return {
+        "name": session.unnamed(f"{kind}.noname.{array.dtype}.{shape}.{detail}"),
+        "tag": f"unnamed#{sequence}|{kind}({array.dtype} {list(array.shape)}, {detail})",
+    }

@@ -1,0 +1,134 @@
+"""The Rust core of Sumpter. Private: import `sumpter` or `sumpter.torch` instead."""
+
+from collections.abc import Callable, Sequence
+
+__version__: str
+
+class SumpterError(RuntimeError):
+    """Base of every error Sumpter raises."""
+
+class MismatchError(SumpterError):
+    """Ranks disagree about a tensor; the message names both ranks and both descriptions."""
+
+class PeerLostError(SumpterError):
+    """A worker, a server or the coordinator died or left while it was needed."""
+
+class AuthError(SumpterError):
+    """The job's token is absent or wrong."""
+
+class StartError(SumpterError):
+    """The job could not start: a rank is missing, nobody listens, a port is in use."""
+
+class ConfigError(SumpterError):
+    """A setting is unknown or out of its range."""
+
+class DeadlineError(SumpterError):
+    """An operation was not complete when its time ran out."""
+
+class ClosedError(SumpterError):
+    """The session was shut down before the operation was done."""
+
+class Worker:
+    """This process's membership in a job: the client and its colocated summation lane."""
+
+    @staticmethod
+    def join(settings: dict[str, str]) -> Worker:
+        """Joins the job. `settings` override the environment. Returns once the job starts."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def coordinator(self) -> str: ...
+    @property
+    def job(self) -> str: ...
+    @property
+    def deterministic(self) -> bool: ...
+    def submit(
+        self,
+        *,
+        kind: str,
+        name: str,
+        tag: str,
+        shape: Sequence[int],
+        dtype: str,
+        op: str,
+        root: int,
+        send: int,
+        receive: int,
+        average: bool,
+        priority: int,
+        ranks: Sequence[int] | None,
+        keep: object,
+    ) -> Handle:
+        """Starts one round of the tensor `name`.
+
+        `kind` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min", "max"
+        or "product"; `root` is a global rank. `send` and `receive` are addresses of contiguous
+        memory and may be equal; `keep` is held until the round is done. `average` divides a
+        floating-point sum by the number of contributing ranks. A higher `priority` goes first.
+        `ranks` are the participants, None meaning all. `tag` is text for error messages only.
+        """
+
+    def record_samples(self, count: int) -> None:
+        """Adds to the number of training samples this worker has processed."""
+
+    def stats(self) -> str:
+        """What this worker has done so far, as JSON."""
+
+    def shutdown(self) -> None:
+        """Finishes what is in flight, leaves the job and stops the threads. May be repeated."""
+
+class Handle:
+    """One submitted round."""
+
+    def poll(self) -> bool:
+        """Whether the round is done, well or badly."""
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Blocks until the round is done; raises if it failed or if `timeout_s` ran out."""
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` once from another thread when done; at once if it is done already."""
+
+class Coordinator:
+    """A coordinator inside this process."""
+
+    def __init__(self, listen: str, settings: dict[str, str]) -> None:
+        """Listens on `listen` ("0.0.0.0:0" takes a free port). A token must be set."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT under which others reach it."""
+
+    def stop(self) -> None:
+        """Stops listening and serving. May be repeated."""
+
+def serve(settings: dict[str, str]) -> None:
+    """Runs a summation server until the job ends or a signal comes."""
+
+def run_coordinator(listen: str, settings: dict[str, str]) -> None:
+    """Runs a coordinator until a signal comes."""
+
+def plan(request_json: str) -> str:
+    """The plan for a cluster described in JSON, as JSON."""
+
+def status(settings: dict[str, str]) -> str:
+    """The coordinator's view of its jobs, as JSON."""
+
+def settings() -> list[dict[str, str]]:
+    """Every setting: name, env, unit, default, range, doc."""
+
+def machine_id() -> str:
+    """What this machine is called when workers of one machine are recognized."""
+
+def generate_token() -> str:
+    """A new random token for a job."""
+
+def instruction_set() -> str:
+    """The kernels chosen on this processor."""

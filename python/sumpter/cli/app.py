@@ -1,0 +1,51 @@
+"""The commands of `sumpter`, their options and examples; the work is done elsewhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sumpter import _native
+from sumpter.cli import node, plan, run, settings, status
+
+app = typer.Typer(
+    name="sumpter",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    # Rich help costs half a second of imports and says no more.
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sumpter {_native.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def sumpter(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Faster data-parallel training: idle CPU machines carry the summation of gradients."""
+
+
+app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
+app.command(
+    "run",
+    epilog=run.EXAMPLE,
+    # Options after the script's name belong to the script.
+    context_settings={"allow_interspersed_args": False},
+)(run.run)
+app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
+app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
+app.command("status", epilog=status.EXAMPLE)(status.status)
+app.command("config", epilog=settings.EXAMPLE)(settings.config)
+app.command("token", epilog=node.TOKEN_EXAMPLE)(node.token)

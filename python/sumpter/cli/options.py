@@ -1,0 +1,89 @@
+"""Options that several commands share, and how their text becomes settings.
+
+Settings travel as text (name to value) to the one table in Rust, which checks types and ranges;
+this module only turns options into that text.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sumpter.cli.errors import UsageError
+
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TOKEN",
+        help="The job's token. Anyone on this machine can read it in `ps`: prefer the "
+        "environment variable SUMPTER_TOKEN or --token-file.",
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="File that holds the job's token."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any setting of `sumpter config`, such as partition_bytes=4MiB; may be repeated.",
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead of a table.")
+]
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `1GiB`, `100MB`, `1.5GiB` or a plain number."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise UsageError(f"'{text}' is not a size; write for example 65536, 100MB or 1GiB")
+    size = round(float(match[1]) * _UNITS[match[2].upper()])
+    if size < 1:
+        raise UsageError(f"'{text}' is too small; a size is at least one byte")
+    return size
+
+
+def parse_assignments(assignments: list[str] | None) -> dict[str, str]:
+    """Settings from `name=value` texts; whoever takes them checks names and values."""
+    settings: dict[str, str] = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--set {assignment}: write NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def token_settings(token: str | None, token_file: Path | None) -> dict[str, str]:
+    """The token as a setting; nothing when neither option is given."""
+    if token is not None and token_file is not None:
+        raise UsageError("--token and --token-file exclude each other")
+    if token is not None:
+        return {"token": token}
+    return {} if token_file is None else {"token_file": str(token_file)}
+
+
+def given(**options: object) -> dict[str, str]:
+    """The options that were given (are not None) as settings."""
+    return {name: str(value) for name, value in options.items() if value is not None}

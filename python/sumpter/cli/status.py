@@ -1,0 +1,44 @@
+"""`sumpter status`: who is in a job, what they have moved, whom they wait for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sumpter import _native
+from sumpter.cli.options import JsonOption, TokenFileOption, TokenOption, given, token_settings
+
+EXAMPLE = "Example: sumpter status --coordinator 10.0.0.1:7700 --token-file job.token"
+
+
+def status(
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            "--coordinator",
+            metavar="HOST:PORT",
+            help="The job's coordinator (default: SUMPTER_COORDINATOR).",
+        ),
+    ] = None,
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the members of a running job and their counters."""
+    settings = token_settings(token, token_file) | given(coordinator=coordinator)
+    text = _native.status(settings)
+    if as_json:
+        typer.echo(text)
+        return
+    from rich.console import Console
+
+    from sumpter.launch.status import read_status
+    from sumpter.launch.summary import print_job
+
+    console = Console(highlight=False)
+    jobs = read_status(text)
+    if not jobs:
+        console.print("The coordinator knows no job yet.")
+    for job in jobs:
+        print_job(console, job)

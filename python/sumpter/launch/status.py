@@ -1,0 +1,144 @@
+"""Reads the coordinator's status: what each member of a job has moved and whom it waited for.
+
+The one place that knows the JSON's shape. A reader of a newer or older coordinator must not fail,
+so absent fields are zero and unknown ones are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters of one member since it joined."""
+
+    bytes_sent: float = 0  # over the network
+    bytes_received: float = 0  # over the network
+    bytes_local: float = 0  # between a worker and the lane in its own process
+    rounds: float = 0  # of tensors, finished by a worker
+    lane_rounds: float = 0  # of partitions, summed by the member's lanes
+    tensor_bytes: float = 0  # of tensors whose sum has arrived
+    step: float = 0  # the most rounds of any tensor
+    samples: float = 0
+    busy_s: float = 0  # with at least one operation under way
+    elapsed_s: float = 0
+
+
+@dataclass(frozen=True)
+class Late:
+    """How often, and for how long in all, a rank was the last that a member waited for."""
+
+    rank: int
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Member:
+    """A worker or a server of a job."""
+
+    role: str
+    number: int  # a worker's rank, a server's number of membership
+    host: str = ""
+    machine: str = ""
+    stats: Stats = Stats()
+    late: tuple[Late, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job as its coordinator sees it."""
+
+    name: str
+    workers: tuple[Member, ...] = ()
+    servers: tuple[Member, ...] = ()
+
+    @property
+    def gpu_machines(self) -> int:
+        """n: the machines that run workers."""
+        return len({worker.machine or str(worker.number) for worker in self.workers})
+
+    @property
+    def cpu_machines(self) -> int:
+        """k: the machines that only sum."""
+        gpu = {worker.machine for worker in self.workers}
+        return len({server.machine or str(server.number) for server in self.servers} - gpu)
+
+    def waited_for(self) -> list[Late]:
+        """All members' waiting added up by rank, the longest first."""
+        total: dict[int, Late] = {}
+        for late in (late for member in self.workers + self.servers for late in member.late):
+            before = total.get(late.rank, Late(late.rank, 0, 0.0))
+            total[late.rank] = Late(
+                late.rank, before.count + late.count, before.seconds + late.seconds
+            )
+        return sorted(total.values(), key=lambda late: -late.seconds)
+
+
+def read_status(text: str) -> list[Job]:
+    """The jobs in a status document."""
+    document = json.loads(text)
+    servers = {member.number: member for member in _members(document, "server", "member")}
+    return [_job(entry, servers) for entry in _entries(document, "jobs")]
+
+
+def merge(before: Job | None, now: Job) -> Job:
+    """`now`, with members that have left kept as they were last seen."""
+    if before is None:
+        return now
+    return Job(
+        now.name,
+        _merge_members(before.workers, now.workers),
+        _merge_members(before.servers, now.servers),
+    )
+
+
+def _merge_members(before: Iterable[Member], now: Iterable[Member]) -> tuple[Member, ...]:
+    members = {member.number: member for member in (*before, *now)}
+    return tuple(members[number] for number in sorted(members))
+
+
+def _job(entry: Mapping[str, Any], servers: Mapping[int, Member]) -> Job:
+    """A job, with those of the coordinator's servers that serve it."""
+    own = [servers[number] for number in entry.get("servers") or [] if number in servers]
+    workers = _members(entry, "worker", "rank")
+    return Job(str(entry.get("name", "default")), tuple(workers), tuple(own))
+
+
+def _members(document: Mapping[str, Any], role: str, key: str) -> list[Member]:
+    return [_member(role, key, entry) for entry in _entries(document, f"{role}s")]
+
+
+def _member(role: str, key: str, entry: Mapping[str, Any]) -> Member:
+    stats = _mapping(entry.get("stats"))
+    counters = _mapping(stats.get("counters"))
+    known = {item.name: _number(counters.get(item.name)) for item in fields(Stats)}
+    return Member(
+        role=role,
+        number=int(_number(entry.get(key))),
+        host=str(entry.get("host", "")),
+        machine=str(entry.get("machine", "")),
+        stats=Stats(**known),
+        late=tuple(_late(late) for late in _entries(stats, "late")),
+    )
+
+
+def _late(entry: Mapping[str, Any]) -> Late:
+    rank, count = int(_number(entry.get("rank"))), int(_number(entry.get("count")))
+    return Late(rank, count, _number(entry.get("seconds")))
+
+
+def _entries(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    return [entry for entry in document.get(key) or [] if isinstance(entry, Mapping)]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

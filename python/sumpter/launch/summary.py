@@ -1,0 +1,113 @@
+"""What a run has done, told once it has ended: the plan, the bytes, the seconds, the waiting."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from sumpter import _native
+from sumpter.launch.figures import (
+    format_bytes,
+    format_optional,
+    format_seconds,
+    goodput_gbps,
+    mean,
+    optimum_share,
+)
+from sumpter.launch.status import Job, Member
+
+
+def print_summary(console: Console, job: Job | None, bandwidth_gbps: float | None) -> None:
+    """Prints the summary; says so when nothing was ever summed."""
+    if job is None or not any(worker.stats.rounds for worker in job.workers):
+        console.print("No tensor was summed by Sumpter in this run.", style="dim")
+        return
+    console.print(
+        Group("", _headline(job, bandwidth_gbps), "", _members(job), *_waiting(job)),
+        highlight=False,
+    )
+
+
+def print_job(console: Console, job: Job) -> None:
+    """Prints a job that is still running."""
+    members = f"{len(job.workers)} workers, {len(job.servers)} servers"
+    console.print(
+        Group(
+            Text(f"Job {job.name}: {members}", style="bold"),
+            Text(f"Plan: {describe_plan(job)}"),
+            _members(job),
+            *_waiting(job),
+        )
+    )
+
+
+def _headline(job: Job, bandwidth_gbps: float | None) -> Group:
+    summed, busy_s = mean(job.workers, "tensor_bytes"), mean(job.workers, "busy_s")
+    share = optimum_share(job, summed, busy_s, bandwidth_gbps)
+    speed = format_optional(goodput_gbps(summed, busy_s), "{:.2f} Gb/s")
+    optimum = format_optional(share, "{:.0%} of the optimum")
+    sentence = (
+        f"{format_bytes(summed)} summed in {busy_s:.1f} s of communication: goodput {speed}, "
+        f"{optimum if share is not None else 'share of the optimum - (give --bandwidth-gbps)'}"
+    )
+    return Group(Text(f"Plan: {describe_plan(job)}"), Text(sentence))
+
+
+def describe_plan(job: Job) -> str:
+    """The shares of the plan in a sentence."""
+    n, k = job.gpu_machines, job.cpu_machines
+    if n < 2:
+        return "one GPU machine, nothing to send" if n else "no worker has joined yet"
+    request = {"workers": n, "servers": k, "bytes": 10**9, "bandwidth_gbps": 1.0}
+    report = json.loads(_native.plan(json.dumps(request)))
+    text = f"{n} GPU machines sum {report['share_gpu']:.1%} each"
+    if k:
+        noun = "machines sum" if k > 1 else "machine sums"
+        text += f", {k} CPU {noun} {report['share_cpu']:.1%}{' each' if k > 1 else ''}"
+    return text
+
+
+def _members(job: Job) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("member", "machine"):
+        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    for name in ("sent", "received", "local", "sums", "partitions", "busy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for worker in job.workers:
+        table.add_row(*_row(f"worker {worker.number}", worker))
+    for index, server in enumerate(job.servers):
+        table.add_row(*_row(f"server {index}", server))
+    return table
+
+
+def _row(name: str, member: Member) -> tuple[str, ...]:
+    stats = member.stats
+    return (
+        name,
+        member.machine,
+        format_bytes(stats.bytes_sent),
+        format_bytes(stats.bytes_received),
+        format_bytes(stats.bytes_local) if stats.bytes_local else "-",
+        f"{stats.rounds:,.0f}" if member.role == "worker" else "-",
+        f"{stats.lane_rounds:,.0f}",
+        f"{stats.busy_s:.1f} s" if member.role == "worker" else "-",
+    )
+
+
+def _waiting(job: Job) -> list[Text]:
+    """Who was last, in words; a rank that nobody waited for is not mentioned."""
+    waited = [late for late in job.waited_for() if late.count]
+    lines = [Text("")] if waited else []
+    partitions = sum(late.count for late in waited)
+    for late in waited:
+        share, wait_s = late.count / partitions, late.seconds / late.count
+        lines.append(
+            Text(
+                f"Rank {late.rank} was the last to contribute to {share:.0%} of the partitions; "
+                f"the others waited {format_seconds(wait_s)} for it on average"
+            )
+        )
+    return lines

@@ -1,0 +1,267 @@
+"""The torch.distributed backend named "sumpter".
+
+A Python subclass of torch's C++ Backend over the Rust core; torch finds it by its entry point, so
+`dist.init_process_group("sumpter")` needs no import. It carries allreduce, broadcast, reduce,
+barrier, allgather and reduce_scatter in their forms; the rest goes to Gloo (delegate.py).
+
+How a collective becomes rounds of the core is in collective.py.
+"""
+
+import datetime
+import itertools
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as C10DBackend
+
+from sumpter import _session
+from sumpter._errors import StartError
+from sumpter.torch.collective import Call, Group, reducible
+from sumpter.torch.delegate import GlooDelegate
+from sumpter.torch.session import StoreBoard
+
+NAME = "sumpter"
+REQUIRED_TORCH = (2, 14)
+_holder_numbers = itertools.count()
+# The backends in use. Under TORCH_DISTRIBUTED_DEBUG=DETAIL torch keeps only the C++ half of a
+# backend, and a half without its Python object has lost its methods.
+_alive: dict[str, "SumpterBackend"] = {}
+
+
+def register() -> None:
+    """Makes `backend="sumpter"` known to torch; torch calls it through the entry point."""
+    check_torch_version(torch.__version__)
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+def check_torch_version(version: str) -> None:
+    """Raises ImportError for a torch whose Backend cannot be subclassed in Python."""
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    if numbers < REQUIRED_TORCH:
+        raise ImportError(
+            f"the sumpter backend of torch.distributed needs torch 2.14 or newer, not {version}; "
+            "the Horovod and BytePS interfaces of sumpter.torch work with this one"
+        )
+
+
+class SumpterBackend(C10DBackend):
+    """One process group's collectives."""
+
+    # Without these, torch's trampoline asks the base class, which asks the trampoline again.
+    supports_splitting = False
+    supports_coalescing = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    _supports_time_estimate = False
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: datetime.timedelta,
+        group: str,
+        ranks: Sequence[int] | None,
+    ) -> None:
+        super().__init__(rank, size)
+        self._holder = f"c10d.{next(_holder_numbers)}"
+        settings = {} if ranks is not None else {"rank": rank, "world_size": size}
+        session = _session.acquire(self._holder, settings, lambda: StoreBoard(store))
+        self._group = Group(
+            session,
+            # Groups of one name can exist one after the other with different members.
+            "world" if ranks is None else f"{group}.{_digest(ranks)}",
+            rank,
+            None if ranks is None else list(ranks),
+            timeout.total_seconds(),
+        )
+        self._options = C10DBackend.Options(NAME, timeout=timeout)
+        self._options.group_name = group
+        self._gloo = GlooDelegate(store, rank, size, timeout)
+        _alive[self._holder] = self
+
+    # What torch asks about the group.
+
+    @property
+    def options(self) -> C10DBackend.Options:
+        return self._options
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return NAME
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._group.sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing to agree on: every rank counts from 0."""
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._group.timeout_s = timeout.total_seconds()
+        self._options._timeout = timeout
+        self._gloo.set_timeout(timeout)
+
+    def shutdown(self) -> None:
+        _alive.pop(self._holder, None)
+        _session.release(self._holder)
+
+    def abort(self) -> None:
+        self.shutdown()
+
+    # Reductions.
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        if not reducible(tensors, opts.reduceOp):
+            return self._gloo.group.allreduce(tensors, opts)
+        call = Call(self._group, "all_reduce", opts)
+        for tensor in tensors:
+            call.reduce("all_reduce", tensor, tensor, opts.reduceOp)
+        return call.work(tensors)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        if not reducible(tensors, opts.reduceOp):
+            return self._gloo.group.allreduce_coalesced(tensors, opts)
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        if not reducible(tensors, opts.reduceOp):
+            return self._gloo.group.reduce(tensors, opts)
+        call = Call(self._group, "reduce", opts)
+        for tensor in tensors:
+            call.reduce("reduce", tensor, tensor, opts.reduceOp, opts.rootRank)
+        return call.work(tensors)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
+    ) -> dist.Work:
+        if not reducible(outputs, opts.reduceOp):
+            return self._gloo.group.reduce_scatter(outputs, inputs, opts)
+        call = Call(self._group, "reduce_scatter", opts)
+        for output, pieces in zip(outputs, inputs, strict=True):
+            self._scatter(call, output, pieces, opts)
+        return call.work(outputs)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any
+    ) -> dist.Work:
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
+    ) -> dist.Work:
+        pieces = [
+            _split(whole, self.size(), output)
+            for output, whole in zip(outputs, inputs, strict=True)
+        ]
+        return self.reduce_scatter(outputs, pieces, opts)
+
+    def _scatter(
+        self, call: Call, output: torch.Tensor, pieces: list[torch.Tensor], opts: Any
+    ) -> None:
+        for root, piece in enumerate(pieces):
+            target = output if root == self.rank() else None
+            call.reduce("reduce", piece, target, opts.reduceOp, root)
+
+    # Copies.
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        call = Call(self._group, "broadcast", opts)
+        for tensor in tensors:
+            call.broadcast(tensor, opts.rootRank)
+        return call.work(tensors)
+
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> dist.Work:
+        call = Call(self._group, "all_gather", opts)
+        for pieces, source in zip(outputs, inputs, strict=True):
+            pieces[self.rank()].detach().copy_(source.detach())
+            for root, piece in enumerate(pieces):
+                call.broadcast(piece, root)
+        return call.work([piece for pieces in outputs for piece in pieces])
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> dist.Work:
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
+    ) -> dist.Work:
+        pieces = [
+            _split(whole, self.size(), source)
+            for whole, source in zip(outputs, inputs, strict=True)
+        ]
+        return self.allgather(pieces, inputs, opts)
+
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> dist.Work:
+        # Here the outer list is by rank, the inner one by tensor.
+        return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs, opts)
+
+    def barrier(self, opts: Any) -> dist.Work:
+        call = Call(self._group, "barrier", opts)
+        call.barrier()
+        return call.work([])
+
+    # Left to Gloo.
+
+    def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        return self._gloo.group.allreduce(tensors, opts)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        return self._gloo.group.gather(outputs, inputs, opts)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        return self._gloo.group.scatter(outputs, inputs, opts)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        return self._gloo.group.alltoall(outputs, inputs, opts)
+
+    def all_to_all_single(
+        self, output: Any, input: Any, output_splits: Any, input_splits: Any, opts: Any
+    ) -> dist.Work:
+        return self._gloo.group.all_to_all_single(output, input, output_splits, input_splits, opts)
+
+    def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> dist.Work:
+        return self._gloo.group.send(tensors, destination, tag)
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> dist.Work:
+        return self._gloo.group.recv(tensors, source, tag)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
+        return self._gloo.group.recv_anysource(tensors, tag)
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
+        self._gloo.group.monitored_barrier(opts, wait_all_ranks)
+
+
+def _create(opts: Any, backend_options: object | None) -> SumpterBackend:
+    """Called by torch for each process group that this process is a member of."""
+    if opts.split_from is not None:
+        raise StartError("the sumpter backend cannot split groups; use new_group()")
+    return SumpterBackend(
+        opts.store,
+        opts.group_rank,
+        opts.group_size,
+        opts.timeout,
+        opts.group_id,
+        opts.global_ranks_in_group or None,
+    )
+
+
+def _split(whole: torch.Tensor, size: int, piece: torch.Tensor) -> list[torch.Tensor]:
+    """The `size` equal parts of `whole`, each as large as `piece`."""
+    if whole.numel() != size * piece.numel() or not whole.is_contiguous():
+        raise ValueError(
+            f"expected a contiguous tensor of {size} x {piece.numel()} elements, not "
+            f"{list(whole.shape)} with strides {list(whole.stride())}"
+        )
+    return list(whole.detach().view(size, *piece.shape).unbind())
+
+
+def _digest(ranks: Sequence[int]) -> str:
+    return f"{zlib.crc32(','.join(map(str, ranks)).encode()):08x}"

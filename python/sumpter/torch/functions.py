@@ -1,0 +1,143 @@
+"""Bringing all ranks to one state: parameters, optimizer state and any Python object.
+
+Objects travel as pickles. Only members of the authenticated job can send one.
+"""
+
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sumpter import _front, _session
+from sumpter.torch.handles import Identity, TensorHandle
+from sumpter.torch.ops import broadcast_async_, gather_pieces
+from sumpter.torch.tensors import dtype_name
+
+# Objects are padded to a power of two so that a few names serve objects of every size.
+SMALLEST_OBJECT_BYTES = 256
+
+Parameters = Mapping[str, Any] | Iterable[torch.Tensor] | Iterable[tuple[str, Any]]
+
+
+def broadcast_parameters(
+    params: Parameters, root_rank: int = 0, prefix: str = "Parameter."
+) -> None:
+    """Overwrites every rank's tensors with rank `root_rank`'s.
+
+    `params` is a state_dict(), named_parameters(), or any iterable of tensors.
+    """
+    named = [(name, tensor) for name, tensor in _named(params) if tensor is not None]
+    for name, tensor in named:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"{name} is a {type(tensor).__name__}, not a tensor: use broadcast_object"
+            )
+    with torch.no_grad():
+        handles = _broadcast_named(named, root_rank, prefix)
+        for handle in handles:
+            handle.synchronize()
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter."
+) -> None:
+    """Gives every rank's optimizer the state and the options of rank `root_rank`'s."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast the state of LBFGS: it holds history of the closure")
+    session = _session.current()
+    is_root = session.rank == root_rank
+    state = optimizer.state_dict()
+    tensors: list[torch.Tensor] = []
+    outline = broadcast_object(_outline(state, tensors) if is_root else None, root_rank)
+    if not is_root:
+        tensors = []
+        state = _allocate(outline, tensors)
+    names = [(f"state.{index}", tensor) for index, tensor in enumerate(tensors)]
+    for handle in _broadcast_named(names, root_rank, prefix):
+        handle.synchronize()
+    if not is_root:
+        optimizer.load_state_dict(state)
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """Returns rank `root_rank`'s object; the other ranks' arguments are ignored."""
+    session = _session.current()
+    _front.check_root(session, root_rank)
+    label = f"object.{name or 'noname'}.{root_rank}"
+    is_root = session.rank == root_rank
+    pickled = pickle.dumps(obj) if is_root else b""
+    size = torch.tensor([len(pickled)])
+    broadcast_async_(size, root_rank, Identity(f"{label}.size")).synchronize()
+    capacity = max(SMALLEST_OBJECT_BYTES, 1 << int(size.item() - 1).bit_length())
+    content = torch.zeros(capacity, dtype=torch.uint8)
+    if is_root:
+        content[: len(pickled)] = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
+    broadcast_async_(content, root_rank, Identity(f"{label}.{capacity}")).synchronize()
+    return obj if is_root else pickle.loads(content[: int(size.item())].numpy().tobytes())
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Returns the list of all ranks' objects, by rank."""
+    pickled = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    pieces = gather_pieces(pickled, name)
+    return [pickle.loads(piece.numpy().tobytes()) for piece in pieces]
+
+
+def _named(params: Parameters) -> Iterable[tuple[str, Any]]:
+    if isinstance(params, Mapping):
+        yield from sorted(params.items())
+        return
+    for index, item in enumerate(params):
+        yield item if isinstance(item, tuple) else (str(index), item)
+
+
+def _broadcast_named(
+    named: list[tuple[str, torch.Tensor]], root_rank: int, prefix: str
+) -> list[TensorHandle]:
+    session = _session.current()
+    described = {f"{name}.{root_rank}": _describe(tensor) for name, tensor in named}
+    if len(described) != len(named):
+        raise ValueError("two tensors to broadcast have the same name")
+    scope = session.scope(prefix, described)
+    return [
+        broadcast_async_(tensor, root_rank, Identity(f"{scope}{name}.{root_rank}"))
+        for name, tensor in named
+    ]
+
+
+def _describe(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
+    return dtype_name(tensor), tuple(tensor.shape)
+
+
+@dataclass(frozen=True)
+class _Blank:
+    """Stands for a tensor in the outline of an optimizer's state."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """`value` with blanks for its tensors, which are collected in `tensors`."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Blank(tuple(value.shape), value.dtype)
+    if isinstance(value, dict):
+        return {key: _outline(item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_outline(item, tensors) for item in value)
+    return value
+
+
+def _allocate(outline: Any, tensors: list[torch.Tensor]) -> Any:
+    """The opposite of _outline, with new tensors to receive into."""
+    if isinstance(outline, _Blank):
+        tensors.append(torch.zeros(outline.shape, dtype=outline.dtype))
+        return tensors[-1]
+    if isinstance(outline, dict):
+        return {key: _allocate(item, tensors) for key, item in outline.items()}
+    if type(outline) in (list, tuple):
+        return type(outline)(_allocate(item, tensors) for item in outline)
+    return outline

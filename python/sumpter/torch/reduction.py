@@ -1,0 +1,106 @@
+"""All-reduce of one tensor: scaling, compression and averaging around a submitted round.
+
+Both interfaces end here. They differ in how they average integers: BytePS rounds down, Horovod
+truncates toward zero.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from sumpter import _session
+from sumpter.torch.compression import Compressor, NoneCompressor
+from sumpter.torch.handles import Identity, TensorHandle, identify, submit
+from sumpter.torch.tensors import check_carried, readable, reduced_form, writable
+
+
+class ReduceOp(enum.Enum):
+    """How the ranks' tensors become one."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    PRODUCT = "product"
+
+    @property
+    def wire_name(self) -> str:
+        """The reduction that the core runs; an average is a sum that is divided."""
+        return "sum" if self is ReduceOp.AVERAGE else self.value
+
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What to do with a tensor besides summing it."""
+
+    op: ReduceOp = ReduceOp.AVERAGE
+    prescale: float = 1.0
+    postscale: float = 1.0
+    rounding: Literal["floor", "trunc"] = "trunc"
+    compression: type[Compressor] = NoneCompressor
+
+
+def reduce_async(
+    kind: str,
+    tensor: torch.Tensor,
+    output: torch.Tensor | None,
+    name: str | Identity | None,
+    reduction: Reduction,
+    priority: int = 0,
+) -> TensorHandle:
+    """Starts an all-reduce of `tensor` into `output`, or into a new tensor if that is None."""
+    session = _session.current()
+    check_carried(tensor)
+    source = scale(tensor.detach(), reduction.prescale)
+    packed, context = reduction.compression.compress(source)
+    form = reduced_form(packed, reduction.op.wire_name)
+    send = readable(packed)
+    in_place = output is not None and packed.dtype == output.dtype
+    receive = writable(output) if in_place else torch.empty_like(send)
+    identity = name
+    if not isinstance(identity, Identity):
+        identity = identify(session, kind, name, tensor, reduction.op.wire_name)
+    averages = reduction.op is ReduceOp.AVERAGE
+    native = submit(
+        session,
+        "all_reduce",
+        identity,
+        form,
+        send,
+        receive,
+        op=reduction.op.wire_name,
+        average=averages and packed.dtype.is_floating_point,
+        priority=priority,
+    )
+
+    def finish() -> torch.Tensor:
+        result = receive
+        if averages and not packed.dtype.is_floating_point:
+            result = torch.div(result, session.world_size, rounding_mode=reduction.rounding)
+        result = scale(reduction.compression.decompress(result, context), reduction.postscale)
+        if output is None:
+            return result
+        target = output.detach()
+        if target.data_ptr() != result.data_ptr() or target.stride() != result.stride():
+            target.copy_(result)
+        return output
+
+    return TensorHandle(native, finish)
+
+
+def scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """The tensor times `factor`; integers are multiplied in double precision and truncated."""
+    if factor == 1.0:
+        return tensor
+    if tensor.dtype.is_floating_point:
+        return tensor * factor
+    return (tensor.double() * factor).trunc().to(tensor.dtype)

@@ -1,0 +1,158 @@
+"""Joining a job from torch: init, shutdown, and the coordinator's address through torch's store."""
+
+import concurrent.futures
+import datetime
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from sumpter import _front, _session
+from sumpter._errors import StartError, UnsupportedError
+from sumpter._front import (
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    record_samples,
+    shutdown,
+    size,
+)
+from sumpter._rendezvous import Board, start_timeout_s
+
+__all__ = [
+    "StoreBoard",
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "record_samples",
+    "shutdown",
+    "size",
+]
+
+_T = TypeVar("_T")
+REPORT_EVERY_S = 5.0
+
+_log = logging.getLogger("sumpter")
+
+
+class StoreBoard:
+    """A board on a torch store: rank 0 sets one key, the other ranks wait for it.
+
+    The key counts the sessions of this process, which every rank opens equally often.
+    """
+
+    _sessions = 0
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store = dist.PrefixStore("sumpter", store)
+        self._key = f"coordinator.{StoreBoard._sessions}"
+        StoreBoard._sessions += 1
+
+    @property
+    def host(self) -> str:
+        store = self._store
+        while isinstance(store, dist.PrefixStore):
+            store = store.underlying_store
+        # A store that is a file says nothing about the network.
+        return getattr(store, "host", "") or os.environ.get("MASTER_ADDR", "localhost")
+
+    def post(self, text: str) -> None:
+        self._store.set(self._key, text)
+
+    def read(self, timeout_s: float) -> str:
+        self._store.set_timeout(datetime.timedelta(seconds=timeout_s))
+        what = "announce a coordinator in torch's store"
+        return _patiently(lambda: self._store.get(self._key), timeout_s, what).decode()
+
+
+def init(
+    comm: object = None, process_sets: object = None, lazy: bool = True, **settings: object
+) -> None:
+    """Joins the job; does nothing if this process has joined already.
+
+    `comm` and `lazy` are Horovod's and BytePS' first argument; neither changes anything here.
+    Settings given by name override the environment.
+    """
+    if comm is not None and not isinstance(comm, bool):
+        raise UnsupportedError("init(comm=...) needs MPI; Sumpter has no communicators")
+    if process_sets:
+        raise UnsupportedError("process sets are not supported; use torch.distributed groups")
+    _session.acquire(_front.HOLDER, settings, _board())
+
+
+def cross_rank() -> int:
+    """The number of this worker's machine, if every machine has equally many workers."""
+    return rank() // local_size()
+
+
+def cross_size() -> int:
+    """The number of machines with workers, if every machine has equally many."""
+    return -(-size() // local_size())
+
+
+def _board() -> Callable[[], Board] | None:
+    """Torch's store if there is one or if the environment says where to make one."""
+    if dist.is_initialized():
+        return lambda: StoreBoard(dist.distributed_c10d._get_default_store())
+    if os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT"):
+        return lambda: StoreBoard(_environment_store())
+    return None
+
+
+def _environment_store() -> dist.Store:
+    """The store that torchrun's agent serves, or else rank 0, at MASTER_ADDR:MASTER_PORT."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    from_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serves = not from_agent and os.environ.get("RANK", "0") == "0"
+
+    def connect() -> dist.TCPStore:
+        # Torch tries twice, with a pause as long as a try in between.
+        limit = datetime.timedelta(seconds=timeout_s / 3)
+        return dist.TCPStore(
+            host, port, None, serves, limit, wait_for_workers=False, multi_tenant=True
+        )
+
+    timeout_s = start_timeout_s()
+    _stores.append(_patiently(connect, timeout_s, f"serve torch's store at {host}:{port}"))
+    return _stores[-1]
+
+
+def _patiently(call: Callable[[], _T], timeout_s: float, what: str) -> _T:
+    """Runs a call that blocks inside torch for up to `timeout_s`.
+
+    It runs in a thread of its own, since Ctrl-C does not interrupt torch.
+    """
+    outcome: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except Exception as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="sumpter-rendezvous", daemon=True).start()
+    start = time.monotonic()
+    while True:
+        try:
+            return outcome.result(REPORT_EVERY_S)
+        except (dist.DistStoreError, dist.DistNetworkError) as error:
+            raise StartError(
+                f"rank 0 did not {what} within {timeout_s:g} s: is it running? "
+                "(SUMPTER_START_TIMEOUT_S waits longer)"
+            ) from error
+        except TimeoutError:
+            waited = time.monotonic() - start
+            _log.warning("waiting for rank 0 to %s: %.0f s of %g s", what, waited, timeout_s)
+
+
+# Rank 0 may serve the store from its own process: it has to outlive the other ranks' reading.
+_stores: list[dist.Store] = []

@@ -1,0 +1,92 @@
+"""What the Rust core can carry of a torch tensor, and how it is laid out for it.
+
+The core reads and writes contiguous host memory of eight element types. Everything else is
+brought into that form here, or refused here with a message that names what was wrong.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sumpter._errors import UnsupportedError
+
+DTYPE_NAMES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+
+
+@dataclass(frozen=True)
+class WireForm:
+    """Shape and element type under which the core sees a tensor's memory."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def check_carried(tensor: torch.Tensor) -> None:
+    """Raises UnsupportedError unless the tensor is a dense tensor in host memory."""
+    if not isinstance(tensor, torch.Tensor):
+        raise UnsupportedError(f"expected a torch.Tensor, not {type(tensor).__name__}")
+    if tensor.device.type != "cpu":
+        raise UnsupportedError(
+            f"the tensor is on device {tensor.device}: Sumpter sums CPU tensors, so copy it to "
+            "the CPU first"
+        )
+    if tensor.layout != torch.strided:
+        raise UnsupportedError(
+            f"the tensor's layout is {tensor.layout}: Sumpter sums dense tensors, so call "
+            ".to_dense() first"
+        )
+
+
+def reduced_form(tensor: torch.Tensor, op: str) -> WireForm:
+    """The form in which a reduction sees `tensor`; raises for what it cannot reduce."""
+    if tensor.dtype in DTYPE_NAMES:
+        return WireForm(tuple(tensor.shape), DTYPE_NAMES[tensor.dtype])
+    if tensor.dtype == torch.bool and op != "sum":
+        # With 0 and 1, the minimum and the product mean "all" and the maximum means "any".
+        return WireForm(tuple(tensor.shape), "uint8")
+    if tensor.dtype == torch.bool:
+        raise UnsupportedError("bool tensors have no sum: use op=Max for 'any', op=Min for 'all'")
+    raise UnsupportedError(
+        f"cannot reduce elements of {tensor.dtype}; supported are "
+        + ", ".join(sorted(DTYPE_NAMES.values()))
+    )
+
+
+def moved_form(tensor: torch.Tensor) -> WireForm:
+    """The form in which `tensor` is copied around: any element type, as bytes if need be."""
+    if tensor.dtype in DTYPE_NAMES:
+        return WireForm(tuple(tensor.shape), DTYPE_NAMES[tensor.dtype])
+    return WireForm((tensor.numel() * tensor.element_size(),), "uint8")
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if its memory can be sent as it lies, else a contiguous copy."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def writable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if results can be received into it, else contiguous memory like it."""
+    tensor = tensor.detach()
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def describe(kind: str, tensor: torch.Tensor, shape: Sequence[int], detail: str) -> str:
+    """A call as error messages show it, such as "allreduce(float32 [3, 4], sum)"."""
+    return f"{kind}({dtype_name(tensor)} {list(shape)}, {detail})"
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The element type without torch's prefix."""
+    return str(tensor.dtype).removeprefix("torch.")

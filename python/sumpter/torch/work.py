@@ -1,0 +1,175 @@
+"""The Work objects that the c10d backend returns.
+
+Three properties of torch 2.14 and 2.15 shape this file:
+- only a Work that overrides wait() raises the error of a failed operation;
+- a future fails in a way that C++ (DDP's reducer) can see only if a `then` callback raises, so
+  get_future() returns such a callback's future and never calls set_exception();
+- the reducer waits on that future without a limit, so a group's timeout must be enforced here.
+"""
+
+import datetime
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from sumpter import _session
+from sumpter._errors import DeadlineError
+
+
+class SumpterWork(dist._Work):
+    """One collective: the rounds it consists of, and what remains to do when they are done."""
+
+    def __init__(
+        self,
+        rounds: Sequence[_session.Handle],
+        outputs: list[torch.Tensor],
+        finish: Callable[[], None],
+        timeout_s: float,
+        label: str,
+    ) -> None:
+        super().__init__()
+        self._rounds = rounds
+        self._outputs = outputs
+        self._finish: Callable[[], None] | None = finish
+        self._finishing = threading.Lock()
+        self._deadline = time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        self._label = label
+        self._future: torch.futures.Future | None = None
+
+    def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
+        """Blocks until the collective is done; raises if it failed or took too long."""
+        given_s = timeout.total_seconds()
+        if given_s > 0:
+            self._complete(time.monotonic() + given_s, f"{given_s:g} s")
+        else:
+            self._complete(self._deadline)
+        return True
+
+    def is_completed(self) -> bool:
+        return all(handle.poll() for handle in self._rounds)
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        if not self.is_completed():
+            return None
+        try:
+            self._complete(self._deadline)
+        except Exception as error:
+            return error
+        return None
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        if self._future is None:
+            done: torch.futures.Future = torch.futures.Future()
+            self._future = done.then(lambda _: self._value())
+            _Completion(self, done, self._rounds)
+        return self._future
+
+    @property
+    def deadline(self) -> float:
+        """When, on the monotonic clock, the collective has taken too long."""
+        return self._deadline
+
+    def _value(self) -> list[torch.Tensor]:
+        # Called when every round is done or the deadline has passed: waits for nothing.
+        self._complete(min(self._deadline, time.monotonic()))
+        return self._outputs
+
+    def _complete(self, deadline: float, limit: str = "") -> None:
+        for handle in self._rounds:
+            try:
+                handle.wait(max(0.0, deadline - time.monotonic()))
+            except DeadlineError as error:
+                limit = limit or f"{self._timeout_s:g} s, the process group's timeout"
+                raise DeadlineError(
+                    f"{self._label} was not complete after {limit}: {error}"
+                ) from None
+        with self._finishing:
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+
+
+class _Completion:
+    """Completes a future when the last round is done or when the deadline passes."""
+
+    def __init__(
+        self, work: SumpterWork, done: torch.futures.Future, rounds: Sequence[_session.Handle]
+    ) -> None:
+        self._done = done
+        self._lock = threading.Lock()
+        self._remaining = len(rounds)
+        if not rounds:
+            self.conclude()
+            return
+        _watch.add(self, work.deadline)
+        for handle in rounds:
+            handle.on_done(self._one_done)
+
+    def conclude(self) -> None:
+        """Lets the future's callback look at the outcome; only the first call does anything."""
+        with self._lock:
+            done, self._done = self._done, None
+        _watch.discard(self)
+        if done is not None:
+            done.set_result(None)
+
+    def _one_done(self) -> None:
+        with self._lock:
+            self._remaining -= 1
+            last = self._remaining == 0
+        if last:
+            self.conclude()
+
+
+class _Watch:
+    """One thread that concludes futures whose deadline has passed.
+
+    It sleeps until the earliest deadline it knows; futures that complete in time only leave the
+    table, so a training step costs it nothing.
+    """
+
+    def __init__(self) -> None:
+        self._deadlines: dict[_Completion, float] = {}
+        self._changed = threading.Condition()
+        self._next = float("inf")
+        self._thread: threading.Thread | None = None
+
+    def add(self, completion: _Completion, deadline: float) -> None:
+        with self._changed:
+            self._deadlines[completion] = deadline
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="sumpter-deadlines", daemon=True
+                )
+                self._thread.start()
+            if deadline < self._next:
+                self._changed.notify()
+
+    def discard(self, completion: _Completion) -> None:
+        with self._changed:
+            self._deadlines.pop(completion, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                late = [c for c, deadline in self._deadlines.items() if deadline <= now]
+                if not late:
+                    self._next = min(self._deadlines.values(), default=float("inf"))
+                    idle = self._next == float("inf")
+                    self._changed.wait(None if idle else self._next - now)
+            for completion in late:
+                completion.conclude()
+
+
+_watch = _Watch()

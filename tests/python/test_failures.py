@@ -1,0 +1,77 @@
+"""What goes wrong is said at once, on every rank it concerns, with what is needed to mend it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from jobs import Job
+
+# What the survivors of a killed worker are allowed.
+NOTICE_DEATH_S = 5.0
+# What Ctrl-C is allowed.
+INTERRUPT_S = 2.0
+
+
+def test_ranks_that_disagree_are_told_and_can_go_on(make_job: Callable[..., Job]) -> None:
+    make_job(2).start("disagreements.py").finish()
+
+
+@pytest.mark.parametrize("how", ["name", "ddp"])
+def test_a_killed_worker_is_named_to_the_others(make_job: Callable[..., Job], how: str) -> None:
+    job = make_job(3, 1).start("peer_dies.py", how)
+    assert job.exit_code(2) == -signal.SIGKILL
+    for survivor in (0, 1):
+        assert job.exit_code(survivor, NOTICE_DEATH_S) == 0, job.report("a survivor failed")
+
+
+def test_a_missing_rank_is_named(make_job: Callable[..., Job]) -> None:
+    job = make_job(3, start_timeout_s=1)
+    for rank in (0, 2):
+        job.start_rank(rank, "join_only.py", "StartError", "rank 1", job.address)
+    assert [job.exit_code(rank) for rank in (0, 2)] == [0, 0], job.report("no such error")
+
+
+def test_a_missing_server_is_named(make_job: Callable[..., Job]) -> None:
+    job = make_job(1, start_timeout_s=1)
+    job.start_rank(0, "join_only.py", "StartError", "server", SUMPTER_SERVERS="1")
+    assert job.exit_code(0) == 0, job.report("no such error")
+
+
+def test_a_coordinator_that_is_not_there_is_named(make_job: Callable[..., Job]) -> None:
+    job = make_job(1, start_timeout_s=1)
+    nowhere = "127.0.0.1:9"
+    job.start_rank(0, "join_only.py", "StartError", nowhere, SUMPTER_COORDINATOR=nowhere)
+    assert job.exit_code(0) == 0, job.report("no such error")
+
+
+@pytest.mark.parametrize("token", ["another token, and a wrong one", ""])
+def test_a_wrong_or_absent_token_is_refused(make_job: Callable[..., Job], token: str) -> None:
+    job = make_job(2, start_timeout_s=1)
+    job.start_rank(0, "join_only.py", "StartError", "rank 1")
+    job.start_rank(1, "join_only.py", "AuthError", "token", SUMPTER_TOKEN=token)
+    assert [job.exit_code(rank) for rank in (0, 1)] == [0, 0], job.report("no such error")
+
+
+def test_a_setting_out_of_range_is_named(make_job: Callable[..., Job]) -> None:
+    job = make_job(1, partition_bytes="7")
+    job.start("join_only.py", "ConfigError", "SUMPTER_PARTITION_BYTES", "7").finish()
+
+
+def test_a_wait_can_be_interrupted(make_job: Callable[..., Job]) -> None:
+    job = make_job(2, 1)
+    for rank in range(2):
+        job.make_pipe(f"rank{rank}")
+    job.start("waits_for_ever.py")
+    for rank in range(2):
+        job.wait_for(f"rank{rank}")
+        job.signal(rank, signal.SIGINT)
+    for rank in range(2):
+        assert job.exit_code(rank, INTERRUPT_S) != 0
+        assert "KeyboardInterrupt" in job.output(rank)
+
+
+def test_a_process_groups_timeout_is_kept(make_job: Callable[..., Job]) -> None:
+    make_job(2).start("timeouts.py").finish()

@@ -1,0 +1,158 @@
+"""The NumPy front in a job of one worker, in this process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+import sumpter
+from sumpter import _session
+
+DTYPES = st.sampled_from(["f4", "f8", "f2", "i1", "u1", "i4", "i8", ">f4", ">i8"])
+ARRAYS = DTYPES.flatmap(
+    lambda dtype: npst.arrays(dtype, npst.array_shapes(min_dims=0, min_side=0, max_side=5))
+)
+
+
+@pytest.mark.usefixtures("alone")
+class TestAlone:
+    def test_there_is_one_worker(self) -> None:
+        assert (sumpter.rank(), sumpter.size()) == (0, 1)
+        assert (sumpter.local_rank(), sumpter.local_size()) == (0, 1)
+        sumpter.barrier()
+        sumpter.record_samples(1)
+
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+    @given(ARRAYS, st.booleans(), st.booleans())
+    def test_arrays_come_back_as_they_were(
+        self, array: np.ndarray, transpose: bool, average: bool
+    ) -> None:
+        array = array.T if transpose else array
+        before = array.copy()
+        result = sumpter.push_pull(array, average)
+        assert result.dtype == array.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(result, before)
+        np.testing.assert_array_equal(array, before)
+        assert not np.shares_memory(result, array)
+        np.testing.assert_array_equal(sumpter.broadcast(array), before)
+
+    def test_dlpack_arrays_come_back_as_their_own_kind(self) -> None:
+        tensor = torch.arange(6.0).reshape(2, 3)
+        result = sumpter.push_pull(tensor, name="tensor")
+        assert isinstance(result, torch.Tensor)
+        assert torch.equal(result, tensor)
+        assert isinstance(sumpter.broadcast(tensor), torch.Tensor)
+        assert sumpter.push_pull([1, 2]).tolist() == [1, 2]
+
+    def test_a_handle_gives_the_same_result_every_time(self) -> None:
+        handle = sumpter.push_pull_async(np.ones(5), name="five")
+        result = sumpter.synchronize(handle)
+        assert sumpter.poll(handle)
+        assert sumpter.synchronize(handle) is result
+
+    def test_unsupported_arrays_are_refused_by_name(self) -> None:
+        with pytest.raises(sumpter.UnsupportedError, match="complex128"):
+            sumpter.push_pull(np.ones(2, dtype=complex))
+        with pytest.raises(sumpter.UnsupportedError, match="object"):
+            sumpter.push_pull(np.array([None]))
+        with pytest.raises(sumpter.UnsupportedError, match="sumpter.torch"):
+            sumpter.push_pull(torch.ones(2, dtype=torch.bfloat16))
+        with pytest.raises(sumpter.UnsupportedError, match="cuda:3"):
+            sumpter.push_pull(OnGpu())
+        with pytest.raises(ValueError, match="root_rank is 1"):
+            sumpter.broadcast(np.ones(2), root_rank=1)
+
+    def test_a_name_keeps_its_meaning(self) -> None:
+        sumpter.push_pull(np.ones(2), name="kept")
+        with pytest.raises(sumpter.MismatchError, match=r"kept"):
+            sumpter.push_pull(np.ones(3), name="kept")
+
+    def test_initializing_again_changes_nothing(self) -> None:
+        session = _session.current()
+        sumpter.init()
+        sumpter.init(rank=0, world_size=1)
+        assert _session.current() is session
+        with pytest.raises(sumpter.StartError, match="world_size"):
+            sumpter.init(world_size=2)
+
+
+class OnGpu:
+    """A DLPack array in the memory of a GPU."""
+
+    device = "cuda:3"
+
+    def __dlpack__(self, **_: object) -> object:
+        raise AssertionError("must not be asked for its memory")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 3)
+
+
+def test_nothing_works_before_init_but_counting_samples() -> None:
+    assert not sumpter.is_initialized()
+    for call in (sumpter.rank, sumpter.size, sumpter.local_rank, sumpter.barrier):
+        with pytest.raises(sumpter.NotInitializedError, match=r"init\(\)"):
+            call()
+    with pytest.raises(ValueError, match=r"init\(\)"):
+        sumpter.push_pull(np.ones(2))
+    sumpter.record_samples(1)
+    sumpter.shutdown()
+
+
+def test_a_process_may_join_many_times(unlaunched: pytest.MonkeyPatch) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    def cycle(value: float) -> None:
+        sumpter.init()
+        assert sumpter.push_pull(np.array([value])) == [value]
+        sumpter.shutdown()
+
+    cycle(0.0)
+    before = descriptors()
+    for value in range(10):
+        cycle(float(value))
+    assert descriptors() == before
+
+
+def test_settings_that_are_wrong_are_named(unlaunched: pytest.MonkeyPatch) -> None:
+    with pytest.raises(sumpter.ConfigError, match="partition_bytes"):
+        sumpter.init(partition_bytes=7)
+    with pytest.raises(sumpter.ConfigError, match="colour"):
+        sumpter.init(colour="red")
+    assert not sumpter.is_initialized()
+
+
+def test_the_session_lasts_as_long_as_any_holder(unlaunched: pytest.MonkeyPatch) -> None:
+    sumpter.init()
+    session = _session.acquire("a process group", {})
+    sumpter.shutdown()
+    assert sumpter.is_initialized()
+    assert _session.current() is session
+    _session.release("a process group")
+    assert not sumpter.is_initialized()
+
+
+def test_a_process_that_forgets_to_leave_ends_well(unlaunched: pytest.MonkeyPatch) -> None:
+    script = (
+        "import os, numpy, sumpter\n"
+        "sumpter.init()\n"
+        "if (child := os.fork()) == 0:\n"
+        "    assert not sumpter.is_initialized()\n"
+        "    raise SystemExit\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "print(sumpter.push_pull(numpy.ones(3)))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (0, "[1. 1. 1.]\n"), ended.stderr
+    assert ended.stderr == ""

@@ -1,0 +1,339 @@
+"""`sumpter run` with workers that are plain Python: what it starts, says, ends and returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sumpter.launch.environment import Environment, Shape
+from sumpter.launch.figures import format_bytes, goodput_gbps, optimum_share
+from sumpter.launch.lines import LINE_LIMIT_BYTES, PROGRESS_INTERVAL_S, LineSplitter
+from sumpter.launch.status import Late, merge, read_status
+
+# Only so that a hang fails instead of blocking; no test's meaning depends on it.
+HANG_S = 60
+
+ANNOUNCE = "import os; print('pid', os.getpid(), flush=True)\n"
+SLEEP_FOR_EVER = "import signal\nwhile True: signal.pause()\n"
+IGNORE_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+
+def run_command(*options: str, worker: str) -> list[str]:
+    return [sys.executable, "-m", "sumpter", "run", *options, "--", sys.executable, "-c", worker]
+
+
+def run(*options: str, worker: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        run_command(*options, worker=worker),
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        env={**os.environ, **variables},
+    )
+
+
+def announced_pids(text: str) -> list[int]:
+    return [int(pid) for pid in re.findall(r"pid (\d+)", text)]
+
+
+def wait_until_gone(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        ready, _, _ = select.select([handle], [], [], HANG_S)
+        assert ready, f"process {pid} outlived its launcher"
+    finally:
+        os.close(handle)
+
+
+class Launched:
+    """A `sumpter run` in the background whose processes have announced themselves."""
+
+    def __init__(self, *options: str, worker: str, expected: int) -> None:
+        self.process = subprocess.Popen(
+            run_command(*options, worker=worker), stdout=subprocess.PIPE, text=True
+        )
+        self.pids: list[int] = []
+        assert self.process.stdout is not None
+        while len(self.pids) < expected:
+            line = self.process.stdout.readline()
+            assert line, f"ended after {self.pids}"
+            self.pids += announced_pids(line)
+
+    def finish(self) -> int:
+        self.process.communicate(timeout=HANG_S)
+        for pid in self.pids:
+            wait_until_gone(pid)
+        return self.process.returncode
+
+
+def test_each_line_says_who_wrote_it_and_to_which_stream() -> None:
+    worker = (
+        "import os, sys\n"
+        "print('out', os.environ['RANK'])\n"
+        "print('err', os.environ['RANK'], file=sys.stderr)\n"
+    )
+    result = run("-n", "2", worker=worker)
+    assert result.returncode == 0, result.stderr
+    assert "[worker 0] out 0\n" in result.stdout
+    assert "[worker 1] out 1\n" in result.stdout
+    assert "[worker 0] err 0\n" in result.stderr
+    assert "[worker 1] err 1\n" in result.stderr
+
+
+def test_lines_of_different_workers_never_mix() -> None:
+    worker = (
+        "import os, sys\n"
+        "r = os.environ['RANK']\n"
+        "for i in range(500):\n"
+        "    for part in (r, ' ', str(i), ' ', r * 200, '\\n'):\n"
+        "        sys.stdout.write(part); sys.stdout.flush()\n"
+    )
+    result = run("-n", "3", worker=worker)
+    lines = [line for line in result.stdout.splitlines() if line.startswith("[worker")]
+    assert len(lines) == 1500
+    for rank in range(3):
+        own = [line for line in lines if line.startswith(f"[worker {rank}]")]
+        assert own == [f"[worker {rank}] {rank} {i} {str(rank) * 200}" for i in range(500)]
+
+
+def test_workers_get_ranks_and_rendezvous_of_their_pretended_machine() -> None:
+    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR SUMPTER_MACHINE"
+    worker = f"import os; print(*(os.environ[name] for name in '{names}'.split()))"
+    result = run("-n", "3", "--machines", "2", worker=worker)
+    lines = sorted(line for line in result.stdout.splitlines() if line.startswith("[worker"))
+    assert lines == [
+        "[worker 0] 0 3 0 2 127.0.0.1 gpu-0",
+        "[worker 1] 1 3 1 2 127.0.0.1 gpu-0",
+        "[worker 2] 2 3 0 1 127.0.0.1 gpu-1",
+    ]
+
+
+def test_all_workers_share_one_token_and_coordinator_that_answers() -> None:
+    worker = (
+        "import os, socket\n"
+        "host, port = os.environ['SUMPTER_COORDINATOR'].rsplit(':', 1)\n"
+        "socket.create_connection((host, int(port))).close()\n"
+        "print(host, port, os.environ['SUMPTER_TOKEN'], os.environ['MASTER_PORT'])\n"
+    )
+    result = run("-n", "2", worker=worker)
+    lines = [line for line in result.stdout.splitlines() if line.startswith("[worker")]
+    assert result.returncode == 0, result.stderr
+    assert len(lines) == 2
+    assert lines[0].removeprefix("[worker 0]") == lines[1].removeprefix("[worker 1]") or (
+        lines[0].removeprefix("[worker 1]") == lines[1].removeprefix("[worker 0]")
+    )
+
+
+def test_a_server_is_ended_when_the_workers_have_succeeded() -> None:
+    result = run("-n", "1", "-s", "1", worker="print('done')")
+    assert result.returncode == 0, result.stderr
+    assert "[worker 0] done\n" in result.stdout
+    assert "No tensor was summed" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [
+        ("import sys; sys.exit(7)", 7, "ended with code 7"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL"),
+    ],
+)
+def test_a_failing_worker_ends_all_and_gives_its_code(failure: str, code: int, said: str) -> None:
+    worker = f"{ANNOUNCE}import os\nif os.environ['RANK'] == '1':\n    {failure}\n{SLEEP_FOR_EVER}"
+    result = run("-n", "3", worker=worker)
+    assert result.returncode == code
+    assert re.search(rf"worker 1 \(pid \d+\) {said}", result.stderr)
+    pids = announced_pids(result.stdout)
+    assert pids
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_the_first_failure_decides_the_code() -> None:
+    worker = (
+        "import os, sys, signal\n"
+        "if os.environ['RANK'] == '0': sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\n" + SLEEP_FOR_EVER
+    )
+    assert run("-n", "2", worker=worker).returncode == 3
+
+
+def test_ctrl_c_ends_everything_with_code_130() -> None:
+    launched = Launched("-n", "2", worker=ANNOUNCE + SLEEP_FOR_EVER, expected=2)
+    launched.process.send_signal(signal.SIGINT)
+    assert launched.finish() == 130
+
+
+def test_a_worker_that_ignores_sigterm_is_killed() -> None:
+    worker = IGNORE_SIGTERM + ANNOUNCE + SLEEP_FOR_EVER
+    launched = Launched("-n", "1", worker=worker, expected=1)
+    launched.process.send_signal(signal.SIGTERM)
+    assert launched.finish() == 143
+
+
+def test_what_a_worker_started_ends_with_it() -> None:
+    child = f"{ANNOUNCE}{IGNORE_SIGTERM}{SLEEP_FOR_EVER}"
+    worker = (
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        + ANNOUNCE
+        + SLEEP_FOR_EVER
+    )
+    launched = Launched("-n", "1", worker=worker, expected=2)
+    launched.process.send_signal(signal.SIGINT)
+    assert launched.finish() == 130
+
+
+def test_a_killed_launcher_leaves_no_orphan() -> None:
+    child = ANNOUNCE + SLEEP_FOR_EVER
+    worker = (
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        + ANNOUNCE
+        + SLEEP_FOR_EVER
+    )
+    launched = Launched("-n", "2", worker=worker, expected=4)
+    launched.process.kill()
+    assert launched.finish() == -signal.SIGKILL
+
+
+def test_logs_keep_the_raw_output_of_each_process(tmp_path: Path) -> None:
+    log_dir = tmp_path / "logs"
+    run("-n", "2", "--log-dir", str(log_dir), worker="import os; print('rank', os.environ['RANK'])")
+    assert (log_dir / "worker-0.log").read_text() == "rank 0\n"
+    assert (log_dir / "worker-1.log").read_text() == "rank 1\n"
+
+
+def test_a_command_that_is_not_there_is_one_line_and_the_shells_code() -> None:
+    command = [sys.executable, "-m", "sumpter", "run", "-n", "1", "--", "no-such-command"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+    assert result.returncode == 127
+    assert result.stderr == "error: cannot run 'no-such-command': no such command\n"
+
+
+def test_output_after_the_last_newline_is_shown() -> None:
+    result = run("-n", "1", worker="import sys; sys.stdout.write('no newline')")
+    assert "[worker 0] no newline\n" in result.stdout
+
+
+class TestLineSplitter:
+    def test_lines_come_out_whole_however_they_arrive(self) -> None:
+        splitter = LineSplitter()
+        pieces = (b"a", b"b\nc", b"", b"d\r", b"\n\ne")
+        lines = [line for piece in pieces for line in splitter.feed(piece, 0.0)]
+        assert lines + splitter.finish() == [b"ab", b"cd", b"", b"e"]
+
+    @pytest.mark.parametrize("template", [b"\r%d%%", b"%d%%\r"])
+    def test_a_progress_bar_becomes_a_line_now_and_then(self, template: bytes) -> None:
+        splitter = LineSplitter()
+        updates = [(template % percent, percent * 0.1) for percent in range(101)]
+        shown = [line for data, now_s in updates for line in splitter.feed(data, now_s)]
+        assert 0 < len(shown) <= 10 / PROGRESS_INTERVAL_S
+        assert all(re.fullmatch(rb"\d+%", line) for line in shown)
+        assert splitter.feed(b"\n", 10.1)[-1] == b"100%"
+        assert splitter.finish() == []
+
+    def test_memory_is_bounded(self) -> None:
+        splitter = LineSplitter()
+        fed = b"x" * (LINE_LIMIT_BYTES + 1)
+        lines = splitter.feed(fed, 0.0) + splitter.feed(b"\r" + fed, 0.0)
+        assert [len(line) for line in lines] == [len(fed), len(fed)]
+
+
+class TestEnvironment:
+    def make(self, **variables: str) -> Environment:
+        return Environment(Shape(4, 2, 2), "127.0.0.1:1", "secret", variables, 2)
+
+    def test_options_beat_the_launchers_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SUMPTER_CREDIT_BYTES", "1MiB")
+        monkeypatch.setenv("SUMPTER_LOG", "info")
+        worker = self.make(SUMPTER_CREDIT_BYTES="2MiB").worker(0)
+        assert worker["SUMPTER_CREDIT_BYTES"] == "2MiB"
+        assert worker["SUMPTER_LOG"] == "info"
+
+    def test_the_job_beats_what_the_launcher_inherited(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("RANK", "SUMPTER_TOKEN", "SUMPTER_TOKEN_FILE", "SUMPTER_MACHINE"):
+            monkeypatch.setenv(name, "inherited")
+        worker, server = self.make().worker(3), self.make().server(1)
+        assert (worker["RANK"], worker["SUMPTER_MACHINE"]) == ("3", "gpu-1")
+        assert server["SUMPTER_MACHINE"] == "cpu-1"
+        assert worker["SUMPTER_TOKEN"] == server["SUMPTER_TOKEN"] == "secret"
+        assert "SUMPTER_TOKEN_FILE" not in worker
+
+    def test_thread_counts_give_way_to_the_user(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        assert int(self.make().worker(0)["OMP_NUM_THREADS"]) >= 1
+        monkeypatch.setenv("OMP_NUM_THREADS", "17")
+        assert self.make().worker(0)["OMP_NUM_THREADS"] == "17"
+
+
+class TestStatus:
+    STATUS = {
+        "jobs": [
+            {
+                "name": "default",
+                "workers": [
+                    {
+                        "rank": rank,
+                        "machine": f"gpu-{rank}",
+                        "stats": {
+                            "counters": {"rounds": 4.0, "tensor_bytes": 1e9, "busy_s": 1.0},
+                            "late": [{"rank": 1, "count": 3, "seconds": 0.5}],
+                        },
+                    }
+                    for rank in range(2)
+                ],
+                "servers": [7],
+            }
+        ],
+        "servers": [
+            {
+                "member": 7,
+                "machine": "cpu-0",
+                "stats": {"late": [{"rank": 0, "count": 1, "seconds": 0.25}]},
+                "novelty": 1,
+            },
+            {"member": 8, "machine": "cpu-of-another-job"},
+        ],
+    }
+
+    def test_absent_and_unknown_fields_are_tolerated(self) -> None:
+        [job] = read_status(json.dumps(self.STATUS))
+        assert (job.gpu_machines, job.cpu_machines) == (2, 1)
+        assert job.servers[0].stats.rounds == 0
+        assert read_status("{}") == []
+
+    def test_waiting_adds_up_over_all_members(self) -> None:
+        [job] = read_status(json.dumps(self.STATUS))
+        assert job.waited_for() == [Late(1, 6, 1.0), Late(0, 1, 0.25)]
+
+    def test_members_that_left_keep_their_last_counters(self) -> None:
+        [job] = read_status(json.dumps(self.STATUS))
+        [empty] = read_status('{"jobs": [{"name": "default", "workers": null}]}')
+        assert merge(job, empty).workers == job.workers
+
+    def test_goodput_and_share_of_the_optimum(self) -> None:
+        [job] = read_status(json.dumps(self.STATUS))
+        # n = 2, k = 1: t_opt = 2n(n-1)M/(DB) with D = 4 is M/B.
+        assert goodput_gbps(10**9, 1.0) == pytest.approx(8.0)
+        assert optimum_share(job, 10**9, 1.0, 16.0) == pytest.approx(0.5)
+        assert optimum_share(job, 10**9, 1.0, None) is None
+
+    def test_bytes_are_written_with_a_binary_unit(self) -> None:
+        assert [format_bytes(size) for size in (0, 1536, 2**30, 2**51)] == [
+            "0 B",
+            "1.5 KiB",
+            "1 GiB",
+            "2,048 TiB",
+        ]

@@ -1,0 +1,33 @@
+"""Each operation gives the right result on every rank, exactly where exactness is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jobs import Job
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
+def test_operations_of_the_fronts(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    job = make_job(ranks, servers, partition_bytes="4KiB").start("operations.py")
+    job.finish()
+    assert len({job.result(rank) for rank in range(ranks)}) == 1
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (3, 1)])
+def test_distributed_optimizer(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("optimizers.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (4, 2)])
+def test_collectives_of_torch(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("process_groups.py").finish()
+
+
+def test_collectives_under_torchs_own_checks(make_job: Callable[..., Job]) -> None:
+    job = make_job(2)
+    for rank in range(2):
+        job.start_rank(rank, "process_groups.py", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    job.finish()

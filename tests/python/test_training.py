@@ -1,0 +1,33 @@
+"""Training with Sumpter gives what one process gives, whoever sums and however often it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jobs import Job
+
+# Smaller than the model's largest layers, so that tensors are cut and spread over servers.
+PARTITION = "4KiB"
+
+
+@pytest.mark.parametrize("servers", [0, 1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_way_to_train_equals_one_process(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    job = make_job(ranks, servers, partition_bytes=PARTITION)
+    job.start("training.py").finish()
+    for rank in range(1, ranks):
+        assert job.result(rank) == job.result(0), f"ranks 0 and {rank} ended with different bytes"
+
+
+def test_deterministic_runs_give_the_same_bytes(make_job: Callable[..., Job]) -> None:
+    # Four ranks, because two numbers add up to the same in either order.
+    results = set()
+    for servers in (1, 1, 0):
+        job = make_job(4, servers, partition_bytes=PARTITION, deterministic=True)
+        job.start("training.py").finish()
+        results.update(job.result(rank) for rank in range(4))
+    assert len(results) == 1

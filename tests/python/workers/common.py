@@ -1,0 +1,58 @@
+"""What the worker scripts of the tests share."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+RANK = int(os.environ["RANK"])
+WORLD_SIZE = int(os.environ["WORLD_SIZE"])
+FOLDER = Path(os.environ["TEST_FOLDER"])
+ALL = range(WORLD_SIZE)
+
+
+def join_torch(timeout_s: float = 60.0) -> None:
+    """Joins torch.distributed through a file, which needs no port."""
+    dist.init_process_group(
+        "sumpter",
+        init_method=f"file://{FOLDER}/store",
+        rank=RANK,
+        world_size=WORLD_SIZE,
+        timeout=datetime.timedelta(seconds=timeout_s),
+    )
+
+
+def leave_result(content: bytes) -> None:
+    """Leaves bytes for the test to compare."""
+    (FOLDER / f"result.{RANK}").write_bytes(content)
+
+
+def announce(pipe: str) -> None:
+    """Wakes the test that waits for `pipe`."""
+    with (FOLDER / pipe).open("wb"):
+        pass
+
+
+@contextlib.contextmanager
+def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
+    """Expects an error of `kind` whose message has all `parts`."""
+    try:
+        yield
+    except kind as error:
+        missing = [part for part in parts if part not in str(error)]
+        assert not missing, f"{missing} not in: {error}"
+    else:
+        raise AssertionError(f"expected {kind.__name__}")
+
+
+def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Expects equal element types, shapes and elements."""
+    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    assert torch.equal(actual, expected), (actual, expected)
