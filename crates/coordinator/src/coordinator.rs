@@ -90,6 +90,12 @@ impl Coordinator {
         self.address
     }
 
+    /// Whether a run has begun whose workers have not all gone, and which has not failed.
+    #[must_use]
+    pub fn running(&self) -> bool {
+        self.shared.running()
+    }
+
     /// Waits until the run of a coordinator for a single run is over and its servers are told;
     /// whether it is over. Whoever embeds a coordinator beside a worker calls this before
     /// [`stop`](Self::stop), lest the others lose the coordinator before they are done.

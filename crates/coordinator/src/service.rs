@@ -97,6 +97,11 @@ impl Shared {
         }
     }
 
+    /// Whether a run is under way.
+    pub fn running(&self) -> bool {
+        self.state().registry.running()
+    }
+
     /// Waits until the only run is over; whether it is.
     pub fn wait_finished(&self, limit: Duration) -> bool {
         let running = |state: &mut State| !state.registry.finished() && !state.stopping;

@@ -73,8 +73,10 @@ impl Coordinator {
         let inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         if let Some(mut coordinator) = inner {
             py.detach(|| {
-                // Members that still have not left are told that the coordinator ends.
-                let _ = coordinator.wait_finished(LEAVE_LIMIT);
+                if coordinator.running() {
+                    // Members that have not left by then are told that the coordinator ends.
+                    let _ = coordinator.wait_finished(LEAVE_LIMIT);
+                }
                 coordinator.stop();
             });
         }

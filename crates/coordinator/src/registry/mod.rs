@@ -88,6 +88,11 @@ impl Registry {
         std::mem::take(&mut self.outbox)
     }
 
+    /// Whether a run has begun whose workers have not all gone, and which has not failed.
+    pub fn running(&self) -> bool {
+        self.jobs.values().any(|job| job.run.is_some() && job.failure.is_none())
+    }
+
     /// Whether the only run of a coordinator for one run is over.
     pub fn finished(&self) -> bool {
         self.finished

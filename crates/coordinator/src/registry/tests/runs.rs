@@ -77,7 +77,7 @@ fn a_worker_that_leaves_is_announced_and_the_last_one_ends_the_run() {
     assert_eq!(world.told(helper), []);
     world.leave(one);
     assert_eq!(world.told_one(helper), MemberEvent::JobEnded { job });
-    assert!(!world.registry.finished());
+    assert!(!world.registry.finished() && !world.registry.running());
 }
 
 #[test]
