@@ -60,12 +60,13 @@ sim: ## Simulate faults: SEED=n replays one seed, SEEDS=n tries that many.
 $(TOOLS)/bin/cargo-fuzz:
 	cargo install cargo-fuzz --version 0.13.2 --locked --root $(TOOLS)
 
-fuzz: $(TOOLS)/bin/cargo-fuzz ## Fuzz every decoder for FUZZ_SECONDS each.
-	export PATH="$(TOOLS)/bin:$$PATH"; set -e; \
-	for target in $$(cargo fuzz list); do \
-		cargo fuzz run --sanitizer none --target-dir target/fuzz $$target -- \
-			-max_total_time=$(FUZZ_SECONDS); \
-	done
+fuzz: $(TOOLS)/bin/cargo-fuzz ## Fuzz every decoder for FUZZ_SECONDS each, as many at once as cores.
+	PATH="$(TOOLS)/bin:$$PATH" cargo fuzz build --sanitizer none --target-dir target/fuzz
+	@PATH="$(TOOLS)/bin:$$PATH" cargo fuzz list | xargs -P $$(nproc) -I{} sh -c \
+		'PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run --sanitizer none --target-dir target/fuzz {} -- \
+			-max_total_time=$(FUZZ_SECONDS) > target/fuzz/{}.log 2>&1 \
+			&& echo "{}: $$(grep ^Done target/fuzz/{}.log)" \
+			|| { cat target/fuzz/{}.log; exit 255; }'
 
 bench: setup ## Goodput of push_pull on this machine beside Gloo.
 	$(BIN)/python benches/push_pull.py

@@ -234,7 +234,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "log",
         env: "SUMPTER_LOG",
         unit: "",
-        default: "warn",
+        default: "warn,notice=info",
         range: "off, error, warn, info, debug, trace, or target=level pairs with commas between",
         doc: "What is logged to standard error.",
         put: |c, v| log_filter(v).map(|x| c.log = x),

@@ -17,6 +17,9 @@ use crate::join::{join_options, lane_listener};
 const SLICE: Duration = Duration::from_millis(100);
 const SLICES_A_REPORT: u32 = 10;
 
+/// The log target of what whoever starts a server wants to see; shown by default.
+const NOTICE: &str = "notice";
+
 /// Why a server ends.
 enum End {
     Finished,
@@ -69,7 +72,8 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
             }
         }
     };
-    tracing::info!(lanes, "joined");
+    let coordinator = config.coordinator.as_deref().unwrap_or_default();
+    tracing::info!(target: NOTICE, "joined {coordinator} with {lanes} lanes; waiting for jobs");
     let mut slices = 0;
     let outcome = loop {
         match ended.recv_timeout(SLICE) {
@@ -106,11 +110,12 @@ fn handler(remotes: Vec<Remote>, end: Sender<End>) -> impl FnMut(MemberEvent) + 
                 Some(End::Failed(NodeError::fatal(*kind, message.clone())))
             }
             MemberEvent::JobStarted(view) => {
-                tracing::info!(job = view.name, workers = view.workers.len(), "a run starts");
+                let (name, workers) = (&view.name, view.workers.len());
+                tracing::info!(target: NOTICE, "summing for job '{name}' of {workers} workers");
                 None
             }
             MemberEvent::JobEnded { .. } => {
-                tracing::info!("a run is over");
+                tracing::info!(target: NOTICE, "the job has ended");
                 None
             }
             _ => None,
@@ -158,7 +163,7 @@ pub fn run_coordinator(
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<(), NodeError> {
     let mut coordinator = start_coordinator(listen, config, false)?;
-    tracing::info!(address = %coordinator.address(), "listening");
+    tracing::info!(target: NOTICE, "coordinating at {}", coordinator.address());
     while !interrupted() {
         std::thread::park_timeout(SLICE);
     }
