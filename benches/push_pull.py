@@ -190,15 +190,20 @@ def main() -> None:
     if options.worker:
         return worker(options.bytes)
     rows = []
-    print(f"{'n':>2} {'k':>2} {'system':8} {'median s':>9} {'min':>8} {'max':>8} "
-          f"{'GB/s':>7} {'CPU s/GB':>9}")
+    print(
+        f"{'n':>2} {'k':>2} {'system':8} {'median s':>9} {'min':>8} {'max':>8} "
+        f"{'GB/s':>7} {'CPU s/GB':>9}"
+    )
     for workers in map(int, options.workers.split(",")):
         for servers in map(int, options.servers.split(",")):
             for row in measure(workers, servers, options.bytes, options.rounds):
                 rows.append({**row, "beside_servers": servers, **environment()})
-                print(f"{workers:2} {servers:2} {row['system']:8} {row['median_s']:9.4f} "
-                      f"{row['min_s']:8.4f} {row['max_s']:8.4f} {row['goodput_gbyte_s']:7.3f} "
-                      f"{row['cpu_s_per_gbyte']:9.2f}", flush=True)
+                print(
+                    f"{workers:2} {servers:2} {row['system']:8} {row['median_s']:9.4f} "
+                    f"{row['min_s']:8.4f} {row['max_s']:8.4f} {row['goodput_gbyte_s']:7.3f} "
+                    f"{row['cpu_s_per_gbyte']:9.2f}",
+                    flush=True,
+                )
     if options.csv:
         with open(options.csv, "w", newline="") as file:
             table = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
