@@ -60,3 +60,10 @@ impl Inbox {
         n
     }
 }
+
+/// Advances `have`, the bytes there are of `len`, by at most `n`; returns by how much.
+pub(crate) fn fill(have: &mut usize, len: usize, n: usize) -> usize {
+    let direct = n.min(len - *have);
+    *have += direct;
+    direct
+}

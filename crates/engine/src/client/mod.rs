@@ -11,24 +11,24 @@
 
 mod link;
 mod op;
+mod receiving;
+mod sending;
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-use sumpter_wire::{
-    Epoch, FrameKind, GroupId, Header, Rank, Round, TensorId, encode_group, group_id,
-};
+use sumpter_wire::{Epoch, GroupId, Rank, Round, TensorId, group_id};
 
 pub use self::op::{OpId, Place, Request};
 
-use self::link::{ChunkRef, Frame, Head, Input, Link, Ready};
+use self::link::{ChunkRef, Frame, Input, Link, Ready};
 use self::op::{Op, Part, Stage};
 use crate::endpoint::{
     ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
 };
+use crate::inbox::fill;
 use crate::memory::Memory;
 
 /// What a client must know from the start.
@@ -261,176 +261,6 @@ impl<M: Memory> Client<M> {
             self.dirty.push_back(lane);
         }
     }
-
-    /// Queues frames on a connection until it holds enough for one write or its credit.
-    fn refill(&mut self, lane: ConnId) {
-        let credit = (self.settings.credit_bytes / self.links.len()).max(1);
-        loop {
-            let link = &mut self.links[lane.0];
-            if !link.up || link.output.len() >= MAX_SLICES / 2 || link.queued_bytes >= credit {
-                return;
-            }
-            match link.current {
-                Some((id, part)) => self.queue_chunk(lane, id, part),
-                None => match link.ready.pop() {
-                    Some(Ready { order: Reverse((id, part)), .. }) => {
-                        self.queue_begin(lane, id, part);
-                    }
-                    None => return,
-                },
-            }
-        }
-    }
-
-    fn queue_begin(&mut self, lane: ConnId, id: OpId, index: usize) {
-        let Some(op) = self.ops.get(&id).filter(|op| op.stage == Stage::Active) else { return };
-        let (rank, epoch) = (self.settings.rank, self.settings.epoch);
-        let spec = op.spec(index, self.settings.chunk_bytes, self.settings.deterministic);
-        let link = &mut self.links[lane.0];
-        if spec.group != GroupId(0) && link.groups.insert(spec.group) {
-            let ranks = encode_group(&self.groups[&spec.group]);
-            let header = Header::new(FrameKind::Group, epoch, TensorId(spec.group.0));
-            let header = Header { length: ranks.len() as u32, ..header };
-            let head = [&header.encode()[..], &ranks].concat().into();
-            link.push(Frame { head: Head::Group(head), chunk: None });
-        }
-        let part = &op.parts[index];
-        let encoded = spec.encode();
-        let header = Header {
-            chunk: part.have,
-            length: encoded.len() as u32,
-            ..Self::header(FrameKind::Begin, epoch, op, index)
-        };
-        let mut head = ArrayVec::new();
-        head.try_extend_from_slice(&header.encode()).expect("a header fits");
-        head.try_extend_from_slice(&encoded).expect("a header and a spec fit");
-        link.push(Frame { head: Head::Small(head), chunk: None });
-        if op.request.collective.contributes(rank, op.request.root) && part.sent < spec.chunks() {
-            link.current = Some((id, index));
-        }
-    }
-
-    fn queue_chunk(&mut self, lane: ConnId, id: OpId, index: usize) {
-        let chunk_bytes = self.settings.chunk_bytes;
-        let link = &mut self.links[lane.0];
-        let Some(op) = self.ops.get_mut(&id).filter(|op| op.stage == Stage::Active) else {
-            link.current = None;
-            return;
-        };
-        let chunk = op.parts[index].sent;
-        let (offset, len) = op.range(index, chunk, chunk_bytes);
-        let header = Self::header(FrameKind::Push, self.settings.epoch, op, index);
-        let header = Header { chunk, length: len as u32, ..header };
-        let mut head = ArrayVec::new();
-        head.try_extend_from_slice(&header.encode()).expect("a header fits");
-        let chunk = Some(ChunkRef { op: id, offset, len });
-        link.push(Frame { head: Head::Small(head), chunk });
-        op.queued += 1;
-        op.parts[index].sent += 1;
-        if (op.parts[index].sent as usize) * (chunk_bytes as usize) >= op.places[index].bytes {
-            link.current = None;
-        }
-    }
-
-    fn header(kind: FrameKind, epoch: Epoch, op: &Op<M>, part: usize) -> Header {
-        let header = Header::new(kind, epoch, op.request.tensor);
-        Header { partition: part as u32, round: op.round, ..header }
-    }
-
-    fn start_frame(&mut self, lane: ConnId, header: Header) -> Result<(), Violation> {
-        if header.epoch != self.settings.epoch {
-            return Err(Violation::state(format!("a frame of epoch {}", header.epoch)));
-        }
-        let input = match header.kind {
-            FrameKind::Result => self.expect(lane, &header)?,
-            FrameKind::Done => {
-                self.done(lane, &header)?;
-                Input::Header
-            }
-            FrameKind::Error => {
-                Input::Error { header, bytes: vec![0; header.length as usize], have: 0 }
-            }
-            FrameKind::Begin | FrameKind::Push | FrameKind::Group => {
-                return Err(Violation::state(format!("a {:?} frame from a lane", header.kind)));
-            }
-        };
-        self.links[lane.0].input = input;
-        Ok(())
-    }
-
-    /// The active operation that a frame of a lane is about, if it is not of the past.
-    fn subject(&self, lane: ConnId, header: &Header) -> Result<Option<OpId>, Violation> {
-        let tensor = self.tensors.get(&header.tensor);
-        let tensor = tensor.ok_or_else(|| Violation::state("a result of an unknown tensor"))?;
-        let place = tensor.places.get(header.partition as usize);
-        if place.is_none_or(|p| p.lane != lane) {
-            return Err(Violation::state("a result of a partition that lives elsewhere"));
-        }
-        let current = |id: &OpId| self.ops[id].round == header.round;
-        Ok(tensor.active.filter(current))
-    }
-
-    fn expect(&self, lane: ConnId, header: &Header) -> Result<Input, Violation> {
-        let left = header.length as usize;
-        let Some(id) = self.subject(lane, header)? else { return Ok(Input::Discard { left }) };
-        let (op, part) = (&self.ops[&id], header.partition as usize);
-        let have = op.parts[part].have;
-        let (_, len) = op.range(part, header.chunk, self.settings.chunk_bytes);
-        let request = &op.request;
-        if !request.collective.receives(self.settings.rank, request.root) || len != left {
-            return Err(Violation::state(format!(
-                "a result of {left} bytes where {len} were expected"
-            )));
-        }
-        match header.chunk {
-            chunk if chunk < have => Ok(Input::Discard { left }),
-            chunk if chunk == have => Ok(Input::Chunk { op: id, part, chunk, have: 0, len }),
-            chunk => Err(Violation::state(format!("chunk {chunk} arrived before chunk {have}"))),
-        }
-    }
-
-    fn done(&mut self, lane: ConnId, header: &Header) -> Result<(), Violation> {
-        let Some(id) = self.subject(lane, header)? else { return Ok(()) };
-        let request = self.ops[&id].request;
-        if request.collective.receives(self.settings.rank, request.root) {
-            return Err(Violation::state("a round was called done before its result was sent"));
-        }
-        self.part_done(id, header.partition as usize);
-        Ok(())
-    }
-
-    fn finish_frame(&mut self, lane: ConnId) {
-        match std::mem::replace(&mut self.links[lane.0].input, Input::Header) {
-            Input::Header | Input::Discard { .. } => {}
-            Input::Error { header, bytes, .. } => {
-                self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
-            }
-            Input::Chunk { op: id, part, chunk, .. } => {
-                let chunk_bytes = self.settings.chunk_bytes;
-                let op = self.ops.get_mut(&id).expect("a receiving operation");
-                let (offset, len) = op.range(part, chunk, chunk_bytes);
-                if let Some(divisor) = op.request.divisor {
-                    let result = op.memory.result(offset, len);
-                    sumpter_sum::divide(op.request.dtype, result, divisor);
-                }
-                op.parts[part].have = chunk + 1;
-                if (chunk as usize + 1) * chunk_bytes as usize >= op.places[part].bytes {
-                    self.part_done(id, part);
-                }
-            }
-        }
-    }
-
-    fn part_done(&mut self, id: OpId, part: usize) {
-        let op = self.ops.get_mut(&id).expect("an active operation");
-        if std::mem::replace(&mut op.parts[part].done, true) {
-            return;
-        }
-        op.left -= 1;
-        if op.left == 0 {
-            self.succeed(id);
-        }
-    }
 }
 
 impl<M: Memory> Endpoint for Client<M> {
@@ -509,35 +339,4 @@ impl<M: Memory> Endpoint for Client<M> {
         self.links[lane.0].dirty = false;
         Some(lane)
     }
-}
-
-impl<M: Memory> Client<M> {
-    /// Moves staged bytes into the payload; true when the payload is complete.
-    fn advance(&mut self, lane: ConnId) -> bool {
-        let Link { input, inbox, .. } = &mut self.links[lane.0];
-        match input {
-            Input::Header => false,
-            Input::Chunk { op, part, chunk, have, len } => {
-                let op = self.ops.get_mut(op).expect("a receiving operation");
-                let (offset, _) = op.range(*part, *chunk, self.settings.chunk_bytes);
-                *have += inbox.take(op.memory.result(offset + *have, *len - *have));
-                have == len
-            }
-            Input::Error { bytes, have, .. } => {
-                *have += inbox.take(&mut bytes[*have..]);
-                *have == bytes.len()
-            }
-            Input::Discard { left } => {
-                *left -= inbox.skip(*left);
-                *left == 0
-            }
-        }
-    }
-}
-
-/// Advances `have` by at most `n` up to `len`; returns by how much.
-fn fill(have: &mut usize, len: usize, n: usize) -> usize {
-    let direct = n.min(len - *have);
-    *have += direct;
-    direct
 }

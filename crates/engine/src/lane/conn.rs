@@ -8,7 +8,7 @@ use sumpter_wire::{HEADER_BYTES, Header, JobId, Rank};
 use super::job::PartitionIndex;
 use super::partition::{ChunkPlace, Serial};
 use crate::endpoint::Incoming;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, fill};
 
 #[derive(Debug)]
 pub(super) struct Conn {
@@ -116,11 +116,4 @@ impl Conn {
             }
         }
     }
-}
-
-/// Advances `have` by at most `n` up to `len`; returns by how much.
-fn fill(have: &mut usize, len: usize, n: usize) -> usize {
-    let direct = n.min(len - *have);
-    *have += direct;
-    direct
 }
