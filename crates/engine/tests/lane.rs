@@ -1,0 +1,161 @@
+//! What a lane refuses, and that refusing harms nobody else.
+
+use std::time::Duration;
+
+use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, Violation};
+use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_wire::{
+    Collective, Epoch, FrameKind, GroupId, HEADER_BYTES, Header, JobId, PartitionSpec, Rank, Round,
+    TensorId, encode_group, group_id,
+};
+
+const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 10_000, max_chunk_bytes: 4096 };
+
+fn lane_with_two() -> (Lane, [ConnId; 2]) {
+    let mut lane = Lane::new(LIMITS);
+    let conns = [0, 1].map(|rank| lane.open(peer(rank)).expect("fits").0);
+    (lane, conns)
+}
+
+fn peer(rank: u32) -> Peer {
+    Peer { job: JobId(1), rank: Rank(rank), world_size: 2, epoch: Epoch(1) }
+}
+
+fn spec(bytes: u32) -> PartitionSpec {
+    PartitionSpec {
+        bytes,
+        chunk_bytes: 64,
+        group: GroupId(0),
+        root: Rank(0),
+        collective: Collective::AllReduce,
+        dtype: Dtype::U8,
+        op: ReduceOp::Sum,
+        deterministic: false,
+    }
+}
+
+fn header(kind: FrameKind, length: usize) -> Header {
+    Header { length: length as u32, ..Header::new(kind, Epoch(1), TensorId(5)) }
+}
+
+fn begin(spec: &PartitionSpec) -> Vec<u8> {
+    let payload = spec.encode();
+    [&header(FrameKind::Begin, payload.len()).encode()[..], &payload].concat()
+}
+
+fn push(chunk: u32, data: &[u8]) -> Vec<u8> {
+    let header = Header { chunk, ..header(FrameKind::Push, data.len()) };
+    [&header.encode()[..], data].concat()
+}
+
+fn feed(lane: &mut Lane, conn: ConnId, mut bytes: &[u8]) -> Result<(), Violation> {
+    while !bytes.is_empty() {
+        let mut moved = 0;
+        for space in &mut lane.space(conn) {
+            let n = space.len().min(bytes.len());
+            space[..n].copy_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+            moved += n;
+        }
+        lane.filled(conn, moved, Duration::ZERO)?;
+    }
+    Ok(())
+}
+
+fn drain(lane: &mut Lane, conn: ConnId) -> Vec<u8> {
+    let out: Vec<u8> = lane.pending(conn).iter().flat_map(|s| s.to_vec()).collect();
+    lane.sent(conn, out.len());
+    out
+}
+
+fn refusal(result: Result<(), Violation>) -> String {
+    result.expect_err("a violation").to_string()
+}
+
+#[test]
+fn the_sum_goes_to_both_as_soon_as_the_last_contribution_is_in() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
+    assert_eq!(drain(&mut lane, a), []);
+    feed(&mut lane, b, &[begin(&spec(3)), push(0, &[10, 20, 30])].concat()).unwrap();
+    for conn in [a, b] {
+        let frame = drain(&mut lane, conn);
+        let head = Header::decode(frame.first_chunk::<HEADER_BYTES>().unwrap()).unwrap();
+        assert_eq!((head.kind, head.round, head.length), (FrameKind::Result, Round(0), 3));
+        assert_eq!(frame[HEADER_BYTES..], [11, 22, 33]);
+    }
+}
+
+#[test]
+fn another_spec_is_answered_with_an_error_that_tells_both() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &begin(&spec(3))).unwrap();
+    feed(&mut lane, b, &begin(&spec(4))).unwrap();
+    let answer = drain(&mut lane, b);
+    let head = Header::decode(answer.first_chunk::<HEADER_BYTES>().unwrap()).unwrap();
+    assert_eq!((head.kind, head.tensor), (FrameKind::Error, TensorId(5)));
+    let text = String::from_utf8_lossy(&answer[HEADER_BYTES..]).into_owned();
+    assert!(text.contains("bytes: 4") && text.contains("bytes: 3"), "{text}");
+}
+
+#[test]
+fn a_job_beyond_its_memory_is_answered_with_an_error_that_names_the_setting() {
+    let (mut lane, [a, _]) = lane_with_two();
+    feed(&mut lane, a, &begin(&spec(6000))).unwrap();
+    let text = String::from_utf8_lossy(&drain(&mut lane, a)).into_owned();
+    assert!(text.contains("max_job_bytes") && text.contains("10000"), "{text}");
+}
+
+#[test]
+fn frames_out_of_place_close_the_connection_and_nothing_else() {
+    let other_epoch = {
+        let mut bytes = begin(&spec(3));
+        bytes[4] = 9;
+        bytes
+    };
+    let strangers = encode_group(&[Rank(0), Rank(7)]);
+    let id = group_id(&[Rank(0), Rank(7)]);
+    let group = Header { tensor: TensorId(id.0), ..header(FrameKind::Group, strangers.len()) };
+    let cases: [(&str, Vec<u8>, &str); 7] = [
+        ("noise", vec![0xff; 32], "unknown frame kind"),
+        ("another epoch", other_epoch, "epoch 9"),
+        ("a chunk without a beginning", push(0, &[1]), "unknown partition"),
+        ("a gap", [begin(&spec(100)), push(1, &[0; 36])].concat(), "expected chunk 0"),
+        ("a short chunk", [begin(&spec(100)), push(0, &[0; 63])].concat(), "expected 64"),
+        ("a lane's frame", header(FrameKind::Done, 0).encode().to_vec(), "from a client"),
+        ("a group of strangers", [&group.encode()[..], &strangers].concat(), "not what its id"),
+    ];
+    for (what, bytes, expected) in cases {
+        let (mut lane, [a, b]) = lane_with_two();
+        let text = refusal(feed(&mut lane, a, &bytes));
+        assert!(text.contains(expected), "{what}: {text}");
+        lane.close(a);
+        // The other worker goes on, and the first is welcome again.
+        feed(&mut lane, b, &[begin(&spec(100)), push(0, &[1; 64])].concat()).unwrap();
+        let (again, _) = lane.open(peer(0)).expect("welcome");
+        feed(&mut lane, again, &[begin(&spec(100)), push(0, &[2; 64])].concat()).unwrap();
+        assert_eq!(drain(&mut lane, b)[HEADER_BYTES..], [3; 64], "{what}");
+    }
+}
+
+#[test]
+fn a_round_out_of_turn_and_results_never_sent_are_violations() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &begin(&spec(3))).unwrap();
+    let mut later = begin(&spec(3));
+    later[16] = 1;
+    assert!(refusal(feed(&mut lane, a, &later)).contains("out of turn"));
+    let mut claims = begin(&spec(3));
+    claims[20] = 1;
+    assert!(refusal(feed(&mut lane, b, &claims)).contains("claims 1 finished chunks of 0"));
+}
+
+#[test]
+fn a_peer_that_does_not_fit_the_job_is_refused_and_an_ended_job_frees_its_memory() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let stranger = Peer { world_size: 3, ..peer(2) };
+    assert!(lane.open(stranger).expect_err("another size").contains("2 workers"));
+    feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
+    assert_eq!(lane.end_job(JobId(1)), [a, b]);
+    assert!(lane.open(stranger).is_ok(), "nothing of the job is left");
+}
