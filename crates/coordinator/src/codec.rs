@@ -328,6 +328,23 @@ fn addresses_from_proto(texts: &[String]) -> Result<Vec<SocketAddr>, Malformed> 
     texts.iter().map(parse).collect()
 }
 
+/// Decodes bytes as everything a peer may send, for fuzzers and tests: they are a message or
+/// refused.
+#[cfg(any(fuzzing, test))]
+pub fn decode_any(bytes: &[u8]) {
+    use prost::Message as _;
+    if let Ok(message) = proto::MemberMessage::decode(bytes) {
+        let _ = message_from_proto(message);
+    }
+    if let Ok(join) = proto::Join::decode(bytes) {
+        let _ = join_from_proto(join);
+    }
+    let message = proto::CoordinatorMessage::decode(bytes);
+    if let Some(body) = message.ok().and_then(|message| message.body) {
+        let _ = event_from_proto(body);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -419,16 +436,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_message_or_refused(bytes in vec(any::<u8>(), 0..200)) {
-            if let Ok(message) = proto::MemberMessage::decode(&bytes[..]) {
-                let _ = message_from_proto(message);
-            }
-            if let Ok(purpose) = proto::Join::decode(&bytes[..]) {
-                let _ = join_from_proto(purpose);
-            }
-            let message = proto::CoordinatorMessage::decode(&bytes[..]);
-            if let Some(body) = message.ok().and_then(|message| message.body) {
-                let _ = event_from_proto(body);
-            }
+            decode_any(&bytes);
         }
 
         /// A valid message with one byte changed, which gets deeper than random bytes do.
@@ -442,10 +450,7 @@ mod tests {
             let mut bytes = proto::CoordinatorMessage { body }.encode_to_vec();
             let at = at.index(bytes.len());
             bytes[at] = value;
-            let message = proto::CoordinatorMessage::decode(&bytes[..]);
-            if let Some(body) = message.ok().and_then(|message| message.body) {
-                let _ = event_from_proto(body);
-            }
+            decode_any(&bytes);
         }
     }
 }

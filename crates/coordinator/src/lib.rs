@@ -17,6 +17,8 @@ mod service;
 mod strangers;
 mod types;
 
+#[cfg(fuzzing)]
+pub use codec::decode_any;
 pub use coordinator::{Coordinator, CoordinatorOptions};
 pub use error::{CoordinatorError, JoinError};
 pub use member::{Member, status};
