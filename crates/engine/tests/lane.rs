@@ -116,10 +116,12 @@ fn frames_out_of_place_close_the_connection_and_nothing_else() {
     let strangers = encode_group(&[Rank(0), Rank(7)]);
     let id = group_id(&[Rank(0), Rank(7)]);
     let group = Header { tensor: TensorId(id.0), ..header(FrameKind::Group, strangers.len()) };
-    let cases: [(&str, Vec<u8>, &str); 7] = [
+    let crumbs = PartitionSpec { chunk_bytes: 1, ..spec(u32::MAX) };
+    let cases: [(&str, Vec<u8>, &str); 8] = [
         ("noise", vec![0xff; 32], "unknown frame kind"),
         ("another epoch", other_epoch, "epoch 9"),
         ("a chunk without a beginning", push(0, &[1]), "unknown partition"),
+        ("too many chunks", begin(&crumbs), "at most 262144"),
         ("a gap", [begin(&spec(100)), push(1, &[0; 36])].concat(), "expected chunk 0"),
         ("a short chunk", [begin(&spec(100)), push(0, &[0; 63])].concat(), "expected 64"),
         ("a lane's frame", header(FrameKind::Done, 0).encode().to_vec(), "from a client"),

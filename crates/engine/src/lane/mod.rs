@@ -29,6 +29,10 @@ use crate::endpoint::{
 /// bounds what a burst of contributions in rank order leaves behind.
 const KEPT_BYTES: usize = 256 << 20;
 
+/// Chunks of a partition: the largest partition in the smallest chunks that settings allow. It
+/// bounds what a client that holds the token can make a lane keep beside the sums themselves.
+const MAX_CHUNKS: u32 = 1 << 18;
+
 /// What a lane may use.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneLimits {
@@ -250,6 +254,12 @@ impl Lane {
             return Err(Violation::state(format!(
                 "chunks of {} bytes; this lane takes at most {limit}",
                 spec.chunk_bytes
+            )));
+        }
+        if spec.chunks() > MAX_CHUNKS {
+            let chunks = spec.chunks();
+            return Err(Violation::state(format!(
+                "a partition of {chunks} chunks; this lane takes at most {MAX_CHUNKS}"
             )));
         }
         let conn = self.conns[id.0].as_ref().expect("an open connection");
