@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sumpter_plan::{Architecture, Dealing};
 use sumpter_wire::Token;
 
+use crate::colocated::Colocated;
 use crate::error::{ConfigError, Source};
 use crate::machine::local_machine_id;
 use crate::settings::{SETTINGS, Setting};
@@ -31,6 +33,9 @@ pub struct Config {
     pub chunk_bytes: u64,
     pub credit_bytes: u64,
     pub deterministic: bool,
+    pub architecture: Architecture,
+    pub placement: Dealing,
+    pub colocated: Colocated,
     pub bandwidth_gbps: Option<f64>,
     pub interface: Option<String>,
     pub lanes: u32,

@@ -6,12 +6,14 @@
 //! again. `sumpter config --markdown` makes the documentation's page of it.
 #![forbid(unsafe_code)]
 
+mod colocated;
 mod config;
 mod error;
 mod machine;
 mod parse;
 mod settings;
 
+pub use colocated::Colocated;
 pub use config::{Config, load, load_from};
 pub use error::{ConfigError, Source};
 pub use machine::{host_name, local_machine_id};

@@ -185,6 +185,35 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| boolean(v).map(|x| c.deterministic = x),
     },
     Setting {
+        name: "architecture",
+        env: "SUMPTER_ARCHITECTURE",
+        unit: "",
+        default: "sumpter",
+        range: "sumpter, allreduce or ps",
+        doc: "Which servers sum: all in the optimal shares, those of workers only, or those of \
+              CPU machines only; equal on every rank.",
+        put: |c, v| v.parse().ok().map(|x| c.architecture = x),
+    },
+    Setting {
+        name: "placement",
+        env: "SUMPTER_PLACEMENT",
+        unit: "",
+        default: "balanced",
+        range: "balanced or hashed",
+        doc: "How partitions are given to servers: every stretch in proportion, or by hash as the \
+              paper does; equal on every rank.",
+        put: |c, v| v.parse().ok().map(|x| c.placement = x),
+    },
+    Setting {
+        name: "colocated",
+        env: "SUMPTER_COLOCATED",
+        unit: "",
+        default: "in-process",
+        range: "in-process or tcp",
+        doc: "How a worker reaches the lane in its own process; tcp is there to compare with.",
+        put: |c, v| v.parse().ok().map(|x| c.colocated = x),
+    },
+    Setting {
         name: "bandwidth_gbps",
         env: "SUMPTER_BANDWIDTH_GBPS",
         unit: "Gb/s",

@@ -9,8 +9,10 @@ mod endpoint;
 mod inbox;
 mod lane;
 mod memory;
+mod resident;
 
 pub use client::{Client, ClientSettings, Event, OpId, Place, Request};
 pub use endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
 pub use lane::{Lane, LaneLimits, LaneStats, Peer};
 pub use memory::{Memory, OwnedMemory};
+pub use resident::exchange;

@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use sumpter_coordinator::ClusterView;
 use sumpter_engine::{ConnId, Place};
-use sumpter_plan::{Machine, Placement, Plan, PlanError, PlannedServer, Role, server_weights};
+use sumpter_plan::{
+    Architecture, Dealing, Machine, Placement, Plan, PlanError, PlannedServer, Role, server_weights,
+};
 use sumpter_wire::Rank;
 
 /// Who runs a lane.
@@ -34,6 +36,14 @@ pub(crate) struct Cluster {
     servers: Vec<Range<usize>>,
 }
 
+/// What the settings say about the plan; equal on every rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    pub partition_bytes: u64,
+    pub architecture: Architecture,
+    pub dealing: Dealing,
+}
+
 struct Group<'a> {
     machine: &'a str,
     role: Role,
@@ -42,7 +52,7 @@ struct Group<'a> {
 }
 
 impl Cluster {
-    pub(crate) fn new(view: &ClusterView, partition_bytes: u64) -> Result<Cluster, PlanError> {
+    pub(crate) fn new(view: &ClusterView, policy: Policy) -> Result<Cluster, PlanError> {
         let mut lanes = Vec::new();
         let mut groups: Vec<Group<'_>> = Vec::new();
         for worker in &view.workers {
@@ -54,6 +64,16 @@ impl Cluster {
             let owner = Owner::Server(server.member.0);
             let range = add_lanes(&mut lanes, owner, &server.host, &server.lanes);
             join(&mut groups, &server.machine, Role::Cpu, server.bandwidth_gbps, range);
+        }
+        for group in &mut groups {
+            let sums = match policy.architecture {
+                Architecture::Sumpter => true,
+                Architecture::Allreduce => group.role == Role::Gpu,
+                Architecture::Ps => group.role == Role::Cpu,
+            };
+            if !sums {
+                group.servers.clear();
+            }
         }
         // Shares follow bandwidths only when all are known; an unknown one is no number to plan by.
         let known = groups.iter().all(|g| g.bandwidth_gbps.is_some());
@@ -70,7 +90,8 @@ impl Cluster {
         let planned = weights.iter().zip(&servers);
         let planned = planned.map(|(w, r)| PlannedServer { weight: *w, lanes: r.len() as u32 });
         let epoch = u64::from(view.epoch.0);
-        let plan = Plan { epoch, partition_bytes, servers: planned.collect() };
+        let Policy { partition_bytes, dealing, .. } = policy;
+        let plan = Plan { epoch, partition_bytes, servers: planned.collect(), dealing };
         Ok(Cluster { lanes, placement: Placement::new(&plan)?, servers })
     }
 
@@ -148,6 +169,11 @@ mod tests {
         }
     }
 
+    fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
+        let dealing = Dealing::Balanced;
+        Cluster::new(view, Policy { partition_bytes: 1 << 16, architecture, dealing })
+    }
+
     fn shares(cluster: &mut Cluster) -> Vec<usize> {
         let mut shares = vec![0; cluster.lanes.len()];
         for place in cluster.place(72 << 16) {
@@ -158,7 +184,8 @@ mod tests {
 
     #[test]
     fn shares_follow_the_rule() {
-        let mut cluster = Cluster::new(&view(&["a", "b", "c"], &["x"]), 1 << 16).unwrap();
+        let view = view(&["a", "b", "c"], &["x"]);
+        let mut cluster = build(&view, Architecture::Sumpter).unwrap();
         // n = 3, k = 1: D = 10; CPU 4/10, GPU 2/10 of 72 partitions.
         let shares = shares(&mut cluster);
         assert_eq!(shares.iter().sum::<usize>(), 72);
@@ -168,7 +195,18 @@ mod tests {
 
     #[test]
     fn workers_of_one_machine_share_its_part_and_a_server_beside_them_too() {
-        let mut cluster = Cluster::new(&view(&["a", "a", "b"], &["b"]), 1 << 16).unwrap();
+        let view = view(&["a", "a", "b"], &["b"]);
+        let mut cluster = build(&view, Architecture::Sumpter).unwrap();
         assert_eq!(shares(&mut cluster), [18, 18, 18, 9, 9]);
+    }
+
+    #[test]
+    fn an_architecture_restricts_who_sums() {
+        let view = view(&["a", "b"], &["x", "y"]);
+        let sums = |architecture| shares(&mut build(&view, architecture).unwrap());
+        assert_eq!(sums(Architecture::Allreduce), [36, 36, 0, 0, 0, 0]);
+        assert_eq!(sums(Architecture::Ps), [0, 0, 18, 18, 18, 18]);
+        let alone = self::view(&["a", "b"], &[]);
+        assert!(matches!(build(&alone, Architecture::Ps), Err(PlanError::NoServer { .. })));
     }
 }

@@ -13,7 +13,7 @@ use mio::net::TcpListener;
 use mio::{Events, Poll, Waker};
 use sumpter_config::Config;
 use sumpter_coordinator::Member;
-use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer};
+use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, exchange};
 use sumpter_transport::{LinkError, in_process};
 use sumpter_wire::{Epoch, HandshakeError, Hello, JobId, Token};
 
@@ -320,9 +320,14 @@ impl EventLoop {
         self.in_process_more = false;
         let now = self.now();
         let Some(session) = self.session.as_mut() else { return false };
-        let (on_client, on_lane) = session.own;
+        let Some((on_client, on_lane)) = session.own else { return false };
         let (client, lane) = ((&mut session.client, on_client), (&mut self.lane, on_lane));
-        let moved = match in_process(client, lane, now, IN_PROCESS_TURN) {
+        let moved = in_process(client, lane, now, IN_PROCESS_TURN).and_then(|frames| {
+            let client = (&mut session.client, on_client);
+            let chunks = exchange(client, (&mut self.lane, on_lane), IN_PROCESS_TURN)?;
+            Ok(frames + chunks)
+        });
+        let moved = match moved {
             Ok(moved) => moved,
             Err(violation) => {
                 let reason = format!("the colocated lane and its worker disagree: {violation}");

@@ -58,6 +58,8 @@ pub(crate) fn join_options(
         ("partition_bytes", config.partition_bytes.to_string()),
         ("chunk_bytes", config.chunk_bytes.to_string()),
         ("deterministic", config.deterministic.to_string()),
+        ("architecture", config.architecture.word().to_owned()),
+        ("placement", config.placement.word().to_owned()),
     ];
     Ok(JoinOptions {
         coordinator: coordinator(config)?.to_owned(),

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use sumpter_config::Colocated;
 use sumpter_coordinator::{ClusterView, MemberEvent};
 use sumpter_engine::{ConnId, Event, OpId, Peer};
 use sumpter_wire::Rank;
@@ -92,18 +93,22 @@ impl EventLoop {
         self.know_job(view.job, view.epoch, world_size);
         let rank = Rank(self.config.rank);
         let peer = Peer { job: view.job, rank, world_size, epoch: view.epoch };
-        let built = self.lane.open(peer).map_err(NodeError::Start).and_then(|(own_lane, _)| {
-            Session::new(&self.config, view.clone(), own_lane)
+        let resident = match self.config.colocated {
+            Colocated::InProcess => self.lane.open_resident(peer).map(Some),
+            Colocated::Tcp => Ok(None),
+        };
+        let built = resident.map_err(NodeError::Start).and_then(|resident| {
+            Session::new(&self.config, view.clone(), resident)
                 .map_err(|error| NodeError::Start(format!("no plan for this job: {error}")))
         });
         let session = match built {
             Ok(session) => session,
             Err(error) => return self.refuse_start(error),
         };
-        let own = session.own.0;
+        let own = session.own.map(|(on_client, _)| on_client);
         let lanes = session.links.len();
         self.session = Some(session);
-        for lane in (0..lanes).map(ConnId).filter(|lane| *lane != own) {
+        for lane in (0..lanes).map(ConnId).filter(|lane| Some(*lane) != own) {
             self.call(lane);
         }
         if let Some(start) = self.start.take() {

@@ -11,7 +11,7 @@ use sumpter_plan::PlanError;
 use sumpter_transport::TensorMemory;
 use sumpter_wire::{Hello, Rank, TensorId};
 
-use crate::cluster::{Cluster, Owner};
+use crate::cluster::{Cluster, Owner, Policy};
 use crate::command::Submission;
 use crate::completion::Completion;
 use crate::error::OpError;
@@ -32,8 +32,9 @@ pub(crate) struct Session {
     pub client: Client<TensorMemory>,
     pub table: Table,
     pub links: Vec<Dial>,
-    /// The colocated lane: its connection in the client and in the lane.
-    pub own: (ConnId, ConnId),
+    /// The lane in this process, if it is reached directly: its connection in the client and in
+    /// the lane.
+    pub own: Option<(ConnId, ConnId)>,
     pub running: HashMap<OpId, Running>,
     /// Rounds finished, by tensor.
     pub rounds: HashMap<TensorId, u64>,
@@ -83,14 +84,19 @@ impl Dial {
 }
 
 impl Session {
-    /// The run begins; `own_lane` is the colocated lane's connection to this worker.
+    /// The run begins; `resident` is this worker's connection in the lane of its own process.
     pub(crate) fn new(
         config: &Config,
         view: ClusterView,
-        own_lane: ConnId,
+        resident: Option<ConnId>,
     ) -> Result<Session, PlanError> {
         let rank = Rank(config.rank);
-        let cluster = Cluster::new(&view, config.partition_bytes)?;
+        let policy = Policy {
+            partition_bytes: config.partition_bytes,
+            architecture: config.architecture,
+            dealing: config.placement,
+        };
+        let cluster = Cluster::new(&view, policy)?;
         let settings = ClientSettings {
             rank,
             world_size: view.workers.len() as u32,
@@ -101,9 +107,11 @@ impl Session {
         };
         let lanes = cluster.lanes.len();
         let is_own = |owner: Owner| owner == Owner::Worker(rank);
-        let own = cluster.lanes.iter().position(|l| is_own(l.owner)).unwrap_or(0);
+        let own = cluster.lanes.iter().position(|l| is_own(l.owner)).map(ConnId).zip(resident);
         let mut client = Client::new(settings, lanes);
-        client.connected(ConnId(own));
+        if let Some((on_client, _)) = own {
+            client.attached(on_client);
+        }
         Ok(Session {
             view,
             rank,
@@ -111,7 +119,7 @@ impl Session {
             client,
             table: Table::default(),
             links: (0..lanes).map(|_| Dial::default()).collect(),
-            own: (ConnId(own), own_lane),
+            own,
             running: HashMap::new(),
             rounds: HashMap::new(),
             left: BTreeSet::new(),

@@ -192,6 +192,9 @@ fn a_known_tensor_of_another_shape_fails_on_every_rank_too() {
     let errors = job.run(2, &[], |worker| {
         let (completion, _) = submit(worker, spec("grad", &[8]), vec![1.0; 8]);
         assert_eq!(wait(&completion), Ok(()));
+        // Once this is done, no rank waits for the first round any more.
+        let (completion, _) = submit(worker, spec("other", &[1]), vec![1.0]);
+        assert_eq!(wait(&completion), Ok(()));
         let len = if worker.rank() == 0 { 8 } else { 9 };
         let (completion, _) = submit(worker, spec("grad", &[len]), vec![1.0; len as usize]);
         wait(&completion).expect_err("the shapes differ").to_string()

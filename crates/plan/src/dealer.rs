@@ -130,7 +130,7 @@ impl Server {
 
 /// Integer weights in proportion: equal weights stay equal and zero stays zero. A division and a
 /// multiplication by a power of two round the same on every machine.
-fn quantize(weights: &[f64]) -> Result<Vec<i128>, PlanError> {
+pub(crate) fn quantize(weights: &[f64]) -> Result<Vec<i128>, PlanError> {
     if weights.len() > MAX_SERVERS {
         let expected = format!("at most {MAX_SERVERS}");
         return Err(PlanError::field("number of servers", weights.len(), expected));

@@ -35,7 +35,7 @@
 //! - [`Cluster`], [`shares`], [`server_weights`]: any bandwidths, by water-filling.
 //! - [`link_loads`], [`predict`]: bytes on every link, times and gains.
 //! - [`Dealer`]: deals a stream of partitions out in given shares; every prefix is within one
-//!   partition of exact and every window within two, in bytes.
+//!   partition of exact and every window within two, in bytes. [`HashedDealer`]: by hash, to compare.
 //! - [`lpt`], [`LaneAssigner`]: partitions of a server to its lanes.
 //! - [`Plan`], [`Placement`]: all of it for the tensors of a job.
 //! - [`PlanRequest`], [`PlanReport`], [`report_json`]: the data of `sumpter plan`.
@@ -43,14 +43,15 @@
 //! # From machines to places
 //!
 //! ```
-//! use sumpter_plan::{Machine, Placement, Plan, PlannedServer, Role, server_weights};
+//! use sumpter_plan::{Dealing, Machine, Placement, Plan, PlannedServer, Role, server_weights};
 //!
 //! let gpu = Machine { role: Role::Gpu, bandwidth_gbps: 25.0, servers: 1 };
 //! let cpu = Machine { role: Role::Cpu, bandwidth_gbps: 25.0, servers: 1 };
 //! let weights = server_weights(&[gpu, gpu, gpu, gpu, cpu, cpu])?;
 //!
 //! let servers = weights.iter().map(|&weight| PlannedServer { weight, lanes: 4 }).collect();
-//! let plan = Plan { epoch: 1, partition_bytes: 1 << 20, servers };
+//! let dealing = Dealing::Balanced;
+//! let plan = Plan { epoch: 1, partition_bytes: 1 << 20, servers, dealing };
 //! let mut placement = Placement::new(&plan)?;
 //!
 //! // A tensor of 20 MiB: the CPU machines sum six partitions each, the GPU machines two.
@@ -66,9 +67,11 @@
 
 mod dealer;
 mod error;
+mod hashed;
 mod lanes;
 mod machine;
 mod placement;
+mod policy;
 mod predict;
 mod report;
 mod request;
@@ -77,9 +80,11 @@ mod uniform;
 
 pub use dealer::Dealer;
 pub use error::PlanError;
+pub use hashed::HashedDealer;
 pub use lanes::{LaneAssigner, lpt};
 pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
 pub use placement::{PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, PlannedServer};
+pub use policy::{Architecture, Dealing};
 pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict};
 pub use report::{MachineReport, PlanReport, report_json};
 pub use request::{NamedMachine, PlanRequest, parse_machines};

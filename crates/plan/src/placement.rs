@@ -5,7 +5,8 @@
 //! gives each to a lane. Invariant: the outcome is a pure function of the plan and of the sizes
 //! of the tensors placed so far.
 
-use crate::{Dealer, LaneAssigner, PlanError};
+use crate::policy::Dealing;
+use crate::{Dealer, HashedDealer, LaneAssigner, PlanError};
 
 /// Partition sizes are multiples of this, a cache line, so that no element of any dtype and no
 /// vector register straddles two partitions of an aligned tensor.
@@ -23,6 +24,8 @@ pub struct Plan {
     pub partition_bytes: u64,
     /// The servers, in the order by which [`PartitionPlace::server`] counts them.
     pub servers: Vec<PlannedServer>,
+    /// How partitions are given to servers.
+    pub dealing: Dealing,
 }
 
 /// A server as a plan knows it.
@@ -51,10 +54,11 @@ pub struct PartitionPlace {
 /// Places tensors one after another, in the order of the tensor table.
 ///
 /// ```
-/// use sumpter_plan::{Placement, Plan, PlannedServer};
+/// use sumpter_plan::{Dealing, Placement, Plan, PlannedServer};
 ///
 /// let server = PlannedServer { weight: 1.0, lanes: 2 };
-/// let plan = Plan { epoch: 1, partition_bytes: 4096, servers: vec![server, server] };
+/// let (servers, dealing) = (vec![server, server], Dealing::Balanced);
+/// let plan = Plan { epoch: 1, partition_bytes: 4096, servers, dealing };
 /// let mut placement = Placement::new(&plan)?;
 /// let places = placement.place(10_000);
 /// assert_eq!(places.iter().map(|place| place.bytes).collect::<Vec<_>>(), [4096, 4096, 1808]);
@@ -65,8 +69,14 @@ pub struct PartitionPlace {
 pub struct Placement {
     epoch: u64,
     partition_bytes: u64,
-    dealer: Dealer,
+    dealer: AnyDealer,
     lanes: Vec<LaneAssigner>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum AnyDealer {
+    Balanced(Dealer),
+    Hashed(HashedDealer),
 }
 
 impl Placement {
@@ -93,7 +103,10 @@ impl Placement {
         Ok(Self {
             epoch: plan.epoch,
             partition_bytes: size,
-            dealer: Dealer::new(&weights, size)?,
+            dealer: match plan.dealing {
+                Dealing::Balanced => AnyDealer::Balanced(Dealer::new(&weights, size)?),
+                Dealing::Hashed => AnyDealer::Hashed(HashedDealer::new(&weights)?),
+            },
             lanes: lanes.collect(),
         })
     }
@@ -111,7 +124,10 @@ impl Placement {
         let mut offset = 0;
         while offset < tensor_bytes {
             let bytes = self.partition_bytes.min(tensor_bytes - offset);
-            let server = self.dealer.deal(bytes);
+            let server = match &mut self.dealer {
+                AnyDealer::Balanced(dealer) => dealer.deal(bytes),
+                AnyDealer::Hashed(dealer) => dealer.deal(),
+            };
             places.push(PartitionPlace { offset, bytes, server, lane: 0 });
             offset += bytes;
         }

@@ -1,7 +1,7 @@
 //! Placement: partitions tile their tensor, all workers agree, every window is balanced.
 
 use proptest::prelude::*;
-use sumpter_plan::{Placement, Plan, PlannedServer};
+use sumpter_plan::{Dealing, Placement, Plan, PlannedServer};
 
 fn plan() -> impl Strategy<Value = Plan> {
     let server = (prop_oneof![1 => Just(0.0), 5 => 0.05..1.0_f64], 1..9_u32)
@@ -12,6 +12,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         epoch,
         partition_bytes: pages * 4096,
         servers,
+        dealing: Dealing::Balanced,
     })
 }
 
@@ -81,7 +82,8 @@ proptest! {
 fn a_plan_that_cannot_be_followed_is_refused() {
     let server = PlannedServer { weight: 1.0, lanes: 1 };
     let message = |partition_bytes, server| {
-        let plan = Plan { epoch: 0, partition_bytes, servers: vec![server] };
+        let dealing = Dealing::Balanced;
+        let plan = Plan { epoch: 0, partition_bytes, servers: vec![server], dealing };
         Placement::new(&plan).unwrap_err().to_string()
     };
     let expected = "partition_bytes is 0; expected a positive multiple of 64";

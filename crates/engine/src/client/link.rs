@@ -12,6 +12,8 @@ use crate::inbox::Inbox;
 #[derive(Debug)]
 pub(super) struct Link {
     pub up: bool,
+    /// The lane is in this process and reads the tensors where they are.
+    pub resident: bool,
     pub inbox: Inbox,
     pub input: Input,
     /// Partitions that may start, best first.
@@ -85,6 +87,7 @@ impl Link {
     pub(super) fn new() -> Link {
         Link {
             up: false,
+            resident: false,
             inbox: Inbox::new(),
             input: Input::Header,
             ready: BinaryHeap::new(),

@@ -156,6 +156,12 @@ impl<M: Memory> Client<M> {
         self.touch(lane);
     }
 
+    /// `lane` is in this process: see [`exchange`](crate::exchange).
+    pub fn attached(&mut self, lane: ConnId) {
+        self.links[lane.0].resident = true;
+        self.connected(lane);
+    }
+
     /// The connection to `lane` is gone: what is not done begins again on the next one.
     pub fn disconnected(&mut self, lane: ConnId) {
         for frame in self.links[lane.0].reset() {

@@ -7,6 +7,7 @@ use super::link::{Input, Link};
 use super::op::OpId;
 use crate::endpoint::{ConnId, Violation};
 use crate::memory::Memory;
+use crate::resident::ChunkId;
 
 impl<M: Memory> Client<M> {
     pub(super) fn start_frame(&mut self, lane: ConnId, header: Header) -> Result<(), Violation> {
@@ -14,7 +15,7 @@ impl<M: Memory> Client<M> {
             return Err(Violation::state(format!("a frame of epoch {}", header.epoch)));
         }
         let input = match header.kind {
-            FrameKind::Result => self.expect(lane, &header)?,
+            FrameKind::Result => self.expect(lane, ChunkId::of(&header), header.length as usize)?,
             FrameKind::Done => {
                 self.done(lane, &header)?;
                 Input::Header
@@ -31,30 +32,29 @@ impl<M: Memory> Client<M> {
     }
 
     /// The active operation that a frame of a lane is about, if it is not of the past.
-    fn subject(&self, lane: ConnId, header: &Header) -> Result<Option<OpId>, Violation> {
-        let tensor = self.tensors.get(&header.tensor);
+    fn subject(&self, lane: ConnId, of: ChunkId) -> Result<Option<OpId>, Violation> {
+        let tensor = self.tensors.get(&of.tensor);
         let tensor = tensor.ok_or_else(|| Violation::state("a result of an unknown tensor"))?;
-        let place = tensor.places.get(header.partition as usize);
+        let place = tensor.places.get(of.partition as usize);
         if place.is_none_or(|p| p.lane != lane) {
             return Err(Violation::state("a result of a partition that lives elsewhere"));
         }
-        let current = |id: &OpId| self.ops[id].round == header.round;
+        let current = |id: &OpId| self.ops[id].round == of.round;
         Ok(tensor.active.filter(current))
     }
 
-    fn expect(&self, lane: ConnId, header: &Header) -> Result<Input, Violation> {
-        let left = header.length as usize;
-        let Some(id) = self.subject(lane, header)? else { return Ok(Input::Discard { left }) };
-        let (op, part) = (&self.ops[&id], header.partition as usize);
+    fn expect(&self, lane: ConnId, of: ChunkId, left: usize) -> Result<Input, Violation> {
+        let Some(id) = self.subject(lane, of)? else { return Ok(Input::Discard { left }) };
+        let (op, part) = (&self.ops[&id], of.partition as usize);
         let have = op.parts[part].have;
-        let (_, len) = op.range(part, header.chunk, self.settings.chunk_bytes);
+        let (_, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
         let request = &op.request;
         if !request.collective.receives(self.settings.rank, request.root) || len != left {
             return Err(Violation::state(format!(
                 "a result of {left} bytes where {len} were expected"
             )));
         }
-        match header.chunk {
+        match of.chunk {
             chunk if chunk < have => Ok(Input::Discard { left }),
             chunk if chunk == have => Ok(Input::Chunk { op: id, part, chunk, have: 0, len }),
             chunk => Err(Violation::state(format!("chunk {chunk} arrived before chunk {have}"))),
@@ -62,7 +62,7 @@ impl<M: Memory> Client<M> {
     }
 
     fn done(&mut self, lane: ConnId, header: &Header) -> Result<(), Violation> {
-        let Some(id) = self.subject(lane, header)? else { return Ok(()) };
+        let Some(id) = self.subject(lane, ChunkId::of(header))? else { return Ok(()) };
         let request = self.ops[&id].request;
         if request.collective.receives(self.settings.rank, request.root) {
             return Err(Violation::state("a round was called done before its result was sent"));
@@ -77,20 +77,52 @@ impl<M: Memory> Client<M> {
             Input::Error { header, bytes, .. } => {
                 self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
             }
-            Input::Chunk { op: id, part, chunk, .. } => {
-                let chunk_bytes = self.settings.chunk_bytes;
-                let op = self.ops.get_mut(&id).expect("a receiving operation");
-                let (offset, len) = op.range(part, chunk, chunk_bytes);
-                if let Some(divisor) = op.request.divisor {
-                    let result = op.memory.result(offset, len);
-                    sumpter_sum::divide(op.request.dtype, result, divisor);
-                }
-                op.parts[part].have = chunk + 1;
-                if (chunk as usize + 1) * chunk_bytes as usize >= op.places[part].bytes {
-                    self.part_done(id, part);
-                }
-            }
+            Input::Chunk { op: id, part, chunk, .. } => self.chunk_done(id, part, chunk),
         }
+    }
+
+    /// A chunk's sum lies in the result.
+    fn chunk_done(&mut self, id: OpId, part: usize, chunk: u32) {
+        let chunk_bytes = self.settings.chunk_bytes;
+        let op = self.ops.get_mut(&id).expect("a receiving operation");
+        let (offset, len) = op.range(part, chunk, chunk_bytes);
+        if let Some(divisor) = op.request.divisor {
+            let result = op.memory.result(offset, len);
+            sumpter_sum::divide(op.request.dtype, result, divisor);
+        }
+        op.parts[part].have = chunk + 1;
+        if (chunk as usize + 1) * chunk_bytes as usize >= op.places[part].bytes {
+            self.part_done(id, part);
+        }
+    }
+
+    /// This worker's contribution to a chunk; `None` if nobody waits for the round any more.
+    pub(crate) fn contribution(
+        &self,
+        lane: ConnId,
+        of: ChunkId,
+    ) -> Result<Option<&[u8]>, Violation> {
+        let Some(id) = self.subject(lane, of)? else { return Ok(None) };
+        let op = &self.ops[&id];
+        let (offset, len) = op.range(of.partition as usize, of.chunk, self.settings.chunk_bytes);
+        Ok(Some(op.memory.contribution(offset, len)))
+    }
+
+    /// Takes a chunk's sum from a lane in this process.
+    pub(crate) fn take(
+        &mut self,
+        lane: ConnId,
+        of: ChunkId,
+        value: &[u8],
+    ) -> Result<(), Violation> {
+        let input = self.expect(lane, of, value.len())?;
+        if let Input::Chunk { op: id, part, chunk, len, .. } = input {
+            let op = self.ops.get_mut(&id).expect("a receiving operation");
+            let (offset, _) = op.range(part, chunk, self.settings.chunk_bytes);
+            op.memory.result(offset, len).copy_from_slice(value);
+            self.chunk_done(id, part, chunk);
+        }
+        Ok(())
     }
 
     fn part_done(&mut self, id: OpId, part: usize) {

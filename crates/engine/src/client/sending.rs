@@ -56,7 +56,8 @@ impl<M: Memory> Client<M> {
         head.try_extend_from_slice(&header.encode()).expect("a header fits");
         head.try_extend_from_slice(&encoded).expect("a header and a spec fit");
         link.push(Frame { head: Head::Small(head), chunk: None });
-        if op.request.collective.contributes(rank, op.request.root) && part.sent < spec.chunks() {
+        let contributes = op.request.collective.contributes(rank, op.request.root);
+        if contributes && !link.resident && part.sent < spec.chunks() {
             link.current = Some((id, index));
         }
     }

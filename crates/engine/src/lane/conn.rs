@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{HEADER_BYTES, Header, JobId, Rank};
+use sumpter_wire::{HEADER_BYTES, Header, JobId, Rank, SPEC_BYTES};
 
 use super::job::PartitionIndex;
 use super::partition::{ChunkPlace, Serial};
@@ -18,6 +18,8 @@ pub(super) struct Conn {
     pub inbox: Inbox,
     pub input: Input,
     pub output: VecDeque<Frame>,
+    /// What is exchanged with a client in this process, instead of frames with payload.
+    pub resident: Option<Visits>,
     /// Bytes of the first frame of `output` that have been sent.
     pub sent: usize,
     pub dirty: bool,
@@ -38,8 +40,19 @@ pub(super) enum Input {
     },
     /// A chunk that was received before.
     Discard { left: usize },
-    /// A small payload.
-    Control { header: Header, bytes: Vec<u8>, have: usize },
+    /// What a round is about.
+    Begin { header: Header, bytes: [u8; SPEC_BYTES], have: usize },
+    /// The members of a group.
+    Group { header: Header, bytes: Vec<u8>, have: usize },
+}
+
+/// Chunks that a lane and a client in its process must look at together.
+#[derive(Debug, Default)]
+pub(super) struct Visits {
+    /// Sums the client is to take.
+    pub deliver: VecDeque<(PartitionIndex, ChunkPlace)>,
+    /// Contributions the lane is to add.
+    pub ask: VecDeque<(PartitionIndex, ChunkPlace)>,
 }
 
 /// A frame to send.
@@ -68,9 +81,18 @@ impl Frame {
 }
 
 impl Conn {
-    pub(super) fn new(job: JobId, rank: Rank, serial: Serial) -> Conn {
-        let (inbox, input) = (Inbox::new(), Input::Header);
-        Conn { job, rank, serial, inbox, input, output: VecDeque::new(), sent: 0, dirty: false }
+    pub(super) fn new(job: JobId, rank: Rank, serial: Serial, resident: bool) -> Conn {
+        Conn {
+            job,
+            rank,
+            serial,
+            inbox: Inbox::new(),
+            input: Input::Header,
+            output: VecDeque::new(),
+            resident: resident.then(Visits::default),
+            sent: 0,
+            dirty: false,
+        }
     }
 
     pub(super) fn space(&mut self) -> Incoming<'_> {
@@ -79,7 +101,10 @@ impl Conn {
             Input::Chunk { bytes, have, .. } => {
                 out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
             }
-            Input::Control { bytes, have, .. } => {
+            Input::Begin { bytes, have, .. } => {
+                out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
+            }
+            Input::Group { bytes, have, .. } => {
                 out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
             }
             Input::Header | Input::Discard { .. } => {}
@@ -92,7 +117,8 @@ impl Conn {
     pub(super) fn count(&mut self, n: usize) {
         let direct = match &mut self.input {
             Input::Chunk { bytes, have, .. } => fill(have, bytes.len(), n),
-            Input::Control { bytes, have, .. } => fill(have, bytes.len(), n),
+            Input::Begin { bytes, have, .. } => fill(have, bytes.len(), n),
+            Input::Group { bytes, have, .. } => fill(have, bytes.len(), n),
             Input::Header | Input::Discard { .. } => 0,
         };
         self.inbox.grow(n - direct);
@@ -106,7 +132,11 @@ impl Conn {
                 *have += self.inbox.take(&mut bytes[*have..]);
                 *have == bytes.len()
             }
-            Input::Control { bytes, have, .. } => {
+            Input::Begin { bytes, have, .. } => {
+                *have += self.inbox.take(&mut bytes[*have..]);
+                *have == bytes.len()
+            }
+            Input::Group { bytes, have, .. } => {
                 *have += self.inbox.take(&mut bytes[*have..]);
                 *have == bytes.len()
             }

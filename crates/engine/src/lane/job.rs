@@ -20,6 +20,8 @@ pub(super) struct Job {
     pub epoch: Epoch,
     pub world_size: u32,
     pub children: HashMap<Rank, ConnId>,
+    /// The child in this process.
+    pub resident: Option<ConnId>,
     groups: HashMap<GroupId, Arc<[Rank]>>,
     index: HashMap<(TensorId, u32), PartitionIndex>,
     keys: Vec<(TensorId, u32)>,
@@ -35,6 +37,7 @@ impl Job {
             epoch,
             world_size,
             children: HashMap::new(),
+            resident: None,
             groups: HashMap::from([(GroupId(0), world)]),
             index: HashMap::new(),
             keys: Vec::new(),

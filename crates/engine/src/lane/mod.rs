@@ -24,6 +24,7 @@ use self::partition::{ChunkPlace, Expect, Progress, Serial};
 use crate::endpoint::{
     ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
 };
+use crate::resident::{ChunkId, Visit};
 
 /// Bytes of free buffers a lane keeps for the next chunk; sums are held elsewhere, so this only
 /// bounds what a burst of contributions in rank order leaves behind.
@@ -68,6 +69,12 @@ pub struct LaneStats {
     pub late: HashMap<Rank, (u64, Now)>,
 }
 
+impl ChunkId {
+    fn place(self) -> ChunkPlace {
+        ChunkPlace { slot: (self.round.0 & 1) as usize, chunk: self.chunk }
+    }
+}
+
 /// The state machine of one lane.
 #[derive(Debug)]
 pub struct Lane {
@@ -101,6 +108,19 @@ impl Lane {
     /// # Errors
     /// A text for the client when it does not fit the job.
     pub fn open(&mut self, peer: Peer) -> Result<(ConnId, Option<ConnId>), String> {
+        self.open_as(peer, false)
+    }
+
+    /// Takes in the client in this process, whose memory the lane reads and writes where it is:
+    /// see [`exchange`](crate::exchange).
+    ///
+    /// # Errors
+    /// A text when it does not fit the job.
+    pub fn open_resident(&mut self, peer: Peer) -> Result<ConnId, String> {
+        self.open_as(peer, true).map(|(conn, _)| conn)
+    }
+
+    fn open_as(&mut self, peer: Peer, resident: bool) -> Result<(ConnId, Option<ConnId>), String> {
         let max_bytes = self.limits.max_job_bytes;
         let job = self
             .jobs
@@ -120,8 +140,11 @@ impl Lane {
             }
         };
         let old = job.children.insert(peer.rank, id);
+        if resident {
+            job.resident = Some(id);
+        }
         self.opened += 1;
-        self.conns[id.0] = Some(Conn::new(peer.job, peer.rank, self.opened));
+        self.conns[id.0] = Some(Conn::new(peer.job, peer.rank, self.opened, resident));
         if let Some(old) = old {
             self.close(old);
         }
@@ -170,6 +193,39 @@ impl Lane {
         self.pool.allocated_bytes() as u64
     }
 
+    /// The next thing to look at together with the client in this process: sums first, while
+    /// they are hot.
+    pub(crate) fn next_visit(&mut self, id: ConnId) -> Option<(ChunkId, Visit)> {
+        let conn = self.conns[id.0].as_mut()?;
+        let job = self.jobs.get(&conn.job)?;
+        let visits = conn.resident.as_mut()?;
+        let (visit, (at, place)) = match visits.deliver.pop_front() {
+            Some(of) => (Visit::Deliver, of),
+            None => (Visit::Ask, visits.ask.pop_front()?),
+        };
+        let (tensor, partition) = job.key(at);
+        let round = job.partition(at).round(place.slot).expect("a live round");
+        Some((ChunkId { tensor, partition, round, chunk: place.chunk }, visit))
+    }
+
+    /// The finished sum of a chunk.
+    pub(crate) fn value(&self, id: ConnId, of: ChunkId) -> Option<&[u8]> {
+        let job = self.jobs.get(&self.conns[id.0].as_ref()?.job)?;
+        let partition = job.partition(job.find(of.tensor, of.partition)?);
+        partition.value(of.place())
+    }
+
+    /// Adds the contribution of the client in this process to a chunk.
+    pub(crate) fn contribute_resident(&mut self, id: ConnId, of: ChunkId, bytes: &[u8]) {
+        let Some(conn) = self.conns[id.0].as_ref() else { return };
+        let job_id = conn.job;
+        let Some(job) = self.jobs.get_mut(&job_id) else { return };
+        let Some(at) = job.find(of.tensor, of.partition) else { return };
+        let progress = job.partition_mut(at).contribute_resident(of.place(), bytes, &mut self.pool);
+        self.stats.summed_bytes += bytes.len() as u64;
+        self.distribute(job_id, at, of.place().slot, &progress);
+    }
+
     fn conn(&mut self, id: ConnId) -> &mut Conn {
         self.conns[id.0].as_mut().expect("the driver uses open connections only")
     }
@@ -184,8 +240,17 @@ impl Lane {
             )));
         }
         conn.input = match header.kind {
-            FrameKind::Begin | FrameKind::Group => {
-                Input::Control { header, bytes: vec![0; header.length as usize], have: 0 }
+            FrameKind::Begin => {
+                if header.length as usize != SPEC_BYTES {
+                    return Err(Violation::state("a beginning of the wrong length"));
+                }
+                Input::Begin { header, bytes: [0; SPEC_BYTES], have: 0 }
+            }
+            FrameKind::Group => {
+                Input::Group { header, bytes: vec![0; header.length as usize], have: 0 }
+            }
+            FrameKind::Push if conn.resident.is_some() => {
+                return Err(Violation::state("a chunk from a client that shares memory"));
             }
             FrameKind::Push => {
                 let at = job.find(header.tensor, header.partition);
@@ -235,20 +300,24 @@ impl Lane {
                 self.distribute(job, partition, at.slot, &progress);
                 Ok(())
             }
-            Input::Control { header, bytes, .. } if header.kind == FrameKind::Group => {
+            Input::Group { header, bytes, .. } => {
                 let ranks = decode_group(&bytes)?;
                 let state = self.jobs.get_mut(&job).expect("a connection's job lives");
                 state.define_group(sumpter_wire::GroupId(header.tensor.0), &ranks)
             }
-            Input::Control { header, bytes, .. } => {
-                let bytes: &[u8; SPEC_BYTES] =
-                    bytes.first_chunk().ok_or_else(|| Violation::state("a short spec"))?;
-                self.begin(id, header, PartitionSpec::decode(bytes)?)
+            Input::Begin { header, bytes, .. } => {
+                self.begin(id, header, PartitionSpec::decode(&bytes)?, now)
             }
         }
     }
 
-    fn begin(&mut self, id: ConnId, header: Header, spec: PartitionSpec) -> Result<(), Violation> {
+    fn begin(
+        &mut self,
+        id: ConnId,
+        header: Header,
+        spec: PartitionSpec,
+        now: Now,
+    ) -> Result<(), Violation> {
         if spec.chunk_bytes > self.limits.max_chunk_bytes {
             let limit = self.limits.max_chunk_bytes;
             return Err(Violation::state(format!(
@@ -293,15 +362,47 @@ impl Lane {
         if completes {
             self.complete(job_id, at, slot);
         }
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
+        if conn.resident.is_some() {
+            self.admit_resident((job_id, rank), at, slot, now);
+        }
         Ok(())
+    }
+
+    /// The child in this process is in: its contribution can be had from now on.
+    fn admit_resident(
+        &mut self,
+        (job_id, rank): (JobId, Rank),
+        at: PartitionIndex,
+        slot: usize,
+        now: Now,
+    ) {
+        let job = self.jobs.get_mut(&job_id).expect("a connection's job lives");
+        let partition = job.partition_mut(at);
+        let child = partition.members().binary_search(&rank).expect("a member began");
+        let (steps, late) = partition.admit_resident(child, slot, &mut self.pool, now);
+        self.count_late(late);
+        for progress in steps {
+            self.distribute(job_id, at, slot, &progress);
+        }
+    }
+
+    fn count_late(&mut self, late: Option<(Rank, Now)>) {
+        if let Some((rank, waited)) = late {
+            let late = self.stats.late.entry(rank).or_default();
+            late.0 += 1;
+            late.1 += waited;
+        }
     }
 
     /// Sends what a contribution finished to those who wait for it.
     fn distribute(&mut self, job: JobId, at: PartitionIndex, slot: usize, progress: &Progress) {
-        if let Some((rank, waited)) = progress.late {
-            let late = self.stats.late.entry(rank).or_default();
-            late.0 += 1;
-            late.1 += waited;
+        self.count_late(progress.late);
+        if let Some(chunk) = progress.asked {
+            let resident = self.jobs[&job].resident.and_then(|id| self.conns[id.0].as_mut());
+            if let Some(visits) = resident.and_then(|conn| conn.resident.as_mut()) {
+                visits.ask.push_back((at, ChunkPlace { slot, chunk }));
+            }
         }
         if let Some(chunk) = progress.finished {
             for child in 0..self.jobs[&job].partition(at).members().len() {
@@ -347,6 +448,9 @@ impl Lane {
     }
 
     fn send_value(&mut self, id: ConnId, at: PartitionIndex, place: ChunkPlace) {
+        if let Some(visits) = &mut self.conn(id).resident {
+            return visits.deliver.push_back((at, place));
+        }
         let header = self.header(id, FrameKind::Result, at, place.slot);
         let conn = self.conns[id.0].as_ref().expect("an open connection");
         let length = self.jobs[&conn.job].partition(at).spec.chunk_len(place.chunk);

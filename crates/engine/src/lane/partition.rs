@@ -7,6 +7,9 @@
 //!   nobody needs slot r-2 any more.
 //! - Only the receivers of a broadcast can be done with round r before others have begun it; their
 //!   beginning of r+1 waits in `early` until r is complete.
+//! - A *resident* child shares the lane's process: its contribution lies in memory that the lane
+//!   may read at any time, so it is taken last, when a chunk's sum is about to leave (in rank order:
+//!   when its turn comes), and sending, receiving and copying it are saved.
 //! - A finished chunk's accumulator is not touched until its slot starts another round.
 
 use std::sync::Arc;
@@ -31,6 +34,8 @@ pub(super) struct ChunkPlace {
 pub(super) struct Progress {
     /// This chunk is finished: send it.
     pub finished: Option<u32>,
+    /// The resident child's contribution to this chunk is wanted.
+    pub asked: Option<u32>,
     /// The round is complete for everyone.
     pub complete: bool,
     /// Who was last, and for how long the others waited for it; known once all are in.
@@ -58,8 +63,17 @@ pub(super) struct Partition {
     pub spec: PartitionSpec,
     members: Arc<[Rank]>,
     contributors: usize,
+    /// The child in this process, once it has begun a round.
+    resident: Option<Resident>,
     slots: [Slot; 2],
     early: Vec<(usize, Serial)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Resident {
+    child: usize,
+    /// How many other contributions are added before its own, if it contributes.
+    turn: Option<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -69,7 +83,10 @@ struct Slot {
     chunks: Vec<Chunk>,
     finished: u32,
     begun: usize,
-    last_done: Option<Now>,
+    /// Children whose whole contribution is here.
+    all_in: usize,
+    /// When the last of them was.
+    last_in: Option<Now>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -82,8 +99,11 @@ struct Child {
 struct Chunk {
     /// The sum so far; from the round before until the first contribution of this one.
     sum: Option<AlignedBuf>,
-    /// Contributions in the sum.
+    /// Contributions of others in the sum.
     summed: usize,
+    /// The resident child's contribution has been asked for, and is in the sum.
+    asked: bool,
+    resident: bool,
     /// Contributions that wait for their turn, by child; only in deterministic partitions.
     held: Vec<Option<AlignedBuf>>,
 }
@@ -92,8 +112,8 @@ impl Partition {
     pub(super) fn new(spec: PartitionSpec, members: Arc<[Rank]>) -> Partition {
         let contributors =
             members.iter().filter(|r| spec.collective.contributes(**r, spec.root)).count();
-        let (slots, early) = Default::default();
-        Partition { spec, members, contributors, slots, early }
+        let (resident, slots, early) = Default::default();
+        Partition { spec, members, contributors, resident, slots, early }
     }
 
     /// Bytes of accumulators this partition may hold.
@@ -192,10 +212,10 @@ impl Partition {
         slot.children.resize(members, Child::default());
         slot.chunks.resize_with(chunks, Chunk::default);
         for chunk in &mut slot.chunks {
-            chunk.summed = 0;
+            (chunk.summed, chunk.asked, chunk.resident) = (0, false, false);
             chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
         }
-        (slot.finished, slot.begun, slot.last_done) = (0, 0, None);
+        (slot.finished, slot.begun, slot.all_in, slot.last_in) = (0, 0, 0, None);
         Ok(())
     }
 
@@ -239,35 +259,114 @@ impl Partition {
         pool: &mut BufferPool,
         now: Now,
     ) -> Progress {
-        let (spec, contributors, members) = (self.spec, self.contributors, self.members.len());
+        let (spec, contributors) = (self.spec, self.contributors);
         let slot = &mut self.slots[place.slot];
         slot.children[child].received += 1;
         let all_in = slot.children[child].received == spec.chunks();
         let chunk = &mut slot.chunks[place.chunk as usize];
         if spec.deterministic && contributors > 1 {
-            chunk.held.resize_with(members, || None);
+            chunk.held.resize_with(self.members.len(), || None);
             chunk.held[child] = Some(bytes);
-            while let Some(next) = chunk.held.get_mut(chunk.summed).and_then(Option::take) {
-                chunk.add(&spec, contributors, next, pool);
-            }
         } else {
             chunk.add(&spec, contributors, bytes, pool);
         }
-        let mut progress = Progress::default();
-        if chunk.summed == contributors {
-            chunk.finish(&spec, contributors);
-            slot.finished += 1;
-            progress.finished = Some(place.chunk);
-            progress.complete = slot.complete(&spec, members);
-        }
+        let mut progress = self.settle(place, pool);
         if all_in {
-            if slot.finished == spec.chunks() {
-                let waited = slot.last_done.map(|t| now.saturating_sub(t));
-                progress.late = waited.map(|t| (self.members[child], t));
-            }
-            slot.last_done = Some(now);
+            progress.late = self.all_in(child, place.slot, now);
         }
         progress
+    }
+
+    /// The child in this process has begun the round in `slot`. Returns the chunks of it that are
+    /// wanted right now, and whether it was the last.
+    pub(super) fn admit_resident(
+        &mut self,
+        child: usize,
+        slot: usize,
+        pool: &mut BufferPool,
+        now: Now,
+    ) -> (Vec<Progress>, Option<(Rank, Now)>) {
+        let contributes = self.spec.collective.contributes(self.members[child], self.spec.root);
+        let turn = match (self.contributors, self.spec.deterministic) {
+            (1, _) => 0,
+            // Two values have the same sum either way round, so the first waits for the second.
+            (_, true) => child.max(1),
+            (contributors, false) => contributors - 1,
+        };
+        self.resident = Some(Resident { child, turn: contributes.then_some(turn) });
+        if !contributes {
+            return (Vec::new(), None);
+        }
+        let chunks = 0..self.spec.chunks();
+        let steps = chunks.map(|chunk| self.settle(ChunkPlace { slot, chunk }, pool)).collect();
+        (steps, self.all_in(child, slot, now))
+    }
+
+    /// Takes the resident child's contribution to a chunk, from where it lies.
+    pub(super) fn contribute_resident(
+        &mut self,
+        place: ChunkPlace,
+        bytes: &[u8],
+        pool: &mut BufferPool,
+    ) -> Progress {
+        let chunk = &mut self.slots[place.slot].chunks[place.chunk as usize];
+        if self.contributors == 1 {
+            let mut sum = match chunk.sum.take() {
+                Some(sum) if sum.len() == bytes.len() => sum,
+                other => {
+                    other.into_iter().for_each(|b| pool.give(b));
+                    pool.take(bytes.len())
+                }
+            };
+            sum.copy_from_slice(bytes);
+            chunk.sum = Some(sum);
+        } else {
+            let sum = chunk.sum.as_mut().expect("another's contribution comes first");
+            sum::accumulate(self.spec.op, self.spec.dtype, sum, bytes);
+        }
+        chunk.resident = true;
+        self.settle(place, pool)
+    }
+
+    /// Adds to a chunk what waits for its turn, and finishes it once all is in.
+    fn settle(&mut self, place: ChunkPlace, pool: &mut BufferPool) -> Progress {
+        let (spec, contributors) = (self.spec, self.contributors);
+        let slot = &mut self.slots[place.slot];
+        let chunk = &mut slot.chunks[place.chunk as usize];
+        let turn = self.resident.and_then(|r| r.turn);
+        let here = self.resident.is_some_and(|r| slot.children[r.child].begun_over.is_some());
+        let mut progress = Progress::default();
+        loop {
+            if chunk.summed + usize::from(chunk.resident) == contributors {
+                chunk.finish(&spec, contributors);
+                slot.finished += 1;
+                progress.finished = Some(place.chunk);
+                progress.complete = slot.complete(&spec, self.members.len());
+                return progress;
+            }
+            if turn == Some(chunk.summed) && !chunk.resident {
+                if here && !std::mem::replace(&mut chunk.asked, true) {
+                    progress.asked = Some(place.chunk);
+                }
+                return progress;
+            }
+            // In rank order, leaving out the resident child, whose turn is counted above.
+            let resident = self.resident.map_or(usize::MAX, |r| r.child);
+            let next = chunk.summed + usize::from(chunk.summed >= resident);
+            match chunk.held.get_mut(next).and_then(Option::take) {
+                Some(bytes) => chunk.add(&spec, contributors, bytes, pool),
+                None => return progress,
+            }
+        }
+    }
+
+    /// All of a child's contribution is here. Returns who was last and how late, if all are in.
+    fn all_in(&mut self, child: usize, slot: usize, now: Now) -> Option<(Rank, Now)> {
+        let slot = &mut self.slots[slot];
+        slot.all_in += 1;
+        let before = slot.last_in.replace(now)?;
+        let last = slot.all_in == self.contributors;
+        last.then(|| (self.members[child], now.saturating_sub(before)))
     }
 }
 

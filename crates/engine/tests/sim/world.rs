@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use sumpter_engine::{
     Client, ClientSettings, ConnId, Event, Lane, LaneLimits, OpId, OwnedMemory, Peer, Place,
-    Request,
+    Request, exchange,
 };
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::{Side, SimLink, in_process};
@@ -121,9 +121,15 @@ impl World {
         };
         for rank in 0..n {
             let peer = world.peer(rank);
-            let (conn, _) = world.lanes[rank].open(peer).expect("a fresh lane");
-            world.colocated.push(conn);
-            world.workers[rank].client.connected(ConnId(rank));
+            // Mostly as it is in a worker; else the two exchange chunks as frames.
+            let (lane, client) = (&mut world.lanes[rank], &mut world.workers[rank].client);
+            if world.rng.u32(0..4) > 0 {
+                world.colocated.push(lane.open_resident(peer).expect("a fresh lane"));
+                client.attached(ConnId(rank));
+            } else {
+                world.colocated.push(lane.open(peer).expect("a fresh lane").0);
+                client.connected(ConnId(rank));
+            }
             for lane in (0..lanes).filter(|lane| *lane != rank) {
                 world.wires.insert((rank, lane), None);
             }
@@ -190,9 +196,12 @@ impl World {
         let rank = self.rng.usize(0..self.workers.len());
         let client = &mut self.workers[rank].client;
         let (a, b) = ((client, ConnId(rank)), (&mut self.lanes[rank], self.colocated[rank]));
-        let moved = in_process(a, b, self.now, self.rng.usize(1..4096)).expect("no violation");
+        let frames = in_process(a, b, self.now, self.rng.usize(1..4096)).expect("no violation");
+        let client = (&mut self.workers[rank].client, ConnId(rank));
+        let lane = (&mut self.lanes[rank], self.colocated[rank]);
+        let chunks = exchange(client, lane, self.rng.usize(1..4096)).expect("no violation");
         self.collect(rank);
-        moved > 0
+        frames + chunks > 0
     }
 
     /// Makes a connection, or moves a few bytes of one.

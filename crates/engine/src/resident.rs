@@ -1,0 +1,70 @@
+//! A client and a lane in one process: what they need not send each other.
+//!
+//! Frames without payload go between them like between any two; chunks do not. The lane adds a
+//! contribution straight from the tensor, and the client takes a sum straight from the
+//! accumulator, chunk by chunk while both are in cache.
+
+use sumpter_wire::{Header, Round, TensorId};
+
+use crate::client::Client;
+use crate::endpoint::{ConnId, Violation};
+use crate::lane::Lane;
+use crate::memory::Memory;
+
+/// A chunk of a round, by what client and lane both call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkId {
+    pub tensor: TensorId,
+    pub partition: u32,
+    pub round: Round,
+    pub chunk: u32,
+}
+
+impl ChunkId {
+    pub(crate) fn of(header: &Header) -> ChunkId {
+        let Header { tensor, partition, round, chunk, .. } = *header;
+        ChunkId { tensor, partition, round, chunk }
+    }
+}
+
+/// What is to be done with a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Visit {
+    /// The lane wants the contribution.
+    Ask,
+    /// The client is to take the sum.
+    Deliver,
+}
+
+/// Lets a client and the lane in its process look at each other's chunks until there is nothing
+/// left to do or `budget` bytes have been looked at; returns how many were.
+///
+/// # Errors
+/// [`Violation`] when the two disagree: a bug, since both are ours.
+pub fn exchange<M: Memory>(
+    (client, on_client): (&mut Client<M>, ConnId),
+    (lane, on_lane): (&mut Lane, ConnId),
+    budget: usize,
+) -> Result<usize, Violation> {
+    let mut done = 0;
+    while done < budget
+        && let Some((chunk, visit)) = lane.next_visit(on_lane)
+    {
+        match visit {
+            // An operation that has failed here has nothing to give and takes nothing.
+            Visit::Ask => {
+                if let Some(bytes) = client.contribution(on_client, chunk)? {
+                    done += bytes.len();
+                    lane.contribute_resident(on_lane, chunk, bytes);
+                }
+            }
+            Visit::Deliver => {
+                if let Some(value) = lane.value(on_lane, chunk) {
+                    done += value.len();
+                    client.take(on_client, chunk, value)?;
+                }
+            }
+        }
+    }
+    Ok(done)
+}
