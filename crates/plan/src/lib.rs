@@ -35,7 +35,8 @@
 //! - [`Cluster`], [`shares`], [`server_weights`]: any bandwidths, by water-filling.
 //! - [`link_loads`], [`predict`]: bytes on every link, times and gains.
 //! - [`Dealer`]: deals a stream of partitions out in given shares; every prefix is within one
-//!   partition of exact and every window within two, in bytes. [`HashedDealer`]: by hash, to compare.
+//!   partition of exact and every window within two, in bytes.
+//! - [`HashedDealer`]: the same by hash, to compare with.
 //! - [`lpt`], [`LaneAssigner`]: partitions of a server to its lanes.
 //! - [`Plan`], [`Placement`]: all of it for the tensors of a job.
 //! - [`PlanRequest`], [`PlanReport`], [`report_json`]: the data of `sumpter plan`.

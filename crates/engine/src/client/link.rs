@@ -16,13 +16,11 @@ pub(super) struct Link {
     pub resident: bool,
     pub inbox: Inbox,
     pub input: Input,
-    /// Partitions that may start, best first.
+    /// Partitions that were admitted and may start, best first.
     pub ready: BinaryHeap<Ready>,
     /// The partition whose chunks are being queued.
     pub current: Option<(OpId, usize)>,
     pub output: VecDeque<Frame>,
-    /// Bytes in `output`.
-    pub queued_bytes: usize,
     /// Bytes of the first frame of `output` that have been sent.
     pub sent: usize,
     /// Groups announced on this connection.
@@ -66,6 +64,7 @@ pub(super) enum Head {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkRef {
     pub op: OpId,
+    pub part: usize,
     pub offset: usize,
     pub len: usize,
 }
@@ -93,16 +92,10 @@ impl Link {
             ready: BinaryHeap::new(),
             current: None,
             output: VecDeque::new(),
-            queued_bytes: 0,
             sent: 0,
             groups: HashSet::new(),
             dirty: false,
         }
-    }
-
-    pub(super) fn push(&mut self, frame: Frame) {
-        self.queued_bytes += frame.len();
-        self.output.push_back(frame);
     }
 
     /// Forgets the connection, not the partitions. Returns the frames that will not be sent.

@@ -3,7 +3,12 @@
 //! It cuts operations into the partitions of the placement, sends each lane its partitions in
 //! the order of priority, and writes the lanes' results into the tensors. What goes on a
 //! connection is chosen only when the connection can take it, so that a later, more urgent
-//! partition overtakes all that has not been handed over; `credit_bytes` bounds what has.
+//! partition overtakes all that has not been handed over.
+//!
+//! Partitions are admitted to their connections in one order for all lanes, the one in which the
+//! placement dealt them out, and only `credit_bytes` ahead of what has been sent. So the lanes
+//! advance together and every link carries its share at any time, though TCP would give each
+//! connection the same rate.
 //!
 //! Invariants: the rounds of a tensor run one after another; a chunk of a result is taken once
 //! and in order; after a connection is made anew, every partition that is not done begins again,
@@ -15,7 +20,7 @@ mod receiving;
 mod sending;
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -42,7 +47,7 @@ pub struct ClientSettings {
     pub epoch: Epoch,
     /// Bytes of a chunk, a multiple of 64.
     pub chunk_bytes: u32,
-    /// Bytes that may be queued on connections, over all lanes.
+    /// Bytes of partitions that may be admitted and not yet sent, over all lanes.
     pub credit_bytes: usize,
     /// Whether contributions are added in rank order.
     pub deterministic: bool,
@@ -66,6 +71,10 @@ pub struct Client<M> {
     tensors: HashMap<TensorId, Tensor>,
     ops: HashMap<OpId, Op<M>>,
     submitted: u64,
+    /// Partitions that are not admitted yet, best first.
+    stream: BinaryHeap<Ready>,
+    /// Bytes of partitions that are admitted and not sent.
+    admitted_bytes: usize,
     dirty: VecDeque<ConnId>,
     events: VecDeque<Event<M>>,
 }
@@ -89,6 +98,8 @@ impl<M: Memory> Client<M> {
             tensors: HashMap::new(),
             ops: HashMap::new(),
             submitted: 0,
+            stream: BinaryHeap::new(),
+            admitted_bytes: 0,
             dirty: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -170,14 +181,17 @@ impl<M: Memory> Client<M> {
         let mut again = Vec::new();
         for (id, op) in self.ops.iter_mut().filter(|(_, op)| op.stage == Stage::Active) {
             for (index, part) in op.parts.iter_mut().enumerate() {
-                if op.places[index].lane == lane && !part.done {
+                if op.places[index].lane == lane && part.begun && !part.done {
                     part.sent = part.have;
+                    // While the connection is made anew, the others must not wait for it.
+                    self.admitted_bytes -= std::mem::take(&mut part.admitted);
                     let priority = op.request.priority;
                     again.push(Ready { priority, order: Reverse((*id, index)) });
                 }
             }
         }
         self.links[lane.0].ready = again.into();
+        self.admit();
     }
 
     /// Fails the operations on one tensor.
@@ -210,13 +224,33 @@ impl<M: Memory> Client<M> {
         let (places, priority) = (op.places.clone(), op.request.priority);
         let tensor = self.tensors.get_mut(&op.request.tensor).expect("a registered tensor");
         tensor.active = Some(id);
-        for (index, place) in places.iter().enumerate() {
-            let ready = Ready { priority, order: Reverse((id, index)) };
-            self.links[place.lane.0].ready.push(ready);
-            self.touch(place.lane);
-        }
+        let part = |index| Ready { priority, order: Reverse((id, index)) };
+        self.stream.extend((0..places.len()).map(part));
         if places.is_empty() {
             self.succeed(id);
+        }
+        self.admit();
+    }
+
+    /// Gives connections the next partitions of the stream, as far as the credit goes.
+    fn admit(&mut self) {
+        while self.admitted_bytes < self.settings.credit_bytes
+            && let Some(ready) = self.stream.pop()
+        {
+            let Reverse((id, index)) = ready.order;
+            let Some(op) = self.ops.get_mut(&id).filter(|op| op.stage == Stage::Active) else {
+                continue;
+            };
+            let place = op.places[index];
+            let link = &mut self.links[place.lane.0];
+            let (rank, root) = (self.settings.rank, op.request.root);
+            op.parts[index].begun = true;
+            if link.up && !link.resident && op.request.collective.contributes(rank, root) {
+                op.parts[index].admitted = place.bytes;
+                self.admitted_bytes += place.bytes;
+            }
+            link.ready.push(ready);
+            self.touch(place.lane);
         }
     }
 
@@ -234,6 +268,9 @@ impl<M: Memory> Client<M> {
     fn finish(&mut self, id: OpId, outcome: Result<(), String>) {
         let op = self.ops.get_mut(&id).expect("an unfinished operation");
         op.stage = Stage::Finished;
+        for part in &mut op.parts {
+            self.admitted_bytes -= std::mem::take(&mut part.admitted);
+        }
         for link in &mut self.links {
             if let Input::Chunk { op, have, len, .. } = link.input
                 && op == id
@@ -243,6 +280,7 @@ impl<M: Memory> Client<M> {
         }
         self.events.push_back(Event::Finished(id, outcome));
         self.release(id);
+        self.admit();
     }
 
     fn release(&mut self, id: OpId) {
@@ -254,8 +292,12 @@ impl<M: Memory> Client<M> {
     }
 
     fn unqueue(&mut self, chunk: Option<ChunkRef>) {
-        if let Some(ChunkRef { op: id, .. }) = chunk {
-            self.ops.get_mut(&id).expect("a queued frame's operation is kept").queued -= 1;
+        if let Some(ChunkRef { op: id, part, len, .. }) = chunk {
+            let op = self.ops.get_mut(&id).expect("a queued frame's operation is kept");
+            op.queued -= 1;
+            let credit = len.min(op.parts[part].admitted);
+            op.parts[part].admitted -= credit;
+            self.admitted_bytes -= credit;
             self.release(id);
         }
     }
@@ -277,7 +319,7 @@ impl<M: Memory> Endpoint for Client<M> {
         let mut skip = link.sent;
         for frame in link.output.iter().take(MAX_SLICES / 2) {
             push_after(&mut out, frame.head(), &mut skip);
-            if let Some(ChunkRef { op, offset, len }) = frame.chunk {
+            if let Some(ChunkRef { op, offset, len, .. }) = frame.chunk {
                 let bytes = self.ops[&op].memory.contribution(offset, len);
                 let skipped = skip.min(len);
                 skip -= skipped;
@@ -295,10 +337,10 @@ impl<M: Memory> Endpoint for Client<M> {
         {
             let link = &mut self.links[lane.0];
             link.sent -= len;
-            link.queued_bytes -= len;
             let frame = link.output.pop_front().expect("just seen");
             self.unqueue(frame.chunk);
         }
+        self.admit();
     }
 
     fn space(&mut self, lane: ConnId) -> Incoming<'_> {

@@ -68,10 +68,14 @@ pub(super) enum Stage {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Part {
+    /// Its connection knows of it.
+    pub begun: bool,
     /// Chunks of the contribution handed to the connection.
     pub sent: u32,
     /// Chunks of the result received.
     pub have: u32,
+    /// Bytes of the contribution that count as admitted: not yet handed to the connection.
+    pub admitted: usize,
     pub done: bool,
 }
 

@@ -13,12 +13,11 @@ use crate::endpoint::{ConnId, MAX_SLICES};
 use crate::memory::Memory;
 
 impl<M: Memory> Client<M> {
-    /// Queues frames on a connection until it holds enough for one write or its credit.
+    /// Queues frames on a connection until it holds enough for one write.
     pub(super) fn refill(&mut self, lane: ConnId) {
-        let credit = (self.settings.credit_bytes / self.links.len()).max(1);
         loop {
             let link = &mut self.links[lane.0];
-            if !link.up || link.output.len() >= MAX_SLICES / 2 || link.queued_bytes >= credit {
+            if !link.up || link.output.len() >= MAX_SLICES / 2 {
                 return;
             }
             match link.current {
@@ -43,7 +42,7 @@ impl<M: Memory> Client<M> {
             let header = Header::new(FrameKind::Group, epoch, TensorId(spec.group.0));
             let header = Header { length: ranks.len() as u32, ..header };
             let head = [&header.encode()[..], &ranks].concat().into();
-            link.push(Frame { head: Head::Group(head), chunk: None });
+            link.output.push_back(Frame { head: Head::Group(head), chunk: None });
         }
         let part = &op.parts[index];
         let encoded = spec.encode();
@@ -55,7 +54,7 @@ impl<M: Memory> Client<M> {
         let mut head = ArrayVec::new();
         head.try_extend_from_slice(&header.encode()).expect("a header fits");
         head.try_extend_from_slice(&encoded).expect("a header and a spec fit");
-        link.push(Frame { head: Head::Small(head), chunk: None });
+        link.output.push_back(Frame { head: Head::Small(head), chunk: None });
         let contributes = op.request.collective.contributes(rank, op.request.root);
         if contributes && !link.resident && part.sent < spec.chunks() {
             link.current = Some((id, index));
@@ -75,8 +74,8 @@ impl<M: Memory> Client<M> {
         let header = Header { chunk, length: len as u32, ..header };
         let mut head = ArrayVec::new();
         head.try_extend_from_slice(&header.encode()).expect("a header fits");
-        let chunk = Some(ChunkRef { op: id, offset, len });
-        link.push(Frame { head: Head::Small(head), chunk });
+        let chunk = Some(ChunkRef { op: id, part: index, offset, len });
+        link.output.push_back(Frame { head: Head::Small(head), chunk });
         op.queued += 1;
         op.parts[index].sent += 1;
         if (op.parts[index].sent as usize) * (chunk_bytes as usize) >= op.places[index].bytes {
