@@ -16,7 +16,7 @@ const BACKLOG: i32 = 1024;
 /// Bytes the kernel may hold that it has not sent yet. More would let a connection run ahead of
 /// the others and of what is urgent; less would wake us more often, and leave the link idle if we
 /// come late.
-const UNSENT_BYTES: u32 = 128 << 10;
+const UNSENT_BYTES: u32 = 64 << 10;
 
 /// Bytes a connection may move before others get their turn: a few of the largest writes.
 const TURN_BYTES: usize = 4 << 20;
@@ -60,9 +60,7 @@ impl TcpLink {
     /// # Errors
     /// What the operating system says.
     pub fn new(mut stream: TcpStream, registry: &Registry, token: Token) -> io::Result<TcpLink> {
-        let unsent =
-            std::env::var("X_LOWAT").ok().and_then(|v| v.parse().ok()).unwrap_or(UNSENT_BYTES);
-        SockRef::from(&stream).set_tcp_notsent_lowat(unsent)?;
+        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(TcpLink { stream, readable: false, writable: false, ending: false })
     }

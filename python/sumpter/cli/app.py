@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
-from sumpter.cli import node, plan, run, settings, status
+from sumpter.cli import bench, node, plan, run, settings, status
 
 app = typer.Typer(
     name="sumpter",
@@ -49,3 +49,4 @@ app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)
 app.command("config", epilog=settings.EXAMPLE)(settings.config)
 app.command("token", epilog=node.TOKEN_EXAMPLE)(node.token)
+app.add_typer(bench.app)
