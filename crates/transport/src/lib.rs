@@ -9,17 +9,17 @@
 //! |---|---|---|
 //! | [`TcpLink`] | two processes | the kernel's two |
 //! | [`in_process`] | a worker and its colocated lane, in one event loop | one |
+//! | [`ShmLink`] | two processes of one machine | one in, one out |
 //! | [`SimLink`] | two endpoints in a test | two |
-//!
-//! Shared memory between the processes of one machine will be a fourth: a ring of bytes each
-//! way, driven like [`SimLink`], with an event descriptor in place of readiness.
 
 mod in_process;
 mod memory;
+mod shm;
 mod sim;
 mod tcp;
 
 pub use in_process::in_process;
 pub use memory::TensorMemory;
+pub use shm::{DEFAULT_RING_BYTES, ShmLink, unix_connect, unix_listen};
 pub use sim::{Side, SimLink};
 pub use tcp::{LinkError, Received, TcpLink, connect, listen};

@@ -7,7 +7,7 @@ mod scripted;
 
 use std::time::Duration;
 
-use carriers::{Carrier, InProcess, Sim, Tcp};
+use carriers::{Carrier, InProcess, Shm, Sim, Tcp};
 use scripted::Scripted;
 use sumpter_engine::{
     Client, ClientSettings, ConnId, Event, Lane, LaneLimits, Memory, OwnedMemory, Peer, Place,
@@ -22,6 +22,7 @@ const PATIENCE: usize = 2000;
 macro_rules! on_every_transport {
     ($($test:ident),* $(,)?) => {
         mod tcp { $(#[test] fn $test() { super::$test(super::Tcp::new); })* }
+        mod shm { $(#[test] fn $test() { super::$test(super::Shm::new); })* }
         mod in_process { $(#[test] fn $test() { super::$test(super::InProcess::new); })* }
         mod sim { $(#[test] fn $test() { super::$test(super::Sim::new); })* }
     };
@@ -164,6 +165,27 @@ fn the_end_of_a_tcp_connection_is_reported_after_every_byte_before_it() {
     };
     assert!(end.to_string().contains("closed by the peer"), "{end}");
     assert!(b.received_right());
+}
+
+/// With and without a farewell: a process that dies sends none.
+#[test]
+fn the_end_of_a_shared_memory_connection_is_reported_after_every_byte_before_it() {
+    for finish in [true, false] {
+        let mut carrier = Shm::new();
+        let mut a = Scripted::new(500_000, 0, 1 << 16);
+        let mut b = Scripted::new(0, 500_000, 1 << 16);
+        while !a.is_done() {
+            carrier.step(&mut a, &mut b).expect("no violation");
+        }
+        carrier.close_a(finish);
+        let end = loop {
+            if let Err(error) = carrier.receive_b(&mut b) {
+                break error;
+            }
+        };
+        assert!(end.to_string().contains("closed by the peer"), "{end}");
+        assert!(b.received_right());
+    }
 }
 
 #[test]

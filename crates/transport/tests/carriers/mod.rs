@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use mio::net::UnixStream;
 use mio::{Events, Poll, Token};
 use sumpter_engine::{ConnId, Endpoint};
-use sumpter_transport::{LinkError, Side, SimLink, TcpLink, connect, in_process, listen};
+use sumpter_transport::{LinkError, ShmLink, Side, SimLink, TcpLink, connect, in_process, listen};
 
 use crate::NOW;
 
@@ -67,6 +68,12 @@ impl Carrier for Sim {
     }
 }
 
+/// What has happened; waits only shortly, as the caller counts the waits when nothing will come.
+fn events<'a>(poll: &mut Poll, events: &'a mut Events) -> mio::event::Iter<'a> {
+    poll.poll(events, Some(Duration::from_millis(2))).expect("events");
+    events.iter()
+}
+
 pub struct Tcp {
     poll: Poll,
     events: Events,
@@ -92,10 +99,7 @@ impl Tcp {
     }
 
     fn wait(&mut self) {
-        // Short: when nothing will come, the caller counts the waits.
-        let limit = Some(Duration::from_millis(2));
-        self.poll.poll(&mut self.events, limit).expect("events");
-        for event in &self.events {
+        for event in events(&mut self.poll, &mut self.events) {
             match (event.token(), &mut self.a) {
                 (Token(0), Some(a)) => a.ready(event),
                 (Token(0), None) => {}
@@ -116,6 +120,61 @@ impl Tcp {
 }
 
 impl Carrier for Tcp {
+    fn step_on<A: Endpoint, B: Endpoint>(
+        &mut self,
+        (a, on_a): (&mut A, ConnId),
+        (b, on_b): (&mut B, ConnId),
+    ) -> Result<bool, LinkError> {
+        self.wait();
+        let link = self.a.as_mut().expect("still open");
+        let mut moved = link.transmit(a, on_a)? + self.b.transmit(b, on_b)?;
+        moved += link.receive(a, on_a, NOW)?.bytes + self.b.receive(b, on_b, NOW)?.bytes;
+        Ok(moved > 0)
+    }
+}
+
+pub struct Shm {
+    poll: Poll,
+    events: Events,
+    a: Option<ShmLink>,
+    b: ShmLink,
+}
+
+impl Shm {
+    pub fn new() -> Shm {
+        let poll = Poll::new().expect("a poll");
+        let (a, b) = UnixStream::pair().expect("a pair of sockets");
+        let mut a = ShmLink::new(a, poll.registry(), Token(0)).expect("registered");
+        let mut b = ShmLink::new(b, poll.registry(), Token(1)).expect("registered");
+        b.expect_offer();
+        a.offer(1 << 16).expect("memory");
+        Shm { poll, events: Events::with_capacity(8), a: Some(a), b }
+    }
+
+    fn wait(&mut self) {
+        for event in events(&mut self.poll, &mut self.events) {
+            match (event.token(), &mut self.a) {
+                (Token(0), Some(a)) => a.ready(event),
+                (Token(0), None) => {}
+                _ => self.b.ready(event),
+            }
+        }
+    }
+
+    pub fn close_a(&mut self, finish: bool) {
+        let mut a = self.a.take().expect("still open");
+        if finish {
+            a.finish_sending().expect("still connected");
+        }
+    }
+
+    pub fn receive_b(&mut self, b: &mut impl Endpoint) -> Result<usize, LinkError> {
+        self.wait();
+        Ok(self.b.receive(b, ConnId(0), NOW)?.bytes)
+    }
+}
+
+impl Carrier for Shm {
     fn step_on<A: Endpoint, B: Endpoint>(
         &mut self,
         (a, on_a): (&mut A, ConnId),
