@@ -7,8 +7,8 @@ use std::time::Duration;
 use sumpter_plan::{Architecture, Dealing};
 use sumpter_wire::Token;
 
-use crate::colocated::Colocated;
 use crate::error::{ConfigError, Source};
+use crate::local::{Colocated, LocalLink};
 use crate::machine::local_machine_id;
 use crate::settings::{SETTINGS, Setting};
 
@@ -36,6 +36,7 @@ pub struct Config {
     pub architecture: Architecture,
     pub placement: Dealing,
     pub colocated: Colocated,
+    pub local_link: LocalLink,
     pub bandwidth_gbps: Option<f64>,
     pub interface: Option<String>,
     pub lanes: u32,

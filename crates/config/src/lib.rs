@@ -6,15 +6,15 @@
 //! again. `sumpter config --markdown` makes the documentation's page of it.
 #![forbid(unsafe_code)]
 
-mod colocated;
 mod config;
 mod error;
+mod local;
 mod machine;
 mod parse;
 mod settings;
 
-pub use colocated::Colocated;
 pub use config::{Config, load, load_from};
 pub use error::{ConfigError, Source};
+pub use local::{Colocated, LocalLink};
 pub use machine::{host_name, local_machine_id};
 pub use settings::{SETTINGS, Setting};

@@ -209,9 +209,19 @@ pub const SETTINGS: &[Setting] = &[
         env: "SUMPTER_COLOCATED",
         unit: "",
         default: "in-process",
-        range: "in-process or tcp",
-        doc: "How a worker reaches the lane in its own process; tcp is there to compare with.",
+        range: "in-process or linked",
+        doc: "How a worker reaches the lane in its own process: directly, or as other processes of \
+              its machine, to compare with.",
         put: |c, v| v.parse().ok().map(|x| c.colocated = x),
+    },
+    Setting {
+        name: "local_link",
+        env: "SUMPTER_LOCAL_LINK",
+        unit: "",
+        default: "shm",
+        range: "shm or tcp",
+        doc: "How processes of one machine reach each other: through shared memory, or over TCP.",
+        put: |c, v| v.parse().ok().map(|x| c.local_link = x),
     },
     Setting {
         name: "bandwidth_gbps",

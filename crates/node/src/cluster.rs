@@ -25,6 +25,8 @@ pub(crate) struct LaneAddress {
     /// The lane's number with its owner.
     pub index: u32,
     pub address: SocketAddr,
+    /// The identity of its machine.
+    pub machine: String,
 }
 
 /// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
@@ -57,12 +59,14 @@ impl Cluster {
         let mut groups: Vec<Group<'_>> = Vec::new();
         for worker in &view.workers {
             let owner = Owner::Worker(worker.rank);
-            let range = add_lanes(&mut lanes, owner, &worker.host, &worker.lanes);
+            let range =
+                add_lanes(&mut lanes, owner, (&worker.host, &worker.machine), &worker.lanes);
             join(&mut groups, &worker.machine, Role::Gpu, worker.bandwidth_gbps, range);
         }
         for server in &view.servers {
             let owner = Owner::Server(server.member.0);
-            let range = add_lanes(&mut lanes, owner, &server.host, &server.lanes);
+            let range =
+                add_lanes(&mut lanes, owner, (&server.host, &server.machine), &server.lanes);
             join(&mut groups, &server.machine, Role::Cpu, server.bandwidth_gbps, range);
         }
         for group in &mut groups {
@@ -109,7 +113,7 @@ impl Cluster {
 fn add_lanes(
     lanes: &mut Vec<LaneAddress>,
     owner: Owner,
-    host: &str,
+    (host, machine): (&str, &str),
     addresses: &[SocketAddr],
 ) -> Range<usize> {
     let start = lanes.len();
@@ -118,6 +122,7 @@ fn add_lanes(
         host: host.to_owned(),
         index,
         address: *address,
+        machine: machine.to_owned(),
     }));
     start..lanes.len()
 }

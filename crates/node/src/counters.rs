@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use sumpter_coordinator::{Late, Stats};
 use sumpter_engine::LaneStats;
 
+use crate::link::Link;
+
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Bytes over the network.
     pub bytes_sent: u64,
     pub bytes_received: u64,
-    /// Bytes between the worker and its colocated lane.
+    /// Bytes between processes of this machine, and between the worker and its colocated lane.
     pub bytes_local: u64,
     /// Operations finished.
     pub operations: u64,
@@ -27,6 +29,17 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// Counts what a connection has moved.
+    pub(crate) fn moved(&mut self, link: &Link, sent: usize, received: usize) {
+        match link.is_network() {
+            true => {
+                self.bytes_sent += sent as u64;
+                self.bytes_received += received as u64;
+            }
+            false => self.bytes_local += (sent + received) as u64,
+        }
+    }
+
     /// Notes whether anything is under way.
     pub(crate) fn busy(&mut self, busy: bool, now: Instant) {
         match (busy, self.busy_since) {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use mio::net::TcpListener;
 use mio::{Events, Poll, Waker};
 use sumpter_config::Config;
 use sumpter_coordinator::Member;
@@ -20,9 +19,10 @@ use sumpter_wire::{Epoch, HandshakeError, Hello, JobId, Token};
 use crate::command::{Command, Remote};
 use crate::counters::Counters;
 use crate::error::NodeError;
+use crate::join::Listeners;
 use crate::session::Session;
 use crate::socket::{GreetError, Phase, drive_client, drive_server, flush};
-use crate::sockets::{LISTENER, Sockets, WAKER};
+use crate::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};
 use crate::worker::StartSignal;
 
 const MAX_EVENTS: usize = 256;
@@ -57,7 +57,7 @@ pub(crate) struct EventLoop {
 impl EventLoop {
     pub(crate) fn new(
         config: &Config,
-        listener: TcpListener,
+        listeners: Listeners,
         lane_index: u32,
         token: Token,
         start: Option<StartSignal>,
@@ -66,7 +66,7 @@ impl EventLoop {
         let poll = Poll::new().map_err(&failed)?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(&failed)?);
         let registry = poll.registry().try_clone().map_err(&failed)?;
-        let sockets = Sockets::new(registry, listener, token).map_err(&failed)?;
+        let sockets = Sockets::new(registry, listeners, token).map_err(&failed)?;
         let (sender, commands) = crossbeam_channel::unbounded();
         let limits = LaneLimits { max_job_bytes: config.max_job_bytes, max_chunk_bytes: 64 << 20 };
         let event_loop = EventLoop {
@@ -133,7 +133,7 @@ impl EventLoop {
         for event in events {
             match event.token() {
                 WAKER => {}
-                LISTENER => self.sockets.accept(),
+                LISTENER | UNIX_LISTENER => self.sockets.accept(),
                 token => {
                     let index = Sockets::index(token);
                     if let Some(socket) = self.sockets.get(index) {
@@ -180,8 +180,9 @@ impl EventLoop {
     ) {
         match (sent, received) {
             (Ok(sent), Ok(received)) => {
-                self.counters.bytes_sent += sent as u64;
-                self.counters.bytes_received += received.bytes as u64;
+                if let Some(socket) = self.sockets.get(index) {
+                    self.counters.moved(&socket.link, sent, received.bytes);
+                }
                 if received.more {
                     self.sockets.again.push_back(index);
                 }
@@ -255,6 +256,7 @@ impl EventLoop {
                 handshake.accept();
                 // As above: an acceptance is four bytes.
                 let _ = flush(&mut socket.link, handshake);
+                socket.link.accepted();
                 socket.phase = Phase::FromWorker(conn);
                 socket.deadline = None;
                 if let Some(stale) = old.and_then(|old| self.lane_sockets.remove(&old)) {
@@ -352,7 +354,7 @@ impl EventLoop {
         }
         match socket.link.transmit(&mut session.client, lane) {
             Ok(sent) => {
-                self.counters.bytes_sent += sent as u64;
+                self.counters.moved(&socket.link, sent, 0);
                 sent > 0
             }
             Err(error) => {
@@ -367,7 +369,7 @@ impl EventLoop {
         let Some(socket) = self.sockets.get(index) else { return false };
         match socket.link.transmit(&mut self.lane, conn) {
             Ok(sent) => {
-                self.counters.bytes_sent += sent as u64;
+                self.counters.moved(&socket.link, sent, 0);
                 sent > 0
             }
             Err(error) => {
@@ -413,6 +415,12 @@ impl EventLoop {
             Err(e) => Err(GreetError::Link(LinkError::Io(e))),
             Ok(()) => drive_client(&mut socket.link, handshake),
         };
+        let outcome = outcome.and_then(|through| {
+            if through {
+                socket.link.dialled().map_err(LinkError::Io)?;
+            }
+            Ok(through)
+        });
         match outcome {
             Ok(false) => {}
             Ok(true) => {

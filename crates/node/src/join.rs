@@ -1,21 +1,28 @@
-//! What workers and servers do alike before they join: a listener, and who they say they are.
+//! What workers and servers do alike before they join: listen, and say who they are.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use mio::net::TcpListener;
-use sumpter_config::Config;
+use mio::net::{TcpListener, UnixListener};
+use sumpter_config::{Config, LocalLink};
 use sumpter_coordinator::{JoinOptions, Role};
-use sumpter_transport::listen;
+use sumpter_transport::{listen, unix_listen};
 
 use crate::address::own_address;
 use crate::error::NodeError;
 
-/// A lane's listener, and the address others reach it at.
-pub(crate) fn lane_listener(
-    config: &Config,
-    lane: u16,
-) -> Result<(TcpListener, SocketAddr), NodeError> {
+/// Where a lane can be reached.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    pub tcp: TcpListener,
+    /// For the other processes of this machine.
+    pub unix: Option<UnixListener>,
+    /// The address that others are told.
+    pub address: SocketAddr,
+}
+
+/// A lane's listeners.
+pub(crate) fn lane_listeners(config: &Config, lane: u16) -> Result<Listeners, NodeError> {
     let coordinator = coordinator(config)?;
     let interface = config.interface.as_deref();
     let ip = own_address(coordinator, interface).map_err(|error| {
@@ -36,9 +43,16 @@ pub(crate) fn lane_listener(
     };
     let address = SocketAddr::new(bind, port);
     let failed = |source| NodeError::Listen { address, source };
-    let listener = listen(address).map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, SocketAddr::new(ip, bound.port())))
+    let tcp = listen(address).map_err(failed)?;
+    let bound = tcp.local_addr().map_err(failed)?;
+    let address = SocketAddr::new(ip, bound.port());
+    let unix = match config.local_link {
+        LocalLink::Tcp => None,
+        LocalLink::Shm => unix_listen(address)
+            .inspect_err(|error| tracing::debug!(%address, %error, "no shared memory here"))
+            .ok(),
+    };
+    Ok(Listeners { tcp, unix, address })
 }
 
 /// What the coordinator is told about this process.

@@ -11,6 +11,7 @@ mod counters;
 mod error;
 mod event_loop;
 mod join;
+mod link;
 mod ops;
 mod server;
 mod session;

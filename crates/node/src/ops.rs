@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use sumpter_config::Colocated;
+use sumpter_config::{Colocated, LocalLink};
 use sumpter_coordinator::{ClusterView, MemberEvent};
 use sumpter_engine::{ConnId, Event, OpId, Peer};
 use sumpter_wire::Rank;
@@ -95,7 +95,7 @@ impl EventLoop {
         let peer = Peer { job: view.job, rank, world_size, epoch: view.epoch };
         let resident = match self.config.colocated {
             Colocated::InProcess => self.lane.open_resident(peer).map(Some),
-            Colocated::Tcp => Ok(None),
+            Colocated::Linked => Ok(None),
         };
         let built = resident.map_err(NodeError::Start).and_then(|resident| {
             Session::new(&self.config, view.clone(), resident)
@@ -126,10 +126,12 @@ impl EventLoop {
     fn call(&mut self, lane: ConnId) {
         let Some(session) = self.session.as_mut() else { return };
         session.links[lane.0].retry_at = None;
-        let (address, hello) = (session.cluster.lanes[lane.0].address, session.hello(lane));
+        let address = session.cluster.lanes[lane.0].address;
+        let hello = session.hello(lane);
+        let beside = self.config.local_link == LocalLink::Shm && session.is_beside(lane);
         // The interface that was asked for is used for sending, too.
         let source = self.config.interface.is_some().then(|| self.sockets.local_ip()).flatten();
-        match self.sockets.dial(lane, address, source, hello) {
+        match self.sockets.dial(lane, address, beside, source, hello) {
             Ok(index) => session.links[lane.0].socket = Some(index),
             Err(error) => self.dial_failed(lane, &error.to_string(), false),
         }

@@ -11,7 +11,7 @@ use sumpter_coordinator::{
 use crate::command::{Command, Remote};
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
-use crate::join::{join_options, lane_listener};
+use crate::join::{join_options, lane_listeners};
 
 /// How often a server looks whether it should stop, and reports what it has counted.
 const SLICE: Duration = Duration::from_millis(100);
@@ -38,15 +38,16 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
         let number = u16::try_from(lane).map_err(|_| {
             NodeError::Start(format!("{lanes} lanes are more than there are ports"))
         })?;
-        listeners.push(lane_listener(config, number)?);
+        listeners.push(lane_listeners(config, number)?);
     }
-    let addresses = listeners.iter().map(|(_, address)| *address).collect();
+    let addresses = listeners.iter().map(|l| l.address).collect();
     let options = join_options(config, Role::Server, addresses)?;
     let mut remotes = Vec::new();
     let mut threads = Vec::new();
-    for (index, (listener, address)) in listeners.into_iter().enumerate() {
+    for (index, listeners) in listeners.into_iter().enumerate() {
+        let address = listeners.address;
         let token = options.token.clone();
-        let (event_loop, remote) = EventLoop::new(config, listener, index as u32, token, None)?;
+        let (event_loop, remote) = EventLoop::new(config, listeners, index as u32, token, None)?;
         let thread = std::thread::Builder::new()
             .name(format!("sumpter-lane-{index}"))
             .spawn(move || event_loop.run())

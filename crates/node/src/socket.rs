@@ -3,8 +3,10 @@
 use std::time::Instant;
 
 use sumpter_engine::ConnId;
-use sumpter_transport::{LinkError, TcpLink};
+use sumpter_transport::LinkError;
 use sumpter_wire::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
+
+use crate::link::Link;
 
 /// What a socket is for.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ pub(crate) enum Phase {
 /// A connection and what it is for.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    pub link: TcpLink,
+    pub link: Link,
     pub phase: Phase,
     /// When a handshake that is not finished is given up.
     pub deadline: Option<Instant>,
@@ -40,7 +42,7 @@ pub(crate) enum GreetError {
 
 /// Drives our side of a connection we opened; true once the lane has accepted.
 pub(crate) fn drive_client(
-    link: &mut TcpLink,
+    link: &mut Link,
     handshake: &mut ClientHandshake,
 ) -> Result<bool, GreetError> {
     loop {
@@ -57,7 +59,7 @@ pub(crate) fn drive_client(
 
 /// Drives our side of a connection we accepted; who it is, once they have proven it.
 pub(crate) fn drive_server(
-    link: &mut TcpLink,
+    link: &mut Link,
     handshake: &mut ServerHandshake,
 ) -> Result<Option<Hello>, GreetError> {
     loop {
@@ -73,16 +75,13 @@ pub(crate) fn drive_server(
 }
 
 /// Sends what a handshake has to say; true once all is sent.
-pub(crate) fn flush(
-    link: &mut TcpLink,
-    handshake: &mut ServerHandshake,
-) -> Result<bool, LinkError> {
+pub(crate) fn flush(link: &mut Link, handshake: &mut ServerHandshake) -> Result<bool, LinkError> {
     let n = send_all(link, handshake.pending())?;
     handshake.sent(n);
     Ok(handshake.pending().is_empty())
 }
 
-fn send_all(link: &mut TcpLink, bytes: &[u8]) -> Result<usize, LinkError> {
+fn send_all(link: &mut Link, bytes: &[u8]) -> Result<usize, LinkError> {
     let mut sent = 0;
     while sent < bytes.len() {
         match link.send(&[std::io::IoSlice::new(&bytes[sent..])])? {

@@ -5,19 +5,25 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use mio::net::TcpListener;
+use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
-use sumpter_transport::{TcpLink, connect};
+use sumpter_transport::{ShmLink, TcpLink, connect, unix_connect};
 use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as JobToken};
 
+use crate::join::Listeners;
+use crate::link::Link;
 use crate::socket::{Phase, Socket};
 
 pub(crate) const WAKER: Token = Token(0);
 pub(crate) const LISTENER: Token = Token(1);
-const FIRST: usize = 2;
+pub(crate) const UNIX_LISTENER: Token = Token(2);
+const FIRST: usize = 3;
 
 /// A handshake takes two round trips; whoever needs longer is slow on purpose or gone.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a process of this machine is called in messages: it has no address.
+const LOCAL_PEER: &str = "a process of this machine";
 
 /// Connections that may be in their handshake at once; beyond, the oldest is dropped.
 const MAX_GREETING: usize = 256;
@@ -26,6 +32,7 @@ const MAX_GREETING: usize = 256;
 pub(crate) struct Sockets {
     registry: Registry,
     listener: TcpListener,
+    unix: Option<UnixListener>,
     token: JobToken,
     table: Vec<Option<Socket>>,
     greeting: VecDeque<usize>,
@@ -36,12 +43,16 @@ pub(crate) struct Sockets {
 impl Sockets {
     pub(crate) fn new(
         registry: Registry,
-        mut listener: TcpListener,
+        listeners: Listeners,
         token: JobToken,
     ) -> io::Result<Sockets> {
+        let Listeners { tcp: mut listener, mut unix, .. } = listeners;
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+        if let Some(unix) = &mut unix {
+            registry.register(unix, UNIX_LISTENER, Interest::READABLE)?;
+        }
         let (table, greeting, again) = Default::default();
-        Ok(Sockets { registry, listener, token, table, greeting, again })
+        Ok(Sockets { registry, listener, unix, token, table, greeting, again })
     }
 
     pub(crate) fn get(&mut self, index: usize) -> Option<&mut Socket> {
@@ -58,19 +69,21 @@ impl Sockets {
         loop {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
-                    let handshake = ServerHandshake::new(nonce(), self.token.clone());
-                    let phase = Phase::Greeting(handshake);
-                    match self.insert(stream, phase, peer) {
-                        Ok(index) => self.greeting.push_back(index),
-                        Err(error) => tracing::warn!(%peer, %error, "a connection was dropped"),
-                    }
+                    let link = |token, registry: &_| tcp(stream, registry, token);
+                    self.greet(link, peer.to_string());
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    break;
+                Err(error) if self.no_more(&error) => break,
+                Err(_) => {}
+            }
+        }
+        while let Some(unix) = &self.unix {
+            match unix.accept() {
+                Ok((stream, _)) => {
+                    let link = |token, registry: &_| shm(stream, registry, token);
+                    self.greet(link, LOCAL_PEER.to_owned());
                 }
+                Err(error) if self.no_more(&error) => break,
+                Err(_) => {}
             }
         }
         while self.greeting.len() > MAX_GREETING {
@@ -81,17 +94,48 @@ impl Sockets {
         }
     }
 
-    /// Begins to connect to a lane.
+    /// Whether accepting is over for now.
+    fn no_more(&self, error: &io::Error) -> bool {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => true,
+            io::ErrorKind::Interrupted => false,
+            _ => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                true
+            }
+        }
+    }
+
+    /// Begins the handshake of a connection that was accepted.
+    fn greet(&mut self, link: impl FnOnce(Token, &Registry) -> io::Result<Link>, peer: String) {
+        let phase = Phase::Greeting(ServerHandshake::new(nonce(), self.token.clone()));
+        match self.insert(link, phase, peer) {
+            Ok(index) => self.greeting.push_back(index),
+            Err(error) => tracing::warn!(%error, "a connection was dropped"),
+        }
+    }
+
+    /// Begins to connect to a lane; by shared memory if it is `beside` us and listens there.
     pub(crate) fn dial(
         &mut self,
         lane: sumpter_engine::ConnId,
         address: SocketAddr,
+        beside: bool,
         source: Option<IpAddr>,
         hello: Hello,
     ) -> io::Result<usize> {
-        let stream = connect(address, source)?;
         let handshake = ClientHandshake::new(hello, nonce(), self.token.clone());
-        self.insert(stream, Phase::Dialing { lane, handshake }, address)
+        let phase = Phase::Dialing { lane, handshake };
+        if beside && let Ok(stream) = unix_connect(address) {
+            let link = |token, registry: &_| shm(stream, registry, token);
+            let index = self.insert(link, phase, LOCAL_PEER.to_owned())?;
+            // It is connected already: no event will say so.
+            self.again.push_back(index);
+            return Ok(index);
+        }
+        let stream = connect(address, source)?;
+        let link = |token, registry: &_| tcp(stream, registry, token);
+        self.insert(link, phase, address.to_string())
     }
 
     pub(crate) fn remove(&mut self, index: usize) -> Option<Socket> {
@@ -123,22 +167,31 @@ impl Sockets {
 
     fn insert(
         &mut self,
-        stream: mio::net::TcpStream,
+        link: impl FnOnce(Token, &Registry) -> io::Result<Link>,
         phase: Phase,
-        peer: SocketAddr,
+        peer: String,
     ) -> io::Result<usize> {
         let free = self.table.iter().position(Option::is_none);
         let index = free.unwrap_or(self.table.len());
-        let _ = stream.set_nodelay(true);
-        let link = TcpLink::new(stream, &self.registry, Token(index + FIRST))?;
+        let link = link(Token(index + FIRST), &self.registry)?;
         let deadline = Some(Instant::now() + HANDSHAKE_LIMIT);
-        let socket = Socket { link, phase, deadline, peer: peer.to_string() };
+        let socket = Socket { link, phase, deadline, peer };
         if index == self.table.len() {
             self.table.push(None);
         }
         self.table[index] = Some(socket);
         Ok(index)
     }
+}
+
+fn tcp(stream: TcpStream, registry: &Registry, token: Token) -> io::Result<Link> {
+    // Fails while the connection is being made; it is set again when it is there.
+    let _ = stream.set_nodelay(true);
+    TcpLink::new(stream, registry, token).map(Link::Tcp)
+}
+
+fn shm(stream: UnixStream, registry: &Registry, token: Token) -> io::Result<Link> {
+    ShmLink::new(stream, registry, token).map(Link::Shm)
 }
 
 fn nonce() -> sumpter_wire::Nonce {

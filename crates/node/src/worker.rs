@@ -18,7 +18,7 @@ use crate::command::{Command, Remote, Submission};
 use crate::completion::{Callback, Completion};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
-use crate::join::{join_options, lane_listener};
+use crate::join::{join_options, lane_listeners};
 
 /// How often a wait looks whether the caller wants to stop.
 const SLICE: Duration = Duration::from_millis(50);
@@ -72,12 +72,12 @@ impl Worker {
         config: &Config,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Worker, NodeError> {
-        let (listener, address) = lane_listener(config, 0)?;
-        let options = worker_options(config, address)?;
+        let listeners = lane_listeners(config, 0)?;
+        let options = worker_options(config, listeners.address)?;
         let (started, start) = bounded(1);
         let signal = Some(StartSignal(started));
         let token = options.token.clone();
-        let (event_loop, remote) = EventLoop::new(config, listener, 0, token, signal)?;
+        let (event_loop, remote) = EventLoop::new(config, listeners, 0, token, signal)?;
         let loop_thread = spawn("sumpter-loop", move || event_loop.run())?;
         let (notifier, callbacks) = unbounded::<Callback>();
         let notify_thread = spawn("sumpter-notify", move || {
