@@ -1,0 +1,185 @@
+"""`sumpter bench allreduce`: latency and goodput on the cluster that this process is a rank of.
+
+Every rank runs this module; rank 0 reports. All ways to sum take turns, so that a noisy machine
+disturbs them alike, and every result is checked. A time is that of the slowest rank.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import sumpter
+import sumpter.torch as bps
+from sumpter import _session
+from sumpter.bench import counters
+from sumpter.bench.payload import Payload
+from sumpter.cli.errors import Failure, UsageError
+from sumpter.launch.figures import format_bytes
+
+# Small operations are timed in blocks, whose first one only puts the ranks in step: a barrier's
+# own unevenness would be as long as what is measured.
+BLOCK = 10
+BLOCK_BYTES = 1 << 20
+# As many repetitions as sum this much, within these numbers.
+REPEATED_BYTES = 512 << 20
+FEWEST, MOST = 5, 200
+# The tensor, its pattern, the numpy path's result, and the copies of transports and lanes.
+COPIES = 6
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to measure."""
+
+    sizes: tuple[int, ...]
+    rounds: int | None  # of each size; by default as many as the size allows
+    gloo: bool
+
+
+class Ranks:
+    """This process' groups: the default one on Sumpter, and one on Gloo beside it."""
+
+    def __enter__(self) -> Ranks:
+        torch.set_num_threads(1)
+        try:
+            dist.init_process_group("sumpter")
+        except ValueError as error:
+            raise UsageError(
+                "this process is no rank of a job: start it with `sumpter run -n 2 -- sumpter "
+                "bench allreduce` or `torchrun --no-python sumpter bench allreduce` "
+                f"({error})"
+            ) from error
+        bps.init()
+        self.gloo = dist.new_group(backend="gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        dist.destroy_process_group()
+        bps.shutdown()
+
+    def slowest(self, seconds: Sequence[float]) -> np.ndarray:
+        """The times of the slowest rank, repetition by repetition."""
+        times = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(times, op=dist.ReduceOp.MAX, group=self.gloo)
+        return times.numpy()
+
+    def largest_bytes(self) -> int:
+        """The largest tensor for which every machine has the memory."""
+        here = counters.available_bytes() // (COPIES * bps.local_size())
+        limit = torch.tensor(here)
+        dist.all_reduce(limit, op=dist.ReduceOp.MIN, group=self.gloo)
+        return int(limit)
+
+
+def run(ranks: Ranks, asked: Asked) -> Iterator[dict[str, Any]]:
+    """Yields the row of each size and way, on every rank."""
+    limit = ranks.largest_bytes()
+    fitting = [size for size in asked.sizes if size <= limit]
+    if len(fitting) < len(asked.sizes) and ranks.rank == 0:
+        left_out = ", ".join(format_bytes(size) for size in asked.sizes if size > limit)
+        print(
+            f"left out: {left_out}; the ranks have memory for tensors of "
+            f"{format_bytes(limit)} at most",
+            file=sys.stderr,
+        )
+    if not fitting:
+        raise Failure("no size is left to measure: free memory or take smaller sizes")
+    for size in fitting:
+        yield from _measure(ranks, asked, size)
+
+
+def repetitions(size: int, rounds: int | None) -> int:
+    """How often a size is summed by each way."""
+    if rounds is not None:
+        return rounds
+    return max(FEWEST, min(MOST, REPEATED_BYTES // size))
+
+
+def _measure(ranks: Ranks, asked: Asked, size: int) -> list[dict[str, Any]]:
+    """The rows of one size."""
+    tensor = torch.zeros(size // 4)
+    payload = Payload(ranks.rank, ranks.size, tensor.numel())
+    ways = _ways(ranks, asked, tensor)
+    count = repetitions(size, asked.rounds)
+    in_blocks = size < BLOCK_BYTES
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    number = 0
+    while len(times["push_pull"]) < count:
+        for name, way in ways.items():
+            block = min(BLOCK, count - len(times[name])) if in_blocks else 1
+            if not in_blocks:
+                dist.barrier(group=ranks.gloo)
+            # The very first operation of a name makes its tensor known: never timed.
+            lead = 1 if in_blocks or not times[name] else 0
+            for index in range(lead + block):
+                seconds = _once(way, payload, tensor, number)
+                number += 1
+                if index >= lead:
+                    times[name].append(seconds)
+    slowest = {name: ranks.slowest(seconds) for name, seconds in times.items()}
+    return [_row(ranks, size, name, slowest) for name in ways]
+
+
+def _once(
+    way: Callable[[], torch.Tensor], payload: Payload, tensor: torch.Tensor, number: int
+) -> float:
+    """One checked operation; its seconds on this rank."""
+    payload.fill([tensor], number)
+    start = time.perf_counter()
+    result = way()
+    seconds = time.perf_counter() - start
+    payload.check([result], number)
+    return seconds
+
+
+def _ways(ranks: Ranks, asked: Asked, tensor: torch.Tensor) -> dict[str, Callable]:
+    """The ways to sum `tensor`; each returns where the sum is."""
+    name = f"allreduce.{tensor.numel()}"
+    array = tensor.numpy()
+
+    def through(group: dist.ProcessGroup | None) -> torch.Tensor:
+        dist.all_reduce(tensor, group=group)
+        return tensor
+
+    ways: dict[str, Callable[[], torch.Tensor]] = {
+        # The interface of BytePS on a tensor, in place.
+        "push_pull": lambda: bps.push_pull_async_inplace(tensor, False, name).synchronize(),
+        "numpy": lambda: torch.from_numpy(sumpter.push_pull(array, average=False, name=name)),
+        "backend": lambda: through(None),
+    }
+    if asked.gloo:
+        ways["gloo"] = lambda: through(ranks.gloo)
+    return ways
+
+
+def _row(ranks: Ranks, size: int, name: str, times: dict[str, np.ndarray]) -> dict[str, Any]:
+    low, median, high = (float(value) for value in np.percentile(times[name], (10, 50, 90)))
+    gloo = float(np.median(times["gloo"])) if "gloo" in times else None
+    return {
+        "workers": ranks.size,
+        "machines": _machines(),
+        "bytes": size,
+        "way": name,
+        "rounds": len(times[name]),
+        "seconds": median,
+        "p10_seconds": low,
+        "p90_seconds": high,
+        "goodput_gbps": size * 8e-9 / median,
+        "gloo_seconds": gloo,
+        "gain_over_gloo": None if gloo is None else gloo / median,
+    }
+
+
+def _machines() -> int:
+    """How many machines have workers, if each has as many as this one."""
+    session = _session.current()
+    return -(-session.world_size // session.worker.local_size)

@@ -1,0 +1,52 @@
+"""The numbers that rounds sum, chosen so that every sum is exact and no old result passes.
+
+Element i of rank r in round t is pattern[i] + r + t with small integers, which any order of
+adding sums without rounding.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# Prime, so that no period coincides with that of chunks or partitions.
+PERIOD = 1021
+# Rounds repeat after this many; a result is never mistaken for that of the round before.
+ROUND_PERIOD = 7
+# Small enough to stay in cache while it is compared.
+CHECK_ELEMENTS = 256 * 1024
+
+
+class Payload:
+    """Fills and checks flat f32 tensors of at most `elements` elements."""
+
+    def __init__(self, rank: int, world_size: int, elements: int) -> None:
+        self._rank = rank
+        self._world_size = world_size
+        self._pattern = torch.arange(elements, dtype=torch.float32).remainder_(PERIOD)
+
+    def fill(self, tensors: list[torch.Tensor], number: int) -> None:
+        """Writes this rank's contribution of round `number`."""
+        for tensor in tensors:
+            flat = tensor.view(-1)
+            offset = float(self._rank + number % ROUND_PERIOD)
+            torch.add(self._pattern[: flat.numel()], offset, out=flat)
+
+    def check(self, tensors: list[torch.Tensor], number: int, average: bool = False) -> None:
+        """Raises unless every element is the exact sum, or average, of all contributions."""
+        size = self._world_size
+        offset = sum(range(size)) + size * (number % ROUND_PERIOD)
+        # Division by a power of two is exact, and DDP divides before it adds.
+        exact = not average or size & (size - 1) == 0
+        for index, tensor in enumerate(tensors):
+            flat = tensor.view(-1)
+            for start in range(0, flat.numel(), CHECK_ELEMENTS):
+                got = flat[start : start + CHECK_ELEMENTS]
+                expected = self._pattern[start : start + got.numel()] * size + offset
+                if average:
+                    expected /= size
+                if not (torch.equal(got, expected) if exact else torch.allclose(got, expected)):
+                    wrong = int((got != expected).nonzero()[0])
+                    raise ArithmeticError(
+                        f"rank {self._rank}, round {number}: element {start + wrong} of tensor "
+                        f"{index} is {got[wrong].item()}, not {expected[wrong].item()}"
+                    )

@@ -1,0 +1,119 @@
+"""One job on the emulated cluster: its servers and workers, and one round at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sumpter import _native
+from sumpter.bench import counters
+from sumpter.bench.cluster import Machine
+from sumpter.bench.remote import LEAVE_TIMEOUT_S, Remote, call_all, end_all, gather
+from sumpter.bench.tournament import START_TIMEOUT_S
+from sumpter.cli.errors import Failure
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round of one system took."""
+
+    seconds: float  # of the slowest rank
+    worker_cpu_s: float
+    server_cpu_s: float
+    links: dict[str, counters.LinkCounts]  # by machine
+    cores: counters.CoreTicks
+
+
+class Team:
+    """The processes of one job."""
+
+    def __init__(self, workers: Sequence[Remote], servers: Sequence[Remote]) -> None:
+        self.workers = workers
+        self.servers = servers
+
+    def round(self, system: str, number: int, timeout_s: float) -> Round:
+        """Runs one checked round; raises when a result is wrong or a process fails."""
+        call_all(self.workers, timeout_s, "prepare", system, number)
+        everyone = [*self.workers, *self.servers]
+        links = {remote.name: counters.link_counts(remote.pid) for remote in everyone}
+        server_cpu_s = self._server_cpu_s()
+        cores = counters.core_ticks()
+        figures = call_all(self.workers, timeout_s, "run", system)
+        cores = counters.core_ticks() - cores
+        server_cpu_s = self._server_cpu_s() - server_cpu_s
+        moved = {
+            remote.machine.name: counters.link_counts(remote.pid) - links[remote.name]
+            for remote in everyone
+        }
+        call_all(self.workers, timeout_s, "check", system, number)
+        return Round(
+            seconds=max(seconds for seconds, _ in figures),
+            worker_cpu_s=sum(cpu_s for _, cpu_s in figures),
+            server_cpu_s=server_cpu_s,
+            links=moved,
+            cores=cores,
+        )
+
+    def lane_memory_bytes(self) -> list[int]:
+        """What each server's lanes hold, as the coordinator knows it."""
+        (text,) = call_all(self.workers[:1], START_TIMEOUT_S, "status")
+        servers = json.loads(text).get("servers") or []
+        return [int(_counter(server, "lane_memory_bytes")) for server in servers]
+
+    def _server_cpu_s(self) -> float:
+        return sum(counters.process_cpu_s(server.pid) for server in self.servers)
+
+
+@contextlib.contextmanager
+def team(
+    gpu: Sequence[Machine],
+    cpu: Sequence[Machine],
+    settings: dict[str, str],
+    bandwidths_gbps: dict[str, float],
+    shapes: Sequence[tuple[int, ...]],
+    systems: Sequence[str],
+) -> Iterator[Team]:
+    """Starts a job with a worker on each GPU machine and a server on each CPU machine."""
+    shared = {"log": "warn", **settings}
+    shared |= {"token": _native.generate_token(), "servers": str(len(cpu))}
+    shared["start_timeout_s"] = f"{START_TIMEOUT_S:g}"
+    workers: list[Remote] = []
+    servers: list[Remote] = []
+    try:
+        for rank, machine in enumerate(gpu):
+            own = shared | _bandwidth(machine, bandwidths_gbps)
+            arguments = (rank, len(gpu), machine.address, own, tuple(shapes))
+            workers.append(Remote(machine, "Worker", *arguments))
+        (meeting,) = call_all(workers[:1], START_TIMEOUT_S, "host")
+        for machine in cpu:
+            own = shared | _bandwidth(machine, bandwidths_gbps)
+            servers.append(Remote(machine, "Server", own))
+            servers[-1].send("serve", meeting.coordinator)
+        call_all(workers, 2 * START_TIMEOUT_S, "join", meeting, list(systems))
+        yield Team(workers, servers)
+        call_all(workers, START_TIMEOUT_S, "stop")
+        # A server's call returns when its job has ended, or raises what went wrong.
+        gather(servers, LEAVE_TIMEOUT_S)
+        call_all(workers[:1], START_TIMEOUT_S, "stop_hosting")
+    except Failure as failure:
+        # A server's own words say more than those of a worker that misses it.
+        causes = [complaint for server in servers if (complaint := server.complaint())]
+        end_all(workers + servers, timeout_s=0.0)
+        raise Failure("; ".join([failure.format_message(), *causes])) from None
+    except BaseException:
+        end_all(workers + servers, timeout_s=0.0)
+        raise
+    end_all(workers + servers)
+
+
+def _bandwidth(machine: Machine, bandwidths_gbps: dict[str, float]) -> dict[str, str]:
+    """What a machine is told about its link; nothing where all links are equal."""
+    known = bandwidths_gbps.get(machine.name)
+    return {} if known is None else {"bandwidth_gbps": f"{known:.6g}"}
+
+
+def _counter(member: dict[str, Any], name: str) -> float:
+    return float(((member.get("stats") or {}).get("counters") or {}).get(name, 0))

@@ -1,0 +1,308 @@
+"""`sumpter bench`: options of the instruments; the measuring is done in sumpter.bench."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sumpter.cli.errors import UsageError
+from sumpter.cli.options import JsonOption, SetOption, parse_assignments
+
+if TYPE_CHECKING:
+    from sumpter.bench.spec import Load, Spec
+
+EMULATE_EXAMPLE = (
+    "Example: sumpter bench emulate --workers 4 --servers 0,1,2,4 --rate-mbit 200 --bytes 64MiB"
+)
+ALLREDUCE_EXAMPLE = "Example: sumpter run -n 2 -- sumpter bench allreduce --max-bytes 64MiB"
+DEFAULT_BYTES = "64MiB"
+# Each size is this many times the one before.
+SIZE_STEP = 4
+
+app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    help="Measure how far Sumpter is from the limit of a network.",
+    rich_markup_mode=None,
+)
+
+WorkersOption = Annotated[
+    str, typer.Option("--workers", "-n", metavar="N,..", help="Numbers of GPU machines.")
+]
+ServersOption = Annotated[
+    str, typer.Option("--servers", "-s", metavar="K,..", help="Numbers of CPU machines.")
+]
+RateOption = Annotated[
+    float, typer.Option("--rate-mbit", metavar="B", help="Rate of each link, each way, in Mb/s.")
+]
+WorkerRatesOption = Annotated[
+    str | None,
+    typer.Option("--worker-rates", metavar="B,..", help="The rate of each GPU machine instead."),
+]
+ServerRatesOption = Annotated[
+    str | None,
+    typer.Option("--server-rates", metavar="B,..", help="The rate of each CPU machine instead."),
+]
+BytesOption = Annotated[
+    str | None,
+    typer.Option("--bytes", metavar="SIZE,..", help="Tensor sizes (default: 64MiB)."),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Sum all gradients of resnet18, resnet50 or vgg16 instead of one tensor; the peer "
+        "is then DDP over Gloo.",
+    ),
+]
+RoundsOption = Annotated[
+    int, typer.Option("--rounds", metavar="N", min=1, help="Timed rounds of each system.")
+]
+WarmupOption = Annotated[
+    int, typer.Option("--warmup", metavar="N", min=1, help="Rounds before the timed ones.")
+]
+PeersOption = Annotated[
+    str,
+    typer.Option(
+        "--peers",
+        metavar="NAME,..",
+        help="What to measure beside Sumpter: gloo, ps (Sumpter with CPU machines only), none.",
+    ),
+]
+LanesOption = Annotated[
+    int, typer.Option("--lanes", metavar="N", min=1, help="Lanes of each server.")
+]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", metavar="FILE", help="Also write the rows to a file.")
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot", metavar="FILE", help="Draw goodput by servers; .png, .svg or .pdf decides how."
+    ),
+]
+CleanOption = Annotated[
+    bool,
+    typer.Option("--clean", help="Only remove what a run that was killed has left behind."),
+]
+SizesOption = Annotated[
+    str | None,
+    typer.Option("--sizes", metavar="SIZE,..", help="Exactly these sizes instead of a range."),
+]
+MinBytesOption = Annotated[
+    str, typer.Option("--min-bytes", metavar="SIZE", help="The smallest size.")
+]
+MaxBytesOption = Annotated[
+    str, typer.Option("--max-bytes", metavar="SIZE", help="The largest size; steps are of 4 x.")
+]
+RepeatOption = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds", metavar="N", min=1, help="Timed rounds of each size (default: 5 to 200)."
+    ),
+]
+
+
+@app.command("emulate", epilog=EMULATE_EXAMPLE)
+def emulate(
+    workers: WorkersOption = "4",
+    servers: ServersOption = "0,1,2,4",
+    rate_mbit: RateOption = 200.0,
+    worker_rates: WorkerRatesOption = None,
+    server_rates: ServerRatesOption = None,
+    size: BytesOption = None,
+    model: ModelOption = None,
+    rounds: RoundsOption = 5,
+    warmup: WarmupOption = 1,
+    peers: PeersOption = "gloo",
+    lanes: LanesOption = 1,
+    assignments: SetOption = None,
+    as_json: JsonOption = False,
+    csv: CsvOption = None,
+    plot: PlotOption = None,
+    clean: CleanOption = False,
+) -> None:
+    """Measure rounds on an emulated cluster against the optimum (root, Linux).
+
+    Each machine is a network namespace with a shaped link. What the links carry is measured
+    first; each cell then runs Sumpter and its peers in turns and checks every result.
+    """
+    from sumpter.bench import report, spec
+    from sumpter.bench.plot import check_plot
+
+    if clean:
+        return _clean()
+    spec.check_tools()
+    gpu, cpu = _machines(workers, servers, rate_mbit, worker_rates, server_rates)
+    asked = spec.Spec(
+        *(gpu[0], cpu[0], gpu[1], cpu[1]),
+        loads=_loads(size, model),
+        rounds=rounds,
+        warmup=warmup,
+        peers=_peers(peers),
+        lanes=lanes,
+        settings=parse_assignments(assignments),
+    )
+    report.check_writable(csv, "--csv")
+    check_plot(plot)
+    rows = _emulate(asked, as_json)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    if csv is not None:
+        report.write_csv(csv, rows)
+    if plot is not None:
+        from sumpter.bench.plot import draw
+
+        draw(rows, plot)
+
+
+def _emulate(asked: Spec, as_json: bool) -> list[dict[str, Any]]:
+    """Runs all cells; rows are shown as they come, unless one document is wanted at the end."""
+    from sumpter.bench import report, spec
+    from sumpter.bench.emulate import run
+    from sumpter.bench.progress import Bar
+
+    rows: list[dict[str, Any]] = []
+    # Closed here whatever happens, since closing it removes the cluster.
+    with Bar() as bar, contextlib.closing(run(asked, bar)) as cells:
+        for note in spec.warnings(asked):
+            bar.note(note, "yellow")
+        for row in cells:
+            if not as_json:
+                if not rows:
+                    typer.echo(report.head_line(report.EMULATE))
+                typer.echo(report.row_line(report.EMULATE, row))
+            for warning in report.warnings_of(row):
+                bar.note(warning, "yellow")
+            rows.append(row)
+    if not as_json:
+        for line in report.summary(rows):
+            typer.echo(line)
+    return rows
+
+
+def _clean() -> None:
+    from sumpter.bench import namespaces, spec
+
+    spec.check_tools()
+    left = namespaces.leftovers()
+    namespaces.remove(left)
+    typer.echo(f"removed {len(left)} network namespace(s)" if left else "nothing was left over")
+
+
+def _machines(
+    workers: str,
+    servers: str,
+    rate_mbit: float,
+    worker_rates: str | None,
+    server_rates: str | None,
+) -> tuple[tuple[list[int], list[float]], tuple[list[int], list[float]]]:
+    """Counts of machines by cell, and the rate of each machine, for both roles."""
+    from sumpter.bench import units
+
+    common = units.check_rate(rate_mbit, "--rate-mbit")
+    roles = []
+    for option, text, least, rates in (
+        ("worker", workers, 1, worker_rates),
+        ("server", servers, 0, server_rates),
+    ):
+        counts = units.parse_counts(text, f"--{option}s", least)
+        listed = None if rates is None else units.parse_rates(rates, f"--{option}-rates")
+        each = units.rates_of(max(counts), listed, common, f"--{option}-rates")
+        roles.append((counts, each))
+    return roles[0], roles[1]
+
+
+def _loads(size: str | None, model: str | None) -> list[Load]:
+    from sumpter.bench import spec, units
+
+    if size is not None and model is not None:
+        raise UsageError("--bytes and --model exclude each other: a model has its own sizes")
+    if model is not None:
+        return [spec.model(model)]
+    return [spec.tensor(count) for count in units.parse_sizes(size or DEFAULT_BYTES, "--bytes")]
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    from sumpter.bench.spec import PEERS
+
+    names = [part.strip() for part in text.split(",") if part.strip() not in ("", "none")]
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise UsageError(f"--peers: '{unknown[0]}' is unknown; choose {', '.join(PEERS)} or none")
+    return tuple(dict.fromkeys(names))
+
+
+@app.command("allreduce", epilog=ALLREDUCE_EXAMPLE)
+def allreduce(
+    min_bytes: MinBytesOption = "4",
+    max_bytes: MaxBytesOption = "1GiB",
+    sizes: SizesOption = None,
+    rounds: RepeatOption = None,
+    peers: PeersOption = "gloo",
+    as_json: JsonOption = False,
+    csv: CsvOption = None,
+) -> None:
+    """Measure latency and goodput on the cluster this is launched on (run, torchrun).
+
+    Every rank runs this command; rank 0 prints. Each size goes through push_pull on a tensor and
+    on a NumPy array, through torch.distributed's "sumpter" backend, and through Gloo.
+    """
+    from sumpter.bench import report
+
+    report.check_writable(csv, "--csv")
+    wanted = _range(min_bytes, max_bytes) if sizes is None else _sizes(sizes)
+    if "ps" in _peers(peers):
+        raise UsageError("--peers: bench allreduce measures beside gloo or none")
+    rows = _allreduce(wanted, rounds, "gloo" in _peers(peers), as_json)
+    if rows and as_json:
+        typer.echo(json.dumps(rows))
+    if rows and csv is not None:
+        report.write_csv(csv, rows)
+
+
+def _allreduce(
+    sizes: list[int], rounds: int | None, gloo: bool, as_json: bool
+) -> list[dict[str, Any]]:
+    """Runs all sizes; the rows on rank 0, nothing elsewhere."""
+    from sumpter.bench import record, report
+    from sumpter.bench.allreduce import Asked, Ranks, run
+
+    rows: list[dict[str, Any]] = []
+    about = record.environment()
+    with Ranks() as ranks:
+        for row in run(ranks, Asked(tuple(sizes), rounds, gloo)):
+            if ranks.rank != 0:
+                continue
+            if not as_json:
+                if not rows:
+                    typer.echo(report.head_line(report.ALLREDUCE))
+                typer.echo(report.row_line(report.ALLREDUCE, row))
+            rows.append({**row, **about})
+    return rows
+
+
+def _sizes(text: str) -> list[int]:
+    from sumpter.bench import units
+
+    return units.parse_sizes(text, "--sizes")
+
+
+def _range(least: str, most: str) -> list[int]:
+    """Sizes from the smallest to the largest in steps."""
+    from sumpter.bench import units
+
+    (low,) = units.parse_sizes(least, "--min-bytes")
+    (high,) = units.parse_sizes(most, "--max-bytes")
+    if low > high:
+        raise UsageError(f"--min-bytes {least} is larger than --max-bytes {most}")
+    sizes = []
+    while low <= high:
+        sizes.append(low)
+        low *= SIZE_STEP
+    return sizes

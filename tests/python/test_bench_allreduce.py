@@ -1,0 +1,61 @@
+"""`sumpter bench allreduce`: run on a small launched job, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from sumpter.bench import allreduce  # noqa: E402
+from sumpter.cli import bench, main  # noqa: E402
+from sumpter.cli.errors import UsageError  # noqa: E402
+
+SUMPTER = (sys.executable, "-m", "sumpter")
+WAYS = ["push_pull", "numpy", "backend", "gloo"]
+
+
+def test_sizes_grow_by_four_up_to_the_largest() -> None:
+    assert bench._range("4", "1KiB") == [4, 16, 64, 256, 1024]
+    assert bench._range("4", "1KB") == [4, 16, 64, 256]
+    with pytest.raises(UsageError, match="larger than"):
+        bench._range("1MiB", "1KiB")
+
+
+def test_small_sizes_are_repeated_more_often() -> None:
+    assert allreduce.repetitions(4, None) == allreduce.MOST
+    assert allreduce.repetitions(1 << 30, None) == allreduce.FEWEST
+    assert allreduce.repetitions(4, 3) == 3
+
+
+def test_outside_of_a_job_one_line_says_how_to_start_one(unlaunched, capsys) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["bench", "allreduce", "--sizes", "4"])
+    assert exit_info.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "sumpter run -n 2 -- sumpter bench allreduce" in said
+
+
+def test_every_way_is_measured_and_checked_in_a_job(unlaunched, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    measure = (*SUMPTER, "bench", "allreduce", "--sizes", "4,60KiB,2MiB", "--rounds", "12")
+    command = [*SUMPTER, "run", "-n", "2", "--", *measure, "--csv", str(table)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[worker 1]" not in done.stdout, "only rank 0 reports"
+    with table.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(int(row["bytes"]), row["way"]) for row in rows] == [
+        (size, way) for size in (4, 60 << 10, 2 << 20) for way in WAYS
+    ]
+    for row in rows:
+        low, median, high = (float(row[f"{name}seconds"]) for name in ("p10_", "", "p90_"))
+        assert 0 < low <= median <= high
+        assert int(row["rounds"]) == 12
+        assert float(row["goodput_gbps"]) == pytest.approx(int(row["bytes"]) * 8e-9 / median)
+        assert float(row["gain_over_gloo"]) > 0
+        assert row["workers"] == "2"
