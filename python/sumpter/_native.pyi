@@ -132,3 +132,49 @@ def generate_token() -> str:
 
 def instruction_set() -> str:
     """The kernels chosen on this processor."""
+
+def bench_steps(steps: Sequence[tuple[str, str, int, int, int]], repeats: int) -> float:
+    """Seconds that `steps` take, in order, `repeats` times over.
+
+    A step is (kernel, dtype, address written to, address read from, elements). The kernels are
+    "sum", "min", "max", "product", "widen", "narrow" (in place) and "copy". Both ranges must be
+    valid memory and lie apart.
+    """
+
+def bench_server(
+    *,
+    workers: int,
+    lanes: int,
+    tensors: Sequence[int],
+    partition_bytes: int,
+    chunk_bytes: int,
+    credit_bytes: int,
+    rounds: int,
+) -> str:
+    """A server under the load of workers that compute nothing: samples as JSON."""
+
+def bench_aggregation(
+    *,
+    threads: int,
+    contributions: int,
+    bytes: int,
+    chunk_bytes: int,
+    buffer_bytes: int,
+    rounds: int,
+) -> list[tuple[float, float]]:
+    """Bytes of contributions a second by round: tall, wide."""
+
+def bench_affinity(
+    *, threads: int, contributions: int, bytes: int, chunk_bytes: int, rounds: int
+) -> list[tuple[float, float]]:
+    """Bytes of contributions a second by round: key to lane, worker to lane."""
+
+def bench_alignment(
+    *, offsets: Sequence[int], chunk_bytes: int, chunks: int, rounds: int
+) -> list[tuple[int, float, float]]:
+    """Offset from a page, bytes a second of the kernel, of receiving and adding."""
+
+def bench_connections(
+    *, counts: Sequence[int], bytes: int, chunk_bytes: int, rounds: int
+) -> list[tuple[int, float, float]]:
+    """Connections, seconds for `bytes` there and back, processor seconds."""

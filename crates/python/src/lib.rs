@@ -3,6 +3,7 @@
 //! No algorithms here: arguments in, errors mapped, the GIL released while waiting.
 //! `python/sumpter/_native.pyi` describes it; a test compares the two.
 
+mod bench;
 mod errors;
 mod functions;
 mod worker;
@@ -17,6 +18,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker::Worker>()?;
     module.add_class::<worker::Handle>()?;
     module.add_class::<functions::Coordinator>()?;
+    bench::register(module)?;
     module.add_function(wrap_pyfunction!(functions::serve, module)?)?;
     module.add_function(wrap_pyfunction!(functions::run_coordinator, module)?)?;
     module.add_function(wrap_pyfunction!(functions::plan, module)?)?;

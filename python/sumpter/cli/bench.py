@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sumpter.cli import bench_local
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import JsonOption, SetOption, parse_assignments
 
@@ -306,3 +307,8 @@ def _range(least: str, most: str) -> list[int]:
         sizes.append(low)
         low *= SIZE_STEP
     return sizes
+
+
+app.command("sum", epilog=bench_local.SUM_EXAMPLE)(bench_local.sum_)
+app.command("server", epilog=bench_local.SERVER_EXAMPLE)(bench_local.server)
+app.command("ablate", epilog=bench_local.ABLATE_EXAMPLE)(bench_local.ablate)

@@ -1,0 +1,173 @@
+//! The event loop of the benchmarks: sleeps until a socket is ready, then lets the endpoint move
+//! what it can, as the loops of workers and servers do. It counts the system calls it causes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token};
+use sumpter_engine::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
+use sumpter_transport::{LinkError, TcpLink};
+
+const MAX_EVENTS: usize = 256;
+
+/// System calls of one or several loops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Reads from sockets.
+    pub reads: u64,
+    /// Writes to sockets.
+    pub writes: u64,
+    /// Waits for readiness.
+    pub waits: u64,
+}
+
+impl std::ops::Sub for Calls {
+    type Output = Calls;
+
+    fn sub(self, earlier: Calls) -> Calls {
+        Calls {
+            reads: self.reads - earlier.reads,
+            writes: self.writes - earlier.writes,
+            waits: self.waits - earlier.waits,
+        }
+    }
+}
+
+/// Counts that several loops share.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    waits: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn calls(&self) -> Calls {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Calls { reads: read(&self.reads), writes: read(&self.writes), waits: read(&self.waits) }
+    }
+}
+
+/// An endpoint whose driver's calls are counted: each offer of bytes leads to one write, each
+/// offer of space to one read.
+struct Counted<'a> {
+    endpoint: &'a mut dyn Endpoint,
+    counters: &'a Counters,
+}
+
+impl Endpoint for Counted<'_> {
+    fn pending(&mut self, conn: ConnId) -> Outgoing<'_> {
+        let pending = self.endpoint.pending(conn);
+        self.counters.writes.fetch_add(u64::from(!pending.is_empty()), Ordering::Relaxed);
+        pending
+    }
+
+    fn sent(&mut self, conn: ConnId, n: usize) {
+        self.endpoint.sent(conn, n);
+    }
+
+    fn space(&mut self, conn: ConnId) -> Incoming<'_> {
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.endpoint.space(conn)
+    }
+
+    fn filled(&mut self, conn: ConnId, n: usize, now: Now) -> Result<(), Violation> {
+        self.endpoint.filled(conn, n, now)
+    }
+
+    fn next_dirty(&mut self) -> Option<ConnId> {
+        self.endpoint.next_dirty()
+    }
+}
+
+/// One thread's loop; connection `i` is `ConnId(i)` of the endpoint it drives.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    poll: Poll,
+    events: Events,
+    links: Vec<TcpLink>,
+    ready: Vec<usize>,
+    again: VecDeque<usize>,
+    origin: Instant,
+    counters: Arc<Counters>,
+}
+
+impl Driver {
+    pub(crate) fn new(streams: Vec<TcpStream>, counters: Arc<Counters>) -> io::Result<Driver> {
+        let poll = Poll::new()?;
+        let mut links = Vec::new();
+        for (index, stream) in streams.into_iter().enumerate() {
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            let stream = mio::net::TcpStream::from_std(stream);
+            links.push(TcpLink::new(stream, poll.registry(), Token(index))?);
+        }
+        Ok(Driver {
+            poll,
+            events: Events::with_capacity(MAX_EVENTS),
+            links,
+            ready: Vec::new(),
+            again: VecDeque::new(),
+            origin: Instant::now(),
+            counters,
+        })
+    }
+
+    /// Waits until something can move, and moves it.
+    pub(crate) fn turn(&mut self, endpoint: &mut dyn Endpoint) -> Result<(), LinkError> {
+        let timeout = (!self.again.is_empty()).then_some(Duration::ZERO);
+        self.counters.waits.fetch_add(1, Ordering::Relaxed);
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
+            _ => {}
+        }
+        self.ready.clear();
+        for event in &self.events {
+            let index = event.token().0;
+            self.links[index].ready(event);
+            self.ready.push(index);
+        }
+        self.ready.extend(self.again.drain(..));
+        let endpoint = &mut Counted { endpoint, counters: &self.counters };
+        for &index in &self.ready {
+            let (link, conn) = (&mut self.links[index], ConnId(index));
+            link.transmit(endpoint, conn)?;
+            if link.receive(endpoint, conn, self.origin.elapsed())?.more {
+                self.again.push_back(index);
+            }
+        }
+        while let Some(conn) = endpoint.next_dirty() {
+            self.links[conn.0].transmit(endpoint, conn)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what the endpoint has to say of its own accord, before the first turn.
+    pub(crate) fn flush(&mut self, endpoint: &mut dyn Endpoint) -> Result<(), LinkError> {
+        let endpoint = &mut Counted { endpoint, counters: &self.counters };
+        while let Some(conn) = endpoint.next_dirty() {
+            self.links[conn.0].transmit(endpoint, conn)?;
+        }
+        Ok(())
+    }
+}
+
+/// Pairs of connected sockets over loopback: ours, theirs.
+pub(crate) fn loopback_pairs(count: usize) -> io::Result<Vec<(TcpStream, TcpStream)>> {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    let pair = |_| {
+        let ours = TcpStream::connect(address)?;
+        let (theirs, peer) = listener.accept()?;
+        // Anybody may connect to a listener: only our own connection counts.
+        if peer != ours.local_addr()? {
+            return Err(io::Error::other("a stranger connected to the benchmark's port"));
+        }
+        Ok((ours, theirs))
+    };
+    (0..count).map(pair).collect()
+}

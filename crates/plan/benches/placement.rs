@@ -1,0 +1,98 @@
+//! What placing a model costs: dealing its partitions to servers, and these to lanes.
+//!
+//! All workers do it once for each tensor, before its first round. `cargo bench -p sumpter-plan`;
+//! with `-- --test` every case runs once.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use sumpter_plan::{Dealer, Dealing, LaneAssigner, Placement, Plan, PlannedServer};
+
+const SERVERS: [usize; 4] = [16, 64, 256, 1024];
+const PARTITION_BYTES: u64 = 1 << 20;
+const LANES: u32 = 4;
+
+/// Tensor sizes like ResNet-50's, in bytes of `f32`: bottleneck blocks of three convolutions with
+/// their norms, one of them with a projection in each stage.
+fn tensors() -> Vec<u64> {
+    let mut elements = vec![64 * 3 * 49, 64, 64];
+    let mut inputs = 64;
+    for (width, blocks) in [(64, 3), (128, 4), (256, 6), (512, 3)] {
+        for block in 0..blocks {
+            let out = 4 * width;
+            for (kernel, channels) in
+                [(inputs * width, width), (9 * width * width, width), (width * out, out)]
+            {
+                elements.extend([kernel, channels, channels]);
+            }
+            if block == 0 {
+                elements.extend([inputs * out, out, out]);
+            }
+            inputs = out;
+        }
+    }
+    elements.extend([inputs * 1000, 1000]);
+    elements.iter().map(|count| 4 * count).collect()
+}
+
+fn place_a_model(criterion: &mut Criterion) {
+    let tensors = tensors();
+    let partitions: u64 = tensors.iter().map(|bytes| bytes.div_ceil(PARTITION_BYTES)).sum();
+    let mut group = criterion.benchmark_group("place-a-model");
+    group.throughput(Throughput::Elements(partitions));
+    for count in SERVERS {
+        // A third of the servers have twice the weight, as CPU machines beside GPU machines do.
+        let server = |i: usize| PlannedServer {
+            weight: if i.is_multiple_of(3) { 2.0 } else { 1.0 },
+            lanes: LANES,
+        };
+        let servers = (0..count).map(server).collect();
+        let dealing = Dealing::default();
+        let plan = Plan { epoch: 1, partition_bytes: PARTITION_BYTES, servers, dealing };
+        group.bench_function(BenchmarkId::from_parameter(count), |bencher| {
+            bencher.iter(|| {
+                let mut placement = Placement::new(black_box(&plan)).expect("a sound plan");
+                let placed: usize = tensors.iter().map(|bytes| placement.place(*bytes).len()).sum();
+                assert_eq!(placed as u64, partitions);
+            });
+        });
+    }
+    group.finish();
+}
+
+fn deal_a_partition(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("deal-a-partition");
+    for count in SERVERS {
+        let weights: Vec<f64> = (0..count).map(|i| 1.0 + (i % 3) as f64).collect();
+        let mut dealer = Dealer::new(&weights, PARTITION_BYTES).expect("sound weights");
+        group.bench_function(BenchmarkId::from_parameter(count), |bencher| {
+            bencher.iter(|| {
+                let server = dealer.deal(black_box(PARTITION_BYTES));
+                assert!(server < count);
+                server
+            });
+        });
+    }
+    group.finish();
+}
+
+fn assign_to_lanes(criterion: &mut Criterion) {
+    let sizes: Vec<u64> = tensors();
+    let total: u128 = sizes.iter().map(|bytes| u128::from(*bytes)).sum();
+    let mut group = criterion.benchmark_group("assign-to-lanes");
+    group.throughput(Throughput::Elements(sizes.len() as u64));
+    for lanes in [2, 16, 64] {
+        group.bench_function(BenchmarkId::from_parameter(lanes), |bencher| {
+            bencher.iter(|| {
+                let mut assigner = LaneAssigner::new(lanes);
+                let assigned = assigner.assign(black_box(&sizes));
+                assert_eq!(assigner.loads().iter().sum::<u128>(), total);
+                assigned
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, place_a_model, deal_a_partition, assign_to_lanes);
+criterion_main!(benches);

@@ -1,0 +1,120 @@
+"""`sumpter bench server`: one server under the load of workers that compute nothing, beside the
+same event loop without summation and beside plain TCP (PHub's ZeroCompute test)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sumpter import _native
+from sumpter.bench_local.report import Row
+
+Sample = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What every worker sends in a round, and how."""
+
+    tensors: Sequence[int]
+    partition_bytes: int
+    chunk_bytes: int
+    credit_bytes: int
+    rounds: int
+
+
+def measure(
+    workers: Sequence[int],
+    lanes: Sequence[int],
+    load: Load,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """A row for each number of workers and of lanes. Raises if any sum was wrong."""
+    rows = []
+    for count in workers:
+        for lane_count in lanes:
+            progress(f"{count} workers, {lane_count} lanes")
+            text = _native.bench_server(
+                workers=count,
+                lanes=lane_count,
+                tensors=list(load.tensors),
+                partition_bytes=load.partition_bytes,
+                chunk_bytes=load.chunk_bytes,
+                credit_bytes=load.credit_bytes,
+                rounds=load.rounds,
+            )
+            rows.append(_row(count, lane_count, load, json.loads(text)))
+    return rows
+
+
+def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
+    # Bytes that the server receives in a round, and as many that it sends.
+    gigabytes = workers * sum(load.tensors) / 1e9
+    by_variant = {
+        name: [sample for sample in samples if sample["variant"] == name]
+        for name in ("sum", "relay", "raw")
+    }
+
+    def median(variant: str, value: Callable[[Sample], float]) -> float:
+        return statistics.median(value(sample) for sample in by_variant[variant])
+
+    seconds = {name: median(name, lambda s: s["seconds"]) for name in by_variant}
+    cpu = {
+        name: {who: median(name, lambda s, w=who: s[f"{w}_cpu_s"]) for who in ("server", "worker")}
+        for name in by_variant
+    }
+    total = {name: sum(of.values()) for name, of in cpu.items()}
+    quartiles = _quartiles(
+        [
+            r["seconds"] / s["seconds"]
+            for s, r in zip(by_variant["sum"], by_variant["relay"], strict=True)
+        ]
+    )
+    row: Row = {"workers": workers, "lanes": lanes, "bytes": sum(load.tensors)}
+    for name, label in (("sum", ""), ("relay", "without_summation_"), ("raw", "raw_tcp_")):
+        row[f"{label}goodput_gb_per_s"] = gigabytes / seconds[name]
+    row["goodput_ratio"] = seconds["relay"] / seconds["sum"]
+    row["goodput_ratio_low"], row["goodput_ratio_high"] = quartiles
+    for name, label in (("sum", ""), ("relay", "without_summation_"), ("raw", "raw_tcp_")):
+        row[f"{label}server_cpu_s_per_gb"] = cpu[name]["server"] / gigabytes
+        row[f"{label}worker_cpu_s_per_gb"] = cpu[name]["worker"] / gigabytes
+    row["cpu_ratio_to_raw_tcp"] = total["sum"] / total["raw"]
+    row["server_cpu_ratio_to_raw_tcp"] = cpu["sum"]["server"] / cpu["raw"]["server"]
+    row["worker_cpu_ratio_to_raw_tcp"] = cpu["sum"]["worker"] / cpu["raw"]["worker"]
+    for who in ("server", "worker"):
+        calls = median("sum", lambda s, w=who: sum(s[f"{w}_calls"].values()))
+        raw_calls = median("raw", lambda s, w=who: sum(s[f"{w}_calls"].values()))
+        row[f"{who}_calls_per_gb"] = round(calls / gigabytes)
+        row[f"raw_tcp_{who}_calls_per_gb"] = round(raw_calls / gigabytes)
+    row["correct"] = True
+    return row
+
+
+def _quartiles(values: list[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+# What a table shows of a row; JSON and CSV have all of it.
+COLUMNS = {
+    "workers": "workers",
+    "lanes": "lanes",
+    "goodput_gb_per_s": "GB/s",
+    "without_summation_goodput_gb_per_s": "GB/s without summation",
+    "raw_tcp_goodput_gb_per_s": "GB/s raw TCP",
+    "goodput_ratio": "ratio to no summation",
+    "server_cpu_s_per_gb": "server CPU s/GB",
+    "worker_cpu_s_per_gb": "worker CPU s/GB",
+    "cpu_ratio_to_raw_tcp": "CPU over raw TCP",
+    "server_calls_per_gb": "server calls/GB",
+    "correct": "correct",
+}
+
+
+def shown(rows: Sequence[Row]) -> list[Row]:
+    return [{title: row[name] for name, title in COLUMNS.items()} for row in rows]

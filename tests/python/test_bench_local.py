@@ -1,0 +1,207 @@
+"""`sumpter bench sum`, `server` and `ablate`: run small, each with its keys and checked results."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sumpter import _native
+from sumpter.bench_local import kernels, memory
+from sumpter.bench_local.ablations import ABLATIONS
+from sumpter.cli import main
+
+SMALL = ("--bytes", "1MiB", "--chunk-bytes", "16KiB", "--rounds", "1", "--contributions", "3")
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Bench = Callable[..., Result]
+
+
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv("COLUMNS", "250")
+
+    def run(*arguments: str) -> Result:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_info:
+            main(["bench", *arguments])
+        captured = capsys.readouterr()
+        return Result(int(exit_info.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+def rows_of(result: Result) -> list[dict]:
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def positive(row: dict, *names: str) -> None:
+    for name in names:
+        assert row[name] > 0, (name, row)
+
+
+def test_sum_measures_each_kernel_in_both_places_beside_its_rivals(
+    bench: Bench, tmp_path: Path
+) -> None:
+    file = tmp_path / "sum.csv"
+    types = "float32,float16,bfloat16,int8"
+    sizes = ("--bytes-cache", "4KiB", "--bytes-memory", "64KiB")
+    result = bench("sum", "--dtypes", types, *sizes, "--rounds", "1", "--csv", str(file), "--json")
+    rows = rows_of(result)
+    measured = [row for row in rows if row["table"] == "kernel"]
+    keys = {(row["place"], row["dtype"], row["op"]) for row in measured}
+    assert len(keys) == len(measured) == 2 * 4 * 4
+    for row in measured:
+        positive(row, "gb_per_s", "of_copy_limit", "over_best_rival", "copy_gb_per_s")
+        assert row["correct"] is True
+        assert (row["numpy_gb_per_s"] is None) == (row["dtype"] == "bfloat16")
+        positive(row, "torch_gb_per_s")
+        assert (row["of_float32"] is None) == (row["dtype"] in ("float32", "int8"))
+    cycles = [row for row in rows if row["table"] == "cycle"]
+    assert [row["dtype"] for row in cycles] == ["float32", "float16", "bfloat16"]
+    for row in cycles:
+        positive(row, "contribution_gb_per_s", "torch_contribution_gb_per_s", "of_float32")
+    with file.open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(rows)
+
+
+def test_sum_without_torch_leaves_its_columns_empty(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sumpter.bench_local.rivals.load_torch", lambda: None)
+    sizes = ("--bytes-cache", "4KiB", "--bytes-memory", "8KiB", "--rounds", "1")
+    result = bench("sum", "--dtypes", "int64", "--ops", "max", *sizes)
+    assert result.code == 0, result.err
+    assert "torch is not installed" in result.out
+    assert "int64" in result.out and "NO" not in result.out
+
+
+@pytest.mark.parametrize("dtype", memory.SIZES)
+@pytest.mark.parametrize("op", kernels.OPS)
+def test_a_kernel_that_is_wrong_is_found(
+    op: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels._verify(op, dtype)
+    monkeypatch.setattr(_native, "bench_steps", lambda steps, repeats: 1.0)
+    with pytest.raises(kernels.WrongResult, match=f"{op} of {dtype}"):
+        kernels._verify(op, dtype)
+
+
+def test_steps_refuse_unknown_kernels_and_memory_that_overlaps() -> None:
+    array = np.ones(64, dtype=np.float32)
+    address = array.ctypes.data
+    for step, message in (
+        (("mean", "float32", address, address + 128, 32), "'mean' is no kernel"),
+        (("sum", "float8", address, address + 128, 32), "'float8' is no dtype"),
+        (("sum", "float32", address, address + 64, 32), "overlapping"),
+        (("sum", "float32", address, 0, 32), "null"),
+    ):
+        with pytest.raises(_native.ConfigError, match=message):
+            _native.bench_steps([step], 1)
+    assert (array == 1).all()
+
+
+def test_server_loads_every_cell_and_relates_it_to_no_summation_and_raw_tcp(
+    bench: Bench, tmp_path: Path
+) -> None:
+    file = tmp_path / "server.csv"
+    counts = ("--workers", "1,3", "--lanes", "1,2", "--rounds", "2")
+    rows = rows_of(bench("server", *counts, "--bytes", "2MiB", "--csv", str(file), "--json"))
+    cells = [(row["workers"], row["lanes"]) for row in rows]
+    assert cells == [(1, 1), (1, 2), (3, 1), (3, 2)]
+    for row in rows:
+        assert row["correct"] is True and row["bytes"] == 2 << 20
+        for variant in ("", "without_summation_", "raw_tcp_"):
+            positive(row, f"{variant}goodput_gb_per_s", f"{variant}worker_cpu_s_per_gb")
+        positive(row, "goodput_ratio", "cpu_ratio_to_raw_tcp", "server_calls_per_gb")
+        assert row["goodput_ratio_low"] <= row["goodput_ratio_high"]
+    with file.open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(rows)
+
+
+def test_server_takes_the_tensors_of_a_model(bench: Bench) -> None:
+    (row,) = rows_of(bench("server", "--workers", "1", "--lanes", "1", "--rounds", "1", "--json"))
+    assert row["bytes"] == 11_689_512 * 4
+    table = bench("server", "--workers", "1", "--lanes", "1", "--rounds", "1", "--bytes", "1MiB")
+    assert table.code == 0 and "ratio to no summation" in table.out
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_an_ablation_measures_both_ways_with_equal_results(bench: Bench, name: str) -> None:
+    rows = rows_of(bench("ablate", name, *SMALL, "--threads", "1,2", "--json"))
+    assert len(rows) >= 2
+    for row in rows:
+        assert row["ablation"] == name and row["equal_results"] is True
+        figures = [row[key] for key in row if key.endswith("_per_s")]
+        assert figures and all(figure > 0 for figure in figures), row
+
+
+def test_ablations_are_listed(bench: Bench) -> None:
+    listed = bench("ablate", "--list")
+    assert listed.code == 0
+    assert all(name in listed.out for name in ABLATIONS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sum", "--dtypes", "float8"), "--dtypes 'float8': known are float32"),
+        (("sum", "--ops", "mean"), "--ops 'mean'"),
+        (("sum", "--bytes-cache", "1GiB"), "--bytes-cache must be smaller"),
+        (("sum", "--bytes-cache", "100"), "multiple of 64"),
+        (("sum", "--rounds", "0"), "--rounds 0"),
+        (("sum", "--contributions", "1"), "--contributions 1"),
+        (("server", "--workers", "0"), "--workers 0"),
+        (("server", "--workers", "two"), "--workers two"),
+        (("server", "--workers", "65", "--bytes", "1MiB"), "workers: 65 is not from 1 to 64"),
+        (("server", "--lanes", "99", "--bytes", "1MiB"), "lanes: 99"),
+        (("server", "--model", "resnet19"), "--model resnet19"),
+        (("server", "--model", "resnet18", "--bytes", "1MiB"), "exclude each other"),
+        (("ablate",), "give the name of an ablation"),
+        (("ablate", "everything"), "no ablation is called 'everything'"),
+        (("ablate", "fused", "--bytes", "1MiB"), "at least 64 times --chunk-bytes"),
+    ],
+)
+def test_wrong_use_is_one_clear_line(
+    bench: Bench, arguments: tuple[str, ...], message: str
+) -> None:
+    result = bench(*arguments)
+    assert result.code == 2, result
+    assert message in result.err
+    assert len(result.err.strip().splitlines()) <= 2, result.err
+
+
+@pytest.mark.parametrize("arguments", [("server", "--bytes", "60GiB", "--workers", "64")])
+def test_more_than_the_memory_is_refused_before_it_is_used(
+    bench: Bench, arguments: tuple[str, ...]
+) -> None:
+    result = bench(*arguments)
+    assert result.code == 1
+    assert "GB of memory" in result.err and "fewer --workers" in result.err
+
+
+def test_optimizers_without_torch_say_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sumpter.bench_local.rivals.load_torch", lambda: None)
+    result = bench("ablate", "optimizers", *SMALL)
+    assert result.code == 1
+    assert "torch, which is not installed" in result.err
+
+
+def test_a_csv_file_that_cannot_be_written_is_named(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "missing" / "rows.csv"
+    result = bench("ablate", "affinity", *SMALL, "--csv", str(file))
+    assert result.code == 1
+    assert f"cannot write {file}" in result.err
