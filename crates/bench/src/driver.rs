@@ -139,9 +139,10 @@ impl Driver {
             if link.receive(endpoint, conn, self.origin.elapsed())?.more {
                 self.again.push_back(index);
             }
-        }
-        while let Some(conn) = endpoint.next_dirty() {
-            self.links[conn.0].transmit(endpoint, conn)?;
+            // At once, while what was summed is in cache.
+            while let Some(conn) = endpoint.next_dirty() {
+                self.links[conn.0].transmit(endpoint, conn)?;
+            }
         }
         Ok(())
     }

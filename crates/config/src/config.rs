@@ -169,10 +169,6 @@ impl Config {
             let reason = "a machine cannot have more workers than the job";
             return Err(self.conflict("local_size", "world_size", reason));
         }
-        if self.credit_bytes < self.partition_bytes {
-            let reason = "the credit must cover at least one partition";
-            return Err(self.conflict("credit_bytes", "partition_bytes", reason));
-        }
         if self.port > 0 && u32::from(self.port) + self.lanes.max(1) > 65_536 {
             let reason = "the last lane's port would be above 65535";
             return Err(self.conflict("port", "lanes", reason));

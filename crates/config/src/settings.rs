@@ -151,8 +151,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "bytes",
         default: "1MiB",
         range: "a size from 4KiB to 1GiB that is a multiple of 4KiB",
-        doc: "The largest slice of a tensor that is scheduled and placed as one; equal on every \
-              rank.",
+        doc: "The largest slice of a tensor that is scheduled and placed as one; tensors on many \
+              servers are cut finer. Equal on every rank.",
         put: |c, v| size_in(v, 4 * KIB..=GIB, 4 * KIB).map(|x| c.partition_bytes = x),
     },
     Setting {
@@ -168,10 +168,10 @@ pub const SETTINGS: &[Setting] = &[
         name: "credit_bytes",
         env: "SUMPTER_CREDIT_BYTES",
         unit: "bytes",
-        default: "32MiB",
-        range: "a size from 4KiB to 1TiB, at least partition_bytes",
-        doc: "What a worker may have in flight; what is not yet there can be overtaken by a more \
-              urgent tensor.",
+        default: "1MiB",
+        range: "a size from 4KiB to 1TiB",
+        doc: "How far ahead of what it has sent a worker may begin with partitions; the less, the \
+              better every link gets its share and the sooner an urgent tensor overtakes.",
         put: |c, v| size_in(v, 4 * KIB..=1024 * GIB, 1).map(|x| c.credit_bytes = x),
     },
     Setting {

@@ -50,7 +50,7 @@ fn without_anything_given_the_defaults_hold() {
     assert_eq!((config.rank, config.world_size), (0, 1));
     assert_eq!(config.partition_bytes, 1 << 20);
     assert_eq!(config.chunk_bytes, 256 << 10);
-    assert_eq!(config.credit_bytes, 32 << 20);
+    assert_eq!(config.credit_bytes, 1 << 20);
     assert_eq!(config.max_job_bytes, 64 << 30);
     assert_eq!(config.start_timeout().as_secs(), 30);
     assert_eq!(config.peer_timeout().as_secs(), 4);
@@ -134,8 +134,8 @@ fn settings_that_contradict_each_other_are_both_named() {
     let text = message(&[("rank", "4")], &[("WORLD_SIZE", "4")]);
     assert!(text.contains("rank = 4 (argument)"), "{text}");
     assert!(text.contains("world_size = 4 (environment variable WORLD_SIZE)"), "{text}");
-    let text = message(&[("credit_bytes", "512KiB")], &[]);
-    assert!(text.contains("partition_bytes = 1MiB (default)"), "{text}");
+    let text = message(&[("rank", "1")], &[]);
+    assert!(text.contains("world_size = 1 (default)"), "{text}");
     message(&[("local_rank", "1"), ("local_size", "1")], &[]);
     message(&[("local_size", "2")], &[]);
     message(&[("port", "65535"), ("lanes", "2")], &[]);

@@ -168,6 +168,7 @@ impl EventLoop {
                 let sent = socket.link.transmit(&mut self.lane, conn);
                 let received = socket.link.receive(&mut self.lane, conn, now);
                 self.account(index, sent, received);
+                self.send_results();
             }
         }
     }
@@ -308,14 +309,21 @@ impl EventLoop {
             while let Some(lane) = self.session.as_mut().and_then(|s| s.client.next_dirty()) {
                 touched |= self.transmit_to_lane(lane);
             }
-            while let Some(conn) = self.lane.next_dirty() {
-                touched |= self.transmit_to_worker(conn);
-            }
+            touched |= self.send_results();
             touched |= self.settle();
             if !touched || self.in_process_more {
                 return;
             }
         }
+    }
+
+    /// Sends what the lane has finished, at once, while it is in cache.
+    fn send_results(&mut self) -> bool {
+        let mut touched = false;
+        while let Some(conn) = self.lane.next_dirty() {
+            touched |= self.transmit_to_worker(conn);
+        }
+        touched
     }
 
     fn move_in_process(&mut self) -> bool {

@@ -1,7 +1,8 @@
 //! Where every partition of every tensor is summed: the placement that all workers derive alike.
 //!
-//! A tensor is cut into partitions of the plan's size (the last may be smaller), in the order in
-//! which they are sent. A [`Dealer`] gives each to a server; on every server a [`LaneAssigner`]
+//! A tensor is cut into partitions of one size (the last may be smaller), in the order in which
+//! they are sent: small enough that every server gets its share of this tensor to within a few
+//! percent, and no larger than the plan allows. A [`Dealer`] gives each to a server; on every server a [`LaneAssigner`]
 //! gives each to a lane. Invariant: the outcome is a pure function of the plan and of the sizes
 //! of the tensors placed so far.
 
@@ -12,6 +13,13 @@ use crate::{Dealer, HashedDealer, LaneAssigner, PlanError};
 /// vector register straddles two partitions of an aligned tensor.
 pub const PARTITION_ALIGN_BYTES: u64 = 64;
 
+/// Partitions of a tensor for each server that sums. A server's share of a tensor is off by up to
+/// one partition, so of an even share by up to 1/128.
+const PARTITIONS_PER_SERVER: u64 = 128;
+
+/// Below this, frames and system calls cost more than finer shares gain.
+const SMALLEST_PARTITION_BYTES: u64 = 64 << 10;
+
 /// Most lanes of one server: more than any machine has cores, few enough to allocate.
 const MAX_LANES: u32 = 4096;
 
@@ -20,7 +28,8 @@ const MAX_LANES: u32 = 4096;
 pub struct Plan {
     /// The epoch that this plan is; every change of plan is a new one.
     pub epoch: u64,
-    /// Largest size of a partition; a positive multiple of [`PARTITION_ALIGN_BYTES`].
+    /// Largest size of a partition; a positive multiple of [`PARTITION_ALIGN_BYTES`]. Tensors are
+    /// cut finer where the shares of many servers ask for it.
     pub partition_bytes: u64,
     /// The servers, in the order by which [`PartitionPlace::server`] counts them.
     pub servers: Vec<PlannedServer>,
@@ -69,6 +78,8 @@ pub struct PartitionPlace {
 pub struct Placement {
     epoch: u64,
     partition_bytes: u64,
+    /// Servers that get a share.
+    summing: u64,
     dealer: AnyDealer,
     lanes: Vec<LaneAssigner>,
 }
@@ -103,6 +114,7 @@ impl Placement {
         Ok(Self {
             epoch: plan.epoch,
             partition_bytes: size,
+            summing: weights.iter().filter(|weight| **weight > 0.0).count() as u64,
             dealer: match plan.dealing {
                 Dealing::Balanced => AnyDealer::Balanced(Dealer::new(&weights, size)?),
                 Dealing::Hashed => AnyDealer::Hashed(HashedDealer::new(&weights)?),
@@ -122,8 +134,9 @@ impl Placement {
     pub fn place(&mut self, tensor_bytes: u64) -> Vec<PartitionPlace> {
         let mut places = Vec::new();
         let mut offset = 0;
+        let size = self.partition_size(tensor_bytes);
         while offset < tensor_bytes {
-            let bytes = self.partition_bytes.min(tensor_bytes - offset);
+            let bytes = size.min(tensor_bytes - offset);
             let server = match &mut self.dealer {
                 AnyDealer::Balanced(dealer) => dealer.deal(bytes),
                 AnyDealer::Hashed(dealer) => dealer.deal(),
@@ -133,6 +146,13 @@ impl Placement {
         }
         self.assign_lanes(&mut places);
         places
+    }
+
+    /// How large the partitions of a tensor are.
+    fn partition_size(&self, tensor_bytes: u64) -> u64 {
+        let fine = tensor_bytes / (PARTITIONS_PER_SERVER * self.summing.max(1));
+        let whole = fine - fine % SMALLEST_PARTITION_BYTES;
+        whole.max(SMALLEST_PARTITION_BYTES).min(self.partition_bytes)
     }
 
     /// Gives every server's partitions of this tensor to its lanes, as one set.

@@ -94,3 +94,21 @@ fn a_plan_that_cannot_be_followed_is_refused() {
     let weightless = PlannedServer { weight: 0.0, ..server };
     assert!(message(64, weightless).starts_with("largest weight of a server is 0;"));
 }
+
+#[test]
+fn large_tensors_are_cut_finer_the_more_servers_share_them() {
+    let sizes = |servers: usize, tensor_bytes: u64| {
+        let server = PlannedServer { weight: 1.0, lanes: 1 };
+        let servers = vec![server; servers];
+        let dealing = Dealing::Balanced;
+        let plan = Plan { epoch: 0, partition_bytes: 1 << 20, servers, dealing };
+        let places = Placement::new(&plan).unwrap().place(tensor_bytes);
+        assert_eq!(places.iter().map(|place| place.bytes).sum::<u64>(), tensor_bytes);
+        places[0].bytes
+    };
+    assert_eq!(sizes(2, 64 << 20), 256 << 10);
+    assert_eq!(sizes(6, 64 << 20), 64 << 10);
+    assert_eq!(sizes(2, 1 << 30), 1 << 20);
+    assert_eq!(sizes(2, 1 << 20), 64 << 10);
+    assert_eq!(sizes(2, 100), 100);
+}
