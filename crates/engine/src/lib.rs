@@ -6,6 +6,7 @@
 
 mod client;
 mod endpoint;
+mod hub;
 mod inbox;
 mod lane;
 mod memory;
@@ -13,6 +14,7 @@ mod resident;
 
 pub use client::{Client, ClientSettings, Event, OpId, Place, Request};
 pub use endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
-pub use lane::{Lane, LaneLimits, LaneStats, Peer};
+pub use hub::{Held, Hub, Subtotals};
+pub use lane::{Lane, LaneLimits, LaneStats, Peer, Subtotal};
 pub use memory::{Memory, OwnedMemory};
 pub use resident::exchange;

@@ -4,7 +4,7 @@
 //! contribution straight from the tensor, and the client takes a sum straight from the
 //! accumulator, chunk by chunk while both are in cache.
 
-use sumpter_wire::{Header, Round, TensorId};
+use sumpter_wire::{Header, Round, TensorId, Tier};
 
 use crate::client::Client;
 use crate::endpoint::{ConnId, Violation};
@@ -15,6 +15,7 @@ use crate::memory::Memory;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkId {
     pub tensor: TensorId,
+    pub tier: Tier,
     pub partition: u32,
     pub round: Round,
     pub chunk: u32,
@@ -22,8 +23,8 @@ pub(crate) struct ChunkId {
 
 impl ChunkId {
     pub(crate) fn of(header: &Header) -> ChunkId {
-        let Header { tensor, partition, round, chunk, .. } = *header;
-        ChunkId { tensor, partition, round, chunk }
+        let Header { tensor, tier, partition, round, chunk, .. } = *header;
+        ChunkId { tensor, tier, partition, round, chunk }
     }
 }
 
@@ -47,11 +48,13 @@ pub fn exchange<M: Memory>(
     budget: usize,
 ) -> Result<usize, Violation> {
     let mut done = 0;
-    while done < budget
-        && let Some((chunk, visit)) = lane.next_visit(on_lane)
-    {
+    while done < budget {
+        // What was asked for in vain goes first, or a later chunk would overtake it.
+        let offer = client.next_offer(on_client).map(|chunk| (chunk, Visit::Ask));
+        let Some((chunk, visit)) = offer.or_else(|| lane.next_visit(on_lane)) else { break };
         match visit {
-            // An operation that has failed here has nothing to give and takes nothing.
+            // An operation that has failed here has nothing to give and takes nothing; one that
+            // is streamed offers later what it does not have yet.
             Visit::Ask => {
                 if let Some(bytes) = client.contribution(on_client, chunk)? {
                     done += bytes.len();

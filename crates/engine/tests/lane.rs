@@ -9,7 +9,7 @@ use sumpter_wire::{
     TensorId, encode_group, group_id,
 };
 
-const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 10_000, max_chunk_bytes: 4096 };
+const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 10_000, max_chunk_bytes: 4096, hub: true };
 
 fn lane_with_two() -> (Lane, [ConnId; 2]) {
     let mut lane = Lane::new(LIMITS);

@@ -40,11 +40,25 @@ impl FrameKind {
     }
 }
 
+/// Whose contributions a sum holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Tier {
+    /// Everyone's: the value is the result.
+    #[default]
+    Root = 0,
+    /// Those of one machine's workers: the subtotal is passed on to the root, and what comes back
+    /// is the result.
+    Machine = 1,
+}
+
 /// The header every frame starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the frame says.
     pub kind: FrameKind,
+    /// Which of the partition's two sums it is about; in a `Group` frame `Root`.
+    pub tier: Tier,
     /// The epoch of the plan that the sender follows.
     pub epoch: Epoch,
     /// The tensor; in a `Group` frame the group's id.
@@ -65,6 +79,9 @@ pub enum FrameError {
     /// The kind is none of this version's.
     #[error("unknown frame kind {0}")]
     UnknownKind(u8),
+    /// The tier is none of this version's.
+    #[error("unknown tier {0}")]
+    UnknownTier(u8),
     /// A reserved field is not zero: the sender speaks another version.
     #[error("a reserved header field is {0:#x}, expected 0")]
     Reserved(u64),
@@ -95,7 +112,8 @@ impl Header {
     /// A header without payload; the other fields are set by struct update.
     #[must_use]
     pub fn new(kind: FrameKind, epoch: Epoch, tensor: TensorId) -> Header {
-        Header { kind, epoch, tensor, partition: 0, round: Round(0), chunk: 0, length: 0 }
+        let tier = Tier::Root;
+        Header { kind, tier, epoch, tensor, partition: 0, round: Round(0), chunk: 0, length: 0 }
     }
 
     /// The header's bytes.
@@ -103,6 +121,7 @@ impl Header {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[0] = self.kind as u8;
+        out[1] = self.tier as u8;
         let fields =
             [self.epoch.0, self.tensor.0, self.partition, self.round.0, self.chunk, self.length];
         for (place, field) in out[4..28].chunks_exact_mut(4).zip(fields) {
@@ -114,15 +133,21 @@ impl Header {
     /// Reads a header.
     ///
     /// # Errors
-    /// [`FrameError::UnknownKind`] and [`FrameError::Reserved`].
+    /// [`FrameError::UnknownKind`], [`FrameError::UnknownTier`] and [`FrameError::Reserved`].
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
         let kind = FrameKind::from_code(bytes[0]).ok_or(FrameError::UnknownKind(bytes[0]))?;
-        let reserved = u64::from(word(bytes, 0) >> 8) << 32 | u64::from(word(bytes, 28));
+        let tier = match bytes[1] {
+            0 => Tier::Root,
+            1 => Tier::Machine,
+            other => return Err(FrameError::UnknownTier(other)),
+        };
+        let reserved = u64::from(word(bytes, 0) >> 16) << 32 | u64::from(word(bytes, 28));
         if reserved != 0 {
             return Err(FrameError::Reserved(reserved));
         }
         let header = Header {
             kind,
+            tier,
             epoch: Epoch(word(bytes, 4)),
             tensor: TensorId(word(bytes, 8)),
             partition: word(bytes, 12),

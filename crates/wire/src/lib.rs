@@ -14,7 +14,7 @@ pub use auth::{
 };
 pub use frame::{
     Collective, FrameError, FrameKind, HEADER_BYTES, Header, MAX_CONTROL_BYTES, PartitionSpec,
-    SPEC_BYTES, decode_group, encode_group, group_id,
+    SPEC_BYTES, Tier, decode_group, encode_group, group_id,
 };
 pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
 pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};

@@ -13,8 +13,11 @@ fn headers() -> impl Strategy<Value = Header> {
         (0u32..65536).prop_map(|n| (FrameKind::Error, n)),
         (1u32..16384).prop_map(|n| (FrameKind::Group, n * 4)),
     ];
-    (kinds, any::<[u32; 5]>()).prop_map(|((kind, length), [e, t, partition, r, chunk])| Header {
+    let tiers = prop::sample::select(vec![Tier::Root, Tier::Machine]);
+    let fields = (kinds, tiers, any::<[u32; 5]>());
+    fields.prop_map(|((kind, length), tier, [e, t, partition, r, chunk])| Header {
         kind,
+        tier,
         epoch: Epoch(e),
         tensor: TensorId(t),
         partition,

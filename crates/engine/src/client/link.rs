@@ -21,6 +21,8 @@ pub(super) struct Link {
     /// The partition whose chunks are being queued.
     pub current: Option<(OpId, usize)>,
     pub output: VecDeque<Frame>,
+    /// Chunks the lane in this process has asked for in vain and can have now.
+    pub offers: VecDeque<(OpId, usize, u32)>,
     /// Bytes of the first frame of `output` that have been sent.
     pub sent: usize,
     /// Groups announced on this connection.
@@ -92,6 +94,7 @@ impl Link {
             ready: BinaryHeap::new(),
             current: None,
             output: VecDeque::new(),
+            offers: VecDeque::new(),
             sent: 0,
             groups: HashSet::new(),
             dirty: false,

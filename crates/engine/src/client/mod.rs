@@ -13,18 +13,23 @@
 //! Invariants: the rounds of a tensor run one after another; a chunk of a result is taken once
 //! and in order; after a connection is made anew, every partition that is not done begins again,
 //! from the results it holds; memory lives until no queued frame refers to it.
+//!
+//! A *streamed* operation gets its contribution chunk by chunk while it runs. It is paced by
+//! whoever supplies it, so it waits for no credit: what it holds of the credit could otherwise
+//! keep the very contributions from being sent that it waits for.
 
 mod link;
 mod op;
 mod receiving;
 mod sending;
+mod streaming;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use sumpter_wire::{Epoch, GroupId, Rank, Round, TensorId, group_id};
+use sumpter_wire::{Epoch, GroupId, Rank, Round, TensorId, Tier, group_id};
 
 pub use self::op::{OpId, Place, Request};
 
@@ -58,6 +63,16 @@ pub struct ClientSettings {
 pub enum Event<M> {
     /// The result is there, or the operation failed with a reason.
     Finished(OpId, Result<(), String>),
+    /// One more chunk of a streamed operation's result is in the memory; in order, and before the
+    /// operation is finished.
+    Arrived {
+        /// The operation.
+        op: OpId,
+        /// The partition's number.
+        number: u32,
+        /// The chunk.
+        chunk: u32,
+    },
     /// The memory is no longer used.
     Released(OpId, M),
 }
@@ -68,7 +83,7 @@ pub struct Client<M> {
     settings: ClientSettings,
     links: Vec<Link>,
     groups: HashMap<GroupId, Arc<[Rank]>>,
-    tensors: HashMap<TensorId, Tensor>,
+    tensors: HashMap<(TensorId, Tier), Tensor>,
     ops: HashMap<OpId, Op<M>>,
     submitted: u64,
     /// Partitions that are not admitted yet, best first.
@@ -115,22 +130,25 @@ impl<M: Memory> Client<M> {
         id
     }
 
-    /// Makes a tensor's placement known, before its first operation.
-    pub fn register(&mut self, tensor: TensorId, places: Vec<Place>) {
+    /// Makes known where the partitions of a tensor are summed, before its first operation. The
+    /// rounds of each tier are counted on their own.
+    pub fn register(&mut self, tensor: TensorId, tier: Tier, places: Vec<Place>) {
+        debug_assert!(places.is_sorted_by(|a, b| a.number < b.number), "places out of order");
         let places = places.into();
         let fresh = Tensor { places, next_round: Round(0), active: None, waiting: VecDeque::new() };
-        self.tensors.insert(tensor, fresh);
+        self.tensors.insert((tensor, tier), fresh);
     }
 
-    /// Queues an operation; its tensor must be registered and its group defined.
+    /// Queues an operation; its tensor must be registered and the groups of its places defined.
     pub fn submit(&mut self, request: Request, memory: M) -> OpId {
         let id = OpId(self.submitted);
         self.submitted += 1;
-        let tensor = self.tensors.get_mut(&request.tensor).expect("a registered tensor");
+        let key = (request.tensor, request.tier);
+        let tensor = self.tensors.get_mut(&key).expect("a registered tensor");
         let places = tensor.places.clone();
         let round = tensor.next_round;
         tensor.next_round = round.next();
-        let parts = vec![Part::default(); places.len()];
+        let parts = vec![Part::new(request.streamed); places.len()];
         let (left, stage) = (parts.len(), Stage::Waiting);
         self.ops.insert(id, Op { request, round, memory, places, parts, left, queued: 0, stage });
         if tensor.active.is_some() {
@@ -182,7 +200,8 @@ impl<M: Memory> Client<M> {
         for (id, op) in self.ops.iter_mut().filter(|(_, op)| op.stage == Stage::Active) {
             for (index, part) in op.parts.iter_mut().enumerate() {
                 if op.places[index].lane == lane && part.begun && !part.done {
-                    part.sent = part.have;
+                    (part.sent, part.told, part.ready) = (part.have, false, true);
+                    part.asked.clear();
                     // While the connection is made anew, the others must not wait for it.
                     self.admitted_bytes -= std::mem::take(&mut part.admitted);
                     let priority = op.request.priority;
@@ -198,9 +217,11 @@ impl<M: Memory> Client<M> {
     pub fn fail_tensor(&mut self, tensor: TensorId, reason: &str) {
         let of_tensor = |id: &OpId| self.ops[id].request.tensor == tensor;
         let ids: Vec<_> = self.unfinished().into_iter().filter(of_tensor).collect();
-        if let Some(tensor) = self.tensors.get_mut(&tensor) {
-            tensor.active = None;
-            tensor.waiting.clear();
+        for tier in [Tier::Root, Tier::Machine] {
+            if let Some(tensor) = self.tensors.get_mut(&(tensor, tier)) {
+                tensor.active = None;
+                tensor.waiting.clear();
+            }
         }
         for id in ids {
             self.finish(id, Err(reason.to_owned()));
@@ -221,11 +242,15 @@ impl<M: Memory> Client<M> {
     fn activate(&mut self, id: OpId) {
         let op = self.ops.get_mut(&id).expect("a submitted operation");
         op.stage = Stage::Active;
-        let (places, priority) = (op.places.clone(), op.request.priority);
-        let tensor = self.tensors.get_mut(&op.request.tensor).expect("a registered tensor");
-        tensor.active = Some(id);
-        let part = |index| Ready { priority, order: Reverse((id, index)) };
-        self.stream.extend((0..places.len()).map(part));
+        let (places, request) = (op.places.clone(), op.request);
+        let key = (request.tensor, request.tier);
+        self.tensors.get_mut(&key).expect("a registered tensor").active = Some(id);
+        let part = |index| Ready { priority: request.priority, order: Reverse((id, index)) };
+        if request.streamed {
+            (0..places.len()).for_each(|index| self.begin(part(index)));
+        } else {
+            self.stream.extend((0..places.len()).map(part));
+        }
         if places.is_empty() {
             self.succeed(id);
         }
@@ -242,21 +267,29 @@ impl<M: Memory> Client<M> {
                 continue;
             };
             let place = op.places[index];
-            let link = &mut self.links[place.lane.0];
+            let link = &self.links[place.lane.0];
             let (rank, root) = (self.settings.rank, op.request.root);
-            op.parts[index].begun = true;
             if link.up && !link.resident && op.request.collective.contributes(rank, root) {
                 op.parts[index].admitted = place.bytes;
                 self.admitted_bytes += place.bytes;
             }
-            link.ready.push(ready);
-            self.touch(place.lane);
+            self.begin(ready);
         }
     }
 
+    /// Gives a partition of an active operation to its connection.
+    fn begin(&mut self, ready: Ready) {
+        let Reverse((id, index)) = ready.order;
+        let op = self.ops.get_mut(&id).expect("an active operation");
+        let lane = op.places[index].lane;
+        (op.parts[index].begun, op.parts[index].ready) = (true, true);
+        self.links[lane.0].ready.push(ready);
+        self.touch(lane);
+    }
+
     fn succeed(&mut self, id: OpId) {
-        let tensor = self.ops[&id].request.tensor;
-        let tensor = self.tensors.get_mut(&tensor).expect("a registered tensor");
+        let Request { tensor, tier, .. } = self.ops[&id].request;
+        let tensor = self.tensors.get_mut(&(tensor, tier)).expect("a registered tensor");
         tensor.active = None;
         let next = tensor.waiting.pop_front();
         self.finish(id, Ok(()));

@@ -1,9 +1,10 @@
 //! One operation of a worker: one round of one tensor, with its partitions' progress.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, GroupId, PartitionSpec, Rank, Round, TensorId};
+use sumpter_wire::{Collective, GroupId, PartitionSpec, Rank, Round, TensorId, Tier};
 
 use crate::endpoint::ConnId;
 
@@ -11,15 +12,20 @@ use crate::endpoint::ConnId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u64);
 
-/// A partition's place: which bytes of the tensor, and the lane that sums them.
+/// A partition's place: which bytes of the memory, the lane that sums them, and for whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The lane, by its connection.
     pub lane: ConnId,
-    /// First byte in the tensor.
+    /// The partition's number in its tensor, the same on every rank; a tensor's places ascend by
+    /// it. Whoever takes part in some of the partitions only has numbers that are not its indices.
+    pub number: u32,
+    /// First byte in the operation's memory.
     pub offset: usize,
     /// Bytes.
     pub bytes: usize,
+    /// Whose contributions the lane adds; must have been defined, 0 is everyone.
+    pub group: GroupId,
 }
 
 /// What to do with a tensor.
@@ -27,6 +33,8 @@ pub struct Place {
 pub struct Request {
     /// The tensor, registered before.
     pub tensor: TensorId,
+    /// Which of its sums.
+    pub tier: Tier,
     /// What the round does.
     pub collective: Collective,
     /// The element type.
@@ -35,12 +43,14 @@ pub struct Request {
     pub op: ReduceOp,
     /// The root of a broadcast or reduce.
     pub root: Rank,
-    /// The members; must have been defined, 0 is everyone.
-    pub group: GroupId,
     /// Floats only: what the result is divided by.
     pub divisor: Option<u32>,
     /// Higher goes first.
     pub priority: i32,
+    /// Whether the contribution comes chunk by chunk while the operation runs: nothing of it is
+    /// looked at before [`Client::supply`](super::Client::supply), and each chunk of the result
+    /// is told by [`Event::Arrived`](super::Event::Arrived).
+    pub streamed: bool,
 }
 
 #[derive(Debug)]
@@ -68,8 +78,16 @@ pub(super) enum Stage {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Part {
-    /// Its connection knows of it.
+    /// It belongs to its connection, no longer to the stream.
     pub begun: bool,
+    /// Its beginning was put on the connection that there is now.
+    pub told: bool,
+    /// The connection has it among what is ready or under way.
+    pub ready: bool,
+    /// Chunks of the contribution that may be looked at.
+    pub supplied: u32,
+    /// Chunks the lane in this process asked for before they were supplied, in order.
+    pub asked: VecDeque<u32>,
     /// Chunks of the contribution handed to the connection.
     pub sent: u32,
     /// Chunks of the result received.
@@ -79,6 +97,18 @@ pub(super) struct Part {
     pub done: bool,
 }
 
+impl Part {
+    /// A partition of which nothing has happened yet.
+    pub(super) fn new(streamed: bool) -> Part {
+        Part { supplied: if streamed { 0 } else { u32::MAX }, ..Part::default() }
+    }
+}
+
+/// The index of the partition with a number.
+pub(super) fn find(places: &[Place], number: u32) -> Option<usize> {
+    places.binary_search_by_key(&number, |place| place.number).ok()
+}
+
 impl<M> Op<M> {
     /// What the lane must know of partition `part`.
     pub(super) fn spec(&self, part: usize, chunk_bytes: u32, deterministic: bool) -> PartitionSpec {
@@ -86,7 +116,7 @@ impl<M> Op<M> {
         PartitionSpec {
             bytes: self.places[part].bytes as u32,
             chunk_bytes,
-            group: request.group,
+            group: self.places[part].group,
             root: request.root,
             collective: request.collective,
             dtype: request.dtype,
@@ -95,7 +125,7 @@ impl<M> Op<M> {
         }
     }
 
-    /// Byte range of a chunk in the tensor: offset and length.
+    /// Byte range of a chunk in the memory: offset and length.
     pub(super) fn range(&self, part: usize, chunk: u32, chunk_bytes: u32) -> (usize, usize) {
         let place = &self.places[part];
         let start = chunk as usize * chunk_bytes as usize;

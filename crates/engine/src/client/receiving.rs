@@ -2,9 +2,9 @@
 
 use sumpter_wire::{FrameKind, Header};
 
-use super::Client;
 use super::link::{Input, Link};
-use super::op::OpId;
+use super::op::{OpId, find};
+use super::{Client, Event};
 use crate::endpoint::{ConnId, Violation};
 use crate::memory::Memory;
 use crate::resident::ChunkId;
@@ -31,21 +31,24 @@ impl<M: Memory> Client<M> {
         Ok(())
     }
 
-    /// The active operation that a frame of a lane is about, if it is not of the past.
-    fn subject(&self, lane: ConnId, of: ChunkId) -> Result<Option<OpId>, Violation> {
-        let tensor = self.tensors.get(&of.tensor);
+    /// The active operation that a frame of a lane is about, if it is not of the past, and which
+    /// of its partitions.
+    fn subject(&self, lane: ConnId, of: ChunkId) -> Result<Option<(OpId, usize)>, Violation> {
+        let tensor = self.tensors.get(&(of.tensor, of.tier));
         let tensor = tensor.ok_or_else(|| Violation::state("a result of an unknown tensor"))?;
-        let place = tensor.places.get(of.partition as usize);
-        if place.is_none_or(|p| p.lane != lane) {
+        let part = find(&tensor.places, of.partition);
+        let Some(part) = part.filter(|part| tensor.places[*part].lane == lane) else {
             return Err(Violation::state("a result of a partition that lives elsewhere"));
-        }
+        };
         let current = |id: &OpId| self.ops[id].round == of.round;
-        Ok(tensor.active.filter(current))
+        Ok(tensor.active.filter(current).map(|id| (id, part)))
     }
 
     fn expect(&self, lane: ConnId, of: ChunkId, left: usize) -> Result<Input, Violation> {
-        let Some(id) = self.subject(lane, of)? else { return Ok(Input::Discard { left }) };
-        let (op, part) = (&self.ops[&id], of.partition as usize);
+        let Some((id, part)) = self.subject(lane, of)? else {
+            return Ok(Input::Discard { left });
+        };
+        let op = &self.ops[&id];
         let have = op.parts[part].have;
         let (_, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
         let request = &op.request;
@@ -62,12 +65,12 @@ impl<M: Memory> Client<M> {
     }
 
     fn done(&mut self, lane: ConnId, header: &Header) -> Result<(), Violation> {
-        let Some(id) = self.subject(lane, ChunkId::of(header))? else { return Ok(()) };
+        let Some((id, part)) = self.subject(lane, ChunkId::of(header))? else { return Ok(()) };
         let request = self.ops[&id].request;
         if request.collective.receives(self.settings.rank, request.root) {
             return Err(Violation::state("a round was called done before its result was sent"));
         }
-        self.part_done(id, header.partition as usize);
+        self.part_done(id, part);
         Ok(())
     }
 
@@ -91,20 +94,28 @@ impl<M: Memory> Client<M> {
             sumpter_sum::divide(op.request.dtype, result, divisor);
         }
         op.parts[part].have = chunk + 1;
+        if op.request.streamed {
+            self.events.push_back(Event::Arrived { op: id, number: op.places[part].number, chunk });
+        }
         if (chunk as usize + 1) * chunk_bytes as usize >= op.places[part].bytes {
             self.part_done(id, part);
         }
     }
 
-    /// This worker's contribution to a chunk; `None` if nobody waits for the round any more.
+    /// This worker's contribution to a chunk; `None` if nobody waits for the round any more, or
+    /// if it is not there yet: then it will be [offered](Self::next_offer).
     pub(crate) fn contribution(
-        &self,
+        &mut self,
         lane: ConnId,
         of: ChunkId,
     ) -> Result<Option<&[u8]>, Violation> {
-        let Some(id) = self.subject(lane, of)? else { return Ok(None) };
-        let op = &self.ops[&id];
-        let (offset, len) = op.range(of.partition as usize, of.chunk, self.settings.chunk_bytes);
+        let Some((id, part)) = self.subject(lane, of)? else { return Ok(None) };
+        let op = self.ops.get_mut(&id).expect("an active operation");
+        if of.chunk >= op.parts[part].supplied {
+            op.parts[part].asked.push_back(of.chunk);
+            return Ok(None);
+        }
+        let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
         Ok(Some(op.memory.contribution(offset, len)))
     }
 

@@ -24,7 +24,7 @@ impl<M: Memory> Client<M> {
                 Some((id, part)) => self.queue_chunk(lane, id, part),
                 None => match link.ready.pop() {
                     Some(Ready { order: Reverse((id, part)), .. }) => {
-                        self.queue_begin(lane, id, part);
+                        self.start(lane, id, part);
                     }
                     None => return,
                 },
@@ -32,9 +32,25 @@ impl<M: Memory> Client<M> {
         }
     }
 
-    fn queue_begin(&mut self, lane: ConnId, id: OpId, index: usize) {
+    /// A partition's turn: its beginning, unless the lane knows of it, then its chunks.
+    fn start(&mut self, lane: ConnId, id: OpId, index: usize) {
         let Some(op) = self.ops.get(&id).filter(|op| op.stage == Stage::Active) else { return };
-        let (rank, epoch) = (self.settings.rank, self.settings.epoch);
+        if !op.parts[index].told {
+            self.queue_begin(lane, id, index);
+        }
+        let op = self.ops.get_mut(&id).expect("an active operation");
+        let (rank, root) = (self.settings.rank, op.request.root);
+        let link = &mut self.links[lane.0];
+        op.parts[index].told = true;
+        op.parts[index].ready = false;
+        if op.request.collective.contributes(rank, root) && !link.resident {
+            op.parts[index].ready = true;
+            link.current = Some((id, index));
+        }
+    }
+
+    fn queue_begin(&mut self, lane: ConnId, id: OpId, index: usize) {
+        let (op, epoch) = (&self.ops[&id], self.settings.epoch);
         let spec = op.spec(index, self.settings.chunk_bytes, self.settings.deterministic);
         let link = &mut self.links[lane.0];
         if spec.group != GroupId(0) && link.groups.insert(spec.group) {
@@ -55,10 +71,6 @@ impl<M: Memory> Client<M> {
         head.try_extend_from_slice(&header.encode()).expect("a header fits");
         head.try_extend_from_slice(&encoded).expect("a header and a spec fit");
         link.output.push_back(Frame { head: Head::Small(head), chunk: None });
-        let contributes = op.request.collective.contributes(rank, op.request.root);
-        if contributes && !link.resident && part.sent < spec.chunks() {
-            link.current = Some((id, index));
-        }
     }
 
     fn queue_chunk(&mut self, lane: ConnId, id: OpId, index: usize) {
@@ -68,7 +80,18 @@ impl<M: Memory> Client<M> {
             link.current = None;
             return;
         };
-        let chunk = op.parts[index].sent;
+        let (part, bytes) = (&mut op.parts[index], op.places[index].bytes);
+        // A chunk whose result is here was counted before the connection was made anew.
+        let chunk = part.sent.max(part.have);
+        let end = part.supplied.min(bytes.div_ceil(chunk_bytes as usize) as u32);
+        part.sent = end.min(chunk + 1);
+        if part.sent == end {
+            part.ready = false;
+            link.current = None;
+        }
+        if chunk >= end {
+            return;
+        }
         let (offset, len) = op.range(index, chunk, chunk_bytes);
         let header = Self::header(FrameKind::Push, self.settings.epoch, op, index);
         let header = Header { chunk, length: len as u32, ..header };
@@ -77,14 +100,11 @@ impl<M: Memory> Client<M> {
         let chunk = Some(ChunkRef { op: id, part: index, offset, len });
         link.output.push_back(Frame { head: Head::Small(head), chunk });
         op.queued += 1;
-        op.parts[index].sent += 1;
-        if (op.parts[index].sent as usize) * (chunk_bytes as usize) >= op.places[index].bytes {
-            link.current = None;
-        }
     }
 
     fn header(kind: FrameKind, epoch: Epoch, op: &Op<M>, part: usize) -> Header {
         let header = Header::new(kind, epoch, op.request.tensor);
-        Header { partition: part as u32, round: op.round, ..header }
+        let (tier, partition) = (op.request.tier, op.places[part].number);
+        Header { tier, partition, round: op.round, ..header }
     }
 }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sumpter_sum::BufferPool;
-use sumpter_wire::{Epoch, GroupId, PartitionSpec, Rank, Round, TensorId, group_id};
+use sumpter_wire::{
+    Collective, Epoch, GroupId, Header, PartitionSpec, Rank, Round, TensorId, Tier, group_id,
+};
 
 use super::partition::{Beginning, Partition, Serial};
 use crate::endpoint::{ConnId, Violation};
@@ -15,6 +17,21 @@ const MAX_GROUPS: usize = 4096;
 /// Where a partition's state is.
 pub(super) type PartitionIndex = usize;
 
+/// What a partition is called in its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub tensor: TensorId,
+    pub tier: Tier,
+    pub partition: u32,
+}
+
+impl Key {
+    pub(super) fn of(header: &Header) -> Key {
+        let Header { tensor, tier, partition, .. } = *header;
+        Key { tensor, tier, partition }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Job {
     pub epoch: Epoch,
@@ -23,8 +40,10 @@ pub(super) struct Job {
     /// The child in this process.
     pub resident: Option<ConnId>,
     groups: HashMap<GroupId, Arc<[Rank]>>,
-    index: HashMap<(TensorId, u32), PartitionIndex>,
-    keys: Vec<(TensorId, u32)>,
+    index: HashMap<Key, PartitionIndex>,
+    keys: Vec<Key>,
+    /// Tensors whose subtotals cannot be passed on, and why.
+    refused: HashMap<TensorId, Box<str>>,
     partitions: Vec<Partition>,
     bytes: u64,
     max_bytes: u64,
@@ -41,6 +60,7 @@ impl Job {
             groups: HashMap::from([(GroupId(0), world)]),
             index: HashMap::new(),
             keys: Vec::new(),
+            refused: HashMap::new(),
             partitions: Vec::new(),
             bytes: 0,
             max_bytes,
@@ -55,12 +75,20 @@ impl Job {
         &mut self.partitions[at]
     }
 
-    pub(super) fn key(&self, at: PartitionIndex) -> (TensorId, u32) {
+    pub(super) fn key(&self, at: PartitionIndex) -> Key {
         self.keys[at]
     }
 
-    pub(super) fn find(&self, tensor: TensorId, partition: u32) -> Option<PartitionIndex> {
-        self.index.get(&(tensor, partition)).copied()
+    pub(super) fn find(&self, key: Key) -> Option<PartitionIndex> {
+        self.index.get(&key).copied()
+    }
+
+    /// Subtotals of a tensor cannot be passed on: whoever begins one from now on is told why.
+    /// Returns the partitions that some have begun.
+    pub(super) fn refuse(&mut self, tensor: TensorId, reason: &str) -> Vec<PartitionIndex> {
+        self.refused.insert(tensor, reason.into());
+        let concerned = |key: &Key| key.tensor == tensor && key.tier == Tier::Machine;
+        (0..self.keys.len()).filter(|at| concerned(&self.keys[*at])).collect()
     }
 
     pub(super) fn define_group(&mut self, id: GroupId, ranks: &[Rank]) -> Result<(), Violation> {
@@ -84,11 +112,14 @@ impl Job {
     pub(super) fn begin(
         &mut self,
         (rank, over): (Rank, Serial),
-        key: (TensorId, u32),
+        key: Key,
         spec: PartitionSpec,
         round: Round,
         pool: &mut BufferPool,
     ) -> Result<Begun, Violation> {
+        if let (Tier::Machine, Some(reason)) = (key.tier, self.refused.get(&key.tensor)) {
+            return Ok(Begun::Refused(reason.to_string()));
+        }
         let at = match self.index.get(&key) {
             Some(at) => *at,
             None => match self.create(key, spec)? {
@@ -114,16 +145,18 @@ impl Job {
 
     fn create(
         &mut self,
-        key: (TensorId, u32),
+        key: Key,
         spec: PartitionSpec,
     ) -> Result<Option<PartitionIndex>, Violation> {
         let Some(members) = self.groups.get(&spec.group) else {
             return Err(Violation::state(format!("group {} was not announced", spec.group)));
         };
-        if spec.collective != sumpter_wire::Collective::AllReduce
-            && members.binary_search(&spec.root).is_err()
-        {
+        let all_reduce = spec.collective == Collective::AllReduce;
+        if !all_reduce && members.binary_search(&spec.root).is_err() {
             return Err(Violation::state(format!("root {} is not in the group", spec.root)));
+        }
+        if !all_reduce && key.tier == Tier::Machine {
+            return Err(Violation::state("only all-reduces have subtotals"));
         }
         let bytes = Partition::memory_bytes(&spec);
         if self.bytes + bytes > self.max_bytes {
@@ -132,7 +165,7 @@ impl Job {
         self.bytes += bytes;
         self.index.insert(key, self.partitions.len());
         self.keys.push(key);
-        self.partitions.push(Partition::new(spec, members.clone()));
+        self.partitions.push(Partition::new(spec, members.clone(), key.tier));
         Ok(Some(self.partitions.len() - 1))
     }
 

@@ -4,22 +4,28 @@
 //! chunk's sum to every receiver the moment the last contribution is in. It owns its buffers, so
 //! that nothing is shared with other lanes.
 //!
+//! A lane beside a client can be a *hub* as well: it adds what the workers of its machine
+//! contribute, and the client passes each subtotal on to the lane that makes the sum of all.
+//!
 //! Invariants: each contribution counts once per round, whatever is re-sent (`Partition`); bytes
 //! from one child can at worst close that child's connection.
 
 mod conn;
 mod job;
 mod partition;
+mod subtotal;
 
 use std::collections::{HashMap, VecDeque};
 
 use sumpter_sum::BufferPool;
 use sumpter_wire::{
-    Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, SPEC_BYTES, decode_group,
+    Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, SPEC_BYTES, Tier, decode_group,
 };
 
+pub use self::subtotal::Subtotal;
+
 use self::conn::{Conn, Frame, Input, Payload};
-use self::job::{Begun, Job, PartitionIndex};
+use self::job::{Begun, Job, Key, PartitionIndex};
 use self::partition::{ChunkPlace, Expect, Progress, Serial};
 use crate::endpoint::{
     ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
@@ -41,6 +47,8 @@ pub struct LaneLimits {
     pub max_job_bytes: u64,
     /// The largest chunk a client may ask for.
     pub max_chunk_bytes: u32,
+    /// Whether somebody passes subtotals on: see [`Lane::next_subtotal`].
+    pub hub: bool,
 }
 
 /// Who a connection belongs to, as its handshake proved.
@@ -70,6 +78,11 @@ pub struct LaneStats {
 }
 
 impl ChunkId {
+    fn key(self) -> Key {
+        let ChunkId { tensor, tier, partition, .. } = self;
+        Key { tensor, tier, partition }
+    }
+
     fn place(self) -> ChunkPlace {
         ChunkPlace { slot: (self.round.0 & 1) as usize, chunk: self.chunk }
     }
@@ -83,6 +96,8 @@ pub struct Lane {
     conns: Vec<Option<Conn>>,
     opened: Serial,
     dirty: VecDeque<ConnId>,
+    /// Subtotals to be passed on.
+    subtotals: VecDeque<(JobId, PartitionIndex, ChunkPlace)>,
     pool: BufferPool,
     stats: LaneStats,
 }
@@ -97,6 +112,7 @@ impl Lane {
             conns: Vec::new(),
             opened: 0,
             dirty: VecDeque::new(),
+            subtotals: VecDeque::new(),
             pool: BufferPool::new(KEPT_BYTES),
             stats: LaneStats::default(),
         }
@@ -168,6 +184,7 @@ impl Lane {
     /// Frees a job's state and returns its connections, which the driver closes.
     pub fn end_job(&mut self, job: JobId) -> Vec<ConnId> {
         self.jobs.remove(&job);
+        self.subtotals.retain(|(of, ..)| *of != job);
         let of_job = |c: &Option<Conn>| c.as_ref().is_some_and(|c| c.job == job);
         let ids: Vec<_> =
             (0..self.conns.len()).filter(|i| of_job(&self.conns[*i])).map(ConnId).collect();
@@ -203,15 +220,15 @@ impl Lane {
             Some(of) => (Visit::Deliver, of),
             None => (Visit::Ask, visits.ask.pop_front()?),
         };
-        let (tensor, partition) = job.key(at);
+        let Key { tensor, tier, partition } = job.key(at);
         let round = job.partition(at).round(place.slot).expect("a live round");
-        Some((ChunkId { tensor, partition, round, chunk: place.chunk }, visit))
+        Some((ChunkId { tensor, tier, partition, round, chunk: place.chunk }, visit))
     }
 
     /// The finished sum of a chunk.
     pub(crate) fn value(&self, id: ConnId, of: ChunkId) -> Option<&[u8]> {
         let job = self.jobs.get(&self.conns[id.0].as_ref()?.job)?;
-        let partition = job.partition(job.find(of.tensor, of.partition)?);
+        let partition = job.partition(job.find(of.key())?);
         partition.value(of.place())
     }
 
@@ -220,7 +237,7 @@ impl Lane {
         let Some(conn) = self.conns[id.0].as_ref() else { return };
         let job_id = conn.job;
         let Some(job) = self.jobs.get_mut(&job_id) else { return };
-        let Some(at) = job.find(of.tensor, of.partition) else { return };
+        let Some(at) = job.find(of.key()) else { return };
         let progress = job.partition_mut(at).contribute_resident(of.place(), bytes, &mut self.pool);
         self.stats.summed_bytes += bytes.len() as u64;
         self.distribute(job_id, at, of.place().slot, &progress);
@@ -253,7 +270,7 @@ impl Lane {
                 return Err(Violation::state("a chunk from a client that shares memory"));
             }
             FrameKind::Push => {
-                let at = job.find(header.tensor, header.partition);
+                let at = job.find(Key::of(&header));
                 let at = at.ok_or_else(|| Violation::state("a chunk of an unknown partition"))?;
                 let partition = job.partition(at);
                 let child = partition
@@ -331,10 +348,13 @@ impl Lane {
                 "a partition of {chunks} chunks; this lane takes at most {MAX_CHUNKS}"
             )));
         }
+        if header.tier == Tier::Machine && !self.limits.hub {
+            return Err(Violation::state("nobody passes this lane's subtotals on"));
+        }
         let conn = self.conns[id.0].as_ref().expect("an open connection");
         let (rank, job_id) = (conn.rank, conn.job);
         let job = self.jobs.get_mut(&job_id).expect("a connection's job lives");
-        let (key, child) = ((header.tensor, header.partition), (rank, conn.serial));
+        let (key, child) = (Key::of(&header), (rank, conn.serial));
         let (at, slot, completes) =
             match job.begin(child, key, spec, header.round, &mut self.pool)? {
                 Begun::At { partition, slot, completes } => (partition, slot, completes),
@@ -404,6 +424,9 @@ impl Lane {
                 visits.ask.push_back((at, ChunkPlace { slot, chunk }));
             }
         }
+        if let Some(chunk) = progress.subtotal {
+            self.subtotals.push_back((job, at, ChunkPlace { slot, chunk }));
+        }
         if let Some(chunk) = progress.finished {
             for child in 0..self.jobs[&job].partition(at).members().len() {
                 if let Some(id) = self.listener(job, at, slot, child, true) {
@@ -467,9 +490,9 @@ impl Lane {
     fn header(&self, id: ConnId, kind: FrameKind, at: PartitionIndex, slot: usize) -> Header {
         let conn = self.conns[id.0].as_ref().expect("an open connection");
         let job = &self.jobs[&conn.job];
-        let (tensor, partition) = job.key(at);
+        let Key { tensor, tier, partition } = job.key(at);
         let round = job.partition(at).round(slot).expect("a live round");
-        Header { partition, round, ..Header::new(kind, job.epoch, tensor) }
+        Header { tier, partition, round, ..Header::new(kind, job.epoch, tensor) }
     }
 
     fn refuse(&mut self, id: ConnId, header: Header, reason: &str) {

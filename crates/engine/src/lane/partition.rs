@@ -11,11 +11,13 @@
 //!   read at any time, so it is taken last, when a chunk's sum is about to leave (in rank order, when
 //!   its turn comes), and sending, receiving and copying it are saved.
 //! - A finished chunk's accumulator is not touched until its slot starts another round.
+//! - In a *hub* (the machine tier) a chunk that has all contributions is a subtotal: its accumulator
+//!   is lent to whoever passes it on, and the chunk is finished when the total came back in it.
 
 use std::sync::Arc;
 
 use sumpter_sum::{self as sum, AlignedBuf, BufferPool};
-use sumpter_wire::{PartitionSpec, Rank, Round};
+use sumpter_wire::{PartitionSpec, Rank, Round, Tier};
 
 use crate::endpoint::{Now, Violation};
 
@@ -34,6 +36,8 @@ pub(super) struct ChunkPlace {
 pub(super) struct Progress {
     /// This chunk is finished: send it.
     pub finished: Option<u32>,
+    /// This chunk is a subtotal: pass it on.
+    pub subtotal: Option<u32>,
     /// The resident child's contribution to this chunk is wanted.
     pub asked: Option<u32>,
     /// The round is complete for everyone.
@@ -61,6 +65,7 @@ pub(super) enum Expect {
 #[derive(Debug)]
 pub(super) struct Partition {
     pub spec: PartitionSpec,
+    tier: Tier,
     members: Arc<[Rank]>,
     contributors: usize,
     /// The child in this process, once it has begun a round.
@@ -109,11 +114,11 @@ struct Chunk {
 }
 
 impl Partition {
-    pub(super) fn new(spec: PartitionSpec, members: Arc<[Rank]>) -> Partition {
+    pub(super) fn new(spec: PartitionSpec, members: Arc<[Rank]>, tier: Tier) -> Partition {
         let contributors =
             members.iter().filter(|r| spec.collective.contributes(**r, spec.root)).count();
         let (resident, slots, early) = Default::default();
-        Partition { spec, members, contributors, resident, slots, early }
+        Partition { spec, tier, members, contributors, resident, slots, early }
     }
 
     /// Bytes of accumulators this partition may hold.
@@ -328,6 +333,39 @@ impl Partition {
         self.settle(place, pool)
     }
 
+    /// Who takes part in a round that is not complete, as slots and children.
+    pub(super) fn waiting(&self) -> Vec<(usize, usize)> {
+        let open = (0..2).filter(|slot| self.slots[*slot].round.is_some());
+        let open = open.filter(|slot| !self.is_complete(*slot));
+        open.flat_map(|slot| (0..self.members.len()).map(move |child| (slot, child))).collect()
+    }
+
+    /// Lends the accumulator of a subtotal that is to be passed on.
+    pub(super) fn lend(&mut self, place: ChunkPlace) -> Option<AlignedBuf> {
+        self.slots[place.slot].chunks[place.chunk as usize].sum.take()
+    }
+
+    /// Takes the total of a chunk whose subtotal was lent.
+    pub(super) fn take_total(
+        &mut self,
+        place: ChunkPlace,
+        round: Round,
+        total: AlignedBuf,
+    ) -> Result<Progress, Violation> {
+        let slot = &mut self.slots[place.slot];
+        let chunk = slot.chunks.get_mut(place.chunk as usize);
+        let Some(chunk) = chunk.filter(|c| {
+            let due = slot.round == Some(round) && slot.finished == place.chunk;
+            due && c.sum.is_none() && total.len() >= self.spec.chunk_len(place.chunk) as usize
+        }) else {
+            return Err(Violation::state("a total came back that was not waited for"));
+        };
+        chunk.sum = Some(total);
+        slot.finished += 1;
+        let complete = slot.complete(&self.spec, self.members.len());
+        Ok(Progress { finished: Some(place.chunk), complete, ..Progress::default() })
+    }
+
     /// Adds to a chunk what waits for its turn, and finishes it once all is in.
     fn settle(&mut self, place: ChunkPlace, pool: &mut BufferPool) -> Progress {
         let (spec, contributors) = (self.spec, self.contributors);
@@ -339,6 +377,10 @@ impl Partition {
         loop {
             if chunk.summed + usize::from(chunk.resident) == contributors {
                 chunk.finish(&spec, contributors);
+                if self.tier == Tier::Machine {
+                    progress.subtotal = Some(place.chunk);
+                    return progress;
+                }
                 slot.finished += 1;
                 progress.finished = Some(place.chunk);
                 progress.complete = slot.complete(&spec, self.members.len());

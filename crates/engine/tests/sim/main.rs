@@ -1,13 +1,16 @@
 //! Simulated clusters: thousands of seeds, each a small job whose connections deliver their
 //! bytes in pieces, late, and break.
 //!
+//! Workers share machines, and machines pass on one subtotal each.
+//!
 //! What must hold (docs/design.md, section 6): each contribution counts exactly once whatever is
 //! cut and sent again, and all workers get the same bytes; with `deterministic`, the bytes that
-//! rank order gives. Every result is compared with a scalar model of its own.
+//! rank order gives: by rank in each machine, then by the rank that passes the subtotal on. Every result is compared with a scalar model of its own.
 //!
 //! Replay one: `make sim SEED=7`. More of them: `make sim SEEDS=100000`.
 
 mod model;
+mod tensor;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,5 +44,6 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
     println!("invariants held: exactly once; same bytes on every worker; rank order");
     if seeds.end - seeds.start >= 1000 {
         assert!(total.cuts > 1000 && total.half_open > 100 && total.duplicates > 100, "{total}");
+        assert!(total.subtotals > 1000, "{total}");
     }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use sumpter_engine::{
-    Client, ClientSettings, ConnId, Event, Lane, LaneLimits, OpId, OwnedMemory, Peer, Place,
+    Client, ClientSettings, ConnId, Event, Held, Hub, Lane, LaneLimits, OpId, OwnedMemory, Peer,
     Request, exchange,
 };
-use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::{Side, SimLink, in_process};
-use sumpter_wire::{Collective, Epoch, GroupId, JobId, Rank, TensorId, group_id};
+use sumpter_wire::{Epoch, JobId, Rank};
 
 use crate::model;
+use crate::tensor::{Machines, Tensor, group};
 
 /// What happened in one or many runs.
 #[derive(Debug, Default)]
@@ -23,6 +23,8 @@ pub struct Report {
     pub cuts: u64,
     pub half_open: u64,
     pub duplicates: u64,
+    /// Chunks that were passed on for a machine.
+    pub subtotals: u64,
     pub steps: u64,
 }
 
@@ -33,6 +35,7 @@ impl Report {
         self.cuts += other.cuts;
         self.half_open += other.half_open;
         self.duplicates += other.duplicates;
+        self.subtotals += other.subtotals;
         self.steps += other.steps;
     }
 }
@@ -41,27 +44,23 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations checked, {} bytes carried in {} steps; faults injected: {} connections \
-             cut ({} of them half-open), {} chunks received again",
-            self.operations, self.bytes, self.steps, self.cuts, self.half_open, self.duplicates
+            "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on; faults \
+             injected: {} connections cut ({} of them half-open), {} chunks received again",
+            self.operations,
+            self.bytes,
+            self.steps,
+            self.subtotals,
+            self.cuts,
+            self.half_open,
+            self.duplicates
         )
     }
 }
 
-#[derive(Clone, Debug)]
-struct Tensor {
-    request: Request,
-    members: Vec<Rank>,
-    elements: usize,
-    places: Vec<Place>,
-    rounds: u32,
-    in_place: bool,
-    /// Values that round when they are added, so that the order of addition shows.
-    rough: bool,
-}
-
 struct Worker {
-    client: Client<OwnedMemory>,
+    client: Client<Held<OwnedMemory>>,
+    /// Passes on what the lane beside the client sums for their machine.
+    hub: Hub,
     /// Tensors in the order of submission, one entry a round.
     todo: Vec<usize>,
     submitted: Vec<u32>,
@@ -81,6 +80,7 @@ pub struct World {
     rng: Rng,
     chunk_bytes: u32,
     deterministic: bool,
+    machines: Machines,
     tensors: Vec<Tensor>,
     workers: Vec<Worker>,
     lanes: Vec<Lane>,
@@ -96,21 +96,35 @@ const JOB: JobId = JobId(77);
 impl World {
     pub fn new(seed: u64) -> World {
         let mut rng = Rng::with_seed(seed);
-        let n = rng.usize(1..=4);
+        let n = rng.usize(1..=6);
         let lanes = n + rng.usize(0..=3);
         let chunk_bytes = 64 * rng.u32(1..=8);
         let deterministic = rng.bool();
-        let tensors: Vec<_> =
-            (0..rng.usize(1..=6)).map(|t| tensor(&mut rng, t, n, lanes)).collect();
-        let workers = (0..n)
-            .map(|rank| worker(&mut rng, rank, n, lanes, chunk_bytes, deterministic, &tensors))
+        let machines = Machines::new(&mut rng, n);
+        let tensors: Vec<_> = (0..rng.usize(1..=6))
+            .map(|t| Tensor::new(&mut rng, t, (n, lanes), &machines))
             .collect();
-        let limits = LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20 };
+        let settings = |rng: &mut Rng, rank: usize| ClientSettings {
+            rank: Rank(rank as u32),
+            world_size: n as u32,
+            epoch: Epoch(1),
+            chunk_bytes,
+            credit_bytes: rng.usize(1..100_000),
+            deterministic,
+        };
+        let workers = (0..n)
+            .map(|rank| {
+                let settings = settings(&mut rng, rank);
+                worker(&mut rng, settings, lanes, &tensors, &machines)
+            })
+            .collect();
+        let limits = LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: true };
         let mut world = World {
             cuts_left: if rng.bool() { rng.u32(0..20) } else { 0 },
             rng,
             chunk_bytes,
             deterministic,
+            machines,
             tensors,
             workers,
             lanes: (0..lanes).map(|_| Lane::new(limits)).collect(),
@@ -183,9 +197,10 @@ impl World {
         let tensor = &self.tensors[index];
         let round = worker.submitted[index];
         worker.submitted[index] += 1;
-        let request = Request { priority: self.rng.i32(-2..3), ..tensor.request };
-        let memory = memory(tensor, round, rank as u32);
-        let id = worker.client.submit(request, memory);
+        let tier = tensor.tier(self.machines.of(Rank(rank as u32)));
+        let request = Request { tier, priority: self.rng.i32(-2..3), ..tensor.request };
+        let memory = tensor.memory(round, rank as u32);
+        let id = worker.client.submit(request, Held::Tensor(memory));
         worker.running.insert(id, (index, round));
         self.collect(rank);
         true
@@ -200,8 +215,11 @@ impl World {
         let client = (&mut self.workers[rank].client, ConnId(rank));
         let lane = (&mut self.lanes[rank], self.colocated[rank]);
         let chunks = exchange(client, lane, self.rng.usize(1..4096)).expect("no violation");
+        let Worker { client, hub, .. } = &mut self.workers[rank];
+        let passed =
+            self.rng.bool() && hub.pass_on(client, &mut self.lanes[rank]).expect("no violation");
         self.collect(rank);
-        frames + chunks > 0
+        frames + chunks > 0 || passed
     }
 
     /// Makes a connection, or moves a few bytes of one.
@@ -256,7 +274,11 @@ impl World {
     fn collect(&mut self, rank: usize) {
         let worker = &mut self.workers[rank];
         while let Some(event) = worker.client.next_event() {
+            self.report.subtotals += u64::from(matches!(event, Event::Arrived { .. }));
+            let heard = worker.hub.hear(event, &mut worker.client, &mut self.lanes[rank]);
+            let Some(event) = heard.expect("no violation") else { continue };
             match event {
+                Event::Arrived { .. } => panic!("no worker streams"),
                 Event::Finished(id, outcome) => {
                     assert_eq!(outcome, Ok(()), "{:?}", worker.running[&id]);
                     worker.finished += 1;
@@ -273,7 +295,7 @@ impl World {
     fn check(&mut self) {
         for (index, tensor) in self.tensors.iter().enumerate() {
             for round in 0..tensor.rounds {
-                let mut expected = expected(tensor, round);
+                let mut expected = tensor.expected(round, &self.machines);
                 let receives =
                     |r: &&Rank| tensor.request.collective.receives(**r, tensor.request.root);
                 let first = tensor.members.iter().find(receives);
@@ -301,70 +323,38 @@ impl World {
     }
 }
 
-fn tensor(rng: &mut Rng, index: usize, n: usize, lanes: usize) -> Tensor {
-    let dtype = Dtype::ALL[rng.usize(0..Dtype::ALL.len())];
-    let op = ReduceOp::ALL[rng.usize(0..ReduceOp::ALL.len())];
-    let all = [Collective::AllReduce, Collective::Broadcast, Collective::Reduce];
-    let collective = if rng.bool() { all[0] } else { all[rng.usize(0..3)] };
-    let mut members: Vec<Rank> = (0..n as u32).map(Rank).collect();
-    if rng.u32(0..4) == 0 {
-        members.retain(|_| rng.bool());
-        if members.is_empty() {
-            members.push(Rank(rng.u32(0..n as u32)));
-        }
-    }
-    let elements = if rng.bool() { rng.usize(1..20) } else { rng.usize(1..1500) };
-    let partition_bytes = 512 * rng.usize(1..8);
-    let bytes = elements * dtype.size();
-    let places = (0..bytes)
-        .step_by(partition_bytes)
-        .map(|offset| Place {
-            lane: ConnId(rng.usize(0..lanes)),
-            offset,
-            bytes: partition_bytes.min(bytes - offset),
-        })
-        .collect();
-    let halves = op == ReduceOp::Sum && members.len() == 2 && collective == Collective::AllReduce;
-    let divisor = (halves && dtype.is_float() && rng.bool()).then_some(2);
-    let root = members[rng.usize(0..members.len())];
-    let everyone = members.len() == n;
-    let group = if everyone { GroupId(0) } else { group_id(&members) };
-    let tensor = TensorId(index as u32);
-    let request = Request { tensor, collective, dtype, op, root, group, divisor, priority: 0 };
-    let rough = dtype == Dtype::F32 && op == ReduceOp::Sum && divisor.is_none() && rng.bool();
-    let (rounds, in_place) = (rng.u32(1..5), rng.bool());
-    Tensor { request, members, elements, places, rounds, in_place, rough }
-}
-
 fn worker(
     rng: &mut Rng,
-    rank: usize,
-    n: usize,
+    settings: ClientSettings,
     lanes: usize,
-    chunk_bytes: u32,
-    deterministic: bool,
     tensors: &[Tensor],
+    machines: &Machines,
 ) -> Worker {
-    let settings = ClientSettings {
-        rank: Rank(rank as u32),
-        world_size: n as u32,
-        epoch: Epoch(1),
-        chunk_bytes,
-        credit_bytes: rng.usize(1..100_000),
-        deterministic,
-    };
+    let (rank, n) = (settings.rank, settings.world_size as usize);
+    let machine = machines.of(rank);
     let mut client = Client::new(settings, lanes);
+    let mut hub = Hub::new(JOB, settings.chunk_bytes);
     let mut todo = Vec::new();
+    client.define_group(machine);
     for (index, tensor) in tensors.iter().enumerate() {
-        client.register(tensor.request.tensor, tensor.places.clone());
-        assert_eq!(client.define_group(&tensor.members), tensor.request.group);
-        if tensor.members.contains(&Rank(rank as u32)) {
+        let id = tensor.request.tensor;
+        assert_eq!(client.define_group(&tensor.members), group(&tensor.members, n));
+        for part in tensor.parts.iter().filter(|part| !part.hubs.is_empty()) {
+            client.define_group(&part.hubs);
+        }
+        client.register(id, tensor.tier(machine), tensor.places(n, machine));
+        let passed_on = tensor.passed_on(rank, n, machine);
+        if !passed_on.is_empty() {
+            hub.register(&mut client, id, passed_on);
+        }
+        if tensor.members.contains(&rank) {
             todo.extend(std::iter::repeat_n(index, tensor.rounds as usize));
         }
     }
     rng.shuffle(&mut todo);
     Worker {
         client,
+        hub,
         todo,
         submitted: vec![0; tensors.len()],
         running: HashMap::new(),
@@ -372,39 +362,4 @@ fn worker(
         released: 0,
         results: HashMap::new(),
     }
-}
-
-fn memory(tensor: &Tensor, round: u32, rank: u32) -> OwnedMemory {
-    let Request { tensor: TensorId(id), op, dtype, .. } = tensor.request;
-    let value = |i| match (model::contribution(op, id, round, rank, i), tensor.rough) {
-        (value, false) => value as f64,
-        (value, true) => f64::from(model::roughen(value, i)),
-    };
-    let bytes = model::encode(dtype, (0..tensor.elements).map(value));
-    match tensor.in_place {
-        true => OwnedMemory { separate: None, bytes },
-        false => OwnedMemory { bytes: vec![0xaa; bytes.len()], separate: Some(bytes) },
-    }
-}
-
-fn expected(tensor: &Tensor, round: u32) -> Vec<u8> {
-    let Request { tensor: TensorId(id), op, dtype, collective, root, divisor, .. } = tensor.request;
-    let contributors: Vec<_> =
-        tensor.members.iter().filter(|r| collective.contributes(**r, root)).collect();
-    if tensor.rough {
-        let sum = |element| {
-            let values = contributors.iter().map(|rank| {
-                model::roughen(model::contribution(op, id, round, rank.0, element), element)
-            });
-            f64::from(values.reduce(|a, b| a + b).expect("a contributor"))
-        };
-        return model::encode(dtype, (0..tensor.elements).map(sum));
-    }
-    let value = |element| {
-        let values = contributors.iter().map(|rank| {
-            model::as_stored(dtype, model::contribution(op, id, round, rank.0, element))
-        });
-        model::reduce(op, values) as f64 / f64::from(divisor.unwrap_or(1))
-    };
-    model::encode(dtype, (0..tensor.elements).map(value))
 }

@@ -1,0 +1,267 @@
+//! One aggregate a machine: a client passes on what the lane beside it has summed for the workers
+//! of their machine.
+//!
+//! The lane lends the accumulator of each chunk that has all contributions of the machine; the
+//! client sends it as the contribution of the machine, and receives the sum of all machines into
+//! it; the lane takes it back and sends it to the workers. Bytes are moved by ownership of their
+//! buffer: never copied, but for what a cut connection leaves behind.
+//!
+//! Invariants: the subtotals of a round are passed on by one operation, whose rounds keep step
+//! with the workers'; a buffer is in one place, the lane, the operation or on its way between.
+
+use std::collections::{HashMap, HashSet};
+
+use sumpter_sum::AlignedBuf;
+use sumpter_wire::{Collective, JobId, PartitionSpec, Round, TensorId, Tier};
+
+use crate::client::{Client, Event, OpId, Place, Request};
+use crate::endpoint::Violation;
+use crate::lane::{Lane, Subtotal};
+use crate::memory::Memory;
+
+/// The memory of an operation: a tensor of the worker's, or subtotals of its machine.
+#[derive(Debug)]
+pub enum Held<M> {
+    /// A tensor.
+    Tensor(M),
+    /// What a hub passes on.
+    Subtotals(Subtotals),
+}
+
+/// Chunks in buffers of their own, each there from when it was lent until it is given back.
+#[derive(Debug)]
+pub struct Subtotals {
+    chunk_bytes: usize,
+    chunks: Vec<Option<AlignedBuf>>,
+}
+
+impl<M: Memory> Memory for Held<M> {
+    fn contribution(&self, offset: usize, len: usize) -> &[u8] {
+        match self {
+            Held::Tensor(memory) => memory.contribution(offset, len),
+            Held::Subtotals(Subtotals { chunk_bytes, chunks }) => {
+                let chunk = chunks[offset / chunk_bytes].as_ref().expect("a chunk that was lent");
+                &chunk[offset % chunk_bytes..][..len]
+            }
+        }
+    }
+
+    fn result(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        match self {
+            Held::Tensor(memory) => memory.result(offset, len),
+            // The end of a chunk is not in it, and the next one may be elsewhere.
+            Held::Subtotals(_) if len == 0 => &mut [],
+            Held::Subtotals(Subtotals { chunk_bytes, chunks }) => {
+                let chunk = chunks[offset / *chunk_bytes].as_mut().expect("a chunk that was lent");
+                &mut chunk[offset % *chunk_bytes..][..len]
+            }
+        }
+    }
+}
+
+/// What a client passes on for the lane beside it.
+#[derive(Debug)]
+pub struct Hub {
+    job: JobId,
+    chunk_bytes: usize,
+    tensors: HashMap<TensorId, Passage>,
+    running: HashMap<OpId, Running>,
+    failed: HashSet<TensorId>,
+}
+
+/// The partitions of a tensor that are passed on, and the latest round's operation.
+#[derive(Debug, Default)]
+struct Passage {
+    /// Where each partition's chunks begin in the operation's memory.
+    first: HashMap<u32, usize>,
+    chunks: usize,
+    latest: Option<OpId>,
+}
+
+/// An operation that passes on a round's subtotals.
+#[derive(Debug)]
+struct Running {
+    tensor: TensorId,
+    round: Round,
+    /// Totals that arrived when the client had let go of the memory, by partition and chunk.
+    late: Vec<(u32, u32)>,
+}
+
+impl Running {
+    fn chunk(&self, job: JobId, partition: u32, chunk: u32) -> Subtotal {
+        Subtotal { job, tensor: self.tensor, partition, round: self.round, chunk }
+    }
+}
+
+impl Hub {
+    /// A hub that passes nothing on yet.
+    #[must_use]
+    pub fn new(job: JobId, chunk_bytes: u32) -> Hub {
+        let (tensors, running, failed) = Default::default();
+        Hub { job, chunk_bytes: chunk_bytes as usize, tensors, running, failed }
+    }
+
+    /// Makes known which partitions of a tensor are passed on from here, and where to. The
+    /// places' offsets are of no interest; their groups must have been defined.
+    pub fn register<M: Memory>(
+        &mut self,
+        client: &mut Client<Held<M>>,
+        tensor: TensorId,
+        mut places: Vec<Place>,
+    ) {
+        let mut passage = Passage::default();
+        for place in &mut places {
+            passage.first.insert(place.number, passage.chunks);
+            place.offset = passage.chunks * self.chunk_bytes;
+            passage.chunks += place.bytes.div_ceil(self.chunk_bytes);
+        }
+        client.register(tensor, Tier::Root, places);
+        self.tensors.insert(tensor, passage);
+    }
+
+    /// Passes on the subtotals that the lane has; true if there were any.
+    ///
+    /// # Errors
+    /// [`Violation`] when client and lane disagree: a bug, since both are ours.
+    pub fn pass_on<M: Memory>(
+        &mut self,
+        client: &mut Client<Held<M>>,
+        lane: &mut Lane,
+    ) -> Result<bool, Violation> {
+        let mut any = false;
+        while let Some((of, spec, bytes)) = lane.next_subtotal() {
+            any = true;
+            if self.failed.contains(&of.tensor) || of.job != self.job {
+                lane.recycle(bytes);
+                continue;
+            }
+            let op = self.operation(client, of, &spec)?;
+            let at = self.tensors[&of.tensor].first.get(&of.partition).copied();
+            let at = at.ok_or_else(|| Violation::state("a subtotal of another hub"))?;
+            match client.memory_mut(op) {
+                Some(Held::Subtotals(held)) => {
+                    held.chunks[at + of.chunk as usize] = Some(bytes);
+                    client.supply(op, of.partition, of.chunk + 1);
+                }
+                _ => lane.recycle(bytes),
+            }
+        }
+        Ok(any)
+    }
+
+    /// The operation that passes on the round of a subtotal.
+    fn operation<M: Memory>(
+        &mut self,
+        client: &mut Client<Held<M>>,
+        of: Subtotal,
+        spec: &PartitionSpec,
+    ) -> Result<OpId, Violation> {
+        let passage = self.tensors.get_mut(&of.tensor);
+        let passage = passage.ok_or_else(|| Violation::state("a subtotal of another hub"))?;
+        let current = |op: &OpId| client.round(*op) == Some(of.round);
+        if let Some(op) = passage.latest.filter(current) {
+            return Ok(op);
+        }
+        let request = Request {
+            tensor: of.tensor,
+            tier: Tier::Root,
+            collective: Collective::AllReduce,
+            dtype: spec.dtype,
+            op: spec.op,
+            root: spec.root,
+            divisor: None,
+            // All contributions are in, this worker's too, so its own operation is under way.
+            priority: client.active(of.tensor, Tier::Machine).map_or(0, |r| r.priority),
+            streamed: true,
+        };
+        let chunks = std::iter::repeat_with(|| None).take(passage.chunks).collect();
+        let memory = Subtotals { chunk_bytes: self.chunk_bytes, chunks };
+        let op = client.submit(request, Held::Subtotals(memory));
+        if client.round(op) != Some(of.round) {
+            return Err(Violation::state(format!("a subtotal of round {} out of step", of.round)));
+        }
+        passage.latest = Some(op);
+        let running = Running { tensor: of.tensor, round: of.round, late: Vec::new() };
+        self.running.insert(op, running);
+        Ok(op)
+    }
+
+    /// Takes the client's events that are about subtotals; all others are returned.
+    ///
+    /// # Errors
+    /// [`Violation`] when client and lane disagree: a bug, since both are ours.
+    pub fn hear<M: Memory>(
+        &mut self,
+        event: Event<Held<M>>,
+        client: &mut Client<Held<M>>,
+        lane: &mut Lane,
+    ) -> Result<Option<Event<M>>, Violation> {
+        match event {
+            Event::Arrived { op, number, chunk } if self.running.contains_key(&op) => {
+                self.give_back(client, lane, (op, number, chunk))?;
+                Ok(None)
+            }
+            Event::Finished(op, outcome) if self.running.contains_key(&op) => {
+                if let Err(reason) = outcome {
+                    let tensor = self.running[&op].tensor;
+                    self.failed.insert(tensor);
+                    lane.refuse_subtotals(self.job, tensor, &reason);
+                }
+                Ok(None)
+            }
+            Event::Released(op, Held::Subtotals(memory)) => {
+                self.let_go(op, memory, lane)?;
+                Ok(None)
+            }
+            Event::Released(op, Held::Tensor(memory)) => Ok(Some(Event::Released(op, memory))),
+            Event::Finished(op, outcome) => Ok(Some(Event::Finished(op, outcome))),
+            Event::Arrived { op, number, chunk } => Ok(Some(Event::Arrived { op, number, chunk })),
+        }
+    }
+
+    /// A total has arrived: the lane gets it in the buffer it lent.
+    fn give_back<M: Memory>(
+        &mut self,
+        client: &mut Client<Held<M>>,
+        lane: &mut Lane,
+        (op, number, chunk): (OpId, u32, u32),
+    ) -> Result<(), Violation> {
+        let queued = client.is_queued(op, number, chunk);
+        let running = self.running.get_mut(&op).expect("a running operation");
+        let Some(Held::Subtotals(held)) = client.memory_mut(op) else {
+            running.late.push((number, chunk));
+            return Ok(());
+        };
+        let at = self.tensors[&running.tensor].first[&number] + chunk as usize;
+        let slot = &mut held.chunks[at];
+        let total = match slot {
+            // After a cut a frame may still have to send these bytes, though they count no more.
+            Some(bytes) if queued => {
+                let mut copy = lane.spare(bytes.len());
+                copy.copy_from_slice(bytes);
+                Some(copy)
+            }
+            _ => slot.take(),
+        };
+        let total = total.ok_or_else(|| Violation::state("a total without a buffer"))?;
+        lane.return_total(running.chunk(self.job, number, chunk), total)
+    }
+
+    /// The client has let go of an operation's memory: totals that had arrived by then go back.
+    fn let_go(
+        &mut self,
+        op: OpId,
+        mut memory: Subtotals,
+        lane: &mut Lane,
+    ) -> Result<(), Violation> {
+        let Some(running) = self.running.remove(&op) else { return Ok(()) };
+        let first = &self.tensors[&running.tensor].first;
+        for (number, chunk) in &running.late {
+            let total = memory.chunks[first[number] + *chunk as usize].take();
+            let total = total.ok_or_else(|| Violation::state("a total without a buffer"))?;
+            lane.return_total(running.chunk(self.job, *number, *chunk), total)?;
+        }
+        memory.chunks.into_iter().flatten().for_each(|bytes| lane.recycle(bytes));
+        Ok(())
+    }
+}
