@@ -67,6 +67,7 @@ pub struct Hub {
     tensors: HashMap<TensorId, Passage>,
     running: HashMap<OpId, Running>,
     failed: HashSet<TensorId>,
+    closed: bool,
 }
 
 /// The partitions of a tensor that are passed on, and the latest round's operation.
@@ -97,8 +98,14 @@ impl Hub {
     /// A hub that passes nothing on yet.
     #[must_use]
     pub fn new(job: JobId, chunk_bytes: u32) -> Hub {
-        let (tensors, running, failed) = Default::default();
-        Hub { job, chunk_bytes: chunk_bytes as usize, tensors, running, failed }
+        let (tensors, running, failed, closed) = Default::default();
+        Hub { job, chunk_bytes: chunk_bytes as usize, tensors, running, failed, closed }
+    }
+
+    /// Nothing is passed on any more, and what fails from now on is not told to this machine's
+    /// workers: whatever ended the session here, they learn of it elsewhere.
+    pub fn close(&mut self) {
+        self.closed = true;
     }
 
     /// Makes known which partitions of a tensor are passed on from here, and where to. The
@@ -131,7 +138,7 @@ impl Hub {
         let mut any = false;
         while let Some((of, spec, bytes)) = lane.next_subtotal() {
             any = true;
-            if self.failed.contains(&of.tensor) || of.job != self.job {
+            if self.closed || self.failed.contains(&of.tensor) || of.job != self.job {
                 lane.recycle(bytes);
                 continue;
             }
@@ -202,7 +209,7 @@ impl Hub {
                 Ok(None)
             }
             Event::Finished(op, outcome) if self.running.contains_key(&op) => {
-                if let Err(reason) = outcome {
+                if let (Err(reason), false) = (outcome, self.closed) {
                     let tensor = self.running[&op].tensor;
                     self.failed.insert(tensor);
                     lane.refuse_subtotals(self.job, tensor, &reason);

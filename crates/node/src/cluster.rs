@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use sumpter_coordinator::ClusterView;
-use sumpter_engine::{ConnId, Place};
+use sumpter_engine::ConnId;
 use sumpter_plan::{
     Architecture, Dealing, Machine, Placement, Plan, PlanError, PlannedServer, Role, server_weights,
 };
 use sumpter_wire::Rank;
+
+use crate::hubs::Hubs;
 
 /// Who runs a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +24,27 @@ pub(crate) enum Owner {
 pub(crate) struct LaneAddress {
     pub owner: Owner,
     pub host: String,
+    /// Equal for processes that share a link.
+    pub machine: String,
     /// The lane's number with its owner.
     pub index: u32,
     pub address: SocketAddr,
-    /// The identity of its machine.
-    pub machine: String,
+}
+
+/// A partition of a tensor and the lane that makes its sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub root: ConnId,
+    pub offset: usize,
+    pub bytes: usize,
 }
 
 /// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub lanes: Vec<LaneAddress>,
+    /// Who passes on what each machine's workers contribute; none if nobody has to.
+    pub hubs: Option<Hubs>,
     placement: Placement,
     /// The lanes of each server of the plan.
     servers: Vec<Range<usize>>,
@@ -44,6 +56,7 @@ pub(crate) struct Policy {
     pub partition_bytes: u64,
     pub architecture: Architecture,
     pub dealing: Dealing,
+    pub deterministic: bool,
 }
 
 struct Group<'a> {
@@ -59,14 +72,14 @@ impl Cluster {
         let mut groups: Vec<Group<'_>> = Vec::new();
         for worker in &view.workers {
             let owner = Owner::Worker(worker.rank);
-            let range =
-                add_lanes(&mut lanes, owner, (&worker.host, &worker.machine), &worker.lanes);
+            let at = (&*worker.host, &*worker.machine);
+            let range = add_lanes(&mut lanes, owner, at, &worker.lanes);
             join(&mut groups, &worker.machine, Role::Gpu, worker.bandwidth_gbps, range);
         }
         for server in &view.servers {
             let owner = Owner::Server(server.member.0);
-            let range =
-                add_lanes(&mut lanes, owner, (&server.host, &server.machine), &server.lanes);
+            let at = (&*server.host, &*server.machine);
+            let range = add_lanes(&mut lanes, owner, at, &server.lanes);
             join(&mut groups, &server.machine, Role::Cpu, server.bandwidth_gbps, range);
         }
         for group in &mut groups {
@@ -90,24 +103,45 @@ impl Cluster {
             })
             .collect();
         let weights = server_weights(&machines)?;
+        let sums_away = groups.iter().zip(per_group(&groups, &weights)).any(|(group, weights)| {
+            group.role == Role::Cpu && weights.iter().any(|weight| *weight > 0.0)
+        });
+        let hubs = Hubs::new(view, policy.deterministic, sums_away);
         let servers: Vec<_> = groups.iter().flat_map(|g| g.servers.iter().cloned()).collect();
         let planned = weights.iter().zip(&servers);
         let planned = planned.map(|(w, r)| PlannedServer { weight: *w, lanes: r.len() as u32 });
         let epoch = u64::from(view.epoch.0);
         let Policy { partition_bytes, dealing, .. } = policy;
         let plan = Plan { epoch, partition_bytes, servers: planned.collect(), dealing };
-        Ok(Cluster { lanes, placement: Placement::new(&plan)?, servers })
+        Ok(Cluster { lanes, hubs, placement: Placement::new(&plan)?, servers })
     }
 
     /// Places the next tensor of the table.
-    pub(crate) fn place(&mut self, tensor_bytes: u64) -> Vec<Place> {
-        let place = |p: sumpter_plan::PartitionPlace| Place {
-            lane: ConnId(self.servers[p.server].start + p.lane),
+    pub(crate) fn place(&mut self, tensor_bytes: u64) -> Vec<Spot> {
+        let spot = |p: sumpter_plan::PartitionPlace| Spot {
+            root: ConnId(self.servers[p.server].start + p.lane),
             offset: p.offset as usize,
             bytes: p.bytes as usize,
         };
-        self.placement.place(tensor_bytes).into_iter().map(place).collect()
+        self.placement.place(tensor_bytes).into_iter().map(spot).collect()
     }
+
+    /// The first lane of a worker; the only one, as workers are.
+    pub(crate) fn lane_of(&self, rank: Rank) -> Option<ConnId> {
+        let owned = |lane: &LaneAddress| lane.owner == Owner::Worker(rank);
+        self.lanes.iter().position(owned).map(ConnId)
+    }
+}
+
+/// The weights of each group's servers.
+fn per_group<'a>(groups: &[Group<'_>], weights: &'a [f64]) -> Vec<&'a [f64]> {
+    let mut rest = weights;
+    let take = |group: &Group<'_>| {
+        let (own, others) = rest.split_at(group.servers.len());
+        rest = others;
+        own
+    };
+    groups.iter().map(take).collect()
 }
 
 fn add_lanes(
@@ -120,9 +154,9 @@ fn add_lanes(
     lanes.extend(addresses.iter().zip(0..).map(|(address, index)| LaneAddress {
         owner,
         host: host.to_owned(),
+        machine: machine.to_owned(),
         index,
         address: *address,
-        machine: machine.to_owned(),
     }));
     start..lanes.len()
 }
@@ -176,13 +210,15 @@ mod tests {
 
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
         let dealing = Dealing::Balanced;
-        Cluster::new(view, Policy { partition_bytes: 1 << 16, architecture, dealing })
+        let deterministic = false;
+        let policy = Policy { partition_bytes: 1 << 16, architecture, dealing, deterministic };
+        Cluster::new(view, policy)
     }
 
     fn shares(cluster: &mut Cluster) -> Vec<usize> {
         let mut shares = vec![0; cluster.lanes.len()];
-        for place in cluster.place(72 << 16) {
-            shares[place.lane.0] += place.bytes >> 16;
+        for spot in cluster.place(72 << 16) {
+            shares[spot.root.0] += spot.bytes >> 16;
         }
         shares
     }

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use sumpter_coordinator::{Late, Stats};
 use sumpter_engine::LaneStats;
 
-use crate::link::Link;
-
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Bytes over the network.
-    pub bytes_sent: u64,
-    pub bytes_received: u64,
-    /// Bytes between processes of this machine, and between the worker and its colocated lane.
+    /// Bytes over connections.
+    bytes_sent: u64,
+    bytes_received: u64,
+    /// Those of them that left or entered this machine.
+    away_sent: u64,
+    away_received: u64,
+    /// Bytes between the worker and its colocated lane.
     pub bytes_local: u64,
     /// Operations finished.
     pub operations: u64,
@@ -29,15 +30,16 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counts what a connection has moved.
-    pub(crate) fn moved(&mut self, link: &Link, sent: usize, received: usize) {
-        match link.is_network() {
-            true => {
-                self.bytes_sent += sent as u64;
-                self.bytes_received += received as u64;
-            }
-            false => self.bytes_local += (sent + received) as u64,
-        }
+    /// Bytes were sent over a connection; `away` says whether it leaves this machine.
+    pub(crate) fn sent(&mut self, bytes: usize, away: bool) {
+        self.bytes_sent += bytes as u64;
+        self.away_sent += if away { bytes as u64 } else { 0 };
+    }
+
+    /// Bytes were received over a connection; `away` as for [`sent`](Self::sent).
+    pub(crate) fn received(&mut self, bytes: usize, away: bool) {
+        self.bytes_received += bytes as u64;
+        self.away_received += if away { bytes as u64 } else { 0 };
     }
 
     /// Notes whether anything is under way.
@@ -61,9 +63,11 @@ impl Counters {
         elapsed: Duration,
     ) -> Stats {
         let running = self.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let counters: [(&str, f64); 14] = [
+        let counters: [(&str, f64); 16] = [
             ("bytes_sent", self.bytes_sent as f64),
             ("bytes_received", self.bytes_received as f64),
+            ("bytes_sent_away", self.away_sent as f64),
+            ("bytes_received_away", self.away_received as f64),
             ("bytes_local", self.bytes_local as f64),
             ("rounds", self.operations as f64),
             ("tensor_bytes", self.tensor_bytes as f64),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use mio::{Events, Poll, Waker};
 use sumpter_config::Config;
-use sumpter_coordinator::Member;
+use sumpter_coordinator::{ClusterView, Member};
 use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, exchange};
 use sumpter_transport::{LinkError, in_process};
 use sumpter_wire::{Epoch, HandshakeError, Hello, JobId, Token};
@@ -33,9 +33,19 @@ const IN_PROCESS_TURN: usize = 8 << 20;
 /// How long a loop that ends waits for its peers to close.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// What is known of a run before its workers connect.
+#[derive(Debug)]
+struct KnownJob {
+    epoch: Epoch,
+    /// The machine of each worker, by rank.
+    machines: Vec<String>,
+}
+
 #[derive(Debug)]
 pub(crate) struct EventLoop {
     pub config: Config,
+    /// This process's machine.
+    machine: String,
     poll: Poll,
     origin: Instant,
     commands: Receiver<Command>,
@@ -44,8 +54,8 @@ pub(crate) struct EventLoop {
     /// This lane's number with its owner.
     lane_index: u32,
     lane_sockets: HashMap<ConnId, usize>,
-    /// Runs whose workers may connect, with their size.
-    jobs: HashMap<JobId, (Epoch, u32)>,
+    /// Runs whose workers may connect.
+    jobs: HashMap<JobId, KnownJob>,
     pub session: Option<Session>,
     pub member: Option<Arc<Member>>,
     pub start: Option<StartSignal>,
@@ -68,9 +78,15 @@ impl EventLoop {
         let registry = poll.registry().try_clone().map_err(&failed)?;
         let sockets = Sockets::new(registry, listeners, token).map_err(&failed)?;
         let (sender, commands) = crossbeam_channel::unbounded();
-        let limits = LaneLimits { max_job_bytes: config.max_job_bytes, max_chunk_bytes: 64 << 20 };
+        let limits = LaneLimits {
+            max_job_bytes: config.max_job_bytes,
+            max_chunk_bytes: 64 << 20,
+            // A worker's lane has a client beside it, which waits for the start.
+            hub: start.is_some(),
+        };
         let event_loop = EventLoop {
             config: config.clone(),
+            machine: config.machine_id(),
             poll,
             origin: Instant::now(),
             commands,
@@ -181,9 +197,9 @@ impl EventLoop {
     ) {
         match (sent, received) {
             (Ok(sent), Ok(received)) => {
-                if let Some(socket) = self.sockets.get(index) {
-                    self.counters.moved(&socket.link, sent, received.bytes);
-                }
+                let away = self.sockets.get(index).is_some_and(|socket| socket.away);
+                self.counters.sent(sent, away);
+                self.counters.received(received.bytes, away);
                 if received.more {
                     self.sockets.again.push_back(index);
                 }
@@ -245,6 +261,9 @@ impl EventLoop {
 
     fn admit(&mut self, index: usize, hello: &Hello) {
         let verdict = self.judge(hello);
+        let away = self.jobs.get(&hello.job).is_none_or(|job| {
+            job.machines.get(hello.rank.0 as usize) != Some(&self.machine)
+        });
         let Some(socket) = self.sockets.get(index) else { return };
         let Phase::Greeting(handshake) = &mut socket.phase else { return };
         match verdict {
@@ -259,6 +278,7 @@ impl EventLoop {
                 let _ = flush(&mut socket.link, handshake);
                 socket.link.accepted();
                 socket.phase = Phase::FromWorker(conn);
+                socket.away = away;
                 socket.deadline = None;
                 if let Some(stale) = old.and_then(|old| self.lane_sockets.remove(&old)) {
                     self.sockets.remove(stale);
@@ -275,8 +295,10 @@ impl EventLoop {
         }
         match self.jobs.get(&hello.job) {
             None => Err("the job is not known here (yet)".to_owned()),
-            Some((epoch, size)) if (*epoch, *size) != (hello.epoch, hello.world_size) => {
-                Err(format!("the job has epoch {epoch} and {size} workers"))
+            Some(KnownJob { epoch, machines })
+                if (*epoch, machines.len()) != (hello.epoch, hello.world_size as usize) =>
+            {
+                Err(format!("the job has epoch {epoch} and {} workers", machines.len()))
             }
             Some(_) => self.lane.open(Peer {
                 job: hello.job,
@@ -288,8 +310,9 @@ impl EventLoop {
     }
 
     /// A run whose workers may connect.
-    pub(crate) fn know_job(&mut self, job: JobId, epoch: Epoch, world_size: u32) {
-        self.jobs.insert(job, (epoch, world_size));
+    pub(crate) fn know_job(&mut self, view: &ClusterView) {
+        let machines = view.workers.iter().map(|worker| worker.machine.clone()).collect();
+        self.jobs.insert(view.job, KnownJob { epoch: view.epoch, machines });
     }
 
     /// A run is over: its buffers are freed, its connections closed.
@@ -306,6 +329,7 @@ impl EventLoop {
     pub(crate) fn move_bytes(&mut self) {
         loop {
             let mut touched = self.move_in_process();
+            touched |= self.pass_on();
             while let Some(lane) = self.session.as_mut().and_then(|s| s.client.next_dirty()) {
                 touched |= self.transmit_to_lane(lane);
             }
@@ -340,8 +364,7 @@ impl EventLoop {
         let moved = match moved {
             Ok(moved) => moved,
             Err(violation) => {
-                let reason = format!("the colocated lane and its worker disagree: {violation}");
-                self.fail(&crate::error::OpError::Closed(reason));
+                self.disagree(&violation);
                 return false;
             }
         };
@@ -353,6 +376,18 @@ impl EventLoop {
         moved > 0
     }
 
+    /// Passes on what the lane has summed for this machine.
+    fn pass_on(&mut self) -> bool {
+        let Some(session) = self.session.as_mut() else { return false };
+        match session.hub.pass_on(&mut session.client, &mut self.lane) {
+            Ok(any) => any,
+            Err(violation) => {
+                self.disagree(&violation);
+                false
+            }
+        }
+    }
+
     fn transmit_to_lane(&mut self, lane: ConnId) -> bool {
         let Some(session) = self.session.as_mut() else { return false };
         let Some(index) = session.links[lane.0].socket else { return false };
@@ -362,7 +397,7 @@ impl EventLoop {
         }
         match socket.link.transmit(&mut session.client, lane) {
             Ok(sent) => {
-                self.counters.moved(&socket.link, sent, 0);
+                self.counters.sent(sent, socket.away);
                 sent > 0
             }
             Err(error) => {
@@ -377,7 +412,7 @@ impl EventLoop {
         let Some(socket) = self.sockets.get(index) else { return false };
         match socket.link.transmit(&mut self.lane, conn) {
             Ok(sent) => {
-                self.counters.moved(&socket.link, sent, 0);
+                self.counters.sent(sent, socket.away);
                 sent > 0
             }
             Err(error) => {
@@ -435,6 +470,7 @@ impl EventLoop {
                 socket.phase = Phase::ToLane(lane);
                 socket.deadline = None;
                 if let Some(session) = self.session.as_mut() {
+                    socket.away = session.is_away(lane);
                     session.links[lane.0].succeeded();
                     session.client.connected(lane);
                 }

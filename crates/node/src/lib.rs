@@ -10,6 +10,7 @@ mod completion;
 mod counters;
 mod error;
 mod event_loop;
+mod hubs;
 mod join;
 mod link;
 mod ops;

@@ -76,9 +76,4 @@ impl Link {
             link.expect_offer();
         }
     }
-
-    /// Whether bytes leave the process by the network.
-    pub(crate) fn is_network(&self) -> bool {
-        matches!(self, Link::Tcp(_))
-    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sumpter_config::{Colocated, LocalLink};
 use sumpter_coordinator::{ClusterView, MemberEvent};
-use sumpter_engine::{ConnId, Event, OpId, Peer};
+use sumpter_engine::{ConnId, Event, OpId, Peer, Violation};
 use sumpter_wire::Rank;
 
 use crate::command::{Command, Submission};
@@ -47,13 +47,12 @@ impl EventLoop {
             }
             MemberEvent::Started(view) => self.begin_session(view),
             MemberEvent::JobStarted(view) => {
-                self.know_job(view.job, view.epoch, view.workers.len() as u32);
+                self.know_job(&view);
             }
             MemberEvent::JobEnded { job } => self.end_job(job),
             MemberEvent::Tensor { id, spec } => {
                 let Some(session) = self.session.as_mut() else { return };
-                let Session { table, cluster, client, .. } = session;
-                let waiting = table.enter(id, spec, cluster, client);
+                let waiting = session.enter(id, spec);
                 waiting.into_iter().for_each(|submission| self.submit(submission));
             }
             MemberEvent::TensorError { name, message } => self.tensor_error(&name, &message),
@@ -90,7 +89,7 @@ impl EventLoop {
     /// All members are there: connect to every lane, and let the caller go on.
     fn begin_session(&mut self, view: ClusterView) {
         let world_size = view.workers.len() as u32;
-        self.know_job(view.job, view.epoch, world_size);
+        self.know_job(&view);
         let rank = Rank(self.config.rank);
         let peer = Peer { job: view.job, rank, world_size, epoch: view.epoch };
         let resident = match self.config.colocated {
@@ -178,11 +177,16 @@ impl EventLoop {
     /// Announces what has finished; true if anything has.
     pub(crate) fn settle(&mut self) -> bool {
         let mut any = false;
-        while let Some(event) = self.session.as_mut().and_then(|s| s.client.next_event()) {
+        while let Some(session) = self.session.as_mut()
+            && let Some(event) = session.client.next_event()
+        {
             any = true;
-            match event {
-                Event::Finished(id, outcome) => self.finished(id, outcome),
-                Event::Released(_, memory) => drop(memory),
+            match session.hub.hear(event, &mut session.client, &mut self.lane) {
+                Ok(Some(Event::Finished(id, outcome))) => self.finished(id, outcome),
+                Ok(Some(Event::Released(_, memory))) => drop(memory),
+                // Only the hub streams.
+                Ok(Some(Event::Arrived { .. }) | None) => {}
+                Err(violation) => self.disagree(&violation),
             }
         }
         if let (true, Some(session)) = (any, &self.session) {
@@ -220,7 +224,14 @@ impl EventLoop {
             let error = reason.about(&format!("tensor '{name}' was not complete"));
             submission.completion.finish(Err(error));
         }
+        session.hub.close();
         session.client.fail_all(|_| reason.to_string());
+    }
+
+    /// The client and the lane in this process contradict each other.
+    pub(crate) fn disagree(&mut self, violation: &Violation) {
+        let reason = format!("the colocated lane and its worker disagree: {violation}");
+        self.fail(&OpError::Closed(reason));
     }
 
     fn tensor_error(&mut self, name: &str, message: &str) {

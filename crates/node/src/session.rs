@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, PendingOp};
-use sumpter_engine::{Client, ClientSettings, ConnId, OpId, Request};
+use sumpter_coordinator::{ClusterView, PendingOp, TensorSpec};
+use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, OpId, Request};
 use sumpter_plan::PlanError;
 use sumpter_transport::TensorMemory;
 use sumpter_wire::{Hello, Rank, TensorId};
@@ -15,6 +15,7 @@ use crate::cluster::{Cluster, Owner, Policy};
 use crate::command::Submission;
 use crate::completion::Completion;
 use crate::error::OpError;
+use crate::hubs::route;
 use crate::table::{Table, members};
 
 /// The first pause before a lane is called again; doubled up to [`LAST_PAUSE`].
@@ -24,12 +25,17 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// An operation that needs a worker which has left fails once nothing has moved for so long.
 const AFTER_LEAVING: Duration = Duration::from_secs(2);
 
+/// The client of a worker: its own tensors, and what it passes on for its machine.
+pub(crate) type WorkerClient = Client<Held<TensorMemory>>;
+
 #[derive(Debug)]
 pub(crate) struct Session {
     pub view: ClusterView,
     pub rank: Rank,
     pub cluster: Cluster,
-    pub client: Client<TensorMemory>,
+    pub client: WorkerClient,
+    /// Passes on what the lane in this process sums for the machine.
+    pub hub: Hub,
     pub table: Table,
     pub links: Vec<Dial>,
     /// The lane in this process, if it is reached directly: its connection in the client and in
@@ -95,6 +101,7 @@ impl Session {
             partition_bytes: config.partition_bytes,
             architecture: config.architecture,
             dealing: config.placement,
+            deterministic: config.deterministic,
         };
         let cluster = Cluster::new(&view, policy)?;
         let settings = ClientSettings {
@@ -112,11 +119,13 @@ impl Session {
         if let Some((on_client, _)) = own {
             client.attached(on_client);
         }
+        let hub = Hub::new(view.job, settings.chunk_bytes);
         Ok(Session {
             view,
             rank,
             cluster,
             client,
+            hub,
             table: Table::default(),
             links: (0..lanes).map(|_| Dial::default()).collect(),
             own,
@@ -175,6 +184,23 @@ impl Session {
         }
     }
 
+    /// Whether a lane is reached over the network, not within this machine.
+    pub(crate) fn is_away(&self, lane: ConnId) -> bool {
+        let own = &self.view.workers[self.rank.0 as usize].machine;
+        self.cluster.lanes[lane.0].machine != *own
+    }
+
+    /// A new entry of the coordinator's table. Returns the submissions that waited for it.
+    pub(crate) fn enter(&mut self, id: TensorId, spec: TensorSpec) -> Vec<Submission> {
+        let members = members(&spec, self.world_size());
+        let route = route(&mut self.cluster, &mut self.client, self.rank, &spec, &members);
+        self.client.register(id, route.tier, route.places);
+        if !route.passed_on.is_empty() {
+            self.hub.register(&mut self.client, id, route.passed_on);
+        }
+        self.table.enter(id, spec, route.tier)
+    }
+
     /// Lanes that are due to be called.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<ConnId> {
         let due = |d: &Dial| d.retry_at.is_some_and(|t| t <= now);
@@ -189,12 +215,11 @@ impl Session {
     }
 
     /// Hands an operation to the client.
-    pub(crate) fn run(&mut self, submission: Submission, mut request: Request, now: Instant) {
+    pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) {
         let spec = submission.spec;
         let members = members(&spec, self.world_size());
-        request.group = self.client.define_group(&members);
         let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
-        let id = self.client.submit(request, submission.memory);
+        let id = self.client.submit(request, Held::Tensor(submission.memory));
         self.last_progress = now;
         self.running.insert(
             id,

@@ -26,6 +26,8 @@ pub(crate) enum Phase {
 pub(crate) struct Socket {
     pub link: Link,
     pub phase: Phase,
+    /// Whether it leaves this machine, once it is known whose it is.
+    pub away: bool,
     /// When a handshake that is not finished is given up.
     pub deadline: Option<Instant>,
     pub peer: String,

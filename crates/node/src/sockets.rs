@@ -175,7 +175,7 @@ impl Sockets {
         let index = free.unwrap_or(self.table.len());
         let link = link(Token(index + FIRST), &self.registry)?;
         let deadline = Some(Instant::now() + HANDSHAKE_LIMIT);
-        let socket = Socket { link, phase, deadline, peer };
+        let socket = Socket { link, phase, away: true, deadline, peer };
         if index == self.table.len() {
             self.table.push(None);
         }

@@ -3,12 +3,10 @@
 use std::collections::HashMap;
 
 use sumpter_coordinator::{Kind, TensorSpec};
-use sumpter_engine::{Client, Request};
+use sumpter_engine::Request;
 use sumpter_sum::ReduceOp;
-use sumpter_transport::TensorMemory;
-use sumpter_wire::{Collective, Rank, TensorId};
+use sumpter_wire::{Collective, Rank, TensorId, Tier};
 
-use crate::cluster::Cluster;
 use crate::command::Submission;
 use crate::error::OpError;
 
@@ -39,6 +37,8 @@ enum Name {
     Known {
         id: TensorId,
         spec: TensorSpec,
+        /// Whom this worker's contributions go to.
+        tier: Tier,
         disputed: Vec<Submission>,
     },
     Failed(String),
@@ -59,9 +59,9 @@ impl Table {
                 waiting.push(submission);
                 if known { Lookup::Waiting } else { Lookup::Declare(spec) }
             }
-            Some(Name::Known { id, spec, disputed }) => {
+            Some(Name::Known { id, spec, tier, disputed }) => {
                 if *spec == submission.spec {
-                    let request = request(*id, &submission, world_size);
+                    let request = request((*id, *tier), &submission, world_size);
                     return Lookup::Ready(submission, request);
                 }
                 let spec = submission.spec.clone();
@@ -80,14 +80,11 @@ impl Table {
         &mut self,
         id: TensorId,
         spec: TensorSpec,
-        cluster: &mut Cluster,
-        client: &mut Client<TensorMemory>,
+        tier: Tier,
     ) -> Vec<Submission> {
-        let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
-        client.register(id, cluster.place(bytes));
         self.ids.insert(id, spec.name.clone());
         let name = spec.name.clone();
-        let known = Name::Known { id, spec, disputed: Vec::new() };
+        let known = Name::Known { id, spec, tier, disputed: Vec::new() };
         match self.names.insert(name, known) {
             Some(Name::Asked(waiting)) => waiting,
             _ => Vec::new(),
@@ -129,7 +126,11 @@ impl Table {
     }
 }
 
-fn request(tensor: TensorId, submission: &Submission, world_size: u32) -> Request {
+fn request(
+    (tensor, tier): (TensorId, Tier),
+    submission: &Submission,
+    world_size: u32,
+) -> Request {
     let spec = &submission.spec;
     let members = if spec.ranks.is_empty() { world_size } else { spec.ranks.len() as u32 };
     let (collective, op) = match spec.kind {
@@ -140,14 +141,14 @@ fn request(tensor: TensorId, submission: &Submission, world_size: u32) -> Reques
     };
     Request {
         tensor,
+        tier,
         collective,
         dtype: spec.dtype,
         op,
         root: spec.root,
-        // The group's id is filled in by whoever defines it.
-        group: sumpter_wire::GroupId(0),
         divisor: (submission.average && members > 1).then_some(members),
         priority: submission.priority,
+        streamed: false,
     }
 }
 
