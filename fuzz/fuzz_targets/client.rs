@@ -8,7 +8,7 @@ use sumpter_engine::{
     Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request,
 };
 use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, Epoch, GroupId, HEADER_BYTES, Rank, TensorId};
+use sumpter_wire::{Collective, Epoch, GroupId, HEADER_BYTES, Rank, TensorId, Tier};
 
 fuzz_target!(|data: &[u8]| {
     let settings = ClientSettings {
@@ -26,11 +26,13 @@ fuzz_target!(|data: &[u8]| {
         [Collective::AllReduce, Collective::Broadcast, Collective::Reduce].into_iter().enumerate()
     {
         let tensor = TensorId(id as u32);
-        let place = |offset| Place { lane, offset, bytes: 100 };
-        client.register(tensor, vec![place(0), place(100)]);
-        let (dtype, op, root, group) = (Dtype::F32, ReduceOp::Sum, Rank(1), GroupId(0));
+        let group = GroupId(0);
+        let place = |number| Place { lane, number, offset: 100 * number as usize, bytes: 100, group };
+        client.register(tensor, Tier::Root, vec![place(0), place(1)]);
+        let (dtype, op, root, divisor) = (Dtype::F32, ReduceOp::Sum, Rank(1), Some(2));
+        let (tier, priority, streamed) = (Tier::Root, 0, false);
         let request =
-            Request { tensor, collective, dtype, op, root, group, divisor: Some(2), priority: 0 };
+            Request { tensor, tier, collective, dtype, op, root, divisor, priority, streamed };
         client.submit(request, OwnedMemory { separate: None, bytes: vec![1; 200] });
     }
     for piece in data.chunks(HEADER_BYTES + 64) {

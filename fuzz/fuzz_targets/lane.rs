@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer};
 use sumpter_wire::{Epoch, HEADER_BYTES, JobId, Rank};
 
-const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 16 };
+const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 16, hub: true };
 
 fn feed(lane: &mut Lane, conn: ConnId, mut data: &[u8]) -> bool {
     while !data.is_empty() {
@@ -38,7 +38,8 @@ fuzz_target!(|data: &[u8]| {
         let mut bytes = piece[1..].to_vec();
         if piece[0] & 2 == 0 && bytes.len() >= HEADER_BYTES {
             bytes[0] = 1 + bytes[0] % 6;
-            bytes[1..4].fill(0);
+            bytes[1] &= 1;
+            bytes[2..4].fill(0);
             bytes[4..8].copy_from_slice(&1u32.to_le_bytes());
             bytes[9..12].fill(0);
             bytes[13..16].fill(0);
@@ -51,6 +52,10 @@ fuzz_target!(|data: &[u8]| {
         for conn in [0, 1].into_iter().filter(|i| open[*i]).map(|i| conns[i]) {
             let n: usize = lane.pending(conn).iter().map(|s| s.len()).sum();
             lane.sent(conn, n);
+        }
+        // Totals come back at once, as if no other machine took part.
+        while let Some((of, _, bytes)) = lane.next_subtotal() {
+            lane.return_total(of, bytes).expect("it was lent");
         }
     }
 });

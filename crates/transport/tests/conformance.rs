@@ -14,7 +14,7 @@ use sumpter_engine::{
     Request,
 };
 use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, Epoch, GroupId, JobId, Rank, TensorId};
+use sumpter_wire::{Collective, Epoch, GroupId, JobId, Rank, TensorId, Tier};
 
 /// Steps without progress after which a test gives up.
 const PATIENCE: usize = 2000;
@@ -85,7 +85,7 @@ fn a_violation_is_reported_to_the_caller<C: Carrier>(make: fn() -> C) {
 }
 
 fn a_round_of_the_engine_gives_the_sum<C: Carrier>(make: fn() -> C) {
-    let limits = LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20 };
+    let limits = LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: false };
     let mut lane = Lane::new(limits);
     let elements = 300_000;
     let mut clients: Vec<_> = (0..2).map(|rank| worker(rank, elements)).collect();
@@ -131,19 +131,21 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
     };
     let mut client = Client::new(settings, 1);
     let half = elements * 2;
-    let place = |offset| Place { lane: ConnId(0), offset, bytes: half };
-    client.register(TensorId(0), vec![place(0), place(half)]);
+    let group = GroupId(0);
+    let place = |number, offset| Place { lane: ConnId(0), number, offset, bytes: half, group };
+    client.register(TensorId(0), Tier::Root, vec![place(0, 0), place(1, half)]);
     client.connected(ConnId(0));
     let bytes = (0..elements).flat_map(|i| ((i + rank as usize) as f32).to_ne_bytes()).collect();
     let request = Request {
         tensor: TensorId(0),
+        tier: Tier::Root,
         collective: Collective::AllReduce,
         dtype: Dtype::F32,
         op: ReduceOp::Sum,
         root: Rank(0),
-        group: GroupId(0),
         divisor: None,
         priority: 0,
+        streamed: false,
     };
     client.submit(request, OwnedMemory { separate: None, bytes });
     client

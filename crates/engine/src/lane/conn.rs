@@ -1,11 +1,11 @@
 //! One child's connection in a lane: the frame being received and the frames to send.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use sumpter_sum::AlignedBuf;
 use sumpter_wire::{HEADER_BYTES, Header, JobId, Rank, SPEC_BYTES};
 
-use super::job::PartitionIndex;
+use super::job::{Key, PartitionIndex};
 use super::partition::{ChunkPlace, Serial};
 use crate::endpoint::Incoming;
 use crate::inbox::{Inbox, fill};
@@ -20,6 +20,8 @@ pub(super) struct Conn {
     pub output: VecDeque<Frame>,
     /// What is exchanged with a client in this process, instead of frames with payload.
     pub resident: Option<Visits>,
+    /// Partitions whose beginning was answered with an error: what was on its way is dropped.
+    pub refused: HashSet<Key>,
     /// Bytes of the first frame of `output` that have been sent.
     pub sent: usize,
     pub dirty: bool,
@@ -38,7 +40,7 @@ pub(super) enum Input {
         child: usize,
         at: ChunkPlace,
     },
-    /// A chunk that was received before.
+    /// A chunk that was received before, or that nobody waits for.
     Discard { left: usize },
     /// What a round is about.
     Begin { header: Header, bytes: [u8; SPEC_BYTES], have: usize },
@@ -90,6 +92,7 @@ impl Conn {
             input: Input::Header,
             output: VecDeque::new(),
             resident: resident.then(Visits::default),
+            refused: HashSet::new(),
             sent: 0,
             dirty: false,
         }

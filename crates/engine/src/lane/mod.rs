@@ -40,6 +40,9 @@ const KEPT_BYTES: usize = 256 << 20;
 /// bounds what a client that holds the token can make a lane keep beside the sums themselves.
 const MAX_CHUNKS: u32 = 1 << 18;
 
+/// Refusals a connection may collect; a client stops at the first that reaches it.
+const MAX_REFUSED: usize = 1 << 16;
+
 /// What a lane may use.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneLimits {
@@ -269,6 +272,9 @@ impl Lane {
             FrameKind::Push if conn.resident.is_some() => {
                 return Err(Violation::state("a chunk from a client that shares memory"));
             }
+            FrameKind::Push if conn.refused.contains(&Key::of(&header)) => {
+                Input::Discard { left: header.length as usize }
+            }
             FrameKind::Push => {
                 let at = job.find(Key::of(&header));
                 let at = at.ok_or_else(|| Violation::state("a chunk of an unknown partition"))?;
@@ -286,7 +292,10 @@ impl Lane {
                     )));
                 }
                 match expect {
-                    Expect::Duplicate => Input::Discard { left: len as usize },
+                    Expect::Duplicate => {
+                        self.stats.duplicate_chunks += 1;
+                        Input::Discard { left: len as usize }
+                    }
                     Expect::Fresh => {
                         let bytes = self.pool.take(len as usize);
                         Input::Chunk { bytes, have: 0, partition: at, child, at: place }
@@ -304,11 +313,7 @@ impl Lane {
         let conn = self.conn(id);
         let job = conn.job;
         match std::mem::replace(&mut conn.input, Input::Header) {
-            Input::Header => Ok(()),
-            Input::Discard { .. } => {
-                self.stats.duplicate_chunks += 1;
-                Ok(())
-            }
+            Input::Header | Input::Discard { .. } => Ok(()),
             Input::Chunk { bytes, partition, child, at, .. } => {
                 let state = self.jobs.get_mut(&job).expect("a connection's job lives");
                 self.stats.summed_bytes += bytes.len() as u64;
@@ -360,6 +365,11 @@ impl Lane {
                 Begun::At { partition, slot, completes } => (partition, slot, completes),
                 Begun::Early => return Ok(()),
                 Begun::Refused(reason) => {
+                    let refused = &mut self.conn(id).refused;
+                    if refused.len() >= MAX_REFUSED {
+                        return Err(Violation::state("too many refused partitions"));
+                    }
+                    refused.insert(key);
                     self.refuse(id, header, &reason);
                     return Ok(());
                 }

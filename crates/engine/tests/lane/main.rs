@@ -1,5 +1,7 @@
 //! What a lane refuses, and that refusing harms nobody else.
 
+mod hub;
+
 use std::time::Duration;
 
 use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, Violation};
@@ -48,7 +50,7 @@ fn push(chunk: u32, data: &[u8]) -> Vec<u8> {
     [&header.encode()[..], data].concat()
 }
 
-fn feed(lane: &mut Lane, conn: ConnId, mut bytes: &[u8]) -> Result<(), Violation> {
+fn feed(lane: &mut impl Endpoint, conn: ConnId, mut bytes: &[u8]) -> Result<(), Violation> {
     while !bytes.is_empty() {
         let mut moved = 0;
         for space in &mut lane.space(conn) {
@@ -101,7 +103,9 @@ fn another_spec_is_answered_with_an_error_that_tells_both() {
 #[test]
 fn a_job_beyond_its_memory_is_answered_with_an_error_that_names_the_setting() {
     let (mut lane, [a, _]) = lane_with_two();
-    feed(&mut lane, a, &begin(&spec(6000))).unwrap();
+    // The client cannot know yet, so its contribution follows: it must not cost the answer.
+    feed(&mut lane, a, &[begin(&spec(6000)), push(0, &[1; 64]), push(1, &[1; 64])].concat())
+        .unwrap();
     let text = String::from_utf8_lossy(&drain(&mut lane, a)).into_owned();
     assert!(text.contains("max_job_bytes") && text.contains("10000"), "{text}");
 }

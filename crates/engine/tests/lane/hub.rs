@@ -1,0 +1,195 @@
+//! A lane that is its machine's hub, and a client whose contribution comes bit by bit.
+
+use sumpter_engine::{Client, ClientSettings, Event, OpId, OwnedMemory, Place, Request};
+use sumpter_wire::Tier;
+
+use super::*;
+
+fn of_machine(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[1] = Tier::Machine as u8;
+    frame
+}
+
+fn contribute(lane: &mut Lane, conn: ConnId, data: &[u8]) {
+    let frames = [of_machine(begin(&spec(data.len() as u32))), of_machine(push(0, data))];
+    feed(lane, conn, &frames.concat()).unwrap();
+}
+
+fn head(frame: &[u8]) -> Header {
+    Header::decode(frame.first_chunk::<HEADER_BYTES>().expect("a frame")).expect("a header")
+}
+
+#[test]
+fn a_subtotal_is_passed_on_and_the_total_goes_to_this_machines_workers() {
+    let (mut lane, [a, b]) = lane_with_two();
+    contribute(&mut lane, a, &[1, 2, 3]);
+    assert!(lane.next_subtotal().is_none());
+    contribute(&mut lane, b, &[10, 20, 30]);
+    let (of, spec, mut bytes) = lane.next_subtotal().expect("both are in");
+    assert_eq!((of.tensor, of.partition, of.round, of.chunk), (TensorId(5), 0, Round(0), 0));
+    assert_eq!((spec.bytes, &bytes[..3]), (3, &[11, 22, 33][..]));
+    assert!(lane.next_subtotal().is_none());
+    assert_eq!(drain(&mut lane, a), []);
+    bytes.fill(99);
+    lane.return_total(of, bytes).expect("it was lent");
+    for conn in [a, b] {
+        let frame = drain(&mut lane, conn);
+        let head = head(&frame);
+        assert_eq!((head.kind, head.tier), (FrameKind::Result, Tier::Machine));
+        assert_eq!(frame[HEADER_BYTES..], [99; 3]);
+    }
+}
+
+#[test]
+fn the_sums_of_both_tiers_of_a_partition_are_apart() {
+    let (mut lane, [a, b]) = lane_with_two();
+    for conn in [a, b] {
+        contribute(&mut lane, conn, &[1; 3]);
+        feed(&mut lane, conn, &[begin(&spec(3)), push(0, &[5; 3])].concat()).unwrap();
+    }
+    let frame = drain(&mut lane, a);
+    assert_eq!((head(&frame).tier, &frame[HEADER_BYTES..]), (Tier::Root, &[10; 3][..]));
+    assert_eq!(lane.next_subtotal().expect("both are in").2[..3], [2; 3]);
+}
+
+#[test]
+fn a_total_that_was_not_lent_or_comes_twice_is_a_violation() {
+    let (mut lane, [a, b]) = lane_with_two();
+    contribute(&mut lane, a, &[1; 3]);
+    contribute(&mut lane, b, &[1; 3]);
+    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    let (short, another) = (lane.spare(2), lane.spare(3));
+    assert!(refusal(lane.return_total(of, short)).contains("not waited for"));
+    lane.return_total(of, bytes).expect("it was lent");
+    assert!(refusal(lane.return_total(of, another)).contains("not waited for"));
+    let nowhere = sumpter_engine::Subtotal { partition: 9, ..of };
+    let another = lane.spare(3);
+    assert!(refusal(lane.return_total(nowhere, another)).contains("a total of nothing"));
+}
+
+#[test]
+fn why_subtotals_cannot_be_passed_on_is_told_to_those_who_wait_and_to_those_who_come() {
+    let (mut lane, [a, b]) = lane_with_two();
+    contribute(&mut lane, a, &[1; 3]);
+    lane.refuse_subtotals(JobId(1), TensorId(5), "the root is full");
+    contribute(&mut lane, b, &[1; 3]);
+    for conn in [a, b] {
+        let frame = drain(&mut lane, conn);
+        let head = head(&frame);
+        assert_eq!((head.kind, head.tensor), (FrameKind::Error, TensorId(5)));
+        assert_eq!(frame[HEADER_BYTES..], *b"the root is full");
+    }
+}
+
+#[test]
+fn only_all_reduces_have_subtotals_and_only_where_somebody_passes_them_on() {
+    let (mut lane, [a, _]) = lane_with_two();
+    let broadcast = PartitionSpec { collective: Collective::Broadcast, ..spec(3) };
+    let refused = refusal(feed(&mut lane, a, &of_machine(begin(&broadcast))));
+    assert!(refused.contains("only all-reduces"), "{refused}");
+    let mut server = Lane::new(LaneLimits { hub: false, ..LIMITS });
+    let (conn, _) = server.open(peer(0)).expect("fits");
+    let refused = refusal(feed(&mut server, conn, &of_machine(begin(&spec(3)))));
+    assert!(refused.contains("nobody passes"), "{refused}");
+}
+
+fn streaming_client() -> (Client<OwnedMemory>, OpId) {
+    let settings = ClientSettings {
+        rank: Rank(0),
+        world_size: 1,
+        epoch: Epoch(1),
+        chunk_bytes: 64,
+        // Less than a chunk: a streamed operation must not wait for credit.
+        credit_bytes: 0,
+        deterministic: false,
+    };
+    let mut client = Client::new(settings, 1);
+    let place = Place { lane: ConnId(0), number: 3, offset: 0, bytes: 150, group: GroupId(0) };
+    client.register(TensorId(5), Tier::Root, vec![place]);
+    client.connected(ConnId(0));
+    let request = Request {
+        tensor: TensorId(5),
+        tier: Tier::Root,
+        collective: Collective::AllReduce,
+        dtype: Dtype::U8,
+        op: ReduceOp::Sum,
+        root: Rank(0),
+        divisor: None,
+        priority: 0,
+        streamed: true,
+    };
+    let op = client.submit(request, OwnedMemory { separate: None, bytes: vec![7; 150] });
+    (client, op)
+}
+
+fn sent(client: &mut Client<OwnedMemory>) -> Vec<(FrameKind, u32, u32)> {
+    let bytes: Vec<u8> = client.pending(ConnId(0)).iter().flat_map(|s| s.to_vec()).collect();
+    client.sent(ConnId(0), bytes.len());
+    let (mut rest, mut frames) = (&bytes[..], Vec::new());
+    while !rest.is_empty() {
+        let head = head(rest);
+        frames.push((head.kind, head.partition, head.chunk));
+        rest = &rest[HEADER_BYTES + head.length as usize..];
+    }
+    frames
+}
+
+fn result(chunk: u32, len: usize) -> Vec<u8> {
+    let kind = FrameKind::Result;
+    let header = Header { partition: 3, chunk, ..header(kind, len) };
+    [&header.encode()[..], &vec![chunk as u8; len]].concat()
+}
+
+#[test]
+fn a_streamed_contribution_is_sent_as_far_as_it_was_supplied_and_no_further() {
+    let (mut client, op) = streaming_client();
+    assert_eq!(sent(&mut client), [(FrameKind::Begin, 3, 0)]);
+    client.supply(op, 3, 1);
+    assert_eq!(client.next_dirty(), Some(ConnId(0)));
+    assert_eq!(sent(&mut client), [(FrameKind::Push, 3, 0)]);
+    assert_eq!(sent(&mut client), []);
+    client.supply(op, 3, 3);
+    assert_eq!(sent(&mut client), [(FrameKind::Push, 3, 1), (FrameKind::Push, 3, 2)]);
+}
+
+#[test]
+fn each_chunk_of_a_streamed_result_is_told_when_it_is_there() {
+    let (mut client, op) = streaming_client();
+    client.supply(op, 3, 3);
+    sent(&mut client);
+    for (chunk, len) in [(0, 64), (1, 64), (2, 22)] {
+        feed(&mut client, ConnId(0), &result(chunk, len)).unwrap();
+        assert_eq!(client.next_event(), Some(Event::Arrived { op, number: 3, chunk }));
+    }
+    assert_eq!(client.next_event(), Some(Event::Finished(op, Ok(()))));
+    let Some(Event::Released(_, memory)) = client.next_event() else { panic!("no memory") };
+    let expected = [vec![0; 64], vec![1; 64], vec![2; 22]].concat();
+    assert_eq!(memory.bytes, expected);
+}
+
+#[test]
+fn after_a_cut_only_what_has_no_result_yet_is_sent_again() {
+    let (mut client, op) = streaming_client();
+    client.supply(op, 3, 2);
+    sent(&mut client);
+    feed(&mut client, ConnId(0), &result(0, 64)).unwrap();
+    client.disconnected(ConnId(0));
+    assert!(!client.is_queued(op, 3, 1));
+    client.connected(ConnId(0));
+    // Before the new connection's first write, the lane's next result is here.
+    feed(&mut client, ConnId(0), &result(1, 64)).unwrap();
+    assert_eq!(sent(&mut client), [(FrameKind::Begin, 3, 2)]);
+    client.supply(op, 3, 3);
+    assert_eq!(sent(&mut client), [(FrameKind::Push, 3, 2)]);
+}
+
+#[test]
+fn a_contribution_that_waits_to_be_sent_is_known_though_its_result_is_here() {
+    let (mut client, op) = streaming_client();
+    client.supply(op, 3, 1);
+    assert!(!client.pending(ConnId(0)).is_empty());
+    feed(&mut client, ConnId(0), &result(0, 64)).unwrap();
+    assert!(client.is_queued(op, 3, 0));
+    sent(&mut client);
+    assert!(!client.is_queued(op, 3, 0));
+}
