@@ -261,9 +261,10 @@ impl EventLoop {
 
     fn admit(&mut self, index: usize, hello: &Hello) {
         let verdict = self.judge(hello);
-        let away = self.jobs.get(&hello.job).is_none_or(|job| {
-            job.machines.get(hello.rank.0 as usize) != Some(&self.machine)
-        });
+        let away = self
+            .jobs
+            .get(&hello.job)
+            .is_none_or(|job| job.machines.get(hello.rank.0 as usize) != Some(&self.machine));
         let Some(socket) = self.sockets.get(index) else { return };
         let Phase::Greeting(handshake) = &mut socket.phase else { return };
         match verdict {

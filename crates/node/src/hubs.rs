@@ -93,8 +93,12 @@ pub(crate) fn route(
     let whole = spec.ranks.is_empty() && matches!(spec.kind, Kind::AllReduce | Kind::Barrier);
     let Some(mut hubs) = cluster.hubs.take_if(|_| whole) else {
         let group = client.define_group(members);
-        let place = |(number, Spot { root, offset, bytes })| {
-            Place { lane: root, number, offset, bytes, group }
+        let place = |(number, Spot { root, offset, bytes })| Place {
+            lane: root,
+            number,
+            offset,
+            bytes,
+            group,
         };
         let (tier, places) = (Tier::Root, spots.map(place).collect());
         return Route { tier, places, passed_on: Vec::new() };

@@ -76,12 +76,7 @@ impl Table {
     }
 
     /// A new entry of the coordinator's table. Returns the submissions that waited for it.
-    pub(crate) fn enter(
-        &mut self,
-        id: TensorId,
-        spec: TensorSpec,
-        tier: Tier,
-    ) -> Vec<Submission> {
+    pub(crate) fn enter(&mut self, id: TensorId, spec: TensorSpec, tier: Tier) -> Vec<Submission> {
         self.ids.insert(id, spec.name.clone());
         let name = spec.name.clone();
         let known = Name::Known { id, spec, tier, disputed: Vec::new() };
@@ -126,11 +121,7 @@ impl Table {
     }
 }
 
-fn request(
-    (tensor, tier): (TensorId, Tier),
-    submission: &Submission,
-    world_size: u32,
-) -> Request {
+fn request((tensor, tier): (TensorId, Tier), submission: &Submission, world_size: u32) -> Request {
     let spec = &submission.spec;
     let members = if spec.ranks.is_empty() { world_size } else { spec.ranks.len() as u32 };
     let (collective, op) = match spec.kind {

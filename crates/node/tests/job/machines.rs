@@ -1,0 +1,188 @@
+//! Machines with several workers: each passes one subtotal on, whatever sums it.
+
+use sumpter_coordinator::{Kind, TensorSpec};
+use sumpter_node::OpError;
+use sumpter_sum::Dtype;
+
+use crate::harness::{Job, spec, submit, submit_as, wait};
+
+const PAIRS: [&str; 4] = ["gpu-a", "gpu-a", "gpu-b", "gpu-b"];
+
+#[test]
+fn every_rank_gets_the_sum_whatever_the_machines_and_the_servers() {
+    let clusters: [&[&str]; 4] =
+        [&PAIRS, &["a", "b", "b"], &["a", "b", "a", "c", "b"], &["a", "a", "a"]];
+    for machines in clusters {
+        for servers in 0..=2 {
+            let n = machines.len();
+            let job = Job::start(servers);
+            job.run_on(machines, &[], move |worker| {
+                for round in 0..4 {
+                    let tensors: Vec<_> = [1, 999, 100_003]
+                        .into_iter()
+                        .map(|len: u64| {
+                            let value = |i| (i % 100) as f32 + (worker.rank() + round) as f32;
+                            let spec = spec(&format!("t{len}"), &[len]);
+                            submit(worker, spec, (0..len).map(value).collect())
+                        })
+                        .collect();
+                    let ranks = n * (n - 1) / 2 + n * round as usize;
+                    for (completion, tensor) in tensors {
+                        assert_eq!(wait(&completion), Ok(()));
+                        let values = tensor.values().iter().enumerate();
+                        let expected = |i: usize| (n * (i % 100) + ranks) as f32;
+                        assert!(values.clone().all(|(i, v)| *v == expected(i)));
+                    }
+                }
+            });
+            job.finish();
+        }
+    }
+}
+
+/// A small whole number as a 16-bit float.
+fn half(n: u16) -> u16 {
+    let exponent = n.checked_ilog2().map_or(0, |e| e as u16);
+    if n == 0 { 0 } else { (exponent + 15) << 10 | (n << (10 - exponent)) & 0x3ff }
+}
+
+#[test]
+fn halves_are_averaged_over_all_workers_not_over_machines() {
+    let job = Job::start(1);
+    job.run_on(&PAIRS, &[], |worker| {
+        let rank = worker.rank() as u16;
+        let spec = TensorSpec { dtype: Dtype::F16, ..spec("halves", &[70_001]) };
+        let values = (0..70_001_u32).map(|i| half((i % 50) as u16 * 4 + 4 * rank)).collect();
+        let (completion, tensor) = submit_as(worker, spec, values, true);
+        assert_eq!(wait(&completion), Ok(()));
+        // (0 + 4 + 8 + 12) / 4 = 6.
+        let expected = |i: usize| half((i % 50) as u16 * 4 + 6);
+        assert!(tensor.values().iter().enumerate().all(|(i, v)| *v == expected(i)));
+    });
+    job.finish();
+}
+
+#[test]
+fn broadcasts_barriers_and_subgroups_work_beside_them() {
+    let job = Job::start(1);
+    job.run_on(&PAIRS, &[], |worker| {
+        let rank = worker.rank();
+        for _ in 0..2 {
+            let kind = Kind::Broadcast;
+            let from_two = TensorSpec { kind, root: sumpter_wire::Rank(2), ..spec("b", &[50_000]) };
+            let (completion, tensor) = submit(worker, from_two, vec![rank as f32; 50_000]);
+            assert_eq!(wait(&completion), Ok(()));
+            assert!(tensor.values().iter().all(|v| *v == 2.0));
+            let barrier = TensorSpec { kind: Kind::Barrier, ..spec("all here", &[1]) };
+            assert_eq!(wait(&submit(worker, barrier, vec![0.0]).0), Ok(()));
+            if rank != 1 {
+                let ranks = [0, 2, 3].map(sumpter_wire::Rank).to_vec();
+                let some = TensorSpec { ranks, ..spec("some", &[50_000]) };
+                let (completion, tensor) = submit(worker, some, vec![1.0; 50_000]);
+                assert_eq!(wait(&completion), Ok(()));
+                assert!(tensor.values().iter().all(|v| *v == 3.0));
+            }
+        }
+    });
+    job.finish();
+}
+
+#[test]
+fn a_machines_link_carries_the_model_once_however_many_workers_it_has() {
+    const LEN: u64 = 1_000_000;
+    const ROUNDS: u32 = 3;
+    for (machines, servers) in [(&PAIRS[..], 0), (&PAIRS, 1), (&["a", "b"], 0)] {
+        let job = Job::start(servers);
+        let counted = job.run_on(machines, &[], |worker| {
+            for _ in 0..ROUNDS {
+                let (completion, _) = submit(worker, spec("m", &[LEN]), vec![1.0; LEN as usize]);
+                assert_eq!(wait(&completion), Ok(()));
+            }
+            // When all have come, all that was sent has been received, hence counted.
+            let barrier = TensorSpec { kind: Kind::Barrier, ..spec("end", &[1]) };
+            assert_eq!(wait(&submit(worker, barrier, vec![0.0]).0), Ok(()));
+            let counters = worker.stats().counters;
+            (counters["bytes_sent_away"], counters["bytes_received_away"], counters["bytes_sent"])
+        });
+        // Two machines: each sends, and receives, the model once a round, whoever sums.
+        let model = (LEN * 4 * u64::from(ROUNDS)) as f64;
+        for machine in counted.chunks(machines.len() / 2) {
+            let sent: f64 = machine.iter().map(|c| c.0).sum();
+            let received: f64 = machine.iter().map(|c| c.1).sum();
+            assert!((model..1.02 * model).contains(&sent), "{sent} of {model}: {counted:?}");
+            assert!((model..1.02 * model).contains(&received), "{received}: {counted:?}");
+            let within: f64 = machine.iter().map(|c| c.2 - c.0).sum();
+            assert!((within > 0.0) == (machine.len() > 1), "{counted:?}");
+        }
+        job.finish();
+    }
+}
+
+#[test]
+fn deterministic_sums_are_the_same_bytes_with_any_servers_and_in_any_run() {
+    let value = |rank: u32, i: u32| (0.1 + rank as f32) * [1.0, 3.0e4, 1.0e-3][i as usize % 3];
+    let sums = |machines: &[&str], servers| {
+        let job = Job::start(servers);
+        let results = job.run_on(machines, &[("deterministic", "true")], move |worker| {
+            let values = (0..60_000).map(|i| value(worker.rank(), i)).collect();
+            let (completion, tensor) = submit(worker, spec("rough", &[60_000]), values);
+            assert_eq!(wait(&completion), Ok(()));
+            tensor.values().to_vec()
+        });
+        job.finish();
+        results
+    };
+    for machines in [["a", "a", "b", "c", "c"], ["a", "b", "c", "b", "a"]] {
+        let on = |name| (0..5).filter(move |rank| machines[*rank as usize] == name);
+        let subtotal = |name, i| on(name).map(|rank| value(rank, i)).reduce(|a, b| a + b);
+        let subtotals = |i| ["a", "b", "c"].map(|name| subtotal(name, i).expect("a worker"));
+        let total = |i| subtotals(i).into_iter().reduce(|a, b| a + b).expect("a machine");
+        let expected: Vec<f32> = (0..60_000).map(total).collect();
+        for servers in 0..=3 {
+            for (rank, sum) in sums(&machines, servers).into_iter().enumerate() {
+                assert!(sum == expected, "rank {rank} of {machines:?} with {servers} servers");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hub_that_leaves_has_passed_on_what_others_wait_for() {
+    let job = Job::start(1);
+    // All leave as soon as they have their own result; the others must still get all of theirs.
+    job.run_on(&PAIRS, &[], |worker| {
+        let len = 2_000_000;
+        let (completion, tensor) = submit(worker, spec("last", &[len]), vec![1.5; len as usize]);
+        assert_eq!(wait(&completion), Ok(()));
+        assert!(tensor.values().iter().all(|v| *v == 6.0));
+    });
+    job.finish();
+}
+
+#[test]
+fn who_waits_for_a_hub_that_has_left_is_told_so() {
+    let job = Job::start(0);
+    let errors = job.run_on(&PAIRS, &[], |worker| {
+        if worker.rank() == 2 {
+            return None;
+        }
+        let (completion, _) = submit(worker, spec("lonely", &[80_000]), vec![1.0; 80_000]);
+        wait(&completion).err()
+    });
+    for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != 2) {
+        let text = error.as_ref().expect("nobody contributes for rank 2").to_string();
+        assert!(matches!(error, Some(OpError::PeerLost(_))), "rank {rank}: {text}");
+        // The first to notice leaves too, and may be the one the others name.
+        assert!(text.contains("has left") && text.contains("lonely"), "rank {rank}: {text}");
+    }
+}
+
+#[test]
+fn a_sum_that_no_server_has_room_for_fails_on_every_worker_of_a_machine() {
+    let job = Job::start_with(1, &[("max_job_bytes", "1MiB")]);
+    let errors = job.run_on(&PAIRS, &[("architecture", "ps")], |worker| {
+        let (completion, _) = submit(worker, spec("large", &[600_000]), vec![1.0; 600_000]);
+        wait(&completion).expect_err("there is no room").to_string()
+    });
+    assert!(errors.iter().all(|text| text.contains("max_job_bytes")), "{errors:?}");
+}
