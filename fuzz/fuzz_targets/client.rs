@@ -27,7 +27,10 @@ fuzz_target!(|data: &[u8]| {
     {
         let tensor = TensorId(id as u32);
         let group = GroupId(0);
-        let place = |number| Place { lane, number, offset: 100 * number as usize, bytes: 100, group };
+        let place = |number: u32| {
+            let offset = 100 * number as usize;
+            Place { lane, number, offset, bytes: 100, group }
+        };
         client.register(tensor, Tier::Root, vec![place(0), place(1)]);
         let (dtype, op, root, divisor) = (Dtype::F32, ReduceOp::Sum, Rank(1), Some(2));
         let (tier, priority, streamed) = (Tier::Root, 0, false);

@@ -8,7 +8,8 @@ use libfuzzer_sys::fuzz_target;
 use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer};
 use sumpter_wire::{Epoch, HEADER_BYTES, JobId, Rank};
 
-const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 16, hub: true };
+const LIMITS: LaneLimits =
+    LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 16, hub: true };
 
 fn feed(lane: &mut Lane, conn: ConnId, mut data: &[u8]) -> bool {
     while !data.is_empty() {

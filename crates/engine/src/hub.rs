@@ -73,8 +73,8 @@ pub struct Hub {
 /// The partitions of a tensor that are passed on, and the latest round's operation.
 #[derive(Debug, Default)]
 struct Passage {
-    /// Where each partition's chunks begin in the operation's memory.
-    first: HashMap<u32, usize>,
+    /// Each partition's bytes, and where its chunks begin in the operation's memory.
+    partitions: HashMap<u32, (usize, usize)>,
     chunks: usize,
     latest: Option<OpId>,
 }
@@ -86,6 +86,13 @@ struct Running {
     round: Round,
     /// Totals that arrived when the client had let go of the memory, by partition and chunk.
     late: Vec<(u32, u32)>,
+}
+
+impl Passage {
+    /// Where a chunk is in the operation's memory.
+    fn slot(&self, number: u32, chunk: u32) -> usize {
+        self.partitions[&number].1 + chunk as usize
+    }
 }
 
 impl Running {
@@ -118,7 +125,7 @@ impl Hub {
     ) {
         let mut passage = Passage::default();
         for place in &mut places {
-            passage.first.insert(place.number, passage.chunks);
+            passage.partitions.insert(place.number, (place.bytes, passage.chunks));
             place.offset = passage.chunks * self.chunk_bytes;
             passage.chunks += place.bytes.div_ceil(self.chunk_bytes);
         }
@@ -127,14 +134,7 @@ impl Hub {
     }
 
     /// Passes on the subtotals that the lane has; true if there were any.
-    ///
-    /// # Errors
-    /// [`Violation`] when client and lane disagree: a bug, since both are ours.
-    pub fn pass_on<M: Memory>(
-        &mut self,
-        client: &mut Client<Held<M>>,
-        lane: &mut Lane,
-    ) -> Result<bool, Violation> {
+    pub fn pass_on<M: Memory>(&mut self, client: &mut Client<Held<M>>, lane: &mut Lane) -> bool {
         let mut any = false;
         while let Some((of, spec, bytes)) = lane.next_subtotal() {
             any = true;
@@ -142,32 +142,52 @@ impl Hub {
                 lane.recycle(bytes);
                 continue;
             }
-            let op = self.operation(client, of, &spec)?;
-            let at = self.tensors[&of.tensor].first.get(&of.partition).copied();
-            let at = at.ok_or_else(|| Violation::state("a subtotal of another hub"))?;
+            let (op, slot) = match self.operation(client, of, &spec) {
+                Ok(found) => found,
+                // Somebody took part in what is none of this hub's: that fails, and no more.
+                Err(reason) => {
+                    lane.recycle(bytes);
+                    self.refuse(lane, of.tensor, reason);
+                    continue;
+                }
+            };
             match client.memory_mut(op) {
                 Some(Held::Subtotals(held)) => {
-                    held.chunks[at + of.chunk as usize] = Some(bytes);
+                    held.chunks[slot] = Some(bytes);
                     client.supply(op, of.partition, of.chunk + 1);
                 }
                 _ => lane.recycle(bytes),
             }
         }
-        Ok(any)
+        any
     }
 
-    /// The operation that passes on the round of a subtotal.
+    fn refuse(&mut self, lane: &mut Lane, tensor: TensorId, reason: &str) {
+        self.failed.insert(tensor);
+        lane.refuse_subtotals(self.job, tensor, reason);
+    }
+
+    /// The operation that passes on the round of a subtotal, and where the chunk is in its memory.
     fn operation<M: Memory>(
         &mut self,
         client: &mut Client<Held<M>>,
         of: Subtotal,
         spec: &PartitionSpec,
-    ) -> Result<OpId, Violation> {
+    ) -> Result<(OpId, usize), &'static str> {
         let passage = self.tensors.get_mut(&of.tensor);
-        let passage = passage.ok_or_else(|| Violation::state("a subtotal of another hub"))?;
+        let passage = passage.ok_or("this worker passes no subtotal of the tensor on")?;
+        let known = passage.partitions.get(&of.partition);
+        let (bytes, first) = known.ok_or("this worker passes no subtotal of the partition on")?;
+        if (spec.bytes as usize, spec.chunk_bytes as usize) != (*bytes, self.chunk_bytes) {
+            return Err("a machine's partition has another size than the one that is passed on");
+        }
+        let slot = first + of.chunk as usize;
         let current = |op: &OpId| client.round(*op) == Some(of.round);
         if let Some(op) = passage.latest.filter(current) {
-            return Ok(op);
+            return Ok((op, slot));
+        }
+        if client.next_round(of.tensor, Tier::Root) != Some(of.round) {
+            return Err("a machine's round is not the one that is passed on next");
         }
         let request = Request {
             tensor: of.tensor,
@@ -184,13 +204,10 @@ impl Hub {
         let chunks = std::iter::repeat_with(|| None).take(passage.chunks).collect();
         let memory = Subtotals { chunk_bytes: self.chunk_bytes, chunks };
         let op = client.submit(request, Held::Subtotals(memory));
-        if client.round(op) != Some(of.round) {
-            return Err(Violation::state(format!("a subtotal of round {} out of step", of.round)));
-        }
         passage.latest = Some(op);
         let running = Running { tensor: of.tensor, round: of.round, late: Vec::new() };
         self.running.insert(op, running);
-        Ok(op)
+        Ok((op, slot))
     }
 
     /// Takes the client's events that are about subtotals; all others are returned.
@@ -210,9 +227,7 @@ impl Hub {
             }
             Event::Finished(op, outcome) if self.running.contains_key(&op) => {
                 if let (Err(reason), false) = (outcome, self.closed) {
-                    let tensor = self.running[&op].tensor;
-                    self.failed.insert(tensor);
-                    lane.refuse_subtotals(self.job, tensor, &reason);
+                    self.refuse(lane, self.running[&op].tensor, &reason);
                 }
                 Ok(None)
             }
@@ -239,7 +254,7 @@ impl Hub {
             running.late.push((number, chunk));
             return Ok(());
         };
-        let at = self.tensors[&running.tensor].first[&number] + chunk as usize;
+        let at = self.tensors[&running.tensor].slot(number, chunk);
         let slot = &mut held.chunks[at];
         let total = match slot {
             // After a cut a frame may still have to send these bytes, though they count no more.
@@ -262,9 +277,9 @@ impl Hub {
         lane: &mut Lane,
     ) -> Result<(), Violation> {
         let Some(running) = self.running.remove(&op) else { return Ok(()) };
-        let first = &self.tensors[&running.tensor].first;
+        let passage = &self.tensors[&running.tensor];
         for (number, chunk) in &running.late {
-            let total = memory.chunks[first[number] + *chunk as usize].take();
+            let total = memory.chunks[passage.slot(*number, *chunk)].take();
             let total = total.ok_or_else(|| Violation::state("a total without a buffer"))?;
             lane.return_total(running.chunk(self.job, *number, *chunk), total)?;
         }

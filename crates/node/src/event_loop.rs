@@ -380,13 +380,7 @@ impl EventLoop {
     /// Passes on what the lane has summed for this machine.
     fn pass_on(&mut self) -> bool {
         let Some(session) = self.session.as_mut() else { return false };
-        match session.hub.pass_on(&mut session.client, &mut self.lane) {
-            Ok(any) => any,
-            Err(violation) => {
-                self.disagree(&violation);
-                false
-            }
-        }
+        session.hub.pass_on(&mut session.client, &mut self.lane)
     }
 
     fn transmit_to_lane(&mut self, lane: ConnId) -> bool {

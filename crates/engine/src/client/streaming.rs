@@ -25,7 +25,8 @@ impl<M: Memory> Client<M> {
         part.supplied = part.supplied.max(chunks);
         let link = &mut self.links[lane.0];
         if link.resident {
-            while let Some(chunk) = part.asked.pop_front_if(|chunk| *chunk < part.supplied) {
+            while let Some(chunk) = part.asked.front().copied().filter(|c| *c < part.supplied) {
+                part.asked.pop_front();
                 link.offers.push_back((id, index, chunk));
             }
         } else if part.told && !part.ready {
@@ -46,6 +47,12 @@ impl<M: Memory> Client<M> {
     #[must_use]
     pub fn round(&self, op: OpId) -> Option<Round> {
         self.ops.get(&op).map(|op| op.round)
+    }
+
+    /// The round of the next operation on a tensor.
+    #[must_use]
+    pub fn next_round(&self, tensor: TensorId, tier: Tier) -> Option<Round> {
+        self.tensors.get(&(tensor, tier)).map(|tensor| tensor.next_round)
     }
 
     /// What the operation under way on a tensor is to do.

@@ -7,12 +7,13 @@
 //!   nobody needs slot r-2 any more.
 //! - Only the receivers of a broadcast can be done with round r before others have begun it; their
 //!   beginning of r+1 waits in `early` until r is complete.
-//! - A *resident* child shares the lane's process: its contribution lies in memory that the lane may
-//!   read at any time, so it is taken last, when a chunk's sum is about to leave (in rank order, when
-//!   its turn comes), and sending, receiving and copying it are saved.
+//! - A *resident* child shares the lane's process: its contribution lies in memory that the lane
+//!   may read at any time, so it is taken last, when a chunk's sum is about to leave (in rank
+//!   order, when its turn comes), and sending, receiving and copying it are saved.
 //! - A finished chunk's accumulator is not touched until its slot starts another round.
-//! - In a *hub* (the machine tier) a chunk that has all contributions is a subtotal: its accumulator
-//!   is lent to whoever passes it on, and the chunk is finished when the total came back in it.
+//! - In a *hub* (the machine tier) a chunk that has all contributions is a subtotal: its
+//!   accumulator is lent to whoever passes it on, and the chunk is finished when the total came
+//!   back in it.
 
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
 //! A lane that is its machine's hub, and a client whose contribution comes bit by bit.
 
-use sumpter_engine::{Client, ClientSettings, Event, OpId, OwnedMemory, Place, Request};
+use sumpter_engine::{
+    Client, ClientSettings, Event, Held, Hub, Memory, OpId, OwnedMemory, Place, Request,
+};
 use sumpter_wire::Tier;
 
 use super::*;
@@ -94,6 +96,10 @@ fn only_all_reduces_have_subtotals_and_only_where_somebody_passes_them_on() {
 }
 
 fn streaming_client() -> (Client<OwnedMemory>, OpId) {
+    streaming_client_of(|memory| memory)
+}
+
+fn streaming_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>, OpId) {
     let settings = ClientSettings {
         rank: Rank(0),
         world_size: 1,
@@ -118,7 +124,7 @@ fn streaming_client() -> (Client<OwnedMemory>, OpId) {
         priority: 0,
         streamed: true,
     };
-    let op = client.submit(request, OwnedMemory { separate: None, bytes: vec![7; 150] });
+    let op = client.submit(request, hold(OwnedMemory { separate: None, bytes: vec![7; 150] }));
     (client, op)
 }
 
@@ -192,4 +198,20 @@ fn a_contribution_that_waits_to_be_sent_is_known_though_its_result_is_here() {
     assert!(client.is_queued(op, 3, 0));
     sent(&mut client);
     assert!(!client.is_queued(op, 3, 0));
+}
+
+#[test]
+fn a_subtotal_of_another_hub_fails_its_tensor_and_nothing_else() {
+    let (mut client, _) = streaming_client_of(Held::Tensor);
+    let mut hub = Hub::new(JobId(1), 64);
+    let (mut lane, [a, b]) = lane_with_two();
+    contribute(&mut lane, a, &[1; 3]);
+    contribute(&mut lane, b, &[1; 3]);
+    assert!(hub.pass_on(&mut client, &mut lane));
+    for conn in [a, b] {
+        let frame = drain(&mut lane, conn);
+        assert_eq!(head(&frame).kind, FrameKind::Error);
+        assert!(String::from_utf8_lossy(&frame).contains("passes no subtotal"));
+    }
+    assert!(!hub.pass_on(&mut client, &mut lane));
 }

@@ -5,7 +5,8 @@
 //!
 //! What must hold (docs/design.md, section 6): each contribution counts exactly once whatever is
 //! cut and sent again, and all workers get the same bytes; with `deterministic`, the bytes that
-//! rank order gives: by rank in each machine, then by the rank that passes the subtotal on. Every result is compared with a scalar model of its own.
+//! rank order gives: by rank in each machine, then by the rank that passes the subtotal on. Every
+//! result is compared with a scalar model of its own.
 //!
 //! Replay one: `make sim SEED=7`. More of them: `make sim SEEDS=100000`.
 

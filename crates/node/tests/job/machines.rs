@@ -83,6 +83,9 @@ fn broadcasts_barriers_and_subgroups_work_beside_them() {
                 assert!(tensor.values().iter().all(|v| *v == 3.0));
             }
         }
+        // Rank 1 sums a part of what the others do without it, so it must not leave first.
+        let end = TensorSpec { kind: Kind::Barrier, ..spec("end", &[1]) };
+        assert_eq!(wait(&submit(worker, end, vec![0.0]).0), Ok(()));
     });
     job.finish();
 }
