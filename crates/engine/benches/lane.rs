@@ -13,7 +13,8 @@ use sumpter_wire::{
     Collective, Epoch, FrameKind, GroupId, Header, JobId, PartitionSpec, Rank, Round, TensorId,
 };
 
-const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20 };
+const LIMITS: LaneLimits =
+    LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: false };
 const CHUNKS: u32 = 16;
 
 /// Driver of a lane: whole frames in, counted bytes out.

@@ -7,7 +7,7 @@
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sumpter_engine::{Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request};
 use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, Epoch, GroupId, HEADER_BYTES, Rank, SPEC_BYTES, TensorId};
+use sumpter_wire::{Collective, Epoch, GroupId, HEADER_BYTES, Rank, SPEC_BYTES, TensorId, Tier};
 
 const LANE: ConnId = ConnId(0);
 const CHUNK_BYTES: usize = 64 << 10;
@@ -40,9 +40,14 @@ impl Load {
 
     fn places(self) -> Vec<Place> {
         let starts = (0..self.bytes).step_by(PARTITION_BYTES);
-        let place =
-            |offset| Place { lane: LANE, offset, bytes: PARTITION_BYTES.min(self.bytes - offset) };
-        starts.map(place).collect()
+        let place = |(number, offset)| Place {
+            lane: LANE,
+            number,
+            offset,
+            bytes: PARTITION_BYTES.min(self.bytes - offset),
+            group: GroupId(0),
+        };
+        (0..).zip(starts).map(place).collect()
     }
 }
 
@@ -57,7 +62,7 @@ fn client(load: Load, credit_bytes: usize) -> Client<OwnedMemory> {
     };
     let mut client = Client::new(settings, 1);
     for tensor in 0..load.tensors {
-        client.register(TensorId(tensor as u32), load.places());
+        client.register(TensorId(tensor as u32), Tier::Root, load.places());
     }
     client.connected(LANE);
     client
@@ -66,14 +71,15 @@ fn client(load: Load, credit_bytes: usize) -> Client<OwnedMemory> {
 fn request(tensor: usize) -> Request {
     Request {
         tensor: TensorId(tensor as u32),
+        tier: Tier::Root,
         collective: Collective::AllReduce,
         dtype: Dtype::F32,
         op: ReduceOp::Sum,
         root: Rank(0),
-        group: GroupId(0),
         divisor: None,
         // Later tensors are more urgent, as the first layers' gradients are.
         priority: tensor as i32,
+        streamed: false,
     }
 }
 

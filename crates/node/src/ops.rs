@@ -127,7 +127,7 @@ impl EventLoop {
         session.links[lane.0].retry_at = None;
         let address = session.cluster.lanes[lane.0].address;
         let hello = session.hello(lane);
-        let beside = self.config.local_link == LocalLink::Shm && session.is_beside(lane);
+        let beside = self.config.local_link == LocalLink::Shm && !session.is_away(lane);
         // The interface that was asked for is used for sending, too.
         let source = self.config.interface.is_some().then(|| self.sockets.local_ip()).flatten();
         match self.sockets.dial(lane, address, beside, source, hello) {

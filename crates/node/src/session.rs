@@ -151,12 +151,6 @@ impl Session {
         }
     }
 
-    /// Whether a lane is on this worker's machine.
-    pub(crate) fn is_beside(&self, lane: ConnId) -> bool {
-        let own = self.view.workers.iter().find(|w| w.rank == self.rank);
-        own.is_some_and(|own| own.machine == self.cluster.lanes[lane.0].machine)
-    }
-
     /// A lane in words: whose it is, and where.
     pub(crate) fn describe(&self, lane: ConnId) -> String {
         let lane = &self.cluster.lanes[lane.0];

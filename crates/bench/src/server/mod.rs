@@ -20,7 +20,7 @@ use std::time::Instant;
 use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, Place};
 use sumpter_plan::{Dealing, Placement, Plan, PlannedServer};
 use sumpter_transport::LinkError;
-use sumpter_wire::{Epoch, JobId, Rank};
+use sumpter_wire::{Epoch, GroupId, JobId, Rank};
 
 use self::relay::Relay;
 use self::worker::{Order, Worker};
@@ -119,12 +119,14 @@ impl ServerSpec {
         let plan = Plan { epoch: 1, partition_bytes, servers, dealing };
         let placement = Placement::new(&plan);
         let mut placement = placement.map_err(|e| BenchError::Argument(e.to_string()))?;
-        let place = |p: sumpter_plan::PartitionPlace| Place {
+        let place = |(number, p): (u32, sumpter_plan::PartitionPlace)| Place {
             lane: ConnId(p.lane),
+            number,
             offset: p.offset as usize,
             bytes: p.bytes as usize,
+            group: GroupId(0),
         };
-        let tensor = |bytes: &usize| placement.place(*bytes as u64).into_iter().map(place);
+        let tensor = |bytes: &usize| (0..).zip(placement.place(*bytes as u64)).map(place);
         Ok(self.tensors.iter().map(tensor).map(Iterator::collect).collect())
     }
 }
@@ -295,7 +297,8 @@ fn endpoint(variant: Variant, spec: &ServerSpec) -> Result<Box<dyn Endpoint + Se
         Variant::Raw => Ok(Box::new(RawServer::new(spec.workers, spec.chunk_bytes))),
         Variant::Sum => {
             let chunk = spec.chunk_bytes as u32;
-            let limits = LaneLimits { max_job_bytes: u64::MAX / 2, max_chunk_bytes: chunk };
+            let limits =
+                LaneLimits { max_job_bytes: u64::MAX / 2, max_chunk_bytes: chunk, hub: false };
             let mut lane = Lane::new(limits);
             for rank in 0..spec.workers {
                 let world_size = spec.workers as u32;

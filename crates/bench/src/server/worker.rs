@@ -2,7 +2,7 @@
 
 use sumpter_engine::{Client, ClientSettings, Event, Place, Request};
 use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, GroupId, Rank, TensorId};
+use sumpter_wire::{Collective, Rank, TensorId, Tier};
 
 use super::{EPOCH, Pages, Piece, RawClient, ServerSpec, Variant};
 use crate::driver::Driver;
@@ -71,7 +71,7 @@ impl Worker {
             driver.turn(client)?;
             while let Some(event) = client.next_event() {
                 match event {
-                    Event::Finished(_, Ok(())) => {}
+                    Event::Finished(_, Ok(())) | Event::Arrived { .. } => {}
                     Event::Finished(_, Err(reason)) => return Err(BenchError::Wrong(reason)),
                     Event::Released(id, memory) => {
                         returned[(id.0 - first) as usize] = Some(memory);
@@ -123,7 +123,7 @@ fn client(spec: &ServerSpec, places: &[Vec<Place>], rank: Rank) -> Client<Pages>
     };
     let mut client = Client::new(settings, spec.lanes);
     for (index, places) in places.iter().enumerate() {
-        client.register(TensorId(index as u32), places.clone());
+        client.register(TensorId(index as u32), Tier::Root, places.clone());
     }
     (0..spec.lanes).for_each(|lane| client.connected(sumpter_engine::ConnId(lane)));
     client
@@ -132,13 +132,14 @@ fn client(spec: &ServerSpec, places: &[Vec<Place>], rank: Rank) -> Client<Pages>
 fn request(index: usize) -> Request {
     Request {
         tensor: TensorId(index as u32),
+        tier: Tier::Root,
         collective: Collective::AllReduce,
         dtype: Dtype::F32,
         op: ReduceOp::Sum,
         root: Rank(0),
-        group: GroupId(0),
         divisor: None,
         priority: 0,
+        streamed: false,
     }
 }
 
