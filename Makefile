@@ -49,6 +49,7 @@ test: test-rust test-python ## All tests: Rust, simulation, Python, tidy, exampl
 
 test-rust: setup
 	cargo test --release --locked --workspace
+	cargo bench --locked -p sumpter-plan -p sumpter-engine -p sumpter-sum --benches -- --test
 
 test-python: setup
 	$(BIN)/python -m pytest
@@ -68,8 +69,8 @@ fuzz: $(TOOLS)/bin/cargo-fuzz ## Fuzz every decoder for FUZZ_SECONDS each, as ma
 			&& echo "{}: $$(grep ^Done target/fuzz/{}.log)" \
 			|| { cat target/fuzz/{}.log; exit 255; }'
 
-bench: setup ## Goodput of push_pull on this machine beside Gloo.
-	$(BIN)/python benches/push_pull.py
+bench: setup ## Two numbers of an emulated cluster (root): share of the optimum, gain over Gloo.
+	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5
 
 docs: setup ## Regenerate the pages made from code.
 	$(BIN)/sumpter config --markdown > docs/configuration.md

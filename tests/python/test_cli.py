@@ -19,6 +19,7 @@ from sumpter.cli.errors import UsageError
 from sumpter.cli.options import parse_assignments, parse_size
 
 COMMANDS = ("plan", "run", "serve", "coordinator", "status", "config", "token")
+INSTRUMENTS = ("emulate", "allreduce", "sum", "server", "ablate")
 TOKEN = "a-token-for-tests-only"
 
 
@@ -184,6 +185,14 @@ def test_every_command_has_help_with_an_example(sumpter: Command, command: str) 
     result = sumpter(command, "--help")
     assert result.code == 0
     assert f"Example: sumpter {command}" in result.out
+
+
+@pytest.mark.parametrize("command", INSTRUMENTS)
+def test_every_instrument_has_help_with_an_example(sumpter: Command, command: str) -> None:
+    result = sumpter("bench", command, "--help")
+    assert result.code == 0
+    # The example of allreduce launches it.
+    assert f"sumpter bench {command}" in " ".join(result.out.partition("Example:")[2].split())
 
 
 def test_help_lists_every_command(sumpter: Command) -> None:

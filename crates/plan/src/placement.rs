@@ -2,7 +2,8 @@
 //!
 //! A tensor is cut into partitions of one size (the last may be smaller), in the order in which
 //! they are sent: small enough that every server gets its share of this tensor to within a few
-//! percent, and no larger than the plan allows. A [`Dealer`] gives each to a server; on every server a [`LaneAssigner`]
+//! percent, and no larger than the plan allows. A [`Dealer`] gives each to a server; on every
+//! server a [`LaneAssigner`]
 //! gives each to a lane. Invariant: the outcome is a pure function of the plan and of the sizes
 //! of the tensors placed so far.
 
