@@ -6,6 +6,7 @@ of a link, which also carries headers.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ WARMUP_S = 0.4
 WINDOW_S = 1.0
 # An undisturbed link gives 0.94 to 0.955 of its rate (0.956 is the ceiling for MTU 1500).
 LEAST_SHARE = 0.85
+# With few machines everybody meets everybody in one or two rounds: too few to take a median of.
+LEAST_ROUNDS = 3
 # Forking and importing nothing heavy; generous, since a cold start imports torch first.
 START_TIMEOUT_S = 120.0
 
@@ -73,9 +76,15 @@ def schedule(count: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
+def _rounds(count: int) -> list[list[tuple[int, int]]]:
+    """The schedule, repeated until a single bad exchange cannot decide a median."""
+    once = schedule(count)
+    return once * max(1, math.ceil(LEAST_ROUNDS / max(1, len(once))))
+
+
 def duration_s(count: int) -> float:
     """About how long measuring `count` machines takes."""
-    return len(schedule(count)) * (WARMUP_S + WINDOW_S + TAIL_S) + 1.0
+    return len(_rounds(count)) * (WARMUP_S + WINDOW_S + TAIL_S) + 1.0
 
 
 def measure(machines: Sequence[Machine], advance: Callable[[float], None]) -> Links:
@@ -85,7 +94,7 @@ def measure(machines: Sequence[Machine], advance: Callable[[float], None]) -> Li
         ports = call_all(probes, START_TIMEOUT_S, "port")
         efficiencies: dict[int, list[float]] = {index: [] for index in range(len(machines))}
         exchanges: list[Exchanged] = []
-        plan = schedule(len(machines))
+        plan = _rounds(len(machines))
         for pairs in plan:
             for (index, other), seen in _play(probes, ports, pairs):
                 slower = min(machines[index].rate_mbit, machines[other].rate_mbit)
