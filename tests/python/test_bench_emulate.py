@@ -334,6 +334,9 @@ def read_until(process: subprocess.Popen, text: str) -> list[psutil.Process]:
 
 def finished(process: subprocess.Popen) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=HANG_S)
+    if "too busy to emulate" in err:
+        # The instrument refuses rightly: nothing about its figures can be tested here now.
+        pytest.skip(err.strip().splitlines()[-1])
     return process.returncode, out, err
 
 
