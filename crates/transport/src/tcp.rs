@@ -21,7 +21,7 @@ const UNSENT_BYTES: u32 = 64 << 10;
 /// Bytes a connection may move before others get their turn. Small, so that the same chunk from
 /// all workers comes in one after the other while its sum is in cache; large enough for a read to
 /// be worth its system call.
-const TURN_BYTES: usize = 256 << 10;
+pub(crate) const TURN_BYTES: usize = 256 << 10;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]

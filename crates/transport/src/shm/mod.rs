@@ -32,14 +32,12 @@ pub use address::{unix_connect, unix_listen};
 use handover::Arrival;
 use region::Region;
 
+use crate::tcp::TURN_BYTES;
 use crate::{LinkError, Received};
 
 /// The size of each ring for whoever has no reason to choose another: four of the usual chunks,
 /// so that a writer is chunks ahead, while both rings still fit a last-level cache.
 pub const DEFAULT_RING_BYTES: usize = 1 << 20;
-
-/// Bytes a connection may move before others get their turn, as for TCP.
-const TURN_BYTES: usize = 4 << 20;
 
 /// Wake-ups that are taken off the socket at once: more than a socket holds, as each takes a
 /// buffer of its own there.
