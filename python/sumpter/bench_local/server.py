@@ -81,9 +81,9 @@ def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
     for name, label in (("sum", ""), ("relay", "without_summation_"), ("raw", "raw_tcp_")):
         row[f"{label}server_cpu_s_per_gb"] = cpu[name]["server"] / gigabytes
         row[f"{label}worker_cpu_s_per_gb"] = cpu[name]["worker"] / gigabytes
-    row["cpu_ratio_to_raw_tcp"] = total["sum"] / total["raw"]
-    row["server_cpu_ratio_to_raw_tcp"] = cpu["sum"]["server"] / cpu["raw"]["server"]
-    row["worker_cpu_ratio_to_raw_tcp"] = cpu["sum"]["worker"] / cpu["raw"]["worker"]
+    row["cpu_ratio_to_raw_tcp"] = _ratio(total["sum"], total["raw"])
+    for who in ("server", "worker"):
+        row[f"{who}_cpu_ratio_to_raw_tcp"] = _ratio(cpu["sum"][who], cpu["raw"][who])
     for who in ("server", "worker"):
         calls = median("sum", lambda s, w=who: sum(s[f"{w}_calls"].values()))
         raw_calls = median("raw", lambda s, w=who: sum(s[f"{w}_calls"].values()))
@@ -91,6 +91,11 @@ def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
         row[f"raw_tcp_{who}_calls_per_gb"] = round(raw_calls / gigabytes)
     row["correct"] = True
     return row
+
+
+def _ratio(seconds: float, of: float) -> float | None:
+    """None where the load was over before the kernel counted any processor time."""
+    return seconds / of if of > 0 else None
 
 
 def _quartiles(values: list[float]) -> tuple[float, float]:
