@@ -1,11 +1,18 @@
 //! Where every partition of every tensor is summed: the placement that all workers derive alike.
 //!
 //! A tensor is cut into partitions of one size (the last may be smaller), in the order in which
-//! they are sent: small enough that every server gets its share of this tensor to within a few
-//! percent, and no larger than the plan allows. A [`Dealer`] gives each to a server; on every
-//! server a [`LaneAssigner`]
-//! gives each to a lane. Invariant: the outcome is a pure function of the plan and of the sizes
-//! of the tensors placed so far.
+//! they are sent: what the plan allows, halved until every server gets its share of this tensor
+//! to within a few percent. A [`Dealer`] gives each to a server, on every server a
+//! [`LaneAssigner`] gives each to a lane.
+//!
+//! Each size has a dealer of its own. A dealer lets every stretch of its stream deviate by two of
+//! its largest partitions; were there one for all, a tensor that is cut finely would still be
+//! dealt out in runs as long as the largest partition that the plan allows, and leave links idle
+//! for as long. As sizes are halves of each other, all dealers together stay within twice the
+//! largest.
+//!
+//! Invariant: the outcome is a pure function of the plan and of the sizes of the tensors placed so
+//! far.
 
 use crate::policy::Dealing;
 use crate::{Dealer, HashedDealer, LaneAssigner, PlanError};
@@ -81,14 +88,23 @@ pub struct Placement {
     partition_bytes: u64,
     /// Servers that get a share.
     summing: u64,
-    dealer: AnyDealer,
+    dealing: AnyDealer,
     lanes: Vec<LaneAssigner>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum AnyDealer {
-    Balanced(Dealer),
+    /// By how often the plan's partition size was halved.
+    Balanced(Vec<Dealer>),
     Hashed(HashedDealer),
+}
+
+/// The sizes that partitions may have, each half of the one before.
+fn sizes(largest: u64) -> impl Iterator<Item = u64> {
+    let fits = |size: &u64| {
+        *size >= SMALLEST_PARTITION_BYTES && size.is_multiple_of(PARTITION_ALIGN_BYTES)
+    };
+    std::iter::successors(Some(largest), move |size| Some(size / 2).filter(fits))
 }
 
 impl Placement {
@@ -116,8 +132,11 @@ impl Placement {
             epoch: plan.epoch,
             partition_bytes: size,
             summing: weights.iter().filter(|weight| **weight > 0.0).count() as u64,
-            dealer: match plan.dealing {
-                Dealing::Balanced => AnyDealer::Balanced(Dealer::new(&weights, size)?),
+            dealing: match plan.dealing {
+                Dealing::Balanced => {
+                    let dealers = sizes(size).map(|size| Dealer::new(&weights, size));
+                    AnyDealer::Balanced(dealers.collect::<Result<_, _>>()?)
+                }
                 Dealing::Hashed => AnyDealer::Hashed(HashedDealer::new(&weights)?),
             },
             lanes: lanes.collect(),
@@ -135,11 +154,11 @@ impl Placement {
     pub fn place(&mut self, tensor_bytes: u64) -> Vec<PartitionPlace> {
         let mut places = Vec::new();
         let mut offset = 0;
-        let size = self.partition_size(tensor_bytes);
+        let (halvings, size) = self.partition_size(tensor_bytes);
         while offset < tensor_bytes {
             let bytes = size.min(tensor_bytes - offset);
-            let server = match &mut self.dealer {
-                AnyDealer::Balanced(dealer) => dealer.deal(bytes),
+            let server = match &mut self.dealing {
+                AnyDealer::Balanced(dealers) => dealers[halvings].deal(bytes),
                 AnyDealer::Hashed(dealer) => dealer.deal(),
             };
             places.push(PartitionPlace { offset, bytes, server, lane: 0 });
@@ -149,11 +168,13 @@ impl Placement {
         places
     }
 
-    /// How large the partitions of a tensor are.
-    fn partition_size(&self, tensor_bytes: u64) -> u64 {
+    /// How large the partitions of a tensor are, and by how many halvings.
+    fn partition_size(&self, tensor_bytes: u64) -> (usize, u64) {
         let fine = tensor_bytes / (PARTITIONS_PER_SERVER * self.summing.max(1));
-        let whole = fine - fine % SMALLEST_PARTITION_BYTES;
-        whole.max(SMALLEST_PARTITION_BYTES).min(self.partition_bytes)
+        let coarse = sizes(self.partition_bytes).take_while(|size| *size > fine).count();
+        let finest = sizes(self.partition_bytes).count() - 1;
+        let halvings = coarse.min(finest);
+        (halvings, self.partition_bytes >> halvings)
     }
 
     /// Gives every server's partitions of this tensor to its lanes, as one set.

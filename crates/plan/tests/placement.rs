@@ -78,6 +78,26 @@ proptest! {
     }
 }
 
+/// A worker admits 512 KiB ahead of what it has sent: the first partitions must not all go to the
+/// servers with the largest shares, nor any later stretch of them.
+#[test]
+fn windows_of_a_tensor_are_balanced_by_the_size_it_is_cut_into() {
+    let weights = [0.1, 0.1, 0.1, 0.1, 0.3, 0.3];
+    let servers = weights.map(|weight| PlannedServer { weight, lanes: 1 }).to_vec();
+    let dealing = Dealing::Balanced;
+    let plan = Plan { epoch: 1, partition_bytes: 1 << 20, servers, dealing };
+    let mut placement = Placement::new(&plan).unwrap();
+    for tensor_bytes in [512 << 20, 64 << 20, 64 << 20] {
+        let places = placement.place(tensor_bytes);
+        for window in places.windows(20) {
+            for (server, weight) in weights.iter().enumerate() {
+                let given = window.iter().filter(|place| place.server == server).count() as f64;
+                assert!((given - 20.0 * weight).abs() <= 2.0, "{given} of 20 for {server}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_plan_that_cannot_be_followed_is_refused() {
     let server = PlannedServer { weight: 1.0, lanes: 1 };
