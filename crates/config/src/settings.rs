@@ -168,7 +168,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "credit_bytes",
         env: "SUMPTER_CREDIT_BYTES",
         unit: "bytes",
-        default: "512KiB",
+        default: "256KiB",
         range: "a size from 4KiB to 1TiB",
         doc: "How far ahead of what it has sent a worker may begin with partitions; the less, the \
               better every link gets its share and the sooner an urgent tensor overtakes.",

@@ -22,11 +22,11 @@ use crate::{Dealer, HashedDealer, LaneAssigner, PlanError};
 pub const PARTITION_ALIGN_BYTES: u64 = 64;
 
 /// Partitions of a tensor for each server that sums. A server's share of a tensor is off by up to
-/// one partition, so of an even share by up to 1/128.
-const PARTITIONS_PER_SERVER: u64 = 128;
+/// one partition, so of an even share by up to 1/256.
+const PARTITIONS_PER_SERVER: u64 = 256;
 
 /// Below this, frames and system calls cost more than finer shares gain.
-const SMALLEST_PARTITION_BYTES: u64 = 64 << 10;
+const SMALLEST_PARTITION_BYTES: u64 = 32 << 10;
 
 /// Most lanes of one server: more than any machine has cores, few enough to allocate.
 const MAX_LANES: u32 = 4096;

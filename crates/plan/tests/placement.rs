@@ -78,7 +78,7 @@ proptest! {
     }
 }
 
-/// A worker admits 512 KiB ahead of what it has sent: the first partitions must not all go to the
+/// A worker admits 256 KiB ahead of what it has sent: the first partitions must not all go to the
 /// servers with the largest shares, nor any later stretch of them.
 #[test]
 fn windows_of_a_tensor_are_balanced_by_the_size_it_is_cut_into() {
@@ -126,9 +126,9 @@ fn large_tensors_are_cut_finer_the_more_servers_share_them() {
         assert_eq!(places.iter().map(|place| place.bytes).sum::<u64>(), tensor_bytes);
         places[0].bytes
     };
-    assert_eq!(sizes(2, 64 << 20), 256 << 10);
-    assert_eq!(sizes(6, 64 << 20), 64 << 10);
+    assert_eq!(sizes(2, 64 << 20), 128 << 10);
+    assert_eq!(sizes(6, 64 << 20), 32 << 10);
     assert_eq!(sizes(2, 1 << 30), 1 << 20);
-    assert_eq!(sizes(2, 1 << 20), 64 << 10);
+    assert_eq!(sizes(2, 1 << 20), 32 << 10);
     assert_eq!(sizes(2, 100), 100);
 }

@@ -21,7 +21,7 @@ WARMUP_S = 0.4
 WINDOW_S = 1.0
 # An undisturbed link gives 0.94 to 0.955 of its rate (0.956 is the ceiling for MTU 1500).
 LEAST_SHARE = 0.85
-# With few machines everybody meets everybody in one or two rounds: too few to take a median of.
+# With few machines everybody meets everybody in one or two rounds: a disturbance could hit all.
 LEAST_ROUNDS = 3
 # Forking and importing nothing heavy; generous, since a cold start imports torch first.
 START_TIMEOUT_S = 120.0
@@ -77,7 +77,7 @@ def schedule(count: int) -> list[list[tuple[int, int]]]:
 
 
 def _rounds(count: int) -> list[list[tuple[int, int]]]:
-    """The schedule, repeated until a single bad exchange cannot decide a median."""
+    """The schedule, repeated until a single bad exchange cannot decide."""
     once = schedule(count)
     return once * max(1, math.ceil(LEAST_ROUNDS / max(1, len(once))))
 
@@ -113,13 +113,14 @@ def summarize(
 ) -> Links:
     """Goodput by machine from the share of the slower link's rate that each pair got.
 
-    Machines of one rate have equal links, so their figures are pooled: the median over pairs is
-    steadier than any single machine's.
+    Machines of one rate have equal links, so their figures are pooled, and the best exchange
+    counts: a link cannot carry more than its rate, and whatever else made an exchange slower was
+    a disturbance. Any lower figure would flatter the shares of the optimum.
     """
     pooled: dict[float, list[float]] = {}
     for index, machine in enumerate(machines):
         pooled.setdefault(machine.rate_mbit, []).extend(efficiencies[index])
-    shares = {rate: statistics.median(values) for rate, values in pooled.items()}
+    shares = {rate: max(values) for rate, values in pooled.items()}
     moved = sum(seen.moved_bytes for seen in exchanges)
     cpu_s = sum(seen.cpu_s for seen in exchanges)
     return Links(

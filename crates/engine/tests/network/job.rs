@@ -1,0 +1,293 @@
+//! A job on the simulated network: workers with colocated lanes, servers with one lane each.
+
+use std::time::Duration;
+
+use sumpter_engine::{
+    Client, ClientSettings, ConnId, Endpoint, Event, Lane, LaneLimits, OwnedMemory, Peer, Place,
+    Request, exchange,
+};
+use sumpter_plan::{Cluster, Dealing, Placement, Plan, PlannedServer, predict, server_weights};
+use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_transport::in_process;
+use sumpter_wire::{Collective, Epoch, GroupId, JobId, Rank, TensorId, Tier};
+
+use crate::net::{Model, Net, Next, Way};
+
+pub struct Setup {
+    pub workers: usize,
+    /// Bytes a second of each machine's link, those with workers first.
+    pub rates: Vec<f64>,
+    pub tensors: Vec<usize>,
+    pub partition_bytes: u64,
+    pub chunk_bytes: u32,
+    pub credit_bytes: usize,
+    pub model: Model,
+}
+
+pub struct Outcome {
+    pub seconds: f64,
+    pub optimum: f64,
+    /// Share of the time in which each direction of each link was idle.
+    pub idle: Vec<f64>,
+}
+
+impl Outcome {
+    pub fn fraction(&self) -> f64 {
+        self.optimum / self.seconds
+    }
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Client { rank: usize, lane: usize },
+    Lane { lane: usize, conn: ConnId },
+}
+
+struct Job {
+    net: Net,
+    clients: Vec<Client<OwnedMemory>>,
+    lanes: Vec<Lane>,
+    colocated: Vec<ConnId>,
+    /// Sender and receiver of each pipe.
+    ends: Vec<(End, End)>,
+    to_lane: Vec<Vec<Option<usize>>>,
+    to_worker: Vec<Vec<Option<usize>>>,
+    finished: usize,
+}
+
+const JOB: JobId = JobId(1);
+
+pub fn run(setup: &Setup) -> Outcome {
+    let (n, machines) = (setup.workers, setup.rates.len());
+    let mut job = Job::new(setup, n, machines);
+    let mut placement = Placement::new(&plan(setup)).expect("a sound plan");
+    for (index, bytes) in setup.tensors.iter().enumerate() {
+        let places = placement.place(*bytes as u64);
+        for rank in 0..n {
+            job.submit(rank, index, &places, *bytes);
+        }
+    }
+    for machine in 0..n {
+        job.settle(machine);
+    }
+    let mut seconds = 0.0;
+    while job.finished < n * setup.tensors.len() {
+        match job.net.next() {
+            Next::Arrived(pipe, bytes) => job.deliver(pipe, &bytes),
+            Next::Room(pipe) => job.transmit(pipe),
+            Next::Nothing => panic!("stuck at {} s with {} done", job.net.now, job.finished),
+        }
+        seconds = job.net.now;
+    }
+    let carried = job.net.carried();
+    let idle = |(i, bytes): (usize, &u64)| 1.0 - *bytes as f64 / (setup.rates[i / 2] * seconds);
+    let idle = carried.iter().enumerate().map(idle).collect();
+    let total = setup.tensors.iter().sum::<usize>() as u64;
+    let optimum = predict(&cluster(setup), total).expect("a sound cluster").time_s;
+    Outcome { seconds, optimum, idle }
+}
+
+fn machines(setup: &Setup) -> Vec<sumpter_plan::Machine> {
+    use sumpter_plan::{Machine, Role};
+    let role = |i: usize| if i < setup.workers { Role::Gpu } else { Role::Cpu };
+    let machine = |(i, rate): (usize, &f64)| Machine {
+        role: role(i),
+        bandwidth_gbps: rate * 8e-9,
+        servers: 1,
+    };
+    setup.rates.iter().enumerate().map(machine).collect()
+}
+
+fn cluster(setup: &Setup) -> Cluster {
+    Cluster::new(machines(setup)).expect("a sound cluster")
+}
+
+fn plan(setup: &Setup) -> Plan {
+    let weights = server_weights(&machines(setup)).expect("sound machines");
+    let servers = weights.iter().map(|weight| PlannedServer { weight: *weight, lanes: 1 });
+    let dealing = Dealing::Balanced;
+    let servers = servers.collect();
+    Plan { epoch: 1, partition_bytes: setup.partition_bytes, servers, dealing }
+}
+
+impl Job {
+    fn new(setup: &Setup, n: usize, machines: usize) -> Job {
+        let settings = |rank: usize| ClientSettings {
+            rank: Rank(rank as u32),
+            world_size: n as u32,
+            epoch: Epoch(1),
+            chunk_bytes: setup.chunk_bytes,
+            credit_bytes: setup.credit_bytes,
+            deterministic: false,
+        };
+        let limits = LaneLimits { max_job_bytes: 1 << 36, max_chunk_bytes: 1 << 24, hub: false };
+        let mut job = Job {
+            net: Net::new(setup.model, &setup.rates),
+            clients: (0..n).map(|rank| Client::new(settings(rank), machines)).collect(),
+            lanes: (0..machines).map(|_| Lane::new(limits)).collect(),
+            colocated: Vec::new(),
+            ends: Vec::new(),
+            to_lane: vec![vec![None; machines]; n],
+            to_worker: vec![Vec::new(); machines],
+            finished: 0,
+        };
+        for rank in 0..n {
+            let peer =
+                Peer { job: JOB, rank: Rank(rank as u32), world_size: n as u32, epoch: Epoch(1) };
+            for lane in 0..machines {
+                if lane == rank {
+                    let own = job.lanes[lane].open_resident(peer).expect("a fresh lane");
+                    job.colocated.push(own);
+                    job.clients[rank].attached(ConnId(lane));
+                } else {
+                    job.connect(rank, lane, peer);
+                }
+            }
+        }
+        job
+    }
+
+    fn connect(&mut self, rank: usize, lane: usize, peer: Peer) {
+        let (conn, _) = self.lanes[lane].open(peer).expect("a fresh lane");
+        let (client, lane_end) = (End::Client { rank, lane }, End::Lane { lane, conn });
+        self.to_lane[rank][lane] = Some(self.net.connect(Way { from: rank, to: lane }));
+        self.ends.push((client, lane_end));
+        let back = self.net.connect(Way { from: lane, to: rank });
+        self.ends.push((lane_end, client));
+        let known = self.to_worker[lane].len();
+        self.to_worker[lane].resize(known.max(conn.0 + 1), None);
+        self.to_worker[lane][conn.0] = Some(back);
+        self.clients[rank].connected(ConnId(lane));
+    }
+
+    fn submit(
+        &mut self,
+        rank: usize,
+        index: usize,
+        places: &[sumpter_plan::PartitionPlace],
+        bytes: usize,
+    ) {
+        let places = places.iter().enumerate().map(|(number, place)| Place {
+            lane: ConnId(place.server),
+            number: number as u32,
+            offset: place.offset as usize,
+            bytes: place.bytes as usize,
+            group: GroupId(0),
+        });
+        let request = Request {
+            tensor: TensorId(index as u32),
+            tier: Tier::Root,
+            collective: Collective::AllReduce,
+            dtype: Dtype::F32,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            divisor: None,
+            priority: 0,
+            streamed: false,
+        };
+        let client = &mut self.clients[rank];
+        client.register(request.tensor, Tier::Root, places.collect());
+        let ones = 1.0_f32.to_ne_bytes().repeat(bytes / 4);
+        client.submit(request, OwnedMemory { separate: None, bytes: ones });
+    }
+
+    /// Moves what can move on a machine, until nothing does.
+    fn settle(&mut self, machine: usize) {
+        loop {
+            let mut moved = 0;
+            if let Some(client) = self.clients.get_mut(machine) {
+                let own = self.colocated[machine];
+                let now = Duration::from_secs_f64(self.net.now);
+                let (on_client, lane) = (ConnId(machine), &mut self.lanes[machine]);
+                moved += in_process((client, on_client), (lane, own), now, usize::MAX)
+                    .expect("no violation");
+                moved +=
+                    exchange((client, on_client), (lane, own), usize::MAX).expect("no violation");
+                while let Some(lane) = self.clients[machine].next_dirty() {
+                    if let Some(pipe) = self.to_lane[machine][lane.0] {
+                        moved += self.feed(pipe);
+                    }
+                }
+                self.collect(machine);
+            }
+            while let Some(conn) = self.lanes[machine].next_dirty() {
+                if let Some(Some(pipe)) = self.to_worker[machine].get(conn.0).copied() {
+                    moved += self.feed(pipe);
+                }
+            }
+            if moved == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Lets the kernel take what a pipe's sender has, as far as there is room.
+    fn feed(&mut self, pipe: usize) -> usize {
+        let (endpoint, conn): (&mut dyn Endpoint, ConnId) = match self.ends[pipe].0 {
+            End::Client { rank, lane } => (&mut self.clients[rank], ConnId(lane)),
+            End::Lane { lane, conn } => (&mut self.lanes[lane], conn),
+        };
+        let mut total = 0;
+        loop {
+            let mut n = 0;
+            for slice in &endpoint.pending(conn) {
+                let take = slice.len().min(self.net.room(pipe));
+                self.net.send(pipe, &slice[..take]);
+                n += take;
+            }
+            if n == 0 {
+                break;
+            }
+            endpoint.sent(conn, n);
+            self.net.push(pipe);
+            total += n;
+        }
+        total
+    }
+
+    fn transmit(&mut self, pipe: usize) {
+        self.feed(pipe);
+        let machine = match self.ends[pipe].0 {
+            End::Client { rank, .. } => rank,
+            End::Lane { lane, .. } => lane,
+        };
+        self.settle(machine);
+    }
+
+    fn deliver(&mut self, pipe: usize, mut bytes: &[u8]) {
+        let (machine, endpoint, conn): (usize, &mut dyn Endpoint, ConnId) = match self.ends[pipe].1
+        {
+            End::Client { rank, lane } => (rank, &mut self.clients[rank], ConnId(lane)),
+            End::Lane { lane, conn } => (lane, &mut self.lanes[lane], conn),
+        };
+        let now = Duration::from_secs_f64(self.net.now);
+        while !bytes.is_empty() {
+            let mut n = 0;
+            for space in &mut endpoint.space(conn) {
+                let take = space.len().min(bytes.len() - n);
+                space[..take].copy_from_slice(&bytes[n..n + take]);
+                n += take;
+            }
+            endpoint.filled(conn, n, now).expect("no violation");
+            bytes = &bytes[n..];
+        }
+        self.settle(machine);
+    }
+
+    fn collect(&mut self, rank: usize) {
+        let expected = self.clients.len() as f32;
+        while let Some(event) = self.clients[rank].next_event() {
+            match event {
+                Event::Finished(_, outcome) => {
+                    assert_eq!(outcome, Ok(()));
+                    self.finished += 1;
+                }
+                Event::Released(_, memory) => {
+                    let right = |four: &[u8]| four == expected.to_ne_bytes();
+                    assert!(memory.bytes.chunks_exact(4).all(right), "a wrong sum");
+                }
+                Event::Arrived { .. } => panic!("nothing is streamed"),
+            }
+        }
+    }
+}

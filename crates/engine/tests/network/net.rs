@@ -1,0 +1,191 @@
+//! A network of links with a rate, in virtual time: what of the optimum the engine reaches where
+//! processors cost nothing and nothing disturbs.
+//!
+//! Each machine has one link to a switch that has no limits of its own; each direction of a link
+//! is a queue that is served in order at the link's rate. A connection behaves like TCP without
+//! losses on such a network: a kernel that takes a little more than it can send, and a window of
+//! bytes that may be under way until the receiver has them.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Seconds of virtual time.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Time(pub f64);
+
+impl Eq for Time {}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Time) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// One direction of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// Machine that sends.
+    pub from: usize,
+    /// Machine that receives.
+    pub to: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    /// Bytes of a segment, which the queues do not cut.
+    pub segment: usize,
+    /// Bytes that may be on their way in one direction of a connection.
+    pub window: usize,
+    /// Bytes that a sender's kernel holds and has not sent.
+    pub unsent: usize,
+    /// Seconds from a link's end to the other side, each way.
+    pub latency: f64,
+}
+
+struct Pipe {
+    way: Way,
+    unsent: VecDeque<u8>,
+    under_way: usize,
+}
+
+struct Segment {
+    pipe: usize,
+    bytes: Vec<u8>,
+}
+
+struct Queue {
+    rate: f64,
+    waiting: VecDeque<Segment>,
+    served: u64,
+}
+
+enum Event {
+    /// A link's direction has carried the segment at its head.
+    Served(usize),
+    /// A segment reaches the receiver's link.
+    Reached(Segment),
+    /// The sender learns that bytes have arrived.
+    Acknowledged(usize, usize),
+}
+
+/// The network; directions of links are numbered `2 m` (up) and `2 m + 1` (down).
+pub struct Net {
+    model: Model,
+    pipes: Vec<Pipe>,
+    queues: Vec<Queue>,
+    events: BinaryHeap<Reverse<(Time, u64, usize)>>,
+    slots: Vec<Option<Event>>,
+    scheduled: u64,
+    pub now: f64,
+}
+
+/// What the driver has to do next.
+pub enum Next {
+    /// Give a pipe's receiver these bytes.
+    Arrived(usize, Vec<u8>),
+    /// The sender of a pipe may have room again.
+    Room(usize),
+    Nothing,
+}
+
+impl Net {
+    pub fn new(model: Model, rates: &[f64]) -> Net {
+        let queue = |rate: &f64| Queue { rate: *rate, waiting: VecDeque::new(), served: 0 };
+        Net {
+            model,
+            pipes: Vec::new(),
+            queues: rates.iter().flat_map(|rate| [queue(rate), queue(rate)]).collect(),
+            events: BinaryHeap::new(),
+            slots: Vec::new(),
+            scheduled: 0,
+            now: 0.0,
+        }
+    }
+
+    pub fn connect(&mut self, way: Way) -> usize {
+        self.pipes.push(Pipe { way, unsent: VecDeque::new(), under_way: 0 });
+        self.pipes.len() - 1
+    }
+
+    /// Bytes that the sender's kernel would take now.
+    pub fn room(&self, pipe: usize) -> usize {
+        self.model.unsent.saturating_sub(self.pipes[pipe].unsent.len())
+    }
+
+    pub fn send(&mut self, pipe: usize, bytes: &[u8]) {
+        self.pipes[pipe].unsent.extend(bytes);
+    }
+
+    /// Hands segments to the link, as far as the window goes.
+    pub fn push(&mut self, pipe: usize) {
+        loop {
+            let Pipe { way, unsent, under_way } = &mut self.pipes[pipe];
+            let n = self.model.segment.min(unsent.len()).min(self.model.window - *under_way);
+            if n == 0 {
+                return;
+            }
+            *under_way += n;
+            let (queue, bytes) = (2 * way.from, unsent.drain(..n).collect());
+            self.enqueue(queue, Segment { pipe, bytes });
+        }
+    }
+
+    pub fn next(&mut self) -> Next {
+        let Some(Reverse((Time(now), _, slot))) = self.events.pop() else { return Next::Nothing };
+        self.now = now;
+        match self.slots[slot].take().expect("an event happens once") {
+            Event::Served(index) => {
+                let queue = &mut self.queues[index];
+                let segment = queue.waiting.pop_front().expect("what was served");
+                queue.served += segment.bytes.len() as u64;
+                self.serve(index);
+                if index % 2 == 0 {
+                    self.schedule(self.model.latency, Event::Reached(segment));
+                    self.next()
+                } else {
+                    let (pipe, n) = (segment.pipe, segment.bytes.len());
+                    self.schedule(self.model.latency, Event::Acknowledged(pipe, n));
+                    Next::Arrived(pipe, segment.bytes)
+                }
+            }
+            Event::Reached(segment) => {
+                self.enqueue(2 * self.pipes[segment.pipe].way.to + 1, segment);
+                self.next()
+            }
+            Event::Acknowledged(pipe, n) => {
+                self.pipes[pipe].under_way -= n;
+                self.push(pipe);
+                Next::Room(pipe)
+            }
+        }
+    }
+
+    /// Bytes carried so far by each direction of each link.
+    pub fn carried(&self) -> Vec<u64> {
+        self.queues.iter().map(|queue| queue.served).collect()
+    }
+
+    fn enqueue(&mut self, index: usize, segment: Segment) {
+        self.queues[index].waiting.push_back(segment);
+        if self.queues[index].waiting.len() == 1 {
+            self.serve(index);
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        if let Some(segment) = self.queues[index].waiting.front() {
+            let seconds = segment.bytes.len() as f64 / self.queues[index].rate;
+            self.schedule(seconds, Event::Served(index));
+        }
+    }
+
+    fn schedule(&mut self, after: f64, event: Event) {
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[slot] = Some(event);
+        self.scheduled += 1;
+        self.events.push(Reverse((Time(self.now + after), self.scheduled, slot)));
+    }
+}
