@@ -52,12 +52,12 @@
 //!
 //! let servers = weights.iter().map(|&weight| PlannedServer { weight, lanes: 4 }).collect();
 //! let dealing = Dealing::Balanced;
-//! let plan = Plan { epoch: 1, partition_bytes: 64 << 10, servers, dealing };
+//! let plan = Plan { epoch: 1, partition_bytes: 32 << 10, servers, dealing };
 //! let mut placement = Placement::new(&plan)?;
 //!
 //! // A tensor of 20 partitions: the CPU machines sum six each, the GPU machines two.
 //! let mut partitions = [0; 6];
-//! for place in placement.place(20 * (64 << 10)) {
+//! for place in placement.place(20 * (32 << 10)) {
 //!     partitions[place.server] += 1;
 //! }
 //! assert_eq!(partitions, [2, 2, 2, 2, 6, 6]);
