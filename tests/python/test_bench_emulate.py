@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sumpter.bench import cell, counters, models, namespaces, report, spec, units
+from sumpter.bench import cell, counters, models, namespaces, report, spec, team, units
 from sumpter.bench.cluster import Machine
 from sumpter.bench.optimum import fraction, optimum, ratio
 from sumpter.bench.probe import Exchanged
@@ -118,7 +118,7 @@ def test_everybody_meets_everybody_once_and_one_at_a_time(count: int) -> None:
 def test_a_slow_opponent_does_not_make_a_link_look_slow() -> None:
     players = machines("gpu", 200, 200, 100)
     exchanges = [Exchanged(0, 1e9, 0.25)] * 6
-    links = summarize(players, {0: [0.95, 0.95], 1: [0.95, 0.95], 2: [0.94, 0.94]}, exchanges)
+    links = summarize(players, {0: [0.95, 0.95], 1: [0.95, 0.31], 2: [0.94, 0.94]}, exchanges)
     assert links.goodput_mbit == pytest.approx({"gpu-0": 190, "gpu-1": 190, "gpu-2": 94})
     assert links.median_mbit == pytest.approx(190)
     assert links.raw_cpu_s_per_gb_moved == pytest.approx(0.25)
@@ -160,6 +160,20 @@ def test_busy_cores_and_idle_links_make_a_cell_cpu_bound() -> None:
     assert not cell.cpu_bound(0.05, 0.01), "the links were full: they set the time"
     assert not cell.cpu_bound(0.5, 0.2), "cores had time: the software is to blame"
     assert cell.suggested_rate_mbit(200, 0.5) == 80
+
+
+def test_turns_that_others_disturbed_are_left_out_whatever_their_times() -> None:
+    def turn(seconds: float, steal: int) -> cell.Turn:
+        cores = counters.CoreTicks(total=100, idle=50, steal=steal)
+        return {"sumpter": team.Round(seconds, 0.0, 0.0, {}, cores)}
+
+    turns = [turn(1.0, 30), turn(2.0, 0), turn(9.0, 1), turn(1.5, 7)]
+    kept = cell.select(turns, 2)
+    assert [item.seconds for item in kept.rounds["sumpter"]] == [2.0, 9.0]
+    assert (kept.disturbed, kept.repeated) == (0, 2)
+    kept = cell.select(turns, 3)
+    assert [item.seconds for item in kept.rounds["sumpter"]] == [2.0, 9.0, 1.5]
+    assert (kept.disturbed, kept.repeated) == (1, 1)
 
 
 # --- what the kernel counts ---

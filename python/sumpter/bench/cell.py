@@ -21,8 +21,14 @@ LEAST_TIMEOUT_S = 60.0
 # Busy cores and idle links: then the cores, not the links, set the time.
 BUSY_CORES = 0.9
 IDLE_LINKS = 0.05
+# Of the cores' time while all systems had one turn. More than so much taken by other guests of the
+# host, and links idled because nobody was there to send.
+STOLEN = 0.02
 # How processes on one machine are started, joined and ended, for the estimate of the duration.
 START_S = 3.0
+
+
+Turn = dict[str, Round]  # one round of each system, right after each other
 
 
 @dataclass
@@ -30,6 +36,8 @@ class Measured:
     """The rounds of one cell."""
 
     rounds: dict[str, list[Round]] = field(default_factory=dict)
+    disturbed: int = 0  # turns among them during which other guests took the cores
+    repeated: int = 0  # turns that were left out for that reason
     lane_memory_bytes: list[int] = field(default_factory=list)
 
     def seconds(self, system: str) -> float | None:
@@ -76,7 +84,6 @@ def _measure(
     bandwidths = spec.bandwidths_gbps(asked, links.goodput_mbit)
     slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.seconds)
     timeout_s = max(LEAST_TIMEOUT_S, PATIENCE * slowest_s)
-    measured = Measured({system: [] for system in systems})
     with ExitStack() as teams:
         own = [system for system in systems if system != "ps"]
         first = teams.enter_context(team(gpu, cpu, settings, bandwidths, load.shapes, own))
@@ -87,15 +94,41 @@ def _measure(
             by_system["ps"] = teams.enter_context(
                 team(gpu, cpu, restricted, bandwidths, load.shapes, ["ps"])
             )
-        turns = asked.warmup + asked.rounds
-        for number in range(turns):
+        share = 1 / ((asked.warmup + asked.rounds) * len(systems))
+        turns: list[Turn] = []
+        for number in range(asked.warmup + 2 * asked.rounds):
+            turn = {}
             for system in systems:
-                result = by_system[system].round(system, number, timeout_s)
-                if number >= asked.warmup:
-                    measured.rounds[system].append(result)
-                advance(1 / (turns * len(systems)))
+                turn[system] = by_system[system].round(system, number, timeout_s)
+                advance(share)
+            if number >= asked.warmup:
+                turns.append(turn)
+            if sum(not is_disturbed(turn) for turn in turns) == asked.rounds:
+                break
+        measured = select(turns, asked.rounds)
         measured.lane_memory_bytes = first.lane_memory_bytes()
     return measured
+
+
+def select(turns: Sequence[Turn], rounds: int) -> Measured:
+    """The turns that were disturbed least, in their order. Times do not take part in the choice."""
+    best = sorted(sorted(range(len(turns)), key=lambda i: stolen(turns[i]))[:rounds])
+    kept = [turns[index] for index in best]
+    return Measured(
+        rounds={system: [turn[system] for turn in kept] for system in kept[0]},
+        disturbed=sum(map(is_disturbed, kept)),
+        repeated=len(turns) - len(kept),
+    )
+
+
+def stolen(turn: Turn) -> float:
+    """The share of the cores' time that other guests of the host took."""
+    cores = sum((item.cores for item in turn.values()), counters.NO_TICKS)
+    return ratio(cores.steal, cores.total) or 0.0
+
+
+def is_disturbed(turn: Turn) -> bool:
+    return stolen(turn) > STOLEN
 
 
 def figures(
@@ -141,6 +174,8 @@ def figures(
         **_memory(asked, load, machines, times),
         "lanes": asked.lanes,
         "settings": asked.settings,
+        "disturbed_rounds": measured.disturbed,
+        "repeated_rounds": measured.repeated,
         # Any wrong element would have ended the run.
         "checked_rounds": sum(map(len, measured.rounds.values())),
     }

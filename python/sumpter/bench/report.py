@@ -80,13 +80,21 @@ def row_line(columns: Sequence[Column], row: Row) -> str:
 
 def warnings_of(row: Row) -> list[str]:
     """What a reader must know before believing a row."""
-    if not row.get("cpu_bound"):
-        return []
-    return [
-        f"n={row['workers']} k={row['servers']}: the cores were {1 - row['cores_idle']:.0%} busy "
-        f"while links were {row['link_idle_median_workers']:.0%} idle, so this is the figure of "
-        f"this machine's cores: take --rate-mbit {row['suggested_rate_mbit']:g} or less"
-    ]
+    where = f"n={row['workers']} k={row['servers']}"
+    warnings = []
+    if row.get("disturbed_rounds"):
+        warnings.append(
+            f"{where}: other guests of the host took the cores during {row['disturbed_rounds']} "
+            f"of the rounds that count ({row['cores_steal']:.0%} of the time), and links idled "
+            "meanwhile: measure again when it is quiet"
+        )
+    if row.get("cpu_bound"):
+        warnings.append(
+            f"{where}: the cores were {1 - row['cores_idle']:.0%} busy while links were "
+            f"{row['link_idle_median_workers']:.0%} idle, so this is the figure of this machine's "
+            f"cores: take --rate-mbit {row['suggested_rate_mbit']:g} or less"
+        )
+    return warnings
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
