@@ -10,10 +10,16 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// Seconds of virtual time.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Time(pub f64);
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Time(f64);
 
 impl Eq for Time {}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Time) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Ord for Time {
     fn cmp(&self, other: &Time) -> std::cmp::Ordering {
