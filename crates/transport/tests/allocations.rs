@@ -1,0 +1,161 @@
+//! What a chunk costs in heap allocations once a tensor has been summed before: nothing. Counted,
+//! for the state machines between the bytes of any link.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+
+use sumpter_engine::{
+    Client, ClientSettings, ConnId, Event, Lane, LaneLimits, OwnedMemory, Peer, Place, Request,
+    exchange,
+};
+use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_transport::in_process;
+use sumpter_wire::{Collective, Epoch, GroupId, JobId, Rank, TensorId, Tier};
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALLOCATIONS.with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: everything is passed on to the system's allocator; counting does not allocate, since
+// the counter is a constant-initialised thread-local without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const CHUNK: u32 = 4096;
+const PARTITIONS: u32 = 4;
+const WORKERS: u32 = 3;
+
+struct Job {
+    lane: Lane,
+    clients: Vec<(Client<OwnedMemory>, ConnId, bool)>,
+}
+
+impl Job {
+    /// Workers and one lane, which shares the process and the memory of the first if `resident`.
+    fn new(dtype: Dtype, chunks: u32, resident: bool) -> Job {
+        let limits = LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: false };
+        let mut job = Job { lane: Lane::new(limits), clients: Vec::new() };
+        for rank in 0..WORKERS {
+            let settings = ClientSettings {
+                rank: Rank(rank),
+                world_size: WORKERS,
+                epoch: Epoch(1),
+                chunk_bytes: CHUNK,
+                credit_bytes: 64 << 10,
+                deterministic: false,
+            };
+            let mut client = Client::new(settings, 1);
+            let bytes = (chunks * CHUNK) as usize;
+            let place = |number: u32| Place {
+                lane: ConnId(0),
+                number,
+                offset: number as usize * bytes,
+                bytes,
+                group: GroupId(0),
+            };
+            client.register(TensorId(0), Tier::Root, (0..PARTITIONS).map(place).collect());
+            let peer =
+                Peer { job: JobId(1), rank: Rank(rank), world_size: WORKERS, epoch: Epoch(1) };
+            let shares = resident && rank == 0;
+            let conn = if shares {
+                client.attached(ConnId(0));
+                job.lane.open_resident(peer).unwrap()
+            } else {
+                client.connected(ConnId(0));
+                job.lane.open(peer).unwrap().0
+            };
+            job.clients.push((client, conn, shares));
+        }
+        // Else the counter does not count.
+        assert!(job.round(dtype, chunks) > 0, "the first round allocates");
+        job
+    }
+
+    /// One round; the allocations while bytes moved, without those of beginning and ending it.
+    fn round(&mut self, dtype: Dtype, chunks: u32) -> u64 {
+        let request = Request {
+            tensor: TensorId(0),
+            tier: Tier::Root,
+            collective: Collective::AllReduce,
+            dtype,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            divisor: None,
+            priority: 0,
+            streamed: false,
+        };
+        for (client, ..) in &mut self.clients {
+            let bytes = vec![0; (PARTITIONS * chunks * CHUNK) as usize];
+            client.submit(request, OwnedMemory { separate: None, bytes });
+        }
+        let before = ALLOCATIONS.with(Cell::get);
+        let mut moved = 1;
+        while moved > 0 {
+            moved = 0;
+            for (client, conn, resident) in &mut self.clients {
+                let (on_client, on_lane) = ((&mut *client, ConnId(0)), (&mut self.lane, *conn));
+                moved += in_process(on_client, on_lane, Duration::ZERO, 100_000).unwrap();
+                if *resident {
+                    let (client, lane) = ((client, ConnId(0)), (&mut self.lane, *conn));
+                    moved += exchange(client, lane, 100_000).unwrap();
+                }
+            }
+        }
+        let after = ALLOCATIONS.with(Cell::get);
+        for (client, ..) in &mut self.clients {
+            let outcome = client.next_event();
+            assert!(matches!(outcome, Some(Event::Finished(_, Ok(())))), "{outcome:?}");
+            while client.next_event().is_some() {}
+        }
+        after - before
+    }
+}
+
+/// Allocations of a round after some that warmed up.
+fn in_a_warm_round(dtype: Dtype, chunks: u32, resident: bool) -> u64 {
+    let mut job = Job::new(dtype, chunks, resident);
+    for _ in 0..3 {
+        job.round(dtype, chunks);
+    }
+    job.round(dtype, chunks)
+}
+
+#[test]
+fn a_chunk_costs_no_allocation() {
+    for resident in [false, true] {
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let (few, many) = (4, 64);
+            let counts = [few, many].map(|chunks| in_a_warm_round(dtype, chunks, resident));
+            // A partition whose contributor shares the process begins with a list of its chunks.
+            let named = if resident { u64::from(PARTITIONS) } else { 0 };
+            assert_eq!(counts, [named; 2], "{dtype:?}, resident: {resident}");
+        }
+    }
+}
