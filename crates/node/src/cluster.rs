@@ -211,14 +211,14 @@ mod tests {
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
         let dealing = Dealing::Balanced;
         let deterministic = false;
-        let policy = Policy { partition_bytes: 1 << 16, architecture, dealing, deterministic };
+        let policy = Policy { partition_bytes: 1 << 15, architecture, dealing, deterministic };
         Cluster::new(view, policy)
     }
 
     fn shares(cluster: &mut Cluster) -> Vec<usize> {
         let mut shares = vec![0; cluster.lanes.len()];
-        for spot in cluster.place(72 << 16) {
-            shares[spot.root.0] += spot.bytes >> 16;
+        for spot in cluster.place(72 << 15) {
+            shares[spot.root.0] += spot.bytes >> 15;
         }
         shares
     }
