@@ -133,12 +133,15 @@ def generate_token() -> str:
 def instruction_set() -> str:
     """The kernels chosen on this processor."""
 
-def bench_steps(steps: Sequence[tuple[str, str, int, int, int]], repeats: int) -> float:
+def bench_steps(
+    steps: Sequence[tuple[str, str, int, int, int, int]], repeats: int
+) -> float:
     """Seconds that `steps` take, in order, `repeats` times over.
 
-    A step is (kernel, dtype, address written to, address read from, elements). The kernels are
-    "sum", "min", "max", "product", "widen", "narrow" (in place) and "copy". Both ranges must be
-    valid memory and lie apart.
+    A step is (kernel, dtype, address written to, address read from, address of what is added to
+    where that is elsewhere, else 0, elements). The kernels are "sum", "min", "max" and "product",
+    which round 16-bit floats each time; for sums in float32 "pair", "accumulate" and "last"; and
+    "copy". All ranges must be valid memory, and what is written lie apart from the others.
     """
 
 def bench_server(

@@ -63,15 +63,18 @@ def test_sum_measures_each_kernel_in_both_places_beside_its_rivals(
     rows = rows_of(result)
     measured = [row for row in rows if row["table"] == "kernel"]
     keys = {(row["place"], row["dtype"], row["op"]) for row in measured}
-    assert len(keys) == len(measured) == 2 * 4 * 4
+    assert len(keys) == len(measured) == 2 * (4 * 4 + 2)
     for row in measured:
-        positive(row, "gb_per_s", "of_copy_limit", "over_best_rival", "copy_gb_per_s")
+        in_float32 = row["op"] == "sum in float32"
+        positive(row, "gb_per_s", "of_copy_limit", "copy_gb_per_s")
         assert row["correct"] is True
-        assert (row["numpy_gb_per_s"] is None) == (row["dtype"] == "bfloat16")
-        positive(row, "torch_gb_per_s")
+        lacking = in_float32 or row["dtype"] == "bfloat16"
+        assert (row["numpy_gb_per_s"] is None) == lacking
+        assert (row["over_best_rival"] is None) == (row["torch_gb_per_s"] is None) == in_float32
         assert (row["of_float32"] is None) == (row["dtype"] in ("float32", "int8"))
     cycles = [row for row in rows if row["table"] == "cycle"]
-    assert [row["dtype"] for row in cycles] == ["float32", "float16", "bfloat16"]
+    assert [row["dtype"] for row in cycles] == 2 * ["float32", "float16", "bfloat16"]
+    assert [row["contributions"] for row in cycles] == [2, 2, 2, 8, 8, 8]
     for row in cycles:
         positive(row, "contribution_gb_per_s", "torch_contribution_gb_per_s", "of_float32")
     with file.open() as stream:
@@ -90,7 +93,7 @@ def test_sum_without_torch_leaves_its_columns_empty(
 
 
 @pytest.mark.parametrize("dtype", memory.SIZES)
-@pytest.mark.parametrize("op", kernels.OPS)
+@pytest.mark.parametrize("op", (*kernels.OPS, "accumulate"))
 def test_a_kernel_that_is_wrong_is_found(
     op: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,10 +107,11 @@ def test_steps_refuse_unknown_kernels_and_memory_that_overlaps() -> None:
     array = np.ones(64, dtype=np.float32)
     address = array.ctypes.data
     for step, message in (
-        (("mean", "float32", address, address + 128, 32), "'mean' is no kernel"),
-        (("sum", "float8", address, address + 128, 32), "'float8' is no dtype"),
-        (("sum", "float32", address, address + 64, 32), "overlapping"),
-        (("sum", "float32", address, 0, 32), "null"),
+        (("mean", "float32", address, address + 128, 0, 32), "'mean' is no kernel"),
+        (("sum", "float8", address, address + 128, 0, 32), "'float8' is no dtype"),
+        (("sum", "float32", address, address + 64, 0, 32), "overlapping"),
+        (("last", "float16", address, address + 64, address + 32, 32), "overlapping"),
+        (("sum", "float32", address, 0, 0, 32), "null"),
     ):
         with pytest.raises(_native.ConfigError, match=message):
             _native.bench_steps([step], 1)

@@ -1,7 +1,6 @@
 //! The event loop of the benchmarks: sleeps until a socket is ready, then lets the endpoint move
 //! what it can, as the loops of workers and servers do. It counts the system calls it causes.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
 use sumpter_engine::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
-use sumpter_transport::{LinkError, TcpLink};
+use sumpter_transport::{LinkError, TcpLink, Turns};
 
 const MAX_EVENTS: usize = 256;
 
@@ -90,8 +89,7 @@ pub(crate) struct Driver {
     poll: Poll,
     events: Events,
     links: Vec<TcpLink>,
-    ready: Vec<usize>,
-    again: VecDeque<usize>,
+    turns: Turns,
     origin: Instant,
     counters: Arc<Counters>,
 }
@@ -110,8 +108,7 @@ impl Driver {
             poll,
             events: Events::with_capacity(MAX_EVENTS),
             links,
-            ready: Vec::new(),
-            again: VecDeque::new(),
+            turns: Turns::default(),
             origin: Instant::now(),
             counters,
         })
@@ -119,25 +116,24 @@ impl Driver {
 
     /// Waits until something can move, and moves it.
     pub(crate) fn turn(&mut self, endpoint: &mut dyn Endpoint) -> Result<(), LinkError> {
-        let timeout = (!self.again.is_empty()).then_some(Duration::ZERO);
+        let timeout = (!self.turns.is_empty()).then_some(Duration::ZERO);
         self.counters.waits.fetch_add(1, Ordering::Relaxed);
         match self.poll.poll(&mut self.events, timeout) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
             _ => {}
         }
-        self.ready.clear();
         for event in &self.events {
             let index = event.token().0;
             self.links[index].ready(event);
-            self.ready.push(index);
+            self.turns.ask(index);
         }
-        self.ready.extend(self.again.drain(..));
         let endpoint = &mut Counted { endpoint, counters: &self.counters };
-        for &index in &self.ready {
+        for _ in 0..self.turns.len() {
+            let Some(index) = self.turns.begin() else { break };
             let (link, conn) = (&mut self.links[index], ConnId(index));
             link.transmit(endpoint, conn)?;
             if link.receive(endpoint, conn, self.origin.elapsed())?.more {
-                self.again.push_back(index);
+                self.turns.ask(index);
             }
             // At once, while what was summed is in cache.
             while let Some(conn) = endpoint.next_dirty() {

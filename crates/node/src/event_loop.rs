@@ -136,7 +136,7 @@ impl EventLoop {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if self.in_process_more || !self.sockets.again.is_empty() {
+        if self.in_process_more || !self.sockets.turns.is_empty() {
             return Some(Duration::ZERO);
         }
         let session = self.session.as_ref().and_then(Session::next_deadline);
@@ -154,13 +154,16 @@ impl EventLoop {
                     let index = Sockets::index(token);
                     if let Some(socket) = self.sockets.get(index) {
                         socket.link.ready(event);
-                        self.advance(index);
+                        self.sockets.turns.ask(index);
                     }
                 }
             }
         }
-        for index in std::mem::take(&mut self.sockets.again) {
-            self.advance(index);
+        // Whoever asks again has to wait until the commands that came meanwhile are obeyed.
+        for _ in 0..self.sockets.turns.len() {
+            if let Some(index) = self.sockets.turns.begin() {
+                self.advance(index);
+            }
         }
     }
 
@@ -201,7 +204,7 @@ impl EventLoop {
                 self.counters.sent(sent, away);
                 self.counters.received(received.bytes, away);
                 if received.more {
-                    self.sockets.again.push_back(index);
+                    self.sockets.turns.ask(index);
                 }
             }
             // The reading side knows best: what was received before the end has been taken.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
-use sumpter_transport::{ShmLink, TcpLink, connect, unix_connect};
+use sumpter_transport::{ShmLink, TcpLink, Turns, connect, unix_connect};
 use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as JobToken};
 
 use crate::join::Listeners;
@@ -36,8 +36,8 @@ pub(crate) struct Sockets {
     token: JobToken,
     table: Vec<Option<Socket>>,
     greeting: VecDeque<usize>,
-    /// Sockets with more to read that had their turn.
-    pub again: VecDeque<usize>,
+    /// Sockets that can move bytes.
+    pub turns: Turns,
 }
 
 impl Sockets {
@@ -51,8 +51,8 @@ impl Sockets {
         if let Some(unix) = &mut unix {
             registry.register(unix, UNIX_LISTENER, Interest::READABLE)?;
         }
-        let (table, greeting, again) = Default::default();
-        Ok(Sockets { registry, listener, unix, token, table, greeting, again })
+        let (table, greeting, turns) = Default::default();
+        Ok(Sockets { registry, listener, unix, token, table, greeting, turns })
     }
 
     pub(crate) fn get(&mut self, index: usize) -> Option<&mut Socket> {
@@ -130,7 +130,7 @@ impl Sockets {
             let link = |token, registry: &_| shm(stream, registry, token);
             let index = self.insert(link, phase, LOCAL_PEER.to_owned())?;
             // It is connected already: no event will say so.
-            self.again.push_back(index);
+            self.turns.ask(index);
             return Ok(index);
         }
         let stream = connect(address, source)?;

@@ -1,5 +1,6 @@
 //! What `sumpter bench` measures in Rust: kernels by address, a server under load, ablations.
 
+use std::slice;
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -33,9 +34,10 @@ fn measured<T: Send>(
 
 /// One call of a kernel, on memory given by address.
 enum Step {
-    Accumulate(ReduceOp, Dtype),
-    Widen(Dtype),
-    Narrow(Dtype),
+    Reduce(ReduceOp, Dtype),
+    Accumulate(Dtype),
+    Pair(Dtype),
+    Last(Dtype),
     Copy(Dtype),
 }
 
@@ -45,74 +47,88 @@ impl Step {
             ConfigError::new_err(format!("'{name}' is no {what} of the summation kernels"))
         };
         let dtype = Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?;
+        let widens = dtype.accumulator() != dtype;
         Ok(match kernel {
-            "widen" => Step::Widen(dtype),
-            "narrow" => Step::Narrow(dtype),
+            "accumulate" => Step::Accumulate(dtype),
+            "pair" if widens => Step::Pair(dtype),
+            "last" if widens => Step::Last(dtype),
             "copy" => Step::Copy(dtype),
             _ => {
                 let op = ReduceOp::from_name(kernel).ok_or_else(|| unknown("kernel", kernel))?;
-                Step::Accumulate(op, dtype)
+                Step::Reduce(op, dtype)
             }
         })
     }
 
-    /// Bytes of `count` elements: those written to, those read from.
-    fn bytes(&self, count: usize) -> (usize, usize) {
+    /// Bytes of `count` elements: those written to, those read from, those that are added to.
+    fn bytes(&self, count: usize) -> [usize; 3] {
+        let narrow = |dtype: &Dtype| count * dtype.size();
+        let wide = |dtype: &Dtype| count * dtype.accumulator().size();
         match self {
-            Step::Accumulate(_, dtype) | Step::Widen(dtype) => {
-                (count * dtype.accumulator().size(), count * dtype.size())
-            }
-            Step::Narrow(dtype) => (count * dtype.accumulator().size(), 0),
-            Step::Copy(dtype) => (count * dtype.size(), count * dtype.size()),
+            Step::Reduce(_, dtype) | Step::Copy(dtype) => [narrow(dtype), narrow(dtype), 0],
+            Step::Accumulate(dtype) => [wide(dtype), narrow(dtype), 0],
+            Step::Pair(dtype) => [wide(dtype), narrow(dtype), narrow(dtype)],
+            Step::Last(dtype) => [narrow(dtype), narrow(dtype), wide(dtype)],
         }
     }
 
-    fn run(&self, to: &mut [u8], from: &[u8]) {
-        match self {
-            Step::Accumulate(op, dtype) => sumpter_sum::accumulate(*op, *dtype, to, from),
-            Step::Widen(dtype) => sumpter_sum::widen(*dtype, to, from),
-            Step::Narrow(dtype) => {
-                sumpter_sum::narrow_in_place(*dtype, to);
-            }
-            Step::Copy(_) => to.copy_from_slice(from),
+    fn run(&self, to: &mut [u8], x: &[u8], other: &[u8]) {
+        let sum = ReduceOp::Sum;
+        match *self {
+            Step::Reduce(op, dtype) => sumpter_sum::reduce(op, dtype, to, x),
+            Step::Accumulate(dtype) => sumpter_sum::accumulate(sum, dtype, to, x),
+            Step::Pair(dtype) => sumpter_sum::accumulate_pair(sum, dtype, to, other, x),
+            Step::Last(dtype) => sumpter_sum::accumulate_last(sum, dtype, to, other, x),
+            Step::Copy(_) => to.copy_from_slice(x),
         }
     }
 }
 
 /// Runs `steps` in order, `repeats` times, and returns the seconds it took. A step is (kernel,
-/// dtype, address written to, address read from, elements); both must be valid and apart.
+/// dtype, address written to, address read from, address of what is added to if it is elsewhere,
+/// elements); all must be valid, and what is written apart from the rest.
 #[pyfunction]
 pub fn bench_steps(
     py: Python<'_>,
-    steps: Vec<(String, String, usize, usize, usize)>,
+    steps: Vec<(String, String, usize, usize, usize, usize)>,
     repeats: usize,
 ) -> PyResult<f64> {
     let mut calls = Vec::new();
-    for (kernel, dtype, to, from, count) in &steps {
+    for (kernel, dtype, to, x, other, count) in &steps {
         let step = Step::parse(kernel, dtype)?;
-        let (to_bytes, from_bytes) = step.bytes(*count);
-        let apart = to + to_bytes <= *from || from + from_bytes <= *to;
-        if *to == 0 || (*from == 0 && from_bytes > 0) || !apart {
+        let [to_bytes, x_bytes, other_bytes] = step.bytes(*count);
+        let apart = |from: usize, bytes: usize| {
+            bytes == 0 || (from != 0 && (to + to_bytes <= from || from + bytes <= *to))
+        };
+        if *to == 0 || !apart(*x, x_bytes) || !apart(*other, other_bytes) {
             return Err(ConfigError::new_err(format!("{kernel}: null or overlapping memory")));
         }
-        calls.push((step, *to, to_bytes, (*from).max(1), from_bytes));
+        calls.push((step, (*to, to_bytes), (*x, x_bytes), (*other, other_bytes)));
     }
     Ok(py.detach(|| {
         let started = Instant::now();
         for _ in 0..repeats {
-            for &(ref step, to, to_bytes, from, from_bytes) in &calls {
-                // SAFETY: the caller vouches for both ranges; they were seen not to overlap.
-                let (to, from) = unsafe {
-                    (
-                        std::slice::from_raw_parts_mut(to as *mut u8, to_bytes),
-                        std::slice::from_raw_parts(from as *const u8, from_bytes),
-                    )
+            for &(ref step, (to, to_bytes), x, other) in &calls {
+                // SAFETY: the caller vouches for the ranges; what is written was seen not to
+                // overlap the others.
+                let (to, x, other) = unsafe {
+                    (slice::from_raw_parts_mut(to as *mut u8, to_bytes), bytes_at(x), bytes_at(other))
                 };
-                step.run(to, from);
+                step.run(to, x, other);
             }
         }
         started.elapsed().as_secs_f64()
     }))
+}
+
+/// # Safety
+/// Unless it is empty, the range must be readable memory that nobody writes meanwhile.
+unsafe fn bytes_at<'a>((address, bytes): (usize, usize)) -> &'a [u8] {
+    match bytes {
+        0 => &[],
+        // SAFETY: the caller vouches for it.
+        _ => unsafe { slice::from_raw_parts(address as *const u8, bytes) },
+    }
 }
 
 /// Measures a server under load; a list of samples as JSON.

@@ -29,7 +29,7 @@ fn kernels(criterion: &mut Criterion) {
             for dtype in Dtype::ALL {
                 accumulate(&mut group, level, dtype, acc_bytes);
                 if dtype.accumulator() != dtype {
-                    convert(&mut group, level, dtype, acc_bytes);
+                    halves(&mut group, level, dtype, acc_bytes);
                 }
                 if dtype.is_float() {
                     divide(&mut group, level, dtype, acc_bytes);
@@ -64,20 +64,30 @@ fn accumulate(
     }
 }
 
-fn convert(
+/// What 16-bit floats have beside: the first two contributions, the last one, two and no more.
+fn halves(
     group: &mut BenchmarkGroup<'_, WallTime>,
     level: InstructionSet,
     dtype: Dtype,
     acc_bytes: usize,
 ) {
     let (mut acc, x) = buffers(dtype, acc_bytes);
-    group.throughput(Throughput::BytesDecimal((acc.len() + x.len()) as u64));
-    group.bench_function(id("widen", level, dtype), |bencher| {
-        bencher.iter(|| level.widen(dtype, black_box(&mut acc), black_box(&x)));
+    let (mut to, op) = (ordinary(x.len()), ReduceOp::Sum);
+    group.throughput(Throughput::BytesDecimal((acc.len() + 2 * x.len()) as u64));
+    group.bench_function(id("pair", level, dtype), |bencher| {
+        let y = ordinary(x.len());
+        let acc = &mut acc;
+        bencher.iter(|| level.accumulate_pair(op, dtype, black_box(acc), black_box(&x), &y));
     });
     acc.fill(ORDINARY);
-    group.bench_function(id("narrow", level, dtype), |bencher| {
-        bencher.iter(|| level.narrow_in_place(dtype, black_box(&mut acc)));
+    group.bench_function(id("last", level, dtype), |bencher| {
+        let to = &mut to;
+        bencher.iter(|| level.accumulate_last(op, dtype, black_box(to), black_box(&acc), &x));
+    });
+    group.throughput(Throughput::BytesDecimal(3 * x.len() as u64));
+    group.bench_function(id("reduce", level, dtype), |bencher| {
+        to.fill(ORDINARY);
+        bencher.iter(|| level.reduce(op, dtype, black_box(&mut to), black_box(&x)));
     });
 }
 

@@ -20,24 +20,37 @@ pub fn accumulate(op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
     InstructionSet::preferred().accumulate(op, dtype, acc, x);
 }
 
-/// Takes the first contribution: `acc = x`, as elements of [`Dtype::accumulator`]. Exact.
+/// Adds one contribution and rounds: `to = op(to, x)`, both elements of `dtype`.
+///
+/// Of two contributions in 16-bit floats this is the exact sum rounded once, like
+/// [`accumulate_pair`] and rounding: `f32` has more than twice their precision and two bits, so
+/// rounding to it first changes nothing (Figueroa, "When is double rounding innocuous?", 1995).
+/// For other types it is [`accumulate`].
 ///
 /// # Panics
-/// If `acc` and `x` do not hold the same number of whole elements.
-pub fn widen(dtype: Dtype, acc: &mut [u8], x: &[u8]) {
-    InstructionSet::preferred().widen(dtype, acc, x);
+/// If `to` and `x` do not hold the same number of whole elements.
+pub fn reduce(op: ReduceOp, dtype: Dtype, to: &mut [u8], x: &[u8]) {
+    InstructionSet::preferred().reduce(op, dtype, to, x);
 }
 
-/// Turns accumulators into elements of `dtype`, which lie at the front of the same buffer; returns
-/// their bytes. What follows them is unspecified.
-///
-/// Rounds to nearest, ties to even; keeps subnormals; makes infinity of what is too large; a NaN
-/// stays a NaN and is quiet. A type that is its own accumulator is left as it is.
+/// Adds the first two contributions in 16-bit floats: `acc = op(x, y)`, as `f32`.
 ///
 /// # Panics
-/// If `acc` does not hold whole elements of [`Dtype::accumulator`].
-pub fn narrow_in_place(dtype: Dtype, acc: &mut [u8]) -> usize {
-    InstructionSet::preferred().narrow_in_place(dtype, acc)
+/// If `dtype` is its own accumulator, or the three do not hold the same number of whole elements.
+pub fn accumulate_pair(op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8], y: &[u8]) {
+    InstructionSet::preferred().accumulate_pair(op, dtype, acc, x, y);
+}
+
+/// Adds the last contribution in 16-bit floats and rounds: `out = op(acc, x)`, where `acc` holds
+/// `f32`, `out` and `x` elements of `dtype`.
+///
+/// Rounds to nearest, ties to even; keeps subnormals; makes infinity of what is too large; a NaN
+/// stays a NaN and is quiet.
+///
+/// # Panics
+/// As [`accumulate_pair`].
+pub fn accumulate_last(op: ReduceOp, dtype: Dtype, out: &mut [u8], acc: &[u8], x: &[u8]) {
+    InstructionSet::preferred().accumulate_last(op, dtype, out, acc, x);
 }
 
 /// Divides elements of `dtype`, a floating-point type, as IEEE 754 does: `x = x / divisor`.
@@ -122,22 +135,51 @@ impl InstructionSet {
         dispatch!(self, accumulate(op, dtype, acc, x));
     }
 
-    /// [`widen`] at this level.
+    /// [`reduce`] at this level.
     ///
     /// # Panics
-    /// As [`widen`].
-    pub fn widen(self, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
-        assert_same_count(dtype, acc.len(), x.len());
-        dispatch!(self, widen(dtype, acc, x));
+    /// As [`reduce`].
+    pub fn reduce(self, op: ReduceOp, dtype: Dtype, to: &mut [u8], x: &[u8]) {
+        assert_whole(dtype, to.len());
+        assert_whole(dtype, x.len());
+        assert!(to.len() == x.len(), "{} bytes do not fit {}", x.len(), to.len());
+        dispatch!(self, reduce(op, dtype, to, x));
     }
 
-    /// [`narrow_in_place`] at this level.
+    /// [`accumulate_pair`] at this level.
     ///
     /// # Panics
-    /// As [`narrow_in_place`].
-    pub fn narrow_in_place(self, dtype: Dtype, acc: &mut [u8]) -> usize {
-        assert_whole(dtype.accumulator(), acc.len());
-        dispatch!(self, narrow_in_place(dtype, acc))
+    /// As [`accumulate_pair`].
+    pub fn accumulate_pair(
+        self,
+        op: ReduceOp,
+        dtype: Dtype,
+        acc: &mut [u8],
+        x: &[u8],
+        y: &[u8],
+    ) {
+        assert_widens(dtype);
+        assert_same_count(dtype, acc.len(), x.len());
+        assert_same_count(dtype, acc.len(), y.len());
+        dispatch!(self, accumulate_pair(op, dtype, acc, x, y));
+    }
+
+    /// [`accumulate_last`] at this level.
+    ///
+    /// # Panics
+    /// As [`accumulate_last`].
+    pub fn accumulate_last(
+        self,
+        op: ReduceOp,
+        dtype: Dtype,
+        out: &mut [u8],
+        acc: &[u8],
+        x: &[u8],
+    ) {
+        assert_widens(dtype);
+        assert_same_count(dtype, acc.len(), out.len());
+        assert_same_count(dtype, acc.len(), x.len());
+        dispatch!(self, accumulate_last(op, dtype, out, acc, x));
     }
 
     /// [`divide`] at this level.
@@ -176,6 +218,10 @@ impl Level {
             Level::Portable => true,
         }
     }
+}
+
+fn assert_widens(dtype: Dtype) {
+    assert!(dtype.accumulator() != dtype, "{} is its own accumulator", dtype.name());
 }
 
 fn assert_whole(dtype: Dtype, bytes: usize) {

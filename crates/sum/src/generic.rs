@@ -12,39 +12,72 @@ use crate::half::{Bf16, Half, NarrowTile, TILE, WideTile};
 /// A [`WideTile`] as bytes, because accumulators may lie anywhere.
 type WideBytes = [u8; 4 * TILE];
 
+/// Calls a loop over 16-bit floats with the operator on their values.
+macro_rules! by_op {
+    ($op:expr, $of:ident($($argument:expr),*)) => {
+        match $op {
+            ReduceOp::Sum => $of($($argument,)* f32::sum),
+            ReduceOp::Min => $of($($argument,)* <f32 as Element<4>>::min),
+            ReduceOp::Max => $of($($argument,)* <f32 as Element<4>>::max),
+            ReduceOp::Product => $of($($argument,)* f32::product),
+        }
+    };
+}
+
 /// `acc = op(acc, x)`, where `acc` holds accumulators of `dtype`.
 #[inline(always)]
 pub(crate) fn accumulate(f16: impl Half, op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
     match dtype {
-        Dtype::F32 => reduce::<f32, 4>(op, acc, x),
-        Dtype::F64 => reduce::<f64, 8>(op, acc, x),
-        Dtype::F16 => reduce_half(f16, op, acc, x),
-        Dtype::Bf16 => reduce_half(Bf16, op, acc, x),
-        Dtype::I8 => reduce::<i8, 1>(op, acc, x),
-        Dtype::U8 => reduce::<u8, 1>(op, acc, x),
-        Dtype::I32 => reduce::<i32, 4>(op, acc, x),
-        Dtype::I64 => reduce::<i64, 8>(op, acc, x),
+        Dtype::F32 => fold_each::<f32, 4>(op, acc, x),
+        Dtype::F64 => fold_each::<f64, 8>(op, acc, x),
+        Dtype::F16 => by_op!(op, fold_half(f16, acc, x)),
+        Dtype::Bf16 => by_op!(op, fold_half(Bf16, acc, x)),
+        Dtype::I8 => fold_each::<i8, 1>(op, acc, x),
+        Dtype::U8 => fold_each::<u8, 1>(op, acc, x),
+        Dtype::I32 => fold_each::<i32, 4>(op, acc, x),
+        Dtype::I64 => fold_each::<i64, 8>(op, acc, x),
     }
 }
 
-/// `acc = x`, where `acc` holds accumulators of `dtype`.
+/// `to = op(to, x)`, rounded to `dtype`.
 #[inline(always)]
-pub(crate) fn widen(f16: impl Half, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
+pub(crate) fn reduce(f16: impl Half, op: ReduceOp, dtype: Dtype, to: &mut [u8], x: &[u8]) {
     match dtype {
-        Dtype::F16 => widen_half(f16, acc, x),
-        Dtype::Bf16 => widen_half(Bf16, acc, x),
-        _ => acc.copy_from_slice(x),
+        Dtype::F16 => by_op!(op, reduce_half(f16, to, x)),
+        Dtype::Bf16 => by_op!(op, reduce_half(Bf16, to, x)),
+        _ => accumulate(f16, op, dtype, to, x),
     }
 }
 
-/// Rounds accumulators of `dtype` to elements at the front of their own buffer; returns the bytes
-/// of the result.
+/// `acc = op(x, y)` for 16-bit floats, where `acc` holds accumulators of `dtype`.
 #[inline(always)]
-pub(crate) fn narrow_in_place(f16: impl Half, dtype: Dtype, acc: &mut [u8]) -> usize {
+pub(crate) fn accumulate_pair(
+    f16: impl Half,
+    op: ReduceOp,
+    dtype: Dtype,
+    acc: &mut [u8],
+    x: &[u8],
+    y: &[u8],
+) {
     match dtype {
-        Dtype::F16 => narrow_half_in_place(f16, acc),
-        Dtype::Bf16 => narrow_half_in_place(Bf16, acc),
-        _ => acc.len(),
+        Dtype::F16 => by_op!(op, pair_half(f16, acc, x, y)),
+        _ => by_op!(op, pair_half(Bf16, acc, x, y)),
+    }
+}
+
+/// `out = op(acc, x)` for 16-bit floats, rounded to `dtype`, where `acc` holds accumulators of it.
+#[inline(always)]
+pub(crate) fn accumulate_last(
+    f16: impl Half,
+    op: ReduceOp,
+    dtype: Dtype,
+    out: &mut [u8],
+    acc: &[u8],
+    x: &[u8],
+) {
+    match dtype {
+        Dtype::F16 => by_op!(op, last_half(f16, out, acc, x)),
+        _ => by_op!(op, last_half(Bf16, out, acc, x)),
     }
 }
 
@@ -61,7 +94,7 @@ pub(crate) fn divide(f16: impl Half, dtype: Dtype, x: &mut [u8], divisor: u32) {
 }
 
 #[inline(always)]
-fn reduce<E: Element<N>, const N: usize>(op: ReduceOp, acc: &mut [u8], x: &[u8]) {
+fn fold_each<E: Element<N>, const N: usize>(op: ReduceOp, acc: &mut [u8], x: &[u8]) {
     match op {
         ReduceOp::Sum => fold(acc, x, E::sum),
         ReduceOp::Min => fold(acc, x, E::min),
@@ -82,16 +115,6 @@ fn divide_each<E: Float<N>, const N: usize>(x: &mut [u8], divisor: u32) {
     let divisor = E::from_divisor(divisor);
     for x in x.as_chunks_mut().0 {
         *x = E::load(*x).divide(divisor).store();
-    }
-}
-
-#[inline(always)]
-fn reduce_half(half: impl Half, op: ReduceOp, acc: &mut [u8], x: &[u8]) {
-    match op {
-        ReduceOp::Sum => fold_half(half, acc, x, f32::sum),
-        ReduceOp::Min => fold_half(half, acc, x, <f32 as Element<4>>::min),
-        ReduceOp::Max => fold_half(half, acc, x, <f32 as Element<4>>::max),
-        ReduceOp::Product => fold_half(half, acc, x, f32::product),
     }
 }
 
@@ -117,46 +140,80 @@ fn fold_tile(half: impl Half, acc: &mut WideBytes, x: &NarrowTile, op: impl Fn(f
 }
 
 #[inline(always)]
-fn widen_half(half: impl Half, acc: &mut [u8], x: &[u8]) {
-    let (acc_tiles, acc_tail) = acc.as_chunks_mut();
+fn reduce_half(half: impl Half, to: &mut [u8], x: &[u8], op: impl Fn(f32, f32) -> f32) {
+    let (to_tiles, to_tail) = to.as_chunks_mut();
     let (x_tiles, x_tail) = x.as_chunks();
-    for (acc, x) in acc_tiles.iter_mut().zip(x_tiles) {
-        *acc = to_bytes(&half.widen(x));
+    for (to, x) in to_tiles.iter_mut().zip(x_tiles) {
+        *to = reduce_tile(half, to, x, &op);
     }
     if !x_tail.is_empty() {
-        let acc_tile = to_bytes(&half.widen(&pad(x_tail)));
-        acc_tail.copy_from_slice(&acc_tile[..acc_tail.len()]);
+        let tile = reduce_tile(half, &pad(to_tail), &pad(x_tail), &op);
+        to_tail.copy_from_slice(&tile[..to_tail.len()]);
     }
 }
 
-/// Narrows a first tile by way of a copy; after that, runs that double in length, because the
-/// results of a run as long as all before it end where its elements begin.
 #[inline(always)]
-fn narrow_half_in_place(half: impl Half, acc: &mut [u8]) -> usize {
-    let count = acc.len() / 4;
-    let mut done = count.min(TILE);
-    let first = half.narrow(&from_bytes(&pad(&acc[..4 * done])));
-    acc[..2 * done].copy_from_slice(&first[..2 * done]);
-    while done < count {
-        let run = done.min(count - done);
-        let (below, above) = acc.split_at_mut(4 * done);
-        narrow_half(half, &mut below[2 * done..][..2 * run], &above[..4 * run]);
-        done += run;
-    }
-    2 * count
+fn reduce_tile(
+    half: impl Half,
+    x: &NarrowTile,
+    y: &NarrowTile,
+    op: impl Fn(f32, f32) -> f32,
+) -> NarrowTile {
+    half.narrow(&combine(half.widen(x), half.widen(y), op))
 }
 
 #[inline(always)]
-fn narrow_half(half: impl Half, out: &mut [u8], acc: &[u8]) {
+fn pair_half(half: impl Half, acc: &mut [u8], x: &[u8], y: &[u8], op: impl Fn(f32, f32) -> f32) {
+    let (acc_tiles, acc_tail) = acc.as_chunks_mut();
+    let ((x_tiles, x_tail), (y_tiles, y_tail)) = (x.as_chunks(), y.as_chunks());
+    for ((acc, x), y) in acc_tiles.iter_mut().zip(x_tiles).zip(y_tiles) {
+        *acc = pair_tile(half, x, y, &op);
+    }
+    if !x_tail.is_empty() {
+        let tile = pair_tile(half, &pad(x_tail), &pad(y_tail), &op);
+        acc_tail.copy_from_slice(&tile[..acc_tail.len()]);
+    }
+}
+
+#[inline(always)]
+fn pair_tile(
+    half: impl Half,
+    x: &NarrowTile,
+    y: &NarrowTile,
+    op: impl Fn(f32, f32) -> f32,
+) -> WideBytes {
+    to_bytes(&combine(half.widen(x), half.widen(y), op))
+}
+
+#[inline(always)]
+fn last_half(half: impl Half, out: &mut [u8], acc: &[u8], x: &[u8], op: impl Fn(f32, f32) -> f32) {
     let (out_tiles, out_tail) = out.as_chunks_mut();
-    let (acc_tiles, acc_tail) = acc.as_chunks();
-    for (out, acc) in out_tiles.iter_mut().zip(acc_tiles) {
-        *out = half.narrow(&from_bytes(acc));
+    let ((acc_tiles, acc_tail), (x_tiles, x_tail)) = (acc.as_chunks(), x.as_chunks());
+    for ((out, acc), x) in out_tiles.iter_mut().zip(acc_tiles).zip(x_tiles) {
+        *out = last_tile(half, acc, x, &op);
     }
-    if !out_tail.is_empty() {
-        let out_tile = half.narrow(&from_bytes(&pad(acc_tail)));
-        out_tail.copy_from_slice(&out_tile[..out_tail.len()]);
+    if !x_tail.is_empty() {
+        let tile = last_tile(half, &pad(acc_tail), &pad(x_tail), &op);
+        out_tail.copy_from_slice(&tile[..out_tail.len()]);
     }
+}
+
+#[inline(always)]
+fn last_tile(
+    half: impl Half,
+    acc: &WideBytes,
+    x: &NarrowTile,
+    op: impl Fn(f32, f32) -> f32,
+) -> NarrowTile {
+    half.narrow(&combine(from_bytes(acc), half.widen(x), op))
+}
+
+#[inline(always)]
+fn combine(mut x: WideTile, y: WideTile, op: impl Fn(f32, f32) -> f32) -> WideTile {
+    for (x, y) in x.iter_mut().zip(y) {
+        *x = op(*x, y);
+    }
+    x
 }
 
 #[inline(always)]

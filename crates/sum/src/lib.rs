@@ -18,6 +18,8 @@ mod pool;
 mod x86;
 
 pub use buffer::{ALIGNMENT, AlignedBuf};
-pub use dispatch::{InstructionSet, accumulate, divide, instruction_set, narrow_in_place, widen};
+pub use dispatch::{
+    InstructionSet, accumulate, accumulate_last, accumulate_pair, divide, instruction_set, reduce,
+};
 pub use dtype::{Dtype, ReduceOp};
 pub use pool::BufferPool;

@@ -12,13 +12,30 @@ macro_rules! kernels {
         }
 
         #[target_feature(enable = $features)]
-        pub(crate) fn widen(dtype: Dtype, acc: &mut [u8], x: &[u8]) {
-            generic::widen($convert::new(), dtype, acc, x);
+        pub(crate) fn reduce(op: ReduceOp, dtype: Dtype, to: &mut [u8], x: &[u8]) {
+            generic::reduce($convert::new(), op, dtype, to, x);
         }
 
         #[target_feature(enable = $features)]
-        pub(crate) fn narrow_in_place(dtype: Dtype, acc: &mut [u8]) -> usize {
-            generic::narrow_in_place($convert::new(), dtype, acc)
+        pub(crate) fn accumulate_pair(
+            op: ReduceOp,
+            dtype: Dtype,
+            acc: &mut [u8],
+            x: &[u8],
+            y: &[u8],
+        ) {
+            generic::accumulate_pair($convert::new(), op, dtype, acc, x, y);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(crate) fn accumulate_last(
+            op: ReduceOp,
+            dtype: Dtype,
+            out: &mut [u8],
+            acc: &[u8],
+            x: &[u8],
+        ) {
+            generic::accumulate_last($convert::new(), op, dtype, out, acc, x);
         }
 
         #[target_feature(enable = $features)]

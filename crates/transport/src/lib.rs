@@ -17,9 +17,11 @@ mod memory;
 mod shm;
 mod sim;
 mod tcp;
+mod turns;
 
 pub use in_process::in_process;
 pub use memory::TensorMemory;
 pub use shm::{DEFAULT_RING_BYTES, ShmLink, unix_connect, unix_listen};
 pub use sim::{Side, SimLink};
 pub use tcp::{LinkError, Received, TcpLink, connect, listen};
+pub use turns::Turns;

@@ -31,12 +31,14 @@ pub enum FrameKind {
     Error = 5,
     /// Client to lane: the members of group `tensor`; the payload is their ranks, ascending.
     Group = 6,
+    /// Client to lane: I hold the whole result of this round of this partition.
+    Ack = 7,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
-        use FrameKind::{Begin, Done, Error, Group, Push, Result};
-        [Begin, Push, Result, Done, Error, Group].into_iter().find(|k| *k as u8 == code)
+        use FrameKind::{Ack, Begin, Done, Error, Group, Push, Result};
+        [Begin, Push, Result, Done, Error, Group, Ack].into_iter().find(|k| *k as u8 == code)
     }
 }
 
@@ -164,7 +166,7 @@ impl Header {
         let (ok, expected) = match self.kind {
             FrameKind::Begin => (length == SPEC_BYTES, "the partition spec's"),
             FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
-            FrameKind::Done => (length == 0, "none"),
+            FrameKind::Done | FrameKind::Ack => (length == 0, "none"),
             FrameKind::Error => (length <= MAX_CONTROL_BYTES, "at most 65536"),
             FrameKind::Group => (
                 length <= MAX_CONTROL_BYTES && length.is_multiple_of(4) && length > 0,

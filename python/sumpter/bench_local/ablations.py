@@ -16,7 +16,7 @@ from sumpter.bench_local import memory
 from sumpter.bench_local.kernels import WrongResult
 from sumpter.bench_local.optimizers import optimizers
 from sumpter.bench_local.report import Row
-from sumpter.bench_local.timing import medians, native
+from sumpter.bench_local.timing import Step, medians, native
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ def _fused_places(size: Size) -> list[tuple[str, int]]:
 def _fused(place: str, count: int, rounds: int) -> Row:
     acc, *contributions = (memory.ones(count, "float32") for _ in range(4))
     strip = _STRIP_BYTES // 4
-    passes = native(*(("sum", "float32", acc, x, count) for x in contributions))
+    passes = native(*(Step("sum", "float32", acc, x, count) for x in contributions))
     strips = [
-        ("sum", "float32", acc[at : at + strip], x[at : at + strip], min(strip, count - at))
+        Step("sum", "float32", acc[at : at + strip], x[at : at + strip], min(strip, count - at))
         for at in range(0, count, strip)
         for x in contributions
     ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from sumpter.bench_local import memory, rivals
 from sumpter.bench_local.report import Row
-from sumpter.bench_local.timing import Runner, looped, medians, native
+from sumpter.bench_local.timing import Runner, Step, looped, medians, native
 
 OPS = ("sum", "min", "max", "product")
 DTYPES = tuple(memory.SIZES)
@@ -32,7 +32,7 @@ class WrongResult(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where the accumulators lie, and how many bytes of them."""
+    """Where the sums lie, and how many bytes of them."""
 
     name: str
     bytes: int
@@ -49,22 +49,18 @@ def measure(
             for dtype in dtypes:
                 for op in ops:
                     rows.append(_kernel(place, dtype, op, rounds, torch))
+                if "sum" in ops and memory.accumulator(dtype) != dtype:
+                    rows.append(_accumulation(place, dtype, rounds))
     _relate_to_float32(rows)
     return rows
 
 
 def _kernel(place: Place, dtype: str, op: str, rounds: int, torch: ModuleType | None) -> Row:
-    size, wide = memory.SIZES[dtype]
-    count = max(place.bytes // wide, 1)
-    acc, x = memory.ones(count, memory.accumulator(dtype)), memory.ones(count, dtype)
-    other = memory.ones(count, memory.accumulator(dtype))
-    runners: dict[str, Runner] = {
-        "sumpter": native((op, dtype, acc, x, count)),
-        "copy": native(("copy", memory.accumulator(dtype), other, acc, count)),
-        "numpy copy": looped(lambda: np.copyto(other, acc)),
-    }
-    # Rivals sum 16-bit floats in 16 bits: they get operands of that type.
-    to = memory.ones(count, dtype) if wide != size else acc
+    """`op` in `dtype`, which rounds 16-bit floats each time, as NumPy and torch do."""
+    size, _ = memory.SIZES[dtype]
+    count = max(place.bytes // size, 1)
+    to, x = memory.ones(count, dtype), memory.ones(count, dtype)
+    runners: dict[str, Runner] = {"sumpter": native(Step(op, dtype, to, x, count))}
     tiny = memory.ones(_IDLE_ELEMENTS, dtype), memory.ones(_IDLE_ELEMENTS, dtype)
     numpy_call = rivals.numpy_call(op, dtype, to, x)
     if numpy_call:
@@ -73,23 +69,49 @@ def _kernel(place: Place, dtype: str, op: str, rounds: int, torch: ModuleType | 
     if torch and torch_call:
         runners["torch"] = looped(torch_call, rivals.torch_call(torch, op, dtype, *tiny))
     _verify(op, dtype)
+    return _row(place, (dtype, op), (to, x), runners, rounds)
+
+
+def _accumulation(place: Place, dtype: str, rounds: int) -> Row:
+    """A contribution in 16-bit floats to a sum in float32, which neither rival can do."""
+    count = max(place.bytes // 4, 1)
+    acc, x = memory.ones(count, "float32"), memory.ones(count, dtype)
+    runners = {"sumpter": native(Step("accumulate", dtype, acc, x, count))}
+    _verify("accumulate", dtype)
+    return _row(place, (dtype, "sum in float32"), (acc, x), runners, rounds)
+
+
+def _row(
+    place: Place,
+    of: tuple[str, str],
+    operands: tuple[np.ndarray, np.ndarray],
+    runners: dict[str, Runner],
+    rounds: int,
+) -> Row:
+    to, x = operands
+    other = np.ones_like(to)
+    copied_type = "bfloat16" if to.dtype == np.uint16 else str(to.dtype)
+    runners = {
+        **runners,
+        "copy": native(Step("copy", copied_type, other, to, len(to))),
+        "numpy copy": looped(lambda: np.copyto(other, to)),
+    }
     with np.errstate(over="ignore"):
         seconds = medians(runners, rounds)
-    traffic = count * (2 * wide + size)
-    rate = traffic / seconds["sumpter"]
-    copied = 2 * count * wide / min(seconds["copy"], seconds["numpy copy"])
+    rate = (2 * to.nbytes + x.nbytes) / seconds["sumpter"]
+    copied = 2 * to.nbytes / min(seconds["copy"], seconds["numpy copy"])
     return {
         "place": place.name,
-        "bytes": count * wide,
-        "dtype": dtype,
-        "op": op,
+        "bytes": to.nbytes,
+        "dtype": of[0],
+        "op": of[1],
         "gb_per_s": rate / 1e9,
         "of_copy_limit": rate / copied,
         "over_best_rival": _over_best(seconds),
-        "numpy_gb_per_s": _rate(count * 3 * size, seconds.get("numpy")),
-        "torch_gb_per_s": _rate(count * 3 * size, seconds.get("torch")),
+        "numpy_gb_per_s": _rate(3 * x.nbytes, seconds.get("numpy")),
+        "torch_gb_per_s": _rate(3 * x.nbytes, seconds.get("torch")),
         "copy_gb_per_s": copied / 1e9,
-        "contribution_gb_per_s": count * size / seconds["sumpter"] / 1e9,
+        "contribution_gb_per_s": x.nbytes / seconds["sumpter"] / 1e9,
         "correct": True,
     }
 
@@ -105,20 +127,16 @@ def _over_best(seconds: dict[str, float]) -> float | None:
 
 
 def _verify(op: str, dtype: str) -> None:
-    """One application to random values gives what NumPy gives, bit for bit."""
+    """One application to random values gives what NumPy gives, bit for bit: they are small whole
+    numbers, so that no format rounds a sum."""
     random = np.random.default_rng(0)
-    values = [random.integers(1, 100, _ELEMENTS_CHECKED) for _ in range(2)]
-    acc = memory.ones(_ELEMENTS_CHECKED, memory.accumulator(dtype))
-    x = memory.ones(_ELEMENTS_CHECKED, dtype)
-    acc[:] = values[0]
-    x[:] = (
-        (values[1].astype(np.float32).view(np.uint32) >> 16) if dtype == "bfloat16" else values[1]
-    )
-    wide_x = memory.to_float32(x, dtype) if acc.dtype != x.dtype else x
-    expected = acc.copy()
-    rivals.numpy_call(op, memory.accumulator(dtype), expected, wide_x)()
-    native((op, dtype, acc, x, len(x)))(1)
-    if not np.array_equal(acc, expected):
+    values = [random.integers(1, 12, _ELEMENTS_CHECKED) for _ in range(2)]
+    of = memory.accumulator(dtype) if op == "accumulate" else dtype
+    to, x = memory.of_values(values[0], of), memory.of_values(values[1], dtype)
+    expected = values[0].copy()
+    rivals.numpy_call("sum" if op == "accumulate" else op, "int64", expected, values[1])()
+    native(Step(op, dtype, to, x, _ELEMENTS_CHECKED))(1)
+    if not np.array_equal(to, memory.of_values(expected, of)):
         raise WrongResult(f"{op} of {dtype} is not what NumPy gives")
 
 
@@ -126,7 +144,7 @@ def _relate_to_float32(rows: list[Row]) -> None:
     """Adds, for 16-bit floats, their rates as parts of float32's, of traffic and of elements."""
     by_key = {(row["place"], row["dtype"], row["op"]): row for row in rows}
     for row in rows:
-        whole = by_key.get((row["place"], "float32", row["op"]))
+        whole = by_key.get((row["place"], "float32", row["op"].removesuffix(" in float32")))
         row["of_float32"] = row["elements_of_float32"] = None
         if whole and row["dtype"] in ("float16", "bfloat16"):
             row["of_float32"] = row["gb_per_s"] / whole["gb_per_s"]
@@ -134,33 +152,34 @@ def _relate_to_float32(rows: list[Row]) -> None:
             row["elements_of_float32"] = elements * 4 / 2
 
 
-def measure_cycle(chunk_bytes: int, contributions: int, rounds: int) -> list[Row]:
-    """The whole life of a chunk in a lane, per byte of contribution: for 16-bit floats widening,
-    accumulations, narrowing; for float32 accumulations alone (the first contribution's buffer
-    becomes the sum). Contributions come from one buffer in cache, as a lane receives them."""
+def measure_cycle(chunk_bytes: int, contributions: list[int], rounds: int) -> list[Row]:
+    """The whole life of a chunk in a lane, per byte of contribution. The first contribution's
+    buffer becomes the sum; 16-bit floats are summed in float32 if there are more than two.
+    Contributions come from one buffer in cache, as a lane receives them."""
     torch = rivals.load_torch()
     rows = []
     with rivals.torch_threads(torch, 1):
-        for dtype in ("float32", "float16", "bfloat16"):
-            rows.append(_cycle(dtype, chunk_bytes, contributions, rounds, torch))
-    for row in rows:
-        row["of_float32"] = row["contribution_gb_per_s"] / rows[0]["contribution_gb_per_s"]
+        for count in contributions:
+            group = [
+                _cycle(dtype, chunk_bytes, count, rounds, torch)
+                for dtype in ("float32", "float16", "bfloat16")
+            ]
+            for row in group:
+                row["of_float32"] = row["contribution_gb_per_s"] / group[0]["contribution_gb_per_s"]
+            rows += group
     return rows
 
 
 def _cycle(
     dtype: str, chunk_bytes: int, contributions: int, rounds: int, torch: ModuleType | None
 ) -> Row:
-    size, wide = memory.SIZES[dtype]
+    size, _ = memory.SIZES[dtype]
     count = max(chunk_bytes // size, 1)
-    acc, x = memory.ones(count, memory.accumulator(dtype)), memory.ones(count, dtype)
-    steps = [("sum", dtype, acc, x, count)] * (contributions - 1)
-    if wide != size:
-        steps = [("widen", dtype, acc, x, count), *steps, ("narrow", dtype, acc, acc[:0], count)]
-        _verify_cycle(dtype, contributions)
+    steps, _ = _cycle_steps(dtype, count, contributions)
+    _verify_cycle(dtype, contributions)
     runners = {"sumpter": native(*steps)}
     if torch:
-        to = memory.ones(count, dtype)
+        to, x = memory.ones(count, dtype), memory.ones(count, dtype)
         call = rivals.torch_call(torch, "sum", dtype, to, x)
         tiny = (memory.ones(_IDLE_ELEMENTS, dtype), memory.ones(_IDLE_ELEMENTS, dtype))
         idle = rivals.torch_call(torch, "sum", dtype, *tiny)
@@ -182,12 +201,21 @@ def _cycle(
     }
 
 
+def _cycle_steps(dtype: str, count: int, contributions: int) -> tuple[list[Step], np.ndarray]:
+    """What a lane calls for a chunk of ones, and where the result will be."""
+    first, x = memory.ones(count, dtype), memory.ones(count, dtype)
+    if contributions == 2 or memory.accumulator(dtype) == dtype:
+        return [Step("sum", dtype, first, x, count)] * (contributions - 1), first
+    acc, out = memory.ones(count, "float32"), memory.ones(count, dtype)
+    between = [Step("accumulate", dtype, acc, x, count)] * (contributions - 3)
+    begin = Step("pair", dtype, acc, x, count, other=first)
+    return [begin, *between, Step("last", dtype, out, x, count, other=acc)], out
+
+
 def _verify_cycle(dtype: str, contributions: int) -> None:
-    """Ones add up to the number of contributions, rounded once, at the front of the buffer."""
-    count = _ELEMENTS_CHECKED
-    acc, x = memory.ones(count, "float32"), memory.ones(count, dtype)
-    steps = [("sum", dtype, acc, x, count)] * (contributions - 1)
-    native(("widen", dtype, acc, x, count), *steps, ("narrow", dtype, acc, acc[:0], count))(1)
-    narrow = acc.view(memory.storage(dtype))[:count]
-    if not (memory.to_float32(narrow, dtype) == contributions).all():
+    """Ones add up to the number of contributions."""
+    steps, out = _cycle_steps(dtype, _ELEMENTS_CHECKED, contributions)
+    native(*steps)(1)
+    sums = memory.to_float32(out, dtype) if dtype == "bfloat16" else out
+    if not (sums == contributions).all():
         raise WrongResult(f"{contributions} ones of {dtype} do not add up")

@@ -42,6 +42,16 @@ def ones(count: int, dtype: str) -> np.ndarray:
     return array
 
 
+def of_values(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Small whole numbers as elements of `dtype`."""
+    array = ones(len(values), dtype)
+    if dtype == "bfloat16":
+        array[:] = values.astype(np.float32).view(np.uint32) >> 16
+    else:
+        array[:] = values
+    return array
+
+
 def to_float32(array: np.ndarray, dtype: str) -> np.ndarray:
     """The values of 16-bit floats; exact."""
     if dtype == "bfloat16":

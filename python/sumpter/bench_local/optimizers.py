@@ -11,7 +11,7 @@ import numpy as np
 from sumpter.bench_local import memory, rivals
 from sumpter.bench_local.kernels import WrongResult
 from sumpter.bench_local.report import Row
-from sumpter.bench_local.timing import Runner, medians, native
+from sumpter.bench_local.timing import Runner, Step, medians, native
 
 if TYPE_CHECKING:
     from sumpter.bench_local.ablations import Size
@@ -63,7 +63,7 @@ def _implementations(torch: Any) -> dict[str, dict[str, dict[str, Any]]]:
 def _summation(total_bytes: int) -> Runner:
     count = total_bytes // 4
     acc, x = memory.ones(count, "float32"), memory.ones(count, "float32")
-    return native(("sum", "float32", acc, x, count))
+    return native(Step("sum", "float32", acc, x, count))
 
 
 def _parameters(torch: Any, total_bytes: int) -> list[Any]:

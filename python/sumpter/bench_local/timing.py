@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,9 +24,26 @@ _MOST_REPEATS = 1_000_000
 _LEAST_SHARE = 0.01
 
 
-def native(*steps: tuple[str, str, np.ndarray, np.ndarray, int]) -> Runner:
-    """Repeats kernels of Sumpter in a native loop: (kernel, dtype, to, from, elements) each."""
-    calls = [(k, d, memory.address(to), memory.address(x), n) for k, d, to, x, n in steps]
+@dataclass(frozen=True)
+class Step:
+    """A call of a kernel of Sumpter on some elements; see `_native.bench_steps`."""
+
+    kernel: str
+    dtype: str
+    to: np.ndarray
+    x: np.ndarray
+    elements: int
+    other: np.ndarray | None = None
+
+    def call(self) -> tuple[str, str, int, int, int, int]:
+        other = 0 if self.other is None else memory.address(self.other)
+        to, x = memory.address(self.to), memory.address(self.x)
+        return (self.kernel, self.dtype, to, x, other, self.elements)
+
+
+def native(*steps: Step) -> Runner:
+    """Repeats kernels of Sumpter in a native loop."""
+    calls = [step.call() for step in steps]
     # The arrays must outlive the calls, so the function holds them.
     return lambda repeats, keep=steps: _native.bench_steps(calls, repeats)
 

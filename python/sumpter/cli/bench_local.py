@@ -45,8 +45,8 @@ def sum_(
         str | None, typer.Option("--ops", metavar="LIST", help="Operations (default: all).")
     ] = None,
     contributions: Annotated[
-        int, typer.Option("--contributions", metavar="C", help="To each sum, in the cycle.")
-    ] = 8,
+        str, typer.Option("--contributions", metavar="LIST", help="To each sum, in the cycle.")
+    ] = "2,8",
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", help="Turns of which the median counts.")
     ] = 9,
@@ -66,13 +66,14 @@ def sum_(
     chosen_types = _names("--dtypes", dtypes, kernels.DTYPES)
     chosen_ops = _names("--ops", ops, kernels.OPS)
     _at_least("--rounds", rounds, 1)
-    _at_least("--contributions", contributions, 2)
+    counts = _counts("--contributions", contributions)
+    _at_least("--contributions", min(counts), 2)
     notes = [report.machine(), report.busy_note()]
     if rivals.load_torch() is None:
         notes.append("torch is not installed: its columns are empty")
     with _failures():
         rows = kernels.measure(places, chosen_types, chosen_ops, rounds)
-        cycle = kernels.measure_cycle(places[0].bytes // 2, contributions, rounds)
+        cycle = kernels.measure_cycle(places[0].bytes // 2, counts, rounds)
     if as_json:
         report.print_json(
             [{"table": "kernel", **row} for row in rows]

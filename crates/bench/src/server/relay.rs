@@ -68,6 +68,7 @@ impl Relay {
 
     fn start(&self, header: Header) -> Result<Input, Violation> {
         match header.kind {
+            FrameKind::Ack => Ok(Input::Header),
             FrameKind::Begin => Ok(Input::Begin { header, bytes: [0; SPEC_BYTES], have: 0 }),
             FrameKind::Push => {
                 let key = (header.tensor, header.partition);

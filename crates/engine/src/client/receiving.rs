@@ -23,7 +23,7 @@ impl<M: Memory> Client<M> {
             FrameKind::Error => {
                 Input::Error { header, bytes: vec![0; header.length as usize], have: 0 }
             }
-            FrameKind::Begin | FrameKind::Push | FrameKind::Group => {
+            FrameKind::Begin | FrameKind::Push | FrameKind::Group | FrameKind::Ack => {
                 return Err(Violation::state(format!("a {:?} frame from a lane", header.kind)));
             }
         };
@@ -98,6 +98,7 @@ impl<M: Memory> Client<M> {
             self.events.push_back(Event::Arrived { op: id, number: op.places[part].number, chunk });
         }
         if (chunk as usize + 1) * chunk_bytes as usize >= op.places[part].bytes {
+            self.queue_ack(id, part);
             self.part_done(id, part);
         }
     }

@@ -102,6 +102,17 @@ impl<M: Memory> Client<M> {
         op.queued += 1;
     }
 
+    /// Tells the lane that it may let go of a partition's sums, whenever the connection has
+    /// something else to say.
+    pub(super) fn queue_ack(&mut self, id: OpId, index: usize) {
+        let op = &self.ops[&id];
+        let header = Self::header(FrameKind::Ack, self.settings.epoch, op, index);
+        let mut head = ArrayVec::new();
+        head.try_extend_from_slice(&header.encode()).expect("a header fits");
+        let link = &mut self.links[op.places[index].lane.0];
+        link.output.push_back(Frame { head: Head::Small(head), chunk: None });
+    }
+
     fn header(kind: FrameKind, epoch: Epoch, op: &Op<M>, part: usize) -> Header {
         let header = Header::new(kind, epoch, op.request.tensor);
         let (tier, partition) = (op.request.tier, op.places[part].number);

@@ -302,6 +302,15 @@ impl Lane {
                     }
                 }
             }
+            FrameKind::Ack if conn.refused.contains(&Key::of(&header)) => Input::Header,
+            FrameKind::Ack => {
+                let (rank, serial) = (conn.rank, conn.serial);
+                let job = self.jobs.get_mut(&conn.job).expect("seen above");
+                let at = job.find(Key::of(&header));
+                let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
+                job.partition_mut(at).acknowledge((rank, serial), header.round, &mut self.pool)?;
+                Input::Header
+            }
             FrameKind::Result | FrameKind::Done | FrameKind::Error => {
                 return Err(Violation::state(format!("a {:?} frame from a client", header.kind)));
             }
@@ -383,6 +392,9 @@ impl Lane {
             )));
         }
         if spec.collective.receives(rank, spec.root) {
+            if header.chunk < finished && partition.is_released(slot) {
+                return Err(Violation::state(format!("rank {rank} had the result before")));
+            }
             for chunk in header.chunk..finished {
                 self.send_value(id, at, ChunkPlace { slot, chunk });
             }

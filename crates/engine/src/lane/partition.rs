@@ -10,7 +10,8 @@
 //! - A *resident* child shares the lane's process: its contribution lies in memory that the lane
 //!   may read at any time, so it is taken last, when a chunk's sum is about to leave (in rank
 //!   order, when its turn comes), and sending, receiving and copying it are saved.
-//! - A finished chunk's accumulator is not touched until its slot starts another round.
+//! - A finished chunk's accumulator is not touched until every receiver has acknowledged the
+//!   partition, or until its slot starts another round.
 //! - In a *hub* (the machine tier) a chunk that has all contributions is a subtotal: its
 //!   accumulator is lent to whoever passes it on, and the chunk is finished when the total came
 //!   back in it.
@@ -69,6 +70,7 @@ pub(super) struct Partition {
     tier: Tier,
     members: Arc<[Rank]>,
     contributors: usize,
+    receivers: usize,
     /// The child in this process, once it has begun a round.
     resident: Option<Resident>,
     slots: [Slot; 2],
@@ -89,6 +91,8 @@ struct Slot {
     chunks: Vec<Chunk>,
     finished: u32,
     begun: usize,
+    /// Receivers that hold the whole result.
+    acknowledged: usize,
     /// Children whose whole contribution is here.
     all_in: usize,
     /// When the last of them was.
@@ -99,6 +103,7 @@ struct Slot {
 struct Child {
     begun_over: Option<Serial>,
     received: u32,
+    acknowledged: bool,
 }
 
 #[derive(Debug, Default)]
@@ -116,10 +121,12 @@ struct Chunk {
 
 impl Partition {
     pub(super) fn new(spec: PartitionSpec, members: Arc<[Rank]>, tier: Tier) -> Partition {
-        let contributors =
-            members.iter().filter(|r| spec.collective.contributes(**r, spec.root)).count();
+        let contributes = |r: &&Rank| spec.collective.contributes(**r, spec.root);
+        let receives = |r: &&Rank| spec.collective.receives(**r, spec.root);
+        let contributors = members.iter().filter(contributes).count();
+        let receivers = members.iter().filter(receives).count();
         let (resident, slots, early) = Default::default();
-        Partition { spec, tier, members, contributors, resident, slots, early }
+        Partition { spec, tier, members, contributors, receivers, resident, slots, early }
     }
 
     /// Bytes of accumulators this partition may hold.
@@ -221,7 +228,8 @@ impl Partition {
             (chunk.summed, chunk.asked, chunk.resident) = (0, false, false);
             chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
         }
-        (slot.finished, slot.begun, slot.all_in, slot.last_in) = (0, 0, 0, None);
+        (slot.finished, slot.begun, slot.acknowledged) = (0, 0, 0);
+        (slot.all_in, slot.last_in) = (0, None);
         Ok(())
     }
 
@@ -283,6 +291,39 @@ impl Partition {
         progress
     }
 
+    /// `rank` holds all of a round's result: once all receivers do, the accumulators go back to
+    /// the pool, where the next chunk finds them while they are in cache.
+    pub(super) fn acknowledge(
+        &mut self,
+        (rank, over): (Rank, Serial),
+        round: Round,
+        pool: &mut BufferPool,
+    ) -> Result<(), Violation> {
+        let slot = &mut self.slots[(round.0 & 1) as usize];
+        let child = self.members.binary_search(&rank).ok();
+        let child = child.and_then(|child| slot.children.get_mut(child)).filter(|child| {
+            let receives = self.spec.collective.receives(rank, self.spec.root);
+            receives && child.begun_over == Some(over) && !child.acknowledged
+        });
+        let due = slot.round == Some(round) && slot.finished == self.spec.chunks();
+        let Some(child) = child.filter(|_| due) else {
+            return Err(Violation::state(format!(
+                "rank {rank} acknowledged round {round}, which it cannot have received"
+            )));
+        };
+        child.acknowledged = true;
+        slot.acknowledged += 1;
+        if slot.acknowledged == self.receivers {
+            slot.chunks.iter_mut().filter_map(|c| c.sum.take()).for_each(|sum| pool.give(sum));
+        }
+        Ok(())
+    }
+
+    /// Whether every receiver has acknowledged the round in `slot`.
+    pub(super) fn is_released(&self, slot: usize) -> bool {
+        self.slots[slot].acknowledged == self.receivers
+    }
+
     /// The child in this process has begun the round in `slot`. Returns the chunks of it that are
     /// wanted right now, and whether it was the last.
     pub(super) fn admit_resident(
@@ -327,8 +368,7 @@ impl Partition {
             sum.copy_from_slice(bytes);
             chunk.sum = Some(sum);
         } else {
-            let sum = chunk.sum.as_mut().expect("another's contribution comes first");
-            sum::accumulate(self.spec.op, self.spec.dtype, sum, bytes);
+            chunk.sum_up(&self.spec, self.contributors, bytes, pool);
         }
         chunk.resident = true;
         self.settle(place, pool)
@@ -377,7 +417,6 @@ impl Partition {
         let mut progress = Progress::default();
         loop {
             if chunk.summed + usize::from(chunk.resident) == contributors {
-                chunk.finish(&spec, contributors);
                 if self.tier == Tier::Machine {
                     progress.subtotal = Some(place.chunk);
                     return progress;
@@ -420,7 +459,8 @@ impl Slot {
 }
 
 impl Chunk {
-    /// Adds one contribution: the first one's buffer becomes the sum, without a copy.
+    /// Takes one contribution of another process: the first one's buffer becomes the sum, without a
+    /// copy.
     fn add(
         &mut self,
         spec: &PartitionSpec,
@@ -428,34 +468,42 @@ impl Chunk {
         bytes: AlignedBuf,
         pool: &mut BufferPool,
     ) {
-        let widen = contributors > 1 && spec.dtype.accumulator() != spec.dtype;
         if self.summed > 0 {
-            let sum = self.sum.as_mut().expect("a counted contribution has a sum");
-            sum::accumulate(spec.op, spec.dtype, sum, &bytes);
+            self.sum_up(spec, contributors, &bytes, pool);
             pool.give(bytes);
-        } else if widen {
-            let len = bytes.len() / spec.dtype.size() * spec.dtype.accumulator().size();
-            let mut sum = match self.sum.take() {
-                Some(sum) if sum.len() == len => sum,
-                other => {
-                    other.into_iter().for_each(|b| pool.give(b));
-                    pool.take(len)
-                }
-            };
-            sum::widen(spec.dtype, &mut sum, &bytes);
-            pool.give(bytes);
-            self.sum = Some(sum);
         } else if let Some(old) = self.sum.replace(bytes) {
             pool.give(old);
         }
         self.summed += 1;
     }
 
-    fn finish(&mut self, spec: &PartitionSpec, contributors: usize) {
-        if contributors > 1 && spec.dtype.accumulator() != spec.dtype {
-            let sum = self.sum.as_mut().expect("a finished chunk has a sum");
-            let len = sum::narrow_in_place(spec.dtype, sum);
-            debug_assert!(len < sum.len(), "halves are narrower than their sums");
-        }
+    /// Adds a contribution that is not the first. Of more than two contributions in 16-bit floats
+    /// the sum is held in `f32` meanwhile.
+    fn sum_up(
+        &mut self,
+        spec: &PartitionSpec,
+        contributors: usize,
+        bytes: &[u8],
+        pool: &mut BufferPool,
+    ) {
+        let (op, dtype) = (spec.op, spec.dtype);
+        let sum = self.sum.as_mut().expect("a counted contribution has a sum");
+        let widens = contributors > 2 && dtype.accumulator() != dtype;
+        let next = match self.summed + usize::from(self.resident) {
+            _ if !widens => return sum::reduce(op, dtype, sum, bytes),
+            1 => {
+                let wide = bytes.len() / dtype.size() * dtype.accumulator().size();
+                let mut acc = pool.take(wide);
+                sum::accumulate_pair(op, dtype, &mut acc, sum, bytes);
+                acc
+            }
+            before if before + 1 == contributors => {
+                let mut out = pool.take(bytes.len());
+                sum::accumulate_last(op, dtype, &mut out, sum, bytes);
+                out
+            }
+            _ => return sum::accumulate(op, dtype, sum, bytes),
+        };
+        pool.give(std::mem::replace(sum, next));
     }
 }

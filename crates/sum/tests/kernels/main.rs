@@ -9,6 +9,8 @@ use sumpter_sum::{Dtype, InstructionSet, ReduceOp, instruction_set};
 
 use elements::{Placed, assert_same, case, levels};
 
+const HALFS: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -27,23 +29,38 @@ proptest! {
     }
 
     #[test]
-    fn widen_equals_the_reference(case in case(&Dtype::ALL)) {
-        let expected = reference::widen(case.dtype, &case.x);
-        for level in levels() {
-            let mut acc = Placed::new(&case.acc, case.acc_offset);
-            let x = Placed::new(&case.x, case.x_offset);
-            level.widen(case.dtype, acc.bytes(), x.as_bytes());
-            assert_same(case.dtype.accumulator(), acc.unguarded(), &expected, level);
+    fn reduce_equals_the_reference(case in case(&Dtype::ALL)) {
+        let (dtype, x) = (case.dtype, &case.x);
+        let to = reference::narrow(dtype, &case.acc);
+        for op in ReduceOp::ALL {
+            let exact = reference::accumulate(op, dtype, &reference::widen(dtype, &to), x);
+            let expected = reference::narrow(dtype, &exact);
+            for level in levels() {
+                let mut placed = Placed::new(&to, case.acc_offset);
+                let x = Placed::new(x, case.x_offset);
+                level.reduce(op, dtype, placed.bytes(), x.as_bytes());
+                assert_same(dtype, placed.unguarded(), &expected, level);
+            }
         }
     }
 
     #[test]
-    fn narrow_equals_the_reference(case in case(&Dtype::ALL)) {
-        let expected = reference::narrow(case.dtype, &case.acc);
-        for level in levels() {
-            let mut acc = Placed::new(&case.acc, case.acc_offset);
-            let bytes = level.narrow_in_place(case.dtype, acc.bytes());
-            assert_same(case.dtype, &acc.unguarded()[..bytes], &expected, level);
+    fn the_first_and_the_last_sum_equal_the_reference(case in case(&HALFS)) {
+        let (dtype, acc, x) = (case.dtype, &case.acc, &case.x);
+        let y = reference::narrow(dtype, acc);
+        for op in ReduceOp::ALL {
+            let first = reference::accumulate(op, dtype, &reference::widen(dtype, &y), x);
+            let last = reference::narrow(dtype, &reference::accumulate(op, dtype, acc, x));
+            for level in levels() {
+                let acc = Placed::new(acc, case.acc_offset);
+                let (x, y) = (Placed::new(x, case.x_offset), Placed::new(&y, case.acc_offset));
+                let mut sum = Placed::new(acc.as_bytes(), case.x_offset);
+                level.accumulate_pair(op, dtype, sum.bytes(), y.as_bytes(), x.as_bytes());
+                assert_same(Dtype::F32, sum.unguarded(), &first, level);
+                let mut out = Placed::new(x.as_bytes(), case.acc_offset);
+                level.accumulate_last(op, dtype, out.bytes(), acc.as_bytes(), x.as_bytes());
+                assert_same(dtype, out.unguarded(), &last, level);
+            }
         }
     }
 
@@ -112,14 +129,16 @@ fn the_free_functions_use_the_preferred_level() {
     assert_eq!(InstructionSet::preferred(), preferred);
     assert_eq!(instruction_set(), preferred.name());
     let one = 0x3c00_u16.to_ne_bytes();
-    let mut acc = [0; 4];
-    sumpter_sum::widen(Dtype::F16, &mut acc, &one);
-    assert_eq!(acc, 1_f32.to_ne_bytes());
-    sumpter_sum::accumulate(ReduceOp::Sum, Dtype::F16, &mut acc, &one);
+    let (mut acc, mut sum) = ([0; 4], [0; 2]);
+    sumpter_sum::accumulate_pair(ReduceOp::Sum, Dtype::F16, &mut acc, &one, &one);
     assert_eq!(acc, 2_f32.to_ne_bytes());
-    assert_eq!(sumpter_sum::narrow_in_place(Dtype::F16, &mut acc), 2);
-    sumpter_sum::divide(Dtype::F16, &mut acc[..2], 2);
-    assert_eq!(acc[..2], one);
+    sumpter_sum::accumulate(ReduceOp::Sum, Dtype::F16, &mut acc, &one);
+    assert_eq!(acc, 3_f32.to_ne_bytes());
+    sumpter_sum::accumulate_last(ReduceOp::Sum, Dtype::F16, &mut sum, &acc, &one);
+    sumpter_sum::divide(Dtype::F16, &mut sum, 2);
+    assert_eq!(sum, 0x4000_u16.to_ne_bytes());
+    sumpter_sum::reduce(ReduceOp::Sum, Dtype::F16, &mut sum, &one);
+    assert_eq!(sum, 0x4200_u16.to_ne_bytes());
 }
 
 #[test]
@@ -136,7 +155,13 @@ fn different_counts_are_refused() {
 #[test]
 #[should_panic(expected = "7 bytes are no whole number of float32 (4)")]
 fn parts_of_elements_are_refused() {
-    sumpter_sum::widen(Dtype::F32, &mut [0; 7], &[0; 7]);
+    sumpter_sum::reduce(ReduceOp::Sum, Dtype::F32, &mut [0; 7], &[0; 7]);
+}
+
+#[test]
+#[should_panic(expected = "float32 is its own accumulator")]
+fn what_does_not_widen_has_no_pair() {
+    sumpter_sum::accumulate_pair(ReduceOp::Sum, Dtype::F32, &mut [0; 4], &[0; 4], &[0; 4]);
 }
 
 #[test]
