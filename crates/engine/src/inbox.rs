@@ -2,12 +2,16 @@
 //! follows them, while large payloads bypass it.
 //!
 //! Without staging every header would cost a system call of its own; with a large one every
-//! payload would be copied. At 4 KiB, under 2 % of a 256 KiB chunk passes through it, and a
-//! hundred small frames arrive in one read.
+//! payload would be copied. So behind a large payload there is room for the next headers and
+//! little more, and else for a hundred small frames in one read.
 
 use sumpter_wire::{FrameError, HEADER_BYTES, Header};
 
 const STAGING_BYTES: usize = 4096;
+
+/// Room behind a payload of more than [`STAGING_BYTES`]: some acknowledgements, a beginning and the
+/// header of a chunk.
+const READ_AHEAD_BYTES: usize = 512;
 
 #[derive(Debug)]
 pub(crate) struct Inbox {
@@ -29,6 +33,14 @@ impl Inbox {
             self.start = 0;
         }
         &mut self.staging[self.end..]
+    }
+
+    /// Free staging memory behind the `payload` bytes that come first.
+    pub(crate) fn tail_behind(&mut self, payload: usize) -> &mut [u8] {
+        let limit = if payload > STAGING_BYTES { READ_AHEAD_BYTES } else { STAGING_BYTES };
+        let tail = self.tail();
+        let len = tail.len().min(limit);
+        &mut tail[..len]
     }
 
     pub(crate) fn grow(&mut self, n: usize) {

@@ -112,7 +112,11 @@ pub fn bench_steps(
                 // SAFETY: the caller vouches for the ranges; what is written was seen not to
                 // overlap the others.
                 let (to, x, other) = unsafe {
-                    (slice::from_raw_parts_mut(to as *mut u8, to_bytes), bytes_at(x), bytes_at(other))
+                    (
+                        slice::from_raw_parts_mut(to as *mut u8, to_bytes),
+                        bytes_at(x),
+                        bytes_at(other),
+                    )
                 };
                 step.run(to, x, other);
             }

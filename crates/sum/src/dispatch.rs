@@ -150,14 +150,7 @@ impl InstructionSet {
     ///
     /// # Panics
     /// As [`accumulate_pair`].
-    pub fn accumulate_pair(
-        self,
-        op: ReduceOp,
-        dtype: Dtype,
-        acc: &mut [u8],
-        x: &[u8],
-        y: &[u8],
-    ) {
+    pub fn accumulate_pair(self, op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8], y: &[u8]) {
         assert_widens(dtype);
         assert_same_count(dtype, acc.len(), x.len());
         assert_same_count(dtype, acc.len(), y.len());
@@ -168,14 +161,7 @@ impl InstructionSet {
     ///
     /// # Panics
     /// As [`accumulate_last`].
-    pub fn accumulate_last(
-        self,
-        op: ReduceOp,
-        dtype: Dtype,
-        out: &mut [u8],
-        acc: &[u8],
-        x: &[u8],
-    ) {
+    pub fn accumulate_last(self, op: ReduceOp, dtype: Dtype, out: &mut [u8], acc: &[u8], x: &[u8]) {
         assert_widens(dtype);
         assert_same_count(dtype, acc.len(), out.len());
         assert_same_count(dtype, acc.len(), x.len());

@@ -388,7 +388,8 @@ impl<M: Memory> Endpoint for Client<M> {
             Input::Error { bytes, have, .. } => out.push(IoSliceMut::new(&mut bytes[*have..])),
             Input::Header | Input::Discard { .. } => {}
         }
-        out.push(IoSliceMut::new(link.inbox.tail()));
+        let payload = out.iter().map(|space| space.len()).sum();
+        out.push(IoSliceMut::new(link.inbox.tail_behind(payload)));
         out
     }
 

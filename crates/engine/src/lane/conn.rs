@@ -3,16 +3,16 @@
 use std::collections::{HashSet, VecDeque};
 
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{HEADER_BYTES, Header, JobId, Rank, SPEC_BYTES};
+use sumpter_wire::{HEADER_BYTES, Header, Rank, SPEC_BYTES};
 
-use super::job::{Key, PartitionIndex};
+use super::job::{JobIndex, Key, PartitionIndex};
 use super::partition::{ChunkPlace, Serial};
 use crate::endpoint::Incoming;
 use crate::inbox::{Inbox, fill};
 
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub job: JobId,
+    pub job: JobIndex,
     pub rank: Rank,
     pub serial: Serial,
     pub inbox: Inbox,
@@ -25,6 +25,8 @@ pub(super) struct Conn {
     /// Bytes of the first frame of `output` that have been sent.
     pub sent: usize,
     pub dirty: bool,
+    /// The partition the last chunk was of.
+    pub last: PartitionIndex,
 }
 
 /// What the next payload bytes are for.
@@ -83,7 +85,7 @@ impl Frame {
 }
 
 impl Conn {
-    pub(super) fn new(job: JobId, rank: Rank, serial: Serial, resident: bool) -> Conn {
+    pub(super) fn new(job: JobIndex, rank: Rank, serial: Serial, resident: bool) -> Conn {
         Conn {
             job,
             rank,
@@ -95,6 +97,7 @@ impl Conn {
             refused: HashSet::new(),
             sent: 0,
             dirty: false,
+            last: 0,
         }
     }
 
@@ -112,7 +115,8 @@ impl Conn {
             }
             Input::Header | Input::Discard { .. } => {}
         }
-        out.push(std::io::IoSliceMut::new(self.inbox.tail()));
+        let payload = out.iter().map(|space| space.len()).sum();
+        out.push(std::io::IoSliceMut::new(self.inbox.tail_behind(payload)));
         out
     }
 

@@ -1,11 +1,12 @@
 //! A job's state in one lane: who is connected, its groups and its partitions.
 
 use std::collections::HashMap;
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use sumpter_sum::BufferPool;
 use sumpter_wire::{
-    Collective, Epoch, GroupId, Header, PartitionSpec, Rank, Round, TensorId, Tier, group_id,
+    Collective, Epoch, GroupId, Header, JobId, PartitionSpec, Rank, Round, TensorId, Tier, group_id,
 };
 
 use super::partition::{Beginning, Partition, Serial};
@@ -16,6 +17,48 @@ const MAX_GROUPS: usize = 4096;
 
 /// Where a partition's state is.
 pub(super) type PartitionIndex = usize;
+
+/// Where a job's state is, as long as the job lives; connections and subtotals, which hold it, do
+/// not live longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JobIndex(usize);
+
+/// The jobs of a lane, found without hashing for every frame.
+#[derive(Debug, Default)]
+pub(super) struct Jobs(Vec<Option<Job>>);
+
+impl Jobs {
+    pub(super) fn find(&self, id: JobId) -> Option<JobIndex> {
+        self.0.iter().position(|job| job.as_ref().is_some_and(|job| job.id == id)).map(JobIndex)
+    }
+
+    pub(super) fn insert(&mut self, job: Job) -> JobIndex {
+        let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        if free == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[free] = Some(job);
+        JobIndex(free)
+    }
+
+    pub(super) fn remove(&mut self, at: JobIndex) {
+        self.0[at.0] = None;
+    }
+}
+
+impl Index<JobIndex> for Jobs {
+    type Output = Job;
+
+    fn index(&self, at: JobIndex) -> &Job {
+        self.0[at.0].as_ref().expect("a connection's job lives")
+    }
+}
+
+impl IndexMut<JobIndex> for Jobs {
+    fn index_mut(&mut self, at: JobIndex) -> &mut Job {
+        self.0[at.0].as_mut().expect("a connection's job lives")
+    }
+}
 
 /// What a partition is called in its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,9 +77,11 @@ impl Key {
 
 #[derive(Debug)]
 pub(super) struct Job {
+    pub id: JobId,
     pub epoch: Epoch,
     pub world_size: u32,
-    pub children: HashMap<Rank, ConnId>,
+    /// By rank, who is connected.
+    pub children: Vec<Option<ConnId>>,
     /// The child in this process.
     pub resident: Option<ConnId>,
     groups: HashMap<GroupId, Arc<[Rank]>>,
@@ -50,12 +95,13 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(epoch: Epoch, world_size: u32, max_bytes: u64) -> Job {
+    pub(super) fn new(id: JobId, epoch: Epoch, world_size: u32, max_bytes: u64) -> Job {
         let world: Arc<[Rank]> = (0..world_size).map(Rank).collect();
         Job {
+            id,
             epoch,
             world_size,
-            children: HashMap::new(),
+            children: vec![None; world_size as usize],
             resident: None,
             groups: HashMap::from([(GroupId(0), world)]),
             index: HashMap::new(),
@@ -79,8 +125,12 @@ impl Job {
         self.keys[at]
     }
 
-    pub(super) fn find(&self, key: Key) -> Option<PartitionIndex> {
-        self.index.get(&key).copied()
+    /// Looks at `near` first: frames of one partition follow each other.
+    pub(super) fn find(&self, key: Key, near: PartitionIndex) -> Option<PartitionIndex> {
+        match self.keys.get(near) {
+            Some(known) if *known == key => Some(near),
+            _ => self.index.get(&key).copied(),
+        }
     }
 
     /// Subtotals of a tensor cannot be passed on: whoever begins one from now on is told why.

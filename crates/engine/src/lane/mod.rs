@@ -25,7 +25,7 @@ use sumpter_wire::{
 pub use self::subtotal::Subtotal;
 
 use self::conn::{Conn, Frame, Input, Payload};
-use self::job::{Begun, Job, Key, PartitionIndex};
+use self::job::{Begun, Job, JobIndex, Jobs, Key, PartitionIndex};
 use self::partition::{ChunkPlace, Expect, Progress, Serial};
 use crate::endpoint::{
     ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
@@ -95,12 +95,12 @@ impl ChunkId {
 #[derive(Debug)]
 pub struct Lane {
     limits: LaneLimits,
-    jobs: HashMap<JobId, Job>,
+    jobs: Jobs,
     conns: Vec<Option<Conn>>,
     opened: Serial,
     dirty: VecDeque<ConnId>,
     /// Subtotals to be passed on.
-    subtotals: VecDeque<(JobId, PartitionIndex, ChunkPlace)>,
+    subtotals: VecDeque<(JobIndex, PartitionIndex, ChunkPlace)>,
     pool: BufferPool,
     stats: LaneStats,
 }
@@ -111,7 +111,7 @@ impl Lane {
     pub fn new(limits: LaneLimits) -> Lane {
         Lane {
             limits,
-            jobs: HashMap::new(),
+            jobs: Jobs::default(),
             conns: Vec::new(),
             opened: 0,
             dirty: VecDeque::new(),
@@ -140,11 +140,14 @@ impl Lane {
     }
 
     fn open_as(&mut self, peer: Peer, resident: bool) -> Result<(ConnId, Option<ConnId>), String> {
-        let max_bytes = self.limits.max_job_bytes;
-        let job = self
-            .jobs
-            .entry(peer.job)
-            .or_insert_with(|| Job::new(peer.epoch, peer.world_size, max_bytes));
+        if peer.rank.0 >= peer.world_size {
+            return Err(format!("rank {} of {} workers", peer.rank, peer.world_size));
+        }
+        let at = self.jobs.find(peer.job).unwrap_or_else(|| {
+            let max_bytes = self.limits.max_job_bytes;
+            self.jobs.insert(Job::new(peer.job, peer.epoch, peer.world_size, max_bytes))
+        });
+        let job = &mut self.jobs[at];
         if (job.epoch, job.world_size) != (peer.epoch, peer.world_size) {
             return Err(format!(
                 "this lane knows the job with epoch {} and {} workers, not epoch {} and {}",
@@ -158,12 +161,12 @@ impl Lane {
                 ConnId(self.conns.len() - 1)
             }
         };
-        let old = job.children.insert(peer.rank, id);
+        let old = job.children[peer.rank.0 as usize].replace(id);
         if resident {
             job.resident = Some(id);
         }
         self.opened += 1;
-        self.conns[id.0] = Some(Conn::new(peer.job, peer.rank, self.opened, resident));
+        self.conns[id.0] = Some(Conn::new(at, peer.rank, self.opened, resident));
         if let Some(old) = old {
             self.close(old);
         }
@@ -177,21 +180,21 @@ impl Lane {
         if let Input::Chunk { bytes, .. } = conn.input {
             self.pool.give(bytes);
         }
-        if let Some(job) = self.jobs.get_mut(&conn.job)
-            && job.children.get(&conn.rank) == Some(&id)
-        {
-            job.children.remove(&conn.rank);
+        let child = &mut self.jobs[conn.job].children[conn.rank.0 as usize];
+        if *child == Some(id) {
+            *child = None;
         }
     }
 
     /// Frees a job's state and returns its connections, which the driver closes.
     pub fn end_job(&mut self, job: JobId) -> Vec<ConnId> {
-        self.jobs.remove(&job);
-        self.subtotals.retain(|(of, ..)| *of != job);
-        let of_job = |c: &Option<Conn>| c.as_ref().is_some_and(|c| c.job == job);
+        let Some(at) = self.jobs.find(job) else { return Vec::new() };
+        self.subtotals.retain(|(of, ..)| *of != at);
+        let of_job = |c: &Option<Conn>| c.as_ref().is_some_and(|c| c.job == at);
         let ids: Vec<_> =
             (0..self.conns.len()).filter(|i| of_job(&self.conns[*i])).map(ConnId).collect();
         ids.iter().for_each(|id| self.close(*id));
+        self.jobs.remove(at);
         ids
     }
 
@@ -217,7 +220,7 @@ impl Lane {
     /// they are hot.
     pub(crate) fn next_visit(&mut self, id: ConnId) -> Option<(ChunkId, Visit)> {
         let conn = self.conns[id.0].as_mut()?;
-        let job = self.jobs.get(&conn.job)?;
+        let job = &self.jobs[conn.job];
         let visits = conn.resident.as_mut()?;
         let (visit, (at, place)) = match visits.deliver.pop_front() {
             Some(of) => (Visit::Deliver, of),
@@ -230,20 +233,20 @@ impl Lane {
 
     /// The finished sum of a chunk.
     pub(crate) fn value(&self, id: ConnId, of: ChunkId) -> Option<&[u8]> {
-        let job = self.jobs.get(&self.conns[id.0].as_ref()?.job)?;
-        let partition = job.partition(job.find(of.key())?);
+        let job = &self.jobs[self.conns[id.0].as_ref()?.job];
+        let partition = job.partition(job.find(of.key(), 0)?);
         partition.value(of.place())
     }
 
     /// Adds the contribution of the client in this process to a chunk.
     pub(crate) fn contribute_resident(&mut self, id: ConnId, of: ChunkId, bytes: &[u8]) {
         let Some(conn) = self.conns[id.0].as_ref() else { return };
-        let job_id = conn.job;
-        let Some(job) = self.jobs.get_mut(&job_id) else { return };
-        let Some(at) = job.find(of.key()) else { return };
+        let of_job = conn.job;
+        let job = &mut self.jobs[of_job];
+        let Some(at) = job.find(of.key(), 0) else { return };
         let progress = job.partition_mut(at).contribute_resident(of.place(), bytes, &mut self.pool);
         self.stats.summed_bytes += bytes.len() as u64;
-        self.distribute(job_id, at, of.place().slot, &progress);
+        self.distribute(of_job, at, of.place().slot, &progress);
     }
 
     fn conn(&mut self, id: ConnId) -> &mut Conn {
@@ -252,7 +255,7 @@ impl Lane {
 
     fn start_frame(&mut self, id: ConnId, header: Header) -> Result<(), Violation> {
         let conn = self.conns[id.0].as_mut().expect("an open connection");
-        let job = self.jobs.get(&conn.job).ok_or_else(|| Violation::state("the job has ended"))?;
+        let job = &self.jobs[conn.job];
         if header.epoch != job.epoch {
             return Err(Violation::state(format!(
                 "a frame of epoch {}; the epoch is {}",
@@ -276,8 +279,9 @@ impl Lane {
                 Input::Discard { left: header.length as usize }
             }
             FrameKind::Push => {
-                let at = job.find(Key::of(&header));
+                let at = job.find(Key::of(&header), conn.last);
                 let at = at.ok_or_else(|| Violation::state("a chunk of an unknown partition"))?;
+                conn.last = at;
                 let partition = job.partition(at);
                 let child = partition
                     .members()
@@ -305,8 +309,8 @@ impl Lane {
             FrameKind::Ack if conn.refused.contains(&Key::of(&header)) => Input::Header,
             FrameKind::Ack => {
                 let (rank, serial) = (conn.rank, conn.serial);
-                let job = self.jobs.get_mut(&conn.job).expect("seen above");
-                let at = job.find(Key::of(&header));
+                let job = &mut self.jobs[conn.job];
+                let at = job.find(Key::of(&header), conn.last);
                 let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
                 job.partition_mut(at).acknowledge((rank, serial), header.round, &mut self.pool)?;
                 Input::Header
@@ -324,17 +328,15 @@ impl Lane {
         match std::mem::replace(&mut conn.input, Input::Header) {
             Input::Header | Input::Discard { .. } => Ok(()),
             Input::Chunk { bytes, partition, child, at, .. } => {
-                let state = self.jobs.get_mut(&job).expect("a connection's job lives");
                 self.stats.summed_bytes += bytes.len() as u64;
-                let place = state.partition_mut(partition);
+                let place = self.jobs[job].partition_mut(partition);
                 let progress = place.contribute(child, at, bytes, &mut self.pool, now);
                 self.distribute(job, partition, at.slot, &progress);
                 Ok(())
             }
             Input::Group { header, bytes, .. } => {
                 let ranks = decode_group(&bytes)?;
-                let state = self.jobs.get_mut(&job).expect("a connection's job lives");
-                state.define_group(sumpter_wire::GroupId(header.tensor.0), &ranks)
+                self.jobs[job].define_group(sumpter_wire::GroupId(header.tensor.0), &ranks)
             }
             Input::Begin { header, bytes, .. } => {
                 self.begin(id, header, PartitionSpec::decode(&bytes)?, now)
@@ -365,9 +367,9 @@ impl Lane {
         if header.tier == Tier::Machine && !self.limits.hub {
             return Err(Violation::state("nobody passes this lane's subtotals on"));
         }
-        let conn = self.conns[id.0].as_ref().expect("an open connection");
-        let (rank, job_id) = (conn.rank, conn.job);
-        let job = self.jobs.get_mut(&job_id).expect("a connection's job lives");
+        let conn = self.conns[id.0].as_mut().expect("an open connection");
+        let (rank, of_job) = (conn.rank, conn.job);
+        let job = &mut self.jobs[of_job];
         let (key, child) = (Key::of(&header), (rank, conn.serial));
         let (at, slot, completes) =
             match job.begin(child, key, spec, header.round, &mut self.pool)? {
@@ -402,11 +404,11 @@ impl Lane {
             self.send_done(id, at, slot);
         }
         if completes {
-            self.complete(job_id, at, slot);
+            self.complete(of_job, at, slot);
         }
         let conn = self.conns[id.0].as_ref().expect("an open connection");
         if conn.resident.is_some() {
-            self.admit_resident((job_id, rank), at, slot, now);
+            self.admit_resident((of_job, rank), at, slot, now);
         }
         Ok(())
     }
@@ -414,18 +416,17 @@ impl Lane {
     /// The child in this process is in: its contribution can be had from now on.
     fn admit_resident(
         &mut self,
-        (job_id, rank): (JobId, Rank),
+        (of_job, rank): (JobIndex, Rank),
         at: PartitionIndex,
         slot: usize,
         now: Now,
     ) {
-        let job = self.jobs.get_mut(&job_id).expect("a connection's job lives");
-        let partition = job.partition_mut(at);
+        let partition = self.jobs[of_job].partition_mut(at);
         let child = partition.members().binary_search(&rank).expect("a member began");
         let (steps, late) = partition.admit_resident(child, slot, &mut self.pool, now);
         self.count_late(late);
         for progress in steps {
-            self.distribute(job_id, at, slot, &progress);
+            self.distribute(of_job, at, slot, &progress);
         }
     }
 
@@ -438,10 +439,10 @@ impl Lane {
     }
 
     /// Sends what a contribution finished to those who wait for it.
-    fn distribute(&mut self, job: JobId, at: PartitionIndex, slot: usize, progress: &Progress) {
+    fn distribute(&mut self, job: JobIndex, at: PartitionIndex, slot: usize, progress: &Progress) {
         self.count_late(progress.late);
         if let Some(chunk) = progress.asked {
-            let resident = self.jobs[&job].resident.and_then(|id| self.conns[id.0].as_mut());
+            let resident = self.jobs[job].resident.and_then(|id| self.conns[id.0].as_mut());
             if let Some(visits) = resident.and_then(|conn| conn.resident.as_mut()) {
                 visits.ask.push_back((at, ChunkPlace { slot, chunk }));
             }
@@ -450,7 +451,7 @@ impl Lane {
             self.subtotals.push_back((job, at, ChunkPlace { slot, chunk }));
         }
         if let Some(chunk) = progress.finished {
-            for child in 0..self.jobs[&job].partition(at).members().len() {
+            for child in 0..self.jobs[job].partition(at).members().len() {
                 if let Some(id) = self.listener(job, at, slot, child, true) {
                     self.send_value(id, at, ChunkPlace { slot, chunk });
                 }
@@ -462,31 +463,30 @@ impl Lane {
     }
 
     /// A round is complete: those who receive no data are told.
-    fn complete(&mut self, job: JobId, at: PartitionIndex, slot: usize) {
+    fn complete(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         self.stats.rounds += 1;
-        for child in 0..self.jobs[&job].partition(at).members().len() {
+        for child in 0..self.jobs[job].partition(at).members().len() {
             if let Some(id) = self.listener(job, at, slot, child, false) {
                 self.send_done(id, at, slot);
             }
         }
-        let job = self.jobs.get_mut(&job).expect("a completed round's job lives");
-        job.partition_mut(at).admit_early(slot, &mut self.pool);
+        self.jobs[job].partition_mut(at).admit_early(slot, &mut self.pool);
     }
 
     /// The connection over which a child began the round, if it is still open and the child
     /// `receives` data or not, as asked.
     fn listener(
         &self,
-        job: JobId,
+        job: JobIndex,
         at: PartitionIndex,
         slot: usize,
         child: usize,
         receives: bool,
     ) -> Option<ConnId> {
-        let job = &self.jobs[&job];
+        let job = &self.jobs[job];
         let partition = job.partition(at);
         let rank = partition.members()[child];
-        let id = *job.children.get(&rank)?;
+        let id = job.children[rank.0 as usize]?;
         let serial = self.conns[id.0].as_ref()?.serial;
         let wanted = partition.spec.collective.receives(rank, partition.spec.root) == receives;
         (wanted && partition.begun_over(slot, child) == Some(serial)).then_some(id)
@@ -498,7 +498,7 @@ impl Lane {
         }
         let header = self.header(id, FrameKind::Result, at, place.slot);
         let conn = self.conns[id.0].as_ref().expect("an open connection");
-        let length = self.jobs[&conn.job].partition(at).spec.chunk_len(place.chunk);
+        let length = self.jobs[conn.job].partition(at).spec.chunk_len(place.chunk);
         let header = Header { chunk: place.chunk, length, ..header };
         let payload = Payload::Value { partition: at, at: place, len: length as usize };
         self.push(id, Frame { header: header.encode(), payload });
@@ -511,7 +511,7 @@ impl Lane {
 
     fn header(&self, id: ConnId, kind: FrameKind, at: PartitionIndex, slot: usize) -> Header {
         let conn = self.conns[id.0].as_ref().expect("an open connection");
-        let job = &self.jobs[&conn.job];
+        let job = &self.jobs[conn.job];
         let Key { tensor, tier, partition } = job.key(at);
         let round = job.partition(at).round(slot).expect("a live round");
         Header { tier, partition, round, ..Header::new(kind, job.epoch, tensor) }
@@ -539,7 +539,7 @@ impl Endpoint for Lane {
     fn pending(&mut self, id: ConnId) -> Outgoing<'_> {
         let mut out = Outgoing::new();
         let Some(conn) = self.conns[id.0].as_ref() else { return out };
-        let Some(job) = self.jobs.get(&conn.job) else { return out };
+        let job = &self.jobs[conn.job];
         let mut skip = conn.sent;
         for frame in conn.output.iter().take(MAX_SLICES / 2) {
             push_after(&mut out, &frame.header, &mut skip);

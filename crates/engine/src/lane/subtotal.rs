@@ -28,13 +28,13 @@ impl Lane {
     /// buffer, which may be longer. Subtotals of a partition come in the order of chunks, and
     /// must [come back](Self::return_total) in that order.
     pub fn next_subtotal(&mut self) -> Option<(Subtotal, PartitionSpec, AlignedBuf)> {
-        let (job_id, at, place) = self.subtotals.pop_front()?;
-        let job = self.jobs.get_mut(&job_id).expect("an ended job has no subtotals");
-        let Key { tensor, partition, .. } = job.key(at);
-        let state = job.partition_mut(at);
+        let (of_job, at, place) = self.subtotals.pop_front()?;
+        let Key { tensor, partition, .. } = self.jobs[of_job].key(at);
+        let job = self.jobs[of_job].id;
+        let state = self.jobs[of_job].partition_mut(at);
         let round = state.round(place.slot).expect("a live round");
         let bytes = state.lend(place).expect("a subtotal is lent once");
-        let of = Subtotal { job: job_id, tensor, partition, round, chunk: place.chunk };
+        let of = Subtotal { job, tensor, partition, round, chunk: place.chunk };
         Some((of, state.spec, bytes))
     }
 
@@ -44,26 +44,27 @@ impl Lane {
     /// # Errors
     /// [`Violation`] when the subtotal was not lent: a bug, since both sides are ours.
     pub fn return_total(&mut self, of: Subtotal, total: AlignedBuf) -> Result<(), Violation> {
-        let Subtotal { job: job_id, tensor, partition, round, chunk } = of;
+        let Subtotal { job, tensor, partition, round, chunk } = of;
         // A job that has ended waits for nothing.
-        let Some(job) = self.jobs.get_mut(&job_id) else {
+        let Some(of_job) = self.jobs.find(job) else {
             self.pool.give(total);
             return Ok(());
         };
+        let job = &mut self.jobs[of_job];
         let key = Key { tensor, tier: Tier::Machine, partition };
-        let at = job.find(key).ok_or_else(|| Violation::state("a total of nothing"))?;
+        let at = job.find(key, 0).ok_or_else(|| Violation::state("a total of nothing"))?;
         let place = ChunkPlace { slot: (round.0 & 1) as usize, chunk };
         let progress = job.partition_mut(at).take_total(place, round, total)?;
-        self.distribute(job_id, at, place.slot, &progress);
+        self.distribute(of_job, at, place.slot, &progress);
         Ok(())
     }
 
     /// The subtotals of a tensor cannot be passed on: tells this machine's workers why.
-    pub fn refuse_subtotals(&mut self, job_id: JobId, tensor: TensorId, reason: &str) {
-        let Some(job) = self.jobs.get_mut(&job_id) else { return };
-        for at in job.refuse(tensor, reason) {
-            for (slot, child) in self.jobs[&job_id].partition(at).waiting() {
-                if let Some(id) = self.listener(job_id, at, slot, child, true) {
+    pub fn refuse_subtotals(&mut self, job: JobId, tensor: TensorId, reason: &str) {
+        let Some(of_job) = self.jobs.find(job) else { return };
+        for at in self.jobs[of_job].refuse(tensor, reason) {
+            for (slot, child) in self.jobs[of_job].partition(at).waiting() {
+                if let Some(id) = self.listener(of_job, at, slot, child, true) {
                     let header = self.header(id, FrameKind::Error, at, slot);
                     self.refuse(id, header, reason);
                 }
