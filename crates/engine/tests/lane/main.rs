@@ -50,6 +50,16 @@ fn push(chunk: u32, data: &[u8]) -> Vec<u8> {
     [&header.encode()[..], data].concat()
 }
 
+/// The frames' tensor, partition and round replaced by a tensor's first partition and round.
+fn of_tensor(tensor: u8, round: u8, mut frame: Vec<u8>) -> Vec<u8> {
+    (frame[8], frame[16]) = (tensor, round);
+    frame
+}
+
+fn ack() -> Vec<u8> {
+    header(FrameKind::Ack, 0).encode().to_vec()
+}
+
 fn feed(lane: &mut impl Endpoint, conn: ConnId, mut bytes: &[u8]) -> Result<(), Violation> {
     while !bytes.is_empty() {
         let mut moved = 0;
@@ -156,11 +166,77 @@ fn a_round_out_of_turn_and_results_never_sent_are_violations() {
     assert!(refusal(feed(&mut lane, b, &claims)).contains("claims 1 finished chunks of 0"));
 }
 
+/// What is summed is held until all have acknowledged it, and no longer: tensors upon tensors need
+/// the memory of the few that are under way.
+#[test]
+fn acknowledged_sums_make_room_for_the_next() {
+    let (mut lane, conns) = lane_with_two();
+    for tensor in 1..=30 {
+        for conn in conns {
+            feed(&mut lane, conn, &of_tensor(tensor, 0, begin(&spec(100)))).unwrap();
+            for (chunk, data) in [(0, &[1; 64][..]), (1, &[1; 36])] {
+                feed(&mut lane, conn, &of_tensor(tensor, 0, push(chunk, data))).unwrap();
+            }
+        }
+        for conn in conns {
+            assert_eq!(drain(&mut lane, conn).len(), 2 * HEADER_BYTES + 100);
+            feed(&mut lane, conn, &of_tensor(tensor, 0, ack())).unwrap();
+        }
+    }
+    let chunks_at_once = 4;
+    assert!(lane.allocated_bytes() <= chunks_at_once * 4096, "{}", lane.allocated_bytes());
+}
+
+#[test]
+fn one_acknowledgement_does_not_take_the_sum_from_the_other() {
+    let (mut lane, [a, b]) = lane_with_two();
+    for conn in [a, b] {
+        feed(&mut lane, conn, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
+    }
+    drain(&mut lane, a);
+    feed(&mut lane, a, &ack()).unwrap();
+    // The other's connection breaks before it has read the sum.
+    let (again, _) = lane.open(peer(1)).expect("welcome");
+    feed(&mut lane, again, &begin(&spec(3))).unwrap();
+    assert_eq!(drain(&mut lane, again)[HEADER_BYTES..], [2, 4, 6]);
+    feed(&mut lane, again, &ack()).unwrap();
+    // Rounds go on in the memory of the one before.
+    for conn in [a, again] {
+        let frames = [of_tensor(5, 1, begin(&spec(3))), of_tensor(5, 1, push(0, &[5, 5, 5]))];
+        feed(&mut lane, conn, &frames.concat()).unwrap();
+    }
+    assert_eq!(drain(&mut lane, a)[HEADER_BYTES..], [10, 10, 10]);
+}
+
+#[test]
+fn acknowledgements_of_what_was_not_received_are_violations() {
+    let acknowledged = || {
+        let (mut lane, conns) = lane_with_two();
+        for conn in conns {
+            feed(&mut lane, conn, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
+        }
+        conns.iter().for_each(|conn| feed(&mut lane, *conn, &ack()).unwrap());
+        (lane, conns[0])
+    };
+    let (mut lane, a) = acknowledged();
+    assert!(refusal(feed(&mut lane, a, &ack())).contains("cannot have received"), "twice");
+    let (mut lane, a) = acknowledged();
+    assert!(refusal(feed(&mut lane, a, &begin(&spec(3)))).contains("had the result before"));
+    let (mut lane, a) = acknowledged();
+    let early = of_tensor(5, 1, ack());
+    assert!(refusal(feed(&mut lane, a, &early)).contains("cannot have received"), "another round");
+    let (mut lane, [a, _]) = lane_with_two();
+    assert!(refusal(feed(&mut lane, a, &ack())).contains("unknown partition"));
+    feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
+    assert!(refusal(feed(&mut lane, a, &ack())).contains("cannot have received"), "unfinished");
+}
+
 #[test]
 fn a_peer_that_does_not_fit_the_job_is_refused_and_an_ended_job_frees_its_memory() {
     let (mut lane, [a, b]) = lane_with_two();
     let stranger = Peer { world_size: 3, ..peer(2) };
     assert!(lane.open(stranger).expect_err("another size").contains("2 workers"));
+    assert!(lane.open(peer(2)).expect_err("no such rank").contains("rank 2 of 2"));
     feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
     assert_eq!(lane.end_job(JobId(1)), [a, b]);
     assert!(lane.open(stranger).is_ok(), "nothing of the job is left");
