@@ -29,7 +29,7 @@ $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "sumpter needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12"; \
 		exit 1; }
-	@command -v cargo >/dev/null || { echo "sumpter needs Rust (cargo) 1.89 or newer"; exit 1; }
+	@command -v cargo >/dev/null || { echo "sumpter needs Rust (cargo) 1.94 or newer"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 
 use crate::dtype::{Dtype, ReduceOp};
 use crate::generic;
-use crate::half::SoftF16;
+use crate::half::{Bf16, Halves, SoftF16};
 #[cfg(target_arch = "x86_64")]
-use crate::x86::{avx2, avx512};
+use crate::x86::{avx2, avx512, avx512fp16};
 
 /// Adds one contribution: `acc = op(acc, x)`, element by element.
 ///
@@ -80,11 +80,16 @@ pub struct InstructionSet(Level);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Level {
     #[cfg(target_arch = "x86_64")]
+    Avx512Fp16,
+    #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     Portable,
 }
+
+/// How 16-bit floats are converted without any processor features.
+const HALVES: Halves<SoftF16, Bf16> = Halves { f16: SoftF16, bf16: Bf16 };
 
 /// Calls a kernel as compiled for a level.
 macro_rules! dispatch {
@@ -92,11 +97,14 @@ macro_rules! dispatch {
         match $set.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the level exists only if `Level::is_supported` found its features.
+            Level::Avx512Fp16 => unsafe { avx512fp16::$kernel($($argument),*) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the level exists only if `Level::is_supported` found its features.
             Level::Avx512 => unsafe { avx512::$kernel($($argument),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the level exists only if `Level::is_supported` found its features.
             Level::Avx2 => unsafe { avx2::$kernel($($argument),*) },
-            Level::Portable => generic::$kernel(SoftF16, $($argument),*),
+            Level::Portable => generic::$kernel(HALVES, $($argument),*),
         }
     };
 }
@@ -114,10 +122,12 @@ impl InstructionSet {
         *PREFERRED.get_or_init(|| Self::supported().next().unwrap_or(Self(Level::Portable)))
     }
 
-    /// The level's name: `avx512`, `avx2+f16c` or `portable`.
+    /// The level's name: `avx512+fp16`, `avx512`, `avx2+f16c` or `portable`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Fp16 => "avx512+fp16",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
@@ -189,6 +199,8 @@ impl Level {
     /// From the preferred level to the one that is always there.
     const ALL: &[Level] = &[
         #[cfg(target_arch = "x86_64")]
+        Level::Avx512Fp16,
+        #[cfg(target_arch = "x86_64")]
         Level::Avx512,
         #[cfg(target_arch = "x86_64")]
         Level::Avx2,
@@ -197,6 +209,8 @@ impl Level {
 
     fn is_supported(self) -> bool {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Fp16 => avx512fp16::is_supported(),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => avx512::is_supported(),
             #[cfg(target_arch = "x86_64")]

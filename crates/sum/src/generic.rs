@@ -7,7 +7,7 @@
 
 use crate::dtype::{Dtype, ReduceOp};
 use crate::element::{Element, Float};
-use crate::half::{Bf16, Half, NarrowTile, TILE, WideTile};
+use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
 
 /// A [`WideTile`] as bytes, because accumulators may lie anywhere.
 type WideBytes = [u8; 4 * TILE];
@@ -26,12 +26,18 @@ macro_rules! by_op {
 
 /// `acc = op(acc, x)`, where `acc` holds accumulators of `dtype`.
 #[inline(always)]
-pub(crate) fn accumulate(f16: impl Half, op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
+pub(crate) fn accumulate(
+    halves: Halves<impl Half, impl Half>,
+    op: ReduceOp,
+    dtype: Dtype,
+    acc: &mut [u8],
+    x: &[u8],
+) {
     match dtype {
         Dtype::F32 => fold_each::<f32, 4>(op, acc, x),
         Dtype::F64 => fold_each::<f64, 8>(op, acc, x),
-        Dtype::F16 => by_op!(op, fold_half(f16, acc, x)),
-        Dtype::Bf16 => by_op!(op, fold_half(Bf16, acc, x)),
+        Dtype::F16 => by_op!(op, fold_half(halves.f16, acc, x)),
+        Dtype::Bf16 => by_op!(op, fold_half(halves.bf16, acc, x)),
         Dtype::I8 => fold_each::<i8, 1>(op, acc, x),
         Dtype::U8 => fold_each::<u8, 1>(op, acc, x),
         Dtype::I32 => fold_each::<i32, 4>(op, acc, x),
@@ -41,18 +47,24 @@ pub(crate) fn accumulate(f16: impl Half, op: ReduceOp, dtype: Dtype, acc: &mut [
 
 /// `to = op(to, x)`, rounded to `dtype`.
 #[inline(always)]
-pub(crate) fn reduce(f16: impl Half, op: ReduceOp, dtype: Dtype, to: &mut [u8], x: &[u8]) {
+pub(crate) fn reduce(
+    halves: Halves<impl Half, impl Half>,
+    op: ReduceOp,
+    dtype: Dtype,
+    to: &mut [u8],
+    x: &[u8],
+) {
     match dtype {
-        Dtype::F16 => by_op!(op, reduce_half(f16, to, x)),
-        Dtype::Bf16 => by_op!(op, reduce_half(Bf16, to, x)),
-        _ => accumulate(f16, op, dtype, to, x),
+        Dtype::F16 => reduce_half(halves.f16, op, to, x),
+        Dtype::Bf16 => reduce_half(halves.bf16, op, to, x),
+        _ => accumulate(halves, op, dtype, to, x),
     }
 }
 
 /// `acc = op(x, y)` for 16-bit floats, where `acc` holds accumulators of `dtype`.
 #[inline(always)]
 pub(crate) fn accumulate_pair(
-    f16: impl Half,
+    halves: Halves<impl Half, impl Half>,
     op: ReduceOp,
     dtype: Dtype,
     acc: &mut [u8],
@@ -60,15 +72,15 @@ pub(crate) fn accumulate_pair(
     y: &[u8],
 ) {
     match dtype {
-        Dtype::F16 => by_op!(op, pair_half(f16, acc, x, y)),
-        _ => by_op!(op, pair_half(Bf16, acc, x, y)),
+        Dtype::F16 => by_op!(op, pair_half(halves.f16, acc, x, y)),
+        _ => by_op!(op, pair_half(halves.bf16, acc, x, y)),
     }
 }
 
 /// `out = op(acc, x)` for 16-bit floats, rounded to `dtype`, where `acc` holds accumulators of it.
 #[inline(always)]
 pub(crate) fn accumulate_last(
-    f16: impl Half,
+    halves: Halves<impl Half, impl Half>,
     op: ReduceOp,
     dtype: Dtype,
     out: &mut [u8],
@@ -76,19 +88,24 @@ pub(crate) fn accumulate_last(
     x: &[u8],
 ) {
     match dtype {
-        Dtype::F16 => by_op!(op, last_half(f16, out, acc, x)),
-        _ => by_op!(op, last_half(Bf16, out, acc, x)),
+        Dtype::F16 => by_op!(op, last_half(halves.f16, out, acc, x)),
+        _ => by_op!(op, last_half(halves.bf16, out, acc, x)),
     }
 }
 
 /// `x = x / divisor` for floats; integers are left alone.
 #[inline(always)]
-pub(crate) fn divide(f16: impl Half, dtype: Dtype, x: &mut [u8], divisor: u32) {
+pub(crate) fn divide(
+    halves: Halves<impl Half, impl Half>,
+    dtype: Dtype,
+    x: &mut [u8],
+    divisor: u32,
+) {
     match dtype {
         Dtype::F32 => divide_each::<f32, 4>(x, divisor),
         Dtype::F64 => divide_each::<f64, 8>(x, divisor),
-        Dtype::F16 => divide_half(f16, x, divisor),
-        Dtype::Bf16 => divide_half(Bf16, x, divisor),
+        Dtype::F16 => divide_half(halves.f16, x, divisor),
+        Dtype::Bf16 => divide_half(halves.bf16, x, divisor),
         Dtype::I8 | Dtype::U8 | Dtype::I32 | Dtype::I64 => {}
     }
 }
@@ -140,26 +157,25 @@ fn fold_tile(half: impl Half, acc: &mut WideBytes, x: &NarrowTile, op: impl Fn(f
 }
 
 #[inline(always)]
-fn reduce_half(half: impl Half, to: &mut [u8], x: &[u8], op: impl Fn(f32, f32) -> f32) {
+fn reduce_half(half: impl Half, op: ReduceOp, to: &mut [u8], x: &[u8]) {
     let (to_tiles, to_tail) = to.as_chunks_mut();
     let (x_tiles, x_tail) = x.as_chunks();
     for (to, x) in to_tiles.iter_mut().zip(x_tiles) {
-        *to = reduce_tile(half, to, x, &op);
+        *to = reduce_tile(half, op, to, x);
     }
     if !x_tail.is_empty() {
-        let tile = reduce_tile(half, &pad(to_tail), &pad(x_tail), &op);
+        let tile = reduce_tile(half, op, &pad(to_tail), &pad(x_tail));
         to_tail.copy_from_slice(&tile[..to_tail.len()]);
     }
 }
 
 #[inline(always)]
-fn reduce_tile(
-    half: impl Half,
-    x: &NarrowTile,
-    y: &NarrowTile,
-    op: impl Fn(f32, f32) -> f32,
-) -> NarrowTile {
-    half.narrow(&combine(half.widen(x), half.widen(y), op))
+fn reduce_tile(half: impl Half, op: ReduceOp, x: &NarrowTile, y: &NarrowTile) -> NarrowTile {
+    if op == ReduceOp::Sum {
+        return half.add(x, y);
+    }
+    let (x, y) = (half.widen(x), half.widen(y));
+    half.narrow(&by_op!(op, combine(x, y)))
 }
 
 #[inline(always)]

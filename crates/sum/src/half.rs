@@ -19,6 +19,23 @@ pub(crate) type WideTile = [f32; TILE];
 pub(crate) trait Half: Copy {
     fn widen(self, x: &NarrowTile) -> WideTile;
     fn narrow(self, x: &WideTile) -> NarrowTile;
+
+    /// `x + y`, rounded.
+    #[inline(always)]
+    fn add(self, x: &NarrowTile, y: &NarrowTile) -> NarrowTile {
+        let (mut sum, y) = (self.widen(x), self.widen(y));
+        for (sum, y) in sum.iter_mut().zip(y) {
+            *sum += y;
+        }
+        self.narrow(&sum)
+    }
+}
+
+/// How a level of processor features converts each format.
+#[derive(Clone, Copy)]
+pub(crate) struct Halves<F16, Bf16> {
+    pub f16: F16,
+    pub bf16: Bf16,
 }
 
 /// `bfloat16`: the upper half of an `f32`. Integer arithmetic everywhere, because the processor's

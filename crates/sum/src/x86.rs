@@ -1,19 +1,20 @@
-//! The levels of x86-64: how each converts `binary16`, and the kernels compiled for its features.
+//! The levels of x86-64: how each converts 16-bit floats, and the kernels compiled for its features.
 
 pub(crate) mod avx2;
 pub(crate) mod avx512;
+pub(crate) mod avx512fp16;
 
-/// The kernels' entry points for one level. `$convert` is how the level converts `binary16`.
+/// The kernels' entry points for one level, which converts 16-bit floats by its `halves`.
 macro_rules! kernels {
-    ($features:literal, $convert:ident) => {
+    ($features:literal) => {
         #[target_feature(enable = $features)]
         pub(crate) fn accumulate(op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
-            generic::accumulate($convert::new(), op, dtype, acc, x);
+            generic::accumulate(halves(), op, dtype, acc, x);
         }
 
         #[target_feature(enable = $features)]
         pub(crate) fn reduce(op: ReduceOp, dtype: Dtype, to: &mut [u8], x: &[u8]) {
-            generic::reduce($convert::new(), op, dtype, to, x);
+            generic::reduce(halves(), op, dtype, to, x);
         }
 
         #[target_feature(enable = $features)]
@@ -24,7 +25,7 @@ macro_rules! kernels {
             x: &[u8],
             y: &[u8],
         ) {
-            generic::accumulate_pair($convert::new(), op, dtype, acc, x, y);
+            generic::accumulate_pair(halves(), op, dtype, acc, x, y);
         }
 
         #[target_feature(enable = $features)]
@@ -35,12 +36,12 @@ macro_rules! kernels {
             acc: &[u8],
             x: &[u8],
         ) {
-            generic::accumulate_last($convert::new(), op, dtype, out, acc, x);
+            generic::accumulate_last(halves(), op, dtype, out, acc, x);
         }
 
         #[target_feature(enable = $features)]
         pub(crate) fn divide(dtype: Dtype, x: &mut [u8], divisor: u32) {
-            generic::divide($convert::new(), dtype, x, divisor);
+            generic::divide(halves(), dtype, x, divisor);
         }
     };
 }

@@ -8,9 +8,14 @@ use std::arch::x86_64::{
 use super::kernels;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::generic;
-use crate::half::{Half, NarrowTile, TILE, WideTile};
+use crate::half::{Bf16, Half, Halves, NarrowTile, TILE, WideTile};
 
-kernels!("avx2,f16c", F16c);
+kernels!("avx2,f16c");
+
+#[target_feature(enable = "avx2,f16c")]
+fn halves() -> Halves<F16c, Bf16> {
+    Halves { f16: F16c(()), bf16: Bf16 }
+}
 
 /// Whether this processor has every feature the kernels here are compiled for.
 pub(crate) fn is_supported() -> bool {
@@ -20,13 +25,6 @@ pub(crate) fn is_supported() -> bool {
 /// `binary16` by F16C.
 #[derive(Clone, Copy)]
 struct F16c(());
-
-impl F16c {
-    #[target_feature(enable = "avx2,f16c")]
-    fn new() -> F16c {
-        F16c(())
-    }
-}
 
 impl Half for F16c {
     #[inline(always)]
