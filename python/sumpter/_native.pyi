@@ -133,9 +133,7 @@ def generate_token() -> str:
 def instruction_set() -> str:
     """The kernels chosen on this processor."""
 
-def bench_steps(
-    steps: Sequence[tuple[str, str, int, int, int, int]], repeats: int
-) -> float:
+def bench_steps(steps: Sequence[tuple[str, str, int, int, int, int]], repeats: int) -> float:
     """Seconds that `steps` take, in order, `repeats` times over.
 
     A step is (kernel, dtype, address written to, address read from, address of what is added to

@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sumpter.bench import cell, counters, models, namespaces, report, spec, team, units
+from sumpter.bench import cell, counters, mesh, models, namespaces, report, spec, team, units
 from sumpter.bench.cluster import Machine
 from sumpter.bench.optimum import fraction, optimum, ratio
 from sumpter.bench.probe import Exchanged
@@ -234,8 +235,61 @@ def test_each_load_has_its_systems() -> None:
     both = asked(peers=("gloo", "ps"))
     assert both.systems(both.loads[0], 1) == ("sumpter", "gloo", "ps")
     assert both.systems(both.loads[0], 0) == ("sumpter", "gloo")
+    plain = asked(peers=("plain",))
+    assert plain.systems(plain.loads[0], 1) == ("sumpter", "plain")
     replay = ("sumpter", "sumpter_ddp", "gloo_ddp")
     assert both.systems(spec.model("vgg16"), 0) == replay
+
+
+# --- plain sockets ---
+
+
+@given(
+    st.lists(st.integers(0, 100), min_size=2, max_size=6).filter(sum),
+    st.integers(1, 6),
+    st.integers(1, 1 << 30),
+)
+def test_plain_sockets_move_what_the_plan_makes_machines_exchange(
+    weights: list[int], workers: int, size: int
+) -> None:
+    workers = min(workers, len(weights))
+    shares = [weight / sum(weights) for weight in weights]
+    moved = mesh.volumes(shares, workers, size)
+    for one, volumes in enumerate(moved):
+        for other, volume in volumes.items():
+            assert volume == moved[other][one], "as much comes back as goes"
+        # A worker sends all but its own share away, and the sums of its own share to the others;
+        # a CPU machine sends its share to every worker.
+        is_worker = one < workers
+        own = shares[one] * (workers - is_worker)
+        expected = (own + is_worker * (1 - shares[one])) * size
+        assert abs(sum(volumes.values()) - expected) <= len(weights), (one, volumes)
+
+
+def test_a_mesh_moves_exactly_its_volumes_round_after_round() -> None:
+    nodes = [mesh.Mesh(index, "127.0.0.1") for index in range(3)]
+    sizes = [{1: 3_000_000, 2: 1}, {0: 3_000_000, 2: 70_000}, {0: 1, 1: 70_000}]
+    try:
+        ports = [node.port() for node in nodes]
+        with ThreadPoolExecutor(3) as pool:
+
+            def everywhere(call: Callable[[int], object]) -> list:
+                return [job.result(HANG_S) for job in [pool.submit(call, i) for i in range(3)]]
+
+            others = [{to: ("127.0.0.1", ports[to]) for to in range(i + 1, 3)} for i in range(3)]
+            everywhere(lambda i: nodes[i].join(others[i], i))
+            for _ in range(2):
+                assert all(
+                    s > 0 and cpu >= 0 for s, cpu in everywhere(lambda i: nodes[i].run(sizes[i]))
+                )
+        for node in nodes:
+            for link in node._links.values():
+                assert (link.to_send, link.to_receive) == (0, 0)
+                with pytest.raises(BlockingIOError):
+                    link.socket.recv(1)
+    finally:
+        for node in nodes:
+            node.close()
 
 
 # --- leftovers ---
@@ -358,7 +412,8 @@ def test_a_small_run_measures_checks_and_cleans_up(emulate, tmp_path: Path) -> N
     table = tmp_path / "rows.csv"
     # A rate that even a busy machine keeps.
     small = ("-n", "2", "-s", "0,1", "--bytes", "1MiB", "--rounds", "1", "--rate-mbit", "50")
-    code, out, err = finished(emulate(*small, "--json", "--csv", str(table)))
+    peers = ("--peers", "gloo,plain")
+    code, out, err = finished(emulate(*small, *peers, "--json", "--csv", str(table)))
     assert code == 0, err
     rows = json.loads(out)
     assert [(row["workers"], row["servers"]) for row in rows] == [(2, 0), (2, 1)]
@@ -372,7 +427,9 @@ def test_a_small_run_measures_checks_and_cleans_up(emulate, tmp_path: Path) -> N
         assert row["gain_over_gloo"] == row["gloo_seconds"] / row["seconds"]
         assert row["cpu_s_per_gb"] > 0
         assert row["ps_seconds"] is None
-        assert row["checked_rounds"] == 2
+        assert row["checked_rounds"] == 3
+        assert row["plain_fraction"] == row["plain_seconds"] / row["seconds"]
+        assert row["plain_seconds"] > 0.5 * row["optimum_seconds"]
         # Each worker's link carries the tensor at least once each way.
         idle = row["link_idle"]["gpu-0"]
         carried = row["link_goodput_mbit"] * 1e6 / 8 * row["seconds"]

@@ -167,6 +167,19 @@ def test_pure_crates_do_no_io_and_know_no_time(crate: str) -> None:
     assert not IMPURE_DEPENDENCIES & dependencies(crate)
 
 
+def test_the_data_path_has_no_locks() -> None:
+    """One thread owns each state machine; what others want of it comes by a queue."""
+    locks = re.compile(r"\b(Mutex|RwLock|Condvar|OnceLock|LazyLock|parking_lot)\b")
+    used = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for crate in ("wire", "engine", "transport")
+        for path in crate_sources(crate)
+        for number, line in code_lines(path)
+        if locks.search(line)
+    ]
+    found(used, "a chunk must wait for nobody: give its state to one thread")
+
+
 def dependencies(crate: str) -> set[str]:
     manifest = tomllib.loads((ROOT / "crates" / crate / "Cargo.toml").read_text())
     return set(manifest.get("dependencies", {}))

@@ -18,11 +18,12 @@ pub(crate) struct Inbox {
     staging: Box<[u8]>,
     start: usize,
     end: usize,
+    copied: u64,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Inbox {
-        Inbox { staging: vec![0; STAGING_BYTES].into_boxed_slice(), start: 0, end: 0 }
+        Inbox { staging: vec![0; STAGING_BYTES].into_boxed_slice(), start: 0, end: 0, copied: 0 }
     }
 
     /// Free staging memory; never empty between frames, because at most a part of a header stays.
@@ -62,7 +63,13 @@ impl Inbox {
     pub(crate) fn take(&mut self, target: &mut [u8]) -> usize {
         let n = self.skip(target.len());
         target[..n].copy_from_slice(&self.staging[self.start - n..self.start]);
+        self.copied += n as u64;
         n
+    }
+
+    /// Bytes of payload that were copied because they came behind a header.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied
     }
 
     /// Drops staged bytes, at most `limit`.

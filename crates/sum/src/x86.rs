@@ -1,4 +1,4 @@
-//! The levels of x86-64: how each converts 16-bit floats, and the kernels compiled for its features.
+//! The levels of x86-64: how each converts 16-bit floats, and the kernels compiled for it.
 
 pub(crate) mod avx2;
 pub(crate) mod avx512;

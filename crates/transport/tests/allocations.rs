@@ -1,5 +1,6 @@
-//! What a chunk costs in heap allocations once a tensor has been summed before: nothing. Counted,
-//! for the state machines between the bytes of any link.
+//! What a chunk costs in heap allocations once a tensor has been summed before, and in copies
+//! beside the link's own: nothing, and a few bytes. Counted, for the state machines between the
+//! bytes of any link.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -48,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const CHUNK: u32 = 4096;
+const CHUNK: u32 = 16 << 10;
 const PARTITIONS: u32 = 4;
 const WORKERS: u32 = 3;
 
@@ -135,6 +136,27 @@ impl Job {
             while client.next_event().is_some() {}
         }
         after - before
+    }
+}
+
+/// A link reads as much as there is: what follows a chunk in the same read is staged and copied.
+#[test]
+fn of_a_large_chunk_next_to_nothing_is_copied_twice() {
+    // Behind a large chunk; and where nothing was expected, in front of a burst.
+    const STAGED_WITH_A_CHUNK: u64 = 512;
+    const STAGED_AT_FIRST: u64 = 4096;
+    let chunks = 16;
+    let mut job = Job::new(Dtype::F32, chunks, false);
+    let copied = |job: &Job| {
+        let clients = job.clients.iter().map(|(client, ..)| client.copied_bytes());
+        [job.lane.copied_bytes(), clients.sum()]
+    };
+    let before = copied(&job);
+    job.round(Dtype::F32, chunks);
+    let partitions = u64::from(WORKERS * PARTITIONS);
+    let most = partitions * (STAGED_AT_FIRST + u64::from(chunks) * STAGED_WITH_A_CHUNK);
+    for (after, before) in copied(&job).into_iter().zip(before) {
+        assert!((1..=most).contains(&(after - before)), "{} of {most}", after - before);
     }
 }
 

@@ -12,7 +12,7 @@ from sumpter.bench import counters, spec
 from sumpter.bench.cluster import Cluster, Machine
 from sumpter.bench.optimum import Optimum, fraction, optimum, ratio
 from sumpter.bench.spec import Load, Spec
-from sumpter.bench.team import Round, Team, team
+from sumpter.bench.team import PlainTeam, Round, Team, plain_team, team
 from sumpter.bench.tournament import Links
 
 # A round that takes this many times as long as the slowest way should has hung.
@@ -49,6 +49,7 @@ class Measured:
 def duration_s(asked: Spec, load: Load, times: Optimum, servers: int) -> float:
     """About how long a cell takes."""
     each = {"sumpter": times.seconds, "sumpter_ddp": times.seconds, "ps": times.ps_seconds}
+    each["plain"] = times.seconds
     systems = asked.systems(load, servers)
     turn_s = sum(each.get(name) or times.allreduce_seconds for name in systems)
     return (asked.rounds + asked.warmup) * 1.1 * turn_s + START_S
@@ -85,9 +86,12 @@ def _measure(
     slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.seconds)
     timeout_s = max(LEAST_TIMEOUT_S, PATIENCE * slowest_s)
     with ExitStack() as teams:
-        own = [system for system in systems if system != "ps"]
+        own = [system for system in systems if system not in ("ps", "plain")]
         first = teams.enter_context(team(gpu, cpu, settings, bandwidths, load.shapes, own))
-        by_system: dict[str, Team] = dict.fromkeys(own, first)
+        by_system: dict[str, Team | PlainTeam] = dict.fromkeys(own, first)
+        if "plain" in systems:
+            moving = plain_team(gpu, cpu, times.shares, load.bytes)
+            by_system["plain"] = teams.enter_context(moving)
         if "ps" in systems:
             # A job of its own, since a job has one architecture; idle while the other has a turn.
             restricted = {**settings, "architecture": "ps"}
@@ -144,7 +148,7 @@ def figures(
     seconds = measured.seconds("sumpter")
     assert seconds is not None, "every cell runs Sumpter"
     gloo_s = measured.seconds("gloo_ddp" if load.name else "gloo")
-    gain = ratio(gloo_s, seconds)
+    gain, plain_s = ratio(gloo_s, seconds), measured.seconds("plain")
     return {
         "workers": len(gpu),
         "servers": len(cpu),
@@ -164,6 +168,8 @@ def figures(
         "gain_ratio": ratio(gain, times.gain_over_allreduce),
         "ps_seconds": measured.seconds("ps"),
         "ps_optimum_seconds": times.ps_seconds,
+        "plain_seconds": plain_s,
+        "plain_fraction": ratio(plain_s, seconds),
         "sumpter_ddp_seconds": measured.seconds("sumpter_ddp"),
         "rounds_s": {
             system: [item.seconds for item in rounds] for system, rounds in measured.rounds.items()

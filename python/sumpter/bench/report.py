@@ -50,6 +50,7 @@ EMULATE = (
     Column("gain", 7, figure("gain_over_gloo", "{:.4f}")),
     Column("of g_a", 7, figure("gain_ratio", "{:.4f}")),
     Column("PS s", 8, figure("ps_seconds", "{:.3f}")),
+    Column("of plain", 8, figure("plain_fraction", "{:.4f}")),
     Column("CPU s/GB", 8, figure("cpu_s_per_gb", "{:.2f}")),
     Column("link idle", 9, figure("link_idle_median_workers", "{:.1%}")),
     Column("resent", 6, figure("retransmits", "{}")),
@@ -104,6 +105,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
         group = [row for row in rows if wanted(row["servers"])]
         lines += _worst(group, "optimum_fraction", f"worst fraction of t_opt at {name}")
         lines += _worst(group, "gain_ratio", f"worst gain over Gloo, of g_a, at {name}")
+        lines += _worst(group, "plain_fraction", f"worst fraction of plain sockets at {name}")
     bound = sum(1 for row in rows if row.get("cpu_bound"))
     if bound:
         lines.append(f"{bound} of {len(rows)} cells were limited by the cores, not by the links")

@@ -14,7 +14,7 @@ from sumpter.bench.cluster import MOST_MACHINES
 from sumpter.cli.errors import Failure, UsageError
 from sumpter.cli.options import parse_size
 
-PEERS = ("gloo", "ps")
+PEERS = ("gloo", "ps", "plain")
 # A process on top of what it shares with the fork server: stacks, heaps, socket buffers.
 PROCESS_BYTES = 80 << 20
 # Emulating one Mb/s of one link costs at most this share of a core (measured at 100-800 Mb/s).
@@ -90,7 +90,8 @@ class Spec:
             known = ("sumpter", "sumpter_ddp") + (("gloo_ddp",) if gloo else ())
         else:
             known = ("sumpter",) + (("gloo",) if gloo else ())
-        return known + (("ps",) if "ps" in self.peers and servers else ())
+        known += ("ps",) if "ps" in self.peers and servers else ()
+        return known + (("plain",) if "plain" in self.peers else ())
 
 
 def check(spec: Spec) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sumpter import _native
-from sumpter.bench import counters
+from sumpter.bench import counters, mesh
 from sumpter.bench.cluster import Machine
 from sumpter.bench.remote import LEAVE_TIMEOUT_S, Remote, call_all, end_all, gather
 from sumpter.bench.tournament import START_TIMEOUT_S
@@ -37,24 +37,19 @@ class Team:
     def round(self, system: str, number: int, timeout_s: float) -> Round:
         """Runs one checked round; raises when a result is wrong or a process fails."""
         call_all(self.workers, timeout_s, "prepare", system, number)
-        everyone = [*self.workers, *self.servers]
-        links = {remote.name: counters.link_counts(remote.pid) for remote in everyone}
         server_cpu_s = self._server_cpu_s()
-        cores = counters.core_ticks()
-        figures = call_all(self.workers, timeout_s, "run", system)
-        cores = counters.core_ticks() - cores
+        run = _counted(
+            [*self.workers, *self.servers],
+            lambda: call_all(self.workers, timeout_s, "run", system),
+        )
         server_cpu_s = self._server_cpu_s() - server_cpu_s
-        moved = {
-            remote.machine.name: counters.link_counts(remote.pid) - links[remote.name]
-            for remote in everyone
-        }
         call_all(self.workers, timeout_s, "check", system, number)
         return Round(
-            seconds=max(seconds for seconds, _ in figures),
-            worker_cpu_s=sum(cpu_s for _, cpu_s in figures),
+            seconds=max(seconds for seconds, _ in run.figures),
+            worker_cpu_s=sum(cpu_s for _, cpu_s in run.figures),
             server_cpu_s=server_cpu_s,
-            links=moved,
-            cores=cores,
+            links=run.links,
+            cores=run.cores,
         )
 
     def lane_memory_bytes(self) -> list[int]:
@@ -65,6 +60,70 @@ class Team:
 
     def _server_cpu_s(self) -> float:
         return sum(counters.process_cpu_s(server.pid) for server in self.servers)
+
+
+class PlainTeam:
+    """The processes that move a round's bytes without summing them: see `mesh`."""
+
+    def __init__(self, meshes: Sequence[Remote], volumes: Sequence[dict[int, int]]) -> None:
+        self._meshes = meshes
+        self._volumes = volumes
+
+    def round(self, system: str, number: int, timeout_s: float) -> Round:
+        """Moves the bytes once."""
+
+        def run() -> list[Any]:
+            for remote, volumes in zip(self._meshes, self._volumes, strict=True):
+                remote.send("run", volumes)
+            return gather(self._meshes, timeout_s)
+
+        ran = _counted(self._meshes, run)
+        return Round(
+            seconds=max(seconds for seconds, _ in ran.figures),
+            worker_cpu_s=sum(cpu_s for _, cpu_s in ran.figures),
+            server_cpu_s=0.0,
+            links=ran.links,
+            cores=ran.cores,
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    figures: list[Any]
+    links: dict[str, counters.LinkCounts]
+    cores: counters.CoreTicks
+
+
+def _counted(everyone: Sequence[Remote], run: Callable[[], list[Any]]) -> _Run:
+    """What a run answers, and what links and cores did meanwhile."""
+    before = {remote.name: counters.link_counts(remote.pid) for remote in everyone}
+    cores = counters.core_ticks()
+    figures = run()
+    cores = counters.core_ticks() - cores
+    links = {
+        remote.machine.name: counters.link_counts(remote.pid) - before[remote.name]
+        for remote in everyone
+    }
+    return _Run(figures, links, cores)
+
+
+@contextlib.contextmanager
+def plain_team(
+    gpu: Sequence[Machine], cpu: Sequence[Machine], shares: dict[str, float], size_bytes: int
+) -> Iterator[PlainTeam]:
+    """Connects all machines that exchange anything when each sums its share."""
+    machines = [*gpu, *cpu]
+    volumes = mesh.volumes([shares[m.name] for m in machines], len(gpu), size_bytes)
+    meshes = [Remote(m, "Mesh", index, m.address) for index, m in enumerate(machines)]
+    try:
+        ports = call_all(meshes, START_TIMEOUT_S, "port")
+        for index, (own, moved) in enumerate(zip(meshes, volumes, strict=True)):
+            later = {to: (machines[to].address, ports[to]) for to in moved if to > index}
+            own.send("join", later, len(moved) - len(later))
+        gather(meshes, START_TIMEOUT_S)
+        yield PlainTeam(meshes, volumes)
+    finally:
+        end_all(meshes, timeout_s=1.0)
 
 
 @contextlib.contextmanager

@@ -72,7 +72,8 @@ PeersOption = Annotated[
     typer.Option(
         "--peers",
         metavar="NAME,..",
-        help="What to measure beside Sumpter: gloo, ps (Sumpter with CPU machines only), none.",
+        help="What to measure beside Sumpter: gloo, ps (Sumpter with CPU machines only), plain "
+        "(sockets that move the same bytes and sum nothing), none.",
     ),
 ]
 LanesOption = Annotated[
@@ -258,7 +259,7 @@ def allreduce(
 
     report.check_writable(csv, "--csv")
     wanted = _range(min_bytes, max_bytes) if sizes is None else _sizes(sizes)
-    if "ps" in _peers(peers):
+    if set(_peers(peers)) - {"gloo"}:
         raise UsageError("--peers: bench allreduce measures beside gloo or none")
     rows = _allreduce(wanted, rounds, "gloo" in _peers(peers), as_json)
     if rows and as_json:

@@ -173,6 +173,13 @@ impl<M: Memory> Client<M> {
         ids
     }
 
+    /// Bytes of results, since each connection was made, that were copied once more after they
+    /// were received, because they came right behind a header.
+    #[must_use]
+    pub fn copied_bytes(&self) -> u64 {
+        self.links.iter().map(|link| link.inbox.copied_bytes()).sum()
+    }
+
     /// Whether the connection of `lane` is up.
     #[must_use]
     pub fn is_up(&self, lane: ConnId) -> bool {

@@ -216,6 +216,13 @@ impl Lane {
         self.pool.allocated_bytes() as u64
     }
 
+    /// Bytes of contributions on open connections that were copied once more after they were
+    /// received, because they came right behind a header.
+    #[must_use]
+    pub fn copied_bytes(&self) -> u64 {
+        self.conns.iter().flatten().map(|conn| conn.inbox.copied_bytes()).sum()
+    }
+
     /// The next thing to look at together with the client in this process: sums first, while
     /// they are hot.
     pub(crate) fn next_visit(&mut self, id: ConnId) -> Option<(ChunkId, Visit)> {
