@@ -16,6 +16,13 @@ def test_operations_of_the_fronts(make_job: Callable[..., Job], ranks: int, serv
     assert len({job.result(rank) for rank in range(ranks)}) == 1
 
 
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 1)])
+def test_exchanges_groups_and_process_sets(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("exchanges.py").finish()
+
+
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (3, 1)])
 def test_distributed_optimizer(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
     make_job(ranks, servers).start("optimizers.py").finish()

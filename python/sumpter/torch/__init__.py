@@ -22,15 +22,27 @@ from sumpter._errors import (
     UnsupportedError,
 )
 from sumpter.torch.compression import Compression
+from sumpter.torch.exchange import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+    sparse_allreduce_async,
+)
 from sumpter.torch.functions import (
     allgather_object,
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from sumpter.torch.handles import TensorHandle, poll, synchronize
+from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, poll, synchronize
 from sumpter.torch.ops import (
-    allgather,
     allreduce,
     allreduce_,
     allreduce_async,
@@ -40,8 +52,19 @@ from sumpter.torch.ops import (
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
 )
 from sumpter.torch.optimizer import DistributedOptimizer
+from sumpter.torch.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    process_set_ids_and_ranks,
+    remove_process_set,
+)
 from sumpter.torch.push_pull import (
     byteps_push_pull,
     declare,
@@ -63,6 +86,7 @@ from sumpter.torch.session import (
     shutdown,
     size,
 )
+from sumpter.torch.sync_batch_norm import SyncBatchNorm
 
 # What Horovod scripts catch when a peer is lost.
 HorovodInternalError = SumpterError
@@ -76,25 +100,33 @@ __all__ = [
     "DeadlineError",
     "DistributedOptimizer",
     "DuplicateNameError",
+    "GroupHandle",
     "HorovodInternalError",
     "Max",
     "Min",
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
+    "ProcessSet",
     "Product",
     "ReduceOp",
+    "StagedHandle",
     "StartError",
     "Sum",
     "SumpterError",
+    "SyncBatchNorm",
     "TensorHandle",
     "UnsupportedError",
+    "add_process_set",
     "allgather",
+    "allgather_async",
     "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -107,19 +139,33 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "declare",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
     "poll",
+    "process_set_ids_and_ranks",
     "push_pull",
     "push_pull_async",
     "push_pull_async_inplace",
     "push_pull_inplace",
     "rank",
     "record_samples",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "synchronize",
 ]
 

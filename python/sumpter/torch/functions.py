@@ -11,8 +11,11 @@ from typing import Any
 import torch
 
 from sumpter import _front, _session
+from sumpter.torch.exchange import gather_async
 from sumpter.torch.handles import Identity, TensorHandle
-from sumpter.torch.ops import broadcast_async_, gather_pieces
+from sumpter.torch.ops import broadcast_async_
+from sumpter.torch.process_sets import ProcessSet, global_process_set
+from sumpter.torch.process_sets import label as of_set
 from sumpter.torch.tensors import dtype_name
 
 # Objects are padded to a power of two so that a few names serve objects of every size.
@@ -61,27 +64,35 @@ def broadcast_optimizer_state(
         optimizer.load_state_dict(state)
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
     """Returns rank `root_rank`'s object; the other ranks' arguments are ignored."""
     session = _session.current()
     _front.check_root(session, root_rank)
-    label = f"object.{name or 'noname'}.{root_rank}"
+    label = f"object.{name or 'noname'}.{root_rank}{of_set(process_set)}"
     is_root = session.rank == root_rank
     pickled = pickle.dumps(obj) if is_root else b""
     size = torch.tensor([len(pickled)])
-    broadcast_async_(size, root_rank, Identity(f"{label}.size")).synchronize()
+    broadcast_async_(size, root_rank, Identity(f"{label}.size"), process_set).synchronize()
     capacity = max(SMALLEST_OBJECT_BYTES, 1 << int(size.item() - 1).bit_length())
     content = torch.zeros(capacity, dtype=torch.uint8)
     if is_root:
         content[: len(pickled)] = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
-    broadcast_async_(content, root_rank, Identity(f"{label}.{capacity}")).synchronize()
+    identity = Identity(f"{label}.{capacity}")
+    broadcast_async_(content, root_rank, identity, process_set).synchronize()
     return obj if is_root else pickle.loads(content[: int(size.item())].numpy().tobytes())
 
 
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
     """Returns the list of all ranks' objects, by rank."""
     pickled = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    pieces = gather_pieces(pickled, name)
+    pieces = gather_async(pickled, name, process_set, list).synchronize()
     return [pickle.loads(piece.numpy().tobytes()) for piece in pieces]
 
 

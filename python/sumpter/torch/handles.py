@@ -1,6 +1,7 @@
 """Operations in flight: submission to the core, and the handles that users wait on."""
 
-from collections.abc import Callable
+import concurrent.futures
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from sumpter import _session
 from sumpter._session import Session
+from sumpter.torch.process_sets import ProcessSet, global_process_set, label
 from sumpter.torch.tensors import WireForm, describe, dtype_name
 
 
@@ -31,16 +33,80 @@ class TensorHandle:
         return self._output
 
 
-def poll(handle: TensorHandle) -> bool:
+class GroupHandle:
+    """Several operations in flight, waited for as one; its result is the list of theirs."""
+
+    def __init__(self, handles: Sequence["AnyHandle"]) -> None:
+        self._handles = handles
+
+    def poll(self) -> bool:
+        """Whether synchronize() would return, or raise, at once."""
+        return all(handle.poll() for handle in self._handles)
+
+    def synchronize(self) -> list[Any]:
+        """Waits for all and returns their results."""
+        return [handle.synchronize() for handle in self._handles]
+
+
+class StagedHandle:
+    """Operations that depend on what an earlier one brings, such as the sizes of what follows.
+
+    They begin as soon as it is done, whatever the owner of this handle does meanwhile: other
+    ranks may wait for them.
+    """
+
+    def __init__(
+        self,
+        first: TensorHandle,
+        then: Callable[[torch.Tensor | None], Sequence[TensorHandle]],
+        finish: Callable[[], Any],
+    ) -> None:
+        self._first = first
+        self._then = then
+        self._finish: Callable[[], Any] | None = finish
+        self._output: Any = None
+        self._second: concurrent.futures.Future[GroupHandle] = concurrent.futures.Future()
+        first._native.on_done(self._advance)
+
+    def poll(self) -> bool:
+        """Whether synchronize() would return, or raise, at once."""
+        if not self._second.done():
+            return False
+        return self._second.exception() is not None or self._second.result().poll()
+
+    def synchronize(self) -> Any:
+        """Waits for the operations and returns their result, the same one every time."""
+        self._second.result().synchronize()
+        if self._finish is not None:
+            self._output, self._finish = self._finish(), None
+        return self._output
+
+    def _advance(self) -> None:
+        try:
+            self._second.set_result(GroupHandle(self._then(self._first.synchronize())))
+        except BaseException as error:
+            # Whoever waits is told; nobody reads what a callback raises.
+            self._second.set_exception(error)
+
+
+AnyHandle = TensorHandle | GroupHandle | StagedHandle
+
+
+def poll(handle: AnyHandle) -> bool:
     """Whether synchronize(handle) would return, or raise, at once."""
-    if not isinstance(handle, TensorHandle):
+    if not isinstance(handle, AnyHandle):
         raise ValueError(f"{handle!r} is not a handle of an operation")
     return handle.poll()
 
 
-def synchronize(handle: Any) -> torch.Tensor | None:
-    """Waits for an operation and returns its result; None for what is not a handle."""
-    return handle.synchronize() if isinstance(handle, TensorHandle) else None
+def synchronize(handle: Any) -> Any:
+    """Waits for an operation and returns its result; None for what is not a handle.
+
+    A function is what sparse_allreduce_async() returns, and is called.
+    """
+    if isinstance(handle, AnyHandle):
+        return handle.synchronize()
+    return handle() if callable(handle) else None
 
 
 @dataclass(frozen=True)
@@ -53,18 +119,25 @@ class Identity:
 
 
 def identify(
-    session: Session, kind: str, name: str | None, tensor: torch.Tensor, detail: str
+    session: Session,
+    kind: str,
+    name: str | None,
+    tensor: torch.Tensor,
+    detail: str,
+    process_set: ProcessSet = global_process_set,
 ) -> Identity:
-    """The identity of a named operation, or of one matched by the order of calls.
+    """The identity of a named operation, or of one matched by the order of calls in its set.
 
     `detail` is what must agree across ranks besides the tensor: the reduction or the root.
     """
+    among = label(process_set)
     if name is not None:
-        return Identity(f"{kind}.{name}", exclusive=True)
+        return Identity(f"{kind}.{name}{among}", exclusive=True)
     shape = "x".join(map(str, tensor.shape)) or "scalar"
-    signature = f"{kind}.noname.{dtype_name(tensor)}.{shape}.{detail}"
-    label = describe(kind, tensor, tensor.shape, detail)
-    return Identity(session.unnamed(signature), f"unnamed#{session.count('unnamed')}|{label}")
+    signature = f"{kind}.noname.{dtype_name(tensor)}.{shape}.{detail}{among}"
+    call = describe(kind, tensor, tensor.shape, detail)
+    count = session.count(f"unnamed{among}")
+    return Identity(session.unnamed(signature), f"unnamed{among}#{count}|{call}")
 
 
 def submit(

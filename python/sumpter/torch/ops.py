@@ -1,10 +1,13 @@
-"""Horovod's collectives: allreduce, broadcast, allgather and barrier."""
+"""Horovod's reductions and broadcasts, alone and in groups."""
+
+from collections.abc import Sequence
 
 import torch
 
 from sumpter import _front, _session
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.handles import Identity, TensorHandle, identify, submit
+from sumpter.torch.handles import GroupHandle, Identity, TensorHandle, identify, submit
+from sumpter.torch.process_sets import ProcessSet, global_process_set, label, members
 from sumpter.torch.reduction import Average, ReduceOp, Reduction, Sum, reduce_async
 from sumpter.torch.tensors import check_carried, moved_form, readable, writable
 
@@ -17,6 +20,7 @@ def allreduce(
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Returns the reduction of `tensor` over all ranks: their average unless `op` says otherwise.
 
@@ -26,9 +30,9 @@ def allreduce(
     packed, context = compression.compress(tensor)
     reduction = Reduction(chosen, prescale_factor, postscale_factor)
     if torch.is_grad_enabled() and packed.requires_grad:
-        reduced = _AllReduce.apply(packed, name, reduction)
+        reduced = _AllReduce.apply(packed, name, reduction, process_set)
     else:
-        reduced = reduce_async("allreduce", packed, None, name, reduction).synchronize()
+        reduced = _reduce(packed, None, name, reduction, process_set).synchronize()
     return compression.decompress(reduced, context)
 
 
@@ -39,10 +43,11 @@ def allreduce_async(
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> TensorHandle:
     """Starts an allreduce into a new tensor."""
     reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return reduce_async("allreduce", tensor, None, name, reduction)
+    return _reduce(tensor, None, name, reduction, process_set)
 
 
 def allreduce_(
@@ -52,10 +57,11 @@ def allreduce_(
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces `tensor` over all ranks in place."""
     return allreduce_async_(
-        tensor, average, name, op, prescale_factor, postscale_factor
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set
     ).synchronize()
 
 
@@ -66,42 +72,134 @@ def allreduce_async_(
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> TensorHandle:
     """Starts an allreduce in place."""
     reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return reduce_async("allreduce", tensor, tensor, name, reduction)
+    return _reduce(tensor, tensor, name, reduction, process_set)
 
 
-def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
-    """Returns rank `root_rank`'s tensor. Gradients flow back to the root, averaged."""
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Returns the reductions of several tensors, which travel together. Gradients flow through."""
+    chosen = choose_op(op, average)
+    reduction = Reduction(chosen, prescale_factor, postscale_factor)
+    packed = [compression.compress(tensor) for tensor in tensors]
+    inputs = [tensor for tensor, _ in packed]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        reduced = _GroupedAllReduce.apply(name, reduction, process_set, *inputs)
+    else:
+        reduced = _reduce_group(inputs, False, name, reduction, process_set).synchronize()
+    pairs = zip(reduced, packed, strict=True)
+    return [compression.decompress(tensor, context) for tensor, (_, context) in pairs]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """Starts allreduces into new tensors."""
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    return _reduce_group(tensors, False, name, reduction, process_set)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors in place."""
+    return grouped_allreduce_async_(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    ).synchronize()
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """Starts allreduces in place."""
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    return _reduce_group(tensors, True, name, reduction, process_set)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns rank `root_rank`'s tensor. Gradients flow back to the root, averaged.
+
+    The root is named by its rank in the job, in a process set as well.
+    """
     if torch.is_grad_enabled() and tensor.requires_grad:
-        return _Broadcast.apply(tensor, root_rank, name)
-    return broadcast_async(tensor, root_rank, name).synchronize()
+        return _Broadcast.apply(tensor, root_rank, name, process_set)
+    return broadcast_async(tensor, root_rank, name, process_set).synchronize()
 
 
-def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> TensorHandle:
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TensorHandle:
     """Starts a broadcast into a new tensor."""
     check_carried(tensor)
-    return broadcast_async_(readable(tensor).clone(), root_rank, name)
+    return broadcast_async_(readable(tensor).clone(), root_rank, name, process_set)
 
 
-def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
     """Overwrites `tensor` with rank `root_rank`'s."""
-    return broadcast_async_(tensor, root_rank, name).synchronize()
+    return broadcast_async_(tensor, root_rank, name, process_set).synchronize()
 
 
 def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | Identity | None = None
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | Identity | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> TensorHandle:
     """Starts a broadcast in place."""
     session = _session.current()
     _front.check_root(session, root_rank)
+    ranks = members(process_set)
+    if root_rank not in ranks:
+        raise ValueError(f"root_rank {root_rank} is not in {process_set}")
     check_carried(tensor)
     is_root = session.rank == root_rank
     memory = readable(tensor) if is_root else writable(tensor)
     identity = name
     if not isinstance(identity, Identity):
-        identity = identify(session, "broadcast", name, tensor, f"root {root_rank}")
+        detail = f"root {root_rank}"
+        identity = identify(session, "broadcast", name, tensor, detail, process_set)
     native = submit(
         session,
         "broadcast",
@@ -110,6 +208,7 @@ def broadcast_async_(
         memory if is_root else None,
         memory,
         root=root_rank,
+        ranks=None if process_set is global_process_set else ranks,
     )
 
     def finish() -> torch.Tensor:
@@ -121,43 +220,13 @@ def broadcast_async_(
     return TensorHandle(native, finish)
 
 
-def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
-    """Returns the ranks' tensors joined along the first dimension, in which they may differ.
-
-    Gradients flow through it.
-    """
-    check_carried(tensor)
-    if tensor.dim() == 0:
-        tensor = tensor.reshape(1)
-    if torch.is_grad_enabled() and tensor.requires_grad:
-        return _AllGather.apply(tensor, name)
-    return torch.cat(gather_pieces(tensor, name))
-
-
-def gather_pieces(tensor: torch.Tensor, name: str | None) -> list[torch.Tensor]:
-    """Every rank's tensor; they may differ in the first dimension only."""
-    session = _session.current()
-    lengths = torch.zeros(session.world_size, dtype=torch.int64)
-    lengths[session.rank] = tensor.shape[0]
-    sizes_name = None if name is None else f"{name}.lengths"
-    reduce_async("allgather", lengths, lengths, sizes_name, Reduction(Sum)).synchronize()
-    pieces, handles = [], []
-    for root, length in enumerate(lengths.tolist()):
-        piece = readable(tensor).clone() if root == session.rank else None
-        if piece is None:
-            piece = torch.empty((length, *tensor.shape[1:]), dtype=tensor.dtype)
-        piece_name = None if name is None else f"{name}.{root}.{length}"
-        pieces.append(piece)
-        identity = identify(session, "allgather", piece_name, piece, f"root {root}")
-        handles.append(broadcast_async_(piece, root, identity))
-    for handle in handles:
-        handle.synchronize()
-    return pieces
-
-
-def barrier() -> None:
-    """Returns when every rank has called it."""
-    _front.barrier()
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when every rank of the set has called it."""
+    if process_set is global_process_set:
+        _front.barrier()
+        return
+    session, among = _session.current(), label(process_set)
+    session.barrier(f"barrier{among}", members(process_set)).wait()
 
 
 def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
@@ -169,51 +238,78 @@ def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
     return Sum if average is False else Average
 
 
+def _reduce(
+    tensor: torch.Tensor,
+    output: torch.Tensor | None,
+    name: str | None,
+    reduction: Reduction,
+    process_set: ProcessSet,
+) -> TensorHandle:
+    return reduce_async("allreduce", tensor, output, name, reduction, process_set=process_set)
+
+
+def _reduce_group(
+    tensors: Sequence[torch.Tensor],
+    in_place: bool,
+    name: str | None,
+    reduction: Reduction,
+    process_set: ProcessSet,
+) -> GroupHandle:
+    handles = []
+    for index, tensor in enumerate(tensors):
+        own = None if name is None else f"{name}.{index}"
+        output = tensor if in_place else None
+        handles.append(_reduce(tensor, output, own, reduction, process_set))
+    return GroupHandle(handles)
+
+
+def of_backward(name: str | None) -> str | None:
+    """The name of what an operation's gradient needs."""
+    return None if name is None else f"{name}.backward"
+
+
 class _AllReduce(torch.autograd.Function):
     """The gradient of a reduction is the same reduction of the gradient."""
 
     @staticmethod
-    def forward(ctx, tensor, name, reduction):
-        ctx.name, ctx.reduction = name, reduction
-        return reduce_async("allreduce", tensor, None, name, reduction).synchronize()
+    def forward(ctx, tensor, name, reduction, process_set):
+        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
+        return _reduce(tensor, None, name, reduction, process_set).synchronize()
 
     @staticmethod
     def backward(ctx, gradient):
-        name = None if ctx.name is None else f"{ctx.name}.backward"
-        handle = reduce_async("allreduce", gradient, None, name, ctx.reduction)
-        return handle.synchronize(), None, None
+        name = of_backward(ctx.name)
+        handle = _reduce(gradient, None, name, ctx.reduction, ctx.process_set)
+        return handle.synchronize(), None, None, None
+
+
+class _GroupedAllReduce(torch.autograd.Function):
+    """As `_AllReduce`, for each tensor."""
+
+    @staticmethod
+    def forward(ctx, name, reduction, process_set, *tensors):
+        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
+        return tuple(_reduce_group(tensors, False, name, reduction, process_set).synchronize())
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        name = of_backward(ctx.name)
+        handle = _reduce_group(gradients, False, name, ctx.reduction, ctx.process_set)
+        return None, None, None, *handle.synchronize()
 
 
 class _Broadcast(torch.autograd.Function):
     """The gradient of a broadcast arrives at the root, averaged; other ranks get zero."""
 
     @staticmethod
-    def forward(ctx, tensor, root_rank, name):
-        ctx.root_rank, ctx.name = root_rank, name
-        return broadcast_async(tensor, root_rank, name).synchronize()
+    def forward(ctx, tensor, root_rank, name, process_set):
+        ctx.root_rank, ctx.name, ctx.process_set = root_rank, name, process_set
+        return broadcast_async(tensor, root_rank, name, process_set).synchronize()
 
     @staticmethod
     def backward(ctx, gradient):
-        name = None if ctx.name is None else f"{ctx.name}.backward"
-        reduced = reduce_async("allreduce", gradient, None, name, Reduction()).synchronize()
+        name = of_backward(ctx.name)
+        reduced = _reduce(gradient, None, name, Reduction(), ctx.process_set).synchronize()
         if _front.rank() != ctx.root_rank:
             reduced = torch.zeros_like(reduced)
-        return reduced, None, None
-
-
-class _AllGather(torch.autograd.Function):
-    """The gradient of an allgather is this rank's piece of the averaged gradient."""
-
-    @staticmethod
-    def forward(ctx, tensor, name):
-        pieces = gather_pieces(tensor, name)
-        rank = _front.rank()
-        ctx.start = sum(len(piece) for piece in pieces[:rank])
-        ctx.length, ctx.name = len(pieces[rank]), name
-        return torch.cat(pieces)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        name = None if ctx.name is None else f"{ctx.name}.{len(gradient)}.backward"
-        reduced = reduce_async("allreduce", gradient, None, name, Reduction()).synchronize()
-        return reduced.narrow(0, ctx.start, ctx.length), None
+        return reduced, None, None, None

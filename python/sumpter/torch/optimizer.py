@@ -17,7 +17,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sumpter import _session
 from sumpter._errors import UnsupportedError
 from sumpter.torch.compression import Compression, Compressor
+from sumpter.torch.exchange import sparse_allreduce_async
 from sumpter.torch.handles import Identity, TensorHandle
+from sumpter.torch.process_sets import ProcessSet, global_process_set, label
 from sumpter.torch.reduction import Average, ReduceOp, Reduction, Sum, reduce_async
 from sumpter.torch.tensors import dtype_name
 
@@ -38,6 +40,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     num_groups: int = 0,
     groups: object = None,
     sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.optim.Optimizer:
     """Wraps `optimizer` so that step() applies gradients averaged over all ranks.
 
@@ -45,10 +48,12 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     exchanged, and are not divided by that number. Parameters that a backward pass did not reach
     are exchanged as zeros, since another rank may have reached them. `num_groups` and `groups`
     are accepted for compatibility: gradients are cut and scheduled by size and priority anyway.
+    A sparse gradient is exchanged as it is, entry by entry, unless `sparse_as_dense`. On a rank
+    outside `process_set` nothing is exchanged.
     """
     if gradient_predivide_factor != 1.0 and op is not Average:
         raise ValueError("gradient_predivide_factor needs op=Average")
-    size = _session.current().world_size
+    size = process_set.size()
     reduction = Reduction(op, compression=compression)
     if gradient_predivide_factor != 1.0:
         reduction = Reduction(
@@ -58,7 +63,12 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
             compression=compression,
         )
     exchange = GradientExchange(
-        optimizer, named_parameters, reduction, backward_passes_per_step, sparse_as_dense
+        optimizer,
+        named_parameters,
+        reduction,
+        backward_passes_per_step,
+        sparse_as_dense,
+        process_set,
     )
     base = type(optimizer)
     wrapped = object.__new__(type(base.__name__, (_Distributed, base), {}))
@@ -79,8 +89,11 @@ class GradientExchange:
         reduction: Reduction,
         passes: int,
         sparse_as_dense: bool,
+        process_set: ProcessSet,
     ) -> None:
         self._reduction = reduction
+        self._process_set = process_set
+        self._exchanges = process_set.included()
         self._sparse_as_dense = sparse_as_dense
         self._names = _name_parameters(optimizer, named_parameters)
         wire = (reduction.op.wire_name, reduction.compression.__qualname__)
@@ -88,8 +101,8 @@ class GradientExchange:
             name: (dtype_name(parameter), tuple(parameter.shape), *wire)
             for parameter, name in self._names.items()
         }
-        self._scope = _session.current().scope(PREFIX, described)
-        self._handles: dict[torch.nn.Parameter, TensorHandle] = {}
+        self._scope = _session.current().scope(PREFIX + label(process_set), described)
+        self._handles: dict[torch.nn.Parameter, TensorHandle | _SparseHandle] = {}
         self._identities: dict[torch.nn.Parameter, Identity] = {}
         self._priorities: dict[torch.nn.Parameter, int] = {}
         self.passes = passes
@@ -157,13 +170,14 @@ class GradientExchange:
             self._start(parameter)
 
     def _start(self, parameter: torch.nn.Parameter) -> None:
+        if not self._exchanges:
+            return
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         if parameter.grad.is_sparse:
             if not self._sparse_as_dense:
-                raise UnsupportedError(
-                    f"the gradient of {self._names[parameter]} is sparse: pass sparse_as_dense=True"
-                )
+                self._handles[parameter] = self._start_sparse(parameter)
+                return
             parameter.grad = parameter.grad.to_dense()
         self._handles[parameter] = reduce_async(
             "gradient",
@@ -172,7 +186,36 @@ class GradientExchange:
             self._identities[parameter],
             self._reduction,
             self._priorities[parameter],
+            self._process_set,
         )
+
+    def _start_sparse(self, parameter: torch.nn.Parameter) -> "_SparseHandle":
+        reduction, name = self._reduction, self._identities[parameter].name
+        if reduction.compression is not Compression.none:
+            raise UnsupportedError(
+                f"the gradient of {self._names[parameter]} is sparse and would be compressed: pass "
+                "sparse_as_dense=True or Compression.none"
+            )
+        gradient = (
+            parameter.grad * reduction.prescale if reduction.prescale != 1.0 else parameter.grad
+        )
+        wait = sparse_allreduce_async(gradient, name, reduction.op, self._process_set)
+        return _SparseHandle(parameter, wait, reduction.postscale)
+
+
+class _SparseHandle:
+    """A sparse gradient in flight; what comes back has other entries, so it is a new tensor."""
+
+    def __init__(
+        self, parameter: torch.nn.Parameter, wait: Callable[[], torch.Tensor], scale: float
+    ) -> None:
+        self._parameter = parameter
+        self._wait = wait
+        self._scale = scale
+
+    def synchronize(self) -> None:
+        gradient = self._wait()
+        self._parameter.grad = gradient * self._scale if self._scale != 1.0 else gradient
 
 
 class _Distributed:

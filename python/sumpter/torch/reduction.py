@@ -13,6 +13,7 @@ import torch
 from sumpter import _session
 from sumpter.torch.compression import Compressor, NoneCompressor
 from sumpter.torch.handles import Identity, TensorHandle, identify, submit
+from sumpter.torch.process_sets import ProcessSet, global_process_set, members
 from sumpter.torch.tensors import check_carried, readable, reduced_form, writable
 
 
@@ -56,9 +57,11 @@ def reduce_async(
     name: str | Identity | None,
     reduction: Reduction,
     priority: int = 0,
+    process_set: ProcessSet = global_process_set,
 ) -> TensorHandle:
     """Starts an all-reduce of `tensor` into `output`, or into a new tensor if that is None."""
     session = _session.current()
+    ranks = members(process_set)
     check_carried(tensor)
     source = scale(tensor.detach(), reduction.prescale)
     packed, context = reduction.compression.compress(source)
@@ -68,7 +71,7 @@ def reduce_async(
     receive = writable(output) if in_place else torch.empty_like(send)
     identity = name
     if not isinstance(identity, Identity):
-        identity = identify(session, kind, name, tensor, reduction.op.wire_name)
+        identity = identify(session, kind, name, tensor, reduction.op.wire_name, process_set)
     averages = reduction.op is ReduceOp.AVERAGE
     native = submit(
         session,
@@ -80,12 +83,13 @@ def reduce_async(
         op=reduction.op.wire_name,
         average=averages and packed.dtype.is_floating_point,
         priority=priority,
+        ranks=None if process_set is global_process_set else ranks,
     )
 
     def finish() -> torch.Tensor:
         result = receive
         if averages and not packed.dtype.is_floating_point:
-            result = torch.div(result, session.world_size, rounding_mode=reduction.rounding)
+            result = torch.div(result, len(ranks), rounding_mode=reduction.rounding)
         result = scale(reduction.compression.decompress(result, context), reduction.postscale)
         if output is None:
             return result

@@ -23,6 +23,7 @@ from sumpter._front import (
     size,
 )
 from sumpter._rendezvous import Board, start_timeout_s
+from sumpter.torch.process_sets import adopt
 
 __all__ = [
     "StoreBoard",
@@ -80,13 +81,15 @@ def init(
     """Joins the job; does nothing if this process has joined already.
 
     `comm` and `lazy` are Horovod's and BytePS' first argument; neither changes anything here.
+    `process_sets` are added at once; more can be added later, whether it is "dynamic" or not.
     Settings given by name override the environment.
     """
     if comm is not None and not isinstance(comm, bool):
         raise UnsupportedError("init(comm=...) needs MPI; Sumpter has no communicators")
-    if process_sets:
-        raise UnsupportedError("process sets are not supported; use torch.distributed groups")
+    fresh = not is_initialized()
     _session.acquire(_front.HOLDER, settings, _board())
+    if fresh:
+        adopt(process_sets)
 
 
 def cross_rank() -> int:

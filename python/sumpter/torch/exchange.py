@@ -1,0 +1,506 @@
+"""Horovod's collectives that move pieces: allgather, alltoall and reducescatter.
+
+Where pieces differ in size, ranks first tell each other the sizes by a small all-reduce. Pieces
+travel as bytes, padded to one of eight sizes an octave, so that a job whose pieces have ever new
+sizes still needs few names.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from sumpter import _session
+from sumpter._session import Session
+from sumpter.torch.compression import Compression, Compressor
+from sumpter.torch.handles import (
+    GroupHandle,
+    Identity,
+    StagedHandle,
+    TensorHandle,
+    identify,
+    submit,
+)
+from sumpter.torch.ops import of_backward
+from sumpter.torch.process_sets import ProcessSet, global_process_set, members
+from sumpter.torch.reduction import Average, ReduceOp, Reduction, Sum, reduce_async, scale
+from sumpter.torch.tensors import WireForm, check_carried, dtype_name, readable, reduced_form
+
+SMALLEST_PIECE_BYTES = 256
+
+
+def allgather(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns the ranks' tensors joined along the first dimension, in which they may differ.
+
+    Gradients flow through it.
+    """
+    check_carried(tensor)
+    tensor = _with_rows(tensor)
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return _AllGather.apply(tensor, name, process_set)
+    return allgather_async(tensor, name, process_set).synchronize()
+
+
+def allgather_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> StagedHandle:
+    """Starts an allgather."""
+    return gather_async(tensor, name, process_set, torch.cat)
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Returns the allgather of each tensor. Gradients flow through it."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return [allgather(t, _numbered(name, i), process_set) for i, t in enumerate(tensors)]
+    return grouped_allgather_async(tensors, name, process_set).synchronize()
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """Starts an allgather of each tensor."""
+    return GroupHandle(
+        [allgather_async(t, _numbered(name, i), process_set) for i, t in enumerate(tensors)]
+    )
+
+
+def gather_async(
+    tensor: torch.Tensor,
+    name: str | None,
+    process_set: ProcessSet,
+    join: Callable[[list[torch.Tensor]], Any],
+) -> StagedHandle:
+    """Starts gathering the pieces of all ranks; `join` makes the result of their list."""
+    session, ranks = _session.current(), members(process_set)
+    check_carried(tensor)
+    tensor = readable(_with_rows(tensor))
+    identity = _identify(session, "allgather", name, tensor, process_set)
+    lengths = torch.zeros(len(ranks), dtype=torch.int64)
+    lengths[process_set.rank()] = tensor.shape[0]
+    pieces: list[torch.Tensor] = []
+
+    def then(lengths: torch.Tensor) -> list[TensorHandle]:
+        handles = []
+        for root, length in zip(ranks, lengths.tolist(), strict=True):
+            own = tensor if root == session.rank else None
+            shape = (length, *tensor.shape[1:])
+            piece = _Piece(session, identity, own, shape, tensor.dtype)
+            pieces.append(piece.rows)
+            handles += piece.move(root, ranks)
+        return handles
+
+    first = _tell(lengths, identity, process_set)
+    return StagedHandle(first, then, lambda: join(pieces))
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Sends `splits[i]` rows of `tensor` to rank i; returns the rows received, by rank.
+
+    Without `splits` every rank gets equally many rows. With them, how many rows came from each
+    rank is returned as well. Gradients flow through it.
+    """
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        rows, received = _AllToAll.apply(tensor, splits, name, process_set)
+    else:
+        rows, received = _alltoall_async(tensor, splits, name, process_set).synchronize()
+    return rows if splits is None else (rows, received)
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> StagedHandle:
+    """Starts an alltoall; its result is what alltoall() returns."""
+    return _alltoall_async(tensor, splits, name, process_set, bare=splits is None)
+
+
+def _alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None,
+    name: str | None,
+    process_set: ProcessSet,
+    bare: bool = False,
+) -> StagedHandle:
+    session, ranks = _session.current(), members(process_set)
+    check_carried(tensor)
+    tensor = readable(tensor)
+    counts = _check_splits(tensor, splits, len(ranks))
+    kind = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
+    identity = _identify(session, "alltoall", name, tensor, process_set)
+    own = process_set.rank()
+    table = torch.zeros((len(ranks), len(ranks)), dtype=torch.int64)
+    table[own] = torch.tensor(counts, dtype=torch.int64)
+    received = torch.zeros(len(ranks), dtype=kind)
+    pieces: list[torch.Tensor] = []
+
+    def then(table: torch.Tensor) -> list[TensorHandle]:
+        received.copy_(table[:, own])
+        sent = tensor.split(counts)
+        handles = []
+        for other, rank in enumerate(ranks):
+            length = int(table[other, own])
+            shape = (length, *tensor.shape[1:])
+            if other == own:
+                pieces.append(sent[own].clone())
+                continue
+            outgoing = _Piece(
+                session, identity, sent[other], tuple(sent[other].shape), tensor.dtype
+            )
+            incoming = _Piece(session, identity, None, shape, tensor.dtype)
+            pieces.append(incoming.rows)
+            both = sorted((rank, session.rank))
+            handles += outgoing.move(session.rank, both, f"to.{rank}")
+            handles += incoming.move(rank, both, f"to.{session.rank}")
+        return handles
+
+    def finish() -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.cat(pieces)
+        return rows if bare else (rows, received)
+
+    return StagedHandle(_tell(table, identity, process_set), then, finish)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduces `tensor` over all ranks and returns this rank's share of the rows.
+
+    The first ranks get one row more where the rows cannot be shared out evenly. Gradients flow
+    through it.
+    """
+    packed, context = compression.compress(tensor)
+    reduction = Reduction(op, prescale_factor, postscale_factor)
+    if torch.is_grad_enabled() and packed.requires_grad:
+        rows = _ReduceScatter.apply(packed, name, reduction, process_set)
+    else:
+        rows = _reducescatter_async(packed, name, reduction, process_set).synchronize()
+    return compression.decompress(rows, context)
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> TensorHandle:
+    """Starts a reducescatter."""
+    reduction = Reduction(op, prescale_factor, postscale_factor)
+    return _reducescatter_async(tensor, name, reduction, process_set)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Returns the reducescatter of each tensor. Gradients flow through it."""
+    factors = (prescale_factor, postscale_factor)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return [
+            reducescatter(t, _numbered(name, i), compression, op, process_set, *factors)
+            for i, t in enumerate(tensors)
+        ]
+    packed = [compression.compress(tensor) for tensor in tensors]
+    handle = grouped_reducescatter_async(
+        [tensor for tensor, _ in packed], name, op, process_set, *factors
+    )
+    pairs = zip(handle.synchronize(), packed, strict=True)
+    return [compression.decompress(rows, context) for rows, (_, context) in pairs]
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> GroupHandle:
+    """Starts a reducescatter of each tensor."""
+    reduction = Reduction(op, prescale_factor, postscale_factor)
+    handles = [
+        _reducescatter_async(t, _numbered(name, i), reduction, process_set)
+        for i, t in enumerate(tensors)
+    ]
+    return GroupHandle(handles)
+
+
+def _reducescatter_async(
+    tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: ProcessSet
+) -> TensorHandle:
+    session, ranks = _session.current(), members(process_set)
+    check_carried(tensor)
+    if tensor.dim() == 0:
+        raise ValueError("reducescatter shares out rows: a tensor needs at least one dimension")
+    source = readable(scale(tensor.detach(), reduction.prescale))
+    identity = identify(session, "reducescatter", name, tensor, reduction.op.wire_name, process_set)
+    averages = reduction.op is Average
+    own = torch.empty(0)
+    handles = []
+    for root, rows in zip(ranks, source.tensor_split(len(ranks)), strict=True):
+        receive = torch.empty_like(rows) if root == session.rank else None
+        own = own if receive is None else receive
+        native = submit(
+            session,
+            "reduce",
+            Identity(f"{identity.name}.{root}", identity.tag, identity.exclusive),
+            reduced_form(rows, reduction.op.wire_name),
+            rows,
+            receive,
+            op=reduction.op.wire_name,
+            root=root,
+            ranks=ranks,
+            average=averages and rows.dtype.is_floating_point,
+        )
+        handles.append(TensorHandle(native, lambda: source))
+    group = GroupHandle(handles)
+
+    def finish() -> torch.Tensor:
+        group.synchronize()
+        result = own
+        if averages and not result.dtype.is_floating_point:
+            result = torch.div(result, len(ranks), rounding_mode=reduction.rounding)
+        return scale(result, reduction.postscale)
+
+    return _Finished(group, finish)
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str,
+    op: ReduceOp,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], torch.Tensor]:
+    """Starts the sum, or average, of sparse tensors; the function that it returns waits for it."""
+    if op not in (Sum, Average):
+        raise ValueError("sparse tensors have sums and averages only")
+    if tensor.layout != torch.sparse_coo:
+        raise ValueError(f"the tensor's layout is {tensor.layout}, not sparse (COO)")
+    tensor = tensor.detach()
+    count = process_set.size()
+    # Not coalesced: equal indices add up in any case.
+    indices = allgather_async(tensor._indices().t().contiguous(), f"{name}.indices", process_set)
+    values = allgather_async(tensor._values(), f"{name}.values", process_set)
+
+    def wait() -> torch.Tensor:
+        gathered = values.synchronize()
+        if op is Average:
+            gathered = gathered / count
+        return torch.sparse_coo_tensor(indices.synchronize().t(), gathered, tensor.shape)
+
+    return wait
+
+
+class _Finished(TensorHandle):
+    """A group of operations with one result."""
+
+    def __init__(self, group: GroupHandle, finish: Callable[[], torch.Tensor]) -> None:
+        self._group = group
+        self._finish = finish
+        self._output = None
+
+    def poll(self) -> bool:
+        return self._group.poll()
+
+    def synchronize(self) -> torch.Tensor | None:
+        if self._finish is not None:
+            self._output, self._finish = self._finish(), None
+        return self._output
+
+
+class _Piece:
+    """Rows on their way from one rank to others, in memory that may be longer."""
+
+    def __init__(
+        self,
+        session: Session,
+        identity: Identity,
+        own: torch.Tensor | None,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+    ) -> None:
+        self._session = session
+        self._identity = identity
+        self._own = own
+        if own is None:
+            self._bytes = dtype.itemsize * torch.Size(shape).numel()
+            # Whole elements, or the view of the beginning would not exist.
+            memory = torch.empty(_padded(self._bytes), dtype=torch.uint8)
+            self._memory: torch.Tensor | None = memory
+            self.rows = memory[: self._bytes].view(dtype).reshape(shape)
+        else:
+            self._bytes = own.numel() * own.element_size()
+            self._memory = None
+            self.rows = own
+
+    def move(self, root: int, ranks: list[int], detail: str = "") -> list[TensorHandle]:
+        """Starts the transfer from `root` to the other ranks; nothing for no bytes."""
+        if not self._bytes:
+            return []
+        capacity = _padded(self._bytes)
+        if self._own is not None:
+            flat = self._own.contiguous().reshape(-1).view(torch.uint8)
+            self._memory = flat
+            if len(flat) < capacity:
+                self._memory = torch.zeros(capacity, dtype=torch.uint8)
+                self._memory[: len(flat)] = flat
+        memory = self._memory
+        name = f"{self._identity.name}.{root}{'.' if detail else ''}{detail}.{capacity}"
+        native = submit(
+            self._session,
+            "broadcast",
+            Identity(name, self._identity.tag),
+            WireForm((capacity,), "uint8"),
+            memory if self._own is not None else None,
+            memory,
+            root=root,
+            ranks=ranks,
+        )
+        return [TensorHandle(native, lambda: self.rows)]
+
+
+def _padded(size: int) -> int:
+    """The next of eight sizes an octave: at most an eighth is added."""
+    step = 1 << max(size.bit_length() - 4, 0)
+    return max(SMALLEST_PIECE_BYTES, -(-size // step) * step)
+
+
+def _identify(
+    session: Session, kind: str, name: str | None, tensor: torch.Tensor, process_set: ProcessSet
+) -> Identity:
+    """What must agree across ranks: all but the number of rows."""
+    row = torch.empty((0, *tensor.shape[1:]), dtype=tensor.dtype)
+    identity = identify(session, kind, name, row, dtype_name(tensor), process_set)
+    if name is None:
+        return identity
+    shape = "x".join(map(str, tensor.shape[1:]))
+    tag = f"{kind} {name}|{kind}({dtype_name(tensor)} rows of [{shape}])"
+    return Identity(identity.name, tag, exclusive=True)
+
+
+def _tell(table: torch.Tensor, identity: Identity, process_set: ProcessSet) -> TensorHandle:
+    """Starts telling every rank the rows that each has filled in of a table of zeros."""
+    sizes = Identity(f"{identity.name}.sizes", identity.tag, identity.exclusive)
+    return reduce_async("sizes", table, table, sizes, Reduction(Sum), process_set=process_set)
+
+
+def _with_rows(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(1) if tensor.dim() == 0 else tensor
+
+
+def _numbered(name: str | None, index: int) -> str | None:
+    return None if name is None else f"{name}.{index}"
+
+
+def _check_splits(
+    tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None, ranks: int
+) -> list[int]:
+    if tensor.dim() == 0:
+        raise ValueError("alltoall sends rows: a tensor needs at least one dimension")
+    rows = tensor.shape[0]
+    if splits is None:
+        if rows % ranks:
+            raise ValueError(
+                f"{rows} rows cannot be shared out evenly among {ranks} ranks: give splits"
+            )
+        return [rows // ranks] * ranks
+    if isinstance(splits, torch.Tensor):
+        if splits.dim() != 1 or splits.dtype.is_floating_point:
+            raise ValueError("splits must be a list of whole numbers, one for each rank")
+        counts = splits.tolist()
+    else:
+        counts = [int(count) for count in splits]
+    if len(counts) != ranks or any(count < 0 for count in counts) or sum(counts) != rows:
+        raise ValueError(
+            f"splits are {counts}: {ranks} numbers from 0 up are needed that add up to the "
+            f"{rows} rows of the tensor"
+        )
+    return counts
+
+
+class _AllGather(torch.autograd.Function):
+    """The gradient of an allgather is this rank's piece of the averaged gradient."""
+
+    @staticmethod
+    def forward(ctx, tensor, name, process_set):
+        ctx.name, ctx.process_set = name, process_set
+        pieces = gather_async(tensor, name, process_set, list).synchronize()
+        own = process_set.rank()
+        ctx.start, ctx.length = sum(len(piece) for piece in pieces[:own]), len(pieces[own])
+        return torch.cat(pieces)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        # A name has one shape, and the number of rows may change from call to call.
+        name = None if ctx.name is None else f"{ctx.name}.{len(gradient)}.backward"
+        reduced = reduce_async(
+            "allgather", gradient, None, name, Reduction(), process_set=ctx.process_set
+        ).synchronize()
+        return reduced.narrow(0, ctx.start, ctx.length), None, None
+
+
+class _AllToAll(torch.autograd.Function):
+    """The gradient of an alltoall goes back the way the rows came."""
+
+    @staticmethod
+    def forward(ctx, tensor, splits, name, process_set):
+        rows, received = _alltoall_async(tensor, splits, name, process_set).synchronize()
+        ctx.received, ctx.name, ctx.process_set = received, name, process_set
+        ctx.mark_non_differentiable(received)
+        return rows, received
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        name, splits = of_backward(ctx.name), ctx.received
+        rows, _ = _alltoall_async(gradient, splits, name, ctx.process_set).synchronize()
+        return rows, None, None, None
+
+
+class _ReduceScatter(torch.autograd.Function):
+    """The gradient of an averaging reducescatter is the allgather of the gradients; that of a
+    sum is as many times larger as there are ranks. Horovod defines it so: as its allgather's
+    gradient is an average, one undoes the other."""
+
+    @staticmethod
+    def forward(ctx, tensor, name, reduction, process_set):
+        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
+        return _reducescatter_async(tensor, name, reduction, process_set).synchronize()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.reduction.op is Sum:
+            gradient = gradient * ctx.process_set.size()
+        name = of_backward(ctx.name)
+        rows = allgather_async(gradient, name, ctx.process_set).synchronize()
+        return rows, None, None, None
