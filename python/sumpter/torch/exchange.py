@@ -209,7 +209,7 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> TensorHandle:
+) -> GroupHandle:
     """Starts a reducescatter."""
     reduction = Reduction(op, prescale_factor, postscale_factor)
     return _reducescatter_async(tensor, name, reduction, process_set)
@@ -258,7 +258,7 @@ def grouped_reducescatter_async(
 
 def _reducescatter_async(
     tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: ProcessSet
-) -> TensorHandle:
+) -> GroupHandle:
     session, ranks = _session.current(), members(process_set)
     check_carried(tensor)
     if tensor.dim() == 0:
@@ -266,11 +266,9 @@ def _reducescatter_async(
     source = readable(scale(tensor.detach(), reduction.prescale))
     identity = identify(session, "reducescatter", name, tensor, reduction.op.wire_name, process_set)
     averages = reduction.op is Average
-    own = torch.empty(0)
     handles = []
     for root, rows in zip(ranks, source.tensor_split(len(ranks)), strict=True):
         receive = torch.empty_like(rows) if root == session.rank else None
-        own = own if receive is None else receive
         native = submit(
             session,
             "reduce",
@@ -283,17 +281,15 @@ def _reducescatter_async(
             ranks=ranks,
             average=averages and rows.dtype.is_floating_point,
         )
-        handles.append(TensorHandle(native, lambda: source))
-    group = GroupHandle(handles)
+        handles.append(TensorHandle(native, lambda receive=receive: receive))
 
-    def finish() -> torch.Tensor:
-        group.synchronize()
-        result = own
+    def finish(shares: list[torch.Tensor | None]) -> torch.Tensor:
+        result = shares[ranks.index(session.rank)]
         if averages and not result.dtype.is_floating_point:
             result = torch.div(result, len(ranks), rounding_mode=reduction.rounding)
         return scale(result, reduction.postscale)
 
-    return _Finished(group, finish)
+    return GroupHandle(handles, finish)
 
 
 def sparse_allreduce_async(
@@ -320,23 +316,6 @@ def sparse_allreduce_async(
         return torch.sparse_coo_tensor(indices.synchronize().t(), gathered, tensor.shape)
 
     return wait
-
-
-class _Finished(TensorHandle):
-    """A group of operations with one result."""
-
-    def __init__(self, group: GroupHandle, finish: Callable[[], torch.Tensor]) -> None:
-        self._group = group
-        self._finish = finish
-        self._output = None
-
-    def poll(self) -> bool:
-        return self._group.poll()
-
-    def synchronize(self) -> torch.Tensor | None:
-        if self._finish is not None:
-            self._output, self._finish = self._finish(), None
-        return self._output
 
 
 class _Piece:

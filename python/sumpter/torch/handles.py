@@ -34,18 +34,25 @@ class TensorHandle:
 
 
 class GroupHandle:
-    """Several operations in flight, waited for as one; its result is the list of theirs."""
+    """Several operations in flight, waited for as one; `finish` makes its result of theirs."""
 
-    def __init__(self, handles: Sequence["AnyHandle"]) -> None:
+    def __init__(
+        self, handles: Sequence["AnyHandle"], finish: Callable[[list[Any]], Any] = list
+    ) -> None:
         self._handles = handles
+        self._finish: Callable[[list[Any]], Any] | None = finish
+        self._output: Any = None
 
     def poll(self) -> bool:
         """Whether synchronize() would return, or raise, at once."""
         return all(handle.poll() for handle in self._handles)
 
-    def synchronize(self) -> list[Any]:
-        """Waits for all and returns their results."""
-        return [handle.synchronize() for handle in self._handles]
+    def synchronize(self) -> Any:
+        """Waits for all and returns the result, the same one every time."""
+        results = [handle.synchronize() for handle in self._handles]
+        if self._finish is not None:
+            self._output, self._finish = self._finish(results), None
+        return self._output
 
 
 class StagedHandle:
