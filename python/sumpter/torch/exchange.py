@@ -5,12 +5,14 @@ travel as bytes, padded to one of eight sizes an octave, so that a job whose pie
 sizes still needs few names.
 """
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from sumpter import _session
+from sumpter._errors import MismatchError
 from sumpter._session import Session
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.handles import (
@@ -87,13 +89,12 @@ def gather_async(
     check_carried(tensor)
     tensor = readable(_with_rows(tensor))
     identity = _identify(session, "allgather", name, tensor, process_set)
-    lengths = torch.zeros(len(ranks), dtype=torch.int64)
-    lengths[process_set.rank()] = tensor.shape[0]
     pieces: list[torch.Tensor] = []
 
-    def then(lengths: torch.Tensor) -> list[TensorHandle]:
+    def then(table: torch.Tensor) -> list[TensorHandle]:
         handles = []
-        for root, length in zip(ranks, lengths.tolist(), strict=True):
+        lengths = _counts(table, tensor, ranks, identity)
+        for root, (length,) in zip(ranks, lengths.tolist(), strict=True):
             own = tensor if root == session.rank else None
             shape = (length, *tensor.shape[1:])
             piece = _Piece(session, identity, own, shape, tensor.dtype)
@@ -101,7 +102,7 @@ def gather_async(
             handles += piece.move(root, ranks)
         return handles
 
-    first = _tell(lengths, identity, process_set)
+    first = _tell([tensor.shape[0]], tensor, identity, process_set)
     return StagedHandle(first, then, lambda: join(pieces))
 
 
@@ -147,12 +148,11 @@ def _alltoall_async(
     kind = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
     identity = _identify(session, "alltoall", name, tensor, process_set)
     own = process_set.rank()
-    table = torch.zeros((len(ranks), len(ranks)), dtype=torch.int64)
-    table[own] = torch.tensor(counts, dtype=torch.int64)
     received = torch.zeros(len(ranks), dtype=kind)
     pieces: list[torch.Tensor] = []
 
     def then(table: torch.Tensor) -> list[TensorHandle]:
+        table = _counts(table, tensor, ranks, identity)
         received.copy_(table[:, own])
         sent = tensor.split(counts)
         handles = []
@@ -176,7 +176,7 @@ def _alltoall_async(
         rows = torch.cat(pieces)
         return rows if bare else (rows, received)
 
-    return StagedHandle(_tell(table, identity, process_set), then, finish)
+    return StagedHandle(_tell(counts, tensor, identity, process_set), then, finish)
 
 
 def reducescatter(
@@ -380,18 +380,41 @@ def _identify(
 ) -> Identity:
     """What must agree across ranks: all but the number of rows."""
     row = torch.empty((0, *tensor.shape[1:]), dtype=tensor.dtype)
-    identity = identify(session, kind, name, row, dtype_name(tensor), process_set)
-    if name is None:
-        return identity
-    shape = "x".join(map(str, tensor.shape[1:]))
-    tag = f"{kind} {name}|{kind}({dtype_name(tensor)} rows of [{shape}])"
-    return Identity(identity.name, tag, exclusive=True)
+    return identify(session, kind, name, row, dtype_name(tensor), process_set)
 
 
-def _tell(table: torch.Tensor, identity: Identity, process_set: ProcessSet) -> TensorHandle:
-    """Starts telling every rank the rows that each has filled in of a table of zeros."""
+def _tell(
+    counts: list[int], tensor: torch.Tensor, identity: Identity, process_set: ProcessSet
+) -> TensorHandle:
+    """Starts telling every rank how many rows this one sends where, and what a row is."""
+    size = (process_set.size(), len(counts) + 1)
+    table = torch.zeros(size, dtype=torch.int64)
+    table[process_set.rank()] = torch.tensor([*counts, _mark(tensor)])
     sizes = Identity(f"{identity.name}.sizes", identity.tag, identity.exclusive)
     return reduce_async("sizes", table, table, sizes, Reduction(Sum), process_set=process_set)
+
+
+def _counts(
+    table: torch.Tensor, tensor: torch.Tensor, ranks: list[int], identity: Identity
+) -> torch.Tensor:
+    """What the ranks have told, by rank; MismatchError on all of them if rows differ."""
+    own, marks = _mark(tensor), table[:, -1].tolist()
+    others = [rank for rank, mark in zip(ranks, marks, strict=True) if mark != own]
+    if others:
+        raise MismatchError(
+            f"{identity.name!r}: this rank's rows are {_row(tensor)}, those of rank "
+            f"{', '.join(map(str, others))} have another shape or element type; they must be "
+            "equal on every rank"
+        )
+    return table[:, :-1]
+
+
+def _mark(tensor: torch.Tensor) -> int:
+    return zlib.crc32(_row(tensor).encode())
+
+
+def _row(tensor: torch.Tensor) -> str:
+    return f"{dtype_name(tensor)} {list(tensor.shape[1:])}"
 
 
 def _with_rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -79,6 +79,21 @@ def check_alltoall() -> None:
         hvd.alltoall(rows_of(RANK, 2), [1] * (WORLD_SIZE + 2))
 
 
+def check_mismatches() -> None:
+    """Under one name, rows that differ across ranks are an error on all of them."""
+    if WORLD_SIZE == 1:
+        return
+    for name, dtype, width in (
+        ("other width", torch.float32, 3 + RANK),
+        ("other type", (torch.float32, torch.float64)[RANK % 2], 3),
+    ):
+        other = torch.ones(WORLD_SIZE, width, dtype=dtype)
+        for call in (hvd.allgather, hvd.alltoall):
+            with raises(hvd.MismatchError, name, "must be equal on every rank"):
+                call(other, name=name)
+    same(hvd.allgather(torch.ones(1), name="after"), torch.ones(WORLD_SIZE))
+
+
 def check_reducescatter() -> None:
     for rows in (WORLD_SIZE, 2 * WORLD_SIZE + 1, WORLD_SIZE - 1):
         given = [rows_of(rank, rows) for rank in ALL]
@@ -267,6 +282,7 @@ def main() -> None:
     check_allgather()
     check_that_gathers_go_on_by_themselves()
     check_alltoall()
+    check_mismatches()
     check_reducescatter()
     check_grouped_allreduce()
     check_gradients()
