@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-EPOCHS = 12
+EPOCHS = 8
 BATCH = 64  # over all workers
 TARGET = 0.95
 SEED = 1
@@ -87,7 +87,8 @@ def main() -> int:
     alike = bool((copies == copies[0]).all())
     if accelerator.is_main_process:
         print(f"accuracy on {len(held_out)} held-out digits: {accuracy:.2%}")
-        print(f"all {len(copies)} workers hold the same weights: {alike}", flush=True)
+        over = dist.get_backend()
+        print(f"all {len(copies)} workers hold the same weights over {over}: {alike}", flush=True)
     if arguments.save:
         accelerator.save(accelerator.get_state_dict(model), arguments.save)
     accelerator.end_training()

@@ -27,13 +27,9 @@ def load_split() -> tuple[list[dict], list[dict]]:
     """Images and labels to train on, and every fifth of all held out."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
-    rows = [
-        {"pixel_values": image, "labels": label}
-        for image, label in zip(images, digits.target, strict=True)
-    ]
-    held_out = rows[::5]
-    del rows[::5]
-    return rows, held_out
+    pairs = zip(images, digits.target, strict=True)
+    rows = [{"pixel_values": image, "labels": label} for image, label in pairs]
+    return [row for i, row in enumerate(rows) if i % 5 != 0], rows[::5]
 
 
 def make_model() -> nn.Module:
@@ -91,7 +87,8 @@ def main() -> int:
     alike = all(torch.equal(copy, weights) for copy in copies)
     if dist.get_rank() == 0:
         print(f"accuracy on {len(held_out)} held-out digits: {accuracy:.2%}")
-        print(f"all {len(copies)} workers hold the same weights: {alike}", flush=True)
+        over = dist.get_backend()
+        print(f"all {len(copies)} workers hold the same weights over {over}: {alike}", flush=True)
         if arguments.save:
             torch.save(trainer.model.state_dict(), arguments.save)
     dist.destroy_process_group()

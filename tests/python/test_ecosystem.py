@@ -1,6 +1,6 @@
-"""Training frameworks that bring their own distributed setup train over the backend.
+"""Training frameworks that set up torch.distributed themselves train over the backend.
 
-Each example is started as a user starts it, then with Gloo: both end with the same weights.
+Each example ends with the weights that it has with Gloo.
 """
 
 from __future__ import annotations
@@ -14,36 +14,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from sumpter.launch.environment import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
+WORKER = ROOT / "tests" / "python" / "workers" / "with_both_backends.py"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 900
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-SUMPTER_RUN = ("-m", "sumpter", "run", "-n", "2", "-s", "1", "--", sys.executable)
-
-
-def train(*command: str, save: Path) -> dict[str, torch.Tensor]:
-    """The weights that an example leaves behind."""
-    ended = subprocess.run(
-        (sys.executable, *command, "--save", str(save)),
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=HANG_S,
-    )
-    assert ended.returncode == 0, ended.stdout
-    assert "all 2 workers hold the same weights: True" in ended.stdout, ended.stdout
-    return torch.load(save)
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+SUMPTER_RUN = ("sumpter", "run", "-n", "2", "-s", "1", "--", sys.executable)
 
 
 @pytest.mark.parametrize(
     ("launcher", "example", "packages"),
     [
-        (SUMPTER_RUN, "examples/accelerate_digits.py", ["accelerate"]),
-        (TORCHRUN, "examples/trainer_tiny.py", ["accelerate", "transformers"]),
-        (SUMPTER_RUN, "examples/lightning_digits.py", ["lightning"]),
+        (SUMPTER_RUN, "accelerate_digits.py", ["accelerate"]),
+        (TORCHRUN, "trainer_tiny.py", ["accelerate", "transformers"]),
+        (SUMPTER_RUN, "lightning_digits.py", ["lightning"]),
     ],
     ids=["accelerate", "transformers", "lightning"],
 )
@@ -53,8 +40,19 @@ def test_a_framework_trains_as_with_gloo(
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    ours = train(*launcher, example, save=tmp_path / "sumpter.pt")
-    theirs = train(*TORCHRUN, example, "--backend", "gloo", save=tmp_path / "gloo.pt")
+    script = (str(WORKER), str(ROOT / "examples" / example), str(tmp_path), str(free_port()))
+    ended = subprocess.run(
+        (sys.executable, "-m", *launcher, *script),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=HANG_S,
+    )
+    assert ended.returncode == 0, ended.stdout
+    for backend in ("sumpter", "gloo"):
+        assert f"all 2 workers hold the same weights over {backend}: True" in ended.stdout
+    ours, theirs = (torch.load(tmp_path / f"{name}.pt") for name in ("sumpter", "gloo"))
     assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():
         torch.testing.assert_close(ours[name], weight, msg=lambda text, n=name: f"{n}: {text}")
