@@ -121,9 +121,8 @@ impl EventLoop {
             let spec = spec.clone();
             if spec.kind == Kind::Broadcast && spec.root == own {
                 let name = spec.name;
-                let message = format!(
-                    "tensor '{name}': rank {own} is its root, but is out of data (join)"
-                );
+                let message =
+                    format!("tensor '{name}': rank {own} is its root, but is out of data (join)");
                 if let Some(member) = &self.member {
                     member.refuse(name, message);
                 }

@@ -54,7 +54,9 @@ impl Registry {
         let Some((name, rank)) = self.worker(id) else { return };
         let Some(job) = self.jobs.get_mut(&name) else { return };
         let world_size = job.world_size as usize;
-        let Some(run) = job.running().filter(|run| !run.out_of_data.contains(&rank)) else { return };
+        let Some(run) = job.running().filter(|run| !run.out_of_data.contains(&rank)) else {
+            return;
+        };
         run.out_of_data.push(rank);
         let event = if run.out_of_data.len() == world_size {
             run.out_of_data.clear();

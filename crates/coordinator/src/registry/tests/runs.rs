@@ -183,10 +183,7 @@ fn workers_that_are_out_of_data_hear_of_rounds_until_all_are() {
             assert_eq!(world.told(*worker), [MemberEvent::OutOfData { rank }]);
         }
         world.say(last, began(1));
-        assert_eq!(
-            world.told(first),
-            [MemberEvent::Began { tensor: TensorId(4), round: 1 }]
-        );
+        assert_eq!(world.told(first), [MemberEvent::Began { tensor: TensorId(4), round: 1 }]);
         assert!(world.told(second).is_empty() && world.told(last).is_empty());
         world.say(second, Message::OutOfData);
         world.say(last, Message::OutOfData);
