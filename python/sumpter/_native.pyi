@@ -106,6 +106,9 @@ class Coordinator:
     def address(self) -> str:
         """HOST:PORT under which others reach it."""
 
+    def wait(self) -> None:
+        """Returns once its job is over; a signal that raises ends the wait."""
+
     def stop(self) -> None:
         """Stops listening and serving. May be repeated."""
 

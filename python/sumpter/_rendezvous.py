@@ -4,19 +4,16 @@ Given an address, they use it. Without one, rank 0 embeds a coordinator and the 
 address: from a board that the framework offers (torch's store), or, where there is none, by a
 rule (one port above MASTER_PORT), which needs a token that everyone knows already.
 
-Together with the settings table of the Rust core this is the only place that reads the
-environment on behalf of the Python fronts.
 """
 
 import json
-import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from sumpter import _native
+from sumpter import _environment, _native
 from sumpter._errors import StartError
 
 EVERYWHERE = "0.0.0.0"
@@ -45,7 +42,11 @@ class Meeting:
 
 
 def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
-    """Finds or starts the coordinator for a process with the settings `given`."""
+    """Finds or starts the coordinator for a process with the settings `given`.
+
+    What the environment says in other launchers' words is among the settings that come back.
+    """
+    given = {**_environment.read(given).settings, **given}
     if _setting(given, "coordinator"):
         return Meeting(given)
     world_size = int(_number(given, "world_size"))
@@ -59,6 +60,7 @@ def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
 
 def start_timeout_s(given: Mapping[str, str] = MappingProxyType({})) -> float:
     """How long to wait for the other ranks at the start."""
+    given = {**_environment.read(given).settings, **given}
     return _number(given, "start_timeout_s")
 
 
@@ -83,12 +85,13 @@ def _meet_at_board(given: dict[str, str], rank: int, board: Board) -> Meeting:
 
 
 def _meet_by_rule(given: dict[str, str], rank: int, world_size: int) -> Meeting:
-    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    environment = _environment.read(given)
+    host, port = environment.master_host, environment.master_port
     if not host or not port:
         raise StartError(
             f"world_size is {world_size} but no coordinator is known: set SUMPTER_COORDINATOR to "
-            "HOST:PORT of a running one (`sumpter run` does), or MASTER_ADDR and MASTER_PORT so "
-            "that rank 0 can start one on the next port"
+            "HOST:PORT of a running one (`sumpter run` does), or MASTER_ADDR to the host of rank "
+            "0 (and MASTER_PORT) on every rank, so that rank 0 can start one"
         )
     if not _has_token(given):
         raise StartError(
@@ -143,7 +146,7 @@ def _number(given: Mapping[str, str], name: str) -> float:
 
 def _setting(given: Mapping[str, str], name: str) -> str:
     """The text of a setting: an argument, else its environment variable, else nothing."""
-    return given.get(name) or os.environ.get(_row(name)["env"], "")
+    return given.get(name) or _environment.own_variable(name)
 
 
 def _row(name: str) -> dict[str, str]:

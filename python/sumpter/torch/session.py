@@ -6,12 +6,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch.distributed as dist
 
-from sumpter import _front, _session
+from sumpter import _environment, _front, _session
 from sumpter._errors import StartError, UnsupportedError
 from sumpter._front import (
     is_initialized,
@@ -87,7 +87,7 @@ def init(
     if comm is not None and not isinstance(comm, bool):
         raise UnsupportedError("init(comm=...) needs MPI; Sumpter has no communicators")
     fresh = not is_initialized()
-    _session.acquire(_front.HOLDER, settings, _board())
+    _session.acquire(_front.HOLDER, settings, _board(settings))
     if fresh:
         adopt(process_sets)
 
@@ -102,20 +102,22 @@ def cross_size() -> int:
     return -(-size() // local_size())
 
 
-def _board() -> Callable[[], Board] | None:
+def _board(settings: Mapping[str, object]) -> Callable[[], Board] | None:
     """Torch's store if there is one or if the environment says where to make one."""
     if dist.is_initialized():
         return lambda: StoreBoard(dist.distributed_c10d._get_default_store())
-    if os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT"):
-        return lambda: StoreBoard(_environment_store())
+    given = {name: str(value) for name, value in settings.items() if value is not None}
+    environment = _environment.read(given)
+    if environment.master_host and environment.master_port:
+        return lambda: StoreBoard(_environment_store(environment))
     return None
 
 
-def _environment_store() -> dist.Store:
-    """The store that torchrun's agent serves, or else rank 0, at MASTER_ADDR:MASTER_PORT."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+def _environment_store(environment: _environment.Understood) -> dist.Store:
+    """The store that torchrun's agent serves, or else rank 0, where the launcher says."""
+    host, port = environment.master_host, int(environment.master_port)
     from_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    serves = not from_agent and os.environ.get("RANK", "0") == "0"
+    serves = not from_agent and environment.rank == "0"
 
     def connect() -> dist.TCPStore:
         # Torch tries twice, with a pause as long as a try in between.
