@@ -71,7 +71,8 @@ def _meet_at_board(given: dict[str, str], rank: int, board: Board) -> Meeting:
             raise StartError(f"rank 0 could not start the coordinator: {notice['error']}")
         return Meeting({**given, **notice})
     try:
-        meeting = _embed(given, f"{_own_address(board.host)}:0")
+        own = own_address(board.host)
+        meeting = _embed(given, f"[{own}]:0" if ":" in own else f"{own}:0")
     except Exception as error:
         board.post(json.dumps({"error": str(error)}))
         raise
@@ -118,7 +119,7 @@ def _embed(given: dict[str, str], listen: str) -> Meeting:
     return Meeting(settings, coordinator)
 
 
-def _own_address(host: str) -> str:
+def own_address(host: str) -> str:
     """This machine's address on its way to `host`: the one under which other ranks reach it."""
     try:
         found = socket.getaddrinfo(host, 1, socket.AF_INET, socket.SOCK_DGRAM)
@@ -128,8 +129,7 @@ def _own_address(host: str) -> str:
     # Connecting a datagram socket sends nothing; it only asks the routing table.
     with socket.socket(family, kind) as probe:
         probe.connect(address)
-        own = probe.getsockname()[0]
-    return f"[{own}]" if ":" in own else own
+        return str(probe.getsockname()[0])
 
 
 def _has_token(given: Mapping[str, str]) -> bool:
