@@ -73,6 +73,20 @@ def check_worker(environment: Mapping[str, str]) -> None:
         )
 
 
+def devices(environment: Mapping[str, str]) -> int:
+    """The processes that `bpslaunch` runs on a worker machine: BYTEPS_LOCAL_SIZE, else by devices.
+
+    Without NVIDIA_VISIBLE_DEVICES there is one; its `all` cannot be counted.
+    """
+    listed = environment.get("NVIDIA_VISIBLE_DEVICES", "").strip()
+    if listed == "all" and not environment.get("BYTEPS_LOCAL_SIZE"):
+        raise ConfigError(
+            "NVIDIA_VISIBLE_DEVICES is 'all': set BYTEPS_LOCAL_SIZE to the number of processes"
+        )
+    none = listed in ("", "none", "void")
+    return number(environment, "BYTEPS_LOCAL_SIZE", 1, 1 if none else listed.count(",") + 1)
+
+
 def number(environment: Mapping[str, str], name: str, least: int, default: int | None) -> int:
     """A whole number of at least `least`; without a default the variable has to be set."""
     text = environment.get(name, "").strip()

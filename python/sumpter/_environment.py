@@ -10,7 +10,7 @@ import logging
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sumpter import _byteps, _native
 from sumpter._errors import ConfigError
@@ -55,14 +55,7 @@ class Understood:
 def read(given: Mapping[str, str]) -> Understood:
     """What this process' environment says besides `given`; remarks go to the log once each."""
     understood = understand(os.environ, given)
-    for level, texts in (
-        (logging.WARNING, understood.warnings),
-        (logging.INFO, understood.remarks),
-    ):
-        for text in texts:
-            if text not in _said:
-                _said.add(text)
-                _log.log(level, "%s", text)
+    _say(understood)
     return understood
 
 
@@ -72,14 +65,16 @@ def own_variable(name: str) -> str:
 
 
 def cluster() -> _byteps.Cluster:
-    """The BytePS job that this process' environment describes."""
-    return _byteps.read_cluster(os.environ)
+    """The BytePS job that this process' environment describes to `bpslaunch`."""
+    read = _byteps.read_cluster(os.environ)
+    return replace(read, local_size=_byteps.devices(os.environ)) if read.role == "worker" else read
 
 
 def tuning() -> dict[str, str]:
     """The settings that are not about a process' place, for a server or a coordinator."""
     understood = Understood()
     _tune(os.environ, {}, understood)
+    _say(understood)
     return understood.settings
 
 
@@ -263,6 +258,17 @@ def _port_of_job(environment: Mapping[str, str]) -> str:
     ]
     # Two are taken: torch's store and the coordinator.
     return str(_FIRST_PORT + zlib.crc32("/".join(marks).encode()) % (_PORTS // 2) * 2)
+
+
+def _say(understood: Understood) -> None:
+    for level, texts in (
+        (logging.WARNING, understood.warnings),
+        (logging.INFO, understood.remarks),
+    ):
+        for text in texts:
+            if text not in _said:
+                _said.add(text)
+                _log.log(level, "%s", text)
 
 
 def _own_names() -> dict[str, str]:

@@ -226,9 +226,7 @@ LAUNCHERS = (
             Variable("BYTEPS_LOCAL_RANK", "local_rank"),
             Variable("BYTEPS_LOCAL_SIZE", "local_size", "the same on every machine"),
             Variable("DMLC_NUM_SERVER", "servers", "with more than one machine", _byteps_servers),
-            Variable(
-                "DMLC_PS_ROOT_URI", "coordinator", "with more than one machine", _byteps_root
-            ),
+            Variable("DMLC_PS_ROOT_URI", "coordinator", "with more than one machine", _byteps_root),
             Variable("DMLC_PS_ROOT_PORT", note="the port of DMLC_PS_ROOT_URI"),
             Variable(
                 "BYTEPS_FORCE_DISTRIBUTED",

@@ -66,7 +66,7 @@ class Environment:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def worker(self, index: int, facts: Facts) -> dict[str, str | None]:
-        """What a worker needs, for Sumpter, torch's `env://` and Horovod's scripts alike."""
+        """What a worker needs, for Sumpter, torch's `env://`, Horovod's and BytePS' scripts."""
         seat = self.layout.workers[index]
         ranks: dict[str, object] = {
             "RANK": self.layout.first_rank + index,
@@ -80,6 +80,8 @@ class Environment:
             "HOROVOD_CROSS_RANK": seat.cross_rank,
             "HOROVOD_CROSS_SIZE": seat.cross_size,
             "HOROVOD_HOSTNAME": facts.host_name,
+            "BYTEPS_LOCAL_RANK": seat.local_rank,
+            "BYTEPS_LOCAL_SIZE": seat.local_size,
         }
         if self.master is not None:
             ranks |= {"MASTER_ADDR": self.master[0], "MASTER_PORT": self.master[1]}

@@ -129,9 +129,7 @@ async def _open(spec: JobSpec, output: Output) -> dict[str, Place]:
     return await open_places(spec.layout.hosts, access, output)
 
 
-def _environment(
-    spec: JobSpec, meeting: _Meeting, facts: Mapping[str, Facts]
-) -> Environment:
+def _environment(spec: JobSpec, meeting: _Meeting, facts: Mapping[str, Facts]) -> Environment:
     names = {row["name"]: row["env"] for row in _native.settings()}
     own = {host: _own_address(spec, host, fact) for host, fact in facts.items() if host != HERE}
     # What a worker tells others of its address follows from its way to the coordinator: here, too,
@@ -165,9 +163,7 @@ def _own_address(spec: JobSpec, host: str, facts: Facts) -> str:
         ) from error
 
 
-def _master(
-    layout: Layout, here: str, facts: Mapping[str, Facts]
-) -> tuple[str, int] | None:
+def _master(layout: Layout, here: str, facts: Mapping[str, Facts]) -> tuple[str, int] | None:
     """Where rank 0 serves torch's store; nobody knows yet if rank 0 is launched elsewhere."""
     if layout.first_rank or layout.world_size > len(layout.workers):
         return None
@@ -180,9 +176,7 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address and not address.startswith("[") else address
 
 
-def _roles(
-    spec: JobSpec, environment: Environment, facts: Mapping[str, Facts]
-) -> list[Role]:
+def _roles(spec: JobSpec, environment: Environment, facts: Mapping[str, Facts]) -> list[Role]:
     # -P: a folder named sumpter in the user's directory must not shadow the package.
     serve = (spec.python, "-P", "-m", "sumpter", "serve")
     servers = [

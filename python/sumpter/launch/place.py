@@ -192,9 +192,11 @@ class Place:
                 elif index < len(self._children):
                     self._children[index].take(kind, payload)
         except (asyncio.IncompleteReadError, struct.error):
-            if not self.facts.done():
+            if self._closing:
+                self.facts.cancel()
+            elif not self.facts.done():
                 self.facts.set_exception(ConnectionError())
-            elif not self._closing and self._children:
+            elif self._children:
                 self._output.say(f"lost {self.name}")
             for child in self._children:
                 child.lose()
@@ -223,9 +225,7 @@ class Place:
                 self._words.append(text)
 
 
-async def open_places(
-    hosts: Sequence[str], access: Access, output: Output
-) -> dict[str, Place]:
+async def open_places(hosts: Sequence[str], access: Access, output: Output) -> dict[str, Place]:
     """Attendants on all hosts, reached at once; Failure says what is wrong with which host."""
     opened = await asyncio.gather(
         *(_open(host, access, output) for host in hosts), return_exceptions=True

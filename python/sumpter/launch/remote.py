@@ -11,10 +11,10 @@ from sumpter.cli.errors import Failure
 
 DEFAULT_SHELL = "ssh -o BatchMode=yes"
 
-# Reads the attendant's source: its length in a line, then that many bytes.
-_LOADER = "import sys; i = sys.stdin.buffer.raw; n = int(i.readline()); s = b''\n"
-_LOADER += "while len(s) < n: s += i.read(n - len(s))\n"
-_LOADER += "exec(compile(s, 'attendant.py', 'exec'))"
+# Reads the attendant's source: its length in a line, then that many bytes and not one more. In
+# one line, since some login shells take no quoted line breaks.
+_LOADER = "import sys; i = sys.stdin.buffer.raw; n = int(i.readline()); "
+_LOADER += 's = b"".join(i.read(1) for _ in range(n)); exec(compile(s, "attendant.py", "exec"))'
 
 _ADVICE = (
     ("host key verification failed", "add its key to known_hosts: connect once by hand"),

@@ -86,9 +86,7 @@ async def supervise(
     try:
         for start in starts:
             starting = asyncio.ensure_future(start())
-            await asyncio.wait(
-                {starting, interruption.first}, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait({starting, interruption.first}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
                 # What it may have started all the same ends with its place.
                 starting.cancel()
