@@ -12,8 +12,8 @@ from sumpter.cli.options import SetOption
 from sumpter.cli.run import job_settings
 
 EXAMPLE = (
-    "Example: DMLC_ROLE=worker DMLC_NUM_WORKER=1 DMLC_WORKER_ID=0 BYTEPS_LOCAL_SIZE=2 "
-    "sumpter bpslaunch python train.py"
+    "Example: sumpter bpslaunch python train.py\n\n"
+    "with DMLC_ROLE=worker, DMLC_NUM_WORKER=1, DMLC_WORKER_ID=0 and BYTEPS_LOCAL_SIZE=2 set"
 )
 
 
