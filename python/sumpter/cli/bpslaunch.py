@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import SetOption
 from sumpter.cli.run import job_settings
+from sumpter.cli.run_options import LogDir
 
 EXAMPLE = (
     "Example: sumpter bpslaunch python train.py\n\n"
@@ -22,10 +22,7 @@ def bpslaunch(
         list[str] | None,
         typer.Argument(metavar="COMMAND", help="The training script; only for the role worker."),
     ] = None,
-    log_dir: Annotated[
-        Path | None,
-        typer.Option("--log-dir", metavar="DIR", help="Also keep each process' output here."),
-    ] = None,
+    log_dir: LogDir = None,
     assignments: SetOption = None,
 ) -> None:
     """Run this machine's role of a BytePS job: scheduler, server or worker, by DMLC_ROLE.

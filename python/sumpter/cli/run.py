@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from sumpter.cli import run_options as opt
 from sumpter.cli.errors import Failure, UsageError
 from sumpter.cli.options import SetOption, given, parse_assignments
 
 if TYPE_CHECKING:
-    from sumpter.launch import Layout
+    from sumpter.launch.layout import Host, Layout
 
 EXAMPLE = (
     "Example: sumpter run -n 2 -s 1 -- python examples/digits.py\n\n"
@@ -36,128 +37,24 @@ _DECIDED_HERE = frozenset(
 
 
 def run(
-    command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND", help="The training script and its arguments.")
-    ],
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Training processes (default with -H: as many as there are slots).",
-        ),
-    ] = None,
-    servers: Annotated[
-        int | None,
-        typer.Option(
-            "--servers", "-s", metavar="K", min=0, help="Summation servers on this machine."
-        ),
-    ] = None,
-    machines: Annotated[
-        int | None,
-        typer.Option(
-            "--machines",
-            metavar="M",
-            min=1,
-            help="Pretend that the workers run on M machines (default: one each). "
-            "LOCAL_RANK follows: with one machine, rank r uses device r.",
-        ),
-    ] = None,
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            "--hosts",
-            "-H",
-            metavar="HOST:SLOTS,...",
-            help="Run the workers on these machines, over ssh; ranks fill the slots in order.",
-        ),
-    ] = None,
-    hostfile: Annotated[
-        Path | None,
-        typer.Option(
-            "--hostfile", metavar="FILE", help="Hosts from a file, one `HOST slots=N` a line."
-        ),
-    ] = None,
-    server_hosts: Annotated[
-        str | None,
-        typer.Option(
-            "--server-hosts",
-            metavar="HOST,...",
-            help="Run summation servers on these machines, over ssh.",
-        ),
-    ] = None,
-    pass_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-x",
-            metavar="NAME[=VALUE]",
-            help="Pass another variable to all processes; may be repeated.",
-        ),
-    ] = None,
-    ssh: Annotated[
-        str | None,
-        typer.Option(
-            "--ssh", metavar="COMMAND", help="The remote shell (default: ssh -o BatchMode=yes)."
-        ),
-    ] = None,
-    ssh_port: Annotated[
-        int | None,
-        typer.Option("--ssh-port", metavar="PORT", min=1, max=65535, help="Port of the sshds."),
-    ] = None,
-    ssh_identity: Annotated[
-        Path | None,
-        typer.Option("--ssh-identity", metavar="FILE", help="Private key to log in with."),
-    ] = None,
-    start_timeout: Annotated[
-        float,
-        typer.Option(
-            "--start-timeout",
-            metavar="SECONDS",
-            min=0.1,
-            help="How long to wait until every machine answers.",
-        ),
-    ] = 30.0,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            "--python",
-            metavar="PATH",
-            help="Python with sumpter on every machine (default: the same path as here).",
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--chdir", metavar="DIR", help="Working directory everywhere (default: as here)."
-        ),
-    ] = None,
-    address: Annotated[
-        str,
-        typer.Option(
-            "--address",
-            metavar="ADDRESS",
-            help="This machine's address for the others (default: the one ssh comes from).",
-        ),
-    ] = "",
-    deterministic: Annotated[
-        bool,
-        typer.Option("--deterministic", help="Add in rank order: the same bytes in every run."),
-    ] = False,
-    bandwidth_gbps: Annotated[
-        float | None,
-        typer.Option(
-            "--bandwidth-gbps",
-            metavar="G",
-            help="Bandwidth of a machine's link each way; the share of the optimum needs it "
-            "(default: SUMPTER_BANDWIDTH_GBPS).",
-        ),
-    ] = None,
-    log_dir: Annotated[
-        Path | None,
-        typer.Option("--log-dir", metavar="DIR", help="Also keep each process' output here."),
-    ] = None,
+    command: opt.Command,
+    workers: opt.Workers = None,
+    servers: opt.Servers = None,
+    machines: opt.Machines = None,
+    hosts: opt.Hosts = None,
+    hostfile: opt.Hostfile = None,
+    server_hosts: opt.ServerHosts = None,
+    pass_on: opt.PassOn = None,
+    ssh: opt.Ssh = None,
+    ssh_port: opt.SshPort = None,
+    ssh_identity: opt.SshIdentity = None,
+    start_timeout: opt.StartTimeout = 30.0,
+    python: opt.Python = None,
+    folder: opt.Folder = None,
+    address: opt.Address = "",
+    deterministic: opt.Deterministic = False,
+    bandwidth_gbps: opt.BandwidthGbps = None,
+    log_dir: opt.LogDir = None,
     assignments: SetOption = None,
 ) -> None:
     """Start a whole job: coordinator here, servers and workers here or on other machines.
@@ -232,7 +129,7 @@ def _layout(
 
 def _worker_hosts(
     workers: int | None, hosts: str | None, hostfile: Path | None, here: tuple[str, ...]
-) -> list:
+) -> list[Host]:
     from sumpter.launch.layout import HERE, Host, parse_hostfile, parse_hosts
 
     if hosts is not None and hostfile is not None:
