@@ -21,6 +21,9 @@ from functools import partial
 
 HEADER = ">cII"
 
+# Where the frames begin: a login shell may have said something before.
+PREAMBLE = b"\0attendant\0"
+
 # Between SIGTERM and SIGKILL when the launcher is gone.
 GRACE_S = 1.5
 
@@ -69,6 +72,7 @@ class Attendant:
         self._selector.register(0, selectors.EVENT_READ, self._read_orders)
 
     def run(self):
+        self._write(PREAMBLE)
         while self._processes or not self._ending:
             for key, _ in self._selector.select(self._patience()):
                 key.data()
@@ -180,7 +184,9 @@ class Attendant:
                 process.signal(signal.SIGTERM)
 
     def _send(self, kind, index, payload):
-        data = struct.pack(HEADER, kind, index, len(payload)) + payload
+        self._write(struct.pack(HEADER, kind, index, len(payload)) + payload)
+
+    def _write(self, data):
         try:
             while data:
                 data = data[os.write(1, data) :]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sumpter.cli.errors import Failure
-from sumpter.launch.attendant import HEADER
+from sumpter.launch.attendant import HEADER, PREAMBLE
 from sumpter.launch.lines import LineSplitter
 from sumpter.launch.output import Label, Output
 from sumpter.launch.remote import RemoteShell, attendant_source, loader, unreachable
@@ -183,6 +183,7 @@ class Place:
         assert self._process.stdout is not None
         reader = self._process.stdout
         try:
+            await reader.readuntil(PREAMBLE)
             while True:
                 header = await reader.readexactly(struct.calcsize(HEADER))
                 kind, index, length = struct.unpack(HEADER, header)
@@ -191,7 +192,7 @@ class Place:
                     self._introduce(json.loads(payload))
                 elif index < len(self._children):
                     self._children[index].take(kind, payload)
-        except (asyncio.IncompleteReadError, struct.error):
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             if self._closing:
                 self.facts.cancel()
             elif not self.facts.done():
