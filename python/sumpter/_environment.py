@@ -249,13 +249,18 @@ def _variable(environment: Mapping[str, str], launcher: Launcher, setting: str) 
 
 
 def _port_of_job(environment: Mapping[str, str]) -> str:
-    """A port that every rank of the job derives alike, and those of another job hardly."""
+    """A port that every rank of the job derives alike, and those of another job hardly.
+
+    Without a mark of the job there is none: ranks of two jobs must not meet.
+    """
     marks = [
         environment[name]
         for names in _JOB_MARKS
         if all(environment.get(name) for name in names)
         for name in names
     ]
+    if not marks:
+        return ""
     # Two are taken: torch's store and the coordinator.
     return str(_FIRST_PORT + zlib.crc32("/".join(marks).encode()) % (_PORTS // 2) * 2)
 

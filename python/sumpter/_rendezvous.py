@@ -3,7 +3,6 @@
 Given an address, they use it. Without one, rank 0 embeds a coordinator and the others learn its
 address: from a board that the framework offers (torch's store), or, where there is none, by a
 rule (one port above MASTER_PORT), which needs a token that everyone knows already.
-
 """
 
 import json
@@ -91,8 +90,8 @@ def _meet_by_rule(given: dict[str, str], rank: int, world_size: int) -> Meeting:
     if not host or not port:
         raise StartError(
             f"world_size is {world_size} but no coordinator is known: set SUMPTER_COORDINATOR to "
-            "HOST:PORT of a running one (`sumpter run` does), or MASTER_ADDR to the host of rank "
-            "0 (and MASTER_PORT) on every rank, so that rank 0 can start one"
+            "HOST:PORT of a running one (`sumpter run` does), or MASTER_ADDR and MASTER_PORT, "
+            "equal on every rank, so that rank 0 can start one on the next port"
         )
     if not _has_token(given):
         raise StartError(
@@ -130,6 +129,16 @@ def own_address(host: str) -> str:
     with socket.socket(family, kind) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
+
+
+def is_own_address(address: str) -> bool:
+    """Whether an IPv4 address is one of this machine's."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return bool(address)
 
 
 def _has_token(given: Mapping[str, str]) -> bool:

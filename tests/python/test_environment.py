@@ -233,6 +233,12 @@ def test_a_port_is_derived_from_what_the_ranks_share() -> None:
     assert understand({**SLURM, "MASTER_PORT": "1234"}, {}).master_port == "1234"
 
 
+def test_ranks_without_a_mark_of_their_job_derive_no_port() -> None:
+    one_machine = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
+    understood = understand(one_machine, {})
+    assert (understood.master_host, understood.master_port) == ("127.0.0.1", "")
+
+
 def test_a_batch_script_is_no_task() -> None:
     script = {name: text for name, text in SLURM.items() if "STEP" not in name}
     assert understand(script, {}).settings == {}

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from sumpter import _native
-from sumpter._rendezvous import own_address
+from sumpter._rendezvous import is_own_address, own_address
 from sumpter.cli.errors import Failure
 from sumpter.launch.environment import Environment, bandwidth_gbps, passed_on, requested_variables
 from sumpter.launch.layout import Layout
@@ -152,7 +152,8 @@ def _own_address(spec: JobSpec, host: str, facts: Facts) -> str:
     """This machine's address as a host reaches it."""
     if spec.address:
         return spec.address
-    if facts.client and ":" not in facts.client:
+    # Through a jump host or address translation, ssh comes from somebody else's address.
+    if ":" not in facts.client and is_own_address(facts.client):
         return facts.client
     try:
         return own_address(host.rpartition("@")[2])

@@ -10,7 +10,7 @@ from sumpter.cli.errors import UsageError
 from sumpter.launch.place import HERE
 
 # A host is never taken for an option of ssh.
-_HOST = r"(?:[\w.]+@)?(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:]+(?:%\w+)?\])"
+_HOST = r"(?:\w[\w.-]*@)?(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:]+(?:%\w+)?\])"
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ _READ_BYTES = 64 * 1024
 _NOT_FOUND = 127
 _LOST = 255
 
-# How long an attendant may take to end once nothing is left to watch.
-_CLOSE_TIMEOUT_S = 2.0
+# How long an attendant may take to end, with time for its own grace and drain.
+_CLOSE_TIMEOUT_S = 5.0
 
 HERE = ""
 
@@ -95,6 +95,9 @@ class Child:
 
     def take(self, kind: bytes, payload: bytes) -> None:
         """A frame about this process."""
+        if kind in (b"s", b"f") and self.pid.done():
+            # Nobody waits for the start any more.
+            return
         if kind == b"s":
             self.pid.set_result(int(payload))
         elif kind == b"f":
