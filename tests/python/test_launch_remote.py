@@ -128,7 +128,7 @@ def test_a_job_sums_across_hosts_with_a_server_of_its_own(shell: str, tmp_path: 
 def test_the_token_is_on_no_command_line_and_in_no_log(shell: str, tmp_path: Path) -> None:
     log_dir = tmp_path / "logs"
     options = ("-H", "host1:1", "--server-hosts", "host2", "--log-dir", str(log_dir))
-    result = run(shell, *options, worker=LEAK, SUMPTER_LOG="debug")
+    result = run(shell, *options, worker=SUM + LEAK, SUMPTER_LOG="debug")
     assert "[worker 0] command lines True False\n" in result.stdout
     token = result.stdout.partition("TOKEN ")[2].split()[0]
     assert token not in (tmp_path / "calls").read_text()
