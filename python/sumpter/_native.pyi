@@ -1,5 +1,6 @@
 """The Rust core of Sumpter. Private: import `sumpter` or `sumpter.torch` instead."""
 
+import os
 from collections.abc import Callable, Sequence
 
 __version__: str
@@ -82,6 +83,12 @@ class Worker:
         submitted meanwhile.
         """
 
+    def start_timeline(self, path: str | os.PathLike[str]) -> None:
+        """Writes what operations do from now on to a file that Chrome and Perfetto show."""
+
+    def stop_timeline(self) -> None:
+        """Completes the file of start_timeline(), if there is one."""
+
     def record_samples(self, count: int) -> None:
         """Adds to the number of training samples this worker has processed."""
 
@@ -116,6 +123,9 @@ class Coordinator:
     @property
     def address(self) -> str:
         """HOST:PORT under which others reach it."""
+
+    def wait(self) -> None:
+        """Returns once its job is over; a signal that raises ends the wait."""
 
     def stop(self) -> None:
         """Stops listening and serving. May be repeated."""

@@ -17,7 +17,7 @@ use tonic::transport::server::TcpIncoming;
 use crate::error::CoordinatorError;
 use crate::handshake::process_number;
 use crate::proto::control_server::ControlServer;
-use crate::registry::{Input, Options};
+use crate::registry::{Input, Options, Registry};
 use crate::service::{Service, Shared};
 
 /// How often the registry looks at the clock: well below any time-out a person would set.
@@ -113,7 +113,13 @@ impl Coordinator {
     /// they are done.
     #[must_use]
     pub fn wait_empty(&self, limit: Duration) -> bool {
-        self.shared.wait_empty(limit)
+        self.shared.wait_empty(limit, |_| true)
+    }
+
+    /// Waits until the one run of a coordinator for [`Serves::OneRun`] is over; whether it is.
+    #[must_use]
+    pub fn wait_finished(&self, limit: Duration) -> bool {
+        self.shared.wait_empty(limit, Registry::finished)
     }
 
     /// Stops listening and ends all sessions, after each has been told what it is still to be

@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     started: Instant,
     greetings: Arc<Semaphore>,
     state: Mutex<State>,
-    emptied: Condvar,
+    changed: Condvar,
 }
 
 struct State {
@@ -84,7 +84,7 @@ impl Shared {
                 last_member: 0,
                 stopping: false,
             }),
-            emptied: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
@@ -93,7 +93,7 @@ impl Shared {
         let mut state = self.state();
         state.apply(self.started.elapsed(), input);
         if state.registry.is_empty() {
-            self.emptied.notify_all();
+            self.changed.notify_all();
         }
     }
 
@@ -102,12 +102,14 @@ impl Shared {
         self.state().registry.running()
     }
 
-    /// Waits until no worker is left; whether none is.
-    pub fn wait_empty(&self, limit: Duration) -> bool {
-        let occupied = |state: &mut State| !state.registry.is_empty() && !state.stopping;
-        let waited = self.emptied.wait_timeout_while(self.state(), limit, occupied);
+    /// Waits until there is no worker and `holds` is true; whether it is so.
+    pub fn wait_empty(&self, limit: Duration, holds: impl Fn(&Registry) -> bool) -> bool {
+        let reached = |state: &State| state.registry.is_empty() && holds(&state.registry);
+        let waited = self.changed.wait_timeout_while(self.state(), limit, |state| {
+            !reached(state) && !state.stopping
+        });
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.registry.is_empty()
+        reached(&state)
     }
 
     /// Ends every session once it has been told what it is still to be told.
@@ -116,7 +118,7 @@ impl Shared {
         state.stopping = true;
         state.apply(self.started.elapsed(), Input::Stop);
         state.sessions.clear();
-        self.emptied.notify_all();
+        self.changed.notify_all();
     }
 
     fn enter(&self, session: Session, join: crate::registry::Join) -> Option<MemberId> {

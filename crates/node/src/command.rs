@@ -11,6 +11,7 @@ use sumpter_wire::Rank;
 
 use crate::completion::Completion;
 use crate::error::OpError;
+use crate::timeline::Record;
 
 /// An operation on its way to the engine.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),
+    /// Tell of operations that are done from now on, or no longer.
+    Timeline(Option<Sender<Record>>),
     /// Fail everything with this reason, now and from now on.
     Fail(OpError),
     /// Send what is to be sent, close what is open, then answer and end.

@@ -20,6 +20,7 @@ mod session;
 mod socket;
 mod sockets;
 mod table;
+mod timeline;
 mod worker;
 
 pub use completion::Completion;

@@ -13,6 +13,7 @@ use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::session::Session;
 use crate::table::Lookup;
+use crate::timeline::Record;
 
 /// How often the coordinator hears what is counted, while something happens.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
@@ -34,6 +35,7 @@ impl EventLoop {
                 self.counters.samples += count;
                 self.report_soon();
             }
+            Command::Timeline(records) => self.timeline = records,
             Command::Stats(answer) => drop(answer.send(self.stats())),
             Command::Fail(reason) => self.fail(&reason),
             Command::Leave(_) => unreachable!("the loop itself leaves"),
@@ -212,6 +214,21 @@ impl EventLoop {
             self.counters.step = self.counters.step.max(*rounds);
             self.counters.operations += 1;
             self.counters.tensor_bytes += running.bytes;
+        }
+        if let Some(timeline) = &self.timeline {
+            let sent = timeline.send(Record {
+                tensor: running.tensor,
+                name: running.name.clone(),
+                kind: running.kind,
+                bytes: running.bytes,
+                round: running.round,
+                submitted: running.since,
+                begun: running.begun,
+                done: Instant::now(),
+                failed: outcome.is_err(),
+            });
+            // Its writer has ended: the disk is full, which stop_timeline() tells.
+            self.timeline = sent.is_ok().then(|| timeline.clone());
         }
         let over = session.over.clone();
         running.completion.finish(outcome.map_err(|reason| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, PendingOp, TensorSpec};
+use sumpter_coordinator::{ClusterView, Kind, PendingOp, TensorSpec};
 use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, OpId, Request};
 use sumpter_plan::PlanError;
 use sumpter_transport::TensorMemory;
@@ -62,11 +62,15 @@ pub(crate) struct Running {
     pub tensor: TensorId,
     pub name: String,
     pub tag: String,
+    pub kind: Kind,
     pub bytes: u64,
     pub round: u64,
     members: Vec<Rank>,
     pub completion: Arc<Completion>,
-    since: Instant,
+    /// When it was submitted.
+    pub since: Instant,
+    /// When the client got it.
+    pub begun: Instant,
 }
 
 /// The state of a connection to a lane elsewhere.
@@ -236,11 +240,13 @@ impl Session {
                 tensor: request.tensor,
                 name: spec.name,
                 tag: submission.tag,
+                kind: spec.kind,
                 bytes,
                 round,
                 members,
                 completion: submission.completion,
                 since: submission.since,
+                begun: now,
             },
         );
         (request.tensor, round)

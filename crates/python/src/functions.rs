@@ -43,6 +43,9 @@ pub fn stats_json(stats: &Stats) -> String {
     json!({"counters": counters, "late": late, "pending": pending}).to_string()
 }
 
+/// How often a coordinator that is waited for looks for signals.
+const WAIT_SLICE: Duration = Duration::from_millis(50);
+
 /// A coordinator inside this process, for one job.
 #[pyclass(module = "sumpter._native", frozen)]
 pub struct Coordinator {
@@ -76,6 +79,14 @@ impl Coordinator {
         &self.address
     }
 
+    /// Returns once its job is over, or raises when a signal arrives.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        interruptible(py, |interrupted| {
+            while !self.finished_within(WAIT_SLICE) && !interrupted() {}
+            Ok(())
+        })
+    }
+
     /// Waits a little for members that have not left, then ends it. Safe to call twice.
     fn stop(&self, py: Python<'_>) {
         let inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
@@ -88,6 +99,14 @@ impl Coordinator {
                 coordinator.stop();
             });
         }
+    }
+}
+
+impl Coordinator {
+    /// Whether the job is over within `limit`, or this coordinator has been stopped.
+    fn finished_within(&self, limit: Duration) -> bool {
+        let inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        inner.as_ref().is_none_or(|coordinator| coordinator.wait_finished(limit))
     }
 }
 

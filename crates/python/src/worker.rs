@@ -1,6 +1,7 @@
 //! `Worker` and `Handle`: what the Python fronts submit to and wait on.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::TensorMemory;
 use sumpter_wire::Rank;
 
-use crate::errors::{ConfigError, DeadlineError, from_config, from_op};
+use crate::errors::{ConfigError, DeadlineError, from_config, from_node, from_op};
 use crate::functions::{init_log, interruptible, stats_json};
 
 /// How often a wait looks for Ctrl-C.
@@ -149,6 +150,16 @@ impl Worker {
                 Err(from_op(error.unwrap_or(OpError::Closed("interrupted".to_owned()))))
             }
         }
+    }
+
+    /// Writes what operations do from now on to the file `path`.
+    fn start_timeline(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.inner.start_timeline(&path)).map_err(|e| from_node(py, e))
+    }
+
+    /// Completes the file of `start_timeline`, if there is one.
+    fn stop_timeline(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner.stop_timeline()).map_err(|e| from_node(py, e))
     }
 
     /// Counts samples trained on, for the live line of `sumpter run`.

@@ -86,6 +86,8 @@ from sumpter.torch.session import (
     record_samples,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from sumpter.torch.sync_batch_norm import SyncBatchNorm
 
@@ -168,6 +170,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 

@@ -99,6 +99,11 @@ impl Registry {
         self.jobs.values().any(|job| job.run.is_some() && job.failure.is_none())
     }
 
+    /// Whether a run was the last, and the servers have been told so.
+    pub fn finished(&self) -> bool {
+        self.finished
+    }
+
     /// Whether there is no worker.
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()

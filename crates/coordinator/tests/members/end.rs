@@ -112,5 +112,5 @@ fn a_failed_single_run_is_over_too() {
     assert_eq!(helper.next(), MemberEvent::JobEnded { job });
     let MemberEvent::Fatal { message, .. } = helper.next() else { panic!() };
     assert!(message.contains("rank 0 on host0 was lost"), "{message}");
-    assert!(coordinator.wait_empty(PATIENCE));
+    assert!(coordinator.wait_finished(PATIENCE));
 }

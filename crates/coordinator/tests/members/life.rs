@@ -33,7 +33,7 @@ fn members_meet_agree_on_tensors_and_leave() {
     assert_eq!(one.next(), MemberEvent::WorkerLeft { rank: Rank(0) });
     one.leave();
     assert_eq!(helper.next(), MemberEvent::JobEnded { job: view.job });
-    assert!(coordinator.wait_empty(PATIENCE));
+    assert!(coordinator.wait_finished(PATIENCE));
     coordinator.stop();
     assert_eq!(helper.next(), MemberEvent::Finished);
     assert!(helper.events.recv().is_err(), "the coordinator's end is no news after that");

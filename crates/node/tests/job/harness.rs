@@ -98,7 +98,7 @@ impl Job {
     }
 
     pub fn finish(mut self) {
-        assert!(self.coordinator.wait_empty(LIMIT));
+        assert!(self.coordinator.wait_finished(LIMIT));
         for server in self.servers.drain(..) {
             server.join().expect("no panic").expect("the server ended well");
         }

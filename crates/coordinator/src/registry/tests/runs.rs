@@ -77,7 +77,7 @@ fn a_worker_that_leaves_is_announced_and_the_last_one_ends_the_run() {
     assert_eq!(world.told(helper), []);
     world.leave(one);
     assert_eq!(world.told_one(helper), MemberEvent::JobEnded { job });
-    assert!(world.registry.is_empty() && !world.registry.running());
+    assert!(!world.registry.finished() && !world.registry.running());
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_coordinator_for_one_run_tells_the_servers_when_it_is_over() {
     world.view(zero);
     world.leave(zero);
     assert_eq!(world.told(helper), [MemberEvent::JobEnded { job }, MemberEvent::Finished]);
-    assert!(world.registry.is_empty());
+    assert!(world.registry.finished());
     let refusal = world.refused(worker(0, 1));
     assert!(refusal.retry, "a new run's coordinator may be about to listen here");
 }
