@@ -34,6 +34,7 @@ PYTHON_ENVIRONMENT_READERS = {
     "python/sumpter/_rendezvous.py",  # finding the coordinator
     "python/sumpter/torch/session.py",  # torch's own rendezvous
     "python/sumpter/launch/environment.py",  # what children inherit
+    "python/sumpter/doctor/probe.py",  # what is set, to find what is wrong with it
 }
 
 # Lock files name the registry by design; the licence is quoted.

@@ -15,7 +15,7 @@ MASTER_PORT = 29500
 
 @dataclass(frozen=True)
 class Meeting:
-    """The host where the ranks meet, and which variable says so."""
+    """The host where the ranks meet, and what it is to them."""
 
     host: str
     source: str
@@ -35,7 +35,7 @@ def meeting_point(environment: Mapping[str, str]) -> Meeting | None:
     """The coordinator's host, else the master's."""
     coordinator = host_and_port(environment.get("SUMPTER_COORDINATOR", ""))
     if coordinator is not None:
-        return Meeting(coordinator[0], "SUMPTER_COORDINATOR")
+        return Meeting(coordinator[0], "the coordinator")
     master = environment.get("MASTER_ADDR")
     return Meeting(master, "MASTER_ADDR") if master else None
 

@@ -12,8 +12,8 @@ MIB = 1 << 20
 # data loader's workers four each, the coordinator's connection, and per lane its listeners,
 # events and waker.
 _DESCRIPTORS_BESIDE = 300
-# The soft limit below which a job of a hundred workers cannot connect.
-_DESCRIPTORS_USUAL = 1024
+# What a limit should allow for: 64 workers and as many servers.
+_LARGE_JOB = 64
 
 # Two rings and their positions: what a link between two processes of a machine takes.
 _LINK_BYTES = 2 * MIB + 4096
@@ -32,23 +32,28 @@ def check_descriptors(probe: Probe) -> list[Finding]:
     if limit is None:
         return []
     soft, hard = limit
+    lanes = job.number(probe.environment, "lanes") or probe.cores()[1]
     workers = job.number(probe.environment, "world_size")
     servers = job.number(probe.environment, "servers")
-    lanes = job.number(probe.environment, "lanes") or probe.cores()[1]
-    # A worker dials and accepts for its own lane; a server holds a worker's connections to all
-    # of its lanes.
-    worker = 2 * (workers - 1) + servers * lanes
-    needed = max(worker, workers * lanes if servers else 0) + _DESCRIPTORS_BESIDE
-    said = f"{_unlimited(soft)} open files; a job of {workers} workers and {servers} servers with "
-    said += f"{lanes} lanes takes {needed} in a process"
-    mend = f"ulimit -n {max(4 * needed, 65536)}, in a service LimitNOFILE={max(4 * needed, 65536)}"
-    if soft not in (-1,) and soft < needed:
-        if hard != -1 and hard < needed:
-            mend += f"; the hard limit is {hard}, so an administrator must raise it"
+    this = _descriptors(workers, servers, lanes)
+    large = _descriptors(_LARGE_JOB, _LARGE_JOB, lanes)
+    said = f"{'unlimited' if soft == -1 else soft}"
+    suggested = max(4 * this, large, 65536)
+    mend = f"ulimit -n {suggested}; for a service LimitNOFILE={suggested}"
+    if 0 <= soft < this:
+        said += f", but a process of {workers} workers and {servers} servers takes {this}"
+        if 0 <= hard < this:
+            mend += f"; an administrator must raise the hard limit, which is {hard}"
         return [error("open files", said, mend)]
-    if soft != -1 and soft <= _DESCRIPTORS_USUAL:
-        return [note("open files", said, f"for a hundred workers: {mend}")]
-    return [ok("open files", said)]
+    said += f"; {_LARGE_JOB} workers and as many servers of {lanes} lanes take {large} a process"
+    return [note("open files", said, mend) if 0 <= soft < large else ok("open files", said)]
+
+
+def _descriptors(workers: int, servers: int, lanes: int) -> int:
+    """What a process of such a job has open at most, be it a worker or a server."""
+    worker = 2 * (workers - 1) + servers * lanes
+    server = workers * lanes if servers else 0
+    return max(worker, server) + _DESCRIPTORS_BESIDE
 
 
 def check_locked_memory(probe: Probe) -> list[Finding]:
@@ -149,10 +154,6 @@ def _bandwidth(probe: Probe) -> tuple[float, str]:
         pass
     speeds = [i.speed_mbit for i in probe.interfaces() if i.up and i.speed_mbit and not i.loopback]
     return (max(speeds) / 1000, "the fastest interface") if speeds else (_USUAL_GBPS, "assumed")
-
-
-def _unlimited(limit: int) -> str:
-    return "unlimited" if limit == -1 else str(limit)
 
 
 def _bytes(count: int) -> str:

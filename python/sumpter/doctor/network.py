@@ -76,15 +76,11 @@ def _route(
         ]
     name = _name_of(own, interfaces)
     said = f"towards {target} ({meeting.source}) the routing table takes {own} ({name})"
-    if ipaddress.ip_address(own).is_loopback and job.machines(probe.environment) != 1:
-        return [
-            warning(
-                "way",
-                f"{said}, which other machines cannot reach",
-                f"give an address of another interface for {meeting.source}, if the job has "
-                "several machines",
-            )
-        ]
+    machines = job.machines(probe.environment)
+    if ipaddress.ip_address(own).is_loopback and machines != 1:
+        make = note if machines is None else error
+        mend = f"for a job of several machines give {meeting.source} an address that they reach"
+        return [make("way", f"{said}, which other machines cannot reach", mend)]
     chosen = next((each for each in interfaces if each.name == name), None)
     faster = _faster_than(chosen, interfaces)
     if faster is not None:

@@ -24,6 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 _SIOCGIFCONF = 0x8912
 # struct ifreq: the name, then the kind, port and number of an address, then what fills a union.
@@ -53,7 +55,8 @@ class Interface:
 
 @dataclass(frozen=True)
 class Installed:
-    """A distribution of some name on Python's path, and the folder it lies in."""
+    """A distribution of some name on Python's path, and the folder that its modules are in: an
+    editable installation's is elsewhere."""
 
     version: str
     folder: str
@@ -86,7 +89,11 @@ class Probe:
         """Every copy of a distribution that is on the path, the one that is imported first."""
         found: dict[str, Installed] = {}
         for each in importlib.metadata.distributions(name=distribution):
-            folder = str(Path(str(each.locate_file(""))).resolve())
+            origin = json.loads(each.read_text("direct_url.json") or "{}")
+            if origin.get("dir_info", {}).get("editable"):
+                folder = url2pathname(urlsplit(origin["url"]).path)
+            else:
+                folder = str(Path(str(each.locate_file(""))).resolve())
             found.setdefault(folder, Installed(each.version, folder))
         return list(found.values())
 

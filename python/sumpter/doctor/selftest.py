@@ -13,6 +13,8 @@ from sumpter.doctor.probe import Probe
 
 RANKS = 2
 
+_RANK_MODULE = "sumpter.doctor.selftest_rank"
+
 # It takes about a second; more than this is a hang.
 _LIMIT_S = 60.0
 
@@ -71,9 +73,9 @@ def _job(probe: Probe, servers: int, apart: bool) -> list[dict[str, Any]]:
             own = {"RANK": str(rank), "WORLD_SIZE": str(RANKS)}
             if apart:
                 own["SUMPTER_MACHINE"] = f"doctor-worker-{rank}"
-            started.append(_start(probe, ["-m", "sumpter.doctor.selftest_rank"], common | own))
+            started.append(_start(probe, ["-m", _RANK_MODULE], common | own))
         deadline = time.monotonic() + _LIMIT_S
-        return [_result(process, deadline) for process in started[servers:]]
+        return _results(started[servers:], deadline)
     finally:
         for process in started:
             process.kill()
@@ -89,6 +91,19 @@ def _start(probe: Probe, arguments: list[str], variables: dict[str, str]) -> sub
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def _results(ranks: list[subprocess.Popen[str]], deadline: float) -> list[dict[str, Any]]:
+    """Of all ranks; when one fails, what the others say of it may be the better half."""
+    results, failures = [], []
+    for process in ranks:
+        try:
+            results.append(_result(process, deadline))
+        except _Broken as failure:
+            failures.append(str(failure))
+    if failures:
+        raise _Broken("; ".join(dict.fromkeys(failures)))
+    return results
 
 
 def _result(process: subprocess.Popen[str], deadline: float) -> dict[str, Any]:

@@ -60,7 +60,14 @@ def _contradiction(given: dict[str, str]) -> list[Finding]:
 
 
 def _unknown(name: str, known: list[str]) -> Finding:
-    nearest = difflib.get_close_matches(name, known, n=1)
+    nearest = [
+        _PREFIX + word
+        for word in difflib.get_close_matches(
+            name.removeprefix(_PREFIX),
+            [each.removeprefix(_PREFIX) for each in known if each.startswith(_PREFIX)],
+            n=1,
+        )
+    ]
     meant = f"did you mean {nearest[0]}?" if nearest else "`sumpter config` lists those there are"
     found = "no setting has this name, so nothing reads it"
     return warning(name, found, f"{meant} Otherwise: unset {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sumpter import _native
@@ -45,9 +46,9 @@ def check_copies(probe: Probe) -> list[Finding]:
                 "pip uninstall sumpter until none is left, then install one",
             )
         ]
-    if copies[0].version != _native.__version__:
+    if not Path(probe.package_folder()).is_relative_to(copies[0].folder):
         return [
-            error(
+            warning(
                 "copies",
                 f"version {copies[0].version} is installed in {copies[0].folder}, but version "
                 f"{_native.__version__} in {probe.package_folder()} is imported",
