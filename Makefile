@@ -70,7 +70,7 @@ fuzz: $(TOOLS)/bin/cargo-fuzz ## Fuzz every decoder for FUZZ_SECONDS each, as ma
 			|| { cat target/fuzz/{}.log; exit 255; }'
 
 matrix: setup ## Try one wheel on every Python at hand, with an old and the newest PyTorch.
-	$(BIN)/python scripts/matrix.py
+	$(BIN)/python tests/matrix/matrix.py
 
 bench: setup ## Two numbers of an emulated cluster (root): share of the optimum, gain over Gloo.
 	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5

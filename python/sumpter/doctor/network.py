@@ -149,8 +149,8 @@ def check_host_name(probe: Probe) -> list[Finding]:
                 "host name",
                 f"{name} is {own}: whoever is told this name as MASTER_ADDR by this machine "
                 "finds only itself",
-                f"in /etc/hosts replace {own} by the address that others know, as Debian's "
-                "installer does not, or give addresses instead of names",
+                f"in /etc/hosts give {name} the address that others know (Debian's installer "
+                "writes 127.0.1.1 there), or hand out addresses instead of names",
             )
         ]
     return [ok("host name", f"{name} is {own}")]

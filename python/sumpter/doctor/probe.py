@@ -36,7 +36,10 @@ _MOST_ADDRESSES = 256
 _TORCH_S = 120
 
 # The beginnings of variables by which launchers tell a process its part in a job.
-_OF_A_JOB = ("SUMPTER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_")
+_OF_A_JOB = (
+    *("SUMPTER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "GROUP_", "ROLE_"),
+    *("HOROVOD_", "BYTEPS_", "DMLC_", "OMPI_", "PMI_", "PMIX_", "SLURM_"),
+)
 
 
 @dataclass(frozen=True)
@@ -231,13 +234,13 @@ class Probe:
         text = self.read(f"/sys/class/net/{name}/speed")
         return int(text) if text and text.isdigit() and int(text) > 0 else None
 
-    def port_in_use(self, port: int, address: str = "") -> bool:
+    def port_in_use(self, port: int) -> bool:
         """Whether listening on a TCP port fails because somebody does already."""
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:
             # As Sumpter listens: connections that ended a moment ago are in nobody's way.
             trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                trying.bind((address, port))
+                trying.bind(("", port))
                 trying.listen(1)
             except OSError as failure:
                 return failure.errno == errno.EADDRINUSE

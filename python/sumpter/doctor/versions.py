@@ -106,13 +106,14 @@ def check_coverage(torch: dict[str, Any] | None) -> list[Finding]:
     """What of torch.distributed Sumpter carries itself and what goes to Gloo."""
     if not torch or not torch.get("coverage"):
         return []
-    by_carrier: dict[str, list[str]] = {}
+    calls: dict[tuple[str, str], list[str]] = {}
     for row in torch["coverage"]:
-        by_carrier.setdefault(row["carrier"], []).append(row["call"])
+        calls.setdefault((row["carrier"], row["why"]), []).append(row["call"])
     findings = []
-    for carrier, calls in by_carrier.items():
-        unique = ", ".join(dict.fromkeys(calls))
-        findings.append(ok("carried" if carrier == "sumpter" else "to Gloo", unique))
+    for (carrier, why), listed in calls.items():
+        names = ", ".join(dict.fromkeys(listed))
+        carried = carrier == "sumpter"
+        findings.append(ok("carried", names) if carried else ok("to Gloo", f"{names}: {why}"))
     exceptions = {row["otherwise"] for row in torch["coverage"] if row["otherwise"]}
-    findings += [ok("to Gloo also", text) for text in sorted(exceptions)]
+    findings += [ok("to Gloo", text) for text in sorted(exceptions)]
     return findings

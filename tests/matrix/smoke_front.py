@@ -1,6 +1,6 @@
 """The Horovod and BytePS interfaces between two ranks, in a few seconds; part of matrix.py.
 
-Run it by hand with `sumpter run -n 2 -- python scripts/smoke_front.py`.
+Run it by hand with `sumpter run -n 2 -- python tests/matrix/smoke_front.py`.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Tries one abi3 wheel on every Python at hand with a new and an old PyTorch, and prints a table.
 
-    python scripts/matrix.py                          # or: make matrix
-    python scripts/matrix.py --pythons 3.12,3.13 --torches 2.15.0,2.14.0
+    python tests/matrix/matrix.py                     # or: make matrix
+    python tests/matrix/matrix.py --pythons 3.12,3.13 --torches 2.15.0,2.14.0
 
 Each cell is an environment of its own: the wheel and that torch are installed from the configured
 registry, then two ranks run the fronts and the backend on the loopback interface. A Python or a
@@ -24,13 +24,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[2]
+SMOKE = Path(__file__).resolve().parent
 
 # The oldest that the wheel is made for, and some that do not exist yet, so that none is forgotten.
 PYTHONS = tuple(f"3.{minor}" for minor in range(11, 18))
-# No torch at all; one of two years before the newest; the last without and the first with what
-# the backend needs; the newest.
+# None at all; one that came out two years before the newest; the newest.
 TORCHES = ("none", "2.5.1", "newest")
 
 # A cell is a few seconds of work; only what hangs takes longer.
@@ -60,6 +59,8 @@ def main() -> int:
         print(f"wheel: {wheel.name}", flush=True)
         cells = []
         for python in options.pythons.split(","):
+            if options.install and find_python(python) is None:
+                works([tool("uv"), "python", "install", python])
             cells += try_python(folder, wheel, python, options.torches.split(","))
     print_table(cells)
     return int(any(cell.failed for cell in cells))
@@ -69,6 +70,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pythons", metavar="X.Y,..", default=",".join(PYTHONS))
     parser.add_argument("--torches", metavar="VERSION,..", default=",".join(TORCHES))
+    parser.add_argument(
+        "--install", action="store_true", help="let uv install the Pythons that are missing"
+    )
     parser.add_argument("--wheel", metavar="FILE", type=Path, help="test this instead of building")
     parser.add_argument("--folder", metavar="DIR", type=Path, help="where to make environments")
     return parser.parse_args()
@@ -154,7 +158,7 @@ def smoke(environment: Path, cell: Cell) -> None:
     step(cell, "doctor", [sumpter, "doctor"])
     if "numpy" in cell.results:
         for what in ("fronts", "backend"):
-            script = SCRIPTS / f"smoke_{what.removesuffix('s')}.py"
+            script = SMOKE / f"smoke_{what.removesuffix('s')}.py"
             command = [sumpter, "run", "-n", "2", "--", python, str(script)]
             step(cell, what, command)
 

@@ -1,7 +1,7 @@
 """The torch.distributed backend between two ranks, in a few seconds; part of matrix.py.
 
 On a torch that is too old for it, the error must say so. Run it by hand with
-`sumpter run -n 2 -- python scripts/smoke_backend.py`.
+`sumpter run -n 2 -- python tests/matrix/smoke_backend.py`.
 """
 
 import torch
