@@ -508,8 +508,11 @@ def test_the_report_reads_without_colour(
     assert lines[-1].endswith("0 error")
 
 
-def test_a_malformed_coordinator_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("text", ["nowhere", ":7700", "host:", "host:0", "host:65536"])
+def test_a_malformed_coordinator_is_wrong_use(
+    capsys: pytest.CaptureFixture[str], text: str
+) -> None:
     with pytest.raises(SystemExit) as exit_info:
-        main(["doctor", "--coordinator", "nowhere"])
+        main(["doctor", "--coordinator", text])
     assert exit_info.value.code == 2
     assert "HOST:PORT" in capsys.readouterr().err

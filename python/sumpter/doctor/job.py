@@ -43,7 +43,7 @@ def meeting_point(environment: Mapping[str, str]) -> Meeting | None:
 def host_and_port(text: str) -> tuple[str, int] | None:
     """The parts of HOST:PORT or [ADDRESS]:PORT; None if it is neither."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit():
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         return None
     return host.removeprefix("[").removesuffix("]"), int(port)
 
