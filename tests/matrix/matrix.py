@@ -32,6 +32,9 @@ PYTHONS = tuple(f"3.{minor}" for minor in range(11, 18))
 # None at all; one that came out two years before the newest; the newest.
 TORCHES = ("none", "2.5.1", "newest")
 
+# What smoke_backend.py prints where torch is too old.
+REFUSED = "refused with a clear message"
+
 # A cell is a few seconds of work; only what hangs takes longer.
 SMOKE_S = 300
 INSTALL_S = 1800
@@ -165,12 +168,12 @@ def smoke(environment: Path, cell: Cell) -> None:
 
 def step(cell: Cell, what: str, command: list[str]) -> None:
     try:
-        run(command, SMOKE_S)
+        said = run(command, SMOKE_S)
     except Failed as error:
         cell.results[what] = f"FAILED: {error}"
         cell.failed = True
     else:
-        cell.results[what] = "ok"
+        cell.results[what] = "refused, as it must be" if REFUSED in said else "ok"
 
 
 def run(command: list[str], limit_s: float) -> str:
