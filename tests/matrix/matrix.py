@@ -29,8 +29,9 @@ SMOKE = Path(__file__).resolve().parent
 
 # The oldest that the wheel is made for, and some that do not exist yet, so that none is forgotten.
 PYTHONS = tuple(f"3.{minor}" for minor in range(11, 18))
-# None at all; one that came out two years before the newest; the newest.
-TORCHES = ("none", "2.5.1", "newest")
+# None at all; one that came out two years before the newest; the first that has the backend; the
+# newest.
+TORCHES = ("none", "2.5.1", "2.14.0", "newest")
 
 # What smoke_backend.py prints where torch is too old.
 REFUSED = "refused with a clear message"
