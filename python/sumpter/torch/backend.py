@@ -21,31 +21,16 @@ from sumpter import _session
 from sumpter._errors import StartError
 from sumpter.torch.collective import Call, Group, reducible
 from sumpter.torch.delegate import GlooDelegate
+from sumpter.torch.registration import NAME, register
 from sumpter.torch.session import StoreBoard
 
-NAME = "sumpter"
-REQUIRED_TORCH = (2, 14)
+# The entry point of the package names `register` here.
+__all__ = ["SumpterBackend", "create", "register"]
+
 _holder_numbers = itertools.count()
 # The backends in use. Under TORCH_DISTRIBUTED_DEBUG=DETAIL torch keeps only the C++ half of a
 # backend, and a half without its Python object has lost its methods.
 _alive: dict[str, "SumpterBackend"] = {}
-
-
-def register() -> None:
-    """Makes `backend="sumpter"` known to torch; torch calls it through the entry point."""
-    check_torch_version(torch.__version__)
-    if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-
-
-def check_torch_version(version: str) -> None:
-    """Raises ImportError for a torch whose Backend cannot be subclassed in Python."""
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    if numbers < REQUIRED_TORCH:
-        raise ImportError(
-            f"the sumpter backend of torch.distributed needs torch 2.14 or newer, not {version}; "
-            "the Horovod and BytePS interfaces of sumpter.torch work with this one"
-        )
 
 
 class SumpterBackend(C10DBackend):
@@ -239,8 +224,8 @@ class SumpterBackend(C10DBackend):
         self._gloo.group.monitored_barrier(opts, wait_all_ranks)
 
 
-def _create(opts: Any, backend_options: object | None) -> SumpterBackend:
-    """Called by torch for each process group that this process is a member of."""
+def create(opts: Any) -> SumpterBackend:
+    """The backend of a process group, from what torch says of it."""
     if opts.split_from is not None:
         raise StartError("the sumpter backend cannot split groups; use new_group()")
     return SumpterBackend(
