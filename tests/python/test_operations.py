@@ -38,3 +38,8 @@ def test_collectives_under_torchs_own_checks(make_job: Callable[..., Job]) -> No
     for rank in range(2):
         job.start_rank(rank, "process_groups.py", TORCH_DISTRIBUTED_DEBUG="DETAIL")
     job.finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
+def test_adasum(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("adasum.py").finish()

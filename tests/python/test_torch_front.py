@@ -66,8 +66,11 @@ class TestAlone:
             hvd.broadcast(torch.ones(2), root_rank=3)
         with pytest.raises(TypeError, match="broadcast_object"):
             hvd.broadcast_parameters({"epoch": 3})
-        with pytest.raises(hvd.UnsupportedError, match="MPI"):
-            hvd.init(comm=[0])
+        with pytest.raises(AssertionError, match="needs a name"):
+            hvd.push_pull(torch.ones(2))
+        for groups in (-1, [1], "all"):
+            with pytest.raises(ValueError, match="groups"):
+                hvd.DistributedOptimizer(sgd(), groups=groups)
 
     def test_a_model_leaves_its_old_optimizer_for_a_new_one(self) -> None:
         layer = torch.nn.Linear(2, 1)

@@ -1,0 +1,108 @@
+"""Under which name an operation meets the other ranks' operations.
+
+The core knows a tensor by its name, with one shape, element type and operation for the whole job.
+Scripts use a name for whatever they like, if all ranks do so alike, or give none at all. So what
+a call looks like is counted into the name that the core sees, and the tag, which says the how
+manieth call of a series it was, lets the coordinator find ranks that made different calls.
+
+After calls that did not match, a series goes on under new names: the core has given up the old.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections import deque
+
+import torch
+
+from sumpter import _session
+from sumpter._errors import DuplicateNameError, MismatchError, SumpterError
+from sumpter._session import UNNAMED_SLOTS, Session
+from sumpter.torch.process_sets import ProcessSet, global_process_set, label
+from sumpter.torch.tensors import describe, dtype_name
+
+
+class Series:
+    """The calls of one name, or those without a name in one process set."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        # How often ranks have disagreed, as far as this rank has seen.
+        self.failures = 0
+        # What the calls looked like since then, in the order in which they first appeared.
+        self.kinds: dict[str, int] = {}
+        self.in_flight: deque[_session.Handle] = deque()
+
+    def settle(self) -> None:
+        """Forgets the operations that are done, up to the first that is not."""
+        while self.in_flight and self.in_flight[0].poll():
+            try:
+                self.in_flight.popleft().wait()
+            except MismatchError:
+                self.in_flight.clear()
+                self.failures += 1
+                self.kinds.clear()
+            except SumpterError:
+                # Whoever waits for the operation is told; names do not change.
+                continue
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Under which name an operation is matched with the other ranks' operations."""
+
+    name: str
+    tag: str = ""
+    series: Series | None = None
+
+    def part(self, suffix: object) -> Identity:
+        """The identity of one of the rounds that the operation consists of."""
+        return dataclasses.replace(self, name=f"{self.name}.{suffix}")
+
+    def note(self, handle: _session.Handle) -> None:
+        """Takes a round of the operation into account for the next call of its series."""
+        if self.series is not None:
+            self.series.in_flight.append(handle)
+
+
+def identify(
+    session: Session,
+    kind: str,
+    name: str | None,
+    tensor: torch.Tensor,
+    detail: str,
+    process_set: ProcessSet = global_process_set,
+) -> Identity:
+    """The identity of a named operation, or of one matched by the order of calls in its set.
+
+    `detail` is what must agree across ranks besides the tensor: the reduction or the root. A name
+    may be used for another tensor in each call, but only when its last operation is done.
+    """
+    among = label(process_set)
+    place = f"unnamed{among}" if name is None else f"{kind}.{name}{among}"
+    series = _series.setdefault(session, {}).setdefault(place, Series())
+    series.settle()
+    if name is not None and series.in_flight:
+        raise DuplicateNameError(
+            f"an operation named {place!r} is still in flight on rank {session.rank}: "
+            "synchronize it first, or give the two different names"
+        )
+    call = describe(kind, tensor, tensor.shape, detail)
+    if name is None:
+        shape = "x".join(map(str, tensor.shape)) or "scalar"
+        slot = series.count % UNNAMED_SLOTS
+        own = f"{kind}.noname.{dtype_name(tensor)}.{shape}.{detail}{among}.{slot}"
+    else:
+        known = series.kinds.setdefault(call, len(series.kinds))
+        own = f"{place}~{known}" if known else place
+    if series.failures:
+        own = f"{own}!{series.failures}"
+        call = f"{call} after {series.failures} calls that did not match"
+    tag = f"{place}#{series.count}|{call}"
+    series.count += 1
+    return Identity(own, tag, series)
+
+
+# Names mean nothing outside their session.
+_series: weakref.WeakKeyDictionary[Session, dict[str, Series]] = weakref.WeakKeyDictionary()
