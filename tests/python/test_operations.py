@@ -43,3 +43,18 @@ def test_collectives_under_torchs_own_checks(make_job: Callable[..., Job]) -> No
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
 def test_adasum(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
     make_job(ranks, servers, partition_bytes="4KiB").start("adasum.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1)])
+def test_names_of_operations(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("names.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (4, 0)])
+def test_distributed_data_parallel(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("data_parallel.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(2, 0), (3, 1)])
+def test_gradients_of_collectives(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("gradients.py").finish()

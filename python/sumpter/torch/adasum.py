@@ -18,7 +18,7 @@ import torch
 
 from sumpter import _session
 from sumpter._errors import UnsupportedError
-from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, submit
+from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, agree, submit
 from sumpter.torch.names import Identity, identify
 from sumpter.torch.process_sets import ProcessSet, members
 from sumpter.torch.reduction import Reduction, scale
@@ -120,12 +120,13 @@ class _Exchange:
     def start(self) -> StagedHandle:
         """Sends the parts; the rest follows by itself."""
         levels = max(len(self._ranks) - 1, 0).bit_length()
-        steps = [self._multiply]
+        steps = [self._send_parts, self._multiply]
         for level in range(levels):
             steps.append(lambda results, level=level: self._ascend(results, level))
-        return StagedHandle(self._send_parts(), steps, lambda _: self._split())
+        begin = agree(self._session, self._identity, self._ranks)
+        return StagedHandle([begin], steps, lambda _: self._split())
 
-    def _send_parts(self) -> list[TensorHandle]:
+    def _send_parts(self, _: list[object]) -> list[TensorHandle]:
         """Exchanges parts with every other rank; the own one stays."""
         outgoing = self._flat.tensor_split(len(self._ranks))
         own = outgoing[self._own]

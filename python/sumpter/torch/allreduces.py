@@ -176,7 +176,7 @@ def _reduce_group(
 ) -> GroupHandle:
     if reduction.op is Adasum:
         outputs = tensors if in_place else None
-        return adasum_async("grouped", tensors, outputs, name, reduction, process_set)
+        return adasum_async("grouped_allreduce", tensors, outputs, name, reduction, process_set)
     handles = []
     for index, tensor in enumerate(tensors):
         own = None if name is None else f"{name}.{index}"

@@ -16,7 +16,7 @@ from sumpter._errors import MismatchError
 from sumpter._session import Session
 from sumpter.torch.allreduces import of_backward
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, submit
+from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, agree, submit
 from sumpter.torch.names import Identity, identify
 from sumpter.torch.process_sets import ProcessSet, global_process_set, members
 from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum, reduce_async, scale
@@ -205,7 +205,7 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> GroupHandle:
+) -> StagedHandle:
     """Starts a reducescatter."""
     reduction = Reduction(op, prescale_factor, postscale_factor)
     return _reducescatter_async(tensor, name, reduction, process_set)
@@ -254,7 +254,7 @@ def grouped_reducescatter_async(
 
 def _reducescatter_async(
     tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: ProcessSet
-) -> GroupHandle:
+) -> StagedHandle:
     session, ranks = _session.current(), members(process_set)
     check_carried(tensor)
     if tensor.dim() == 0:
@@ -264,22 +264,27 @@ def _reducescatter_async(
     source = readable(scale(tensor.detach(), reduction.prescale))
     identity = identify(session, "reducescatter", name, tensor, reduction.op.wire_name, process_set)
     averages = reduction.op is Average
-    handles = []
-    for root, rows in zip(ranks, source.tensor_split(len(ranks)), strict=True):
-        receive = torch.empty_like(rows) if root == session.rank else None
-        native = submit(
-            session,
-            "reduce",
-            identity.part(root),
-            reduced_form(rows, reduction.op.wire_name),
-            rows,
-            receive,
-            op=reduction.op.wire_name,
-            root=root,
-            ranks=ranks,
-            average=averages and rows.dtype.is_floating_point,
-        )
-        handles.append(TensorHandle(native, lambda receive=receive: receive))
+    # What cannot be reduced is refused here and not where `then` runs.
+    reduced_form(source, reduction.op.wire_name)
+
+    def then(_: object) -> list[TensorHandle]:
+        handles = []
+        for root, rows in zip(ranks, source.tensor_split(len(ranks)), strict=True):
+            receive = torch.empty_like(rows) if root == session.rank else None
+            native = submit(
+                session,
+                "reduce",
+                identity.part(root),
+                reduced_form(rows, reduction.op.wire_name),
+                rows,
+                receive,
+                op=reduction.op.wire_name,
+                root=root,
+                ranks=ranks,
+                average=averages and rows.dtype.is_floating_point,
+            )
+            handles.append(TensorHandle(native, lambda receive=receive: receive))
+        return handles
 
     def finish(shares: list[torch.Tensor | None]) -> torch.Tensor:
         result = shares[ranks.index(session.rank)]
@@ -287,7 +292,7 @@ def _reducescatter_async(
             result = torch.div(result, len(ranks), rounding_mode=reduction.rounding)
         return scale(result, reduction.postscale)
 
-    return GroupHandle(handles, finish)
+    return StagedHandle([agree(session, identity, ranks)], [then], finish)
 
 
 def sparse_allreduce_async(

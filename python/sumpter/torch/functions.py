@@ -5,6 +5,7 @@ members of the job only, all of which have proved on every connection that they 
 """
 
 import pickle
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,10 @@ import torch
 from sumpter import _front, _session
 from sumpter.torch.broadcasts import broadcast_async_
 from sumpter.torch.exchange import gather_async
-from sumpter.torch.handles import TensorHandle
-from sumpter.torch.names import Identity, identify
+from sumpter.torch.handles import TensorHandle, agree
+from sumpter.torch.names import identify, identify_call
 from sumpter.torch.process_sets import ProcessSet, global_process_set
+from sumpter.torch.reduction import Reduction, Sum, reduce_async
 from sumpter.torch.tensors import dtype_name
 
 # Objects are padded to a power of two so that a few names serve objects of every size.
@@ -89,9 +91,11 @@ def broadcast_object(
     _front.check_root(session, root_rank)
     is_root = session.rank == root_rank
     pickled = pickle.dumps(obj) if is_root else b""
+    # A sum with the zeros of the others, since all of them must have arrived for it.
     size = torch.tensor([len(pickled)])
     identity = identify(session, "object", name, size, f"root {root_rank}", process_set)
-    broadcast_async_(size, root_rank, identity.part("size"), process_set).synchronize()
+    reduction, told = Reduction(Sum), identity.part("size")
+    reduce_async("object", size, size, told, reduction, process_set=process_set).synchronize()
     capacity = max(SMALLEST_OBJECT_BYTES, 1 << int(size.item() - 1).bit_length())
     content = torch.zeros(capacity, dtype=torch.uint8)
     if is_root:
@@ -124,18 +128,18 @@ def _broadcast_named(
     named: list[tuple[str, torch.Tensor]], root_rank: int, prefix: str
 ) -> list[TensorHandle]:
     session = _session.current()
-    described = {f"{name}.{root_rank}": _describe(tensor) for name, tensor in named}
+    described = {f"{root_rank}.{name}": _describe(tensor) for name, tensor in named}
     if len(described) != len(named):
         raise ValueError("two tensors to broadcast have the same name")
     scope = session.scope(prefix, described)
-    call = session.count("broadcast_parameters")
-    handles = []
-    for index, (name, tensor) in enumerate(named):
-        what = f"{name}: {dtype_name(tensor)} {list(tensor.shape)} from rank {root_rank}"
-        tag = f"broadcast_parameters.{index}#{call}|{what}"
-        identity = Identity(f"{scope}{name}.{root_rank}", tag)
-        handles.append(broadcast_async_(tensor, root_rank, identity))
-    return handles
+    # The names of a whole model are too long for a message; other names have another mark. Shapes
+    # are compared, and named, tensor by tensor.
+    mark = f"{zlib.crc32(repr(list(described)).encode()):08x}"
+    call = f"broadcast_parameters({len(named)} tensors with names marked {mark}, root {root_rank})"
+    own = f"{scope}{mark}"
+    identity = identify_call(session, "broadcast_parameters", own, call)
+    agree(session, identity, None).synchronize()
+    return [broadcast_async_(tensor, root_rank, identity.part(name)) for name, tensor in named]
 
 
 def _describe(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:

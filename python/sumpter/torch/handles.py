@@ -129,6 +129,17 @@ def synchronize(handle: Any) -> Any:
     return handle() if callable(handle) else None
 
 
+def agree(session: Session, identity: Identity, ranks: Sequence[int] | None) -> TensorHandle:
+    """Starts waiting until every rank has made this call; fails on all if the calls differ.
+
+    It comes before rounds in which not all ranks take part, or not as many on each: a rank could
+    wait for ever in one of them.
+    """
+    native = session.barrier(f"{identity.name}.agree", ranks, identity.tag)
+    identity.note(native)
+    return TensorHandle(native, lambda: None)
+
+
 def submit(
     session: Session,
     kind: str,

@@ -28,20 +28,21 @@ class Series:
 
     def __init__(self) -> None:
         self.count = 0
-        # How often ranks have disagreed, as far as this rank has seen.
-        self.failures = 0
+        # The last call in which ranks disagreed, as far as this rank has seen. Where one has seen
+        # less than the others, the next call does not match either, and they agree again.
+        self.failed: int | None = None
         # What the calls looked like since then, in the order in which they first appeared.
         self.kinds: dict[str, int] = {}
-        self.in_flight: deque[_session.Handle] = deque()
+        self.in_flight: deque[tuple[int, _session.Handle]] = deque()
 
     def settle(self) -> None:
         """Forgets the operations that are done, up to the first that is not."""
-        while self.in_flight and self.in_flight[0].poll():
+        while self.in_flight and self.in_flight[0][1].poll():
+            call, handle = self.in_flight.popleft()
             try:
-                self.in_flight.popleft().wait()
+                handle.wait()
             except MismatchError:
-                self.in_flight.clear()
-                self.failures += 1
+                self.failed = call
                 self.kinds.clear()
             except SumpterError:
                 # Whoever waits for the operation is told; names do not change.
@@ -55,6 +56,7 @@ class Identity:
     name: str
     tag: str = ""
     series: Series | None = None
+    call: int = 0
 
     def part(self, suffix: object) -> Identity:
         """The identity of one of the rounds that the operation consists of."""
@@ -63,7 +65,7 @@ class Identity:
     def note(self, handle: _session.Handle) -> None:
         """Takes a round of the operation into account for the next call of its series."""
         if self.series is not None:
-            self.series.in_flight.append(handle)
+            self.series.in_flight.append((self.call, handle))
 
 
 def identify(
@@ -80,28 +82,46 @@ def identify(
     may be used for another tensor in each call, but only when its last operation is done.
     """
     among = label(process_set)
-    place = f"unnamed{among}" if name is None else f"{kind}.{name}{among}"
+    call = describe(kind, tensor, tensor.shape, detail)
+    if name is not None:
+        place = f"{kind}.{name}{among}"
+        series = _settled(session, place)
+        if series.in_flight:
+            raise DuplicateNameError(
+                f"an operation named {place!r} is still in flight on rank {session.rank}: "
+                "synchronize it first, or give the two different names"
+            )
+        known = series.kinds.setdefault(call, len(series.kinds))
+        return _next(series, place, f"{place}~{known}" if known else place, call)
+    place = f"unnamed{among}"
+    series = _settled(session, place)
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    slot = series.count % UNNAMED_SLOTS
+    own = f"{kind}.noname.{dtype_name(tensor)}.{shape}.{detail}{among}.{slot}"
+    return _next(series, place, own, call)
+
+
+def identify_call(session: Session, place: str, own: str, call: str) -> Identity:
+    """The identity of a call that makes many rounds, which get their names by part().
+
+    All ranks make the calls of a `place` in one order; `call` is what they must agree about.
+    """
+    return _next(_settled(session, place), place, own, call)
+
+
+def _settled(session: Session, place: str) -> Series:
     series = _series.setdefault(session, {}).setdefault(place, Series())
     series.settle()
-    if name is not None and series.in_flight:
-        raise DuplicateNameError(
-            f"an operation named {place!r} is still in flight on rank {session.rank}: "
-            "synchronize it first, or give the two different names"
-        )
-    call = describe(kind, tensor, tensor.shape, detail)
-    if name is None:
-        shape = "x".join(map(str, tensor.shape)) or "scalar"
-        slot = series.count % UNNAMED_SLOTS
-        own = f"{kind}.noname.{dtype_name(tensor)}.{shape}.{detail}{among}.{slot}"
-    else:
-        known = series.kinds.setdefault(call, len(series.kinds))
-        own = f"{place}~{known}" if known else place
-    if series.failures:
-        own = f"{own}!{series.failures}"
-        call = f"{call} after {series.failures} calls that did not match"
-    tag = f"{place}#{series.count}|{call}"
+    return series
+
+
+def _next(series: Series, place: str, own: str, call: str) -> Identity:
+    number = series.count
     series.count += 1
-    return Identity(own, tag, series)
+    if series.failed is not None:
+        own = f"{own}!{series.failed}"
+        call = f"{call}, after call #{series.failed} failed"
+    return Identity(own, f"{place}#{number}|{call}", series, number)
 
 
 # Names mean nothing outside their session.

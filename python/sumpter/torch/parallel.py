@@ -80,9 +80,10 @@ class _BackwardExchange(GradientExchange):
 
     def expect(self, output: Any, active: bool) -> None:
         """Prepares for the backward pass from `output`, which is to exchange if `active`."""
-        self._active = active
-        # A backward pass that failed has not come to its end.
-        self._armed = False
+        if self.begun:
+            # A backward pass failed on this rank; on the others it may have come to its end.
+            self.finish()
+        self._active, self._armed = active, False
         for tensor in _pytree.tree_leaves(output):
             if active and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                 # The outermost backward pass comes here first; one within a checkpoint does not.
