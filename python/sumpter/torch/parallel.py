@@ -37,13 +37,17 @@ class DistributedDataParallel(torch.nn.Module):
         self.device_ids = device_ids
         self.broadcast_buffers = broadcast_buffers
         broadcast_parameters(module.state_dict(), root_rank=0)
+        self._has_buffers = any(True for _ in module.buffers())
         names = {p: name for name, p in module.named_parameters() if p.requires_grad}
         self._exchange = _BackwardExchange(names, Reduction(compression=compression))
         self._synchronizes = True
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The module's result."""
-        if self.broadcast_buffers:
+        if self._exchange.begun:
+            # A backward pass failed on this rank; on the others it may have come to its end.
+            self._exchange.finish()
+        if self._has_buffers and self.broadcast_buffers:
             broadcast_parameters(self.module.named_buffers(), root_rank=0, prefix="Buffer.")
         output = self.module(*inputs, **options)
         if torch.is_grad_enabled():
@@ -80,9 +84,6 @@ class _BackwardExchange(GradientExchange):
 
     def expect(self, output: Any, active: bool) -> None:
         """Prepares for the backward pass from `output`, which is to exchange if `active`."""
-        if self.begun:
-            # A backward pass failed on this rank; on the others it may have come to its end.
-            self.finish()
         self._active, self._armed = active, False
         for tensor in _pytree.tree_leaves(output):
             if active and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
