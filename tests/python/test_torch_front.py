@@ -29,6 +29,12 @@ def test_torch_finds_the_backend_by_its_entry_point() -> None:
     backend.register()
 
 
+def test_nothing_of_what_horovod_can_be_built_with_is_here() -> None:
+    asked = [name for name in hvd.__all__ if name.endswith(("_built", "_enabled", "_supported"))]
+    assert len(asked) == 10
+    assert not any(getattr(hvd, name)() for name in asked)
+
+
 def test_half_precision_compression_keeps_what_is_small_or_whole() -> None:
     for dtype in (torch.float32, torch.float64):
         packed, context = hvd.Compression.fp16.compress(torch.ones(3, dtype=dtype))

@@ -1,9 +1,10 @@
 """Under which name an operation meets the other ranks' operations.
 
 The core knows a tensor by its name, with one shape, element type and operation for the whole job.
-Scripts use a name for whatever they like, if all ranks do so alike, or give none at all. So what
-a call looks like is counted into the name that the core sees, and the tag, which says the how
-manieth call of a series it was, lets the coordinator find ranks that made different calls.
+Scripts use a name for whatever they like, if all ranks do so alike, or give none at all. So each
+thing that a name is used for gets a name of its own in the core. Every call has a tag as well, with
+its number among the calls of its series and what it looks like, by which the coordinator finds
+ranks that made different calls.
 
 After calls that did not match, a series goes on under new names: the core has given up the old.
 """

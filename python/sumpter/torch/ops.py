@@ -108,7 +108,7 @@ def push_pull_group_sync_inplace(
     version: int = 0,
     priority: int = 0,
 ) -> tuple[TensorHandle, int]:
-    """Starts a push_pull in place, and says the how manieth of its group it is, from 1.
+    """Starts a push_pull in place, and counts, from 1, which of its group it is.
 
     A group has as many as byteps_torch_set_num_grads() said; whoever starts the last one knows
     by the number that it is time to wait for all.
