@@ -7,16 +7,18 @@ it was made from.
 
 import contextlib
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from sumpter import _session
 from sumpter.torch.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.gradients import GradientExchange, Names, PassCounter, scope_of
-from sumpter.torch.names import Identity
-from sumpter.torch.process_sets import ProcessSet, global_process_set
+from sumpter.torch.names import identify_call
+from sumpter.torch.process_sets import ProcessSet, global_process_set, label
 from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum
 
 
@@ -176,7 +178,10 @@ class _Deltas(PassCounter):
         self._exchanges = process_set.included() and process_set.size() > 1
         self._reduction = Reduction(Adasum, compression=compression)
         scope = scope_of(names, process_set, Adasum.wire_name, compression.__qualname__)
-        self._identity = Identity(f"{scope}adasum.{len(names)}")
+        mark = f"{zlib.crc32(repr(list(names.values())).encode()):08x}"
+        self._place = f"adasum{label(process_set)}"
+        self._own = f"{scope}adasum.{mark}"
+        self._call = f"step({len(names)} parameters with names marked {mark})"
         super().__init__(names, passes)
 
     def step(self, take: Callable[[], Any]) -> Any:
@@ -188,8 +193,9 @@ class _Deltas(PassCounter):
         # A step alone is the combined one already.
         if self._exchanges:
             deltas = [now - then for now, then in zip(parameters, before, strict=True)]
+            identity = identify_call(_session.current(), self._place, self._own, self._call)
             combined = adasum_async(
-                "delta", deltas, None, self._identity, self._reduction, self._process_set
+                "delta", deltas, None, identity, self._reduction, self._process_set
             ).synchronize()
             for parameter, then, delta in zip(parameters, before, combined, strict=True):
                 parameter.copy_(then + delta)

@@ -125,8 +125,8 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: object
     global _suspended
     if _suspended is None:
         raise ValueError("resume() is for after suspend(): call init() to join the first time")
-    workers, _suspended = _suspended, None
-    init(world_size=num_workers * workers, rank=global_rank, servers=num_servers)
+    init(world_size=num_workers * _suspended, rank=global_rank, servers=num_servers)
+    _suspended = None
 
 
 def get_pushpull_speed() -> tuple[int, float]:

@@ -81,6 +81,10 @@ def check_calls_that_differ() -> None:
         hvd.broadcast_parameters(list(layer.named_parameters())[int(ODD) :])
     with raises(hvd.MismatchError, "rank 1", "adasum"):
         hvd.grouped_allreduce([own(2), own(2 + ODD)], op=hvd.Adasum)
+    sgd = torch.optim.SGD(layer.parameters(), 0.1)
+    named = [(f"{'odd' if ODD else 'even'}.{name}", p) for name, p in layer.named_parameters()]
+    with raises(hvd.MismatchError, "rank 1", "step(2 parameters"):
+        hvd.DistributedOptimizer(sgd, named, op=hvd.Adasum).step()
     with raises(hvd.MismatchError, "rank 1", "allgather", "alltoall"):
         if ODD:
             hvd.allgather(own(WORLD_SIZE))
