@@ -75,6 +75,13 @@ class Worker:
         `ranks` are the participants, None meaning all. `tag` is text for error messages only.
         """
 
+    def out_of_data(self) -> int:
+        """Contributes zeros to what other ranks begin until all have called this.
+
+        Returns the last rank to do so. Raises if the job ends first. Nothing else may be
+        submitted meanwhile.
+        """
+
     def record_samples(self, count: int) -> None:
         """Adds to the number of training samples this worker has processed."""
 
@@ -99,8 +106,12 @@ class Handle:
 class Coordinator:
     """A coordinator inside this process."""
 
-    def __init__(self, listen: str, settings: dict[str, str]) -> None:
-        """Listens on `listen` ("0.0.0.0:0" takes a free port). A token must be set."""
+    def __init__(self, listen: str, settings: dict[str, str], *, repeated: bool = False) -> None:
+        """Listens on `listen` ("0.0.0.0:0" takes a free port). A token must be set.
+
+        It serves one job: one run of it, after which servers end, or, if `repeated`, as many as
+        its workers begin until `stop`.
+        """
 
     @property
     def address(self) -> str:

@@ -70,6 +70,7 @@ reducescatter_async(tensor, name=None, op=Average, process_set=PS, {SCALES})
 grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average, process_set=PS,\
  {SCALES})
 grouped_reducescatter_async(tensors, name=None, op=Average, process_set=PS, {SCALES})
+join(device=-1)
 barrier(process_set=PS)
 poll(handle)
 synchronize(handle)
@@ -155,7 +156,8 @@ FP16Compressor.compress(tensor)
 IN_MPI_OPS = (
     "init shutdown is_initialized size rank local_ cross_ mpi_ gloo_ nccl_ ddl_ ccl_ cuda_ rocm_ "
     "allreduce grouped_ sparse_ allgather( allgather_async broadcast( broadcast_( broadcast_async "
-    "alltoall reducescatter barrier poll synchronize ProcessSet add_process_set remove_process_set"
+    "alltoall reducescatter join barrier poll synchronize ProcessSet add_process_set "
+    "remove_process_set"
 ).split()
 IN_FUNCTIONS = ("broadcast_parameters", "broadcast_optimizer_state", "broadcast_object")
 
@@ -177,8 +179,8 @@ THINGS = {
 
 # What is still to come; a name that exists belongs into the tables above.
 PLANNED = {
-    TOP: "join start_timeline stop_timeline",
-    f"{TOP}.mpi_ops": "join start_timeline stop_timeline",
+    TOP: "start_timeline stop_timeline",
+    f"{TOP}.mpi_ops": "start_timeline stop_timeline",
     f"{TOP}.elastic": "run TorchState ElasticSampler",
     f"{TOP}.cross_barrier": "CrossBarrier",
 }

@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     started: Instant,
     greetings: Arc<Semaphore>,
     state: Mutex<State>,
-    finished: Condvar,
+    emptied: Condvar,
 }
 
 struct State {
@@ -84,7 +84,7 @@ impl Shared {
                 last_member: 0,
                 stopping: false,
             }),
-            finished: Condvar::new(),
+            emptied: Condvar::new(),
         }
     }
 
@@ -92,8 +92,8 @@ impl Shared {
     pub fn apply(&self, input: Input) {
         let mut state = self.state();
         state.apply(self.started.elapsed(), input);
-        if state.registry.finished() {
-            self.finished.notify_all();
+        if state.registry.is_empty() {
+            self.emptied.notify_all();
         }
     }
 
@@ -102,20 +102,21 @@ impl Shared {
         self.state().registry.running()
     }
 
-    /// Waits until the only run is over; whether it is.
-    pub fn wait_finished(&self, limit: Duration) -> bool {
-        let running = |state: &mut State| !state.registry.finished() && !state.stopping;
-        let waited = self.finished.wait_timeout_while(self.state(), limit, running);
+    /// Waits until no worker is left; whether none is.
+    pub fn wait_empty(&self, limit: Duration) -> bool {
+        let occupied = |state: &mut State| !state.registry.is_empty() && !state.stopping;
+        let waited = self.emptied.wait_timeout_while(self.state(), limit, occupied);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.registry.finished()
+        state.registry.is_empty()
     }
 
     /// Ends every session once it has been told what it is still to be told.
     pub fn stop(&self) {
         let mut state = self.state();
         state.stopping = true;
+        state.apply(self.started.elapsed(), Input::Stop);
         state.sessions.clear();
-        self.finished.notify_all();
+        self.emptied.notify_all();
     }
 
     fn enter(&self, session: Session, join: crate::registry::Join) -> Option<MemberId> {

@@ -7,6 +7,7 @@ use crossbeam_channel::Sender;
 use mio::Waker;
 use sumpter_coordinator::{Member, MemberEvent, Stats, TensorSpec};
 use sumpter_transport::TensorMemory;
+use sumpter_wire::Rank;
 
 use crate::completion::Completion;
 use crate::error::OpError;
@@ -31,6 +32,9 @@ pub(crate) enum Command {
     /// The session with the coordinator is there.
     Joined(Arc<Member>),
     Submit(Submission),
+    /// No more data: take part with zeros until all workers are out of data, then answer with the
+    /// last one.
+    OutOfData(Sender<Result<Rank, OpError>>),
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),

@@ -11,6 +11,7 @@ mod counters;
 mod error;
 mod event_loop;
 mod hubs;
+mod idlers;
 mod join;
 mod link;
 mod ops;

@@ -29,6 +29,7 @@ impl EventLoop {
                 self.next_report = Some(Instant::now());
             }
             Command::Submit(submission) => self.submit(submission),
+            Command::OutOfData(answer) => self.run_out_of_data(answer),
             Command::Samples(count) => {
                 self.counters.samples += count;
                 self.report_soon();
@@ -56,6 +57,9 @@ impl EventLoop {
                 waiting.into_iter().for_each(|submission| self.submit(submission));
             }
             MemberEvent::TensorError { name, message } => self.tensor_error(&name, &message),
+            MemberEvent::OutOfData { rank } => self.out_of_data(rank),
+            MemberEvent::AllOutOfData { last } => self.all_out_of_data(last),
+            MemberEvent::Began { tensor, round } => self.take_part(tensor, round),
             MemberEvent::WorkerLost { rank, host, reason } => {
                 self.fail(&OpError::PeerLost(format!("rank {rank} on {host} died: {reason}")));
             }
@@ -63,6 +67,7 @@ impl EventLoop {
                 if let Some(session) = self.session.as_mut() {
                     session.left.insert(rank);
                     session.last_progress = Instant::now();
+                    session.fail_idling();
                 }
             }
             MemberEvent::ServerLost { member, host, reason } => {
@@ -149,7 +154,7 @@ impl EventLoop {
         }
     }
 
-    fn submit(&mut self, submission: Submission) {
+    pub(crate) fn submit(&mut self, submission: Submission) {
         let Some(session) = self.session.as_mut() else {
             let error = OpError::Closed("the job has not started".to_owned());
             return submission.completion.finish(Err(error));
@@ -163,7 +168,10 @@ impl EventLoop {
         self.counters.busy(true, now);
         let world_size = session.world_size();
         match session.table.find(submission, world_size) {
-            Lookup::Ready(submission, request) => session.run(submission, request, now),
+            Lookup::Ready(submission, request) => {
+                let (tensor, round) = session.run(submission, request, now);
+                self.announce(tensor, round);
+            }
             Lookup::Declare(spec) => match &self.member {
                 Some(member) => member.declare(spec),
                 None => tracing::error!("a tensor was submitted before the session was there"),
@@ -219,6 +227,7 @@ impl EventLoop {
             return;
         }
         session.over = Some(reason.clone());
+        session.idlers.fail(reason);
         for submission in session.table.take_waiting() {
             let name = &submission.spec.name;
             let error = reason.about(&format!("tensor '{name}' was not complete"));

@@ -144,6 +144,31 @@ impl Worker {
         completion
     }
 
+    /// Takes part with zeros in whatever the others begin, until all workers have called this;
+    /// the last of them. `interrupted` is asked often; when it says true, the wait ends, but
+    /// taking part does not.
+    ///
+    /// # Errors
+    /// [`OpError`] if the job ends first, or `None` if interrupted.
+    pub fn out_of_data(
+        &self,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Rank, Option<OpError>> {
+        let (answer, last) = bounded(1);
+        self.remote.send(Command::OutOfData(answer));
+        loop {
+            match last.recv_timeout(SLICE) {
+                Ok(last) => return last.map_err(Some),
+                Err(_) if interrupted() => return Err(None),
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => {
+                    let reason = "the session has been shut down".to_owned();
+                    return Err(Some(OpError::Closed(reason)));
+                }
+            }
+        }
+    }
+
     /// Counts samples trained on, for the live line.
     pub fn record_samples(&self, count: u64) {
         self.remote.send(Command::Samples(count));

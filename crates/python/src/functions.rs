@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
-use sumpter_coordinator::{Coordinator as RustCoordinator, Stats};
+use sumpter_coordinator::{Coordinator as RustCoordinator, Serves, Stats};
 use sumpter_node::NodeError;
 
 use crate::errors::{AuthError, StartError, from_config, from_node, from_plan};
@@ -52,11 +52,19 @@ pub struct Coordinator {
 
 #[pymethods]
 impl Coordinator {
-    /// Listens on `listen` (HOST:PORT; port 0 takes a free one).
+    /// Listens on `listen` (HOST:PORT; port 0 takes a free one). `repeated`: the job may end and
+    /// begin again until `stop`.
     #[new]
-    fn new(py: Python<'_>, listen: &str, settings: HashMap<String, String>) -> PyResult<Self> {
+    #[pyo3(signature = (listen, settings, *, repeated = false))]
+    fn new(
+        py: Python<'_>,
+        listen: &str,
+        settings: HashMap<String, String>,
+        repeated: bool,
+    ) -> PyResult<Self> {
         let config = load(settings)?;
-        let started = py.detach(|| sumpter_node::start_coordinator(listen, &config, true));
+        let serves = if repeated { Serves::OneJob } else { Serves::OneRun };
+        let started = py.detach(|| sumpter_node::start_coordinator(listen, &config, serves));
         let coordinator = started.map_err(|e| from_node(py, e))?;
         let address = coordinator.address().to_string();
         Ok(Coordinator { inner: std::sync::Mutex::new(Some(coordinator)), address })
@@ -75,7 +83,7 @@ impl Coordinator {
             py.detach(|| {
                 if coordinator.running() {
                     // Members that have not left by then are told that the coordinator ends.
-                    let _ = coordinator.wait_finished(LEAVE_LIMIT);
+                    let _ = coordinator.wait_empty(LEAVE_LIMIT);
                 }
                 coordinator.stop();
             });

@@ -49,7 +49,7 @@ def launch(spec: JobSpec) -> int:
     token = _native.generate_token()
     settings = {**spec.settings, "token": token, "servers": str(spec.shape.servers)}
     # Refuses a setting that is not in the table or out of its range before anything starts.
-    coordinator = _native.Coordinator("127.0.0.1:0", settings)
+    coordinator = _native.Coordinator("127.0.0.1:0", settings, repeated=True)
     try:
         settings["coordinator"] = coordinator.address
         variables = _as_variables(spec.settings)

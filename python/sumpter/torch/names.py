@@ -110,6 +110,27 @@ def identify_call(session: Session, place: str, own: str, call: str) -> Identity
     return _next(_settled(session, place), place, own, call)
 
 
+Known = dict[str, tuple[int, int | None, dict[str, int]]]
+
+
+def forget(session: Session) -> Known:
+    """Takes away what is known of each place: its calls, the last failure, what it was used for."""
+    places = _series.pop(session, {})
+    for series in places.values():
+        series.settle()
+    return {place: (s.count, s.failed, s.kinds) for place, s in places.items()}
+
+
+def learn(session: Session, known: list[Known]) -> None:
+    """Goes on from what the rank that has made the most calls of a place knows of it."""
+    _series[session] = {}
+    for place in {place for each in known for place in each}:
+        series = Series()
+        told = [each[place] for each in known if place in each]
+        series.count, series.failed, series.kinds = max(told, key=lambda one: one[0])
+        _series[session][place] = series
+
+
 def _settled(session: Session, place: str) -> Series:
     series = _series.setdefault(session, {}).setdefault(place, Series())
     series.settle()

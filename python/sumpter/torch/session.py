@@ -26,6 +26,8 @@ from sumpter._front import (
 )
 from sumpter._rendezvous import Board, start_timeout_s
 from sumpter._session import Session
+from sumpter.torch import names
+from sumpter.torch.functions import allgather_object
 from sumpter.torch.process_sets import adopt
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "get_pushpull_speed",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "rank",
@@ -145,6 +148,22 @@ def get_pushpull_speed() -> tuple[int, float]:
     return time.time_ns() // 1_000_000, speed
 
 
+def join(device: int = -1) -> int:
+    """Waits until every rank has called this, for ranks that have less data than others.
+
+    Meanwhile this rank contributes zeros to what the others begin; averages still divide by all
+    ranks. In an allgather or alltoall it has no rows; a broadcast from it is an error on all ranks.
+    Operations of its own must be done before. Returns the last rank to call this, the same
+    on every rank. `device` changes nothing.
+    """
+    session = _session.current()
+    last = session.out_of_data()
+    # Ranks know of the calls that they have made themselves.
+    known = names.forget(session)
+    names.learn(session, allgather_object(known, name="names"))
+    return last
+
+
 def cross_rank() -> int:
     """The number of this worker's machine, if every machine has equally many workers."""
     return rank() // local_size()
@@ -188,9 +207,11 @@ def _environment_store() -> dist.Store:
             host, port, None, serves, limit, wait_for_workers=False, multi_tenant=True
         )
 
-    timeout_s = start_timeout_s()
-    _stores.append(_patiently(connect, timeout_s, f"serve torch's store at {host}:{port}"))
-    return _stores[-1]
+    if (host, port) not in _stores:
+        timeout_s = start_timeout_s()
+        what = f"serve torch's store at {host}:{port}"
+        _stores[host, port] = _patiently(connect, timeout_s, what)
+    return _stores[host, port]
 
 
 def _patiently(call: Callable[[], _T], timeout_s: float, what: str) -> _T:
@@ -221,8 +242,9 @@ def _patiently(call: Callable[[], _T], timeout_s: float, what: str) -> _T:
             _log.warning("waiting for rank 0 to %s: %.0f s of %g s", what, waited, timeout_s)
 
 
-# Rank 0 may serve the store from its own process: it has to outlive the other ranks' reading.
-_stores: list[dist.Store] = []
+# Rank 0 may serve the store from its own process: it has to outlive the other ranks' reading, and
+# serves the next session as well.
+_stores: dict[tuple[str, int], dist.Store] = {}
 
 # The ranks of this machine between suspend() and resume().
 _suspended: int | None = None
