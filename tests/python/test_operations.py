@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -67,4 +68,43 @@ def test_collectives_under_torchs_own_checks(make_job: Callable[..., Job]) -> No
     job = make_job(2)
     for rank in range(2):
         job.start_rank(rank, "process_groups.py", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    job.finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
+def test_adasum(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("adasum.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1)])
+def test_names_of_operations(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("names.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (4, 0)])
+def test_distributed_data_parallel(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("data_parallel.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(2, 0), (3, 1)])
+def test_gradients_of_collectives(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("gradients.py").finish()
+
+
+def test_suspend_and_resume_with_a_rank_less(make_job: Callable[..., Job]) -> None:
+    """As under torchrun: the ranks have torch's store, and rank 0 the coordinator."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    job = make_job(3)
+    for rank in range(3):
+        job.start_rank(
+            rank,
+            "suspends.py",
+            SUMPTER_COORDINATOR="",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+            LOCAL_RANK="0",
+            LOCAL_WORLD_SIZE="1",
+        )
     job.finish()

@@ -29,6 +29,12 @@ def test_torch_finds_the_backend_by_its_entry_point() -> None:
     backend.register()
 
 
+def test_nothing_of_what_horovod_can_be_built_with_is_here() -> None:
+    asked = [name for name in hvd.__all__ if name.endswith(("_built", "_enabled", "_supported"))]
+    assert len(asked) == 10
+    assert not any(getattr(hvd, name)() for name in asked)
+
+
 def test_half_precision_compression_keeps_what_is_small_or_whole() -> None:
     for dtype in (torch.float32, torch.float64):
         packed, context = hvd.Compression.fp16.compress(torch.ones(3, dtype=dtype))
@@ -66,8 +72,11 @@ class TestAlone:
             hvd.broadcast(torch.ones(2), root_rank=3)
         with pytest.raises(TypeError, match="broadcast_object"):
             hvd.broadcast_parameters({"epoch": 3})
-        with pytest.raises(hvd.UnsupportedError, match="MPI"):
-            hvd.init(comm=[0])
+        with pytest.raises(AssertionError, match="needs a name"):
+            hvd.push_pull(torch.ones(2))
+        for groups in (-1, [1], "all"):
+            with pytest.raises(ValueError, match="groups"):
+                hvd.DistributedOptimizer(sgd(), groups=groups)
 
     def test_a_model_leaves_its_old_optimizer_for_a_new_one(self) -> None:
         layer = torch.nn.Linear(2, 1)

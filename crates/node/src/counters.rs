@@ -42,6 +42,11 @@ impl Counters {
         self.away_received += if away { bytes as u64 } else { 0 };
     }
 
+    /// All bytes that have been moved: it changes when any are.
+    pub(crate) fn moved(&self) -> u64 {
+        self.bytes_sent + self.bytes_received + self.bytes_local
+    }
+
     /// Notes whether anything is under way.
     pub(crate) fn busy(&mut self, busy: bool, now: Instant) {
         match (busy, self.busy_since) {

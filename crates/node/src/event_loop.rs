@@ -31,8 +31,11 @@ const MAX_EVENTS: usize = 256;
 /// Bytes that may go to the colocated lane before sockets get their turn.
 const IN_PROCESS_TURN: usize = 8 << 20;
 
-/// How long a loop that ends waits for its peers to close.
+/// How long a loop that ends waits for its peers to close, after bytes last moved.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// How long it waits in all: peers that go on with each other may keep it busy.
+const LAST_LINGER: Duration = Duration::from_secs(20);
 
 /// What is known of a run before its workers connect.
 #[derive(Debug)]
@@ -138,8 +141,13 @@ impl EventLoop {
         self.origin.elapsed()
     }
 
+    /// Whether there is more to do, of which no event will tell.
+    fn is_busy(&self) -> bool {
+        self.in_process_more || !self.sockets.turns.is_empty()
+    }
+
     fn timeout(&self) -> Option<Duration> {
-        if self.in_process_more || !self.sockets.turns.is_empty() {
+        if self.is_busy() {
             return Some(Duration::ZERO);
         }
         let session = self.session.as_ref().and_then(Session::next_deadline);
@@ -426,10 +434,14 @@ impl EventLoop {
     /// Sends what is queued, says goodbye, and waits a little for peers to do the same, so that
     /// no result still on its way is cut off.
     fn leave(&mut self, events: &mut Events) {
-        let deadline = Instant::now() + LINGER;
+        let last = Instant::now() + LAST_LINGER;
+        let (mut deadline, mut moved) = (Instant::now() + LINGER, self.counters.moved());
         let mut said_goodbye = false;
         loop {
             self.move_bytes();
+            if self.counters.moved() != moved {
+                (deadline, moved) = (Instant::now() + LINGER, self.counters.moved());
+            }
             if self.lane.is_drained() && !said_goodbye {
                 said_goodbye = true;
                 let established = |p: &Phase| matches!(p, Phase::ToLane(_) | Phase::FromWorker(_));
@@ -438,14 +450,15 @@ impl EventLoop {
                 }
             }
             let open: HashSet<usize> = self.lane_sockets.values().copied().collect();
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.min(last).saturating_duration_since(Instant::now());
             if left.is_zero() || (said_goodbye && open.is_empty()) {
                 return;
             }
-            if self.poll.poll(events, Some(left)).is_err() {
-                return;
+            let pause = if self.is_busy() { Duration::ZERO } else { left };
+            match self.poll.poll(events, Some(pause)) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return,
+                _ => self.serve(events),
             }
-            self.serve(events);
         }
     }
 

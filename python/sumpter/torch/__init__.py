@@ -19,6 +19,35 @@ from sumpter._errors import (
     SumpterError,
     UnsupportedError,
 )
+from sumpter.torch.allreduces import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from sumpter.torch.broadcasts import (
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+)
+from sumpter.torch.build import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from sumpter.torch.compression import Compression
 from sumpter.torch.exchange import (
     allgather,
@@ -41,19 +70,14 @@ from sumpter.torch.functions import (
 )
 from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, poll, synchronize
 from sumpter.torch.ops import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
+    byteps_push_pull,
+    byteps_torch_set_num_grads,
+    declare,
+    push_pull,
+    push_pull_async,
+    push_pull_async_inplace,
+    push_pull_group_sync_inplace,
+    push_pull_inplace,
 )
 from sumpter.torch.optimizer import DistributedOptimizer
 from sumpter.torch.process_sets import (
@@ -63,19 +87,12 @@ from sumpter.torch.process_sets import (
     process_set_ids_and_ranks,
     remove_process_set,
 )
-from sumpter.torch.push_pull import (
-    byteps_push_pull,
-    declare,
-    push_pull,
-    push_pull_async,
-    push_pull_async_inplace,
-    push_pull_inplace,
-)
-from sumpter.torch.reduction import Average, Max, Min, Product, ReduceOp, Sum
+from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from sumpter.torch.registration import register as _register_backend
 from sumpter.torch.session import (
     cross_rank,
     cross_size,
+    get_pushpull_speed,
     init,
     is_initialized,
     join,
@@ -83,10 +100,12 @@ from sumpter.torch.session import (
     local_size,
     rank,
     record_samples,
+    resume,
     shutdown,
     size,
     start_timeline,
     stop_timeline,
+    suspend,
 )
 from sumpter.torch.sync_batch_norm import SyncBatchNorm
 
@@ -94,6 +113,7 @@ from sumpter.torch.sync_batch_norm import SyncBatchNorm
 HorovodInternalError = SumpterError
 
 __all__ = [
+    "Adasum",
     "AuthError",
     "Average",
     "ClosedError",
@@ -138,10 +158,17 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "byteps_push_pull",
+    "byteps_torch_set_num_grads",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
     "declare",
+    "get_pushpull_speed",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -155,22 +182,30 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "poll",
     "process_set_ids_and_ranks",
     "push_pull",
     "push_pull_async",
     "push_pull_async_inplace",
+    "push_pull_group_sync_inplace",
     "push_pull_inplace",
     "rank",
     "record_samples",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "resume",
+    "rocm_built",
     "shutdown",
     "size",
     "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
+    "suspend",
     "synchronize",
 ]
 

@@ -14,18 +14,12 @@ import torch
 from sumpter import _session
 from sumpter._errors import MismatchError
 from sumpter._session import Session
+from sumpter.torch.allreduces import of_backward
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.handles import (
-    GroupHandle,
-    Identity,
-    StagedHandle,
-    TensorHandle,
-    identify,
-    submit,
-)
-from sumpter.torch.ops import of_backward
+from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, agree, submit
+from sumpter.torch.names import Identity, identify
 from sumpter.torch.process_sets import ProcessSet, global_process_set, members
-from sumpter.torch.reduction import Average, ReduceOp, Reduction, Sum, reduce_async, scale
+from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum, reduce_async, scale
 from sumpter.torch.tensors import WireForm, check_carried, dtype_name, readable, reduced_form
 
 SMALLEST_PIECE_BYTES = 256
@@ -91,8 +85,9 @@ def gather_async(
     identity = _identify(session, "allgather", name, tensor, process_set)
     pieces: list[torch.Tensor] = []
 
-    def then(table: torch.Tensor) -> list[TensorHandle]:
+    def then(told: list[torch.Tensor]) -> list[TensorHandle]:
         handles = []
+        (table,) = told
         lengths = _counts(table, tensor, ranks, identity)
         for root, (length,) in zip(ranks, lengths.tolist(), strict=True):
             own = tensor if root == session.rank else None
@@ -103,7 +98,7 @@ def gather_async(
         return handles
 
     first = _tell([tensor.shape[0]], tensor, identity, process_set)
-    return StagedHandle(first, then, lambda: join(pieces))
+    return StagedHandle([first], [then], lambda _: join(pieces))
 
 
 def alltoall(
@@ -151,7 +146,8 @@ def _alltoall_async(
     received = torch.zeros(len(ranks), dtype=kind)
     pieces: list[torch.Tensor] = []
 
-    def then(table: torch.Tensor) -> list[TensorHandle]:
+    def then(told: list[torch.Tensor]) -> list[TensorHandle]:
+        (table,) = told
         table = _counts(table, tensor, ranks, identity)
         received.copy_(table[:, own])
         sent = tensor.split(counts)
@@ -172,11 +168,11 @@ def _alltoall_async(
             handles += incoming.move(rank, both, f"to.{session.rank}")
         return handles
 
-    def finish() -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def finish(_: object) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         rows = torch.cat(pieces)
         return rows if bare else (rows, received)
 
-    return StagedHandle(_tell(counts, tensor, identity, process_set), then, finish)
+    return StagedHandle([_tell(counts, tensor, identity, process_set)], [then], finish)
 
 
 def reducescatter(
@@ -209,7 +205,7 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> GroupHandle:
+) -> StagedHandle:
     """Starts a reducescatter."""
     reduction = Reduction(op, prescale_factor, postscale_factor)
     return _reducescatter_async(tensor, name, reduction, process_set)
@@ -258,30 +254,37 @@ def grouped_reducescatter_async(
 
 def _reducescatter_async(
     tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: ProcessSet
-) -> GroupHandle:
+) -> StagedHandle:
     session, ranks = _session.current(), members(process_set)
     check_carried(tensor)
     if tensor.dim() == 0:
         raise ValueError("reducescatter shares out rows: a tensor needs at least one dimension")
+    if reduction.op is Adasum:
+        raise ValueError("reducescatter has no Adasum: use op=Average or op=Sum")
     source = readable(scale(tensor.detach(), reduction.prescale))
     identity = identify(session, "reducescatter", name, tensor, reduction.op.wire_name, process_set)
     averages = reduction.op is Average
-    handles = []
-    for root, rows in zip(ranks, source.tensor_split(len(ranks)), strict=True):
-        receive = torch.empty_like(rows) if root == session.rank else None
-        native = submit(
-            session,
-            "reduce",
-            Identity(f"{identity.name}.{root}", identity.tag, identity.exclusive),
-            reduced_form(rows, reduction.op.wire_name),
-            rows,
-            receive,
-            op=reduction.op.wire_name,
-            root=root,
-            ranks=ranks,
-            average=averages and rows.dtype.is_floating_point,
-        )
-        handles.append(TensorHandle(native, lambda receive=receive: receive))
+    # What cannot be reduced is refused here and not where `then` runs.
+    reduced_form(source, reduction.op.wire_name)
+
+    def then(_: object) -> list[TensorHandle]:
+        handles = []
+        for root, rows in zip(ranks, source.tensor_split(len(ranks)), strict=True):
+            receive = torch.empty_like(rows) if root == session.rank else None
+            native = submit(
+                session,
+                "reduce",
+                identity.part(root),
+                reduced_form(rows, reduction.op.wire_name),
+                rows,
+                receive,
+                op=reduction.op.wire_name,
+                root=root,
+                ranks=ranks,
+                average=averages and rows.dtype.is_floating_point,
+            )
+            handles.append(TensorHandle(native, lambda receive=receive: receive))
+        return handles
 
     def finish(shares: list[torch.Tensor | None]) -> torch.Tensor:
         result = shares[ranks.index(session.rank)]
@@ -289,7 +292,7 @@ def _reducescatter_async(
             result = torch.div(result, len(ranks), rounding_mode=reduction.rounding)
         return scale(result, reduction.postscale)
 
-    return GroupHandle(handles, finish)
+    return StagedHandle([agree(session, identity, ranks)], [then], finish)
 
 
 def sparse_allreduce_async(
@@ -355,11 +358,11 @@ class _Piece:
                 self._memory = torch.zeros(capacity, dtype=torch.uint8)
                 self._memory[: len(flat)] = flat
         memory = self._memory
-        name = f"{self._identity.name}.{root}{'.' if detail else ''}{detail}.{capacity}"
+        suffix = f"{root}.{detail}.{capacity}" if detail else f"{root}.{capacity}"
         native = submit(
             self._session,
             "broadcast",
-            Identity(name, self._identity.tag),
+            self._identity.part(suffix),
             WireForm((capacity,), "uint8"),
             memory if self._own is not None else None,
             memory,
@@ -378,9 +381,14 @@ def _padded(size: int) -> int:
 def _identify(
     session: Session, kind: str, name: str | None, tensor: torch.Tensor, process_set: ProcessSet
 ) -> Identity:
-    """What must agree across ranks: all but the number of rows."""
+    """What must agree across ranks: without a name all but the number of rows.
+
+    Under a name ranks always meet, and the sizes that they tell each other show who differs.
+    """
     row = torch.empty((0, *tensor.shape[1:]), dtype=tensor.dtype)
-    return identify(session, kind, name, row, dtype_name(tensor), process_set)
+    if name is not None:
+        row = torch.empty(0, dtype=torch.uint8)
+    return identify(session, kind, name, row, dtype_name(row), process_set)
 
 
 def _tell(
@@ -390,7 +398,7 @@ def _tell(
     size = (process_set.size(), len(counts) + 1)
     table = torch.zeros(size, dtype=torch.int64)
     table[process_set.rank()] = torch.tensor([*counts, _mark(tensor)])
-    sizes = Identity(f"{identity.name}.sizes", identity.tag, identity.exclusive)
+    sizes = identity.part("sizes")
     return reduce_async("sizes", table, table, sizes, Reduction(Sum), process_set=process_set)
 
 
@@ -467,8 +475,7 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # A name has one shape, and the number of rows may change from call to call.
-        name = None if ctx.name is None else f"{ctx.name}.{len(gradient)}.backward"
+        name = of_backward(ctx.name)
         reduced = reduce_async(
             "allgather", gradient, None, name, Reduction(), process_set=ctx.process_set
         ).synchronize()

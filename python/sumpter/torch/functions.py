@@ -1,9 +1,11 @@
 """Bringing all ranks to one state: parameters, optimizer state and any Python object.
 
-Objects travel as pickles. Only members of the authenticated job can send one.
+Objects travel as pickles, and whoever unpickles runs what the sender wrote. They are accepted from
+members of the job only, all of which have proved on every connection that they know its token.
 """
 
 import pickle
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +13,12 @@ from typing import Any
 import torch
 
 from sumpter import _front, _session
+from sumpter.torch.broadcasts import broadcast_async_
 from sumpter.torch.exchange import gather_async
-from sumpter.torch.handles import Identity, TensorHandle
-from sumpter.torch.ops import broadcast_async_
+from sumpter.torch.handles import TensorHandle, agree
+from sumpter.torch.names import identify, identify_call
 from sumpter.torch.process_sets import ProcessSet, global_process_set
-from sumpter.torch.process_sets import label as of_set
+from sumpter.torch.reduction import Reduction, Sum, reduce_async
 from sumpter.torch.tensors import dtype_name
 
 # Objects are padded to a power of two so that a few names serve objects of every size.
@@ -44,9 +47,19 @@ def broadcast_parameters(
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter."
+    optimizer: torch.optim.Optimizer,
+    root_rank: int = 0,
+    prefix: str | torch.nn.Module = "Parameter.",
+    model: torch.nn.Module | None = None,
 ) -> None:
-    """Gives every rank's optimizer the state and the options of rank `root_rank`'s."""
+    """Gives every rank's optimizer the state and the options of rank `root_rank`'s.
+
+    Ranks whose optimizer has no state yet get it. `prefix` is BytePS' third argument; `model`,
+    Horovod's, is not needed, because no state has to be made before it is received. ValueError
+    for LBFGS. What is not a tensor travels as a pickle, within the authenticated job.
+    """
+    if not isinstance(prefix, str):
+        prefix = "Parameter."
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of LBFGS: it holds history of the closure")
     session = _session.current()
@@ -70,27 +83,34 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns rank `root_rank`'s object; the other ranks' arguments are ignored."""
+    """Returns rank `root_rank`'s object; the other ranks' arguments are ignored.
+
+    It travels as a pickle, which is accepted from members of the authenticated job only.
+    """
     session = _session.current()
     _front.check_root(session, root_rank)
-    label = f"object.{name or 'noname'}.{root_rank}{of_set(process_set)}"
     is_root = session.rank == root_rank
     pickled = pickle.dumps(obj) if is_root else b""
+    # A sum with the zeros of the others, since all of them must have arrived for it.
     size = torch.tensor([len(pickled)])
-    broadcast_async_(size, root_rank, Identity(f"{label}.size"), process_set).synchronize()
+    identity = identify(session, "object", name, size, f"root {root_rank}", process_set)
+    reduction, told = Reduction(Sum), identity.part("size")
+    reduce_async("object", size, size, told, reduction, process_set=process_set).synchronize()
     capacity = max(SMALLEST_OBJECT_BYTES, 1 << int(size.item() - 1).bit_length())
     content = torch.zeros(capacity, dtype=torch.uint8)
     if is_root:
         content[: len(pickled)] = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
-    identity = Identity(f"{label}.{capacity}")
-    broadcast_async_(content, root_rank, identity, process_set).synchronize()
+    broadcast_async_(content, root_rank, identity.part(capacity), process_set).synchronize()
     return obj if is_root else pickle.loads(content[: int(size.item())].numpy().tobytes())
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Returns the list of all ranks' objects, by rank."""
+    """Returns the list of all ranks' objects, by rank.
+
+    They travel as pickles, which are accepted from members of the authenticated job only.
+    """
     pickled = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
     pieces = gather_async(pickled, name, process_set, list).synchronize()
     return [pickle.loads(piece.numpy().tobytes()) for piece in pieces]
@@ -108,14 +128,18 @@ def _broadcast_named(
     named: list[tuple[str, torch.Tensor]], root_rank: int, prefix: str
 ) -> list[TensorHandle]:
     session = _session.current()
-    described = {f"{name}.{root_rank}": _describe(tensor) for name, tensor in named}
+    described = {f"{root_rank}.{name}": _describe(tensor) for name, tensor in named}
     if len(described) != len(named):
         raise ValueError("two tensors to broadcast have the same name")
     scope = session.scope(prefix, described)
-    return [
-        broadcast_async_(tensor, root_rank, Identity(f"{scope}{name}.{root_rank}"))
-        for name, tensor in named
-    ]
+    # The names of a whole model are too long for a message; other names have another mark. Shapes
+    # are compared, and named, tensor by tensor.
+    mark = f"{zlib.crc32(repr(list(described)).encode()):08x}"
+    call = f"broadcast_parameters({len(named)} tensors with names marked {mark}, root {root_rank})"
+    own = f"{scope}{mark}"
+    identity = identify_call(session, "broadcast_parameters", own, call)
+    agree(session, identity, None).synchronize()
+    return [broadcast_async_(tensor, root_rank, identity.part(name)) for name, tensor in named]
 
 
 def _describe(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:

@@ -1,16 +1,16 @@
 """Operations in flight: submission to the core, and the handles that users wait on."""
 
 import concurrent.futures
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from sumpter import _session
 from sumpter._session import Session
-from sumpter.torch.process_sets import ProcessSet, global_process_set, label
-from sumpter.torch.tensors import WireForm, describe, dtype_name
+from sumpter.torch.names import Identity
+from sumpter.torch.tensors import WireForm
 
 
 class TensorHandle:
@@ -24,6 +24,10 @@ class TensorHandle:
     def poll(self) -> bool:
         """Whether synchronize() would return, or raise, at once."""
         return self._native.poll()
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` once from another thread when the operation is done."""
+        self._native.on_done(callback)
 
     def synchronize(self) -> torch.Tensor | None:
         """Waits for the operation and returns its result, the same one every time."""
@@ -56,44 +60,53 @@ class GroupHandle:
 
 
 class StagedHandle:
-    """Operations that depend on what an earlier one brings, such as the sizes of what follows.
+    """Operations that depend on what earlier ones bring, such as the sizes of what follows.
 
-    They begin as soon as it is done, whatever the owner of this handle does meanwhile: other
-    ranks may wait for them.
+    Each of `steps` makes the next operations from the results of the last ones; `finish` makes
+    the result of those of the last step. They begin as soon as they can, whatever the owner of
+    this handle does meanwhile: other ranks may wait for them.
     """
 
     def __init__(
         self,
-        first: TensorHandle,
-        then: Callable[[torch.Tensor | None], Sequence[TensorHandle]],
-        finish: Callable[[], Any],
+        first: Sequence[TensorHandle],
+        steps: Sequence[Callable[[list[Any]], Sequence[TensorHandle]]],
+        finish: Callable[[list[Any]], Any],
     ) -> None:
-        self._first = first
-        self._then = then
-        self._finish: Callable[[], Any] | None = finish
+        self._stage = first
+        self._steps = deque(steps)
+        self._finish: Callable[[list[Any]], Any] | None = finish
         self._output: Any = None
-        self._second: concurrent.futures.Future[GroupHandle] = concurrent.futures.Future()
-        first._native.on_done(self._advance)
+        self._last: concurrent.futures.Future[GroupHandle] = concurrent.futures.Future()
+        self._advance()
 
     def poll(self) -> bool:
         """Whether synchronize() would return, or raise, at once."""
-        if not self._second.done():
+        if not self._last.done():
             return False
-        return self._second.exception() is not None or self._second.result().poll()
+        return self._last.exception() is not None or self._last.result().poll()
 
     def synchronize(self) -> Any:
         """Waits for the operations and returns their result, the same one every time."""
-        self._second.result().synchronize()
+        results = self._last.result().synchronize()
         if self._finish is not None:
-            self._output, self._finish = self._finish(), None
+            self._output, self._finish = self._finish(results), None
         return self._output
 
     def _advance(self) -> None:
+        """Takes the steps that can be taken; whatever must be waited for calls this again."""
         try:
-            self._second.set_result(GroupHandle(self._then(self._first.synchronize())))
+            while self._steps:
+                for handle in self._stage:
+                    if not handle.poll():
+                        handle.on_done(self._advance)
+                        return
+                results = [handle.synchronize() for handle in self._stage]
+                self._stage = self._steps.popleft()(results)
+            self._last.set_result(GroupHandle(self._stage))
         except BaseException as error:
             # Whoever waits is told; nobody reads what a callback raises.
-            self._second.set_exception(error)
+            self._last.set_exception(error)
 
 
 AnyHandle = TensorHandle | GroupHandle | StagedHandle
@@ -116,35 +129,15 @@ def synchronize(handle: Any) -> Any:
     return handle() if callable(handle) else None
 
 
-@dataclass(frozen=True)
-class Identity:
-    """Under which name an operation is matched with the other ranks' operations."""
+def agree(session: Session, identity: Identity, ranks: Sequence[int] | None) -> TensorHandle:
+    """Starts waiting until every rank has made this call; fails on all if the calls differ.
 
-    name: str
-    tag: str = ""
-    exclusive: bool = False
-
-
-def identify(
-    session: Session,
-    kind: str,
-    name: str | None,
-    tensor: torch.Tensor,
-    detail: str,
-    process_set: ProcessSet = global_process_set,
-) -> Identity:
-    """The identity of a named operation, or of one matched by the order of calls in its set.
-
-    `detail` is what must agree across ranks besides the tensor: the reduction or the root.
+    It comes before rounds in which not all ranks take part, or not as many on each: a rank could
+    wait for ever in one of them.
     """
-    among = label(process_set)
-    if name is not None:
-        return Identity(f"{kind}.{name}{among}", exclusive=True)
-    shape = "x".join(map(str, tensor.shape)) or "scalar"
-    signature = f"{kind}.noname.{dtype_name(tensor)}.{shape}.{detail}{among}"
-    call = describe(kind, tensor, tensor.shape, detail)
-    count = session.count(f"unnamed{among}")
-    return Identity(session.unnamed(signature), f"unnamed{among}#{count}|{call}")
+    native = session.barrier(f"{identity.name}.agree", ranks, identity.tag)
+    identity.note(native)
+    return TensorHandle(native, lambda: None)
 
 
 def submit(
@@ -157,11 +150,10 @@ def submit(
     **options: Any,
 ) -> _session.Handle:
     """Submits a round on the memory of `send` and `receive`, which are kept until it is done."""
-    return session.submit(
+    handle = session.submit(
         kind=kind,
         name=identity.name,
         tag=identity.tag,
-        exclusive=identity.exclusive,
         shape=form.shape,
         dtype=form.dtype,
         send=0 if send is None else send.data_ptr(),
@@ -169,3 +161,5 @@ def submit(
         keep=(send, receive),
         **options,
     )
+    identity.note(handle)
+    return handle

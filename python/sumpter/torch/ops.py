@@ -1,315 +1,172 @@
-"""Horovod's reductions and broadcasts, alone and in groups."""
-
-from collections.abc import Sequence
+"""BytePS' collective, push_pull, in its forms, under the names of byteps.torch.ops."""
 
 import torch
 
-from sumpter import _front, _session
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.handles import GroupHandle, Identity, TensorHandle, identify, submit
-from sumpter.torch.process_sets import ProcessSet, global_process_set, label, members
-from sumpter.torch.reduction import Average, ReduceOp, Reduction, Sum, reduce_async
-from sumpter.torch.tensors import check_carried, moved_form, readable, writable
+from sumpter.torch.handles import TensorHandle, poll, synchronize
+from sumpter.torch.reduction import Average, Reduction, Sum, reduce_async
+from sumpter.torch.session import (
+    get_pushpull_speed,
+    init,
+    local_rank,
+    local_size,
+    rank,
+    resume,
+    shutdown,
+    size,
+    suspend,
+)
+
+__all__ = [
+    "BytePSPushPull",
+    "Compression",
+    "byteps_push_pull",
+    "byteps_torch_set_num_grads",
+    "declare",
+    "get_pushpull_speed",
+    "init",
+    "local_rank",
+    "local_size",
+    "poll",
+    "push_pull",
+    "push_pull_async",
+    "push_pull_async_inplace",
+    "push_pull_group_sync_inplace",
+    "push_pull_inplace",
+    "rank",
+    "resume",
+    "shutdown",
+    "size",
+    "suspend",
+    "synchronize",
+]
 
 
-def allreduce(
+def push_pull(
     tensor: torch.Tensor,
-    average: bool | None = None,
+    average: bool = True,
     name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
     compression: type[Compressor] = Compression.none,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Returns the reduction of `tensor` over all ranks: their average unless `op` says otherwise.
+    """Returns the average of `tensor` over all ranks, or its sum. Gradients flow through it.
 
-    Gradients flow through it. `average` is the old spelling of `op`.
+    Averages of integers are rounded down. `version` is accepted for compatibility; Sumpter
+    counts rounds itself. Raises AssertionError without a name, as BytePS does.
     """
-    chosen = choose_op(op, average)
+    if name is None:
+        raise AssertionError("push_pull needs a name: pass name=..., the same on every rank")
     packed, context = compression.compress(tensor)
-    reduction = Reduction(chosen, prescale_factor, postscale_factor)
     if torch.is_grad_enabled() and packed.requires_grad:
-        reduced = _AllReduce.apply(packed, name, reduction, process_set)
+        reduced = BytePSPushPull.apply(packed, average, name, version, priority)
     else:
-        reduced = _reduce(packed, None, name, reduction, process_set).synchronize()
+        reduced = push_pull_async(packed, average, name, version, priority).synchronize()
     return compression.decompress(reduced, context)
 
 
-def allreduce_async(
+def push_pull_async(
     tensor: torch.Tensor,
-    average: bool | None = None,
+    average: bool = True,
     name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
+    version: int = 0,
+    priority: int = 0,
 ) -> TensorHandle:
-    """Starts an allreduce into a new tensor."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return _reduce(tensor, None, name, reduction, process_set)
+    """Starts a push_pull into a new tensor; without a name it is matched by the order of calls."""
+    return _start(tensor, None, average, name, priority)
 
 
-def allreduce_(
+def push_pull_inplace(
     tensor: torch.Tensor,
-    average: bool | None = None,
+    average: bool = True,
     name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
+    version: int = 0,
+    priority: int = 0,
 ) -> torch.Tensor:
-    """Reduces `tensor` over all ranks in place."""
-    return allreduce_async_(
-        tensor, average, name, op, prescale_factor, postscale_factor, process_set
-    ).synchronize()
+    """Replaces `tensor` by its average, or sum, over all ranks."""
+    return push_pull_async_inplace(tensor, average, name, version, priority).synchronize()
 
 
-def allreduce_async_(
+def push_pull_async_inplace(
     tensor: torch.Tensor,
-    average: bool | None = None,
+    average: bool = True,
     name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
+    version: int = 0,
+    priority: int = 0,
 ) -> TensorHandle:
-    """Starts an allreduce in place."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return _reduce(tensor, tensor, name, reduction, process_set)
+    """Starts a push_pull in place."""
+    return _start(tensor, tensor, average, name, priority)
 
 
-def grouped_allreduce(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """Returns the reductions of several tensors, which travel together. Gradients flow through."""
-    chosen = choose_op(op, average)
-    reduction = Reduction(chosen, prescale_factor, postscale_factor)
-    packed = [compression.compress(tensor) for tensor in tensors]
-    inputs = [tensor for tensor, _ in packed]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-        reduced = _GroupedAllReduce.apply(name, reduction, process_set, *inputs)
-    else:
-        reduced = _reduce_group(inputs, False, name, reduction, process_set).synchronize()
-    pairs = zip(reduced, packed, strict=True)
-    return [compression.decompress(tensor, context) for tensor, (_, context) in pairs]
+byteps_push_pull = push_pull_async_inplace
 
 
-def grouped_allreduce_async(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> GroupHandle:
-    """Starts allreduces into new tensors."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return _reduce_group(tensors, False, name, reduction, process_set)
-
-
-def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """Reduces several tensors in place."""
-    return grouped_allreduce_async_(
-        tensors, average, name, op, prescale_factor, postscale_factor, process_set
-    ).synchronize()
-
-
-def grouped_allreduce_async_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> GroupHandle:
-    """Starts allreduces in place."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return _reduce_group(tensors, True, name, reduction, process_set)
-
-
-def broadcast(
+def push_pull_group_sync_inplace(
     tensor: torch.Tensor,
-    root_rank: int,
+    average: bool = True,
     name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Returns rank `root_rank`'s tensor. Gradients flow back to the root, averaged.
+    version: int = 0,
+    priority: int = 0,
+) -> tuple[TensorHandle, int]:
+    """Starts a push_pull in place, and counts, from 1, which of its group it is.
 
-    The root is named by its rank in the job, in a process set as well.
+    A group has as many as byteps_torch_set_num_grads() said; whoever starts the last one knows
+    by the number that it is time to wait for all.
     """
-    if torch.is_grad_enabled() and tensor.requires_grad:
-        return _Broadcast.apply(tensor, root_rank, name, process_set)
-    return broadcast_async(tensor, root_rank, name, process_set).synchronize()
+    return push_pull_async_inplace(tensor, average, name, version, priority), _group.add()
 
 
-def broadcast_async(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> TensorHandle:
-    """Starts a broadcast into a new tensor."""
-    check_carried(tensor)
-    return broadcast_async_(readable(tensor).clone(), root_rank, name, process_set)
+def byteps_torch_set_num_grads(num_grads: int) -> None:
+    """Says how many push_pull_group_sync_inplace() make a group, and begins one."""
+    if num_grads < 1:
+        raise ValueError(f"num_grads is {num_grads}: a group has 1 or more")
+    _group.begin(num_grads)
 
 
-def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Overwrites `tensor` with rank `root_rank`'s."""
-    return broadcast_async_(tensor, root_rank, name, process_set).synchronize()
+def declare(name: str) -> int:
+    """Does nothing: tensors are declared, in one order for all ranks, when first used."""
+    return 0
 
 
-def broadcast_async_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | Identity | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> TensorHandle:
-    """Starts a broadcast in place."""
-    session = _session.current()
-    _front.check_root(session, root_rank)
-    ranks = members(process_set)
-    if root_rank not in ranks:
-        raise ValueError(f"root_rank {root_rank} is not in {process_set}")
-    check_carried(tensor)
-    is_root = session.rank == root_rank
-    memory = readable(tensor) if is_root else writable(tensor)
-    identity = name
-    if not isinstance(identity, Identity):
-        detail = f"root {root_rank}"
-        identity = identify(session, "broadcast", name, tensor, detail, process_set)
-    native = submit(
-        session,
-        "broadcast",
-        identity,
-        moved_form(tensor),
-        memory if is_root else None,
-        memory,
-        root=root_rank,
-        ranks=None if process_set is global_process_set else ranks,
-    )
+class BytePSPushPull(torch.autograd.Function):
+    """The gradient of a push_pull is the push_pull of the gradient."""
 
-    def finish() -> torch.Tensor:
-        target = tensor.detach()
-        if not is_root and target.stride() != memory.stride():
-            target.copy_(memory)
-        return tensor
+    @staticmethod
+    def forward(ctx, tensor, average, name, version, priority):
+        ctx.average, ctx.name, ctx.version, ctx.priority = average, name, version, priority
+        return push_pull_async(tensor, average, name, version, priority).synchronize()
 
-    return TensorHandle(native, finish)
+    @staticmethod
+    def backward(ctx, gradient):
+        name = None if ctx.name is None else f"{ctx.name}.backward"
+        handle = push_pull_async(gradient, ctx.average, name, ctx.version, ctx.priority)
+        return handle.synchronize(), None, None, None, None
 
 
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when every rank of the set has called it."""
-    if process_set is global_process_set:
-        _front.barrier()
-        return
-    session, among = _session.current(), label(process_set)
-    session.barrier(f"barrier{among}", members(process_set)).wait()
+class _Group:
+    """Counts the members of one group after the other."""
+
+    def __init__(self) -> None:
+        self.begin(1)
+
+    def begin(self, members: int) -> None:
+        self._members, self._count = members, 0
+
+    def add(self) -> int:
+        count = self._count + 1
+        self._count = count % self._members
+        return count
 
 
-def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """The reduction that `op` or its old spelling `average` asks for."""
-    if op is not None and average is not None:
-        raise ValueError("give either op or average, not both: op=Average means average=True")
-    if op is not None:
-        return ReduceOp(op)
-    return Sum if average is False else Average
+_group = _Group()
 
 
-def _reduce(
+def _start(
     tensor: torch.Tensor,
     output: torch.Tensor | None,
+    average: bool,
     name: str | None,
-    reduction: Reduction,
-    process_set: ProcessSet,
+    priority: int,
 ) -> TensorHandle:
-    return reduce_async("allreduce", tensor, output, name, reduction, process_set=process_set)
-
-
-def _reduce_group(
-    tensors: Sequence[torch.Tensor],
-    in_place: bool,
-    name: str | None,
-    reduction: Reduction,
-    process_set: ProcessSet,
-) -> GroupHandle:
-    handles = []
-    for index, tensor in enumerate(tensors):
-        own = None if name is None else f"{name}.{index}"
-        output = tensor if in_place else None
-        handles.append(_reduce(tensor, output, own, reduction, process_set))
-    return GroupHandle(handles)
-
-
-def of_backward(name: str | None) -> str | None:
-    """The name of what an operation's gradient needs."""
-    return None if name is None else f"{name}.backward"
-
-
-class _AllReduce(torch.autograd.Function):
-    """The gradient of a reduction is the same reduction of the gradient."""
-
-    @staticmethod
-    def forward(ctx, tensor, name, reduction, process_set):
-        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
-        return _reduce(tensor, None, name, reduction, process_set).synchronize()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        name = of_backward(ctx.name)
-        handle = _reduce(gradient, None, name, ctx.reduction, ctx.process_set)
-        return handle.synchronize(), None, None, None
-
-
-class _GroupedAllReduce(torch.autograd.Function):
-    """As `_AllReduce`, for each tensor."""
-
-    @staticmethod
-    def forward(ctx, name, reduction, process_set, *tensors):
-        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
-        return tuple(_reduce_group(tensors, False, name, reduction, process_set).synchronize())
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        name = of_backward(ctx.name)
-        handle = _reduce_group(gradients, False, name, ctx.reduction, ctx.process_set)
-        return None, None, None, *handle.synchronize()
-
-
-class _Broadcast(torch.autograd.Function):
-    """The gradient of a broadcast arrives at the root, averaged; other ranks get zero."""
-
-    @staticmethod
-    def forward(ctx, tensor, root_rank, name, process_set):
-        ctx.root_rank, ctx.name, ctx.process_set = root_rank, name, process_set
-        return broadcast_async(tensor, root_rank, name, process_set).synchronize()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        name = of_backward(ctx.name)
-        reduced = _reduce(gradient, None, name, Reduction(), ctx.process_set).synchronize()
-        if _front.rank() != ctx.root_rank:
-            reduced = torch.zeros_like(reduced)
-        return reduced, None, None, None
+    reduction = Reduction(Average if average else Sum, rounding="floor")
+    return reduce_async("push_pull", tensor, output, name, reduction, priority)

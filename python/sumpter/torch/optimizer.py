@@ -7,27 +7,19 @@ it was made from.
 
 import contextlib
 import warnings
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from sumpter import _session
-from sumpter._errors import UnsupportedError
+from sumpter.torch.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.exchange import sparse_allreduce_async
-from sumpter.torch.handles import Identity, TensorHandle
+from sumpter.torch.gradients import GradientExchange, Names, PassCounter, scope_of
+from sumpter.torch.names import identify_call
 from sumpter.torch.process_sets import ProcessSet, global_process_set, label
-from sumpter.torch.reduction import Average, ReduceOp, Reduction, Sum, reduce_async
-from sumpter.torch.tensors import dtype_name
-
-PREFIX = "Gradient."
-
-# The hook that is active on each parameter. A model that gets a new DistributedOptimizer leaves
-# its old one: two exchanges of one gradient would write to the same memory.
-_hooks = WeakTensorKeyDictionary()
+from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum
 
 
 def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scripts use
@@ -38,7 +30,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
-    groups: object = None,
+    groups: Sequence[Sequence[torch.Tensor]] | int | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> torch.optim.Optimizer:
@@ -50,10 +42,19 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     are accepted for compatibility: gradients are cut and scheduled by size and priority anyway.
     A sparse gradient is exchanged as it is, entry by entry, unless `sparse_as_dense`. On a rank
     outside `process_set` nothing is exchanged.
+
+    With op=Adasum each rank takes a step of its own, and the steps are combined: step() waits for
+    one exchange of all parameters' changes, and there is nothing to synchronize() before.
     """
+    op = ReduceOp(op)
     if gradient_predivide_factor != 1.0 and op is not Average:
         raise ValueError("gradient_predivide_factor needs op=Average")
+    _check_groups(num_groups, groups)
     size = process_set.size()
+    names = _name_parameters(optimizer, named_parameters)
+    if op is Adasum:
+        deltas = _Deltas(names, backward_passes_per_step, compression, process_set)
+        return _wrap(optimizer, _DistributedAdasum, deltas)
     reduction = Reduction(op, compression=compression)
     if gradient_predivide_factor != 1.0:
         reduction = Reduction(
@@ -63,15 +64,16 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
             compression=compression,
         )
     exchange = GradientExchange(
-        optimizer,
-        named_parameters,
-        reduction,
-        backward_passes_per_step,
-        sparse_as_dense,
-        process_set,
+        names, reduction, backward_passes_per_step, sparse_as_dense, process_set
     )
+    return _wrap(optimizer, _Distributed, exchange)
+
+
+def _wrap(
+    optimizer: torch.optim.Optimizer, kind: "type[_Wrapped]", exchange: PassCounter
+) -> torch.optim.Optimizer:
     base = type(optimizer)
-    wrapped = object.__new__(type(base.__name__, (_Distributed, base), {}))
+    wrapped = object.__new__(type(base.__name__, (kind, base), {}))
     # A scheduler made earlier has put its own `step` into the old instance; ours must not be
     # shadowed by it.
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
@@ -79,147 +81,35 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     return wrapped
 
 
-class GradientExchange:
-    """The gradients of one optimizer: which are due, which are in flight."""
+class _Wrapped:
+    """What both kinds of DistributedOptimizer add to, and change in, the user's class."""
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None,
-        reduction: Reduction,
-        passes: int,
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
-    ) -> None:
-        self._reduction = reduction
-        self._process_set = process_set
-        self._exchanges = process_set.included()
-        self._sparse_as_dense = sparse_as_dense
-        self._names = _name_parameters(optimizer, named_parameters)
-        wire = (reduction.op.wire_name, reduction.compression.__qualname__)
-        described = {
-            name: (dtype_name(parameter), tuple(parameter.shape), *wire)
-            for parameter, name in self._names.items()
-        }
-        self._scope = _session.current().scope(PREFIX + label(process_set), described)
-        self._handles: dict[torch.nn.Parameter, TensorHandle | _SparseHandle] = {}
-        self._identities: dict[torch.nn.Parameter, Identity] = {}
-        self._priorities: dict[torch.nn.Parameter, int] = {}
-        self.passes = passes
-        for index, (parameter, name) in enumerate(self._names.items()):
-            self._identities[parameter] = Identity(self._scope + name)
-            # The next forward pass needs the first layers first.
-            self._priorities[parameter] = len(self._names) - index
-            self._hook(parameter)
+    _exchange: PassCounter
 
-    @property
-    def passes(self) -> int:
-        """How many backward passes make one exchange."""
-        return self._passes
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes make one exchange."""
+        self._exchange.passes = passes
 
-    @passes.setter
-    def passes(self, passes: int) -> None:
-        if passes < 1:
-            raise ValueError(f"backward_passes_per_step is {passes}: it must be 1 or more")
-        self._passes = passes
-        self.restart()
-
-    @property
-    def pending(self) -> bool:
-        """Whether gradients are in flight."""
-        return bool(self._handles)
-
-    def restart(self) -> None:
-        """Counts the backward passes from the start again."""
-        self._remaining = dict.fromkeys(self._names, self._passes)
-
-    def finish(self) -> None:
-        """Exchanges what has not been exchanged yet and waits for everything."""
-        for parameter in self._names:
-            if parameter not in self._handles:
-                self._start(parameter)
-        handles, self._handles = self._handles, {}
-        self.restart()
-        for handle in handles.values():
-            handle.synchronize()
-
-    def _hook(self, parameter: torch.nn.Parameter) -> None:
-        # Weakly, so that the exchange ends with its optimizer and not with the model.
-        method = weakref.WeakMethod(self._accumulated)
-
-        def accumulated(parameter: torch.nn.Parameter) -> None:
-            call = method()
-            if call is not None:
-                call(parameter)
-
-        earlier = _hooks.get(parameter)
-        if earlier is not None:
-            earlier.remove()
-        _hooks[parameter] = parameter.register_post_accumulate_grad_hook(accumulated)
-
-    def _accumulated(self, parameter: torch.nn.Parameter) -> None:
-        """Called by autograd when `parameter.grad` is complete for one backward pass."""
-        self._remaining[parameter] -= 1
-        if self._remaining[parameter] < 0:
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients; refused between backward() and step()."""
+        if self._in_between():
             raise AssertionError(
-                f"the gradient of {self._names[parameter]} was computed more than "
-                f"{self._passes} times before step(): call step() or synchronize() in between, "
-                "or set backward_passes_per_step"
+                "zero_grad() was called after backward() and before step() or synchronize(): "
+                "the gradients are still being exchanged"
             )
-        if self._remaining[parameter] == 0:
-            self._start(parameter)
+        super().zero_grad(set_to_none=set_to_none)
 
-    def _start(self, parameter: torch.nn.Parameter) -> None:
-        if not self._exchanges:
-            return
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad.is_sparse:
-            if not self._sparse_as_dense:
-                self._handles[parameter] = self._start_sparse(parameter)
-                return
-            parameter.grad = parameter.grad.to_dense()
-        self._handles[parameter] = reduce_async(
-            "gradient",
-            parameter.grad,
-            parameter.grad,
-            self._identities[parameter],
-            self._reduction,
-            self._priorities[parameter],
-            self._process_set,
-        )
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads the optimizer's state; backward passes are counted from the start again."""
+        self._exchange.restart()
+        super().load_state_dict(state_dict)
 
-    def _start_sparse(self, parameter: torch.nn.Parameter) -> "_SparseHandle":
-        reduction, name = self._reduction, self._identities[parameter].name
-        if reduction.compression is not Compression.none:
-            raise UnsupportedError(
-                f"the gradient of {self._names[parameter]} is sparse and would be compressed: pass "
-                "sparse_as_dense=True or Compression.none"
-            )
-        gradient = (
-            parameter.grad * reduction.prescale if reduction.prescale != 1.0 else parameter.grad
-        )
-        wait = sparse_allreduce_async(gradient, name, reduction.op, self._process_set)
-        return _SparseHandle(parameter, wait, reduction.postscale)
+    def _in_between(self) -> bool:
+        raise NotImplementedError
 
 
-class _SparseHandle:
-    """A sparse gradient in flight; what comes back has other entries, so it is a new tensor."""
-
-    def __init__(
-        self, parameter: torch.nn.Parameter, wait: Callable[[], torch.Tensor], scale: float
-    ) -> None:
-        self._parameter = parameter
-        self._wait = wait
-        self._scale = scale
-
-    def synchronize(self) -> None:
-        gradient = self._wait()
-        self._parameter.grad = gradient * self._scale if self._scale != 1.0 else gradient
-
-
-class _Distributed:
-    """What a DistributedOptimizer adds to, and changes in, the user's optimizer class."""
+class _Distributed(_Wrapped):
+    """Exchanges gradients while backward makes them, and waits for them in step()."""
 
     _exchange: GradientExchange
     _synchronized = False
@@ -240,10 +130,6 @@ class _Distributed:
         finally:
             self._skip = False
 
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Changes how many backward passes make one exchange."""
-        self._exchange.passes = passes
-
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Averages the gradients over all ranks and takes a step of the user's optimizer."""
         if closure is not None:
@@ -256,19 +142,8 @@ class _Distributed:
         self._synchronized = False
         return super().step()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears the gradients; refused between backward() and step()."""
-        if self._exchange.pending:
-            raise AssertionError(
-                "zero_grad() was called after backward() and before step() or synchronize(): "
-                "the gradients are still being exchanged"
-            )
-        super().zero_grad(set_to_none=set_to_none)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the optimizer's state; backward passes are counted from the start again."""
-        self._exchange.restart()
-        super().load_state_dict(state_dict)
+    def _in_between(self) -> bool:
+        return self._exchange.pending
 
     def _exchanging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def exchanged() -> Any:
@@ -287,6 +162,77 @@ class _Distributed:
                 "`with optimizer.skip_synchronize():` to say so",
                 stacklevel=3,
             )
+
+
+class _Deltas(PassCounter):
+    """What a step changes in the parameters: taken on this rank, combined with the others'."""
+
+    def __init__(
+        self,
+        names: Names,
+        passes: int,
+        compression: type[Compressor],
+        process_set: ProcessSet,
+    ) -> None:
+        self._process_set = process_set
+        self._exchanges = process_set.included() and process_set.size() > 1
+        self._reduction = Reduction(Adasum, compression=compression)
+        scope = scope_of(names, process_set, Adasum.wire_name, compression.__qualname__)
+        mark = f"{zlib.crc32(repr(list(names.values())).encode()):08x}"
+        self._place = f"adasum{label(process_set)}"
+        self._own = f"{scope}adasum.{mark}"
+        self._call = f"step({len(names)} parameters with names marked {mark})"
+        super().__init__(names, passes)
+
+    def step(self, take: Callable[[], Any]) -> Any:
+        """Takes a step, and moves the parameters to where the combined steps lead."""
+        parameters = [parameter.detach() for parameter in self.names]
+        before = [parameter.clone() for parameter in parameters]
+        result = take()
+        self.restart()
+        # A step alone is the combined one already.
+        if self._exchanges:
+            deltas = [now - then for now, then in zip(parameters, before, strict=True)]
+            identity = identify_call(_session.current(), self._place, self._own, self._call)
+            combined = adasum_async(
+                "delta", deltas, None, identity, self._reduction, self._process_set
+            ).synchronize()
+            for parameter, then, delta in zip(parameters, before, combined, strict=True):
+                parameter.copy_(then + delta)
+        return result
+
+
+class _DistributedAdasum(_Wrapped):
+    """Takes a step of the user's optimizer on each rank and combines the steps."""
+
+    _exchange: _Deltas
+
+    def synchronize(self) -> None:
+        """Does nothing: gradients stay with their rank."""
+
+    def skip_synchronize(self) -> Any:
+        """Refused, as in Horovod: it is step() that exchanges."""
+        raise AssertionError("skip_synchronize() has no meaning with op=Adasum: step() exchanges")
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Takes a step of the user's optimizer and combines it with the other ranks' steps."""
+        return self._exchange.step(lambda: super(_DistributedAdasum, self).step(closure))
+
+    def _in_between(self) -> bool:
+        return self._exchange.begun
+
+
+def _check_groups(num_groups: int, groups: object) -> None:
+    """Raises ValueError unless the arguments are what Horovod takes, though nothing follows."""
+    whole = isinstance(groups, int) and not isinstance(groups, bool)
+    lists = isinstance(groups, (list, tuple)) and all(
+        isinstance(group, (list, tuple)) and all(isinstance(p, torch.Tensor) for p in group)
+        for group in groups
+    )
+    if num_groups < 0 or (whole and groups < 0):
+        raise ValueError(f"num_groups={num_groups}, groups={groups}: a number of groups is from 0")
+    if groups is not None and not whole and not lists:
+        raise ValueError("groups must be a number, or a list of lists of parameters")
 
 
 def _name_parameters(

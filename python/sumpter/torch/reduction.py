@@ -12,7 +12,8 @@ import torch
 
 from sumpter import _session
 from sumpter.torch.compression import Compressor, NoneCompressor
-from sumpter.torch.handles import Identity, TensorHandle, identify, submit
+from sumpter.torch.handles import TensorHandle, submit
+from sumpter.torch.names import Identity, identify
 from sumpter.torch.process_sets import ProcessSet, global_process_set, members
 from sumpter.torch.tensors import check_carried, readable, reduced_form, writable
 
@@ -25,6 +26,7 @@ class ReduceOp(enum.Enum):
     MIN = "min"
     MAX = "max"
     PRODUCT = "product"
+    ADASUM = "adasum"
 
     @property
     def wire_name(self) -> str:
@@ -37,6 +39,7 @@ Sum = ReduceOp.SUM
 Min = ReduceOp.MIN
 Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
+Adasum = ReduceOp.ADASUM
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def reduce_async(
     receive = writable(output) if in_place else torch.empty_like(send)
     identity = name
     if not isinstance(identity, Identity):
-        identity = identify(session, kind, name, tensor, reduction.op.wire_name, process_set)
+        identity = identify(session, kind, name, packed, reduction.op.wire_name, process_set)
     averages = reduction.op is ReduceOp.AVERAGE
     native = submit(
         session,

@@ -4,7 +4,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sumpter import _session
-from sumpter.torch.ops import allreduce
+from sumpter.torch.allreduces import allreduce
 from sumpter.torch.reduction import Sum
 
 

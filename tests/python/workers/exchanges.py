@@ -124,6 +124,7 @@ def check_grouped_allreduce() -> None:
     for result in (
         hvd.grouped_allreduce(own, op=hvd.Sum),
         hvd.synchronize(hvd.grouped_allreduce_async(own, op=hvd.Sum, name="group")),
+        hvd.grouped_allreduce(own, op=hvd.Sum, compression=hvd.Compression.fp16),
         hvd.grouped_allreduce_(own, op=hvd.Sum),
     ):
         for actual, wanted in zip(result, totals, strict=True):

@@ -24,7 +24,13 @@ def check_averages_divide_by_all_ranks() -> None:
         # Names that only some ranks have ever used.
         count = hvd.allreduce(torch.tensor([1]), op=hvd.Sum, name=f"batch {batch}")
         same(count, torch.tensor([len(still)]))
+        # A name with another shape each time, which only some ranks have seen.
+        varied = torch.ones(1 + batch % 4)
+        same(hvd.allreduce(varied, op=hvd.Sum, name="varied"), varied * len(still))
     assert hvd.join() == WORLD_SIZE - 1
+    for size in (3, 1, 4):
+        everyone = hvd.allreduce(torch.ones(size), op=hvd.Sum, name="varied")
+        same(everyone, torch.full((size,), float(WORLD_SIZE)))
 
 
 def check_other_collectives_meanwhile() -> None:

@@ -45,7 +45,7 @@ def check_averages() -> None:
         same(hvd.allreduce(given[RANK]), truncated)
         same(hvd.allreduce(given[RANK], average=True), truncated)
         floored = torch.div(total, WORLD_SIZE, rounding_mode="floor")
-        same(hvd.push_pull(given[RANK]), floored)
+        same(hvd.push_pull(given[RANK], name="floored"), floored)
         result = sumpter.push_pull(given[RANK].numpy())
         same(torch.from_numpy(result), floored)
 
@@ -57,7 +57,7 @@ def check_scaling_and_compression() -> None:
     whole = own.to(torch.int32)
     same(hvd.allreduce(whole, op=hvd.Sum, prescale_factor=2.5), sum_of_scaled(2.5))
     same(hvd.allreduce(own, op=hvd.Sum, compression=hvd.Compression.fp16), total)
-    same(hvd.push_pull(own, average=False, compression=hvd.Compression.fp16), total)
+    same(hvd.push_pull(own, average=False, name="half", compression=hvd.Compression.fp16), total)
 
 
 def sum_of_scaled(factor: float) -> torch.Tensor:

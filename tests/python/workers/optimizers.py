@@ -40,30 +40,77 @@ def check_equal_on_all_ranks(model: nn.Module) -> None:
         same(other, own)
 
 
+# Every optimizer of torch but LBFGS; each with the options that change what its state holds.
+OPTIMIZERS: dict[str, tuple[dict[str, object], ...]] = {
+    "SGD": ({"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "fused": True}),
+    "Adam": ({"amsgrad": True}, {"fused": True}, {"foreach": True}, {"lr": torch.tensor(0.02)}),
+    "AdamW": ({}, {"foreach": False}),
+    "NAdam": ({},),
+    "RAdam": ({"decoupled_weight_decay": True},),
+    "Adamax": ({},),
+    "Adagrad": ({"initial_accumulator_value": 0.1},),
+    "Adadelta": ({},),
+    "RMSprop": ({"centered": True, "momentum": 0.1},),
+    "Rprop": ({},),
+    "ASGD": ({},),
+    "Adafactor": ({},),
+    "Muon": ({},),
+    "SparseAdam": ({},),
+}
+
+
+def make_model_for(kind: str) -> nn.Module:
+    if kind == "SparseAdam":
+        return nn.Sequential(nn.Embedding(6, 4, sparse=True))
+    if kind == "Muon":
+        return nn.Sequential(nn.Linear(4, 3, bias=False))
+    return make_model(seed=RANK)
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    if isinstance(model[0], nn.Embedding):
+        return model(torch.tensor([RANK, 5])).sin().sum()
+    return model(DATA[RANK::WORLD_SIZE]).pow(2).mean()
+
+
 def check_every_optimizer() -> None:
-    kinds = (
-        torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam,
-        torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adagrad, torch.optim.Adadelta,
-        torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD, torch.optim.Adafactor,
-    )  # fmt: skip
-    for kind in kinds:
-        model = make_model(seed=RANK)
-        optimizer = kind(model.parameters(), lr=0.01)
-        if RANK == 0:
-            backward(model)
-            optimizer.step()
-        hvd.broadcast_parameters(model.state_dict())
-        hvd.broadcast_optimizer_state(optimizer)
-        wrapped = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-        assert isinstance(wrapped, kind)
-        schedule = torch.optim.lr_scheduler.StepLR(wrapped, step_size=1)
-        for _ in range(3):
-            wrapped.zero_grad()
-            backward(model)
-            wrapped.step()
-            schedule.step()
-        assert wrapped.param_groups[0]["lr"] < 0.01
-        check_equal_on_all_ranks(model)
+    known = {name for name in torch.optim.__all__ if name[0].isupper()}
+    others = known - set(OPTIMIZERS) - {"LBFGS", "Optimizer"}
+    assert not others, f"check these optimizers too: {others}"
+    for name, variants in OPTIMIZERS.items():
+        # An older torch does not have the newest ones.
+        for options in variants if name in known else ():
+            check_optimizer(name, options)
+
+
+def check_optimizer(name: str, options: dict[str, object]) -> None:
+    torch.manual_seed(RANK)
+    model = make_model_for(name)
+    kind = getattr(torch.optim, name)
+    # Ranks differ in options and in how many steps they have taken; rank 1 has taken none.
+    given = {"lr": 0.01 * (RANK + 1)} | (options if RANK != 1 else {})
+    optimizer = kind(model.parameters(), **given)
+    for _ in range((2, 0, 3)[RANK]):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+    hvd.broadcast_parameters(model.state_dict())
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    own = optimizer.state_dict()
+    for other in hvd.allgather_object(own):
+        assert str(other) == str(own), (name, options)
+    assert len(own["state"]) == len(list(model.parameters()))
+    wrapped = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    assert isinstance(wrapped, kind)
+    schedule = torch.optim.lr_scheduler.StepLR(wrapped, step_size=1, gamma=0.5)
+    before = float(wrapped.param_groups[0]["lr"])
+    for _ in range(3):
+        wrapped.zero_grad()
+        loss_of(model).backward()
+        wrapped.step()
+        schedule.step()
+    assert abs(float(wrapped.param_groups[0]["lr"]) - before / 8) < 1e-9
+    check_equal_on_all_ranks(model)
 
 
 def check_closure() -> None:
@@ -105,6 +152,36 @@ def check_accumulation() -> None:
         backward(model)
     optimizer.step()
     hvd.barrier()
+
+
+def check_counting() -> None:
+    """load_state_dict() counts passes from the start, and gradients wait for all of them."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        hvd.Compression.none,
+        2,
+    )
+    backward(model)
+    optimizer.load_state_dict(optimizer.state_dict())
+    backward(model)
+    # Nothing is under way after one pass.
+    optimizer.zero_grad()
+    backward(model)
+    with raises(AssertionError, "zero_grad()"):
+        optimizer.zero_grad()
+    optimizer.step()
+    torch.testing.assert_close(gradients(model), expected_gradients())
+    # A step that comes early exchanges what there is.
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for _ in range(2):
+        backward(model)
+    optimizer.step()
 
 
 def check_misuse() -> None:
@@ -149,6 +226,7 @@ def check_variants() -> None:
         {"compression": hvd.Compression.fp16},
         {"gradient_predivide_factor": 4.0},
         {"op": hvd.Average, "num_groups": 2},
+        {"groups": 2},
     ):
         model = make_model()
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -176,6 +254,7 @@ hvd.init()
 check_every_optimizer()
 check_closure()
 check_accumulation()
+check_counting()
 check_misuse()
 check_unreached_parameters()
 check_variants()

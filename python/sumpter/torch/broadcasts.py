@@ -1,0 +1,114 @@
+"""Horovod's broadcasts and its barrier."""
+
+import torch
+
+from sumpter import _front, _session
+from sumpter.torch.allreduces import of_backward
+from sumpter.torch.handles import TensorHandle, submit
+from sumpter.torch.names import Identity, identify
+from sumpter.torch.process_sets import ProcessSet, global_process_set, label, members
+from sumpter.torch.reduction import Reduction, reduce_async
+from sumpter.torch.tensors import check_carried, moved_form, readable, writable
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns rank `root_rank`'s tensor. Gradients flow back to the root, averaged.
+
+    The root is named by its rank in the job, in a process set as well.
+    """
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return _Broadcast.apply(tensor, root_rank, name, process_set)
+    return broadcast_async(tensor, root_rank, name, process_set).synchronize()
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TensorHandle:
+    """Starts a broadcast into a new tensor."""
+    check_carried(tensor)
+    return broadcast_async_(readable(tensor).clone(), root_rank, name, process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrites `tensor` with rank `root_rank`'s."""
+    return broadcast_async_(tensor, root_rank, name, process_set).synchronize()
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | Identity | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TensorHandle:
+    """Starts a broadcast in place."""
+    session = _session.current()
+    _front.check_root(session, root_rank)
+    ranks = members(process_set)
+    if root_rank not in ranks:
+        raise ValueError(f"root_rank {root_rank} is not in {process_set}")
+    check_carried(tensor)
+    is_root = session.rank == root_rank
+    memory = readable(tensor) if is_root else writable(tensor)
+    identity = name
+    if not isinstance(identity, Identity):
+        detail = f"root {root_rank}"
+        identity = identify(session, "broadcast", name, tensor, detail, process_set)
+    native = submit(
+        session,
+        "broadcast",
+        identity,
+        moved_form(tensor),
+        memory if is_root else None,
+        memory,
+        root=root_rank,
+        ranks=None if process_set is global_process_set else ranks,
+    )
+
+    def finish() -> torch.Tensor:
+        target = tensor.detach()
+        if not is_root and target.stride() != memory.stride():
+            target.copy_(memory)
+        return tensor
+
+    return TensorHandle(native, finish)
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when every rank of the set has called it."""
+    if process_set is global_process_set:
+        _front.barrier()
+        return
+    session, among = _session.current(), label(process_set)
+    session.barrier(f"barrier{among}", members(process_set)).wait()
+
+
+class _Broadcast(torch.autograd.Function):
+    """The gradient of a broadcast arrives at the root, averaged; other ranks get zero."""
+
+    @staticmethod
+    def forward(ctx, tensor, root_rank, name, process_set):
+        ctx.root_rank, ctx.name, ctx.process_set = root_rank, name, process_set
+        return broadcast_async(tensor, root_rank, name, process_set).synchronize()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        name = of_backward(ctx.name)
+        reduced = reduce_async(
+            "broadcast", gradient, None, name, Reduction(), process_set=ctx.process_set
+        ).synchronize()
+        if _front.rank() != ctx.root_rank:
+            reduced = torch.zeros_like(reduced)
+        return reduced, None, None, None
