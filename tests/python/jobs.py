@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from multiprocessing import connection
@@ -155,6 +156,13 @@ class Job:
         self._processes[name] = process
         output.touch()
         process.start()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _child(

@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs import free_port
 from sumpter.cli.errors import UsageError
 from sumpter.launch.layout import HERE, Host, on_hosts, parse_hostfile, parse_hosts
 from sumpter.launch.remote import RemoteShell, unreachable
@@ -236,7 +236,7 @@ class Sshd:
     """A real sshd of this user on a free port of the loopback interface."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.identity = folder / "identity"
         self.host_key = folder / "host_key"
         for key in (self.identity, self.host_key):
@@ -301,12 +301,6 @@ def test_over_real_ssh(sshd: Sshd, tmp_path: Path) -> None:
         assert launched.finish() == code
         for pid in launched.pids:
             wait_until_gone(pid)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class TestHosts:

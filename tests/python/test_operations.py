@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jobs import Job
-from sumpter.launch.environment import free_port
+from jobs import Job, free_port
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
