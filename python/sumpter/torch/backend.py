@@ -20,7 +20,8 @@ from torch._C._distributed_c10d import Backend as C10DBackend
 from sumpter import _session
 from sumpter._errors import StartError
 from sumpter.torch.collective import Call, Group, reducible
-from sumpter.torch.delegate import GlooDelegate
+from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
+from sumpter.torch.held import install
 from sumpter.torch.session import StoreBoard
 
 NAME = "sumpter"
@@ -34,6 +35,7 @@ _alive: dict[str, "SumpterBackend"] = {}
 def register() -> None:
     """Makes `backend="sumpter"` known to torch; torch calls it through the entry point."""
     check_torch_version(torch.__version__)
+    install()
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
@@ -48,7 +50,7 @@ def check_torch_version(version: str) -> None:
         )
 
 
-class SumpterBackend(C10DBackend):
+class SumpterBackend(DelegatedCollectives, C10DBackend):
     """One process group's collectives."""
 
     # Without these, torch's trampoline asks the base class, which asks the trampoline again.
@@ -107,6 +109,7 @@ class SumpterBackend(C10DBackend):
 
     def shutdown(self) -> None:
         _alive.pop(self._holder, None)
+        self._gloo.close()
         _session.release(self._holder)
 
     def abort(self) -> None:
@@ -116,7 +119,7 @@ class SumpterBackend(C10DBackend):
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         if not reducible(tensors, opts.reduceOp):
-            return self._gloo.group.allreduce(tensors, opts)
+            return self._reduced("all_reduce", "allreduce", tensors, opts)
         call = Call(self._group, "all_reduce", opts)
         for tensor in tensors:
             call.reduce("all_reduce", tensor, tensor, opts.reduceOp)
@@ -124,12 +127,12 @@ class SumpterBackend(C10DBackend):
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         if not reducible(tensors, opts.reduceOp):
-            return self._gloo.group.allreduce_coalesced(tensors, opts)
+            return self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         if not reducible(tensors, opts.reduceOp):
-            return self._gloo.group.reduce(tensors, opts)
+            return self._reduced("reduce", "reduce", tensors, opts, f", root {opts.rootRank}")
         call = Call(self._group, "reduce", opts)
         for tensor in tensors:
             call.reduce("reduce", tensor, tensor, opts.reduceOp, opts.rootRank)
@@ -179,7 +182,13 @@ class SumpterBackend(C10DBackend):
     ) -> dist.Work:
         call = Call(self._group, "all_gather", opts)
         for pieces, source in zip(outputs, inputs, strict=True):
-            pieces[self.rank()].detach().copy_(source.detach())
+            own = pieces[self.rank()]
+            if (own.numel(), own.dtype) != (source.numel(), source.dtype):
+                raise ValueError(
+                    f"the input has {source.numel()} elements of {source.dtype}, but this rank's "
+                    f"part of the output has {own.numel()} of {own.dtype}"
+                )
+            own.detach().copy_(source.detach().reshape(own.shape))
             for root, piece in enumerate(pieces):
                 call.broadcast(piece, root)
         return call.work([piece for pieces in outputs for piece in pieces])
@@ -206,37 +215,6 @@ class SumpterBackend(C10DBackend):
         call = Call(self._group, "barrier", opts)
         call.barrier()
         return call.work([])
-
-    # Left to Gloo.
-
-    def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        return self._gloo.group.allreduce(tensors, opts)
-
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
-        return self._gloo.group.gather(outputs, inputs, opts)
-
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
-        return self._gloo.group.scatter(outputs, inputs, opts)
-
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
-        return self._gloo.group.alltoall(outputs, inputs, opts)
-
-    def all_to_all_single(
-        self, output: Any, input: Any, output_splits: Any, input_splits: Any, opts: Any
-    ) -> dist.Work:
-        return self._gloo.group.all_to_all_single(output, input, output_splits, input_splits, opts)
-
-    def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> dist.Work:
-        return self._gloo.group.send(tensors, destination, tag)
-
-    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> dist.Work:
-        return self._gloo.group.recv(tensors, source, tag)
-
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
-        return self._gloo.group.recv_anysource(tensors, tag)
-
-    def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
-        self._gloo.group.monitored_barrier(opts, wait_all_ranks)
 
 
 def _create(opts: Any, backend_options: object | None) -> SumpterBackend:

@@ -54,6 +54,11 @@ class Group:
     sequence: int = 0
 
 
+def in_group(label: str, group: Group) -> str:
+    """A call and its group, as error messages show them."""
+    return f"{label} of group {group.label}"
+
+
 class Call:
     """One collective while its rounds are being submitted.
 
@@ -82,7 +87,8 @@ class Call:
     ) -> None:
         """Adds a reduction into `target` on every rank, or on the group's rank `root`."""
         check_carried(source)
-        form = reduced_form(source, _OPS[op.op])
+        core_op = _core_op(source, op)
+        form = reduced_form(source, core_op)
         send = readable(source)
         if op.op == dist.ReduceOp.RedOpType.PREMUL_SUM:
             send = send * op.factor
@@ -96,7 +102,7 @@ class Call:
             form,
             send,
             receive,
-            op=_OPS[op.op],
+            op=core_op,
             root=self._global(root or 0),
             average=op.op == dist.ReduceOp.RedOpType.AVG,
         )
@@ -122,14 +128,24 @@ class Call:
 
     def barrier(self) -> None:
         """Adds a barrier of the group."""
-        name = self._session.unnamed(f"c10d.{self._group.label}.barrier", SLOTS)
+        self.meet("barrier()")
+
+    def meet(self, label: str) -> None:
+        """Adds a round that moves nothing and fails where another rank's call is not `label`."""
+        name = self._session.unnamed(f"c10d.{self._group.label}.{label}", SLOTS)
+        self._label = label
         self._rounds.append(
-            self._session.barrier(name, self._group.ranks, f"{self._place}|barrier()")
+            self._session.barrier(name, self._group.ranks, f"{self._place}|{label}")
         )
+
+    @property
+    def place(self) -> str:
+        """Which call of which group this is, the same on all ranks."""
+        return self._place
 
     def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
         """The Work of all rounds added so far."""
-        label = f"{self._label} of group {self._group.label}"
+        label = in_group(self._label, self._group)
         return SumpterWork(self._rounds, outputs, self._finish, self._timeout_s, label)
 
     def _submit(
@@ -171,8 +187,13 @@ def reducible(tensors: list[torch.Tensor], op: dist.ReduceOp) -> bool:
     """Whether the core has a kernel for this reduction of these tensors."""
     if op.op not in _OPS or any(tensor.layout != torch.strided for tensor in tensors):
         return False
-    scales = op.op in (dist.ReduceOp.RedOpType.AVG, dist.ReduceOp.RedOpType.PREMUL_SUM)
-    return all(
-        tensor.dtype in DTYPE_NAMES and (tensor.dtype.is_floating_point or not scales)
-        for tensor in tensors
-    )
+    if op.op in (dist.ReduceOp.RedOpType.AVG, dist.ReduceOp.RedOpType.PREMUL_SUM):
+        return all(t.dtype in DTYPE_NAMES and t.dtype.is_floating_point for t in tensors)
+    return all(t.dtype in DTYPE_NAMES or t.dtype == torch.bool for t in tensors)
+
+
+def _core_op(tensor: torch.Tensor, op: dist.ReduceOp) -> str:
+    # As with NCCL, a sum of truth values is their "or".
+    if tensor.dtype == torch.bool and op.op == dist.ReduceOp.RedOpType.SUM:
+        return "max"
+    return _OPS[op.op]
