@@ -148,8 +148,7 @@ class DelegatedWork(OwnWork):
             raise
         except RuntimeError as error:
             raise self._told(error) from None
-        with self._finishing:
-            self._loan.finish()
+        self._finish()
         return True
 
     def is_completed(self) -> bool:
@@ -166,10 +165,10 @@ class DelegatedWork(OwnWork):
     def make_future(self) -> torch.futures.Future:
         if self._future is None:
             done: torch.futures.Future = torch.futures.Future()
-            self._future = done.then(lambda _: self.result())
+            self._future = done.then(lambda done: self._value(done.value()))
             inner = self._inner.get_future()
             if self._agreement is None:
-                inner.add_done_callback(lambda _: done.set_result(None))
+                inner.add_done_callback(done.set_result)
             else:
                 agreed = self._agreement.get_future()
                 agreed.add_done_callback(lambda _: self._conclude(done, inner))
@@ -180,7 +179,23 @@ class DelegatedWork(OwnWork):
         if self._agreement is not None and self._agreement.exception() is not None:
             done.set_result(None)
         else:
-            inner.add_done_callback(lambda _: done.set_result(None))
+            inner.add_done_callback(done.set_result)
+
+    def _value(self, inner: torch.futures.Future | None) -> list[torch.Tensor]:
+        """The outputs; called by Gloo's own thread, for which wait() would wait in vain."""
+        if inner is None:
+            self.wait()
+        else:
+            try:
+                inner.value()
+            except RuntimeError as error:
+                raise self._told(error) from None
+            self._finish()
+        return self._outputs
+
+    def _finish(self) -> None:
+        with self._finishing:
+            self._loan.finish()
 
     def _source_rank(self) -> int:
         return self._inner._source_rank()
