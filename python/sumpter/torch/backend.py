@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
 from sumpter import _session
-from sumpter._errors import StartError
 from sumpter.torch.collective import Call, Group, reducible
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.held import install
@@ -54,7 +53,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
     """One process group's collectives."""
 
     # Without these, torch's trampoline asks the base class, which asks the trampoline again.
-    supports_splitting = False
+    supports_splitting = True
     supports_coalescing = False
     supports_shrinking = False
     supports_reconfigure = False
@@ -84,7 +83,8 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         )
         self._options = C10DBackend.Options(NAME, timeout=timeout)
         self._options.group_name = group
-        self._gloo = GlooDelegate(store, rank, size, timeout)
+        self._options.global_ranks_in_group = list(range(size) if ranks is None else ranks)
+        self._gloo = GlooDelegate(store, self._group, size, timeout)
         _alive[self._holder] = self
 
     # What torch asks about the group.
@@ -101,6 +101,22 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to agree on: every rank counts from 0."""
+
+    def split(
+        self, store: dist.Store, ranks: list[int], opts: C10DBackend.Options
+    ) -> "SumpterBackend | None":
+        """The group of some of this group's ranks; None on the others."""
+        if self.rank() not in ranks:
+            return None
+        known = self._options.global_ranks_in_group
+        return SumpterBackend(
+            store,
+            ranks.index(self.rank()),
+            len(ranks),
+            opts._timeout,
+            opts.group_name,
+            [known[rank] for rank in ranks],
+        )
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._group.timeout_s = timeout.total_seconds()
@@ -219,8 +235,6 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
 def _create(opts: Any, backend_options: object | None) -> SumpterBackend:
     """Called by torch for each process group that this process is a member of."""
-    if opts.split_from is not None:
-        raise StartError("the sumpter backend cannot split groups; use new_group()")
     return SumpterBackend(
         opts.store,
         opts.group_rank,

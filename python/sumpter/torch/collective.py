@@ -43,7 +43,12 @@ _OPS = {
 
 @dataclass
 class Group:
-    """The members of a process group, and how many collectives it has begun."""
+    """The members of a process group, and how many collectives it has begun.
+
+    A call in which ranks differed leaves names behind that only some of them have used. What
+    comes after such a call therefore belongs to another era, with names of its own. The era is
+    the number of that call, so that it is the same on all ranks.
+    """
 
     session: Session
     label: str
@@ -52,6 +57,17 @@ class Group:
     ranks: list[int] | None
     timeout_s: float
     sequence: int = 0
+    era: int = 0
+
+    @property
+    def prefix(self) -> str:
+        """With what the names of the group's tensors begin."""
+        era = f"~{self.era}" if self.era else ""
+        return f"c10d.{self.label}{era}"
+
+    def begin_era(self, after: int) -> None:
+        """Ranks differed in the call number `after`."""
+        self.era = max(self.era, after + 1)
 
 
 def in_group(label: str, group: Group) -> str:
@@ -70,6 +86,7 @@ class Call:
         self._session = group.session
         self._kind = kind
         self._label = kind
+        self._sequence = group.sequence
         self._place = f"{group.label}#{group.sequence}"
         group.sequence += 1
         timeout_s = opts.timeout.total_seconds()
@@ -132,21 +149,18 @@ class Call:
 
     def meet(self, label: str) -> None:
         """Adds a round that moves nothing and fails where another rank's call is not `label`."""
-        name = self._session.unnamed(f"c10d.{self._group.label}.{label}", SLOTS)
+        name = self._session.unnamed(f"{self._group.prefix}.{label}", SLOTS)
         self._label = label
         self._rounds.append(
             self._session.barrier(name, self._group.ranks, f"{self._place}|{label}")
         )
 
-    @property
-    def place(self) -> str:
-        """Which call of which group this is, the same on all ranks."""
-        return self._place
-
     def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
         """The Work of all rounds added so far."""
         label = in_group(self._label, self._group)
-        return SumpterWork(self._rounds, outputs, self._finish, self._timeout_s, label)
+        return SumpterWork(
+            self._rounds, outputs, self._finish, self._timeout_s, label, self._disagreed
+        )
 
     def _submit(
         self,
@@ -160,7 +174,7 @@ class Call:
     ) -> None:
         count = tensor.numel()
         label = describe(self._kind, tensor, [count], detail)
-        name = f"c10d.{self._group.label}.{self._kind}.{dtype_name(tensor)}.{count}.{detail}"
+        name = f"{self._group.prefix}.{self._kind}.{dtype_name(tensor)}.{count}.{detail}"
         place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
             self._label = label
@@ -177,6 +191,9 @@ class Call:
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():
             self._after.append(lambda: target.detach().copy_(memory))
+
+    def _disagreed(self) -> None:
+        self._group.begin_era(self._sequence)
 
     def _finish(self) -> None:
         for action in self._after:

@@ -5,21 +5,23 @@ kernel. The Gloo group is made when it is first needed and connects pairs of ran
 first talk, so that a send between two ranks needs no third one.
 
 Gloo matches collectives by their number alone: ranks that make different calls wait until the
-timeout, or read each other's bytes. Each delegated collective is therefore accompanied by a round
-of the core that moves nothing and fails on every rank if another rank made another call. Its
-Gloo group is replaced then, since its ranks no longer agree on the number of the next call.
+timeout, read each other's bytes or are aborted. Each delegated collective is therefore preceded
+by a round of the core that moves nothing and fails on every rank if another rank made another
+call; Gloo starts when it is done, in the order of calls.
 """
 
-import ctypes
+import collections
+import concurrent.futures
 import datetime
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from sumpter._errors import DeadlineError, MismatchError, PeerLostError
+from sumpter._errors import DeadlineError, PeerLostError, SumpterError
 from sumpter.torch.collective import Call, Group, in_group
 from sumpter.torch.held import OwnWork
 from sumpter.torch.tensors import DTYPE_NAMES, describe, dtype_name, readable
@@ -33,18 +35,28 @@ class GlooDelegate:
     """A Gloo group with the members of one Sumpter group, made on first use."""
 
     def __init__(
-        self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta
+        self,
+        store: dist.Store,
+        members: Group,
+        size: int,
+        timeout: datetime.timedelta,
     ) -> None:
         self._store = store
-        self._rank = rank
+        self._members = members
         self._size = size
         self._timeout = timeout
-        self._generation = "sumpter.gloo"
+        self._era = members.era
         self._group: Any = None
+        self._queue: collections.deque[_Start] = collections.deque()
+        self._starting = threading.Lock()
 
     @property
     def group(self) -> Any:
-        """The Gloo group."""
+        """The Gloo group of the present era."""
+        if self._era != self._members.era:
+            self._era = self._members.era
+            # Ranks no longer agree on the number of its next collective.
+            self._group = None
         if self._group is None:
             # Imported here because a torch can be built without Gloo.
             from torch._C._distributed_c10d import ProcessGroupGloo
@@ -52,8 +64,8 @@ class GlooDelegate:
             options = ProcessGroupGloo._Options()
             options._timeout = self._timeout
             options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
-            store = dist.PrefixStore(self._generation, self._store)
-            self._group = ProcessGroupGloo(store, self._rank, self._size, options)
+            store = dist.PrefixStore(f"sumpter.gloo.{self._era}", self._store)
+            self._group = ProcessGroupGloo(store, self._members.rank, self._size, options)
         return self._group
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
@@ -62,17 +74,39 @@ class GlooDelegate:
         if self._group is not None:
             self._group._set_default_timeout(timeout)
 
-    def replace(self, place: str) -> None:
-        """Goes on with a new Gloo group after the call at `place`, where ranks differed."""
-        if self._group is not None:
-            # Ending it would wait for the operations that no other rank takes part in.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
-        self._group = None
-        self._generation = f"sumpter.gloo.{place}"
+    def start_after(
+        self, agreement: SumpterWork, start: Callable[[], dist.Work]
+    ) -> "concurrent.futures.Future[dist.Work]":
+        """Starts a collective when `agreement` is done, after those before it."""
+        turn = _Start(agreement, start, concurrent.futures.Future())
+        self._queue.append(turn)
+        agreement.get_future().add_done_callback(lambda _: self._start_due())
+        return turn.started
+
+    def _start_due(self) -> None:
+        with self._starting:
+            while self._queue and self._queue[0].agreement.is_settled():
+                self._queue.popleft().run()
 
     def close(self) -> None:
         """Lets go of the group."""
         self._group = None
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A collective of Gloo that waits for its turn."""
+
+    agreement: SumpterWork
+    start: Callable[[], dist.Work]
+    started: "concurrent.futures.Future[dist.Work]"
+
+    def run(self) -> None:
+        try:
+            self.agreement.get_future().value()
+            self.started.set_result(self.start())
+        except Exception as error:
+            self.started.set_exception(error)
 
 
 class Loan:
@@ -121,19 +155,17 @@ class DelegatedWork(OwnWork):
     def __init__(
         self,
         label: str,
-        inner: dist.Work,
+        started: "concurrent.futures.Future[dist.Work]",
         outputs: list[torch.Tensor],
         loan: Loan,
         agreement: SumpterWork | None = None,
-        disagreed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._label = label
-        self._inner = inner
+        self._started = started
         self._outputs = outputs
         self._loan = loan
         self._agreement = agreement
-        self._disagreed = disagreed
         self._finishing = threading.Lock()
         self._future: torch.futures.Future | None = None
 
@@ -142,9 +174,8 @@ class DelegatedWork(OwnWork):
         try:
             if self._agreement is not None:
                 self._agreement.wait(timeout)
-            self._inner.wait(timeout)
-        except MismatchError:
-            self._disagreed()
+            self._started.result().wait(timeout)
+        except SumpterError:
             raise
         except RuntimeError as error:
             raise self._told(error) from None
@@ -152,11 +183,9 @@ class DelegatedWork(OwnWork):
         return True
 
     def is_completed(self) -> bool:
-        if self._agreement is None:
-            return self._inner.is_completed()
-        if not self._agreement.is_completed():
+        if not self._started.done():
             return False
-        return self._agreement.exception() is not None or self._inner.is_completed()
+        return self._started.exception() is not None or self._started.result().is_completed()
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
@@ -166,20 +195,17 @@ class DelegatedWork(OwnWork):
         if self._future is None:
             done: torch.futures.Future = torch.futures.Future()
             self._future = done.then(lambda done: self._value(done.value()))
-            inner = self._inner.get_future()
-            if self._agreement is None:
-                inner.add_done_callback(done.set_result)
-            else:
-                agreed = self._agreement.get_future()
-                agreed.add_done_callback(lambda _: self._conclude(done, inner))
+            self._started.add_done_callback(lambda started: self._follow(started, done))
         return self._future
 
-    def _conclude(self, done: torch.futures.Future, inner: torch.futures.Future) -> None:
+    def _follow(
+        self, started: "concurrent.futures.Future[dist.Work]", done: torch.futures.Future
+    ) -> None:
         """Completes `done` when Gloo has, or at once if it never will."""
-        if self._agreement is not None and self._agreement.exception() is not None:
+        if started.exception() is not None:
             done.set_result(None)
         else:
-            inner.add_done_callback(done.set_result)
+            started.result().get_future().add_done_callback(done.set_result)
 
     def _value(self, inner: torch.futures.Future | None) -> list[torch.Tensor]:
         """The outputs; called by Gloo's own thread, for which wait() would wait in vain."""
@@ -198,13 +224,11 @@ class DelegatedWork(OwnWork):
             self._loan.finish()
 
     def _source_rank(self) -> int:
-        return self._inner._source_rank()
+        return self._started.result()._source_rank()
 
     def _told(self, error: RuntimeError) -> RuntimeError:
         """Gloo's error with the name of the call, as the error of ours that it is."""
         text = str(error)
-        if isinstance(error, DeadlineError):
-            return error
         if "imed out" in text:
             return DeadlineError(f"{self._label} was not complete within its timeout: {text}")
         if "onnection" in text:
@@ -321,19 +345,18 @@ class DelegatedCollectives:
         outputs: list[torch.Tensor],
         *arguments: Any,
     ) -> DelegatedWork:
+        carry_out = getattr(self._gloo.group, method)
         call = Call(self._group, method, opts)
-        inner = getattr(self._gloo.group, method)(*arguments, opts)
         call.meet(label)
-        label = in_group(label, self._group)
-
-        def disagreed() -> None:
-            self._gloo.replace(call.place)
-
-        return DelegatedWork(label, inner, outputs, loan, call.work([]), disagreed)
+        agreement = call.work([])
+        started = self._gloo.start_after(agreement, lambda: carry_out(*arguments, opts))
+        return DelegatedWork(in_group(label, self._group), started, outputs, loan, agreement)
 
     def _transfer(
         self, kind: str, whom: str, tensors: list[torch.Tensor], loan: Loan, inner: dist.Work
     ) -> DelegatedWork:
         tensor = tensors[0]
         label = in_group(describe(kind, tensor, tensor.shape, whom), self._group)
-        return DelegatedWork(label, inner, tensors, loan)
+        started: concurrent.futures.Future[dist.Work] = concurrent.futures.Future()
+        started.set_result(inner)
+        return DelegatedWork(label, started, tensors, loan)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from sumpter import _session
-from sumpter._errors import DeadlineError
+from sumpter._errors import DeadlineError, MismatchError
 from sumpter.torch.held import OwnWork
 
 
@@ -29,6 +29,7 @@ class SumpterWork(OwnWork):
         finish: Callable[[], None],
         timeout_s: float,
         label: str,
+        disagreed: Callable[[], None],
     ) -> None:
         super().__init__()
         self._rounds = rounds
@@ -38,6 +39,7 @@ class SumpterWork(OwnWork):
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._label = label
+        self._disagreed = disagreed
         self._future: torch.futures.Future | None = None
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
@@ -51,6 +53,10 @@ class SumpterWork(OwnWork):
 
     def is_completed(self) -> bool:
         return all(handle.poll() for handle in self._rounds)
+
+    def is_settled(self) -> bool:
+        """Whether the future is complete: all rounds are done, or the deadline has passed."""
+        return self.get_future().done()
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
@@ -82,6 +88,9 @@ class SumpterWork(OwnWork):
                 raise DeadlineError(
                     f"{self._label} was not complete after {limit}: {error}"
                 ) from None
+            except MismatchError:
+                self._disagreed()
+                raise
         with self._finishing:
             if self._finish is not None:
                 self._finish()
