@@ -32,6 +32,7 @@ SUMMED = (
 )
 MOVED = (*SUMMED, torch.bool, torch.int16, torch.complex64, torch.float8_e4m3fn)
 
+torch.set_printoptions(threshold=20)
 _choices = random.Random(WORLD_SIZE)
 _seeds = itertools.count()
 _meetings = itertools.count()
