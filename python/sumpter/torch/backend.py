@@ -9,6 +9,7 @@ How a collective becomes rounds of the core is in collective.py.
 
 import datetime
 import itertools
+import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +19,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
 from sumpter import _session
+from sumpter.torch import collective, delegate, handles, held, tensors, work
 from sumpter.torch.collective import Call, Group, reducible
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.held import install
 from sumpter.torch.session import StoreBoard
+from sumpter.torch.tracing import never_trace
 
 NAME = "sumpter"
 REQUIRED_TORCH = (2, 14)
@@ -35,6 +38,7 @@ def register() -> None:
     """Makes `backend="sumpter"` known to torch; torch calls it through the entry point."""
     check_torch_version(torch.__version__)
     install()
+    never_trace(sys.modules[__name__], _session, collective, delegate, handles, held, tensors, work)
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
