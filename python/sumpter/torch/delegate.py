@@ -13,6 +13,7 @@ call; Gloo starts when it is done, in the order of calls.
 import collections
 import concurrent.futures
 import datetime
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ class DelegatedWork(OwnWork):
         except SumpterError:
             raise
         except RuntimeError as error:
-            raise self._told(error) from None
+            raise told(error, self._label) from None
         self._finish()
         return True
 
@@ -215,7 +216,7 @@ class DelegatedWork(OwnWork):
             try:
                 inner.value()
             except RuntimeError as error:
-                raise self._told(error) from None
+                raise told(error, self._label) from None
             self._finish()
         return self._outputs
 
@@ -226,14 +227,15 @@ class DelegatedWork(OwnWork):
     def _source_rank(self) -> int:
         return self._started.result()._source_rank()
 
-    def _told(self, error: RuntimeError) -> RuntimeError:
-        """Gloo's error with the name of the call, as the error of ours that it is."""
-        text = str(error)
-        if "imed out" in text:
-            return DeadlineError(f"{self._label} was not complete within its timeout: {text}")
-        if "onnection" in text:
-            return PeerLostError(f"{self._label} lost a rank: {text}")
-        return RuntimeError(f"{self._label} failed in Gloo: {text}")
+
+def told(error: RuntimeError, label: str) -> RuntimeError:
+    """Gloo's error with the name of the call, as the error of ours that it is."""
+    text = str(error)
+    if "imed out" in text or "imeout" in text:
+        return DeadlineError(f"{label} was not complete within its timeout: {text}")
+    if "onnection" in text:
+        return PeerLostError(f"{label} lost a rank: {text}")
+    return RuntimeError(f"{label} failed in Gloo: {text}")
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -308,20 +310,20 @@ class DelegatedCollectives:
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> dist.Work:
         loan = Loan()
         sent = [loan.read(tensor) for tensor in tensors]
-        inner = self._gloo.group.send(sent, destination, tag)
-        return self._transfer("send", f"to rank {destination}", tensors, loan, inner)
+        start = functools.partial(self._gloo.group.send, sent, destination, tag)
+        return self._transfer("send", f"to rank {destination}", tensors, loan, start)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> dist.Work:
         loan = Loan()
         received = [loan.write(tensor) for tensor in tensors]
-        inner = self._gloo.group.recv(received, source, tag)
-        return self._transfer("recv", f"from rank {source}", tensors, loan, inner)
+        start = functools.partial(self._gloo.group.recv, received, source, tag)
+        return self._transfer("recv", f"from rank {source}", tensors, loan, start)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
         loan = Loan()
         received = [loan.write(tensor) for tensor in tensors]
-        inner = self._gloo.group.recv_anysource(received, tag)
-        return self._transfer("recv", "from any rank", tensors, loan, inner)
+        start = functools.partial(self._gloo.group.recv_anysource, received, tag)
+        return self._transfer("recv", "from any rank", tensors, loan, start)
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
         self._gloo.group.monitored_barrier(opts.timeout, wait_all_ranks)
@@ -353,10 +355,19 @@ class DelegatedCollectives:
         return DelegatedWork(in_group(label, self._group), started, outputs, loan, agreement)
 
     def _transfer(
-        self, kind: str, whom: str, tensors: list[torch.Tensor], loan: Loan, inner: dist.Work
+        self,
+        kind: str,
+        whom: str,
+        tensors: list[torch.Tensor],
+        loan: Loan,
+        start: Callable[[], dist.Work],
     ) -> DelegatedWork:
         tensor = tensors[0]
         label = in_group(describe(kind, tensor, tensor.shape, whom), self._group)
         started: concurrent.futures.Future[dist.Work] = concurrent.futures.Future()
-        started.set_result(inner)
+        try:
+            started.set_result(start())
+        except RuntimeError as error:
+            # Gloo connects here, which can take too long already.
+            raise told(error, label) from None
         return DelegatedWork(label, started, tensors, loan)

@@ -4,7 +4,7 @@ Every rank can make every rank's input from a seed, so the expected value is com
 """
 
 from __future__ import annotations
-import faulthandler; faulthandler.dump_traceback_later(20)  # SCRATCH
+import faulthandler; faulthandler.dump_traceback_later(100)  # SCRATCH
 
 import datetime
 import itertools
@@ -40,6 +40,8 @@ _meetings = itertools.count()
 
 def join(backend: str = BACKEND, timeout_s: float = 60.0, init_method: str = "") -> None:
     """Joins torch.distributed, by default through a file that is new each time."""
+    # Torch was imported before this process had an environment of its own.
+    dist.set_debug_level_from_env()
     dist.init_process_group(
         backend,
         init_method=init_method or f"file://{FOLDER}/store{next(_meetings)}",

@@ -258,7 +258,6 @@ WAYS: list[Way] = [
     ddp_compiled,
     hook_fp16,
     hook_bf16,
-    hook_power_sgd,
     hook_local_sgd,
     zero,
     uneven,
@@ -285,7 +284,8 @@ def results(backend: str, ways: list[Way]) -> dict[str, torch.Tensor]:
 
 
 def main() -> None:
-    ways = [*WAYS, hsdp] if WORLD_SIZE % 2 == 0 and WORLD_SIZE > 2 else WAYS
+    # Gloo's own PowerSGD stands still with four ranks: its callbacks wait for its threads.
+    ways = [*WAYS, hsdp] if WORLD_SIZE == 4 else [*WAYS, hook_power_sgd]
     if len(sys.argv) > 2:
         ways = [way for way in ways if way.__name__ in sys.argv[2].split(",")]
     ours, theirs = results(BACKEND, ways), results("gloo", ways)
