@@ -4,7 +4,6 @@ Every rank can make every rank's input from a seed, so the expected value is com
 """
 
 from __future__ import annotations
-import faulthandler; faulthandler.dump_traceback_later(100)  # SCRATCH
 
 import datetime
 import itertools
