@@ -49,25 +49,29 @@ class GlooDelegate:
         self._era = members.era
         self._group: Any = None
         self._queue: collections.deque[_Start] = collections.deque()
-        self._starting = threading.Lock()
+        self._making = threading.Lock()
+        # Whoever is told of a start may begin the next collective.
+        self._starting = threading.RLock()
 
     @property
     def group(self) -> Any:
         """The Gloo group of the present era."""
-        if self._era != self._members.era:
-            self._era = self._members.era
-            # Ranks no longer agree on the number of its next collective.
-            self._group = None
-        if self._group is None:
-            # Imported here because a torch can be built without Gloo.
-            from torch._C._distributed_c10d import ProcessGroupGloo
+        with self._making:
+            if self._group is None or self._era != self._members.era:
+                # In another era ranks do not agree on the number of the old group's next call.
+                self._era = self._members.era
+                self._group = self._make()
+            return self._group
 
-            options = ProcessGroupGloo._Options()
-            options._timeout = self._timeout
-            options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
-            store = dist.PrefixStore(f"sumpter.gloo.{self._era}", self._store)
-            self._group = ProcessGroupGloo(store, self._members.rank, self._size, options)
-        return self._group
+    def _make(self) -> Any:
+        # Imported here because a torch can be built without Gloo.
+        from torch._C._distributed_c10d import ProcessGroupGloo
+
+        options = ProcessGroupGloo._Options()
+        options._timeout = self._timeout
+        options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
+        store = dist.PrefixStore(f"sumpter.gloo.{self._era}", self._store)
+        return ProcessGroupGloo(store, self._members.rank, self._size, options)
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         """Changes the timeout of the group, made or not."""
