@@ -23,6 +23,7 @@ from sumpter.torch import collective, delegate, handles, held, tensors, work
 from sumpter.torch.collective import Call, Group, reducible
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.held import install
+from sumpter.torch.roll_call import RollCall
 from sumpter.torch.session import StoreBoard
 from sumpter.torch.tracing import never_trace
 
@@ -89,6 +90,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         self._options.group_name = group
         self._options.global_ranks_in_group = list(range(size) if ranks is None else ranks)
         self._gloo = GlooDelegate(store, self._group, size, timeout)
+        self._roll_call = RollCall(store, rank, size)
         _alive[self._holder] = self
 
     # What torch asks about the group.
@@ -235,6 +237,10 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         call = Call(self._group, "barrier", opts)
         call.barrier()
         return call.work([])
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
+        timeout_s = opts.timeout.total_seconds()
+        self._roll_call.meet(timeout_s if timeout_s > 0 else self._group.timeout_s, wait_all_ranks)
 
 
 def _create(opts: Any, backend_options: object | None) -> SumpterBackend:

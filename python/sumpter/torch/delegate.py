@@ -329,9 +329,6 @@ class DelegatedCollectives:
         start = functools.partial(self._gloo.group.recv_anysource, received, tag)
         return self._transfer("recv", "from any rank", tensors, loan, start)
 
-    def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
-        self._gloo.group.monitored_barrier(opts.timeout, wait_all_ranks)
-
     def _reduced(
         self, kind: str, method: str, tensors: list[torch.Tensor], opts: Any, root: str = ""
     ) -> dist.Work:

@@ -40,6 +40,17 @@ if RANK == 0:
         dist.gather(torch.ones(2), [torch.ones(2), torch.ones(2)], dst=0, group=second)
 dist.barrier()
 
+# A monitored barrier names who is missing, and tells it when it comes after all.
+watched = dist.new_group()
+if RANK == 0:
+    with raises(DeadlineError, "Rank 1 failed to pass monitoredBarrier in 1000 ms"):
+        dist.monitored_barrier(watched, timeout=SHORT, wait_all_ranks=True)
+dist.barrier()
+if RANK == 1:
+    with raises(DeadlineError, "Rank 1 failed to pass monitoredBarrier in 1000 ms"):
+        dist.monitored_barrier(watched, timeout=SHORT)
+dist.monitored_barrier(watched)
+
 own = torch.ones(2)
 dist.all_reduce(own)
 equal(own, torch.full((2,), 2.0))
