@@ -43,7 +43,7 @@ class RollCall:
                 raise DeadlineError(_accuse([0], timeout_s))
             verdict = self._store.get(f"{call}.verdict").decode()
         if verdict != ALL_HERE:
-            raise DeadlineError(verdict)
+            raise DeadlineError(f"Rank {self._rank} reached monitoredBarrier, but {verdict}")
 
     def _missing(self, call: int, timeout_s: float, all_ranks: bool) -> list[int]:
         deadline = time.monotonic() + timeout_s
