@@ -139,8 +139,8 @@ def check_other_backends_works() -> None:
 
 def check_unsupported() -> None:
     """What no kernel has is refused on all ranks with the call's name."""
-    with raises(RuntimeError, "all_reduce(int32 [2], avg)"):
-        dist.all_reduce(ones(2, dtype=torch.int32), op=dist.ReduceOp.AVG)
+    with raises(RuntimeError, "all_reduce(int32 [2], premul_sum)"):
+        dist.all_reduce(ones(2, dtype=torch.int32), op=dist._make_nccl_premul_sum(2.0))
     with raises(RuntimeError, "all_reduce(int16 [2], sum)"):
         dist.all_reduce(ones(2, dtype=torch.int16))
     with raises(ValueError, "2 elements", "has 3"):
