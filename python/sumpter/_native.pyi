@@ -1,5 +1,6 @@
 """The Rust core of Sumpter. Private: import `sumpter` or `sumpter.torch` instead."""
 
+import os
 from collections.abc import Callable, Sequence
 
 __version__: str
@@ -75,6 +76,19 @@ class Worker:
         `ranks` are the participants, None meaning all. `tag` is text for error messages only.
         """
 
+    def out_of_data(self) -> int:
+        """Contributes zeros to what other ranks begin until all have called this.
+
+        Returns the last rank to do so. Raises if the job ends first. Nothing else may be
+        submitted meanwhile.
+        """
+
+    def start_timeline(self, path: str | os.PathLike[str]) -> None:
+        """Writes what operations do from now on to a file that Chrome and Perfetto show."""
+
+    def stop_timeline(self) -> None:
+        """Completes the file of start_timeline(), if there is one."""
+
     def record_samples(self, count: int) -> None:
         """Adds to the number of training samples this worker has processed."""
 
@@ -99,12 +113,19 @@ class Handle:
 class Coordinator:
     """A coordinator inside this process."""
 
-    def __init__(self, listen: str, settings: dict[str, str]) -> None:
-        """Listens on `listen` ("0.0.0.0:0" takes a free port). A token must be set."""
+    def __init__(self, listen: str, settings: dict[str, str], *, repeated: bool = False) -> None:
+        """Listens on `listen` ("0.0.0.0:0" takes a free port). A token must be set.
+
+        It serves one job: one run of it, after which servers end, or, if `repeated`, as many as
+        its workers begin until `stop`.
+        """
 
     @property
     def address(self) -> str:
         """HOST:PORT under which others reach it."""
+
+    def wait(self) -> None:
+        """Returns once its job is over; a signal that raises ends the wait."""
 
     def stop(self) -> None:
         """Stops listening and serving. May be repeated."""

@@ -3,20 +3,16 @@
 Given an address, they use it. Without one, rank 0 embeds a coordinator and the others learn its
 address: from a board that the framework offers (torch's store), or, where there is none, by a
 rule (one port above MASTER_PORT), which needs a token that everyone knows already.
-
-Together with the settings table of the Rust core this is the only place that reads the
-environment on behalf of the Python fronts.
 """
 
 import json
-import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from sumpter import _native
+from sumpter import _environment, _native
 from sumpter._errors import StartError
 
 EVERYWHERE = "0.0.0.0"
@@ -45,7 +41,11 @@ class Meeting:
 
 
 def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
-    """Finds or starts the coordinator for a process with the settings `given`."""
+    """Finds or starts the coordinator for a process with the settings `given`.
+
+    What the environment says in other launchers' words is among the settings that come back.
+    """
+    given = {**_environment.read(given).settings, **given}
     if _setting(given, "coordinator"):
         return Meeting(given)
     world_size = int(_number(given, "world_size"))
@@ -59,6 +59,7 @@ def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
 
 def start_timeout_s(given: Mapping[str, str] = MappingProxyType({})) -> float:
     """How long to wait for the other ranks at the start."""
+    given = {**_environment.read(given).settings, **given}
     return _number(given, "start_timeout_s")
 
 
@@ -69,7 +70,8 @@ def _meet_at_board(given: dict[str, str], rank: int, board: Board) -> Meeting:
             raise StartError(f"rank 0 could not start the coordinator: {notice['error']}")
         return Meeting({**given, **notice})
     try:
-        meeting = _embed(given, f"{_own_address(board.host)}:0")
+        own = own_address(board.host)
+        meeting = _embed(given, f"[{own}]:0" if ":" in own else f"{own}:0")
     except Exception as error:
         board.post(json.dumps({"error": str(error)}))
         raise
@@ -83,12 +85,13 @@ def _meet_at_board(given: dict[str, str], rank: int, board: Board) -> Meeting:
 
 
 def _meet_by_rule(given: dict[str, str], rank: int, world_size: int) -> Meeting:
-    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    environment = _environment.read(given)
+    host, port = environment.master_host, environment.master_port
     if not host or not port:
         raise StartError(
             f"world_size is {world_size} but no coordinator is known: set SUMPTER_COORDINATOR to "
-            "HOST:PORT of a running one (`sumpter run` does), or MASTER_ADDR and MASTER_PORT so "
-            "that rank 0 can start one on the next port"
+            "HOST:PORT of a running one (`sumpter run` does), or MASTER_ADDR and MASTER_PORT, "
+            "equal on every rank, so that rank 0 can start one on the next port"
         )
     if not _has_token(given):
         raise StartError(
@@ -115,7 +118,7 @@ def _embed(given: dict[str, str], listen: str) -> Meeting:
     return Meeting(settings, coordinator)
 
 
-def _own_address(host: str) -> str:
+def own_address(host: str) -> str:
     """This machine's address on its way to `host`: the one under which other ranks reach it."""
     try:
         found = socket.getaddrinfo(host, 1, socket.AF_INET, socket.SOCK_DGRAM)
@@ -125,8 +128,17 @@ def _own_address(host: str) -> str:
     # Connecting a datagram socket sends nothing; it only asks the routing table.
     with socket.socket(family, kind) as probe:
         probe.connect(address)
-        own = probe.getsockname()[0]
-    return f"[{own}]" if ":" in own else own
+        return str(probe.getsockname()[0])
+
+
+def is_own_address(address: str) -> bool:
+    """Whether an IPv4 address is one of this machine's."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return bool(address)
 
 
 def _has_token(given: Mapping[str, str]) -> bool:
@@ -143,7 +155,7 @@ def _number(given: Mapping[str, str], name: str) -> float:
 
 def _setting(given: Mapping[str, str], name: str) -> str:
     """The text of a setting: an argument, else its environment variable, else nothing."""
-    return given.get(name) or os.environ.get(_row(name)["env"], "")
+    return given.get(name) or _environment.own_variable(name)
 
 
 def _row(name: str) -> dict[str, str]:

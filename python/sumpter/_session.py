@@ -146,6 +146,16 @@ class Session:
             ranks=ranks,
         )
 
+    def out_of_data(self) -> int:
+        """Takes part with zeros in what other ranks begin until all have called this.
+
+        Returns the last rank to do so. Names count from 0 again, on all ranks, since each has
+        counted what it has begun itself.
+        """
+        last = self.worker.out_of_data()
+        self._counters.clear()
+        return last
+
     def count(self, what: str) -> int:
         """How many times `what` has been counted before this call."""
         before = self._counters.get(what, 0)

@@ -10,17 +10,13 @@ import pytest
 
 import sumpter
 from jobs import Job
+from sumpter._variables import LAUNCHERS
 
 LAUNCHED = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
     "SUMPTER_COORDINATOR",
     "SUMPTER_TOKEN",
     "SUMPTER_TOKEN_FILE",
+    *(variable.name for launcher in LAUNCHERS for variable in launcher.variables),
 )
 
 

@@ -37,10 +37,18 @@ _FOREIGN = ("SUMPTER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC
 class Job:
     """One job: its coordinator, its ranks, its servers, and what they wrote."""
 
-    def __init__(self, folder: Path, ranks: int, servers: int = 0, **settings: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ranks: int,
+        servers: int = 0,
+        *,
+        repeated: bool = False,
+        **settings: object,
+    ) -> None:
         self.folder = folder
         self.ranks = ranks
-        self._coordinator = _native.Coordinator("127.0.0.1:0", {"token": TOKEN})
+        self._coordinator = _native.Coordinator("127.0.0.1:0", {"token": TOKEN}, repeated=repeated)
         self.address = self._coordinator.address
         self._settings = {f"SUMPTER_{k.upper()}": _text(v) for k, v in settings.items()}
         self._settings["SUMPTER_SERVERS"] = str(servers)

@@ -18,7 +18,7 @@ from sumpter.cli import main
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import parse_assignments, parse_size
 
-COMMANDS = ("plan", "run", "serve", "coordinator", "status", "config", "token")
+COMMANDS = ("plan", "run", "bpslaunch", "serve", "coordinator", "status", "config", "token")
 INSTRUMENTS = ("emulate", "allreduce", "sum", "server", "ablate")
 TOKEN = "a-token-for-tests-only"
 
@@ -121,6 +121,12 @@ def test_plan_reads_a_list_of_machines(sumpter: Command, tmp_path: Path) -> None
         (("run", "-n", "2", "--set", "credit", "--", "true"), "NAME=VALUE"),
         (("run", "-n", "2", "--set", "no_such=1", "--", "true"), "no_such"),
         (("run", "-n", "2", "--set", "lanes=many", "--", "true"), "lanes"),
+        (("run", "-H", "a:2", "-n", "3", "--", "true"), "only 2 slots"),
+        (("run", "-H", "a,a", "--", "true"), "a is given twice"),
+        (("run", "-H", "a", "--hostfile", "b", "--", "true"), "exclude each other"),
+        (("run", "-H", "a", "--machines", "1", "--", "true"), "pretends"),
+        (("run", "-H", "a", "-s", "1", "--server-hosts", "b", "--", "true"), "exclude each other"),
+        (("run", "-n", "1", "-x", "NOT_SET_HERE", "--", "true"), "NOT_SET_HERE=VALUE"),
         (("serve", "--token", TOKEN, "--token-file", "x"), "exclude each other"),
         (("serve", "--join", "nowhere", "--token", TOKEN), "nowhere"),
         (("serve", "--join", "127.0.0.1:1", "--token", "short"), "token"),

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from sumpter.launch.environment import Environment, Shape
+from sumpter.launch.environment import Environment
 from sumpter.launch.figures import format_bytes, goodput_gbps, optimum_share
+from sumpter.launch.layout import on_one_machine
 from sumpter.launch.lines import LINE_LIMIT_BYTES, PROGRESS_INTERVAL_S, LineSplitter
+from sumpter.launch.place import HERE, Facts
 from sumpter.launch.status import Late, merge, read_status
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
@@ -220,6 +222,18 @@ def test_a_command_that_is_not_there_is_one_line_and_the_shells_code() -> None:
     assert result.stderr == "error: cannot run 'no-such-command': no such command\n"
 
 
+def test_thread_counts_and_other_choices_give_way_to_the_user() -> None:
+    worker = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['SUMPTER_CREDIT_BYTES'])"
+    result = run("-n", "1", worker=worker, OMP_NUM_THREADS="17", SUMPTER_CREDIT_BYTES="1MiB")
+    assert "[worker 0] 17 1MiB\n" in result.stdout
+
+
+def test_a_launcher_around_this_one_gives_no_ranks() -> None:
+    worker = "import os; print(os.environ['RANK'], os.environ.get('OMPI_COMM_WORLD_RANK'))"
+    result = run("-n", "1", worker=worker, OMPI_COMM_WORLD_RANK="5", OMPI_COMM_WORLD_SIZE="9")
+    assert "[worker 0] 0 None\n" in result.stdout
+
+
 def test_output_after_the_last_newline_is_shown() -> None:
     result = run("-n", "1", worker="import sys; sys.stdout.write('no newline')")
     assert "[worker 0] no newline\n" in result.stdout
@@ -250,32 +264,41 @@ class TestLineSplitter:
 
 
 class TestEnvironment:
+    FACTS = Facts(cores=8, host_name="node", port=5, client="", server="")
+
     def make(self, **variables: str) -> Environment:
-        return Environment(Shape(4, 2, 2), "127.0.0.1:1", "secret", variables, 2)
+        layout = on_one_machine(4, 2, 2)
+        return Environment(layout, {HERE: "127.0.0.1:1"}, "secret", ("127.0.0.1", 5), variables)
 
-    def test_options_beat_the_launchers_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("SUMPTER_CREDIT_BYTES", "1MiB")
-        monkeypatch.setenv("SUMPTER_LOG", "info")
-        worker = self.make(SUMPTER_CREDIT_BYTES="2MiB").worker(0)
+    def test_the_job_beats_the_users_options(self) -> None:
+        worker = self.make(SUMPTER_CREDIT_BYTES="2MiB", SUMPTER_SERVERS="9").worker(0, self.FACTS)
         assert worker["SUMPTER_CREDIT_BYTES"] == "2MiB"
-        assert worker["SUMPTER_LOG"] == "info"
+        assert worker["SUMPTER_SERVERS"] == "2"
 
-    def test_the_job_beats_what_the_launcher_inherited(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for name in ("RANK", "SUMPTER_TOKEN", "SUMPTER_TOKEN_FILE", "SUMPTER_MACHINE"):
-            monkeypatch.setenv(name, "inherited")
-        worker, server = self.make().worker(3), self.make().server(1)
+    def test_the_job_beats_what_the_launcher_inherited(self) -> None:
+        worker, server = self.make().worker(3, self.FACTS), self.make().server(1)
         assert (worker["RANK"], worker["SUMPTER_MACHINE"]) == ("3", "gpu-1")
         assert server["SUMPTER_MACHINE"] == "cpu-1"
         assert worker["SUMPTER_TOKEN"] == server["SUMPTER_TOKEN"] == "secret"
-        assert "SUMPTER_TOKEN_FILE" not in worker
+        for taken_away in ("SUMPTER_TOKEN_FILE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
+            assert worker[taken_away] is None
 
-    def test_thread_counts_give_way_to_the_user(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        assert int(self.make().worker(0)["OMP_NUM_THREADS"]) >= 1
-        monkeypatch.setenv("OMP_NUM_THREADS", "17")
-        assert self.make().worker(0)["OMP_NUM_THREADS"] == "17"
+    def test_cores_are_shared_out(self) -> None:
+        assert self.make().worker_defaults(0, self.FACTS)["OMP_NUM_THREADS"] == "2"
+        assert self.make().server_defaults(0, self.FACTS)["SUMPTER_LANES"] == "4"
+
+    def test_horovods_names_say_the_same(self) -> None:
+        worker = self.make().worker(3, self.FACTS)
+        assert {name: text for name, text in worker.items() if name.startswith("HOROVOD_")} == {
+            "HOROVOD_RANK": "3",
+            "HOROVOD_SIZE": "4",
+            "HOROVOD_LOCAL_RANK": "1",
+            "HOROVOD_LOCAL_SIZE": "2",
+            "HOROVOD_CROSS_RANK": "1",
+            "HOROVOD_CROSS_SIZE": "2",
+            "HOROVOD_HOSTNAME": "node",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": None,
+        }
 
 
 class TestStatus:

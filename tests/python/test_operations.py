@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jobs import Job
+from sumpter.launch.environment import free_port
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
@@ -21,6 +22,35 @@ def test_exchanges_groups_and_process_sets(
     make_job: Callable[..., Job], ranks: int, servers: int
 ) -> None:
     make_job(ranks, servers, partition_bytes="4KiB").start("exchanges.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1), (4, 0)])
+def test_ranks_with_less_data_than_others(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("joins.py").finish()
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_ranks_leave_and_join_again_without_a_trace(
+    make_job: Callable[..., Job], servers: int
+) -> None:
+    make_job(4, servers, repeated=True).start("cycles.py").finish()
+
+
+def test_ranks_that_meet_at_torchs_store_leave_and_join_again(
+    make_job: Callable[..., Job],
+) -> None:
+    job, port = make_job(4), free_port()
+    for rank in range(4):
+        job.start_rank(
+            rank,
+            "cycles.py",
+            SUMPTER_COORDINATOR="",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
+    job.finish()
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (3, 1)])

@@ -31,9 +31,10 @@ IMPURE_DEPENDENCIES = {"mio", "tokio", "socket2", "tonic", "crossbeam-channel", 
 # Who may look at the environment, and what for. Rust has one reader, the settings table.
 RUST_ENVIRONMENT_READERS = {"crates/config/src/config.rs"}
 PYTHON_ENVIRONMENT_READERS = {
-    "python/sumpter/_rendezvous.py",  # finding the coordinator
+    "python/sumpter/_environment.py",  # other launchers' words
     "python/sumpter/torch/session.py",  # torch's own rendezvous
-    "python/sumpter/launch/environment.py",  # what children inherit
+    "python/sumpter/launch/attendant.py",  # what children inherit on any machine
+    "python/sumpter/launch/environment.py",  # what is passed to other machines
 }
 
 # Lock files name the registry by design; the licence is quoted.

@@ -43,6 +43,7 @@ pub struct Config {
     pub port: u16,
     pub max_job_bytes: u64,
     pub log: String,
+    pub timeline: Option<PathBuf>,
     /// Where the values came from, for messages.
     sources: BTreeMap<&'static str, Found>,
 }

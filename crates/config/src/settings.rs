@@ -278,6 +278,18 @@ pub const SETTINGS: &[Setting] = &[
         doc: "What is logged to standard error.",
         put: |c, v| log_filter(v).map(|x| c.log = x),
     },
+    Setting {
+        name: "timeline",
+        env: "SUMPTER_TIMELINE",
+        unit: "",
+        default: "",
+        range: "a path",
+        doc: "A file for rank 0 to write its operations to, for Chrome's tracing or Perfetto.",
+        put: |c, v| {
+            c.timeline = (!v.is_empty()).then(|| PathBuf::from(v));
+            Some(())
+        },
+    },
 ];
 
 fn log_filter(text: &str) -> Option<String> {

@@ -66,6 +66,11 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
             let spec = tensor.spec.ok_or("a tensor without a spec")?;
             MemberEvent::Tensor { id: TensorId(tensor.id), spec: spec_from_proto(spec)? }
         }
+        ToMember::OutOfData(out) => MemberEvent::OutOfData { rank: Rank(out.rank) },
+        ToMember::AllOutOfData(all) => MemberEvent::AllOutOfData { last: Rank(all.last) },
+        ToMember::Began(proto::Began { tensor, round }) => {
+            MemberEvent::Began { tensor: TensorId(tensor), round }
+        }
         ToMember::TensorError(proto::TensorError { name, message }) => {
             MemberEvent::TensorError { name, message }
         }
@@ -137,6 +142,13 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
         FromMember::Hello(_) => Err("a second greeting".to_owned()),
         FromMember::Heartbeat(beat) => Ok(Message::Heartbeat(beat.stats.map(stats_from_proto))),
         FromMember::Declare(spec) => Ok(Message::Declare(spec_from_proto(spec)?)),
+        FromMember::Refuse(proto::TensorError { name, message }) => {
+            Ok(Message::Refuse { name, message })
+        }
+        FromMember::OutOfData(_) => Ok(Message::OutOfData),
+        FromMember::Began(proto::Began { tensor, round }) => {
+            Ok(Message::Began { tensor: TensorId(tensor), round })
+        }
         FromMember::JobReady(ready) => Ok(Message::JobReady(JobId(ready.job))),
         FromMember::Leave(_) => Ok(Message::Leave),
     }
@@ -152,6 +164,13 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
         MemberEvent::JobStarted(view) => ToMember::JobStarted(view_to_proto(view)),
         MemberEvent::Tensor { id, spec } => {
             ToMember::Tensor(proto::Tensor { id: id.0, spec: Some(spec_to_proto(spec)) })
+        }
+        MemberEvent::OutOfData { rank } => ToMember::OutOfData(proto::OutOfData { rank: rank.0 }),
+        MemberEvent::AllOutOfData { last } => {
+            ToMember::AllOutOfData(proto::AllOutOfData { last: last.0 })
+        }
+        MemberEvent::Began { tensor, round } => {
+            ToMember::Began(proto::Began { tensor: tensor.0, round })
         }
         MemberEvent::TensorError { name, message } => {
             ToMember::TensorError(proto::TensorError { name, message })
@@ -395,6 +414,9 @@ mod tests {
             MemberEvent::Waiting { missing: vec!["rank 1".to_owned()], seconds: 3.5 },
             MemberEvent::Started(view()),
             MemberEvent::JobStarted(view()),
+            MemberEvent::OutOfData { rank: Rank(2) },
+            MemberEvent::AllOutOfData { last: Rank(1) },
+            MemberEvent::Began { tensor: TensorId(7), round: 1 << 40 },
             MemberEvent::TensorError { name, message: message.clone() },
             MemberEvent::WorkerLost { rank, host: host.clone(), reason: reason.clone() },
             MemberEvent::WorkerLeft { rank },

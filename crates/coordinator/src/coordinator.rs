@@ -17,7 +17,7 @@ use tonic::transport::server::TcpIncoming;
 use crate::error::CoordinatorError;
 use crate::handshake::process_number;
 use crate::proto::control_server::ControlServer;
-use crate::registry::{Input, Options};
+use crate::registry::{Input, Options, Registry};
 use crate::service::{Service, Shared};
 
 /// How often the registry looks at the clock: well below any time-out a person would set.
@@ -29,6 +29,18 @@ const SESSIONS_PER_CONNECTION: u32 = 4;
 /// How long members may take to read their last events when the coordinator stops.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
 
+/// Which jobs a coordinator takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// Any number, each as often as its workers come together.
+    ManyJobs,
+    /// The job of the first worker, as often as its workers come together. The servers are told
+    /// that it is over when the coordinator stops.
+    OneJob,
+    /// One run of the first worker's job. The servers are told that it is over when it is.
+    OneRun,
+}
+
 /// How a coordinator behaves.
 #[derive(Clone, Debug)]
 pub struct CoordinatorOptions {
@@ -39,8 +51,8 @@ pub struct CoordinatorOptions {
     pub start_timeout: Duration,
     /// Silence after which a member counts as dead, unless it asks for less patience.
     pub peer_timeout: Duration,
-    /// Serve one job, and tell the servers when it is over.
-    pub single_run: bool,
+    /// Which jobs may come, and how often.
+    pub serves: Serves,
 }
 
 /// A running coordinator. It stops when dropped.
@@ -65,7 +77,7 @@ impl Coordinator {
             Options {
                 start_timeout: options.start_timeout,
                 peer_timeout: options.peer_timeout,
-                single_run: options.single_run,
+                serves: options.serves,
                 process: process_number(),
             },
         ));
@@ -96,12 +108,18 @@ impl Coordinator {
         self.shared.running()
     }
 
-    /// Waits until the run of a coordinator for a single run is over and its servers are told;
-    /// whether it is over. Whoever embeds a coordinator beside a worker calls this before
-    /// [`stop`](Self::stop), lest the others lose the coordinator before they are done.
+    /// Waits until no worker is left; whether none is. Whoever embeds a coordinator beside a
+    /// worker calls this before [`stop`](Self::stop), lest the others lose the coordinator before
+    /// they are done.
+    #[must_use]
+    pub fn wait_empty(&self, limit: Duration) -> bool {
+        self.shared.wait_empty(limit, |_| true)
+    }
+
+    /// Waits until the one run of a coordinator for [`Serves::OneRun`] is over; whether it is.
     #[must_use]
     pub fn wait_finished(&self, limit: Duration) -> bool {
-        self.shared.wait_finished(limit)
+        self.shared.wait_empty(limit, Registry::finished)
     }
 
     /// Stops listening and ends all sessions, after each has been told what it is still to be

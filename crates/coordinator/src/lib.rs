@@ -19,7 +19,7 @@ mod types;
 
 #[cfg(fuzzing)]
 pub use codec::decode_any;
-pub use coordinator::{Coordinator, CoordinatorOptions};
+pub use coordinator::{Coordinator, CoordinatorOptions, Serves};
 pub use error::{CoordinatorError, JoinError};
 pub use member::{Member, status};
 pub use proto::{

@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     started: Instant,
     greetings: Arc<Semaphore>,
     state: Mutex<State>,
-    finished: Condvar,
+    changed: Condvar,
 }
 
 struct State {
@@ -84,7 +84,7 @@ impl Shared {
                 last_member: 0,
                 stopping: false,
             }),
-            finished: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
@@ -92,8 +92,8 @@ impl Shared {
     pub fn apply(&self, input: Input) {
         let mut state = self.state();
         state.apply(self.started.elapsed(), input);
-        if state.registry.finished() {
-            self.finished.notify_all();
+        if state.registry.is_empty() {
+            self.changed.notify_all();
         }
     }
 
@@ -102,20 +102,23 @@ impl Shared {
         self.state().registry.running()
     }
 
-    /// Waits until the only run is over; whether it is.
-    pub fn wait_finished(&self, limit: Duration) -> bool {
-        let running = |state: &mut State| !state.registry.finished() && !state.stopping;
-        let waited = self.finished.wait_timeout_while(self.state(), limit, running);
+    /// Waits until there is no worker and `holds` is true; whether it is so.
+    pub fn wait_empty(&self, limit: Duration, holds: impl Fn(&Registry) -> bool) -> bool {
+        let reached = |state: &State| state.registry.is_empty() && holds(&state.registry);
+        let waited = self.changed.wait_timeout_while(self.state(), limit, |state| {
+            !reached(state) && !state.stopping
+        });
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.registry.finished()
+        reached(&state)
     }
 
     /// Ends every session once it has been told what it is still to be told.
     pub fn stop(&self) {
         let mut state = self.state();
         state.stopping = true;
+        state.apply(self.started.elapsed(), Input::Stop);
         state.sessions.clear();
-        self.finished.notify_all();
+        self.changed.notify_all();
     }
 
     fn enter(&self, session: Session, join: crate::registry::Join) -> Option<MemberId> {

@@ -24,7 +24,7 @@ use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
 use crate::{
     Coordinator, CoordinatorOptions, FatalKind, JoinError, JoinOptions, Kind, Member, MemberEvent,
-    Role, TensorSpec,
+    Role, Serves, TensorSpec,
 };
 
 /// Far longer than anything here takes.
@@ -39,7 +39,7 @@ fn coordinator() -> Coordinator {
         token: token(),
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
-        single_run: false,
+        serves: Serves::ManyJobs,
     };
     Coordinator::start("127.0.0.1:0", options).unwrap()
 }

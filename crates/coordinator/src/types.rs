@@ -285,6 +285,23 @@ pub enum MemberEvent {
         /// The worker.
         rank: Rank,
     },
+    /// Another worker is out of data and takes part with zeros in what it is told of.
+    OutOfData {
+        /// The worker.
+        rank: Rank,
+    },
+    /// All workers were out of data: each takes part as before.
+    AllOutOfData {
+        /// The last worker to run out.
+        last: Rank,
+    },
+    /// A round of a tensor has begun (to workers that are out of data).
+    Began {
+        /// The tensor.
+        tensor: TensorId,
+        /// The round, from 0 for each tensor.
+        round: u64,
+    },
     /// A server of this run died or left.
     ServerLost {
         /// The server.

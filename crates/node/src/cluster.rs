@@ -1,9 +1,10 @@
 //! From who takes part to which lane sums what: the coordinator's view becomes the plan.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use sumpter_coordinator::ClusterView;
+use sumpter_coordinator::{ClusterView, ServerView, WorkerView};
 use sumpter_engine::ConnId;
 use sumpter_plan::{
     Architecture, Dealing, Machine, Placement, Plan, PlanError, PlannedServer, Role, server_weights,
@@ -45,9 +46,33 @@ pub(crate) struct Cluster {
     pub lanes: Vec<LaneAddress>,
     /// Who passes on what each machine's workers contribute; none if nobody has to.
     pub hubs: Option<Hubs>,
+    policy: Policy,
+    epoch: u64,
+    sources: Vec<Source>,
+    /// The plan for tensors of all ranks.
+    whole: Deal,
+    /// The plans for tensors of some ranks.
+    parts: HashMap<Vec<Rank>, Deal>,
+}
+
+/// A process with lanes, and its part in a plan.
+#[derive(Debug)]
+struct Source {
+    owner: Owner,
+    machine: String,
+    role: Role,
+    bandwidth_gbps: Option<f64>,
+    lanes: Range<usize>,
+}
+
+/// A plan, dealt out tensor by tensor.
+#[derive(Debug)]
+struct Deal {
     placement: Placement,
     /// The lanes of each server of the plan.
     servers: Vec<Range<usize>>,
+    /// Whether CPU machines sum anything.
+    sums_away: bool,
 }
 
 /// What the settings say about the plan; equal on every rank.
@@ -68,19 +93,71 @@ struct Group<'a> {
 
 impl Cluster {
     pub(crate) fn new(view: &ClusterView, policy: Policy) -> Result<Cluster, PlanError> {
-        let mut lanes = Vec::new();
-        let mut groups: Vec<Group<'_>> = Vec::new();
-        for worker in &view.workers {
-            let owner = Owner::Worker(worker.rank);
-            let at = (&*worker.host, &*worker.machine);
-            let range = add_lanes(&mut lanes, owner, at, &worker.lanes);
-            join(&mut groups, &worker.machine, Role::Gpu, worker.bandwidth_gbps, range);
+        let (mut lanes, mut sources) = (Vec::new(), Vec::new());
+        for WorkerView { rank, host, machine, lanes: own, bandwidth_gbps } in &view.workers {
+            let owner = Owner::Worker(*rank);
+            let range = add_lanes(&mut lanes, owner, (host, machine), own);
+            sources.push(Source::new(owner, machine, Role::Gpu, *bandwidth_gbps, range));
         }
-        for server in &view.servers {
-            let owner = Owner::Server(server.member.0);
-            let at = (&*server.host, &*server.machine);
-            let range = add_lanes(&mut lanes, owner, at, &server.lanes);
-            join(&mut groups, &server.machine, Role::Cpu, server.bandwidth_gbps, range);
+        for ServerView { member, host, machine, lanes: own, bandwidth_gbps } in &view.servers {
+            let owner = Owner::Server(member.0);
+            let range = add_lanes(&mut lanes, owner, (host, machine), own);
+            sources.push(Source::new(owner, machine, Role::Cpu, *bandwidth_gbps, range));
+        }
+        let epoch = u64::from(view.epoch.0);
+        let whole = Deal::new(epoch, policy, &sources, |_| true)?;
+        let hubs = Hubs::new(view, policy.deterministic, whole.sums_away);
+        Ok(Cluster { lanes, hubs, policy, epoch, sources, whole, parts: HashMap::new() })
+    }
+
+    /// Places the next tensor of the table: one of `ranks`, or of all if there are none. A plan
+    /// for some ranks counts only their machines: its n is theirs, not the job's.
+    pub(crate) fn place(&mut self, ranks: &[Rank], tensor_bytes: u64) -> Vec<Spot> {
+        if ranks.is_empty() {
+            return self.whole.place(tensor_bytes);
+        }
+        if !self.parts.contains_key(ranks) {
+            let takes_part = |rank: &Rank| ranks.contains(rank);
+            let part = Deal::new(self.epoch, self.policy, &self.sources, takes_part);
+            // What makes a plan impossible, such as a bandwidth, was checked with the whole job.
+            self.parts.insert(ranks.to_vec(), part.expect("a plan for part of a planned job"));
+        }
+        self.parts.get_mut(ranks).map(|part| part.place(tensor_bytes)).unwrap_or_default()
+    }
+
+    /// The first lane of a worker; the only one, as workers are.
+    pub(crate) fn lane_of(&self, rank: Rank) -> Option<ConnId> {
+        let owned = |lane: &LaneAddress| lane.owner == Owner::Worker(rank);
+        self.lanes.iter().position(owned).map(ConnId)
+    }
+}
+
+impl Source {
+    fn new(
+        owner: Owner,
+        machine: &str,
+        role: Role,
+        bandwidth_gbps: Option<f64>,
+        lanes: Range<usize>,
+    ) -> Source {
+        Source { owner, machine: machine.to_owned(), role, bandwidth_gbps, lanes }
+    }
+}
+
+impl Deal {
+    /// The plan for the workers that `takes_part` names, and all servers.
+    fn new(
+        epoch: u64,
+        policy: Policy,
+        sources: &[Source],
+        takes_part: impl Fn(&Rank) -> bool,
+    ) -> Result<Deal, PlanError> {
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for source in sources {
+            match &source.owner {
+                Owner::Worker(rank) if !takes_part(rank) => {}
+                Owner::Worker(_) | Owner::Server(_) => join(&mut groups, source),
+            }
         }
         for group in &mut groups {
             let sums = match policy.architecture {
@@ -106,30 +183,21 @@ impl Cluster {
         let sums_away = groups.iter().zip(per_group(&groups, &weights)).any(|(group, weights)| {
             group.role == Role::Cpu && weights.iter().any(|weight| *weight > 0.0)
         });
-        let hubs = Hubs::new(view, policy.deterministic, sums_away);
         let servers: Vec<_> = groups.iter().flat_map(|g| g.servers.iter().cloned()).collect();
         let planned = weights.iter().zip(&servers);
         let planned = planned.map(|(w, r)| PlannedServer { weight: *w, lanes: r.len() as u32 });
-        let epoch = u64::from(view.epoch.0);
         let Policy { partition_bytes, dealing, .. } = policy;
         let plan = Plan { epoch, partition_bytes, servers: planned.collect(), dealing };
-        Ok(Cluster { lanes, hubs, placement: Placement::new(&plan)?, servers })
+        Ok(Deal { placement: Placement::new(&plan)?, servers, sums_away })
     }
 
-    /// Places the next tensor of the table.
-    pub(crate) fn place(&mut self, tensor_bytes: u64) -> Vec<Spot> {
+    fn place(&mut self, tensor_bytes: u64) -> Vec<Spot> {
         let spot = |p: sumpter_plan::PartitionPlace| Spot {
             root: ConnId(self.servers[p.server].start + p.lane),
             offset: p.offset as usize,
             bytes: p.bytes as usize,
         };
         self.placement.place(tensor_bytes).into_iter().map(spot).collect()
-    }
-
-    /// The first lane of a worker; the only one, as workers are.
-    pub(crate) fn lane_of(&self, rank: Rank) -> Option<ConnId> {
-        let owned = |lane: &LaneAddress| lane.owner == Owner::Worker(rank);
-        self.lanes.iter().position(owned).map(ConnId)
     }
 }
 
@@ -163,13 +231,9 @@ fn add_lanes(
 
 /// Adds a server to its machine. A server beside workers shares their link, so it takes a part
 /// of their machine's share and makes no CPU machine.
-fn join<'a>(
-    groups: &mut Vec<Group<'a>>,
-    machine: &'a str,
-    role: Role,
-    bandwidth_gbps: Option<f64>,
-    server: Range<usize>,
-) {
+fn join<'a>(groups: &mut Vec<Group<'a>>, source: &'a Source) {
+    let Source { role, bandwidth_gbps, .. } = *source;
+    let (machine, server) = (source.machine.as_str(), source.lanes.clone());
     match groups.iter_mut().find(|g| g.machine == machine) {
         Some(group) => {
             group.bandwidth_gbps = group.bandwidth_gbps.or(bandwidth_gbps);
@@ -181,7 +245,7 @@ fn join<'a>(
 
 #[cfg(test)]
 mod tests {
-    use sumpter_coordinator::{MemberId, ServerView, WorkerView};
+    use sumpter_coordinator::MemberId;
 
     use super::*;
 
@@ -217,7 +281,7 @@ mod tests {
 
     fn shares(cluster: &mut Cluster) -> Vec<usize> {
         let mut shares = vec![0; cluster.lanes.len()];
-        for spot in cluster.place(72 << 15) {
+        for spot in cluster.place(&[], 72 << 15) {
             shares[spot.root.0] += spot.bytes >> 15;
         }
         shares
@@ -232,6 +296,30 @@ mod tests {
         assert_eq!(shares.iter().sum::<usize>(), 72);
         assert!(shares[..3].iter().all(|s| (14..=15).contains(s)), "{shares:?}");
         assert!(shares[3..].iter().all(|s| (14..=15).contains(s)), "{shares:?}");
+    }
+
+    #[test]
+    fn the_plan_of_some_ranks_counts_their_machines_only() {
+        let view = view(&["a", "a", "b", "c"], &["x"]);
+        let mut cluster = build(&view, Architecture::Sumpter).unwrap();
+        let mut shares = |ranks: &[u32]| {
+            let ranks: Vec<_> = ranks.iter().copied().map(Rank).collect();
+            let mut shares = vec![0; 6];
+            for spot in cluster.place(&ranks, 72 << 15) {
+                shares[spot.root.0] += spot.bytes >> 15;
+            }
+            shares
+        };
+        // Both on one machine: nothing leaves it.
+        assert_eq!(shares(&[0, 1]), [36, 36, 0, 0, 0, 0]);
+        // n = 2, k = 1: a CPU machine takes half.
+        assert_eq!(shares(&[2, 3]), [0, 0, 18, 18, 18, 18]);
+        assert_eq!(shares(&[1, 3]), [0, 18, 0, 18, 18, 18]);
+        // n = 3, k = 1: 4/10 on the CPU machine, 2/10 on each of the others.
+        let three = shares(&[0, 2, 3]);
+        assert!(three[1] == 0 && three.iter().filter(|s| (14..=15).contains(*s)).count() == 5);
+        // One rank alone has nothing to sum with anybody.
+        assert_eq!(shares(&[3]), [0, 0, 0, 72, 0, 0]);
     }
 
     #[test]

@@ -7,9 +7,11 @@ use crossbeam_channel::Sender;
 use mio::Waker;
 use sumpter_coordinator::{Member, MemberEvent, Stats, TensorSpec};
 use sumpter_transport::TensorMemory;
+use sumpter_wire::Rank;
 
 use crate::completion::Completion;
 use crate::error::OpError;
+use crate::timeline::Record;
 
 /// An operation on its way to the engine.
 #[derive(Debug)]
@@ -31,9 +33,14 @@ pub(crate) enum Command {
     /// The session with the coordinator is there.
     Joined(Arc<Member>),
     Submit(Submission),
+    /// No more data: take part with zeros until all workers are out of data, then answer with the
+    /// last one.
+    OutOfData(Sender<Result<Rank, OpError>>),
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),
+    /// Tell of operations that are done from now on, or no longer.
+    Timeline(Option<Sender<Record>>),
     /// Fail everything with this reason, now and from now on.
     Fail(OpError),
     /// Send what is to be sent, close what is open, then answer and end.

@@ -30,6 +30,11 @@ impl Completion {
         Arc::new(Completion { state: Mutex::default(), done: Condvar::new(), notifier })
     }
 
+    /// For an operation that nobody waits for.
+    pub(crate) fn unwatched() -> Arc<Completion> {
+        Completion::new(crossbeam_channel::bounded(0).0)
+    }
+
     /// The outcome, if the operation is done.
     #[must_use]
     pub fn poll(&self) -> Option<Result<(), OpError>> {

@@ -1,5 +1,6 @@
 //! What can go wrong, by what the caller must do about it.
 
+use std::path::PathBuf;
 use std::net::SocketAddr;
 
 use sumpter_config::ConfigError;
@@ -69,6 +70,14 @@ pub enum NodeError {
     Io {
         /// What was tried.
         what: &'static str,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
+    /// A timeline cannot be written.
+    #[error("cannot write the timeline {}: {source}", path.display())]
+    Timeline {
+        /// Its file.
+        path: PathBuf,
         /// What the operating system says.
         source: std::io::Error,
     },

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 use mio::{Events, Poll, Waker};
 use sumpter_config::Config;
 use sumpter_coordinator::{ClusterView, Member};
@@ -23,6 +23,7 @@ use crate::join::Listeners;
 use crate::session::Session;
 use crate::socket::{GreetError, Phase, drive_client, drive_server, flush};
 use crate::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};
+use crate::timeline::Record;
 use crate::worker::StartSignal;
 
 const MAX_EVENTS: usize = 256;
@@ -61,6 +62,7 @@ pub(crate) struct EventLoop {
     pub start: Option<StartSignal>,
     pub counters: Counters,
     pub next_report: Option<Instant>,
+    pub timeline: Option<Sender<Record>>,
     in_process_more: bool,
 }
 
@@ -100,6 +102,7 @@ impl EventLoop {
             start,
             counters: Counters::default(),
             next_report: None,
+            timeline: None,
             in_process_more: false,
         };
         Ok((event_loop, Remote { sender, waker }))

@@ -89,7 +89,7 @@ pub(crate) fn route(
     members: &[Rank],
 ) -> Route {
     let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
-    let spots = (0..).zip(cluster.place(bytes));
+    let spots = (0..).zip(cluster.place(&spec.ranks, bytes));
     let whole = spec.ranks.is_empty() && matches!(spec.kind, Kind::AllReduce | Kind::Barrier);
     let Some(mut hubs) = cluster.hubs.take_if(|_| whole) else {
         let group = client.define_group(members);

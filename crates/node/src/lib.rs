@@ -11,6 +11,7 @@ mod counters;
 mod error;
 mod event_loop;
 mod hubs;
+mod idlers;
 mod join;
 mod link;
 mod ops;
@@ -19,6 +20,7 @@ mod session;
 mod socket;
 mod sockets;
 mod table;
+mod timeline;
 mod worker;
 
 pub use completion::Completion;

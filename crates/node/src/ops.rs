@@ -13,6 +13,7 @@ use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::session::Session;
 use crate::table::Lookup;
+use crate::timeline::Record;
 
 /// How often the coordinator hears what is counted, while something happens.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
@@ -29,10 +30,12 @@ impl EventLoop {
                 self.next_report = Some(Instant::now());
             }
             Command::Submit(submission) => self.submit(submission),
+            Command::OutOfData(answer) => self.run_out_of_data(answer),
             Command::Samples(count) => {
                 self.counters.samples += count;
                 self.report_soon();
             }
+            Command::Timeline(records) => self.timeline = records,
             Command::Stats(answer) => drop(answer.send(self.stats())),
             Command::Fail(reason) => self.fail(&reason),
             Command::Leave(_) => unreachable!("the loop itself leaves"),
@@ -56,6 +59,9 @@ impl EventLoop {
                 waiting.into_iter().for_each(|submission| self.submit(submission));
             }
             MemberEvent::TensorError { name, message } => self.tensor_error(&name, &message),
+            MemberEvent::OutOfData { rank } => self.out_of_data(rank),
+            MemberEvent::AllOutOfData { last } => self.all_out_of_data(last),
+            MemberEvent::Began { tensor, round } => self.take_part(tensor, round),
             MemberEvent::WorkerLost { rank, host, reason } => {
                 self.fail(&OpError::PeerLost(format!("rank {rank} on {host} died: {reason}")));
             }
@@ -63,6 +69,7 @@ impl EventLoop {
                 if let Some(session) = self.session.as_mut() {
                     session.left.insert(rank);
                     session.last_progress = Instant::now();
+                    session.fail_idling();
                 }
             }
             MemberEvent::ServerLost { member, host, reason } => {
@@ -149,7 +156,7 @@ impl EventLoop {
         }
     }
 
-    fn submit(&mut self, submission: Submission) {
+    pub(crate) fn submit(&mut self, submission: Submission) {
         let Some(session) = self.session.as_mut() else {
             let error = OpError::Closed("the job has not started".to_owned());
             return submission.completion.finish(Err(error));
@@ -163,7 +170,10 @@ impl EventLoop {
         self.counters.busy(true, now);
         let world_size = session.world_size();
         match session.table.find(submission, world_size) {
-            Lookup::Ready(submission, request) => session.run(submission, request, now),
+            Lookup::Ready(submission, request) => {
+                let (tensor, round) = session.run(submission, request, now);
+                self.announce(tensor, round);
+            }
             Lookup::Declare(spec) => match &self.member {
                 Some(member) => member.declare(spec),
                 None => tracing::error!("a tensor was submitted before the session was there"),
@@ -205,6 +215,21 @@ impl EventLoop {
             self.counters.operations += 1;
             self.counters.tensor_bytes += running.bytes;
         }
+        if let Some(timeline) = &self.timeline {
+            let sent = timeline.send(Record {
+                tensor: running.tensor,
+                name: running.name.clone(),
+                kind: running.kind,
+                bytes: running.bytes,
+                round: running.round,
+                submitted: running.since,
+                begun: running.begun,
+                done: Instant::now(),
+                failed: outcome.is_err(),
+            });
+            // Its writer has ended: the disk is full, which stop_timeline() tells.
+            self.timeline = sent.is_ok().then(|| timeline.clone());
+        }
         let over = session.over.clone();
         running.completion.finish(outcome.map_err(|reason| {
             let about = format!("tensor '{}' was not complete", running.name);
@@ -219,6 +244,7 @@ impl EventLoop {
             return;
         }
         session.over = Some(reason.clone());
+        session.idlers.fail(reason);
         for submission in session.table.take_waiting() {
             let name = &submission.spec.name;
             let error = reason.about(&format!("tensor '{name}' was not complete"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use sumpter_config::Config;
 use sumpter_coordinator::{
-    Coordinator, CoordinatorOptions, Late, Member, MemberEvent, Role, Stats,
+    Coordinator, CoordinatorOptions, Late, Member, MemberEvent, Role, Serves, Stats,
 };
 
 use crate::command::{Command, Remote};
@@ -163,7 +163,7 @@ pub fn run_coordinator(
     config: &Config,
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<(), NodeError> {
-    let mut coordinator = start_coordinator(listen, config, false)?;
+    let mut coordinator = start_coordinator(listen, config, Serves::ManyJobs)?;
     tracing::info!(target: NOTICE, "coordinating at {}", coordinator.address());
     while !interrupted() {
         std::thread::park_timeout(SLICE);
@@ -172,14 +172,14 @@ pub fn run_coordinator(
     Ok(())
 }
 
-/// Starts a coordinator in this process; `single_run` for one that ends with its job.
+/// Starts a coordinator in this process.
 ///
 /// # Errors
 /// [`NodeError`] without a token, or when the address cannot be used.
 pub fn start_coordinator(
     listen: &str,
     config: &Config,
-    single_run: bool,
+    serves: Serves,
 ) -> Result<Coordinator, NodeError> {
     let Some(token) = config.token()? else {
         return Err(NodeError::Auth(
@@ -191,7 +191,7 @@ pub fn start_coordinator(
         token,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
-        single_run,
+        serves,
     };
     Ok(Coordinator::start(listen, options)?)
 }

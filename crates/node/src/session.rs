@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, PendingOp, TensorSpec};
+use sumpter_coordinator::{ClusterView, Kind, PendingOp, TensorSpec};
 use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, OpId, Request};
 use sumpter_plan::PlanError;
 use sumpter_transport::TensorMemory;
@@ -16,6 +16,7 @@ use crate::command::Submission;
 use crate::completion::Completion;
 use crate::error::OpError;
 use crate::hubs::route;
+use crate::idlers::Idlers;
 use crate::table::{Table, members};
 
 /// The first pause before a lane is called again; doubled up to [`LAST_PAUSE`].
@@ -42,8 +43,11 @@ pub(crate) struct Session {
     /// the lane.
     pub own: Option<(ConnId, ConnId)>,
     pub running: HashMap<OpId, Running>,
+    /// Rounds begun, by tensor.
+    pub begun: HashMap<TensorId, u64>,
     /// Rounds finished, by tensor.
     pub rounds: HashMap<TensorId, u64>,
+    pub idlers: Idlers,
     /// Workers that have finished.
     pub left: BTreeSet<Rank>,
     /// When bytes last moved.
@@ -58,10 +62,15 @@ pub(crate) struct Running {
     pub tensor: TensorId,
     pub name: String,
     pub tag: String,
+    pub kind: Kind,
     pub bytes: u64,
+    pub round: u64,
     members: Vec<Rank>,
     pub completion: Arc<Completion>,
-    since: Instant,
+    /// When it was submitted.
+    pub since: Instant,
+    /// When the client got it.
+    pub begun: Instant,
 }
 
 /// The state of a connection to a lane elsewhere.
@@ -130,7 +139,9 @@ impl Session {
             links: (0..lanes).map(|_| Dial::default()).collect(),
             own,
             running: HashMap::new(),
+            begun: HashMap::new(),
             rounds: HashMap::new(),
+            idlers: Idlers::default(),
             left: BTreeSet::new(),
             last_progress: Instant::now(),
             over: None,
@@ -208,25 +219,37 @@ impl Session {
         [retry, leaver].into_iter().flatten().min()
     }
 
-    /// Hands an operation to the client.
-    pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) {
+    /// Hands an operation to the client; its tensor and round.
+    pub(crate) fn run(
+        &mut self,
+        submission: Submission,
+        request: Request,
+        now: Instant,
+    ) -> (TensorId, u64) {
         let spec = submission.spec;
         let members = members(&spec, self.world_size());
         let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
         let id = self.client.submit(request, Held::Tensor(submission.memory));
         self.last_progress = now;
+        let begun = self.begun.entry(request.tensor).or_default();
+        let round = *begun;
+        *begun += 1;
         self.running.insert(
             id,
             Running {
                 tensor: request.tensor,
                 name: spec.name,
                 tag: submission.tag,
+                kind: spec.kind,
                 bytes,
+                round,
                 members,
                 completion: submission.completion,
                 since: submission.since,
+                begun: now,
             },
         );
+        (request.tensor, round)
     }
 
     /// Whether nothing is under way.

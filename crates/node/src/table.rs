@@ -86,6 +86,14 @@ impl Table {
         }
     }
 
+    /// What a number stands for.
+    pub(crate) fn spec(&self, id: TensorId) -> Option<&TensorSpec> {
+        match self.names.get(self.ids.get(&id)?)? {
+            Name::Known { spec, .. } => Some(spec),
+            Name::Asked(_) | Name::Failed(_) => None,
+        }
+    }
+
     /// A name turned out unusable. Returns its number, if it had one, and what waited.
     pub(crate) fn fail(
         &mut self,

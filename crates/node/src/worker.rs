@@ -1,6 +1,7 @@
 //! A worker's side of Sumpter: joins a job and sums tensors, from any thread.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use crate::completion::{Callback, Completion};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::join::{join_options, lane_listeners};
+use crate::timeline::Timeline;
 
 /// How often a wait looks whether the caller wants to stop.
 const SLICE: Duration = Duration::from_millis(50);
@@ -59,6 +61,7 @@ pub struct Worker {
     view: ClusterView,
     rank: Rank,
     notifier: Sender<Callback>,
+    timeline: Mutex<Option<Timeline>>,
     threads: Mutex<Option<[JoinHandle<()>; 2]>>,
 }
 
@@ -93,14 +96,21 @@ impl Worker {
         };
         remote.send(Command::Joined(member.clone()));
         match wait_for_start(&start, interrupted) {
-            Ok(view) => Ok(Worker {
-                rank: Rank(config.rank),
-                remote,
-                member,
-                view,
-                notifier,
-                threads: Mutex::new(Some([loop_thread, notify_thread])),
-            }),
+            Ok(view) => {
+                let worker = Worker {
+                    rank: Rank(config.rank),
+                    remote,
+                    member,
+                    view,
+                    notifier,
+                    timeline: Mutex::new(None),
+                    threads: Mutex::new(Some([loop_thread, notify_thread])),
+                };
+                if let Some(path) = config.timeline.as_deref().filter(|_| config.rank == 0) {
+                    worker.start_timeline(path)?;
+                }
+                Ok(worker)
+            }
             Err(error) => {
                 member.leave();
                 stop(error)
@@ -144,6 +154,56 @@ impl Worker {
         completion
     }
 
+    /// Takes part with zeros in whatever the others begin, until all workers have called this;
+    /// the last of them. `interrupted` is asked often; when it says true, the wait ends, but
+    /// taking part does not.
+    ///
+    /// # Errors
+    /// [`OpError`] if the job ends first, or `None` if interrupted.
+    pub fn out_of_data(
+        &self,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Rank, Option<OpError>> {
+        let (answer, last) = bounded(1);
+        self.remote.send(Command::OutOfData(answer));
+        loop {
+            match last.recv_timeout(SLICE) {
+                Ok(last) => return last.map_err(Some),
+                Err(_) if interrupted() => return Err(None),
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => {
+                    let reason = "the session has been shut down".to_owned();
+                    return Err(Some(OpError::Closed(reason)));
+                }
+            }
+        }
+    }
+
+    /// Writes what operations do from now on to a file that Chrome and Perfetto show. A timeline
+    /// under way ends first.
+    ///
+    /// # Errors
+    /// [`NodeError`] if one of the files cannot be written.
+    pub fn start_timeline(&self, path: &Path) -> Result<(), NodeError> {
+        self.stop_timeline()?;
+        let host = self.view.workers.get(self.rank.0 as usize).map_or("?", |worker| &worker.host);
+        let (timeline, records) = Timeline::begin(path, self.rank, host)?;
+        self.remote.send(Command::Timeline(Some(records)));
+        *self.timeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(timeline);
+        Ok(())
+    }
+
+    /// Completes the timeline, if there is one.
+    ///
+    /// # Errors
+    /// [`NodeError`] if it could not be written.
+    pub fn stop_timeline(&self) -> Result<(), NodeError> {
+        let timeline = &mut self.timeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(timeline) = timeline.take() else { return Ok(()) };
+        self.remote.send(Command::Timeline(None));
+        timeline.finish()
+    }
+
     /// Counts samples trained on, for the live line.
     pub fn record_samples(&self, count: u64) {
         self.remote.send(Command::Samples(count));
@@ -170,6 +230,9 @@ impl Worker {
         let _ = left.recv();
         self.member.leave();
         let _ = loop_thread.join();
+        if let Err(error) = self.stop_timeline() {
+            tracing::warn!(%error, "the timeline is not complete");
+        }
         // The notifying thread ends with its last sender, which may be in a completion that the
         // caller keeps; it holds nothing, so it is not waited for.
         drop(notify_thread);

@@ -1,7 +1,7 @@
 //! Rust errors as a small tree of Python exceptions.
 
 use pyo3::create_exception;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use sumpter_config::ConfigError as RustConfigError;
 use sumpter_node::{NodeError, OpError};
@@ -55,6 +55,10 @@ pub fn from_node(py: Python<'_>, error: NodeError) -> PyErr {
         NodeError::PeerLost(_) => PeerLostError::new_err(text),
         NodeError::Start(_) | NodeError::Listen { .. } | NodeError::Io { .. } => {
             StartError::new_err(text)
+        }
+        // OSError makes the subclass of the number.
+        NodeError::Timeline { path, source } => {
+            PyOSError::new_err((source.raw_os_error().unwrap_or_default(), text, path))
         }
         NodeError::Interrupted => SumpterError::new_err(text),
     }

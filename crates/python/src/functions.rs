@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
-use sumpter_coordinator::{Coordinator as RustCoordinator, Stats};
+use sumpter_coordinator::{Coordinator as RustCoordinator, Serves, Stats};
 use sumpter_node::NodeError;
 
 use crate::errors::{AuthError, StartError, from_config, from_node, from_plan};
@@ -43,6 +43,9 @@ pub fn stats_json(stats: &Stats) -> String {
     json!({"counters": counters, "late": late, "pending": pending}).to_string()
 }
 
+/// How often a coordinator that is waited for looks for signals.
+const WAIT_SLICE: Duration = Duration::from_millis(50);
+
 /// A coordinator inside this process, for one job.
 #[pyclass(module = "sumpter._native", frozen)]
 pub struct Coordinator {
@@ -52,11 +55,19 @@ pub struct Coordinator {
 
 #[pymethods]
 impl Coordinator {
-    /// Listens on `listen` (HOST:PORT; port 0 takes a free one).
+    /// Listens on `listen` (HOST:PORT; port 0 takes a free one). `repeated`: the job may end and
+    /// begin again until `stop`.
     #[new]
-    fn new(py: Python<'_>, listen: &str, settings: HashMap<String, String>) -> PyResult<Self> {
+    #[pyo3(signature = (listen, settings, *, repeated = false))]
+    fn new(
+        py: Python<'_>,
+        listen: &str,
+        settings: HashMap<String, String>,
+        repeated: bool,
+    ) -> PyResult<Self> {
         let config = load(settings)?;
-        let started = py.detach(|| sumpter_node::start_coordinator(listen, &config, true));
+        let serves = if repeated { Serves::OneJob } else { Serves::OneRun };
+        let started = py.detach(|| sumpter_node::start_coordinator(listen, &config, serves));
         let coordinator = started.map_err(|e| from_node(py, e))?;
         let address = coordinator.address().to_string();
         Ok(Coordinator { inner: std::sync::Mutex::new(Some(coordinator)), address })
@@ -68,6 +79,14 @@ impl Coordinator {
         &self.address
     }
 
+    /// Returns once its job is over, or raises when a signal arrives.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        interruptible(py, |interrupted| {
+            while !self.finished_within(WAIT_SLICE) && !interrupted() {}
+            Ok(())
+        })
+    }
+
     /// Waits a little for members that have not left, then ends it. Safe to call twice.
     fn stop(&self, py: Python<'_>) {
         let inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
@@ -75,11 +94,19 @@ impl Coordinator {
             py.detach(|| {
                 if coordinator.running() {
                     // Members that have not left by then are told that the coordinator ends.
-                    let _ = coordinator.wait_finished(LEAVE_LIMIT);
+                    let _ = coordinator.wait_empty(LEAVE_LIMIT);
                 }
                 coordinator.stop();
             });
         }
+    }
+}
+
+impl Coordinator {
+    /// Whether the job is over within `limit`, or this coordinator has been stopped.
+    fn finished_within(&self, limit: Duration) -> bool {
+        let inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        inner.as_ref().is_none_or(|coordinator| coordinator.wait_finished(limit))
     }
 }
 

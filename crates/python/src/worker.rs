@@ -1,18 +1,19 @@
 //! `Worker` and `Handle`: what the Python fronts submit to and wait on.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use sumpter_config::Config;
 use sumpter_coordinator::{Kind, TensorSpec};
-use sumpter_node::{Completion, OpRequest, Worker as RustWorker};
+use sumpter_node::{Completion, OpError, OpRequest, Worker as RustWorker};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::TensorMemory;
 use sumpter_wire::Rank;
 
-use crate::errors::{ConfigError, DeadlineError, from_config, from_op};
+use crate::errors::{ConfigError, DeadlineError, from_config, from_node, from_op};
 use crate::functions::{init_log, interruptible, stats_json};
 
 /// How often a wait looks for Ctrl-C.
@@ -121,7 +122,7 @@ impl Worker {
         let rank = Rank(self.inner.rank());
         let memory = if kind == Kind::Barrier {
             (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);
-            barrier_memory()
+            TensorMemory::zeros(1)
         } else {
             check_addresses(&spec, rank, send, receive)?;
             let bytes = spec.elements().unwrap_or(0) as usize * spec.dtype.size();
@@ -132,6 +133,33 @@ impl Worker {
         };
         let request = OpRequest { spec, tag, average, priority };
         Ok(Handle { completion: self.inner.submit(request, memory) })
+    }
+
+    /// Takes part with zeros until every worker has called this; the last of them.
+    fn out_of_data(&self, py: Python<'_>) -> PyResult<u32> {
+        let mut signal = None;
+        let last = py.detach(|| {
+            self.inner.out_of_data(&mut || {
+                Python::attach(|py| py.check_signals()).map_err(|e| signal = Some(e)).is_err()
+            })
+        });
+        match (last, signal) {
+            (_, Some(signal)) => Err(signal),
+            (Ok(last), None) => Ok(last.0),
+            (Err(error), None) => {
+                Err(from_op(error.unwrap_or(OpError::Closed("interrupted".to_owned()))))
+            }
+        }
+    }
+
+    /// Writes what operations do from now on to the file `path`.
+    fn start_timeline(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.inner.start_timeline(&path)).map_err(|e| from_node(py, e))
+    }
+
+    /// Completes the file of `start_timeline`, if there is one.
+    fn stop_timeline(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner.stop_timeline()).map_err(|e| from_node(py, e))
     }
 
     /// Counts samples trained on, for the live line of `sumpter run`.
@@ -160,14 +188,6 @@ impl Worker {
         let before = peers().filter(|w| w.rank < rank).count();
         (before as u32, peers().count() as u32)
     }
-}
-
-/// A barrier is a sum of one byte nobody looks at.
-fn barrier_memory() -> TensorMemory {
-    let mut byte = Box::new(0u8);
-    let address: *mut u8 = &mut *byte;
-    // SAFETY: the box keeps its byte in place and is owned by the memory itself.
-    unsafe { TensorMemory::new(address, address, 1, byte) }
 }
 
 fn check_addresses(spec: &TensorSpec, rank: Rank, send: usize, receive: usize) -> PyResult<()> {

@@ -37,6 +37,19 @@ impl TensorMemory {
     }
 }
 
+impl TensorMemory {
+    /// Zeros to contribute, and room for a result that nobody reads.
+    #[must_use]
+    pub fn zeros(bytes: usize) -> TensorMemory {
+        // Words, so that elements of any type are aligned.
+        let mut words = vec![0u64; bytes.div_ceil(8)];
+        let address = words.as_mut_ptr().cast::<u8>();
+        // SAFETY: the words stay where they are when the vector moves; they are owned by the
+        // memory itself, and nobody else has their address.
+        unsafe { TensorMemory::new(address, address, bytes, Box::new(words)) }
+    }
+}
+
 impl Memory for TensorMemory {
     fn contribution(&self, offset: usize, len: usize) -> &[u8] {
         assert!(!self.contribution.is_null() && offset + len <= self.bytes);

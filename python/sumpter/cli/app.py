@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
-from sumpter.cli import bench, node, plan, run, settings, status
+from sumpter.cli import bench, bpslaunch, node, plan, run, settings, status
 
 app = typer.Typer(
     name="sumpter",
@@ -44,6 +44,11 @@ app.command(
     # Options after the script's name belong to the script.
     context_settings={"allow_interspersed_args": False},
 )(run.run)
+app.command(
+    "bpslaunch",
+    epilog=bpslaunch.EXAMPLE,
+    context_settings={"allow_interspersed_args": False},
+)(bpslaunch.bpslaunch)
 app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
 app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)

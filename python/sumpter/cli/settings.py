@@ -7,9 +7,22 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
+from sumpter._variables import LAUNCHERS, TUNING, Variable
 from sumpter.cli.options import JsonOption
 
 EXAMPLE = "Example: sumpter config --markdown > docs/configuration.md"
+
+_OTHERS = """
+## Variables of other launchers and libraries
+
+These count after a setting's own variable. Of the launchers, the first in this order that states
+both a rank and a number of workers decides; what others say of the same rank fills the gaps. Two
+that can hardly mean one job are a warning; half a statement that contradicts is an error.
+Whatever has no effect is logged once at level INFO by the logger `sumpter`.
+
+| variable | of | becomes | note |
+|---|---|---|---|
+"""
 
 _PREFACE = """\
 # Configuration
@@ -55,8 +68,34 @@ def as_markdown(rows: list[dict[str, str]]) -> str:
             row["range"],
             row["doc"],
         ]
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append(_row(cells))
+    others = [
+        _row([f"`{variable.name}`", owner, _setting_of(variable), variable.note])
+        for owner, variable in _other_variables()
+    ]
+    return "\n".join(lines) + "\n" + _OTHERS + "\n".join(others) + "\n"
+
+
+def _other_variables() -> list[tuple[str, Variable]]:
+    """Every variable of the table, after the launcher or library that it belongs to."""
+    placing = [(launcher.name, row) for launcher in LAUNCHERS for row in launcher.variables]
+    owners = {"HOROVOD_": "Horovod", "BYTEPS_": "BytePS", "DMLC_": "BytePS", "PS_": "BytePS"}
+    tuning = [
+        (next(owner for prefix, owner in owners.items() if row.name.startswith(prefix)), row)
+        for row in TUNING
+    ]
+    # The settings' own names are in the table above.
+    return [(owner, row) for owner, row in (*placing, *tuning) if owner != "torchrun"]
+
+
+def _setting_of(variable: Variable) -> str:
+    masters = {"master_host": "`MASTER_ADDR`", "master_port": "`MASTER_PORT`"}
+    own = f"`{variable.setting}`" if variable.setting else ""
+    return masters.get(variable.setting, own)
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
 
 def _cell(text: str) -> str:

@@ -1,12 +1,21 @@
-"""`sumpter run`: a whole job (coordinator, servers, workers) on this machine.
+"""`sumpter run`: a whole job (coordinator, servers, workers) on this machine and others.
 
-For trying and testing, and for one machine with several workers; workers on several machines are
-started by torchrun, Ray, Slurm or Kubernetes. Invariants: nothing that was started outlives the
-launcher, however it ends; the exit code is that of the first worker that failed; every line of
-output says who wrote it.
+Other machines are reached by the user's own ssh. Invariants: nothing that was started outlives
+the launcher, however it ends; the exit code is that of the first worker that failed; every line
+of output says who wrote it; the job's token is on no command line and in no log.
 """
 
-from sumpter.launch.environment import Shape
 from sumpter.launch.job import JobSpec, launch
+from sumpter.launch.layout import Layout, on_hosts, on_one_machine, parse_hostfile, parse_hosts
+from sumpter.launch.remote import RemoteShell
 
-__all__ = ["JobSpec", "Shape", "launch"]
+__all__ = [
+    "JobSpec",
+    "Layout",
+    "RemoteShell",
+    "launch",
+    "on_hosts",
+    "on_one_machine",
+    "parse_hostfile",
+    "parse_hosts",
+]

@@ -7,76 +7,142 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from sumpter._variables import LAUNCHERS
+from sumpter.cli.errors import UsageError
+from sumpter.launch.layout import Layout, Seat
+from sumpter.launch.place import Facts
 
-@dataclass(frozen=True)
-class Shape:
-    """How many workers, servers and (pretended) GPU machines a job has."""
+# What other machines are told of this one's environment: where programs and libraries are, and how
+# they are tuned. Not more: an environment often holds secrets that have no business over there.
+PASSED_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "TZ")
+PASSED_PREFIXES = (
+    "BYTEPS_",
+    "CONDA_",
+    "CUDA_",
+    "DMLC_",
+    "GLOO_",
+    "HOROVOD_",
+    "LC_",
+    "MKL_",
+    "NCCL_",
+    "NVIDIA_",
+    "OMP_",
+    "PYTHON",
+    "SUMPTER_",
+    "TORCH",
+)
 
-    workers: int
-    servers: int
-    machines: int
+# These are true of one machine only, or the job has its own.
+_NEVER_PASSED = (
+    "SUMPTER_COORDINATOR",
+    "SUMPTER_MACHINE",
+    "SUMPTER_TOKEN",
+    "SUMPTER_TOKEN_FILE",
+)
 
-    def machine_of(self, rank: int) -> int:
-        """The machine of a worker: ranks fill machines in order, sizes differ by at most one."""
-        return rank * self.machines // self.workers
-
-    def local_ranks(self, machine: int) -> list[int]:
-        """The ranks on one machine, in order."""
-        return [rank for rank in range(self.workers) if self.machine_of(rank) == machine]
+# By these, a launcher around this one would tell our processes another place in another job.
+_PLACE_SETTINGS = ("rank", "world_size", "local_rank", "local_size", "master_host")
+_FOREIGN_PLACE = tuple(
+    variable.name
+    for launcher in LAUNCHERS
+    for variable in launcher.variables
+    if variable.setting in _PLACE_SETTINGS
+)
 
 
 @dataclass(frozen=True)
 class Environment:
     """The environments of one job's processes."""
 
-    shape: Shape
-    coordinator: str
-    token: str
-    variables: Mapping[str, str]
-    master_port: int
+    layout: Layout
+    # What the job has of its own: where its coordinator is for each host, its secret (None: what
+    # the processes inherit), where rank 0 may serve, if anybody knows.
+    coordinators: Mapping[str, str]
+    token: str | None
+    master: tuple[str, int] | None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
-    def worker(self, rank: int) -> dict[str, str]:
-        """What a worker needs, for Sumpter and for torch's `env://` rendezvous alike."""
-        machine = self.shape.machine_of(rank)
-        local = self.shape.local_ranks(machine)
-        ranks = {
-            "RANK": rank,
-            "WORLD_SIZE": self.shape.workers,
-            "LOCAL_RANK": local.index(rank),
-            "LOCAL_WORLD_SIZE": len(local),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": self.master_port,
-            "SUMPTER_SERVERS": self.shape.servers,
-            "SUMPTER_MACHINE": f"gpu-{machine}",
+    def worker(self, index: int, facts: Facts) -> dict[str, str | None]:
+        """What a worker needs, for Sumpter, torch's `env://`, Horovod's and BytePS' scripts."""
+        seat = self.layout.workers[index]
+        ranks: dict[str, object] = {
+            "RANK": self.layout.first_rank + index,
+            "WORLD_SIZE": self.layout.world_size,
+            "LOCAL_RANK": seat.local_rank,
+            "LOCAL_WORLD_SIZE": seat.local_size,
+            "HOROVOD_RANK": self.layout.first_rank + index,
+            "HOROVOD_SIZE": self.layout.world_size,
+            "HOROVOD_LOCAL_RANK": seat.local_rank,
+            "HOROVOD_LOCAL_SIZE": seat.local_size,
+            "HOROVOD_CROSS_RANK": seat.cross_rank,
+            "HOROVOD_CROSS_SIZE": seat.cross_size,
+            "HOROVOD_HOSTNAME": facts.host_name,
+            "BYTEPS_LOCAL_RANK": seat.local_rank,
+            "BYTEPS_LOCAL_SIZE": seat.local_size,
         }
-        # As torchrun does: n processes with a thread pool of all cores each would fight.
-        threads = {"OMP_NUM_THREADS": max(1, core_count() // self.shape.workers)}
-        return self._merge(threads, ranks)
+        if self.master is not None:
+            ranks |= {"MASTER_ADDR": self.master[0], "MASTER_PORT": self.master[1]}
+        return self._merge(seat, ranks)
 
-    def server(self, index: int) -> dict[str, str]:
-        """What a server needs; each pretends a CPU machine of its own."""
-        share = max(1, core_count() // self.shape.servers)
-        identity = {"SUMPTER_SERVERS": self.shape.servers, "SUMPTER_MACHINE": f"cpu-{index}"}
-        return self._merge({"SUMPTER_LANES": share}, identity)
+    def worker_defaults(self, index: int, facts: Facts) -> dict[str, str]:
+        """What gives way to the user's environment.
 
-    def _merge(self, defaults: Mapping[str, object], own: Mapping[str, object]) -> dict[str, str]:
-        """Defaults give way to the user's environment, that to the options, those to the job."""
-        common = {"SUMPTER_COORDINATOR": self.coordinator, "SUMPTER_TOKEN": self.token}
-        buffered = {"PYTHONUNBUFFERED": "1"}
-        merged = {
-            **buffered,
-            **_text(defaults),
-            **os.environ,
-            **self.variables,
-            **common,
-            **_text(own),
-        }
-        # A file would be a second source of the same token.
-        merged.pop("SUMPTER_TOKEN_FILE", None)
-        return merged
+        As torchrun does: n processes with a thread pool of all cores each would fight.
+        """
+        seat = self.layout.workers[index]
+        share = facts.cores // self.layout.processes_on(seat.host, self.layout.workers)
+        return {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(max(1, share))}
+
+    def server(self, index: int) -> dict[str, str | None]:
+        """What a server needs."""
+        return self._merge(self.layout.servers[index], {})
+
+    def server_defaults(self, index: int, facts: Facts) -> dict[str, str]:
+        """What gives way to the user's environment: a share of the cores."""
+        seat = self.layout.servers[index]
+        share = facts.cores // self.layout.processes_on(seat.host, self.layout.servers)
+        return {"PYTHONUNBUFFERED": "1", "SUMPTER_LANES": str(max(1, share))}
+
+    def _merge(self, seat: Seat, own: Mapping[str, object]) -> dict[str, str | None]:
+        """The user's options give way to what the job decides."""
+        merged: dict[str, str | None] = dict.fromkeys(_FOREIGN_PLACE)
+        if self.token is not None:
+            # A file would be a second source of the same token.
+            merged |= {"SUMPTER_TOKEN": self.token, "SUMPTER_TOKEN_FILE": None}
+        if seat.machine is not None:
+            merged["SUMPTER_MACHINE"] = seat.machine
+        merged |= self.variables
+        merged["SUMPTER_COORDINATOR"] = self.coordinators[seat.host]
+        merged["SUMPTER_SERVERS"] = str(self.layout.all_servers)
+        return merged | {name: str(value) for name, value in own.items()}
+
+
+def passed_on(requested: Sequence[str]) -> dict[str, str]:
+    """This environment's variables for other machines: the usual ones and those of `-x`.
+
+    `-x NAME` takes the value from here; `-x NAME=VALUE` states it.
+    """
+    usual = {
+        name: text
+        for name, text in os.environ.items()
+        if name in PASSED_NAMES or name.startswith(PASSED_PREFIXES)
+    }
+    passed = {name: text for name, text in usual.items() if name not in _NEVER_PASSED}
+    return passed | requested_variables(requested)
+
+
+def requested_variables(requested: Sequence[str]) -> dict[str, str]:
+    """The variables of `-x` options."""
+    found = {}
+    for option in requested:
+        name, equals, text = option.partition("=")
+        if not equals and name not in os.environ:
+            raise UsageError(f"-x {name}: it is not set here; write -x {name}=VALUE")
+        found[name] = text if equals else os.environ[name]
+    return found
 
 
 def bandwidth_gbps(settings: Mapping[str, str]) -> float | None:
@@ -85,17 +151,11 @@ def bandwidth_gbps(settings: Mapping[str, str]) -> float | None:
     return float(text) if text else None
 
 
-def core_count() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0))
+def own_names() -> tuple[str, ...]:
+    """The names by which this machine is meant without going over the network."""
+    return ("localhost", socket.gethostname())
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _text(values: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in values.items()}
+def job_variables(prefixes: tuple[str, ...]) -> dict[str, str]:
+    """This environment's variables of some families."""
+    return {name: text for name, text in os.environ.items() if name.startswith(prefixes)}

@@ -1,32 +1,34 @@
-"""A job on this machine, from a command to an exit code."""
+"""A job on one or several machines, from a command to an exit code."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 
 from sumpter import _native
+from sumpter._rendezvous import is_own_address, own_address
 from sumpter.cli.errors import Failure
-from sumpter.launch.environment import Environment, Shape, bandwidth_gbps, free_port
+from sumpter.launch.environment import Environment, bandwidth_gbps, passed_on, requested_variables
+from sumpter.launch.layout import Layout
 from sumpter.launch.output import Label, Output
-from sumpter.launch.process import Guard, Role
+from sumpter.launch.place import HERE, Access, Facts, Place, Role, open_places
 from sumpter.launch.progress import Progress
+from sumpter.launch.remote import RemoteShell
 from sumpter.launch.summary import print_summary
-from sumpter.launch.supervise import supervise
-
-# A shell's codes for a command that is not there, or not executable.
-_NOT_FOUND = 127
+from sumpter.launch.supervise import Interruption, supervise
 
 # The live line follows the status, which is polled each second.
 _REFRESH_PER_SECOND = 2
+
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -34,64 +36,171 @@ class JobSpec:
     """What the user asked for."""
 
     command: tuple[str, ...]
-    shape: Shape
+    layout: Layout
     settings: Mapping[str, str] = field(default_factory=dict)
     log_dir: Path | None = None
+    shell: RemoteShell = field(default_factory=RemoteShell)
+    python: str = sys.executable
+    folder: Path = field(default_factory=Path.cwd)
+    pass_on: Sequence[str] = ()  # options of `-x`
+    extra: Mapping[str, str] = field(default_factory=dict)  # variables of this launcher's kind
+    start_timeout_s: float = 30.0
+    # HOST:PORT of a coordinator that is there already, with a token that everyone has.
+    coordinator: str = ""
+    address: str = ""  # of this machine for the others, if not to be found out
+
+    @property
+    def is_remote(self) -> bool:
+        return any(host != HERE for host in self.layout.hosts)
+
+
+@dataclass
+class _Meeting:
+    """The job's coordinator: one made for it, or one that was there."""
+
+    settings: dict[str, str]
+    token: str | None
+    own: _native.Coordinator | None
 
 
 def launch(spec: JobSpec) -> int:
     """Runs the whole job; its exit code is that of the first worker that failed."""
-    if shutil.which(spec.command[0]) is None:
-        error = Failure(f"cannot run '{spec.command[0]}': no such command")
-        error.exit_code = _NOT_FOUND
-        raise error
     console = Console(highlight=False)
-    token = _native.generate_token()
-    settings = {**spec.settings, "token": token, "servers": str(spec.shape.servers)}
     # Refuses a setting that is not in the table or out of its range before anything starts.
-    coordinator = _native.Coordinator("127.0.0.1:0", settings)
+    meeting = _meet(spec)
     try:
-        settings["coordinator"] = coordinator.address
-        variables = _as_variables(spec.settings)
-        environment = Environment(spec.shape, coordinator.address, token, variables, free_port())
         bandwidth = bandwidth_gbps(spec.settings)
-        progress = Progress(lambda: _native.status(settings), bandwidth)
+        progress = Progress(lambda: _native.status(meeting.settings), bandwidth)
         with Output(console, spec.log_dir) as output:
             progress.start()
-            with _live_line(console, progress), _guard() as guard:
-                code = asyncio.run(supervise(_roles(spec, environment), output, guard))
+            with _live_line(console, progress):
+                code = asyncio.run(_run(spec, meeting, output))
             print_summary(console, progress.stop(), bandwidth)
         return code
     finally:
-        coordinator.stop()
+        if meeting.own is not None:
+            meeting.own.stop()
 
 
-def _as_variables(settings: Mapping[str, str]) -> dict[str, str]:
+def _meet(spec: JobSpec) -> _Meeting:
+    servers = str(spec.layout.all_servers)
+    if spec.coordinator:
+        settings = {**spec.settings, "coordinator": spec.coordinator, "servers": servers}
+        return _Meeting(settings, None, None)
+    token = _native.generate_token()
+    settings = {**spec.settings, "token": token, "servers": servers}
+    listen = f"{_LOOPBACK}:0"
+    if spec.is_remote:
+        listen = "[::]:0" if ":" in spec.address else "0.0.0.0:0"
+    own = _native.Coordinator(listen, settings, repeated=True)
+    settings["coordinator"] = f"{_LOOPBACK}:{own.address.rpartition(':')[2]}"
+    return _Meeting(settings, token, own)
+
+
+async def _run(spec: JobSpec, meeting: _Meeting, output: Output) -> int:
+    with Interruption() as interruption:
+        opening = asyncio.create_task(_open(spec, output))
+        await asyncio.wait({opening, interruption.first}, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait({opening})
+            return interruption.code
+        places = opening.result()
+        try:
+            facts = {host: place.facts.result() for host, place in places.items()}
+            environment = _environment(spec, meeting, facts)
+            starts = [
+                partial(places[role.host].start, role) for role in _roles(spec, environment, facts)
+            ]
+            return await supervise(starts, output, interruption)
+        finally:
+            await asyncio.gather(*(place.close() for place in places.values()))
+
+
+async def _open(spec: JobSpec, output: Output) -> dict[str, Place]:
+    access = Access(
+        shell=spec.shell,
+        python=spec.python,
+        folder=str(spec.folder),
+        requested=requested_variables(spec.pass_on),
+        passed=passed_on(spec.pass_on),
+        start_timeout_s=spec.start_timeout_s,
+    )
+    return await open_places(spec.layout.hosts, access, output)
+
+
+def _environment(spec: JobSpec, meeting: _Meeting, facts: Mapping[str, Facts]) -> Environment:
     names = {row["name"]: row["env"] for row in _native.settings()}
-    return {names[name]: value for name, value in settings.items()}
+    own = {host: _own_address(spec, host, fact) for host, fact in facts.items() if host != HERE}
+    # What a worker tells others of its address follows from its way to the coordinator: here, too,
+    # this is not loopback if anybody is elsewhere.
+    own[HERE] = next(iter(own.values()), _LOOPBACK)
+    port = meeting.settings["coordinator"].rpartition(":")[2]
+    return Environment(
+        layout=spec.layout,
+        coordinators={
+            host: spec.coordinator or f"{_bracketed(address)}:{port}"
+            for host, address in own.items()
+        },
+        token=meeting.token,
+        master=_master(spec.layout, own[HERE], facts),
+        variables={**{names[name]: text for name, text in spec.settings.items()}, **spec.extra},
+    )
 
 
-def _roles(spec: JobSpec, environment: Environment) -> list[Role]:
+def _own_address(spec: JobSpec, host: str, facts: Facts) -> str:
+    """This machine's address as a host reaches it."""
+    if spec.address:
+        return spec.address
+    # Through a jump host or address translation, ssh comes from somebody else's address.
+    if ":" not in facts.client and is_own_address(facts.client):
+        return facts.client
+    try:
+        return own_address(host.rpartition("@")[2])
+    except OSError as error:
+        raise Failure(
+            f"cannot tell by which address {host} reaches this machine ({error.strerror}): "
+            "give it with --address"
+        ) from error
+
+
+def _master(layout: Layout, here: str, facts: Mapping[str, Facts]) -> tuple[str, int] | None:
+    """Where rank 0 serves torch's store; nobody knows yet if rank 0 is launched elsewhere."""
+    if layout.first_rank or layout.world_size > len(layout.workers):
+        return None
+    host = layout.workers[0].host
+    address = here if host == HERE else facts[host].server or host.rpartition("@")[2]
+    return address, facts[host].port
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address and not address.startswith("[") else address
+
+
+def _roles(spec: JobSpec, environment: Environment, facts: Mapping[str, Facts]) -> list[Role]:
     # -P: a folder named sumpter in the user's directory must not shadow the package.
-    serve = (sys.executable, "-P", "-m", "sumpter", "serve")
+    serve = (spec.python, "-P", "-m", "sumpter", "serve")
     servers = [
-        Role(Label("server", index), serve, environment.server(index))
-        for index in range(spec.shape.servers)
+        Role(
+            Label("server", index),
+            seat.host,
+            serve,
+            environment.server_defaults(index, facts[seat.host]),
+            environment.server(index),
+        )
+        for index, seat in enumerate(spec.layout.servers)
     ]
     workers = [
-        Role(Label("worker", rank), spec.command, environment.worker(rank))
-        for rank in range(spec.shape.workers)
+        Role(
+            Label("worker", spec.layout.first_rank + index),
+            seat.host,
+            spec.command,
+            environment.worker_defaults(index, facts[seat.host]),
+            environment.worker(index, facts[seat.host]),
+        )
+        for index, seat in enumerate(spec.layout.workers)
     ]
     return servers + workers
-
-
-@contextmanager
-def _guard() -> Iterator[Guard]:
-    guard = Guard()
-    try:
-        yield guard
-    finally:
-        guard.close()
 
 
 @contextmanager

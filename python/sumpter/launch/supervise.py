@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 from sumpter.launch.output import Output
-from sumpter.launch.process import Child, Guard, Role, start
+from sumpter.launch.place import Child
 
 # After a failure the others' own errors (which rank, which tensor) arrive within this time.
 SETTLE_S = 3.0
 
 # Between SIGTERM and SIGKILL; with what follows, Ctrl-C ends everything within two seconds.
 GRACE_S = 1.5
+
+# A process cannot outlive SIGKILL for long; what is not reported within this is not reachable.
+UNREACHABLE_S = 3.0
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,37 +44,64 @@ class _Watch:
         return self.worker_code or self.server_code
 
 
-async def supervise(roles: list[Role], output: Output, guard: Guard) -> int:
-    """Starts the roles in order and returns the job's exit code once all have ended."""
-    loop = asyncio.get_running_loop()
-    interrupted: asyncio.Future[signal.Signals] = loop.create_future()
-    again = asyncio.Event()
+class Interruption:
+    """The signals that end a job, while they are watched."""
 
-    def on_signal(number: signal.Signals) -> None:
-        if interrupted.done():
-            again.set()
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.first: asyncio.Future[signal.Signals] = self._loop.create_future()
+        self.again = asyncio.Event()
+
+    def __enter__(self) -> Interruption:
+        for number in _SIGNALS:
+            self._loop.add_signal_handler(number, self._on_signal, number)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number in _SIGNALS:
+            self._loop.remove_signal_handler(number)
+
+    @property
+    def code(self) -> int:
+        """The job's exit code once it has been interrupted."""
+        return 128 + self.first.result()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.first.done():
+            self.again.set()
         else:
-            interrupted.set_result(number)
+            self.first.set_result(number)
 
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
+
+async def supervise(
+    starts: Sequence[Callable[[], Awaitable[Child]]], output: Output, interruption: Interruption
+) -> int:
+    """Starts the processes in order and returns the job's exit code once all have ended."""
     watch = _Watch({})
     try:
-        for role in roles:
-            child = await start(role, output, guard)
+        for start in starts:
+            starting = asyncio.ensure_future(start())
+            await asyncio.wait({starting, interruption.first}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                # What it may have started all the same ends with its place.
+                starting.cancel()
+                break
+            child = starting.result()
             watch.running[asyncio.create_task(child.ended())] = child
-        await _until_decided(watch, interrupted, output)
-        if interrupted.done():
-            number = interrupted.result()
-            output.say(f"{number.name}: ending {len(watch.running)} processes")
-            await _end_all(watch, again)
-            return 128 + number
-        await _settle(watch, interrupted, output)
+        await _until_decided(watch, interruption.first, output)
+        if interruption.first.done():
+            name = interruption.first.result().name
+            output.say(f"{name}: ending {len(watch.running)} processes")
+            return interruption.code
+        await _settle(watch, interruption.first, output)
         return watch.code
     finally:
-        await _end_all(watch, again)
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
+        await _end_all(watch, interruption.again)
 
 
 async def _until_decided(
@@ -80,7 +112,7 @@ async def _until_decided(
         done, _ = await asyncio.wait(
             {*watch.running, interrupted}, return_when=asyncio.FIRST_COMPLETED
         )
-        await _reap(watch, done, output)
+        _reap(watch, done, output)
 
 
 async def _settle(
@@ -97,16 +129,15 @@ async def _settle(
             timeout=deadline_s - loop.time(),
             return_when=asyncio.FIRST_COMPLETED,
         )
-        await _reap(watch, done, output)
+        _reap(watch, done, output)
 
 
-async def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> None:
+def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> None:
     """Takes note of the processes that have ended."""
     for task in [task for task in watch.running if task in done]:
         child, code = watch.running.pop(task), task.result()
-        await child.drain()
         if code:
-            output.say(f"{child.label} (pid {child.pid}) {_describe(code)}")
+            output.say(f"{child.label} ({child.where}) {_describe(code)}")
         if child.label.role == "worker":
             watch.worker_code = watch.worker_code or code
         else:
@@ -126,8 +157,10 @@ async def _end_all(watch: _Watch, at_once: asyncio.Event) -> None:
     impatience.cancel()
     for child in watch.running.values():
         child.signal(signal.SIGKILL)
+    done, late = await asyncio.wait(tasks, timeout=UNREACHABLE_S)
+    for task in late:
+        watch.running[task].place.drop()
     await everyone
-    await asyncio.gather(*(child.drain() for child in watch.running.values()))
     watch.running.clear()
 
 

@@ -79,12 +79,15 @@ from sumpter.torch.session import (
     cross_size,
     init,
     is_initialized,
+    join,
     local_rank,
     local_size,
     rank,
     record_samples,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from sumpter.torch.sync_batch_norm import SyncBatchNorm
 
@@ -150,6 +153,7 @@ __all__ = [
     "grouped_reducescatter_async",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "poll",
@@ -166,6 +170,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 

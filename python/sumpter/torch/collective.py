@@ -111,6 +111,7 @@ class Call:
             send = send * op.factor
         receives = target is not None and root in (None, self._group.rank)
         receive = writable(target) if receives else None
+        average = op.op == dist.ReduceOp.RedOpType.AVG
         detail = op.op.name.lower() if root is None else f"{op.op.name.lower()}, root {root}"
         self._submit(
             kind,
@@ -121,8 +122,12 @@ class Call:
             receive,
             op=core_op,
             root=self._global(root or 0),
-            average=op.op == dist.ReduceOp.RedOpType.AVG,
+            average=average and source.is_floating_point(),
         )
+        if receives and average and not source.is_floating_point():
+            # Rounded towards zero, as NCCL does; Lightning averages counts so.
+            divisor = self._size()
+            self._after.append(lambda: receive.div_(divisor, rounding_mode="trunc"))
         if receives:
             self._copy_back(target, receive)
 
@@ -188,6 +193,10 @@ class Call:
     def _global(self, rank: int) -> int:
         return rank if self._group.ranks is None else self._group.ranks[rank]
 
+    def _size(self) -> int:
+        ranks = self._group.ranks
+        return self._session.world_size if ranks is None else len(ranks)
+
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():
             self._after.append(lambda: target.detach().copy_(memory))
@@ -204,9 +213,13 @@ def reducible(tensors: list[torch.Tensor], op: dist.ReduceOp) -> bool:
     """Whether the core has a kernel for this reduction of these tensors."""
     if op.op not in _OPS or any(tensor.layout != torch.strided for tensor in tensors):
         return False
-    if op.op in (dist.ReduceOp.RedOpType.AVG, dist.ReduceOp.RedOpType.PREMUL_SUM):
-        return all(t.dtype in DTYPE_NAMES and t.dtype.is_floating_point for t in tensors)
-    return all(t.dtype in DTYPE_NAMES or t.dtype == torch.bool for t in tensors)
+    scales = op.op == dist.ReduceOp.RedOpType.PREMUL_SUM
+    divides = op.op == dist.ReduceOp.RedOpType.AVG
+    return all(
+        (tensor.dtype in DTYPE_NAMES and (tensor.dtype.is_floating_point or not scales))
+        or (tensor.dtype == torch.bool and not scales and not divides)
+        for tensor in tensors
+    )
 
 
 def _core_op(tensor: torch.Tensor, op: dist.ReduceOp) -> str:

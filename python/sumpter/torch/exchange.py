@@ -397,9 +397,12 @@ def _tell(
 def _counts(
     table: torch.Tensor, tensor: torch.Tensor, ranks: list[int], identity: Identity
 ) -> torch.Tensor:
-    """What the ranks have told, by rank; MismatchError on all of them if rows differ."""
-    own, marks = _mark(tensor), table[:, -1].tolist()
-    others = [rank for rank, mark in zip(ranks, marks, strict=True) if mark != own]
+    """What the ranks have told, by rank; MismatchError on all of them if rows differ.
+
+    A rank that is out of data has told zeros: it has no rows and no mark.
+    """
+    fitting, marks = (_mark(tensor), 0), table[:, -1].tolist()
+    others = [rank for rank, mark in zip(ranks, marks, strict=True) if mark not in fitting]
     if others:
         raise MismatchError(
             f"{identity.name!r}: this rank's rows are {_row(tensor)}, those of rank "
@@ -410,7 +413,7 @@ def _counts(
 
 
 def _mark(tensor: torch.Tensor) -> int:
-    return zlib.crc32(_row(tensor).encode())
+    return 1 + zlib.crc32(_row(tensor).encode())
 
 
 def _row(tensor: torch.Tensor) -> str:

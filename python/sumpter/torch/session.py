@@ -6,12 +6,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch.distributed as dist
 
-from sumpter import _front, _session
+from sumpter import _environment, _front, _session
 from sumpter._errors import StartError, UnsupportedError
 from sumpter._front import (
     is_initialized,
@@ -31,12 +31,15 @@ __all__ = [
     "cross_size",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "rank",
     "record_samples",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 _T = TypeVar("_T")
@@ -87,9 +90,38 @@ def init(
     if comm is not None and not isinstance(comm, bool):
         raise UnsupportedError("init(comm=...) needs MPI; Sumpter has no communicators")
     fresh = not is_initialized()
-    _session.acquire(_front.HOLDER, settings, _board())
+    _session.acquire(_front.HOLDER, settings, _board(settings))
     if fresh:
         adopt(process_sets)
+
+
+def join(device: int = -1) -> int:
+    """Waits until every rank has called this, for ranks that have less data than others.
+
+    Meanwhile this rank contributes zeros to what the others begin; averages still divide by all
+    ranks. In an allgather or alltoall it has no rows; a broadcast from it is an error on all ranks.
+    Operations of its own must be done before. Returns the last rank to call this, the same
+    on every rank. `device` changes nothing.
+    """
+    return _session.current().out_of_data()
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Writes what this job's operations do to `file_path`, from now until stop_timeline().
+
+    Rank 0 writes; on other ranks nothing happens. The file is in the trace format that Chrome
+    (about:tracing) and Perfetto show: for each tensor the wait for its name to be known
+    (NEGOTIATE_ALLREDUCE) and the operation itself. There are no cycles to mark. Raises OSError if
+    the file cannot be written.
+    """
+    session = _session.current()
+    if session.rank == 0:
+        session.worker.start_timeline(file_path)
+
+
+def stop_timeline() -> None:
+    """Completes the file of start_timeline(), if there is one."""
+    _session.current().worker.stop_timeline()
 
 
 def cross_rank() -> int:
@@ -102,20 +134,22 @@ def cross_size() -> int:
     return -(-size() // local_size())
 
 
-def _board() -> Callable[[], Board] | None:
+def _board(settings: Mapping[str, object]) -> Callable[[], Board] | None:
     """Torch's store if there is one or if the environment says where to make one."""
     if dist.is_initialized():
         return lambda: StoreBoard(dist.distributed_c10d._get_default_store())
-    if os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT"):
-        return lambda: StoreBoard(_environment_store())
+    given = {name: str(value) for name, value in settings.items() if value is not None}
+    environment = _environment.read(given)
+    if environment.master_host and environment.master_port:
+        return lambda: StoreBoard(_environment_store(environment))
     return None
 
 
-def _environment_store() -> dist.Store:
-    """The store that torchrun's agent serves, or else rank 0, at MASTER_ADDR:MASTER_PORT."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+def _environment_store(environment: _environment.Understood) -> dist.Store:
+    """The store that torchrun's agent serves, or else rank 0, where the launcher says."""
+    host, port = environment.master_host, int(environment.master_port)
     from_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    serves = not from_agent and os.environ.get("RANK", "0") == "0"
+    serves = not from_agent and environment.rank == "0"
 
     def connect() -> dist.TCPStore:
         # Torch tries twice, with a pause as long as a try in between.
@@ -124,9 +158,11 @@ def _environment_store() -> dist.Store:
             host, port, None, serves, limit, wait_for_workers=False, multi_tenant=True
         )
 
-    timeout_s = start_timeout_s()
-    _stores.append(_patiently(connect, timeout_s, f"serve torch's store at {host}:{port}"))
-    return _stores[-1]
+    if (host, port) not in _stores:
+        timeout_s = start_timeout_s()
+        what = f"serve torch's store at {host}:{port}"
+        _stores[host, port] = _patiently(connect, timeout_s, what)
+    return _stores[host, port]
 
 
 def _patiently(call: Callable[[], _T], timeout_s: float, what: str) -> _T:
@@ -157,5 +193,6 @@ def _patiently(call: Callable[[], _T], timeout_s: float, what: str) -> _T:
             _log.warning("waiting for rank 0 to %s: %.0f s of %g s", what, waited, timeout_s)
 
 
-# Rank 0 may serve the store from its own process: it has to outlive the other ranks' reading.
-_stores: list[dist.Store] = []
+# Rank 0 may serve the store from its own process: it has to outlive the other ranks' reading, and
+# serves the next session as well.
+_stores: dict[tuple[str, int], dist.Store] = {}

@@ -10,7 +10,7 @@ use std::sync::{PoisonError, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sumpter_wire::Token;
+use sumpter_wire::{TensorId, Token};
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -80,6 +80,23 @@ impl Member {
     /// tensor and may have come already, or [`MemberEvent::TensorError`].
     pub fn declare(&self, spec: TensorSpec) {
         self.ask(Command::Declare(spec));
+    }
+
+    /// Says that this worker cannot take part in the rounds of a tensor; all workers get
+    /// [`MemberEvent::TensorError`].
+    pub fn refuse(&self, name: String, message: String) {
+        self.ask(Command::Refuse(name, message));
+    }
+
+    /// Says that this worker has no more data and takes part with zeros until
+    /// [`MemberEvent::AllOutOfData`]; the others get [`MemberEvent::OutOfData`].
+    pub fn out_of_data(&self) {
+        self.ask(Command::OutOfData);
+    }
+
+    /// Tells the workers that are out of data that a round has begun.
+    pub fn began(&self, tensor: TensorId, round: u64) {
+        self.ask(Command::Began(tensor, round));
     }
 
     /// Leaves the latest numbers for the next heartbeat.

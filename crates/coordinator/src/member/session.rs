@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
 use std::time::Duration;
 
-use sumpter_wire::Rank;
+use sumpter_wire::{Rank, TensorId};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::Status;
@@ -28,6 +28,10 @@ const LEAST_PEER_TIMEOUT: Duration = Duration::from_millis(20);
 /// What the member's owner asks of its session.
 pub(super) enum Command {
     Declare(TensorSpec),
+    /// A tensor cannot be used; name and reason.
+    Refuse(String, String),
+    OutOfData,
+    Began(TensorId, u64),
     /// Leave, and say so to the sender's other end.
     Leave(blocking::SyncSender<()>),
 }
@@ -92,6 +96,15 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                     None => return,
                     Some(Command::Declare(spec)) => {
                         self.say(FromMember::Declare(spec_to_proto(spec)));
+                    }
+                    Some(Command::Refuse(name, message)) => {
+                        self.say(FromMember::Refuse(proto::TensorError { name, message }));
+                    }
+                    Some(Command::OutOfData) => {
+                        self.say(FromMember::OutOfData(proto::OutOfData::default()));
+                    }
+                    Some(Command::Began(tensor, round)) => {
+                        self.say(FromMember::Began(proto::Began { tensor: tensor.0, round }));
                     }
                     Some(Command::Leave(done)) => {
                         // The last numbers, for whoever looks after the end.

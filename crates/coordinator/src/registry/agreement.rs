@@ -1,9 +1,11 @@
 //! What the ranks of a run must agree on while it runs: tensors and the order of their calls.
 
+use sumpter_wire::{Rank, TensorId};
 use tracing::warn;
 
 use super::Registry;
 use super::io::Event;
+use super::job::Job;
 use super::pending::disagreements;
 use super::tensors::Declared;
 use crate::types::{FatalKind, MemberEvent, MemberId, PendingOp, TensorSpec};
@@ -34,6 +36,48 @@ impl Registry {
                 self.tell_workers(&name, &error(message));
             }
             Declared::Refused(message) => self.outbox.push((id, Event::Tell(error(message)))),
+        }
+    }
+
+    /// A worker cannot take part in the rounds of a tensor: nobody can finish them.
+    pub(super) fn refuse(&mut self, id: MemberId, tensor: &str, message: &str) {
+        let Some((name, _)) = self.worker(id) else { return };
+        let Some(run) = self.jobs.get_mut(&name).and_then(Job::running) else { return };
+        warn!(job = %name, "{message}");
+        run.table.refuse(tensor, message);
+        let (tensor, message) = (tensor.to_owned(), message.to_owned());
+        self.tell_workers(&name, &MemberEvent::TensorError { name: tensor, message });
+    }
+
+    /// A worker takes part with zeros from now on; after the last one, all as before.
+    pub(super) fn out_of_data(&mut self, id: MemberId) {
+        let Some((name, rank)) = self.worker(id) else { return };
+        let Some(job) = self.jobs.get_mut(&name) else { return };
+        let world_size = job.world_size as usize;
+        let Some(run) = job.running().filter(|run| !run.out_of_data.contains(&rank)) else {
+            return;
+        };
+        run.out_of_data.push(rank);
+        let event = if run.out_of_data.len() == world_size {
+            run.out_of_data.clear();
+            MemberEvent::AllOutOfData { last: rank }
+        } else {
+            MemberEvent::OutOfData { rank }
+        };
+        self.tell_workers(&name, &event);
+    }
+
+    /// Passes on that a round has begun.
+    pub(super) fn began(&mut self, id: MemberId, tensor: TensorId, round: u64) {
+        let Some((name, _)) = self.worker(id) else { return };
+        let Some(job) = self.jobs.get_mut(&name) else { return };
+        let Some(run) = job.running() else { return };
+        let idle: Vec<Rank> = run.out_of_data.clone();
+        for rank in idle {
+            if let Some(member) = job.present.get(&rank).filter(|member| **member != id) {
+                let event = MemberEvent::Began { tensor, round };
+                self.outbox.push((*member, Event::Tell(event)));
+            }
         }
     }
 

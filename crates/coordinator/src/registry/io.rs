@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use sumpter_wire::JobId;
+use sumpter_wire::{JobId, TensorId};
 
+use crate::coordinator::Serves;
 use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats, TensorSpec};
 
 /// How a registry behaves.
@@ -15,8 +16,8 @@ pub(crate) struct Options {
     pub start_timeout: Duration,
     /// Silence after which a member counts as dead.
     pub peer_timeout: Duration,
-    /// Serve one job, and tell the servers when it is over.
-    pub single_run: bool,
+    /// Which jobs may come, and how often.
+    pub serves: Serves,
     /// The number of the process the coordinator runs in.
     pub process: u64,
 }
@@ -34,6 +35,8 @@ pub(crate) enum Input {
     Closed(MemberId, String),
     /// Time has passed.
     Tick,
+    /// The coordinator is about to end.
+    Stop,
 }
 
 /// What an applicant says of itself.
@@ -60,6 +63,18 @@ pub(crate) struct Join {
 pub(crate) enum Message {
     Heartbeat(Option<Stats>),
     Declare(TensorSpec),
+    /// A tensor cannot be used, for the reason given.
+    Refuse {
+        name: String,
+        message: String,
+    },
+    /// It takes part with zeros from now on, until all workers do.
+    OutOfData,
+    /// A round has begun, which those that are out of data are to hear of.
+    Began {
+        tensor: TensorId,
+        round: u64,
+    },
     JobReady(JobId),
     Leave,
 }

@@ -42,6 +42,8 @@ pub(super) struct Run {
     /// Workers that have finished.
     pub left: BTreeSet<Rank>,
     pub table: TensorTable,
+    /// Workers that take part with zeros, in the order in which they said so.
+    pub out_of_data: Vec<Rank>,
     /// Disagreements that have been reported.
     pub diagnosed: BTreeSet<String>,
 }

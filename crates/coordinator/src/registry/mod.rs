@@ -25,6 +25,7 @@ use std::time::Duration;
 use sumpter_wire::Rank;
 use tracing::{info, warn};
 
+use crate::coordinator::Serves;
 use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats};
 use job::{Gone, Job};
 use past::Past;
@@ -44,6 +45,9 @@ pub(crate) struct Registry {
     jobs: BTreeMap<String, Job>,
     past: Past,
     only_job: Option<String>,
+    /// How the last run of the only job ended.
+    last_end: Option<MemberEvent>,
+    /// The servers have been told that it is over.
     finished: bool,
     last_tick: Duration,
     outbox: Vec<(MemberId, Event)>,
@@ -67,6 +71,7 @@ impl Registry {
             jobs: BTreeMap::new(),
             past: Past::default(),
             only_job: None,
+            last_end: None,
             finished: false,
             last_tick: Duration::ZERO,
             outbox: Vec::new(),
@@ -84,6 +89,7 @@ impl Registry {
             }
             Input::Closed(member, reason) => self.remove(member, &Gone::Lost(reason)),
             Input::Tick => self.tick(now),
+            Input::Stop => self.stop(),
         }
         std::mem::take(&mut self.outbox)
     }
@@ -93,9 +99,14 @@ impl Registry {
         self.jobs.values().any(|job| job.run.is_some() && job.failure.is_none())
     }
 
-    /// Whether the only run of a coordinator for one run is over.
+    /// Whether a run was the last, and the servers have been told so.
     pub fn finished(&self) -> bool {
         self.finished
+    }
+
+    /// Whether there is no worker.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
     }
 
     fn join(&mut self, now: Duration, id: MemberId, join: Join) {
@@ -120,7 +131,7 @@ impl Registry {
         self.members.insert(id, Member { join, joined: now, heard: now, peer_timeout, stats });
         match role {
             Role::Worker { rank, world_size, .. } => {
-                if self.options.single_run {
+                if self.options.serves != Serves::ManyJobs {
                     self.only_job = Some(name.clone());
                 }
                 if !self.jobs.contains_key(&name) {
@@ -155,6 +166,9 @@ impl Registry {
                 self.outbox.push((id, Event::HeartbeatSeen));
             }
             Message::Declare(spec) => self.declare(id, spec),
+            Message::Refuse { name, message } => self.refuse(id, &name, &message),
+            Message::OutOfData => self.out_of_data(id),
+            Message::Began { tensor, round } => self.began(id, tensor, round),
             Message::JobReady(job) => self.server_ready(id, job),
             Message::Leave => {
                 self.outbox.push((id, Event::LeaveSeen));

@@ -10,6 +10,7 @@ use super::io::{Event, Join};
 use super::job::{Failure, Gone, Job, Run, Stage};
 use super::tensors::TensorTable;
 use super::{Member, Registry};
+use crate::coordinator::Serves;
 use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId, ServerView, WorkerView};
 
 impl Registry {
@@ -32,6 +33,7 @@ impl Registry {
             preparing: servers.iter().copied().collect(),
             left: BTreeSet::new(),
             table: TensorTable::default(),
+            out_of_data: Vec::new(),
             diagnosed: BTreeSet::new(),
         };
         if let Some(job) = self.jobs.get_mut(name) {
@@ -107,15 +109,27 @@ impl Registry {
                 self.tell(server.member, MemberEvent::JobEnded { job: run.id });
             }
         }
-        if !self.options.single_run || (job.run.is_none() && job.failure.is_none()) {
-            return;
-        }
-        self.finished = true;
-        let last = match job.failure {
-            None => MemberEvent::Finished,
-            Some(Failure { kind, message }) => MemberEvent::Fatal { kind, message },
+        self.last_end = match job.failure {
+            Some(Failure { kind, message }) => Some(MemberEvent::Fatal { kind, message }),
+            None => job.run.map(|_| MemberEvent::Finished),
         };
-        servers.iter().for_each(|server| self.tell(*server, last.clone()));
+        if self.options.serves == Serves::OneRun && self.last_end.is_some() {
+            self.finish();
+        }
+    }
+
+    /// The coordinator is about to end: the servers of a single job hear how that ended.
+    pub(super) fn stop(&mut self) {
+        if self.options.serves == Serves::OneJob && self.jobs.is_empty() {
+            self.finish();
+        }
+    }
+
+    fn finish(&mut self) {
+        self.finished = true;
+        let last = self.last_end.take().unwrap_or(MemberEvent::Finished);
+        let servers: Vec<MemberId> = self.servers().map(|(id, _)| id).collect();
+        servers.into_iter().for_each(|server| self.tell(server, last.clone()));
     }
 
     /// Marks a job as failed and tells its workers, each in its own words.

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_worker_that_dies_is_named_to_the_others() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let mut peers = started(&coordinator, 3);
     drop(peers.remove(1));
     for peer in &peers {
@@ -16,7 +16,7 @@ fn a_worker_that_dies_is_named_to_the_others() {
 
 #[test]
 fn after_a_death_a_new_run_waits_for_the_old_one_to_end() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let mut peers = started(&coordinator, 2);
     drop(peers.remove(1));
     let survivor = peers.remove(0);
@@ -29,7 +29,7 @@ fn after_a_death_a_new_run_waits_for_the_old_one_to_end() {
 
 #[test]
 fn a_worker_lost_before_the_start_can_come_again() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let address = coordinator.address();
     let zero = Peer::join(worker(address, 0, 2));
     drop(zero);
@@ -46,7 +46,7 @@ fn a_worker_lost_before_the_start_can_come_again() {
 
 #[test]
 fn a_server_that_dies_is_named_to_the_workers() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let helper = Peer::join(server(coordinator.address()));
     let zero = Peer::join(worker(coordinator.address(), 0, 1));
     helper.started();
@@ -59,7 +59,7 @@ fn a_server_that_dies_is_named_to_the_workers() {
 
 #[test]
 fn the_end_of_the_coordinator_is_told_and_the_rank_that_held_it_is_named() {
-    let mut coordinator = coordinator(false);
+    let mut coordinator = coordinator(Serves::ManyJobs);
     let address = coordinator.address();
     let peers = started(&coordinator, 2);
     coordinator.stop();
@@ -81,7 +81,7 @@ fn the_end_of_the_coordinator_is_told_and_the_rank_that_held_it_is_named() {
 
 #[test]
 fn the_end_of_a_coordinator_that_a_finished_rank_held_names_no_rank() {
-    let mut coordinator = coordinator(false);
+    let mut coordinator = coordinator(Serves::ManyJobs);
     let mut peers = started(&coordinator, 2);
     let one = peers.remove(1);
     peers.remove(0).leave();
@@ -92,7 +92,7 @@ fn the_end_of_a_coordinator_that_a_finished_rank_held_names_no_rank() {
 
 #[test]
 fn leaving_twice_or_after_the_end_returns() {
-    let mut coordinator = coordinator(false);
+    let mut coordinator = coordinator(Serves::ManyJobs);
     let peers = started(&coordinator, 1);
     peers[0].member.leave();
     peers[0].member.leave();
@@ -103,7 +103,7 @@ fn leaving_twice_or_after_the_end_returns() {
 
 #[test]
 fn a_failed_single_run_is_over_too() {
-    let coordinator = coordinator(true);
+    let coordinator = coordinator(Serves::OneRun);
     let helper = Peer::join(server(coordinator.address()));
     let zero = Peer::join(worker(coordinator.address(), 0, 1));
     let job = helper.started().job;

@@ -9,7 +9,7 @@ use super::*;
 
 #[test]
 fn members_meet_agree_on_tensors_and_leave() {
-    let mut coordinator = coordinator(true);
+    let mut coordinator = coordinator(Serves::OneRun);
     let address = coordinator.address();
     let helper = Peer::join(server(address));
     let wants_a_server = |rank| JoinOptions { expected_servers: 1, ..worker(address, rank, 2) };
@@ -41,7 +41,7 @@ fn members_meet_agree_on_tensors_and_leave() {
 
 #[test]
 fn many_tensors_declared_by_all_at_once_come_to_all_in_one_order() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let peers = started(&coordinator, 3);
     let n = 3000;
     for (rank, peer) in peers.iter().enumerate() {
@@ -68,7 +68,7 @@ fn many_tensors_declared_by_all_at_once_come_to_all_in_one_order() {
 
 #[test]
 fn ranks_that_disagree_about_a_tensor_all_hear_of_it() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let peers = started(&coordinator, 3);
     peers[0].member.declare(spec("grad/fc.weight", &[10, 3]));
     peers.iter().for_each(|peer| assert!(matches!(peer.next(), MemberEvent::Tensor { .. })));
@@ -83,7 +83,7 @@ fn ranks_that_disagree_about_a_tensor_all_hear_of_it() {
 
 #[test]
 fn ranks_that_wait_for_different_collectives_all_hear_of_it() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let address = coordinator.address();
     // Heartbeats, which carry the reports, come four times in this.
     let brisk =
@@ -109,7 +109,7 @@ fn ranks_that_wait_for_different_collectives_all_hear_of_it() {
 
 #[test]
 fn the_status_is_told_to_whoever_holds_the_token() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let address = coordinator.address().to_string();
     let _helper = Peer::join(server(coordinator.address()));
     let zero = Peer::join(worker(coordinator.address(), 0, 2));
@@ -130,7 +130,7 @@ fn the_status_is_told_to_whoever_holds_the_token() {
 
 #[test]
 fn a_job_name_can_be_used_again_at_once() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let mut runs = HashSet::new();
     for _ in 0..3 {
         let address = coordinator.address();

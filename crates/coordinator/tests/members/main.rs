@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sumpter_coordinator::{
     ClusterView, Coordinator, CoordinatorOptions, JoinError, JoinOptions, Kind, Member,
-    MemberEvent, Role, TensorSpec,
+    MemberEvent, Role, Serves, TensorSpec,
 };
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Rank, Token};
@@ -23,17 +23,17 @@ fn token() -> Token {
     Token::new("the token of these tests").unwrap()
 }
 
-fn options(single_run: bool) -> CoordinatorOptions {
+fn options(serves: Serves) -> CoordinatorOptions {
     CoordinatorOptions {
         token: token(),
         start_timeout: PATIENCE,
         peer_timeout: Duration::from_secs(4),
-        single_run,
+        serves,
     }
 }
 
-fn coordinator(single_run: bool) -> Coordinator {
-    Coordinator::start("127.0.0.1:0", options(single_run)).unwrap()
+fn coordinator(serves: Serves) -> Coordinator {
+    Coordinator::start("127.0.0.1:0", options(serves)).unwrap()
 }
 
 fn lane(port: u16) -> SocketAddr {

@@ -11,7 +11,7 @@ const APART: &str = "127.0.0.9:0";
 
 #[test]
 fn a_wrong_token_is_refused_without_being_shown() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let secret = "quite another secret";
     let token = Token::new(secret).unwrap();
     let error = refusal(JoinOptions { token, ..worker(coordinator.address(), 0, 1) });
@@ -24,7 +24,7 @@ fn a_wrong_token_is_refused_without_being_shown() {
 
 #[test]
 fn a_rank_that_is_taken_is_refused_with_both_hosts() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let address = coordinator.address();
     let _one = Peer::join(worker(address, 1, 4));
     let error = refusal(JoinOptions { host: "elsewhere".into(), ..worker(address, 1, 4) });
@@ -35,7 +35,7 @@ fn a_rank_that_is_taken_is_refused_with_both_hosts() {
 
 #[test]
 fn different_settings_are_an_error_for_all() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let address = coordinator.address();
     let zero = Peer::join(worker(address, 0, 2));
     let settings = BTreeMap::from([("chunk_bytes".to_owned(), "65536".to_owned())]);
@@ -48,7 +48,7 @@ fn different_settings_are_an_error_for_all() {
 
 #[test]
 fn a_missing_rank_is_named_to_those_who_wait() {
-    let coordinator = coordinator(false);
+    let coordinator = coordinator(Serves::ManyJobs);
     let address = coordinator.address();
     let start_timeout = Duration::from_millis(300);
     let hasty = |rank| JoinOptions { start_timeout, ..worker(address, rank, 3) };
@@ -81,7 +81,7 @@ fn a_member_may_come_before_its_coordinator() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let early = std::thread::spawn(move || Peer::join(server(address)));
-    let _coordinator = Coordinator::start(&address.to_string(), options(false)).unwrap();
+    let _coordinator = Coordinator::start(&address.to_string(), options(Serves::ManyJobs)).unwrap();
     early.join().unwrap();
 }
 
@@ -107,13 +107,13 @@ fn an_address_that_is_none_is_refused_at_once() {
 
 #[test]
 fn a_port_in_use_is_named() {
-    let first = coordinator(false);
+    let first = coordinator(Serves::ManyJobs);
     let address = first.address().to_string();
-    let error = Coordinator::start(&address, options(false)).unwrap_err();
+    let error = Coordinator::start(&address, options(Serves::ManyJobs)).unwrap_err();
     assert!(matches!(error, CoordinatorError::AddressInUse { .. }), "{error}");
     assert!(error.to_string().contains(&address), "{error}");
 
-    let error = Coordinator::start("192.0.2.1:1", options(false)).unwrap_err();
+    let error = Coordinator::start("192.0.2.1:1", options(Serves::ManyJobs)).unwrap_err();
     assert!(matches!(error, CoordinatorError::Listen { .. }), "{error}");
-    Coordinator::start("nonsense", options(false)).unwrap_err();
+    Coordinator::start("nonsense", options(Serves::ManyJobs)).unwrap_err();
 }

@@ -6,7 +6,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, load_from};
-use sumpter_coordinator::{Coordinator, Kind, TensorSpec};
+use sumpter_coordinator::{Coordinator, Kind, Serves, TensorSpec};
 use sumpter_node::{Completion, NodeError, OpError, OpRequest, Worker, serve, start_coordinator};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::TensorMemory;
@@ -37,7 +37,7 @@ impl Job {
     /// As [`start`](Self::start), with more settings for the servers.
     pub fn start_with(servers: usize, extra: &[(&str, &str)]) -> Job {
         let coordinator =
-            start_coordinator("127.0.0.1:0", &config(&[]), true).expect("a free port");
+            start_coordinator("127.0.0.1:0", &config(&[]), Serves::OneRun).expect("a free port");
         let address = coordinator.address().to_string();
         let stop = Arc::new(AtomicBool::new(false));
         let servers = (0..servers).map(|index| {

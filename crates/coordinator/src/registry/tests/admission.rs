@@ -95,7 +95,7 @@ fn after_a_failed_start_the_reason_reaches_latecomers() {
 
 #[test]
 fn a_coordinator_for_one_run_takes_no_other_job() {
-    let mut world = World::with(true);
+    let mut world = World::with(Serves::OneRun);
     world.join(worker_of("mine", 0, 2));
     let text = world.refused(worker_of("yours", 0, 1)).message;
     assert!(text.contains("job 'mine' alone, not job 'yours'"), "{text}");

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{JobId, Rank};
+use sumpter_wire::{JobId, Rank, TensorId};
 
 use super::{Event, Input, Join, Message, Options, Refusal, Registry};
+use crate::coordinator::Serves;
 use crate::types::{
     ClusterView, FatalKind, Kind, MemberEvent, MemberId, PendingOp, Role, Stats, TensorSpec,
 };
@@ -82,14 +83,14 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self::with(false)
+        Self::with(Serves::ManyJobs)
     }
 
-    fn with(single_run: bool) -> Self {
+    fn with(serves: Serves) -> Self {
         let options = Options {
             start_timeout: Duration::from_secs(30),
             peer_timeout: Duration::from_secs(4),
-            single_run,
+            serves,
             process: OUR_PROCESS,
         };
         let mut drawn = 1000;

@@ -160,8 +160,8 @@ impl Ears {
     }
 }
 
-fn play(acts: &[Act], single_run: bool) -> Result<Ears, TestCaseError> {
-    let mut world = World::with(single_run);
+fn play(acts: &[Act], serves: Serves) -> Result<Ears, TestCaseError> {
+    let mut world = World::with(serves);
     let (mut ears, mut next_member) = (Ears::default(), 0);
     for act in acts {
         if let Act::Pass { milliseconds } = act {
@@ -184,9 +184,9 @@ proptest! {
     #[test]
     fn workers_of_a_run_agree_whatever_happens(
         acts in acts(120),
-        single_run: bool,
+        serves in prop::sample::select(vec![Serves::ManyJobs, Serves::OneJob, Serves::OneRun]),
     ) {
-        play(&acts, single_run)?;
+        play(&acts, serves)?;
     }
 }
 
@@ -196,7 +196,7 @@ fn the_random_acts_do_start_runs_and_grow_tables() {
     let (mut runs, mut tensors) = (0, 0);
     for _ in 0..50 {
         let acts = acts(120).new_tree(&mut runner).unwrap().current();
-        let ears = play(&acts, false).unwrap();
+        let ears = play(&acts, Serves::ManyJobs).unwrap();
         runs += ears.views.len();
         tensors += ears.tables.values().map(Vec::len).sum::<usize>();
     }

@@ -129,7 +129,7 @@ fn a_server_that_dies_or_leaves_is_named_to_the_workers_of_its_runs() {
 
 #[test]
 fn a_coordinator_for_one_run_tells_the_servers_when_it_is_over() {
-    let mut world = World::with(true);
+    let mut world = World::with(Serves::OneRun);
     let helper = world.join(server("a"));
     let zero = world.join(worker(0, 1));
     let job = world.view(helper).job;
@@ -143,8 +143,72 @@ fn a_coordinator_for_one_run_tells_the_servers_when_it_is_over() {
 }
 
 #[test]
+fn a_coordinator_for_one_job_serves_it_again_and_tells_the_servers_when_it_stops() {
+    let mut world = World::with(Serves::OneJob);
+    let helper = world.join(server("a"));
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let (zero, one) = (world.join(worker(0, 2)), world.join(worker(1, 2)));
+        let job = world.view(helper).job;
+        world.say(helper, Message::JobReady(job));
+        assert_eq!((world.view(zero).job, world.view(one).job), (job, job));
+        assert!(!seen.contains(&job), "every run has a number of its own");
+        seen.push(job);
+        world.leave(zero);
+        let early = world.refused(worker(0, 2));
+        assert!(early.retry, "the run is still ending: {}", early.message);
+        assert_eq!(world.told_one(one), MemberEvent::WorkerLeft { rank: Rank(0) });
+        world.leave(one);
+        assert_eq!(world.told(helper), [MemberEvent::JobEnded { job }]);
+    }
+    assert!(!world.refused(worker_of("other", 0, 1)).retry);
+    world.step(Input::Stop);
+    assert_eq!(world.told(helper), [MemberEvent::Finished]);
+}
+
+#[test]
+fn workers_that_are_out_of_data_hear_of_rounds_until_all_are() {
+    let mut world = World::new();
+    let workers = world.started(3);
+    let began = |round| Message::Began { tensor: TensorId(4), round };
+    // Nobody is out of data: nobody needs to hear.
+    world.say(workers[1], began(0));
+    assert!(workers.iter().all(|w| world.told(*w).is_empty()));
+    for (order, late) in [[0, 2, 1], [1, 0, 2]].iter().zip([Rank(1), Rank(2)]) {
+        let [first, second, last] = order.map(|rank| workers[rank]);
+        let rank = Rank(order[0] as u32);
+        world.say(first, Message::OutOfData);
+        world.say(first, Message::OutOfData);
+        for worker in &workers {
+            assert_eq!(world.told(*worker), [MemberEvent::OutOfData { rank }]);
+        }
+        world.say(last, began(1));
+        assert_eq!(world.told(first), [MemberEvent::Began { tensor: TensorId(4), round: 1 }]);
+        assert!(world.told(second).is_empty() && world.told(last).is_empty());
+        world.say(second, Message::OutOfData);
+        world.say(last, Message::OutOfData);
+        for worker in &workers {
+            assert_eq!(world.told(*worker).last(), Some(&MemberEvent::AllOutOfData { last: late }));
+        }
+    }
+}
+
+#[test]
+fn a_refused_tensor_is_an_error_for_all_and_stays_refused() {
+    let mut world = World::new();
+    let workers = world.started(2);
+    let (name, message) = ("t".to_owned(), "rank 0 has nothing".to_owned());
+    world.say(workers[0], Message::Refuse { name: name.clone(), message: message.clone() });
+    let error = MemberEvent::TensorError { name, message };
+    assert_eq!(world.told(workers[0]), [error.clone()]);
+    assert_eq!(world.told(workers[1]), [error.clone()]);
+    world.say(workers[1], Message::Declare(spec("t", &[1])));
+    assert_eq!(world.told(workers[1]), [error]);
+}
+
+#[test]
 fn a_failed_single_run_is_an_error_for_the_servers() {
-    let mut world = World::with(true);
+    let mut world = World::with(Serves::OneRun);
     let helper = world.join(server("a"));
     let zero = world.join(worker(0, 1));
     let job = world.view(helper).job;

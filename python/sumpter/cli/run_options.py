@@ -1,0 +1,127 @@
+"""The options of `sumpter run`: their names and what their help says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Command = Annotated[
+    list[str], typer.Argument(metavar="COMMAND", help="The training script and its arguments.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        "-n",
+        metavar="N",
+        min=1,
+        help="Training processes (default with -H: as many as there are slots).",
+    ),
+]
+Servers = Annotated[
+    int | None,
+    typer.Option("--servers", "-s", metavar="K", min=0, help="Summation servers on this machine."),
+]
+Machines = Annotated[
+    int | None,
+    typer.Option(
+        "--machines",
+        metavar="M",
+        min=1,
+        help="Pretend that the workers run on M machines (default: one each). "
+        "LOCAL_RANK follows: with one machine, rank r uses device r.",
+    ),
+]
+Hosts = Annotated[
+    str | None,
+    typer.Option(
+        "--hosts",
+        "-H",
+        metavar="HOST:SLOTS,...",
+        help="Run the workers on these machines, over ssh; ranks fill the slots in order.",
+    ),
+]
+Hostfile = Annotated[
+    Path | None,
+    typer.Option(
+        "--hostfile", metavar="FILE", help="Hosts from a file, one `HOST slots=N` a line."
+    ),
+]
+ServerHosts = Annotated[
+    str | None,
+    typer.Option(
+        "--server-hosts",
+        metavar="HOST,...",
+        help="Run summation servers on these machines, over ssh.",
+    ),
+]
+PassOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-x",
+        metavar="NAME[=VALUE]",
+        help="Pass another variable to all processes; may be repeated.",
+    ),
+]
+Ssh = Annotated[
+    str | None,
+    typer.Option(
+        "--ssh", metavar="COMMAND", help="The remote shell (default: ssh -o BatchMode=yes)."
+    ),
+]
+SshPort = Annotated[
+    int | None,
+    typer.Option("--ssh-port", metavar="PORT", min=1, max=65535, help="Port of the sshds."),
+]
+SshIdentity = Annotated[
+    Path | None,
+    typer.Option("--ssh-identity", metavar="FILE", help="Private key to log in with."),
+]
+StartTimeout = Annotated[
+    float,
+    typer.Option(
+        "--start-timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="How long to wait until every machine answers.",
+    ),
+]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="Python with sumpter on every machine (default: the same path as here).",
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--chdir", metavar="DIR", help="Working directory everywhere (default: as here)."),
+]
+Address = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        metavar="ADDRESS",
+        help="This machine's address for the others (default: the one ssh comes from).",
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option("--deterministic", help="Add in rank order: the same bytes in every run."),
+]
+BandwidthGbps = Annotated[
+    float | None,
+    typer.Option(
+        "--bandwidth-gbps",
+        metavar="G",
+        help="Bandwidth of a machine's link each way; the share of the optimum needs it "
+        "(default: SUMPTER_BANDWIDTH_GBPS).",
+    ),
+]
+LogDir = Annotated[
+    Path | None,
+    typer.Option("--log-dir", metavar="DIR", help="Also keep each process' output here."),
+]
