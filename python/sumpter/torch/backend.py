@@ -240,7 +240,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
         timeout_s = opts.timeout.total_seconds()
-        self._roll_call.meet(timeout_s if timeout_s > 0 else self._group.timeout_s, wait_all_ranks)
+        self._roll_call.meet(timeout_s if timeout_s >= 0 else self._group.timeout_s, wait_all_ranks)
 
 
 def _create(opts: Any, backend_options: object | None) -> SumpterBackend:
