@@ -18,7 +18,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python sim fuzz bench docs server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python sim fuzz matrix bench docs server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -68,6 +68,9 @@ fuzz: $(TOOLS)/bin/cargo-fuzz ## Fuzz every decoder for FUZZ_SECONDS each, as ma
 			-max_total_time=$(FUZZ_SECONDS) > target/fuzz/{}.log 2>&1 \
 			&& echo "{}: $$(grep ^Done target/fuzz/{}.log)" \
 			|| { cat target/fuzz/{}.log; exit 255; }'
+
+matrix: setup ## Try one wheel on every Python at hand, with an old and the newest PyTorch.
+	$(BIN)/python tests/matrix/matrix.py
 
 bench: setup ## Two numbers of an emulated cluster (root): share of the optimum, gain over Gloo.
 	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5

@@ -145,6 +145,9 @@ def status(settings: dict[str, str]) -> str:
 def settings() -> list[dict[str, str]]:
     """Every setting: name, env, unit, default, range, doc."""
 
+def check_environment(environment: dict[str, str]) -> None:
+    """Raises ConfigError for the first setting that does not hold in such an environment."""
+
 def machine_id() -> str:
     """What this machine is called when workers of one machine are recognized."""
 

@@ -18,7 +18,17 @@ from sumpter.cli import main
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import parse_assignments, parse_size
 
-COMMANDS = ("plan", "run", "bpslaunch", "serve", "coordinator", "status", "config", "token")
+COMMANDS = (
+    "plan",
+    "run",
+    "bpslaunch",
+    "serve",
+    "coordinator",
+    "status",
+    "doctor",
+    "config",
+    "token",
+)
 INSTRUMENTS = ("emulate", "allreduce", "sum", "server", "ablate")
 TOKEN = "a-token-for-tests-only"
 

@@ -35,6 +35,7 @@ PYTHON_ENVIRONMENT_READERS = {
     "python/sumpter/torch/session.py",  # torch's own rendezvous
     "python/sumpter/launch/attendant.py",  # what children inherit on any machine
     "python/sumpter/launch/environment.py",  # what is passed to other machines
+    "python/sumpter/doctor/probe.py",  # what is set, to find what is wrong with it
 }
 
 # Lock files name the registry by design; the licence is quoted.

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 import sumpter.torch as hvd
-from sumpter.torch import backend
+from sumpter.torch import backend, registration
 
 
 @pytest.mark.parametrize("version", ["2.13.1", "1.13.0", "2.9.0+cu128"])
 def test_the_backend_refuses_an_old_torch(version: str) -> None:
     with pytest.raises(ImportError, match=rf"2\.14 or newer, not {version}".replace("+", r"\+")):
-        backend.check_torch_version(version)
+        registration.check_torch_version(version)
 
 
 @pytest.mark.parametrize("version", ["2.14.0", "2.15.0+cu132", "2.16.0a0+git12", "3.0.0"])
 def test_the_backend_takes_a_new_torch(version: str) -> None:
-    backend.check_torch_version(version)
+    registration.check_torch_version(version)
 
 
 def test_torch_finds_the_backend_by_its_entry_point() -> None:

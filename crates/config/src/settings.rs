@@ -285,10 +285,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "",
         range: "a path",
         doc: "A file for rank 0 to write its operations to, for Chrome's tracing or Perfetto.",
-        put: |c, v| {
-            c.timeline = (!v.is_empty()).then(|| PathBuf::from(v));
-            Some(())
-        },
+        put: |c, v| (!v.is_empty()).then(|| c.timeline = Some(PathBuf::from(v))),
     },
 ];
 

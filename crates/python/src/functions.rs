@@ -186,6 +186,13 @@ pub fn settings(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     sumpter_config::SETTINGS.iter().map(row).collect()
 }
 
+/// Raises ConfigError for the first setting that does not hold in an environment such as this.
+#[pyfunction]
+pub fn check_environment(environment: HashMap<String, String>) -> PyResult<()> {
+    let checked = sumpter_config::load_from(&[], |name| environment.get(name).cloned());
+    checked.map(drop).map_err(from_config)
+}
+
 /// What tells this machine from others: equal for processes that share its network.
 #[pyfunction]
 pub fn machine_id() -> String {

@@ -6,8 +6,6 @@ A script for either trains with this import in place of its own. For Distributed
 `torch.distributed.init_process_group("sumpter")` instead, which needs no import at all.
 """
 
-import torch as _torch
-
 from sumpter._errors import (
     AuthError,
     ClosedError,
@@ -74,6 +72,7 @@ from sumpter.torch.push_pull import (
     push_pull_inplace,
 )
 from sumpter.torch.reduction import Average, Max, Min, Product, ReduceOp, Sum
+from sumpter.torch.registration import register as _register_backend
 from sumpter.torch.session import (
     cross_rank,
     cross_size,
@@ -175,16 +174,5 @@ __all__ = [
     "synchronize",
 ]
 
-
-def _register_backend() -> None:
-    """Registers the c10d backend where torch can have it: a checkout has no entry point."""
-    from sumpter.torch import backend
-
-    try:
-        backend.check_torch_version(_torch.__version__)
-    except ImportError:
-        return
-    backend.register()
-
-
+# A checkout has no entry point by which torch could find the backend.
 _register_backend()

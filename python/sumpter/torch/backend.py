@@ -22,36 +22,18 @@ from sumpter import _session
 from sumpter.torch import collective, delegate, handles, held, tensors, work
 from sumpter.torch.collective import Call, Group, reducible
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
-from sumpter.torch.held import install
+from sumpter.torch.registration import NAME, register
 from sumpter.torch.roll_call import RollCall
 from sumpter.torch.session import StoreBoard
 from sumpter.torch.tracing import never_trace
 
-NAME = "sumpter"
-REQUIRED_TORCH = (2, 14)
+# The entry point of the package names `register` here.
+__all__ = ["SumpterBackend", "create", "register"]
+
 _holder_numbers = itertools.count()
 # The backends in use. Under TORCH_DISTRIBUTED_DEBUG=DETAIL torch keeps only the C++ half of a
 # backend, and a half without its Python object has lost its methods.
 _alive: dict[str, "SumpterBackend"] = {}
-
-
-def register() -> None:
-    """Makes `backend="sumpter"` known to torch; torch calls it through the entry point."""
-    check_torch_version(torch.__version__)
-    install()
-    never_trace(sys.modules[__name__], _session, collective, delegate, handles, held, tensors, work)
-    if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-
-
-def check_torch_version(version: str) -> None:
-    """Raises ImportError for a torch whose Backend cannot be subclassed in Python."""
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    if numbers < REQUIRED_TORCH:
-        raise ImportError(
-            f"the sumpter backend of torch.distributed needs torch 2.14 or newer, not {version}; "
-            "the Horovod and BytePS interfaces of sumpter.torch work with this one"
-        )
 
 
 class SumpterBackend(DelegatedCollectives, C10DBackend):
@@ -243,8 +225,8 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         self._roll_call.meet(timeout_s if timeout_s >= 0 else self._group.timeout_s, wait_all_ranks)
 
 
-def _create(opts: Any, backend_options: object | None) -> SumpterBackend:
-    """Called by torch for each process group that this process is a member of."""
+def create(opts: Any) -> SumpterBackend:
+    """The backend of a process group, from what torch says of it."""
     return SumpterBackend(
         opts.store,
         opts.group_rank,
@@ -267,3 +249,7 @@ def _split(whole: torch.Tensor, size: int, piece: torch.Tensor) -> list[torch.Te
 
 def _digest(ranks: Sequence[int]) -> str:
     return f"{zlib.crc32(','.join(map(str, ranks)).encode()):08x}"
+
+
+held.install()
+never_trace(sys.modules[__name__], _session, collective, delegate, handles, held, tensors, work)
