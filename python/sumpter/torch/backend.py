@@ -9,6 +9,7 @@ How a collective becomes rounds of the core is in collective.py.
 
 import datetime
 import itertools
+import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -18,11 +19,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
 from sumpter import _session
-from sumpter._errors import StartError
+from sumpter.torch import collective, delegate, handles, held, tensors, work
 from sumpter.torch.collective import Call, Group, reducible
-from sumpter.torch.delegate import GlooDelegate
+from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.registration import NAME, register
+from sumpter.torch.roll_call import RollCall
 from sumpter.torch.session import StoreBoard
+from sumpter.torch.tracing import never_trace
 
 # The entry point of the package names `register` here.
 __all__ = ["SumpterBackend", "create", "register"]
@@ -33,11 +36,11 @@ _holder_numbers = itertools.count()
 _alive: dict[str, "SumpterBackend"] = {}
 
 
-class SumpterBackend(C10DBackend):
+class SumpterBackend(DelegatedCollectives, C10DBackend):
     """One process group's collectives."""
 
     # Without these, torch's trampoline asks the base class, which asks the trampoline again.
-    supports_splitting = False
+    supports_splitting = True
     supports_coalescing = False
     supports_shrinking = False
     supports_reconfigure = False
@@ -67,7 +70,9 @@ class SumpterBackend(C10DBackend):
         )
         self._options = C10DBackend.Options(NAME, timeout=timeout)
         self._options.group_name = group
-        self._gloo = GlooDelegate(store, rank, size, timeout)
+        self._options.global_ranks_in_group = list(range(size) if ranks is None else ranks)
+        self._gloo = GlooDelegate(store, self._group, size, timeout)
+        self._roll_call = RollCall(store, rank, size)
         _alive[self._holder] = self
 
     # What torch asks about the group.
@@ -85,6 +90,22 @@ class SumpterBackend(C10DBackend):
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to agree on: every rank counts from 0."""
 
+    def split(
+        self, store: dist.Store, ranks: list[int], opts: C10DBackend.Options
+    ) -> "SumpterBackend | None":
+        """The group of some of this group's ranks; None on the others."""
+        if self.rank() not in ranks:
+            return None
+        known = self._options.global_ranks_in_group
+        return SumpterBackend(
+            store,
+            ranks.index(self.rank()),
+            len(ranks),
+            opts._timeout,
+            opts.group_name,
+            [known[rank] for rank in ranks],
+        )
+
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._group.timeout_s = timeout.total_seconds()
         self._options._timeout = timeout
@@ -92,6 +113,7 @@ class SumpterBackend(C10DBackend):
 
     def shutdown(self) -> None:
         _alive.pop(self._holder, None)
+        self._gloo.close()
         _session.release(self._holder)
 
     def abort(self) -> None:
@@ -101,7 +123,7 @@ class SumpterBackend(C10DBackend):
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         if not reducible(tensors, opts.reduceOp):
-            return self._gloo.group.allreduce(tensors, opts)
+            return self._reduced("all_reduce", "allreduce", tensors, opts)
         call = Call(self._group, "all_reduce", opts)
         for tensor in tensors:
             call.reduce("all_reduce", tensor, tensor, opts.reduceOp)
@@ -109,12 +131,12 @@ class SumpterBackend(C10DBackend):
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         if not reducible(tensors, opts.reduceOp):
-            return self._gloo.group.allreduce_coalesced(tensors, opts)
+            return self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         if not reducible(tensors, opts.reduceOp):
-            return self._gloo.group.reduce(tensors, opts)
+            return self._reduced("reduce", "reduce", tensors, opts, f", root {opts.rootRank}")
         call = Call(self._group, "reduce", opts)
         for tensor in tensors:
             call.reduce("reduce", tensor, tensor, opts.reduceOp, opts.rootRank)
@@ -164,7 +186,13 @@ class SumpterBackend(C10DBackend):
     ) -> dist.Work:
         call = Call(self._group, "all_gather", opts)
         for pieces, source in zip(outputs, inputs, strict=True):
-            pieces[self.rank()].detach().copy_(source.detach())
+            own = pieces[self.rank()]
+            if (own.numel(), own.dtype) != (source.numel(), source.dtype):
+                raise ValueError(
+                    f"the input has {source.numel()} elements of {source.dtype}, but this rank's "
+                    f"part of the output has {own.numel()} of {own.dtype}"
+                )
+            own.detach().copy_(source.detach().reshape(own.shape))
             for root, piece in enumerate(pieces):
                 call.broadcast(piece, root)
         return call.work([piece for pieces in outputs for piece in pieces])
@@ -192,42 +220,13 @@ class SumpterBackend(C10DBackend):
         call.barrier()
         return call.work([])
 
-    # Left to Gloo.
-
-    def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        return self._gloo.group.allreduce(tensors, opts)
-
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
-        return self._gloo.group.gather(outputs, inputs, opts)
-
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
-        return self._gloo.group.scatter(outputs, inputs, opts)
-
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
-        return self._gloo.group.alltoall(outputs, inputs, opts)
-
-    def all_to_all_single(
-        self, output: Any, input: Any, output_splits: Any, input_splits: Any, opts: Any
-    ) -> dist.Work:
-        return self._gloo.group.all_to_all_single(output, input, output_splits, input_splits, opts)
-
-    def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> dist.Work:
-        return self._gloo.group.send(tensors, destination, tag)
-
-    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> dist.Work:
-        return self._gloo.group.recv(tensors, source, tag)
-
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
-        return self._gloo.group.recv_anysource(tensors, tag)
-
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
-        self._gloo.group.monitored_barrier(opts, wait_all_ranks)
+        timeout_s = opts.timeout.total_seconds()
+        self._roll_call.meet(timeout_s if timeout_s >= 0 else self._group.timeout_s, wait_all_ranks)
 
 
 def create(opts: Any) -> SumpterBackend:
     """The backend of a process group, from what torch says of it."""
-    if opts.split_from is not None:
-        raise StartError("the sumpter backend cannot split groups; use new_group()")
     return SumpterBackend(
         opts.store,
         opts.group_rank,
@@ -250,3 +249,7 @@ def _split(whole: torch.Tensor, size: int, piece: torch.Tensor) -> list[torch.Te
 
 def _digest(ranks: Sequence[int]) -> str:
     return f"{zlib.crc32(','.join(map(str, ranks)).encode()):08x}"
+
+
+held.install()
+never_trace(sys.modules[__name__], _session, collective, delegate, handles, held, tensors, work)

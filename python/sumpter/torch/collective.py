@@ -43,7 +43,12 @@ _OPS = {
 
 @dataclass
 class Group:
-    """The members of a process group, and how many collectives it has begun."""
+    """The members of a process group, and how many collectives it has begun.
+
+    A call in which ranks differed leaves names behind that only some of them have used. What
+    comes after such a call therefore belongs to another era, with names of its own. The era is
+    the number of that call, so that it is the same on all ranks.
+    """
 
     session: Session
     label: str
@@ -52,6 +57,22 @@ class Group:
     ranks: list[int] | None
     timeout_s: float
     sequence: int = 0
+    era: int = 0
+
+    @property
+    def prefix(self) -> str:
+        """With what the names of the group's tensors begin."""
+        era = f"~{self.era}" if self.era else ""
+        return f"c10d.{self.label}{era}"
+
+    def begin_era(self, after: int) -> None:
+        """Ranks differed in the call number `after`."""
+        self.era = max(self.era, after + 1)
+
+
+def in_group(label: str, group: Group) -> str:
+    """A call and its group, as error messages show them."""
+    return f"{label} of group {group.label}"
 
 
 class Call:
@@ -65,6 +86,7 @@ class Call:
         self._session = group.session
         self._kind = kind
         self._label = kind
+        self._sequence = group.sequence
         self._place = f"{group.label}#{group.sequence}"
         group.sequence += 1
         timeout_s = opts.timeout.total_seconds()
@@ -82,7 +104,8 @@ class Call:
     ) -> None:
         """Adds a reduction into `target` on every rank, or on the group's rank `root`."""
         check_carried(source)
-        form = reduced_form(source, _OPS[op.op])
+        core_op = _core_op(source, op)
+        form = reduced_form(source, core_op)
         send = readable(source)
         if op.op == dist.ReduceOp.RedOpType.PREMUL_SUM:
             send = send * op.factor
@@ -97,7 +120,7 @@ class Call:
             form,
             send,
             receive,
-            op=_OPS[op.op],
+            op=core_op,
             root=self._global(root or 0),
             average=average and source.is_floating_point(),
         )
@@ -127,15 +150,22 @@ class Call:
 
     def barrier(self) -> None:
         """Adds a barrier of the group."""
-        name = self._session.unnamed(f"c10d.{self._group.label}.barrier", SLOTS)
+        self.meet("barrier()")
+
+    def meet(self, label: str) -> None:
+        """Adds a round that moves nothing and fails where another rank's call is not `label`."""
+        name = self._session.unnamed(f"{self._group.prefix}.{label}", SLOTS)
+        self._label = label
         self._rounds.append(
-            self._session.barrier(name, self._group.ranks, f"{self._place}|barrier()")
+            self._session.barrier(name, self._group.ranks, f"{self._place}|{label}")
         )
 
     def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
         """The Work of all rounds added so far."""
-        label = f"{self._label} of group {self._group.label}"
-        return SumpterWork(self._rounds, outputs, self._finish, self._timeout_s, label)
+        label = in_group(self._label, self._group)
+        return SumpterWork(
+            self._rounds, outputs, self._finish, self._timeout_s, label, self._disagreed
+        )
 
     def _submit(
         self,
@@ -149,7 +179,7 @@ class Call:
     ) -> None:
         count = tensor.numel()
         label = describe(self._kind, tensor, [count], detail)
-        name = f"c10d.{self._group.label}.{self._kind}.{dtype_name(tensor)}.{count}.{detail}"
+        name = f"{self._group.prefix}.{self._kind}.{dtype_name(tensor)}.{count}.{detail}"
         place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
             self._label = label
@@ -171,6 +201,9 @@ class Call:
         if memory.data_ptr() != target.data_ptr():
             self._after.append(lambda: target.detach().copy_(memory))
 
+    def _disagreed(self) -> None:
+        self._group.begin_era(self._sequence)
+
     def _finish(self) -> None:
         for action in self._after:
             action()
@@ -181,7 +214,16 @@ def reducible(tensors: list[torch.Tensor], op: dist.ReduceOp) -> bool:
     if op.op not in _OPS or any(tensor.layout != torch.strided for tensor in tensors):
         return False
     scales = op.op == dist.ReduceOp.RedOpType.PREMUL_SUM
+    divides = op.op == dist.ReduceOp.RedOpType.AVG
     return all(
-        tensor.dtype in DTYPE_NAMES and (tensor.dtype.is_floating_point or not scales)
+        (tensor.dtype in DTYPE_NAMES and (tensor.dtype.is_floating_point or not scales))
+        or (tensor.dtype == torch.bool and not scales and not divides)
         for tensor in tensors
     )
+
+
+def _core_op(tensor: torch.Tensor, op: dist.ReduceOp) -> str:
+    # As with NCCL, a sum of truth values is their "or".
+    if tensor.dtype == torch.bool and op.op == dist.ReduceOp.RedOpType.SUM:
+        return "max"
+    return _OPS[op.op]

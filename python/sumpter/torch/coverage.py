@@ -45,6 +45,7 @@ TABLE = (
     _carried("all_gather_single", "all_gather_into_tensor"),
     _carried("all_gather_single_coalesced", "all_gather_into_tensor"),
     _carried("barrier", "barrier"),
+    _carried("monitored_barrier", "monitored_barrier"),
     Row("allreduce_sparse", "all_reduce of sparse tensors", GLOO, "a kernel needs dense memory"),
     Row("gather", "gather", GLOO, _NO_SUM),
     Row("scatter", "scatter", GLOO, _NO_SUM),
@@ -53,5 +54,4 @@ TABLE = (
     Row("send", "send", GLOO, _ONE_TO_ONE),
     Row("recv", "recv", GLOO, _ONE_TO_ONE),
     Row("recv_anysource", "recv from any rank", GLOO, _ONE_TO_ONE),
-    Row("monitored_barrier", "monitored_barrier", GLOO, "it must name who is missing"),
 )

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.distributed as dist
 
 from sumpter import _session
-from sumpter._errors import DeadlineError
+from sumpter._errors import DeadlineError, MismatchError
+from sumpter.torch.held import OwnWork
 
 
-class SumpterWork(dist._Work):
+class SumpterWork(OwnWork):
     """One collective: the rounds it consists of, and what remains to do when they are done."""
 
     def __init__(
@@ -29,6 +29,7 @@ class SumpterWork(dist._Work):
         finish: Callable[[], None],
         timeout_s: float,
         label: str,
+        disagreed: Callable[[], None],
     ) -> None:
         super().__init__()
         self._rounds = rounds
@@ -38,6 +39,7 @@ class SumpterWork(dist._Work):
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._label = label
+        self._disagreed = disagreed
         self._future: torch.futures.Future | None = None
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
@@ -52,22 +54,15 @@ class SumpterWork(dist._Work):
     def is_completed(self) -> bool:
         return all(handle.poll() for handle in self._rounds)
 
-    def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
+    def is_settled(self) -> bool:
+        """Whether the future is complete: all rounds are done, or the deadline has passed."""
+        return self.get_future().done()
 
-    def exception(self) -> BaseException | None:
-        if not self.is_completed():
-            return None
-        try:
-            self._complete(self._deadline)
-        except Exception as error:
-            return error
-        return None
-
-    def synchronize(self) -> None:
+    def result(self) -> list[torch.Tensor]:
         self.wait()
+        return self._outputs
 
-    def get_future(self) -> torch.futures.Future:
+    def make_future(self) -> torch.futures.Future:
         if self._future is None:
             done: torch.futures.Future = torch.futures.Future()
             self._future = done.then(lambda _: self._value())
@@ -89,10 +84,13 @@ class SumpterWork(dist._Work):
             try:
                 handle.wait(max(0.0, deadline - time.monotonic()))
             except DeadlineError as error:
-                limit = limit or f"{self._timeout_s:g} s, the process group's timeout"
+                limit = limit or f"{self._timeout_s:g} s, the timeout of the process group"
                 raise DeadlineError(
                     f"{self._label} was not complete after {limit}: {error}"
                 ) from None
+            except MismatchError:
+                self._disagreed()
+                raise
         with self._finishing:
             if self._finish is not None:
                 self._finish()

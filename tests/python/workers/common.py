@@ -19,6 +19,8 @@ ALL = range(WORLD_SIZE)
 
 def join_torch(timeout_s: float = 60.0) -> None:
     """Joins torch.distributed through a file, which needs no port."""
+    # Torch was imported before this process had an environment of its own.
+    dist.set_debug_level_from_env()
     dist.init_process_group(
         "sumpter",
         init_method=f"file://{FOLDER}/store",

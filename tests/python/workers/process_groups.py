@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
 
 import torch
 import torch.distributed as dist
@@ -213,7 +212,5 @@ check_asynchrony()
 check_delegated()
 check_groups()
 check_ddp()
-if os.environ.get("TORCH_DISTRIBUTED_DEBUG") != "DETAIL":
-    # Torch's own wrapper for DETAIL does not pass on what FSDP2 asks a backend.
-    check_fsdp()
+check_fsdp()
 dist.destroy_process_group()
