@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sumpter.launch.environment import free_port
+from jobs import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = ROOT / "tests" / "python" / "workers" / "with_both_backends.py"
