@@ -87,6 +87,7 @@ fn every_setting_is_read_from_its_variable_and_from_its_argument() {
         ("local_size", "1"),
         ("bandwidth_gbps", "25"),
         ("interface", "eth0"),
+        ("timeline", "/a/t.json"),
     ]);
     for setting in SETTINGS {
         let sample = samples[setting.name];

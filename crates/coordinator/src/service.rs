@@ -105,9 +105,9 @@ impl Shared {
     /// Waits until there is no worker and `holds` is true; whether it is so.
     pub fn wait_empty(&self, limit: Duration, holds: impl Fn(&Registry) -> bool) -> bool {
         let reached = |state: &State| state.registry.is_empty() && holds(&state.registry);
-        let waited = self.changed.wait_timeout_while(self.state(), limit, |state| {
-            !reached(state) && !state.stopping
-        });
+        let waited = self
+            .changed
+            .wait_timeout_while(self.state(), limit, |state| !reached(state) && !state.stopping);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         reached(&state)
     }

@@ -1,7 +1,7 @@
 //! What can go wrong, by what the caller must do about it.
 
-use std::path::PathBuf;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use sumpter_config::ConfigError;
 use sumpter_coordinator::{CoordinatorError, FatalKind, JoinError};

@@ -200,10 +200,10 @@ fn a_refused_tensor_is_an_error_for_all_and_stays_refused() {
     let (name, message) = ("t".to_owned(), "rank 0 has nothing".to_owned());
     world.say(workers[0], Message::Refuse { name: name.clone(), message: message.clone() });
     let error = MemberEvent::TensorError { name, message };
-    assert_eq!(world.told(workers[0]), [error.clone()]);
-    assert_eq!(world.told(workers[1]), [error.clone()]);
+    assert_eq!(world.told_one(workers[0]), error);
+    assert_eq!(world.told_one(workers[1]), error);
     world.say(workers[1], Message::Declare(spec("t", &[1])));
-    assert_eq!(world.told(workers[1]), [error]);
+    assert_eq!(world.told_one(workers[1]), error);
 }
 
 #[test]
