@@ -4,6 +4,7 @@ Collectives have no names, so a name is made of everything that must agree acros
 small counter; the tag says which call of the group it was, for the message when ranks disagree.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +19,8 @@ from sumpter.torch.tensors import (
     DTYPE_NAMES,
     WireForm,
     check_carried,
-    describe,
-    dtype_name,
     moved_form,
     readable,
-    reduced_form,
     writable,
 )
 from sumpter.torch.work import SumpterWork
@@ -104,27 +102,24 @@ class Call:
     ) -> None:
         """Adds a reduction into `target` on every rank, or on the group's rank `root`."""
         check_carried(source)
-        core_op = _core_op(source, op)
-        form = reduced_form(source, core_op)
+        reduction = _reduction(source.dtype, op.op)
         send = readable(source)
-        if op.op == dist.ReduceOp.RedOpType.PREMUL_SUM:
+        if reduction.premultiplies:
             send = send * op.factor
         receives = target is not None and root in (None, self._group.rank)
         receive = writable(target) if receives else None
-        average = op.op == dist.ReduceOp.RedOpType.AVG
-        detail = op.op.name.lower() if root is None else f"{op.op.name.lower()}, root {root}"
         self._submit(
             kind,
             source,
-            detail,
-            form,
+            reduction.word if root is None else f"{reduction.word}, root {root}",
+            WireForm((source.numel(),), reduction.wire_dtype),
             send,
             receive,
-            op=core_op,
+            op=reduction.core_op,
             root=self._global(root or 0),
-            average=average and source.is_floating_point(),
+            average=reduction.averages,
         )
-        if receives and average and not source.is_floating_point():
+        if receives and reduction.divides:
             # Rounded towards zero, as NCCL does; Lightning averages counts so.
             divisor = self._size()
             self._after.append(lambda: receive.div_(divisor, rounding_mode="trunc"))
@@ -140,7 +135,7 @@ class Call:
             "broadcast",
             tensor,
             f"root {root}",
-            moved_form(tensor),
+            _flat(moved_form(tensor)),
             memory if is_root else None,
             memory,
             root=self._global(root),
@@ -177,17 +172,15 @@ class Call:
         receive: torch.Tensor | None,
         **options: Any,
     ) -> None:
-        count = tensor.numel()
-        label = describe(self._kind, tensor, [count], detail)
-        name = f"{self._group.prefix}.{self._kind}.{dtype_name(tensor)}.{count}.{detail}"
+        label, name = _words(self._kind, tensor.dtype, tensor.numel(), detail)
         place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
             self._label = label
-        identity = Identity(self._session.unnamed(name, SLOTS), f"{place}|{label}")
-        flat = WireForm((math.prod(form.shape),), form.dtype)
+        name = self._session.unnamed(f"{self._group.prefix}.{name}", SLOTS)
+        identity = Identity(name, f"{place}|{label}")
         ranks = self._group.ranks
         self._rounds.append(
-            submit(self._session, kind, identity, flat, send, receive, ranks=ranks, **options)
+            submit(self._session, kind, identity, form, send, receive, ranks=ranks, **options)
         )
 
     def _global(self, rank: int) -> int:
@@ -211,19 +204,51 @@ class Call:
 
 def reducible(tensors: list[torch.Tensor], op: dist.ReduceOp) -> bool:
     """Whether the core has a kernel for this reduction of these tensors."""
-    if op.op not in _OPS or any(tensor.layout != torch.strided for tensor in tensors):
-        return False
-    scales = op.op == dist.ReduceOp.RedOpType.PREMUL_SUM
-    divides = op.op == dist.ReduceOp.RedOpType.AVG
+    kind = op.op
     return all(
-        (tensor.dtype in DTYPE_NAMES and (tensor.dtype.is_floating_point or not scales))
-        or (tensor.dtype == torch.bool and not scales and not divides)
+        tensor.layout is torch.strided and _reduction(tensor.dtype, kind) is not None
         for tensor in tensors
     )
 
 
-def _core_op(tensor: torch.Tensor, op: dist.ReduceOp) -> str:
-    # As with NCCL, a sum of truth values is their "or".
-    if tensor.dtype == torch.bool and op.op == dist.ReduceOp.RedOpType.SUM:
-        return "max"
-    return _OPS[op.op]
+@dataclass(frozen=True)
+class _Reduction:
+    """How the core carries one of torch's reductions of one element type."""
+
+    word: str
+    core_op: str
+    wire_dtype: str
+    premultiplies: bool
+    # By the core, for floating-point numbers; the others are divided here.
+    averages: bool
+    divides: bool
+
+
+# A collective on few bytes costs as much as the Python that leads to it, so what does not change
+# from call to call is looked up.
+@functools.lru_cache(maxsize=256)
+def _reduction(dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> _Reduction | None:
+    """How the core reduces elements of `dtype`; None if it has no kernel."""
+    kinds = dist.ReduceOp.RedOpType
+    average, premultiplies = op == kinds.AVG, op == kinds.PREMUL_SUM
+    core_op, wire_dtype = _OPS.get(op), DTYPE_NAMES.get(dtype)
+    if dtype == torch.bool and not average and not premultiplies:
+        wire_dtype = "uint8"
+        # As with NCCL, a sum of truth values is their "or".
+        core_op = "max" if op == kinds.SUM else core_op
+    if core_op is None or wire_dtype is None or (premultiplies and not dtype.is_floating_point):
+        return None
+    averages = average and dtype.is_floating_point
+    divides = average and not averages
+    return _Reduction(op.name.lower(), core_op, wire_dtype, premultiplies, averages, divides)
+
+
+@functools.lru_cache(maxsize=1024)
+def _words(kind: str, dtype: torch.dtype, count: int, detail: str) -> tuple[str, str]:
+    """A call as messages show it, and what must agree across ranks as part of a name."""
+    name = str(dtype).removeprefix("torch.")
+    return f"{kind}({name} [{count}], {detail})", f"{kind}.{name}.{count}.{detail}"
+
+
+def _flat(form: WireForm) -> WireForm:
+    return WireForm((math.prod(form.shape),), form.dtype)
