@@ -109,35 +109,35 @@ impl EventLoop {
 
     /// Takes part with zeros in a round that others have begun.
     pub(crate) fn take_part(&mut self, tensor: TensorId, round: u64) {
-        loop {
-            let Some(session) = self.session.as_mut() else { return };
-            let begun = session.begun.get(&tensor).copied().unwrap_or(0);
-            let Some(spec) = session.table.spec(tensor).filter(|_| begun <= round) else { return };
-            let own = session.rank;
-            let takes_part = spec.ranks.is_empty() || spec.ranks.contains(&own);
-            if session.idlers.answer.is_none() || session.over.is_some() || !takes_part {
-                return;
-            }
-            let spec = spec.clone();
-            if spec.kind == Kind::Broadcast && spec.root == own {
-                let name = spec.name;
-                let message =
-                    format!("tensor '{name}': rank {own} is its root, but is out of data (join)");
-                if let Some(member) = &self.member {
-                    member.refuse(name, message);
-                }
-                return;
-            }
-            let bytes = spec.elements().unwrap_or(0) as usize * spec.dtype.size();
-            self.submit(Submission {
-                spec,
-                tag: String::new(),
-                average: false,
-                priority: 0,
-                memory: TensorMemory::zeros(bytes),
-                completion: Completion::unwatched(),
-                since: Instant::now(),
-            });
+        let Some(session) = self.session.as_mut() else { return };
+        let begun = session.begun.get(&tensor).copied().unwrap_or(0);
+        let (own, idle) = (session.rank, session.idlers.answer.is_some());
+        // Rounds are told of in order: a later one cannot come before this.
+        let Some(spec) = session.table.spec(tensor).filter(|_| begun == round && idle) else {
+            return;
+        };
+        if session.over.is_some() || !members(spec, session.world_size()).contains(&own) {
+            return;
         }
+        let spec = spec.clone();
+        if spec.kind == Kind::Broadcast && spec.root == own {
+            let name = spec.name;
+            let message =
+                format!("tensor '{name}': rank {own} is its root, but is out of data (join)");
+            if let Some(member) = &self.member {
+                member.refuse(name, message);
+            }
+            return;
+        }
+        let bytes = spec.elements().unwrap_or(0) as usize * spec.dtype.size();
+        self.submit(Submission {
+            spec,
+            tag: String::new(),
+            average: false,
+            priority: 0,
+            memory: TensorMemory::zeros(bytes),
+            completion: Completion::unwatched(),
+            since: Instant::now(),
+        });
     }
 }

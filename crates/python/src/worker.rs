@@ -248,7 +248,7 @@ impl Handle {
             py.check_signals()?;
             if left.is_some_and(|l| l.is_zero()) {
                 let seconds = timeout_s.unwrap_or_default();
-                let text = format!("not done within {seconds} s; some rank has not contributed");
+                let text = format!("not done within {seconds:.2} s; some rank has not contributed");
                 return Err(DeadlineError::new_err(text));
             }
         }
