@@ -215,8 +215,8 @@ impl EventLoop {
             self.counters.operations += 1;
             self.counters.tensor_bytes += running.bytes;
         }
-        if let Some(timeline) = &self.timeline {
-            let sent = timeline.send(Record {
+        let unwritten = self.timeline.as_ref().is_some_and(|timeline| {
+            let record = Record {
                 tensor: running.tensor,
                 name: running.name.clone(),
                 kind: running.kind,
@@ -226,9 +226,12 @@ impl EventLoop {
                 begun: running.begun,
                 done: Instant::now(),
                 failed: outcome.is_err(),
-            });
-            // Its writer has ended: the disk is full, which stop_timeline() tells.
-            self.timeline = sent.is_ok().then(|| timeline.clone());
+            };
+            timeline.send(record).is_err()
+        });
+        if unwritten {
+            // Its writer has ended, perhaps on a full disk; stop_timeline() says why.
+            self.timeline = None;
         }
         let over = session.over.clone();
         running.completion.finish(outcome.map_err(|reason| {
