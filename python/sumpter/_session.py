@@ -10,6 +10,7 @@ pattern that repeats, so that the number of names stays bounded however long a j
 """
 
 import atexit
+import contextlib
 import ctypes
 import itertools
 import os
@@ -69,18 +70,23 @@ class Session:
         self._counters: dict[str, int] = {}
         self._in_flight: dict[str, Handle] = {}
         self._scopes: dict[tuple[str, int], dict[str, object]] = {}
+        # What is entered before the worker finishes what is in flight, and left when it has.
+        self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
 
     def close(self) -> None:
         """Leaves the job, then stops the embedded coordinator if there is one."""
         try:
-            self.worker.shutdown()
+            with contextlib.ExitStack() as around:
+                for enter in self.around_close:
+                    around.enter_context(enter())
+                self.worker.shutdown()
         finally:
             if self._coordinator is not None:
                 self._coordinator.stop()
 
     def abandon(self) -> None:
-        """Keeps the native objects for ever: in a forked child, ending them would never return."""
-        for native in (self.worker, self._coordinator):
+        """Keeps what works for it for ever: in a forked child, ending it would never return."""
+        for native in (self.worker, self._coordinator, self.around_close):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
     def submit(

@@ -81,7 +81,7 @@ def combine(
     # A vector of zeros shares nothing, and what it is multiplied with does not matter.
     share = torch.where(squares > 0, 0.5 * shared / squares, 0.0)
     factors = (1.0 - share).to(first.dtype)
-    spread = factors.repeat_interleave(torch.tensor(lengths), dim=0)
+    spread = factors.repeat_interleave(first.new_tensor(lengths, dtype=torch.int64), dim=0)
     return first * spread[:, 0] + second * spread[:, 1]
 
 
@@ -124,7 +124,7 @@ class _Exchange:
         for level in range(levels):
             steps.append(lambda results, level=level: self._ascend(results, level))
         begin = agree(self._session, self._identity, self._ranks)
-        return StagedHandle([begin], steps, lambda _: self._split())
+        return StagedHandle([begin], steps, lambda _: self._split(), self._flat)
 
     def _send_parts(self, _: list[object]) -> list[TensorHandle]:
         """Exchanges parts with every other rank; the own one stays."""

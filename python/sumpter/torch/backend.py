@@ -19,7 +19,16 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
 from sumpter import _session
-from sumpter.torch import collective, delegate, handles, held, tensors, work
+from sumpter.torch import (
+    collective,
+    delegate,
+    devices,
+    handles,
+    held,
+    staging,
+    tensors,
+    work,
+)
 from sumpter.torch.collective import Call, Group, reducible
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.registration import NAME, register
@@ -252,4 +261,15 @@ def _digest(ranks: Sequence[int]) -> str:
 
 
 held.install()
-never_trace(sys.modules[__name__], _session, collective, delegate, handles, held, tensors, work)
+never_trace(
+    sys.modules[__name__],
+    _session,
+    collective,
+    delegate,
+    devices,
+    handles,
+    held,
+    staging,
+    tensors,
+    work,
+)

@@ -12,6 +12,7 @@ call; Gloo starts when it is done, in the order of calls.
 
 import collections
 import concurrent.futures
+import contextlib
 import datetime
 import functools
 import threading
@@ -22,11 +23,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sumpter._errors import DeadlineError, PeerLostError, SumpterError
+from sumpter._errors import DeadlineError, PeerLostError, SumpterError, UnsupportedError
+from sumpter.torch import devices
 from sumpter.torch.collective import Call, Group, in_group
 from sumpter.torch.held import OwnWork
 from sumpter.torch.tensors import DTYPE_NAMES, describe, dtype_name, readable
 from sumpter.torch.work import SumpterWork
+
+_Scene = Callable[[], contextlib.AbstractContextManager[Any]]
 
 # Gloo moves eight element types; others travel as one of the same size.
 _SAME_SIZE = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
@@ -115,27 +119,33 @@ class _Start:
 
 
 class Loan:
-    """Tensors in a form that Gloo reads and writes as it should: without gaps.
+    """Tensors in a form that Gloo reads and writes as it should: without gaps, in host memory.
 
-    What is moved and not `reduced` travels as elements of a type that Gloo has.
+    What is moved and not `reduced` travels as elements of a type that Gloo has. The calling thread
+    waits for copies from and to a device.
     """
 
     def __init__(self, reduced: bool = False) -> None:
         self._reduced = reduced
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._copies: list[tuple[_Scene, torch.Tensor, torch.Tensor]] = []
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor` for Gloo to read from."""
         if tensor.layout != torch.strided:
+            if not tensor.is_cpu:
+                raise UnsupportedError(
+                    f"Gloo carries sparse tensors, and not those on {tensor.device}: copy it to "
+                    "the CPU first"
+                )
             return tensor
-        memory = readable(tensor)
+        memory = readable(tensor).cpu()
         return memory if self._reduced else _plain(memory)
 
     def write(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, or memory for finish() to copy into it, for Gloo to read and write."""
         memory = self.read(tensor)
         if memory is not tensor and memory.data_ptr() != tensor.data_ptr():
-            self._copies.append((tensor.detach(), memory))
+            self._note(tensor, memory)
         return memory
 
     def write_parts(self, tensors: list[torch.Tensor]) -> torch.Tensor:
@@ -144,14 +154,19 @@ class Loan:
         sizes = [tensor.numel() for tensor in tensors]
         memory = torch.empty(sum(sizes), dtype=like.dtype)
         for tensor, part in zip(tensors, memory.split(sizes), strict=True):
-            self._copies.append((tensor.detach(), part.view(tensor.shape)))
+            self._note(tensor, part.view(tensor.shape))
         return memory
 
     def finish(self) -> None:
         """Copies what was written elsewhere to where it belongs."""
-        for tensor, memory in self._copies:
-            tensor.copy_(memory.view(tensor.dtype))
+        for scene, tensor, memory in self._copies:
+            with scene():
+                tensor.copy_(memory.view(tensor.dtype))
         self._copies.clear()
+
+    def _note(self, tensor: torch.Tensor, memory: torch.Tensor) -> None:
+        # On a device the copy comes after what the caller has been computing with the tensor.
+        self._copies.append((devices.scene_of(tensor), tensor.detach(), memory))
 
 
 class DelegatedWork(OwnWork):
@@ -198,7 +213,7 @@ class DelegatedWork(OwnWork):
 
     def make_future(self) -> torch.futures.Future:
         if self._future is None:
-            done: torch.futures.Future = torch.futures.Future()
+            done = torch.futures.Future(devices=devices.for_futures(self._outputs))
             self._future = done.then(lambda done: self._value(done.value()))
             self._started.add_done_callback(lambda started: self._follow(started, done))
         return self._future

@@ -92,13 +92,13 @@ def gather_async(
         for root, (length,) in zip(ranks, lengths.tolist(), strict=True):
             own = tensor if root == session.rank else None
             shape = (length, *tensor.shape[1:])
-            piece = _Piece(session, identity, own, shape, tensor.dtype)
+            piece = _Piece(session, identity, own, shape, tensor)
             pieces.append(piece.rows)
             handles += piece.move(root, ranks)
         return handles
 
     first = _tell([tensor.shape[0]], tensor, identity, process_set)
-    return StagedHandle([first], [then], lambda _: join(pieces))
+    return StagedHandle([first], [then], lambda _: join(pieces), tensor)
 
 
 def alltoall(
@@ -158,10 +158,8 @@ def _alltoall_async(
             if other == own:
                 pieces.append(sent[own].clone())
                 continue
-            outgoing = _Piece(
-                session, identity, sent[other], tuple(sent[other].shape), tensor.dtype
-            )
-            incoming = _Piece(session, identity, None, shape, tensor.dtype)
+            outgoing = _Piece(session, identity, sent[other], tuple(sent[other].shape), tensor)
+            incoming = _Piece(session, identity, None, shape, tensor)
             pieces.append(incoming.rows)
             both = sorted((rank, session.rank))
             handles += outgoing.move(session.rank, both, f"to.{rank}")
@@ -172,7 +170,7 @@ def _alltoall_async(
         rows = torch.cat(pieces)
         return rows if bare else (rows, received)
 
-    return StagedHandle([_tell(counts, tensor, identity, process_set)], [then], finish)
+    return StagedHandle([_tell(counts, tensor, identity, process_set)], [then], finish, tensor)
 
 
 def reducescatter(
@@ -292,7 +290,7 @@ def _reducescatter_async(
             result = torch.div(result, len(ranks), rounding_mode=reduction.rounding)
         return scale(result, reduction.postscale)
 
-    return StagedHandle([agree(session, identity, ranks)], [then], finish)
+    return StagedHandle([agree(session, identity, ranks)], [then], finish, source)
 
 
 def sparse_allreduce_async(
@@ -322,7 +320,10 @@ def sparse_allreduce_async(
 
 
 class _Piece:
-    """Rows on their way from one rank to others, in memory that may be longer."""
+    """Rows on their way from one rank to others, in memory that may be longer.
+
+    Elements are those of `like`, on its device.
+    """
 
     def __init__(
         self,
@@ -330,17 +331,17 @@ class _Piece:
         identity: Identity,
         own: torch.Tensor | None,
         shape: tuple[int, ...],
-        dtype: torch.dtype,
+        like: torch.Tensor,
     ) -> None:
         self._session = session
         self._identity = identity
         self._own = own
         if own is None:
-            self._bytes = dtype.itemsize * torch.Size(shape).numel()
+            self._bytes = like.element_size() * torch.Size(shape).numel()
             # Whole elements, or the view of the beginning would not exist.
-            memory = torch.empty(_padded(self._bytes), dtype=torch.uint8)
+            memory = like.new_empty(_padded(self._bytes), dtype=torch.uint8)
             self._memory: torch.Tensor | None = memory
-            self.rows = memory[: self._bytes].view(dtype).reshape(shape)
+            self.rows = memory[: self._bytes].view(like.dtype).reshape(shape)
         else:
             self._bytes = own.numel() * own.element_size()
             self._memory = None
@@ -355,7 +356,7 @@ class _Piece:
             flat = self._own.contiguous().reshape(-1).view(torch.uint8)
             self._memory = flat
             if len(flat) < capacity:
-                self._memory = torch.zeros(capacity, dtype=torch.uint8)
+                self._memory = flat.new_zeros(capacity)
                 self._memory[: len(flat)] = flat
         memory = self._memory
         suffix = f"{root}.{detail}.{capacity}" if detail else f"{root}.{capacity}"

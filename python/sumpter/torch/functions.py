@@ -157,7 +157,8 @@ class _Blank:
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
     """`value` with blanks for its tensors, which are collected in `tensors`."""
     if isinstance(value, torch.Tensor):
-        tensors.append(value)
+        # On the CPU on all ranks, wherever the others' optimizers keep it.
+        tensors.append(value.detach().cpu())
         return _Blank(tuple(value.shape), value.dtype)
     if isinstance(value, dict):
         return {key: _outline(item, tensors) for key, item in value.items()}

@@ -9,6 +9,7 @@ import torch
 
 from sumpter import _session
 from sumpter._session import Session
+from sumpter.torch import devices, staging
 from sumpter.torch.names import Identity
 from sumpter.torch.tensors import WireForm
 
@@ -64,7 +65,8 @@ class StagedHandle:
 
     Each of `steps` makes the next operations from the results of the last ones; `finish` makes
     the result of those of the last step. They begin as soon as they can, whatever the owner of
-    this handle does meanwhile: other ranks may wait for them.
+    this handle does meanwhile: other ranks may wait for them. They are ordered as if the caller had
+    begun them, on the device of `near`, in its current stream.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class StagedHandle:
         first: Sequence[TensorHandle],
         steps: Sequence[Callable[[list[Any]], Sequence[TensorHandle]]],
         finish: Callable[[list[Any]], Any],
+        near: torch.Tensor,
     ) -> None:
+        self._scene = devices.scene_of(near)
         self._stage = first
         self._steps = deque(steps)
         self._finish: Callable[[list[Any]], Any] | None = finish
@@ -101,8 +105,9 @@ class StagedHandle:
                     if not handle.poll():
                         handle.on_done(self._advance)
                         return
-                results = [handle.synchronize() for handle in self._stage]
-                self._stage = self._steps.popleft()(results)
+                with self._scene():
+                    results = [handle.synchronize() for handle in self._stage]
+                    self._stage = self._steps.popleft()(results)
             self._last.set_result(GroupHandle(self._stage))
         except BaseException as error:
             # Whoever waits is told; nobody reads what a callback raises.
@@ -149,17 +154,24 @@ def submit(
     receive: torch.Tensor | None,
     **options: Any,
 ) -> _session.Handle:
-    """Submits a round on the memory of `send` and `receive`, which are kept until it is done."""
-    handle = session.submit(
-        kind=kind,
-        name=identity.name,
-        tag=identity.tag,
-        shape=form.shape,
-        dtype=form.dtype,
-        send=0 if send is None else send.data_ptr(),
-        receive=0 if receive is None else receive.data_ptr(),
-        keep=(send, receive),
-        **options,
-    )
+    """Submits a round on the memory of `send` and `receive`, which are kept until it is done.
+
+    Both are contiguous and on one device. If that is not the CPU, wait() of the handle orders the
+    current stream.
+    """
+    if not (send if receive is None else receive).is_cpu:
+        handle = staging.submit(session, kind, identity, form, send, receive, options)
+    else:
+        handle = session.submit(
+            kind=kind,
+            name=identity.name,
+            tag=identity.tag,
+            shape=form.shape,
+            dtype=form.dtype,
+            send=0 if send is None else send.data_ptr(),
+            receive=0 if receive is None else receive.data_ptr(),
+            keep=(send, receive),
+            **options,
+        )
     identity.note(handle)
     return handle

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 NAME = "sumpter"
+DEVICES = ["cpu", "cuda"]
 REQUIRED_TORCH = (2, 14)
 
 
@@ -20,7 +21,7 @@ def register() -> None:
     is refused.
     """
     if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
 
 
 def check_torch_version(version: str) -> None:

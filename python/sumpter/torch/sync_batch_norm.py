@@ -27,7 +27,7 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(input)
         values = input if input.dtype == torch.float64 else input.float()
         over = [dim for dim in range(values.dim()) if dim != 1]
-        count = torch.full((1,), values.numel() / values.shape[1], dtype=values.dtype)
+        count = values.new_full((1,), values.numel() / values.shape[1])
         # The mean first: sums of squares would cancel where it is large.
         totals = _total(torch.cat([values.sum(over), count]))
         count = totals[-1].detach()

@@ -1,7 +1,8 @@
 """What the Rust core can carry of a torch tensor, and how it is laid out for it.
 
 The core reads and writes contiguous host memory of eight element types. Everything else is
-brought into that form here, or refused here with a message that names what was wrong.
+brought into that form here, but for the memory of devices (staging.py), or refused here with a
+message that names what was wrong.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from sumpter._errors import UnsupportedError
+from sumpter.torch import devices
 
 DTYPE_NAMES = {
     torch.float32: "float32",
@@ -32,13 +34,13 @@ class WireForm:
 
 
 def check_carried(tensor: torch.Tensor) -> None:
-    """Raises UnsupportedError unless the tensor is a dense tensor in host memory."""
+    """Raises UnsupportedError unless the tensor is a dense tensor of the CPU or a CUDA device."""
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedError(f"expected a torch.Tensor, not {type(tensor).__name__}")
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu and not devices.is_carried(tensor):
         raise UnsupportedError(
-            f"the tensor is on device {tensor.device}: Sumpter sums CPU tensors, so copy it to "
-            "the CPU first"
+            f"the tensor is on device {tensor.device}: Sumpter sums tensors of the CPU and of "
+            "CUDA devices, so copy it to the CPU first"
         )
     if tensor.layout != torch.strided:
         raise UnsupportedError(
@@ -79,7 +81,7 @@ def writable(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return tensor.new_empty(tensor.shape)
 
 
 def describe(kind: str, tensor: torch.Tensor, shape: Sequence[int], detail: str) -> str:

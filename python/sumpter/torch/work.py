@@ -5,6 +5,11 @@ Three properties of torch 2.14 and 2.15 shape this file:
 - a future fails in a way that C++ (DDP's reducer) can see only if a `then` callback raises, so
   get_future() returns such a callback's future and never calls set_exception();
 - the reducer waits on that future without a limit, so a group's timeout must be enforced here.
+
+Where the tensors are on a device, torch runs that callback in a stream of its own, which it orders
+after what was there when the future was completed, and whoever waits for the callback's future
+after what the callback has enqueued. Waiting for the rounds there, which orders the current
+stream, is therefore all that is needed.
 """
 
 import datetime
@@ -16,6 +21,8 @@ import torch
 
 from sumpter import _session
 from sumpter._errors import DeadlineError, MismatchError
+from sumpter.torch import devices
+from sumpter.torch.devices import Event
 from sumpter.torch.held import OwnWork
 
 
@@ -36,6 +43,7 @@ class SumpterWork(OwnWork):
         self._outputs = outputs
         self._finish: Callable[[], None] | None = finish
         self._finishing = threading.Lock()
+        self._finished: Event | None = None
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._label = label
@@ -43,7 +51,11 @@ class SumpterWork(OwnWork):
         self._future: torch.futures.Future | None = None
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
-        """Blocks until the collective is done; raises if it failed or took too long."""
+        """Blocks until the collective is done; raises if it failed or took too long.
+
+        Of tensors on a device, the last copy has been enqueued then, and the current stream waits
+        for it.
+        """
         given_s = timeout.total_seconds()
         if given_s > 0:
             self._complete(time.monotonic() + given_s, f"{given_s:g} s")
@@ -64,7 +76,7 @@ class SumpterWork(OwnWork):
 
     def make_future(self) -> torch.futures.Future:
         if self._future is None:
-            done: torch.futures.Future = torch.futures.Future()
+            done = torch.futures.Future(devices=devices.for_futures(self._outputs))
             self._future = done.then(lambda _: self._value())
             _Completion(self, done, self._rounds)
         return self._future
@@ -95,6 +107,12 @@ class SumpterWork(OwnWork):
             if self._finish is not None:
                 self._finish()
                 self._finish = None
+                if self._outputs and not self._outputs[0].is_cpu:
+                    device = devices.of(self._outputs[0])
+                    self._finished = device.mark(device.current())
+            elif self._finished is not None:
+                # The first to wait may have been in another stream.
+                devices.of(self._outputs[0]).current().wait_event(self._finished)
 
 
 class _Completion:

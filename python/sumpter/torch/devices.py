@@ -1,0 +1,115 @@
+"""Which devices' tensors are carried, and what is needed of a device to carry them.
+
+Nothing here is built against a driver: torch's module for the device (torch.cuda) has loaded it.
+How tensors travel is in staging.py.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def synchronize(self) -> None:
+        """Blocks the calling thread until the stream has come so far."""
+
+
+class Stream(Protocol):
+    """A queue of a device's work."""
+
+    def wait_event(self, event: Any) -> None:
+        """Lets what is enqueued from now on wait for `event`; returns at once."""
+
+
+class Device(Protocol):
+    """A device with streams, events and host memory that it can copy to and from by itself."""
+
+    out: Stream
+    back: Stream
+    # What torch.futures.Future(devices=...) has to know of results on this device.
+    future_devices: list[torch.device]
+
+    def current(self) -> Stream:
+        """The stream in which the calling thread computes on this device."""
+
+    def using(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
+        """Makes `stream` the calling thread's current one."""
+
+    def mark(self, stream: Any) -> Event:
+        """The point that `stream` has reached when all that it has been given is done."""
+
+    def host_memory(self, count: int) -> torch.Tensor:
+        """`count` uninitialized bytes of pinned host memory."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Any) -> None:
+        """Enqueues a copy between host memory and the device, which needs the memory until then."""
+
+
+class TorchDevice:
+    """A device through the module that torch has for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._module = torch.get_device_module(device)
+        self.out = self._module.Stream(device)
+        self.back = self._module.Stream(device)
+        self.future_devices = [device]
+
+    def current(self) -> Stream:
+        return self._module.current_stream(self._device)
+
+    def using(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
+        return self._module.stream(stream)
+
+    def mark(self, stream: Any) -> Event:
+        # Blocking: a thread that waits for it sleeps, and leaves the processor to the sums.
+        event = self._module.Event(blocking=True)
+        event.record(stream)
+        return event
+
+    def host_memory(self, count: int) -> torch.Tensor:
+        # Torch's allocator keeps such memory, and reuses it when the copies it knows of are done.
+        return torch.empty(count, dtype=torch.uint8, pin_memory=True)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Any) -> None:
+        with self.using(stream):
+            target.copy_(source, non_blocking=True)
+        (source if target.is_cpu else target).record_stream(stream)
+
+
+# By type of device. An entry needs a module of torch with streams, events and pinned memory.
+makers: dict[str, Callable[[torch.device], Device]] = {"cuda": TorchDevice}
+
+_known: dict[torch.device, Device] = {}
+
+
+def is_carried(tensor: torch.Tensor) -> bool:
+    """Whether the tensor, which is not the CPU's, is on a device whose tensors are carried."""
+    return tensor.device.type in makers
+
+
+def of(tensor: torch.Tensor) -> Device:
+    """The device of a tensor that is_carried()."""
+    name = tensor.device
+    known = _known.get(name)
+    # Of two threads that come first at the same time, one makes streams that are not used.
+    return known if known is not None else _known.setdefault(name, makers[name.type](name))
+
+
+def scene_of(tensor: torch.Tensor) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """What another thread must enter to compute in the order of the caller's current stream."""
+    if tensor.is_cpu:
+        return contextlib.nullcontext
+    device = of(tensor)
+    stream = device.current()
+    return lambda: device.using(stream)
+
+
+def for_futures(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
+    """What a torch future whose value is `tensors` must be told of their devices."""
+    found = [name for t in tensors if not t.is_cpu for name in of(t).future_devices]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,205 @@
+"""A device for tests, in host memory: streams are threads, and copies happen when those get there.
+
+A tensor of it is an ordinary one of another class. Whatever computes with such a tensor first waits
+for the calling thread's current stream, as a kernel in that stream would, and for nothing else: who
+forgets to order streams sees old memory. Pinned memory begins as noise. Mixing such tensors
+with ordinary ones is an error, as between devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from sumpter.torch import devices
+
+# Only so that a hang fails instead of blocking.
+HANG_S = 20.0
+NOISE = 0xA5
+
+# What is done with a tensor without looking at its elements.
+_NOT_COMPUTED = {
+    "__get__", "as_subclass", "data_ptr", "detach", "dim", "element_size", "empty_like",
+    "is_complex", "is_conj", "is_contiguous", "is_floating_point", "is_neg", "narrow", "new_empty",
+    "numel", "requires_grad_", "reshape", "resolve_conj", "resolve_neg", "size", "split", "stride",
+    "tensor_split", "unbind", "view", "__len__",
+}  # fmt: skip
+_BETWEEN_DEVICES = {"as_subclass", "copy_", "cpu"}
+
+
+class Name(NamedTuple):
+    """What `tensor.device` is."""
+
+    type: str
+    index: int
+
+
+class Event:
+    """A point in a stream."""
+
+    def __init__(self) -> None:
+        self._happened = threading.Event()
+
+    def happen(self) -> None:
+        self._happened.set()
+
+    def synchronize(self) -> None:
+        assert self._happened.wait(HANG_S), "a stream did not come to an event"
+
+
+class Stream:
+    """A thread that does one thing after the other, each after a pause of up to `pause_s`."""
+
+    def __init__(self, pause_s: float = 0.0, seed: int = 0) -> None:
+        self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._pause_s = pause_s
+        self._random = random.Random(seed)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def enqueue(self, work: Callable[[], object]) -> None:
+        self._work.put(work)
+
+    def wait_event(self, event: Event) -> None:
+        self.enqueue(event.synchronize)
+
+    def mark(self) -> Event:
+        event = Event()
+        self.enqueue(event.happen)
+        return event
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, the stream does nothing of what it is given."""
+        gate = Event()
+        self.wait_event(gate)
+        try:
+            yield
+        finally:
+            gate.happen()
+
+    def _run(self) -> None:
+        while True:
+            work = self._work.get()
+            time.sleep(self._random.random() * self._pause_s)
+            work()
+            del work
+
+
+class FakeDevice:
+    """What Sumpter needs of a device, and what tests look at."""
+
+    future_devices: list[torch.device] = []
+
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self.out = Stream(pause_s, seed=1)
+        self.back = Stream(pause_s, seed=2)
+        self.main = Stream(pause_s, seed=3)
+        self._here = threading.local()
+        # The bytes of each copy that has been done.
+        self.copied_out: list[int] = []
+        self.copied_back: list[int] = []
+
+    def current(self) -> Stream:
+        return getattr(self._here, "stream", self.main)
+
+    @contextlib.contextmanager
+    def using(self, stream: Stream) -> Iterator[None]:
+        before, self._here.stream = self.current(), stream
+        try:
+            yield
+        finally:
+            self._here.stream = before
+
+    def mark(self, stream: Stream) -> Event:
+        return stream.mark()
+
+    def host_memory(self, count: int) -> torch.Tensor:
+        return torch.full((count,), NOISE, dtype=torch.uint8)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+        assert target.is_cpu != source.is_cpu, "copies are between the device and the host"
+        done = self.copied_out if target.is_cpu else self.copied_back
+        into, of = plain(target), plain(source)
+
+        def work() -> None:
+            into.copy_(of)
+            done.append(len(into))
+
+        stream.enqueue(work)
+
+    def launch(self, kernel: Callable[[], object]) -> None:
+        """Enqueues what changes memory in the current stream."""
+        self.current().enqueue(kernel)
+
+
+class OnFake(torch.Tensor):
+    """A tensor of the device."""
+
+    @property
+    def is_cpu(self) -> bool:
+        return False
+
+    @property
+    def device(self) -> Name:
+        return Name("fake", 0)
+
+    def cpu(self) -> torch.Tensor:
+        """A copy in ordinary memory, for which the caller waits."""
+        device().current().mark().synchronize()
+        return plain(self).clone()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        given = list(_tensors((*args, *(kwargs or {}).values())))
+        if name not in _BETWEEN_DEVICES and not all(
+            isinstance(tensor, cls) or not plain(tensor).dim() for tensor in given
+        ):
+            raise RuntimeError(f"{name}() of tensors on different devices")
+        gapless = name == "contiguous" and plain(args[0]).is_contiguous()
+        if name not in _NOT_COMPUTED and not gapless:
+            device().current().mark().synchronize()
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def install(pause_s: float = 0.0) -> FakeDevice:
+    """Makes the device known to Sumpter, once a process."""
+    made = FakeDevice(pause_s)
+    devices.makers["fake"] = lambda _: made
+    devices._known.pop(Name("fake", 0), None)
+    return device()
+
+
+def device() -> FakeDevice:
+    """The device that is installed."""
+    found = devices.of(torch.empty(0).as_subclass(OnFake))
+    assert isinstance(found, FakeDevice)
+    return found
+
+
+def on_fake(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the device."""
+    return tensor.detach().clone().as_subclass(OnFake)
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor as it is now, whatever streams have not done yet."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

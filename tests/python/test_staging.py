@@ -1,0 +1,361 @@
+"""How tensors of a device travel, in one process, with a device and a core that tests move on."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import fake_device
+import sumpter.torch as hvd
+from fake_device import FakeDevice, on_fake, plain
+from sumpter._errors import ClosedError, DeadlineError, PeerLostError
+from sumpter.torch import handles, staging
+from sumpter.torch.names import Identity
+from sumpter.torch.tensors import WireForm
+
+HANG_S = 20.0
+
+
+class Native:
+    """A round of the core that is done when a test says so."""
+
+    def __init__(self, submitted: dict[str, Any]) -> None:
+        self.submitted = submitted
+        self.keep = submitted["keep"]
+        # What the core would have sent.
+        self.sent = bytes(self.keep.tolist())
+        self._callbacks: list[Callable[[], object]] = []
+        self._error: Exception | None = None
+
+    def end(self, error: Exception | None = None, result: int | None = None) -> None:
+        if result is not None:
+            self.keep.fill_(result)
+        self._error = error
+        for callback in self._callbacks:
+            callback()
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        self._callbacks.append(callback)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class Core:
+    """A session whose rounds wait for the test."""
+
+    def __init__(self) -> None:
+        self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+        self.rounds: list[Native] = []
+        self._changed = threading.Condition()
+
+    def submit(self, **submitted: Any) -> Native:
+        native = Native(submitted)
+        with self._changed:
+            self.rounds.append(native)
+            self._changed.notify_all()
+        return native
+
+    def wait_for(self, count: int) -> list[Native]:
+        """The rounds, when there are `count` of them."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.rounds) >= count, HANG_S)
+        return self.rounds
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as around:
+            for enter in self.around_close:
+                around.enter_context(enter())
+            for native in self.rounds:
+                native.end()
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    monkeypatch.setattr(staging, "SLICE_BYTES", 16)
+    return fake_device.install()
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    core = Core()
+    yield core
+    core.close()
+
+
+def start(
+    core: Core, send: torch.Tensor | None, receive: torch.Tensor | None, kind: str = "all_reduce"
+) -> Any:
+    memory = send if receive is None else receive
+    form = WireForm(tuple(memory.shape), "uint8")
+    return handles.submit(core, kind, Identity("x", "tag"), form, send, receive, op="max")
+
+
+def numbers(count: int) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.uint8)
+
+
+def test_a_tensor_is_cut_and_each_slice_is_a_round(device: FakeDevice, core: Core) -> None:
+    tensor = on_fake(numbers(40).view(5, 8))
+    handle = start(core, tensor, tensor)
+    rounds = core.wait_for(3)
+    assert [r.submitted["name"] for r in rounds] == ["x", "x.slice.1", "x.slice.2"]
+    assert [r.submitted["shape"] for r in rounds] == [(16,), (16,), (8,)]
+    assert all(r.submitted["tag"] == "tag" and r.submitted["op"] == "max" for r in rounds)
+    assert b"".join(r.sent for r in rounds) == bytes(range(40))
+    assert not handle.poll()
+    # In any order.
+    for index in (2, 0, 1):
+        rounds[index].end(result=index + 1)
+    handle.wait()
+    assert tensor.cpu().view(-1).tolist() == [1] * 16 + [2] * 16 + [3] * 8
+    assert (device.copied_out, sorted(device.copied_back)) == ([16, 16, 8], [8, 16, 16])
+
+
+def test_what_fits_in_a_slice_is_the_round_that_it_would_be_on_the_cpu(
+    device: FakeDevice, core: Core
+) -> None:
+    tensor = on_fake(torch.ones(2, 2))
+    form = WireForm((2, 2), "float32")
+    handles.submit(core, "all_reduce", Identity("x", "tag"), form, tensor, tensor)
+    (native,) = core.wait_for(1)
+    assert (native.submitted["name"], native.submitted["shape"]) == ("x", (2, 2))
+
+
+def test_a_slice_is_sent_when_it_has_been_computed_and_copied(
+    device: FakeDevice, core: Core
+) -> None:
+    tensor = on_fake(torch.zeros(32, dtype=torch.uint8))
+    with device.out.held(), device.main.held():
+        device.launch(lambda: plain(tensor).fill_(7))
+        # The caller is not held up by either.
+        start(core, tensor, tensor)
+        assert not core.rounds
+    first, second = core.wait_for(2)
+    assert first.sent == second.sent == bytes([7] * 16)
+
+
+def test_copies_and_rounds_of_slices_overlap(device: FakeDevice, core: Core) -> None:
+    tensor = on_fake(numbers(48))
+    original, outgoing = device.copy, itertools.count()
+
+    def copy(target: torch.Tensor, source: torch.Tensor, stream: Any) -> None:
+        if target.is_cpu and next(outgoing) == 1:
+            holds.enter_context(device.out.held())
+        original(target, source, stream)
+
+    with contextlib.ExitStack() as holds:
+        device.copy = copy  # type: ignore[method-assign]
+        handle = start(core, tensor, tensor)
+        (first,) = core.wait_for(1)
+        # The first is done and on its way back before the second has been copied out.
+        first.end(result=9)
+        assert_soon(lambda: device.copied_back == [16])
+        assert len(core.rounds) == 1 and not handle.poll()
+    for native in core.wait_for(3)[1:]:
+        native.end(result=9)
+    handle.wait()
+    assert tensor.cpu().tolist() == [9] * 48
+
+
+def test_waiting_orders_the_stream_and_not_the_host(device: FakeDevice, core: Core) -> None:
+    tensor = on_fake(torch.zeros(16, dtype=torch.uint8))
+    seen: list[int] = []
+    handle = start(core, tensor, tensor)
+    (native,) = core.wait_for(1)
+    with device.back.held():
+        native.end(result=5)
+        handle.wait()
+        device.launch(lambda: seen.extend(plain(tensor).tolist()))
+        assert not device.copied_back and not seen
+    device.main.mark().synchronize()
+    assert seen == [5] * 16
+
+
+def test_every_stream_that_waits_is_ordered(device: FakeDevice, core: Core) -> None:
+    tensor, side = on_fake(torch.zeros(16, dtype=torch.uint8)), fake_device.Stream()
+    with device.using(side):
+        with side.held():
+            device.launch(lambda: plain(tensor).fill_(3))
+            handle = start(core, tensor, tensor)
+        (native,) = core.wait_for(1)
+        assert native.sent == bytes([3] * 16)
+    with device.back.held():
+        native.end(result=4)
+        handle.wait()
+        waiting = device.main.mark()
+        assert not waiting._happened.is_set()
+    waiting.synchronize()
+    assert plain(tensor).tolist() == [4] * 16
+
+
+def test_what_is_received_comes_after_what_used_the_memory(device: FakeDevice, core: Core) -> None:
+    tensor = on_fake(torch.zeros(16, dtype=torch.uint8))
+    with device.main.held():
+        device.launch(lambda: plain(tensor).fill_(3))
+        handle = start(core, None, tensor, "broadcast")
+        (native,) = core.wait_for(1)
+        assert native.submitted["send"] == 0
+        native.end(result=8)
+        handle.wait()
+        assert not device.copied_back
+    assert tensor.cpu().tolist() == [8] * 16
+    assert not device.copied_out
+
+
+def test_only_what_changes_is_copied_back(device: FakeDevice, core: Core) -> None:
+    tensor = on_fake(numbers(16))
+    for kind, receive in (("broadcast", tensor), ("reduce", None)):
+        handle = start(core, tensor, receive, kind)
+        core.wait_for(1).pop().end(result=1)
+        handle.wait()
+    assert device.copied_out == [16, 16]
+    assert not device.copied_back and tensor.cpu().tolist() == list(range(16))
+
+
+def test_many_operations_keep_their_memory_apart(device: FakeDevice, core: Core) -> None:
+    tensors = [on_fake(torch.full((40,), index, dtype=torch.uint8)) for index in range(50)]
+    begun = [start(core, tensor, tensor) for tensor in tensors]
+    rounds = core.wait_for(150)
+    assert [native.sent[0] for native in rounds] == [i // 3 for i in range(150)]
+    assert len({native.submitted["send"] for native in rounds}) == 150
+    for index, native in reversed(list(enumerate(rounds))):
+        native.end(result=100 + index // 3)
+    for index, (handle, tensor) in enumerate(zip(begun, tensors, strict=True)):
+        handle.wait()
+        assert tensor.cpu().tolist() == [100 + index] * 40
+
+
+def test_nothing_is_kept_of_what_is_done(device: FakeDevice, core: Core) -> None:
+    tensor = on_fake(numbers(40))
+    handle = start(core, tensor, tensor)
+    memory = [weakref.ref(native.keep) for native in core.wait_for(3)]
+    for native in core.rounds:
+        native.end()
+    handle.wait()
+    core.rounds.clear()
+    del native
+    device.back.mark().synchronize()
+
+    def gone() -> bool:
+        gc.collect()
+        return all(reference() is None for reference in memory)
+
+    assert_soon(gone)
+
+
+def test_an_error_of_the_core_is_raised_by_every_wait(device: FakeDevice, core: Core) -> None:
+    tensor = on_fake(numbers(40))
+    handle, called = start(core, tensor, tensor), threading.Event()
+    handle.on_done(called.set)
+    rounds = core.wait_for(3)
+    rounds[1].end(PeerLostError("rank 1 died"))
+    assert called.wait(HANG_S)
+    for _ in range(2):
+        with pytest.raises(PeerLostError, match="rank 1 died"):
+            handle.wait()
+    rounds[0].end(result=1)
+    rounds[2].end(result=1)
+    # What comes after the error is not written, and the threads go on.
+    again = start(core, tensor, tensor)
+    for native in core.wait_for(6)[3:]:
+        native.end()
+    again.wait()
+    assert tensor.cpu().tolist() == list(range(40))
+
+
+def test_an_error_while_submitting_is_raised_by_wait(device: FakeDevice, core: Core) -> None:
+    def refuse(**_: Any) -> None:
+        raise ClosedError("the session is closed")
+
+    core.submit = refuse  # type: ignore[assignment]
+    tensor = on_fake(numbers(40))
+    with pytest.raises(ClosedError, match="the session is closed"):
+        start(core, tensor, tensor).wait(HANG_S)
+
+
+def test_waiting_has_a_limit(device: FakeDevice, core: Core) -> None:
+    handle = start(core, on_fake(numbers(16)), None, "reduce")
+    with pytest.raises(DeadlineError, match="not done within 0.01 s"):
+        handle.wait(0.01)
+    core.wait_for(1)[0].end()
+    handle.wait(HANG_S)
+    called: list[bool] = []
+    handle.on_done(lambda: called.append(True))
+    assert called
+
+
+def test_a_callback_that_fails_harms_nobody(
+    device: FakeDevice, core: Core, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle, called = start(core, on_fake(numbers(16)), None, "reduce"), threading.Event()
+    handle.on_done(lambda: 1 / 0)
+    handle.on_done(called.set)
+    core.wait_for(1)[0].end()
+    assert called.wait(HANG_S)
+    handle.wait()
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_closing_finishes_what_was_begun_and_ends_the_threads(device: FakeDevice) -> None:
+    core, tensor = Core(), on_fake(numbers(16))
+    before = set(threading.enumerate())
+    with device.out.held():
+        handle = start(core, tensor, tensor)
+        closing = threading.Thread(target=core.close)
+        closing.start()
+        assert len(own_threads()) >= 2 and not core.rounds
+    closing.join(HANG_S)
+    handle.wait(HANG_S)
+    assert len(core.rounds) == 1 and device.copied_back == [16]
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(ClosedError):
+        start(core, tensor, tensor)
+
+
+@pytest.mark.usefixtures("alone")
+class TestAlone:
+    def test_operations_of_a_job_of_one(self, device: FakeDevice) -> None:
+        tensor = on_fake(torch.arange(100.0))
+        same = hvd.allreduce(tensor)
+        assert isinstance(same, fake_device.OnFake)
+        assert torch.equal(same.cpu(), torch.arange(100.0))
+        assert hvd.allgather(tensor.view(50, 2)).cpu().shape == (50, 2)
+        handle = hvd.allreduce_async_(tensor, name="x")
+        assert handle.synchronize() is tensor
+
+    def test_devices_without_streams_are_refused(self) -> None:
+        with pytest.raises(hvd.UnsupportedError, match="on device meta"):
+            hvd.allreduce(torch.empty(3, device="meta"))
+
+
+def test_a_session_leaves_no_thread(unlaunched: pytest.MonkeyPatch, device: FakeDevice) -> None:
+    before = own_threads()
+    for _ in range(3):
+        hvd.init()
+        hvd.allreduce(on_fake(numbers(40)))
+        assert own_threads() > before
+        hvd.shutdown()
+        assert own_threads() == before
+
+
+def own_threads() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("sumpter-copies")}
+
+
+def assert_soon(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(6000):
+        if condition():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it did not happen")
