@@ -316,6 +316,7 @@ def test_closing_finishes_what_was_begun_and_ends_the_threads(device: FakeDevice
         assert len(own_threads()) >= 2 and not core.rounds
     closing.join(HANG_S)
     handle.wait(HANG_S)
+    assert tensor.cpu().tolist() == list(range(16))
     assert len(core.rounds) == 1 and device.copied_back == [16]
     assert set(threading.enumerate()) <= before
     with pytest.raises(ClosedError):

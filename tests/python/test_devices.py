@@ -1,0 +1,31 @@
+"""Jobs whose tensors are on a device: the one that tests play, and CUDA's where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from jobs import Job
+
+needs_cuda = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"
+)
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0)])
+def test_every_operation_on_a_device_of_slow_streams(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("on_fake.py").finish()
+
+
+@needs_cuda
+def test_operations_on_one_gpu_and_its_streams(make_job: Callable[..., Job]) -> None:
+    make_job(2).start("cuda_operations.py").finish()
+
+
+@needs_cuda
+def test_training_on_a_gpu_equals_training_on_the_cpu(make_job: Callable[..., Job]) -> None:
+    make_job(2).start("cuda_training.py").finish()
