@@ -165,8 +165,9 @@ class OnFake(torch.Tensor):
             isinstance(tensor, cls) or not plain(tensor).dim() for tensor in given
         ):
             raise RuntimeError(f"{name}() of tensors on different devices")
-        gapless = name == "contiguous" and plain(args[0]).is_contiguous()
-        if name not in _NOT_COMPUTED and not gapless:
+        views = name == "contiguous" and plain(args[0]).is_contiguous()
+        views |= name == "__getitem__" and len(given) == 1
+        if name not in _NOT_COMPUTED and not views:
             device().current().mark().synchronize()
         return super().__torch_function__(func, types, args, kwargs or {})
 

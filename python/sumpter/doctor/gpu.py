@@ -9,14 +9,11 @@ from sumpter.doctor.finding import Finding, note, ok, warning
 from sumpter.doctor.probe import Probe
 
 _DRIVER = "libcuda.so.1"
-_COPY = (
-    "copy gradients to the CPU first, or leave CUDA tensors to NCCL: "
-    "backend='cpu:sumpter,cuda:nccl'"
-)
+_NEWER = "install torch 2.14 or newer, or leave CUDA tensors to NCCL in torch.distributed"
 
 
 def check_gpu(probe: Probe, torch: dict[str, Any] | None) -> list[Finding]:
-    """The CUDA driver beside the build of torch, and what the backend does with CUDA tensors."""
+    """The CUDA driver beside the build of torch, and what becomes of CUDA tensors."""
     refused = probe.library_error(_DRIVER)
     cards = [name for name in probe.entries("/dev") if re.fullmatch(r"nvidia\d+", name)]
     if refused and not cards:
@@ -43,6 +40,7 @@ def check_gpu(probe: Probe, torch: dict[str, Any] | None) -> list[Finding]:
         return [*findings, warning("torch and gpu", found, mend)]
     said = f"torch sees {torch['cuda_devices']} device(s) with CUDA {torch['cuda']}"
     if "cuda" in torch["devices"]:
-        return [*findings, ok("torch and gpu", f"{said}; the backend takes their tensors")]
-    found = f"{said}; Sumpter refuses their tensors, with an error that says so"
-    return [*findings, note("torch and gpu", found, _COPY)]
+        found = f"{said}; their tensors travel in slices through pinned host memory"
+        return [*findings, ok("torch and gpu", found)]
+    found = f"{said}; the Horovod and BytePS interfaces take their tensors, the backend does not"
+    return [*findings, note("torch and gpu", found, _NEWER)]

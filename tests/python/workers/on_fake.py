@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 
-import fake_device
 import torch
 import torch.distributed as dist
 from common import ALL, RANK, WORLD_SIZE, join_torch, raises
-from fake_device import on_fake
 
+import fake_device
 import sumpter.torch as hvd
+from fake_device import on_fake, plain
 from sumpter.torch import staging
 
 # More than a slice of the tests, and not a multiple of it.
@@ -101,17 +101,23 @@ def check_gradients() -> None:
 def check_streams() -> None:
     """What is computed in another stream, before and after."""
     fake, side = fake_device.device(), fake_device.Stream(pause_s=0.01)
-    tensor, seen = on_fake(torch.zeros(LARGE)), []
-    own = of_rank(RANK, LARGE)
+    own, seen = of_rank(RANK, LARGE), []
     with fake.using(side):
-        fake.launch(lambda: fake_device.plain(tensor).copy_(own))
-        handle = hvd.allreduce_async_(tensor, op=hvd.Sum)
-        gathered = hvd.allgather_async(tensor[:100])
-        handle.synchronize()
-        fake.launch(lambda: seen.append(fake_device.plain(tensor).clone()))
-    gathered.synchronize()
-    side.mark().synchronize()
-    assert torch.equal(seen[0], of_all(LARGE).sum(0))
+        tensor = on_fake(torch.zeros(LARGE))
+        fake.launch(lambda: plain(tensor).copy_(own))
+        hvd.allreduce_(tensor, op=hvd.Sum)
+        fake.launch(lambda: seen.append(plain(tensor).clone()))
+        side.mark().synchronize()
+        assert torch.equal(seen[0], of_all(LARGE).sum(0))
+        # An operation that goes on by itself, in another thread, before its input is there. As
+        # large as its message, or the thread would have to wait to copy it into one.
+        rows = on_fake(torch.zeros(128))
+        with side.held():
+            fake.launch(lambda: plain(rows).copy_(own[:128]))
+            gathered = hvd.allgather_async(rows)
+            for _ in range(5):
+                hvd.barrier()
+        same(gathered.synchronize(), torch.cat([of_rank(rank, 128) for rank in ALL]))
 
 
 def check_that_ranks_on_other_devices_are_found() -> None:
