@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -349,13 +350,33 @@ def test_a_session_leaves_no_thread(unlaunched: pytest.MonkeyPatch, device: Fake
         assert own_threads() == before
 
 
+def test_a_forked_child_begins_anew(unlaunched: pytest.MonkeyPatch, device: FakeDevice) -> None:
+    hvd.init()
+    hvd.allreduce(on_fake(numbers(40)))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            # The device's threads are not here either.
+            fake_device.install()
+            hvd.init()
+            result = hvd.allreduce(on_fake(numbers(40)))
+            hvd.shutdown()
+            status = 0 if result.cpu().tolist() == list(range(40)) else 2
+        os._exit(status)
+    _, ended = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(ended) == 0
+    hvd.allreduce(on_fake(numbers(40)))
+    hvd.shutdown()
+
+
 def own_threads() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if t.name.startswith("sumpter-copies")}
 
 
 def assert_soon(condition: Callable[[], bool]) -> None:
     pause = threading.Event()
-    for _ in range(6000):
+    for _ in range(500):
         if condition():
             return
         pause.wait(0.01)

@@ -152,7 +152,7 @@ class Loan:
         """One piece of memory to write, whose parts finish() copies into `tensors`."""
         like = _plain(tensors[0].detach())
         sizes = [tensor.numel() for tensor in tensors]
-        memory = torch.empty(sum(sizes), dtype=like.dtype)
+        memory = torch.empty(sum(sizes), dtype=like.dtype, device="cpu")
         for tensor, part in zip(tensors, memory.split(sizes), strict=True):
             self._note(tensor, part.view(tensor.shape))
         return memory

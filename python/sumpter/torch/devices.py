@@ -73,7 +73,7 @@ class TorchDevice:
 
     def host_memory(self, count: int) -> torch.Tensor:
         # Torch's allocator keeps such memory, and reuses it when the copies it knows of are done.
-        return torch.empty(count, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(count, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Any) -> None:
         with self.using(stream):

@@ -143,7 +143,7 @@ def _alltoall_async(
     kind = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
     identity = _identify(session, "alltoall", name, tensor, process_set)
     own = process_set.rank()
-    received = torch.zeros(len(ranks), dtype=kind)
+    received = torch.zeros(len(ranks), dtype=kind, device="cpu")
     pieces: list[torch.Tensor] = []
 
     def then(told: list[torch.Tensor]) -> list[TensorHandle]:
@@ -397,8 +397,8 @@ def _tell(
 ) -> TensorHandle:
     """Starts telling every rank how many rows this one sends where, and what a row is."""
     size = (process_set.size(), len(counts) + 1)
-    table = torch.zeros(size, dtype=torch.int64)
-    table[process_set.rank()] = torch.tensor([*counts, _mark(tensor)])
+    table = torch.zeros(size, dtype=torch.int64, device="cpu")
+    table[process_set.rank()] = torch.tensor([*counts, _mark(tensor)], device="cpu")
     sizes = identity.part("sizes")
     return reduce_async("sizes", table, table, sizes, Reduction(Sum), process_set=process_set)
 

@@ -92,12 +92,12 @@ def broadcast_object(
     is_root = session.rank == root_rank
     pickled = pickle.dumps(obj) if is_root else b""
     # A sum with the zeros of the others, since all of them must have arrived for it.
-    size = torch.tensor([len(pickled)])
+    size = torch.tensor([len(pickled)], device="cpu")
     identity = identify(session, "object", name, size, f"root {root_rank}", process_set)
     reduction, told = Reduction(Sum), identity.part("size")
     reduce_async("object", size, size, told, reduction, process_set=process_set).synchronize()
     capacity = max(SMALLEST_OBJECT_BYTES, 1 << int(size.item() - 1).bit_length())
-    content = torch.zeros(capacity, dtype=torch.uint8)
+    content = torch.zeros(capacity, dtype=torch.uint8, device="cpu")
     if is_root:
         content[: len(pickled)] = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
     broadcast_async_(content, root_rank, identity.part(capacity), process_set).synchronize()
@@ -170,7 +170,7 @@ def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
 def _allocate(outline: Any, tensors: list[torch.Tensor]) -> Any:
     """The opposite of _outline, with new tensors to receive into."""
     if isinstance(outline, _Blank):
-        tensors.append(torch.zeros(outline.shape, dtype=outline.dtype))
+        tensors.append(torch.zeros(outline.shape, dtype=outline.dtype, device="cpu"))
         return tensors[-1]
     if isinstance(outline, dict):
         return {key: _allocate(item, tensors) for key, item in outline.items()}
