@@ -30,8 +30,13 @@ impl Bench {
     fn new(workers: u32, chunk_bytes: u32) -> Bench {
         let mut lane = Lane::new(LIMITS);
         let open = |rank| {
-            let peer =
-                Peer { job: JobId(1), rank: Rank(rank), world_size: workers, epoch: Epoch(1) };
+            let peer = Peer {
+                job: JobId(1),
+                rank: Rank(rank),
+                world_size: workers,
+                epoch: Epoch(1),
+                keeps: false,
+            };
             lane.open(peer).expect("fits").0
         };
         let conns = (0..workers).map(open).collect();

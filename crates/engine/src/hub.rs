@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use sumpter_sum::AlignedBuf;
 use sumpter_wire::{Collective, JobId, PartitionSpec, Round, TensorId, Tier};
 
-use crate::client::{Client, Event, OpId, Place, Request};
+use crate::client::{Client, Event, Layout, OpId, Place, Request};
 use crate::endpoint::Violation;
 use crate::lane::{Lane, Subtotal};
 use crate::memory::Memory;
@@ -26,6 +26,8 @@ pub enum Held<M> {
     Tensor(M),
     /// What a hub passes on.
     Subtotals(Subtotals),
+    /// Results that others lack.
+    Results(Vec<u8>),
 }
 
 /// Chunks in buffers of their own, each there from when it was lent until it is given back.
@@ -39,6 +41,7 @@ impl<M: Memory> Memory for Held<M> {
     fn contribution(&self, offset: usize, len: usize) -> &[u8] {
         match self {
             Held::Tensor(memory) => memory.contribution(offset, len),
+            Held::Results(bytes) => &bytes[offset..offset + len],
             Held::Subtotals(Subtotals { chunk_bytes, chunks }) => {
                 let chunk = chunks[offset / chunk_bytes].as_ref().expect("a chunk that was lent");
                 &chunk[offset % chunk_bytes..][..len]
@@ -49,6 +52,7 @@ impl<M: Memory> Memory for Held<M> {
     fn result(&mut self, offset: usize, len: usize) -> &mut [u8] {
         match self {
             Held::Tensor(memory) => memory.result(offset, len),
+            Held::Results(bytes) => &mut bytes[offset..offset + len],
             // The end of a chunk is not in it, and the next one may be elsewhere.
             Held::Subtotals(_) if len == 0 => &mut [],
             Held::Subtotals(Subtotals { chunk_bytes, chunks }) => {
@@ -115,22 +119,37 @@ impl Hub {
         self.closed = true;
     }
 
-    /// Makes known which partitions of a tensor are passed on from here, and where to. The
-    /// places' offsets are of no interest; their groups must have been defined.
+    /// Makes known which partitions of a tensor are passed on from here from `round` on, and where
+    /// to. The places' offsets are of no interest; their groups must have been defined.
     pub fn register<M: Memory>(
         &mut self,
         client: &mut Client<Held<M>>,
         tensor: TensorId,
-        mut places: Vec<Place>,
+        layout: Layout,
+        round: Round,
     ) {
         let mut passage = Passage::default();
-        for place in &mut places {
-            passage.partitions.insert(place.number, (place.bytes, passage.chunks));
-            place.offset = passage.chunks * self.chunk_bytes;
-            passage.chunks += place.bytes.div_ceil(self.chunk_bytes);
-        }
-        client.register(tensor, Tier::Root, places);
+        let mut place_all = |places: &[Place]| {
+            let place = |place: &Place| {
+                passage.partitions.insert(place.number, (place.bytes, passage.chunks));
+                let offset = passage.chunks * self.chunk_bytes;
+                passage.chunks += place.bytes.div_ceil(self.chunk_bytes);
+                Place { offset, ..*place }
+            };
+            places.iter().map(place).collect()
+        };
+        let repaired = layout.repaired.iter().map(|(round, places)| (*round, place_all(places)));
+        let repaired = repaired.collect();
+        let layout = Layout { places: place_all(&layout.places), repaired };
+        client.register_from(tensor, Tier::Root, layout, round);
         self.tensors.insert(tensor, passage);
+    }
+
+    /// Between two epochs: whatever was lent is given back as it comes, and nothing is passed on
+    /// before the tensors have been registered anew.
+    pub fn suspend(&mut self) {
+        self.tensors.clear();
+        self.running.clear();
     }
 
     /// Passes on the subtotals that the lane has; true if there were any.
@@ -235,6 +254,7 @@ impl Hub {
                 self.let_go(op, memory, lane)?;
                 Ok(None)
             }
+            Event::Released(_, Held::Results(_)) => Ok(None),
             Event::Released(op, Held::Tensor(memory)) => Ok(Some(Event::Released(op, memory))),
             Event::Finished(op, outcome) => Ok(Some(Event::Finished(op, outcome))),
             Event::Arrived { op, number, chunk } => Ok(Some(Event::Arrived { op, number, chunk })),
@@ -276,7 +296,10 @@ impl Hub {
         mut memory: Subtotals,
         lane: &mut Lane,
     ) -> Result<(), Violation> {
-        let Some(running) = self.running.remove(&op) else { return Ok(()) };
+        let Some(running) = self.running.remove(&op) else {
+            memory.chunks.into_iter().flatten().for_each(|bytes| lane.recycle(bytes));
+            return Ok(());
+        };
         let passage = &self.tensors[&running.tensor];
         for (number, chunk) in &running.late {
             let total = memory.chunks[passage.slot(*number, *chunk)].take();

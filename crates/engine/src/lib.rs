@@ -10,11 +10,19 @@ mod hub;
 mod inbox;
 mod lane;
 mod memory;
+mod recovery;
 mod resident;
+mod spans;
 
-pub use client::{Client, ClientSettings, Event, OpId, Place, Request};
+pub use client::{
+    Client, ClientSettings, Event, Kept, Layout, OpId, Place, REPAIRED, Request, Standing,
+};
 pub use endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
 pub use hub::{Held, Hub, Subtotals};
-pub use lane::{Lane, LaneLimits, LaneStats, Peer, Subtotal};
+pub use lane::{Harvested, Lane, LaneLimits, LaneStats, Peer, Subtotal};
 pub use memory::{Memory, OwnedMemory};
+pub use recovery::{
+    Lost, Progress, Relay, Repair, Rescue, Subject, Vault, first_passed_on, repairs,
+};
 pub use resident::exchange;
+pub use spans::Spans;

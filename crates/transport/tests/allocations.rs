@@ -83,7 +83,7 @@ impl Job {
             };
             client.register(TensorId(0), Tier::Root, (0..PARTITIONS).map(place).collect());
             let peer =
-                Peer { job: JobId(1), rank: Rank(rank), world_size: WORKERS, epoch: Epoch(1) };
+                Peer { job: JobId(1), rank: Rank(rank), world_size: WORKERS, epoch: Epoch(1), keeps: false };
             let shares = resident && rank == 0;
             let conn = if shares {
                 client.attached(ConnId(0));

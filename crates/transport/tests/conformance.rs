@@ -92,7 +92,7 @@ fn a_round_of_the_engine_gives_the_sum<C: Carrier>(make: fn() -> C) {
     let mut carriers: Vec<(C, ConnId)> = Vec::new();
     for rank in 0..2 {
         let (job, epoch) = (JobId(1), Epoch(1));
-        let peer = Peer { job, rank: Rank(rank), world_size: 2, epoch };
+        let peer = Peer { job, rank: Rank(rank), world_size: 2, epoch, keeps: false };
         carriers.push((make(), lane.open(peer).expect("a fresh lane").0));
     }
     let mut sums = Vec::new();

@@ -33,12 +33,15 @@ pub enum FrameKind {
     Group = 6,
     /// Client to lane: I hold the whole result of this round of this partition.
     Ack = 7,
+    /// Lane to client: everyone holds the whole result, nobody will ask you for it.
+    Released = 8,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
-        use FrameKind::{Ack, Begin, Done, Error, Group, Push, Result};
-        [Begin, Push, Result, Done, Error, Group, Ack].into_iter().find(|k| *k as u8 == code)
+        use FrameKind::{Ack, Begin, Done, Error, Group, Push, Released, Result};
+        let all = [Begin, Push, Result, Done, Error, Group, Ack, Released];
+        all.into_iter().find(|k| *k as u8 == code)
     }
 }
 
@@ -52,6 +55,15 @@ pub enum Tier {
     /// Those of one machine's workers: the subtotal is passed on to the root, and what comes back
     /// is the result.
     Machine = 1,
+    /// Nobody's: a change of epoch interrupted the round, and one worker passes on a result that
+    /// others lack.
+    Relay = 2,
+}
+
+impl Tier {
+    fn from_code(code: u8) -> Option<Tier> {
+        [Tier::Root, Tier::Machine, Tier::Relay].into_iter().find(|tier| *tier as u8 == code)
+    }
 }
 
 /// The header every frame starts with.
@@ -59,7 +71,7 @@ pub enum Tier {
 pub struct Header {
     /// What the frame says.
     pub kind: FrameKind,
-    /// Which of the partition's two sums it is about; in a `Group` frame `Root`.
+    /// Which of the partition's sums it is about; in a `Group` frame `Root`.
     pub tier: Tier,
     /// The epoch of the plan that the sender follows.
     pub epoch: Epoch,
@@ -138,11 +150,7 @@ impl Header {
     /// [`FrameError::UnknownKind`], [`FrameError::UnknownTier`] and [`FrameError::Reserved`].
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
         let kind = FrameKind::from_code(bytes[0]).ok_or(FrameError::UnknownKind(bytes[0]))?;
-        let tier = match bytes[1] {
-            0 => Tier::Root,
-            1 => Tier::Machine,
-            other => return Err(FrameError::UnknownTier(other)),
-        };
+        let tier = Tier::from_code(bytes[1]).ok_or(FrameError::UnknownTier(bytes[1]))?;
         let reserved = u64::from(word(bytes, 0) >> 16) << 32 | u64::from(word(bytes, 28));
         if reserved != 0 {
             return Err(FrameError::Reserved(reserved));
@@ -166,7 +174,7 @@ impl Header {
         let (ok, expected) = match self.kind {
             FrameKind::Begin => (length == SPEC_BYTES, "the partition spec's"),
             FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
-            FrameKind::Done | FrameKind::Ack => (length == 0, "none"),
+            FrameKind::Done | FrameKind::Ack | FrameKind::Released => (length == 0, "none"),
             FrameKind::Error => (length <= MAX_CONTROL_BYTES, "at most 65536"),
             FrameKind::Group => (
                 length <= MAX_CONTROL_BYTES && length.is_multiple_of(4) && length > 0,

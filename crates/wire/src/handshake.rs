@@ -39,6 +39,8 @@ pub struct Hello {
     pub epoch: Epoch,
     /// The lane the client means to reach, as a check against a mixed-up address.
     pub lane: u32,
+    /// Whether the client keeps results until the lane says that everyone has them.
+    pub keeps: bool,
 }
 
 /// Why a connection was not made.
@@ -312,7 +314,7 @@ fn encode_hello(hello: &Hello, nonce: &Nonce) -> Vec<u8> {
     out.extend_from_slice(&hello.rank.0.to_le_bytes());
     out.extend_from_slice(&hello.world_size.to_le_bytes());
     out.extend_from_slice(&hello.epoch.0.to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&u32::from(hello.keeps).to_le_bytes());
     out.extend_from_slice(nonce);
     debug_assert_eq!(out.len(), HELLO_BYTES);
     out
@@ -327,5 +329,6 @@ fn decode_hello(bytes: &[u8]) -> Hello {
         rank: Rank(word(24)),
         world_size: word(28),
         epoch: Epoch(word(32)),
+        keeps: word(36) & 1 == 1,
     }
 }

@@ -302,7 +302,7 @@ fn endpoint(variant: Variant, spec: &ServerSpec) -> Result<Box<dyn Endpoint + Se
             let mut lane = Lane::new(limits);
             for rank in 0..spec.workers {
                 let world_size = spec.workers as u32;
-                let peer = Peer { job: JOB, rank: Rank(rank as u32), world_size, epoch: EPOCH };
+                let peer = Peer { job: JOB, rank: Rank(rank as u32), world_size, epoch: EPOCH, keeps: false };
                 let opened = lane.open(peer).map_err(BenchError::Wrong)?;
                 // The driver counts connections as the lane does.
                 assert_eq!(opened, (ConnId(rank), None));

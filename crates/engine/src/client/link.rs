@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
 
 use arrayvec::ArrayVec;
+use sumpter_sum::AlignedBuf;
 use sumpter_wire::{GroupId, HEADER_BYTES, Header, SPEC_BYTES};
 
 use super::op::OpId;
@@ -14,6 +15,8 @@ pub(super) struct Link {
     pub up: bool,
     /// The lane is in this process and reads the tensors where they are.
     pub resident: bool,
+    /// Results are kept until the lane says that everyone has them.
+    pub keeps: bool,
     pub inbox: Inbox,
     pub input: Input,
     /// Partitions that were admitted and may start, best first.
@@ -43,7 +46,15 @@ pub(super) enum Input {
     /// Nothing: a header comes next.
     Header,
     /// A chunk of a result.
-    Chunk { op: OpId, part: usize, chunk: u32, have: usize, len: usize },
+    Chunk {
+        op: OpId,
+        part: usize,
+        chunk: u32,
+        have: usize,
+        len: usize,
+        /// Where it goes first if it is to be kept.
+        kept: Option<AlignedBuf>,
+    },
     /// A chunk nobody waits for any more.
     Discard { left: usize },
     /// The reason of an error.
@@ -89,6 +100,7 @@ impl Link {
         Link {
             up: false,
             resident: false,
+            keeps: false,
             inbox: Inbox::new(),
             input: Input::Header,
             ready: BinaryHeap::new(),
@@ -105,7 +117,7 @@ impl Link {
     pub(super) fn reset(&mut self) -> VecDeque<Frame> {
         let ready = std::mem::take(&mut self.ready);
         let frames = std::mem::take(&mut self.output);
-        *self = Link { ready, dirty: self.dirty, ..Link::new() };
+        *self = Link { ready, dirty: self.dirty, keeps: self.keeps, ..Link::new() };
         frames
     }
 }

@@ -18,23 +18,29 @@
 //! whoever supplies it, so it waits for no credit: what it holds of the credit could otherwise
 //! keep the very contributions from being sent that it waits for.
 
+mod kept;
 mod link;
 mod op;
 mod receiving;
 mod sending;
 mod streaming;
+mod suspension;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use sumpter_sum::BufferPool;
 use sumpter_wire::{Epoch, GroupId, Rank, Round, TensorId, Tier, group_id};
 
-pub use self::op::{OpId, Place, Request};
+pub use self::kept::Kept;
+pub use self::op::{Layout, OpId, Place, REPAIRED, Request};
+pub use self::suspension::Standing;
 
+use self::kept::Shelf;
 use self::link::{ChunkRef, Frame, Input, Link, Ready};
-use self::op::{Op, Part, Stage};
+use self::op::{Op, Stage};
 use crate::endpoint::{
     ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
 };
@@ -57,6 +63,10 @@ pub struct ClientSettings {
     /// Whether contributions are added in rank order.
     pub deterministic: bool,
 }
+
+/// Bytes of free buffers for results that are kept: what is under way at a time is about the
+/// credit of all workers, so this only bounds what a burst leaves behind.
+const SPARE_BYTES: usize = 256 << 20;
 
 /// What happened to an operation.
 #[derive(Debug, PartialEq, Eq)]
@@ -92,11 +102,25 @@ pub struct Client<M> {
     admitted_bytes: usize,
     dirty: VecDeque<ConnId>,
     events: VecDeque<Event<M>>,
+    /// Results that others may lack, in buffers of this pool.
+    shelf: Shelf,
+    pool: BufferPool,
+    /// By tensor, what is passed on to those who lack it, and by which operation.
+    relays: HashMap<(TensorId, Round), Relaying>,
+    /// Between two epochs: operations wait for their new layouts.
+    suspended: bool,
+}
+
+/// What this worker passes on of a tensor in this epoch.
+#[derive(Debug)]
+struct Relaying {
+    op: OpId,
+    places: Arc<[Place]>,
 }
 
 #[derive(Debug)]
 struct Tensor {
-    places: Arc<[Place]>,
+    layout: Layout,
     next_round: Round,
     active: Option<OpId>,
     waiting: VecDeque<OpId>,
@@ -117,6 +141,10 @@ impl<M: Memory> Client<M> {
             admitted_bytes: 0,
             dirty: VecDeque::new(),
             events: VecDeque::new(),
+            shelf: Shelf::default(),
+            pool: BufferPool::new(SPARE_BYTES),
+            relays: HashMap::new(),
+            suspended: false,
         }
     }
 
@@ -132,10 +160,15 @@ impl<M: Memory> Client<M> {
 
     /// Makes known where the partitions of a tensor are summed, before its first operation. The
     /// rounds of each tier are counted on their own.
-    pub fn register(&mut self, tensor: TensorId, tier: Tier, places: Vec<Place>) {
-        debug_assert!(places.is_sorted_by(|a, b| a.number < b.number), "places out of order");
-        let places = places.into();
-        let fresh = Tensor { places, next_round: Round(0), active: None, waiting: VecDeque::new() };
+    pub fn register(&mut self, tensor: TensorId, tier: Tier, layout: Layout) {
+        self.register_from(tensor, tier, layout, Round(0));
+    }
+
+    /// The same for a tensor whose next round is not the first.
+    pub fn register_from(&mut self, tensor: TensorId, tier: Tier, layout: Layout, round: Round) {
+        let sorted = |places: &[Place]| places.is_sorted_by(|a, b| a.number < b.number);
+        debug_assert!(sorted(&layout.places), "places out of order");
+        let fresh = Tensor { layout, next_round: round, active: None, waiting: VecDeque::new() };
         self.tensors.insert((tensor, tier), fresh);
     }
 
@@ -145,12 +178,10 @@ impl<M: Memory> Client<M> {
         self.submitted += 1;
         let key = (request.tensor, request.tier);
         let tensor = self.tensors.get_mut(&key).expect("a registered tensor");
-        let places = tensor.places.clone();
         let round = tensor.next_round;
         tensor.next_round = round.next();
-        let parts = vec![Part::new(request.streamed); places.len()];
-        let (left, stage) = (parts.len(), Stage::Waiting);
-        self.ops.insert(id, Op { request, round, memory, places, parts, left, queued: 0, stage });
+        let places = tensor.layout.of(round).clone();
+        self.ops.insert(id, Op::new(request, round, memory, places));
         if tensor.active.is_some() {
             tensor.waiting.push_back(id);
         } else {
@@ -186,9 +217,16 @@ impl<M: Memory> Client<M> {
         self.links[lane.0].up
     }
 
+    /// Results of `lane` are kept until it says that everyone has them: its process may die
+    /// without ending the job.
+    pub fn keep_results_of(&mut self, lane: ConnId) {
+        self.links[lane.0].keeps = true;
+    }
+
     /// The connection to `lane` is there, its handshake done.
     pub fn connected(&mut self, lane: ConnId) {
         self.links[lane.0].up = true;
+        self.repeat_acks(lane);
         self.touch(lane);
     }
 
@@ -200,6 +238,7 @@ impl<M: Memory> Client<M> {
 
     /// The connection to `lane` is gone: what is not done begins again on the next one.
     pub fn disconnected(&mut self, lane: ConnId) {
+        self.drop_input(lane);
         for frame in self.links[lane.0].reset() {
             self.unqueue(frame.chunk);
         }
@@ -222,6 +261,7 @@ impl<M: Memory> Client<M> {
 
     /// Fails the operations on one tensor.
     pub fn fail_tensor(&mut self, tensor: TensorId, reason: &str) {
+        self.shelf.forget(tensor, &mut self.pool);
         let of_tensor = |id: &OpId| self.ops[id].request.tensor == tensor;
         let ids: Vec<_> = self.unfinished().into_iter().filter(of_tensor).collect();
         for tier in [Tier::Root, Tier::Machine] {
@@ -237,6 +277,7 @@ impl<M: Memory> Client<M> {
 
     /// Fails everything that is not finished.
     pub fn fail_all(&mut self, reason: impl Fn(OpId) -> String) {
+        self.shelf = Shelf::default();
         for tensor in self.tensors.values_mut() {
             tensor.active = None;
             tensor.waiting.clear();
@@ -249,9 +290,17 @@ impl<M: Memory> Client<M> {
     fn activate(&mut self, id: OpId) {
         let op = self.ops.get_mut(&id).expect("a submitted operation");
         op.stage = Stage::Active;
-        let (places, request) = (op.places.clone(), op.request);
-        let key = (request.tensor, request.tier);
+        let key = (op.request.tensor, op.request.tier);
         self.tensors.get_mut(&key).expect("a registered tensor").active = Some(id);
+        if !self.suspended {
+            self.launch(id);
+        }
+    }
+
+    /// Gives the partitions of an active operation to the stream.
+    fn launch(&mut self, id: OpId) {
+        let op = &self.ops[&id];
+        let (places, request) = (op.places.clone(), op.request);
         let part = |index| Ready { priority: request.priority, order: Reverse((id, index)) };
         if request.streamed {
             (0..places.len()).for_each(|index| self.begin(part(index)));
@@ -275,8 +324,7 @@ impl<M: Memory> Client<M> {
             };
             let place = op.places[index];
             let link = &self.links[place.lane.0];
-            let (rank, root) = (self.settings.rank, op.request.root);
-            if link.up && !link.resident && op.request.collective.contributes(rank, root) {
+            if link.up && !link.resident && op.contributes(index, self.settings.rank) {
                 op.parts[index].admitted = place.bytes;
                 self.admitted_bytes += place.bytes;
             }
@@ -295,7 +343,10 @@ impl<M: Memory> Client<M> {
     }
 
     fn succeed(&mut self, id: OpId) {
-        let Request { tensor, tier, .. } = self.ops[&id].request;
+        let Op { request: Request { tensor, tier, .. }, round, .. } = self.ops[&id];
+        if self.relays.get(&(tensor, round)).is_some_and(|relaying| relaying.op == id) {
+            return self.finish(id, Ok(()));
+        }
         let tensor = self.tensors.get_mut(&(tensor, tier)).expect("a registered tensor");
         tensor.active = None;
         let next = tensor.waiting.pop_front();
@@ -312,10 +363,11 @@ impl<M: Memory> Client<M> {
             self.admitted_bytes -= std::mem::take(&mut part.admitted);
         }
         for link in &mut self.links {
-            if let Input::Chunk { op, have, len, .. } = link.input
-                && op == id
+            if let Input::Chunk { op, have, len, kept, .. } = &mut link.input
+                && *op == id
             {
-                link.input = Input::Discard { left: len - have };
+                kept.take().into_iter().for_each(|bytes| self.pool.give(bytes));
+                link.input = Input::Discard { left: *len - *have };
             }
         }
         self.events.push_back(Event::Finished(id, outcome));
@@ -387,7 +439,10 @@ impl<M: Memory> Endpoint for Client<M> {
         let mut out = Incoming::new();
         let link = &mut self.links[lane.0];
         match &mut link.input {
-            Input::Chunk { op, part, chunk, have, len } => {
+            Input::Chunk { have, kept: Some(bytes), .. } => {
+                out.push(IoSliceMut::new(&mut bytes[*have..]));
+            }
+            Input::Chunk { op, part, chunk, have, len, kept: None } => {
                 let op = self.ops.get_mut(op).expect("a receiving operation");
                 let (offset, _) = op.range(*part, *chunk, self.settings.chunk_bytes);
                 out.push(IoSliceMut::new(op.memory.result(offset + *have, *len - *have)));

@@ -7,6 +7,7 @@ use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Collective, GroupId, PartitionSpec, Rank, Round, TensorId, Tier};
 
 use crate::endpoint::ConnId;
+use crate::spans::Spans;
 
 /// An operation's number in its client, never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,10 +23,39 @@ pub struct Place {
     pub number: u32,
     /// First byte in the operation's memory.
     pub offset: usize,
+    /// First byte in the tensor; the same but where the memory holds only a part of it.
+    pub origin: usize,
     /// Bytes.
     pub bytes: usize,
     /// Whose contributions the lane adds; must have been defined, 0 is everyone.
     pub group: GroupId,
+    /// Nothing is added: this worker of the group has the result, the others get it.
+    pub relay: Option<Rank>,
+}
+
+/// Numbers from here on are of the partitions of a round that a change of epoch interrupted.
+pub const REPAIRED: u32 = 1 << 31;
+
+/// Where the partitions of a tensor are summed.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// In every round.
+    pub places: Arc<[Place]>,
+    /// In these rounds, instead; their numbers are [`REPAIRED`] or more, all different.
+    pub repaired: Vec<(Round, Arc<[Place]>)>,
+}
+
+impl Layout {
+    /// A layout for all rounds.
+    #[must_use]
+    pub fn new(places: Vec<Place>) -> Layout {
+        Layout { places: places.into(), repaired: Vec::new() }
+    }
+
+    pub(super) fn of(&self, round: Round) -> &Arc<[Place]> {
+        let repaired = self.repaired.iter().find(|(repaired, _)| *repaired == round);
+        repaired.map_or(&self.places, |(_, places)| places)
+    }
 }
 
 /// What to do with a tensor.
@@ -62,6 +92,8 @@ pub(super) struct Op<M> {
     pub parts: Vec<Part>,
     /// Partitions not done.
     pub left: usize,
+    /// What earlier epochs have completed of the result.
+    pub done: Spans,
     /// Frames in output queues that refer to the memory.
     pub queued: usize,
     pub stage: Stage,
@@ -110,18 +142,69 @@ pub(super) fn find(places: &[Place], number: u32) -> Option<usize> {
 }
 
 impl<M> Op<M> {
+    /// An operation that has not begun.
+    pub(super) fn new(request: Request, round: Round, memory: M, places: Arc<[Place]>) -> Op<M> {
+        let (queued, done) = (0, Spans::default());
+        let (parts, left, stage) = (Vec::new(), 0, Stage::Waiting);
+        let mut op = Op { request, round, memory, places, parts, left, done, queued, stage };
+        op.begin_anew();
+        op
+    }
+
+    /// Forgets what has happened to the partitions.
+    pub(super) fn begin_anew(&mut self) {
+        self.parts = vec![Part::new(self.request.streamed); self.places.len()];
+        self.left = self.parts.len();
+    }
+
+    /// Goes on in other places.
+    pub(super) fn move_to(&mut self, tier: Tier, places: Arc<[Place]>) {
+        self.request.tier = tier;
+        self.places = places;
+        self.begin_anew();
+    }
+
     /// What the lane must know of partition `part`.
     pub(super) fn spec(&self, part: usize, chunk_bytes: u32, deterministic: bool) -> PartitionSpec {
         let request = &self.request;
+        let (collective, root) = self.does(part);
         PartitionSpec {
             bytes: self.places[part].bytes as u32,
             chunk_bytes,
             group: self.places[part].group,
-            root: request.root,
-            collective: request.collective,
+            root,
+            collective,
             dtype: request.dtype,
             op: request.op,
             deterministic,
+        }
+    }
+
+    /// What is done with partition `part`, and the worker that differs from the others.
+    pub(super) fn does(&self, part: usize) -> (Collective, Rank) {
+        match self.places[part].relay {
+            Some(holder) => (Collective::Broadcast, holder),
+            None => (self.request.collective, self.request.root),
+        }
+    }
+
+    /// Whether `rank` sends data of partition `part`.
+    pub(super) fn contributes(&self, part: usize, rank: Rank) -> bool {
+        let (collective, root) = self.does(part);
+        collective.contributes(rank, root)
+    }
+
+    /// Whether `rank` receives data of partition `part`.
+    pub(super) fn receives(&self, part: usize, rank: Rank) -> bool {
+        let (collective, root) = self.does(part);
+        collective.receives(rank, root)
+    }
+
+    /// The sum of partition `part` that a frame is about.
+    pub(super) fn tier(&self, part: usize) -> Tier {
+        match self.places[part].relay {
+            Some(_) => Tier::Relay,
+            None => self.request.tier,
         }
     }
 

@@ -1,9 +1,9 @@
 //! What a client does with a lane's frames: results into the tensors, each chunk once and in order.
 
-use sumpter_wire::{FrameKind, Header};
+use sumpter_wire::{FrameKind, Header, Round, TensorId, Tier};
 
 use super::link::{Input, Link};
-use super::op::{OpId, find};
+use super::op::{OpId, Place, REPAIRED, Stage, find};
 use super::{Client, Event};
 use crate::endpoint::{ConnId, Violation};
 use crate::memory::Memory;
@@ -20,6 +20,10 @@ impl<M: Memory> Client<M> {
                 self.done(lane, &header)?;
                 Input::Header
             }
+            FrameKind::Released => {
+                self.let_go(ChunkId::of(&header));
+                Input::Header
+            }
             FrameKind::Error => {
                 Input::Error { header, bytes: vec![0; header.length as usize], have: 0 }
             }
@@ -34,40 +38,66 @@ impl<M: Memory> Client<M> {
     /// The active operation that a frame of a lane is about, if it is not of the past, and which
     /// of its partitions.
     fn subject(&self, lane: ConnId, of: ChunkId) -> Result<Option<(OpId, usize)>, Violation> {
+        let elsewhere = || Violation::state("a result of a partition that lives elsewhere");
+        let part_of = |places: &[Place]| {
+            find(places, of.partition).filter(|part| {
+                places[*part].lane == lane
+                    && places[*part].relay.is_some() == (of.tier == Tier::Relay)
+            })
+        };
+        if of.tier == Tier::Relay {
+            let current = |id: &OpId| self.ops[id].round == of.round;
+            let found = self.relayed(of.tensor, of.round).filter(current);
+            return Ok(found.filter_map(|id| Some((id, part_of(&self.ops[&id].places)?))).next());
+        }
         let tensor = self.tensors.get(&(of.tensor, of.tier));
         let tensor = tensor.ok_or_else(|| Violation::state("a result of an unknown tensor"))?;
-        let part = find(&tensor.places, of.partition);
-        let Some(part) = part.filter(|part| tensor.places[*part].lane == lane) else {
-            return Err(Violation::state("a result of a partition that lives elsewhere"));
-        };
-        let current = |id: &OpId| self.ops[id].round == of.round;
-        Ok(tensor.active.filter(current).map(|id| (id, part)))
+        match tensor.active.filter(|id| self.ops[id].round == of.round) {
+            Some(id) => {
+                let part = part_of(&self.ops[&id].places).ok_or_else(elsewhere)?;
+                Ok(Some((id, part)))
+            }
+            None if of.partition >= REPAIRED => Ok(None),
+            None => part_of(&tensor.layout.places).map(|_| None).ok_or_else(elsewhere),
+        }
     }
 
-    fn expect(&self, lane: ConnId, of: ChunkId, left: usize) -> Result<Input, Violation> {
+    /// The operations that may take part in relays of a tensor.
+    fn relayed(&self, tensor: TensorId, round: Round) -> impl Iterator<Item = OpId> + '_ {
+        let tiers = [Tier::Machine, Tier::Root];
+        let own =
+            tiers.into_iter().filter_map(move |tier| self.tensors.get(&(tensor, tier))?.active);
+        let passed_on = self.relays.get(&(tensor, round)).map(|relaying| relaying.op);
+        let active = |op: &OpId| self.ops.get(op).is_some_and(|op| op.stage == Stage::Active);
+        own.chain(passed_on.filter(active))
+    }
+
+    fn expect(&mut self, lane: ConnId, of: ChunkId, left: usize) -> Result<Input, Violation> {
         let Some((id, part)) = self.subject(lane, of)? else {
             return Ok(Input::Discard { left });
         };
         let op = &self.ops[&id];
         let have = op.parts[part].have;
         let (_, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
-        let request = &op.request;
-        if !request.collective.receives(self.settings.rank, request.root) || len != left {
+        if !op.receives(part, self.settings.rank) || len != left {
             return Err(Violation::state(format!(
                 "a result of {left} bytes where {len} were expected"
             )));
         }
         match of.chunk {
             chunk if chunk < have => Ok(Input::Discard { left }),
-            chunk if chunk == have => Ok(Input::Chunk { op: id, part, chunk, have: 0, len }),
+            chunk if chunk == have => {
+                let keeps = self.links[lane.0].keeps;
+                let kept = keeps.then(|| self.pool.take(len));
+                Ok(Input::Chunk { op: id, part, chunk, have: 0, len, kept })
+            }
             chunk => Err(Violation::state(format!("chunk {chunk} arrived before chunk {have}"))),
         }
     }
 
     fn done(&mut self, lane: ConnId, header: &Header) -> Result<(), Violation> {
         let Some((id, part)) = self.subject(lane, ChunkId::of(header))? else { return Ok(()) };
-        let request = self.ops[&id].request;
-        if request.collective.receives(self.settings.rank, request.root) {
+        if self.ops[&id].receives(part, self.settings.rank) {
             return Err(Violation::state("a round was called done before its result was sent"));
         }
         self.part_done(id, part);
@@ -80,7 +110,15 @@ impl<M: Memory> Client<M> {
             Input::Error { header, bytes, .. } => {
                 self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
             }
-            Input::Chunk { op: id, part, chunk, .. } => self.chunk_done(id, part, chunk),
+            Input::Chunk { op: id, part, chunk, len, kept, .. } => {
+                if let Some(bytes) = kept {
+                    let op = self.ops.get_mut(&id).expect("a receiving operation");
+                    let (offset, _) = op.range(part, chunk, self.settings.chunk_bytes);
+                    op.memory.result(offset, len).copy_from_slice(&bytes);
+                    self.keep(id, part, chunk, bytes);
+                }
+                self.chunk_done(id, part, chunk);
+            }
         }
     }
 
@@ -99,6 +137,7 @@ impl<M: Memory> Client<M> {
         }
         if (chunk as usize + 1) * chunk_bytes as usize >= op.places[part].bytes {
             self.queue_ack(id, part);
+            self.all_kept(id, part);
             self.part_done(id, part);
         }
     }
@@ -153,7 +192,11 @@ impl<M: Memory> Client<M> {
         let Link { input, inbox, .. } = &mut self.links[lane.0];
         match input {
             Input::Header => false,
-            Input::Chunk { op, part, chunk, have, len } => {
+            Input::Chunk { have, len, kept: Some(bytes), .. } => {
+                *have += inbox.take(&mut bytes[*have..]);
+                have == len
+            }
+            Input::Chunk { op, part, chunk, have, len, kept: None } => {
                 let op = self.ops.get_mut(op).expect("a receiving operation");
                 let (offset, _) = op.range(*part, *chunk, self.settings.chunk_bytes);
                 *have += inbox.take(op.memory.result(offset + *have, *len - *have));

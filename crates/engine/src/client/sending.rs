@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use arrayvec::ArrayVec;
-use sumpter_wire::{Epoch, FrameKind, GroupId, Header, TensorId, encode_group};
+use sumpter_wire::{Collective, Epoch, FrameKind, GroupId, Header, TensorId, encode_group};
 
 use super::Client;
 use super::link::{ChunkRef, Frame, Head, Ready};
@@ -39,11 +39,11 @@ impl<M: Memory> Client<M> {
             self.queue_begin(lane, id, index);
         }
         let op = self.ops.get_mut(&id).expect("an active operation");
-        let (rank, root) = (self.settings.rank, op.request.root);
+        let rank = self.settings.rank;
         let link = &mut self.links[lane.0];
         op.parts[index].told = true;
         op.parts[index].ready = false;
-        if op.request.collective.contributes(rank, root) && !link.resident {
+        if op.contributes(index, rank) && !link.resident {
             op.parts[index].ready = true;
             link.current = Some((id, index));
         }
@@ -109,13 +109,19 @@ impl<M: Memory> Client<M> {
         let header = Self::header(FrameKind::Ack, self.settings.epoch, op, index);
         let mut head = ArrayVec::new();
         head.try_extend_from_slice(&header.encode()).expect("a header fits");
-        let link = &mut self.links[op.places[index].lane.0];
+        let lane = op.places[index].lane;
+        let waited_for = op.does(index).0 != Collective::AllReduce;
+        let link = &mut self.links[lane.0];
         link.output.push_back(Frame { head: Head::Small(head), chunk: None });
+        if link.keeps && waited_for {
+            // Who receives no data is done only when all others have it.
+            self.touch(lane);
+        }
     }
 
     fn header(kind: FrameKind, epoch: Epoch, op: &Op<M>, part: usize) -> Header {
         let header = Header::new(kind, epoch, op.request.tensor);
-        let (tier, partition) = (op.request.tier, op.places[part].number);
+        let (tier, partition) = (op.tier(part), op.places[part].number);
         Header { tier, partition, round: op.round, ..header }
     }
 }

@@ -79,7 +79,7 @@ impl<M: Memory> Client<M> {
     pub(crate) fn next_offer(&mut self, lane: ConnId) -> Option<ChunkId> {
         while let Some((id, part, chunk)) = self.links[lane.0].offers.pop_front() {
             if let Some(op) = self.ops.get(&id).filter(|op| op.stage == Stage::Active) {
-                let Request { tensor, tier, .. } = op.request;
+                let (tensor, tier) = (op.request.tensor, op.tier(part));
                 let (partition, round) = (op.places[part].number, op.round);
                 return Some(ChunkId { tensor, tier, partition, round, chunk });
             }

@@ -18,6 +18,8 @@ pub(super) struct Conn {
     pub inbox: Inbox,
     pub input: Input,
     pub output: VecDeque<Frame>,
+    /// Frames that may wait until there is something else to send.
+    pub released: VecDeque<Frame>,
     /// What is exchanged with a client in this process, instead of frames with payload.
     pub resident: Option<Visits>,
     /// Partitions whose beginning was answered with an error: what was on its way is dropped.
@@ -93,6 +95,7 @@ impl Conn {
             inbox: Inbox::new(),
             input: Input::Header,
             output: VecDeque::new(),
+            released: VecDeque::new(),
             resident: resident.then(Visits::default),
             refused: HashSet::new(),
             sent: 0,

@@ -9,6 +9,7 @@ use sumpter_wire::{
     Collective, Epoch, GroupId, Header, JobId, PartitionSpec, Rank, Round, TensorId, Tier, group_id,
 };
 
+use super::Peer;
 use super::partition::{Beginning, Partition, Serial};
 use crate::endpoint::{ConnId, Violation};
 
@@ -80,6 +81,8 @@ pub(super) struct Job {
     pub id: JobId,
     pub epoch: Epoch,
     pub world_size: u32,
+    /// Whether the workers keep this lane's results.
+    pub keeps: bool,
     /// By rank, who is connected.
     pub children: Vec<Option<ConnId>>,
     /// The child in this process.
@@ -95,12 +98,14 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(id: JobId, epoch: Epoch, world_size: u32, max_bytes: u64) -> Job {
+    pub(super) fn new(peer: &Peer, max_bytes: u64) -> Job {
+        let Peer { job: id, epoch, world_size, keeps, .. } = *peer;
         let world: Arc<[Rank]> = (0..world_size).map(Rank).collect();
         Job {
             id,
             epoch,
             world_size,
+            keeps,
             children: vec![None; world_size as usize],
             resident: None,
             groups: HashMap::from([(GroupId(0), world)]),
@@ -119,6 +124,11 @@ impl Job {
 
     pub(super) fn partition_mut(&mut self, at: PartitionIndex) -> &mut Partition {
         &mut self.partitions[at]
+    }
+
+    /// How many partitions there are.
+    pub(super) fn partitions(&self) -> usize {
+        self.partitions.len()
     }
 
     pub(super) fn key(&self, at: PartitionIndex) -> Key {

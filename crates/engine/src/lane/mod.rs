@@ -17,7 +17,7 @@ mod subtotal;
 
 use std::collections::{HashMap, VecDeque};
 
-use sumpter_sum::BufferPool;
+use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_wire::{
     Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, SPEC_BYTES, Tier, decode_group,
 };
@@ -65,6 +65,9 @@ pub struct Peer {
     pub world_size: u32,
     /// The epoch of the worker's plan.
     pub epoch: Epoch,
+    /// Whether the job's workers keep the results of this lane, since its process may die without
+    /// ending the job; they are told when everyone has them. Equal for all workers of the job.
+    pub keeps: bool,
 }
 
 /// What a lane has done, since its start.
@@ -78,6 +81,15 @@ pub struct LaneStats {
     pub duplicate_chunks: u64,
     /// By rank: how often it was the last, and for how long in all the others waited for it.
     pub late: HashMap<Rank, (u64, Now)>,
+}
+
+/// A chunk's result, taken out of a lane.
+#[derive(Debug)]
+pub struct Harvested {
+    pub(crate) of: ChunkId,
+    /// Bytes of the result; the buffer may be longer.
+    pub(crate) len: usize,
+    pub(crate) bytes: AlignedBuf,
 }
 
 impl ChunkId {
@@ -145,7 +157,7 @@ impl Lane {
         }
         let at = self.jobs.find(peer.job).unwrap_or_else(|| {
             let max_bytes = self.limits.max_job_bytes;
-            self.jobs.insert(Job::new(peer.job, peer.epoch, peer.world_size, max_bytes))
+            self.jobs.insert(Job::new(&peer, max_bytes))
         });
         let job = &mut self.jobs[at];
         if (job.epoch, job.world_size) != (peer.epoch, peer.world_size) {
@@ -153,6 +165,9 @@ impl Lane {
                 "this lane knows the job with epoch {} and {} workers, not epoch {} and {}",
                 job.epoch, job.world_size, peer.epoch, peer.world_size
             ));
+        }
+        if job.keeps != peer.keeps {
+            return Err("workers that keep results and such that do not".to_owned());
         }
         let id = match self.conns.iter().position(Option::is_none) {
             Some(free) => ConnId(free),
@@ -184,6 +199,24 @@ impl Lane {
         if *child == Some(id) {
             *child = None;
         }
+    }
+
+    /// Takes out the results of a job that some worker may still lack; the job is to end, or to
+    /// go on in another epoch.
+    pub fn harvest(&mut self, job: JobId) -> Vec<Harvested> {
+        let Some(at) = self.jobs.find(job) else { return Vec::new() };
+        let job = &mut self.jobs[at];
+        let mut out = Vec::new();
+        for at in 0..job.partitions() {
+            let Key { tensor, tier, partition } = job.key(at);
+            let spec = job.partition(at).spec;
+            for (round, chunk, bytes) in job.partition_mut(at).harvest() {
+                let len = spec.chunk_len(chunk) as usize;
+                let of = ChunkId { tensor, tier, partition, round, chunk };
+                out.push(Harvested { of, len, bytes });
+            }
+        }
+        out
     }
 
     /// Frees a job's state and returns its connections, which the driver closes.
@@ -315,14 +348,17 @@ impl Lane {
             }
             FrameKind::Ack if conn.refused.contains(&Key::of(&header)) => Input::Header,
             FrameKind::Ack => {
-                let (rank, serial) = (conn.rank, conn.serial);
-                let job = &mut self.jobs[conn.job];
+                let (rank, of_job) = (conn.rank, conn.job);
+                let job = &mut self.jobs[of_job];
                 let at = job.find(Key::of(&header), conn.last);
                 let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
-                job.partition_mut(at).acknowledge((rank, serial), header.round, &mut self.pool)?;
-                Input::Header
+                let partition = job.partition_mut(at);
+                if partition.acknowledge(rank, header.round, &mut self.pool)? {
+                    self.released(of_job, at, (header.round.0 & 1) as usize);
+                }
+                return Ok(());
             }
-            FrameKind::Result | FrameKind::Done | FrameKind::Error => {
+            FrameKind::Result | FrameKind::Done | FrameKind::Error | FrameKind::Released => {
                 return Err(Violation::state(format!("a {:?} frame from a client", header.kind)));
             }
         };
@@ -407,7 +443,7 @@ impl Lane {
             for chunk in header.chunk..finished {
                 self.send_value(id, at, ChunkPlace { slot, chunk });
             }
-        } else if complete && !completes {
+        } else if complete && !completes && self.is_over(of_job, at, slot) {
             self.send_done(id, at, slot);
         }
         if completes {
@@ -469,15 +505,46 @@ impl Lane {
         }
     }
 
-    /// A round is complete: those who receive no data are told.
+    /// A round is complete.
     fn complete(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         self.stats.rounds += 1;
+        if self.is_over(job, at, slot) {
+            self.tell_done(job, at, slot);
+        }
+        self.jobs[job].partition_mut(at).admit_early(slot, &mut self.pool);
+    }
+
+    /// Whether those who receive no data may forget a round that is complete: what they contributed
+    /// is not needed again. If this lane may vanish, that is so once all others have the result.
+    fn is_over(&self, job: JobIndex, at: PartitionIndex, slot: usize) -> bool {
+        let job = &self.jobs[job];
+        !job.keeps || job.partition(at).is_released(slot)
+    }
+
+    fn tell_done(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         for child in 0..self.jobs[job].partition(at).members().len() {
             if let Some(id) = self.listener(job, at, slot, child, false) {
                 self.send_done(id, at, slot);
             }
         }
-        self.jobs[job].partition_mut(at).admit_early(slot, &mut self.pool);
+    }
+
+    /// Every receiver has a round's result.
+    fn released(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
+        if !self.jobs[job].keeps {
+            return;
+        }
+        if self.jobs[job].partition(at).is_complete(slot) {
+            self.tell_done(job, at, slot);
+        }
+        for child in 0..self.jobs[job].partition(at).members().len() {
+            let Some(id) = self.listener(job, at, slot, child, true) else { continue };
+            let header = self.header(id, FrameKind::Released, at, slot).encode();
+            let conn = self.conn(id);
+            if conn.resident.is_none() {
+                conn.released.push_back(Frame { header, payload: Payload::None });
+            }
+        }
     }
 
     /// The connection over which a child began the round, if it is still open and the child
@@ -534,6 +601,7 @@ impl Lane {
 
     fn push(&mut self, id: ConnId, frame: Frame) {
         let conn = self.conns[id.0].as_mut().expect("a child's connection is open");
+        conn.output.append(&mut conn.released);
         conn.output.push_back(frame);
         if !conn.dirty {
             conn.dirty = true;

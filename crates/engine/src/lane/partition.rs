@@ -292,18 +292,22 @@ impl Partition {
     }
 
     /// `rank` holds all of a round's result: once all receivers do, the accumulators go back to
-    /// the pool, where the next chunk finds them while they are in cache.
+    /// the pool, where the next chunk finds them while they are in cache. Returns whether this was
+    /// the last. A worker that lost its connection says it again.
     pub(super) fn acknowledge(
         &mut self,
-        (rank, over): (Rank, Serial),
+        rank: Rank,
         round: Round,
         pool: &mut BufferPool,
-    ) -> Result<(), Violation> {
+    ) -> Result<bool, Violation> {
         let slot = &mut self.slots[(round.0 & 1) as usize];
+        if slot.round.is_some_and(|later| later > round) {
+            return Ok(false);
+        }
         let child = self.members.binary_search(&rank).ok();
         let child = child.and_then(|child| slot.children.get_mut(child)).filter(|child| {
             let receives = self.spec.collective.receives(rank, self.spec.root);
-            receives && child.begun_over == Some(over) && !child.acknowledged
+            receives && child.begun_over.is_some()
         });
         let due = slot.round == Some(round) && slot.finished == self.spec.chunks();
         let Some(child) = child.filter(|_| due) else {
@@ -311,12 +315,26 @@ impl Partition {
                 "rank {rank} acknowledged round {round}, which it cannot have received"
             )));
         };
-        child.acknowledged = true;
+        if std::mem::replace(&mut child.acknowledged, true) {
+            return Ok(false);
+        }
         slot.acknowledged += 1;
-        if slot.acknowledged == self.receivers {
+        let released = slot.acknowledged == self.receivers;
+        if released {
             slot.chunks.iter_mut().filter_map(|c| c.sum.take()).for_each(|sum| pool.give(sum));
         }
-        Ok(())
+        Ok(released)
+    }
+
+    /// Takes the results out that some receiver may not have: round, chunk and bytes.
+    pub(super) fn harvest(&mut self) -> Vec<(Round, u32, AlignedBuf)> {
+        let mut out = Vec::new();
+        for slot in &mut self.slots {
+            let Some(round) = slot.round else { continue };
+            let finished = slot.chunks.iter_mut().zip(0..slot.finished);
+            out.extend(finished.filter_map(|(c, index)| Some((round, index, c.sum.take()?))));
+        }
+        out
     }
 
     /// Whether every receiver has acknowledged the round in `slot`.

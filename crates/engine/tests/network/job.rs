@@ -132,8 +132,13 @@ impl Job {
             finished: 0,
         };
         for rank in 0..n {
-            let peer =
-                Peer { job: JOB, rank: Rank(rank as u32), world_size: n as u32, epoch: Epoch(1) };
+            let peer = Peer {
+                job: JOB,
+                rank: Rank(rank as u32),
+                world_size: n as u32,
+                epoch: Epoch(1),
+                keeps: false,
+            };
             for lane in 0..machines {
                 if lane == rank {
                     let own = job.lanes[lane].open_resident(peer).expect("a fresh lane");

@@ -2,7 +2,7 @@
 //! must come out.
 
 use fastrand::Rng;
-use sumpter_engine::{ConnId, OwnedMemory, Place, Request};
+use sumpter_engine::{ConnId, OwnedMemory, Place, Relay, Repair, Request, Subject};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Collective, GroupId, Rank, TensorId, Tier, group_id};
 
@@ -18,6 +18,9 @@ pub struct Tensor {
     in_place: bool,
     /// Values that round when they are added, so that the order of addition shows.
     pub rough: bool,
+    /// Machines pass on subtotals, each by the same worker always or by any.
+    tiered: bool,
+    pub steady: bool,
 }
 
 /// A partition, the lane that makes its sum, and the worker of each machine that passes the
@@ -66,7 +69,7 @@ pub fn group(ranks: &[Rank], n: usize) -> GroupId {
 }
 
 impl Tensor {
-    pub fn new(rng: &mut Rng, index: usize, (n, lanes): (usize, usize), on: &Machines) -> Tensor {
+    pub fn new(rng: &mut Rng, index: usize, n: usize, on: &Machines) -> Tensor {
         let dtype = Dtype::ALL[rng.usize(0..Dtype::ALL.len())];
         let op = ReduceOp::ALL[rng.usize(0..ReduceOp::ALL.len())];
         let all = [Collective::AllReduce, Collective::Broadcast, Collective::Reduce];
@@ -79,17 +82,8 @@ impl Tensor {
             }
         }
         let elements = if rng.bool() { rng.usize(1..20) } else { rng.usize(1..1500) };
-        let partition_bytes = 512 * rng.usize(1..8);
-        let bytes = elements * dtype.size();
         let whole = members.len() == n && collective == Collective::AllReduce;
         let tiered = whole && on.share_links() && rng.u32(0..8) > 0;
-        let part = |offset| Part {
-            root: ConnId(rng.usize(0..lanes)),
-            offset,
-            bytes: partition_bytes.min(bytes - offset),
-            hubs: if tiered { hubs(rng, on) } else { Vec::new() },
-        };
-        let parts = (0..bytes).step_by(partition_bytes).map(part).collect();
         let exact = op == ReduceOp::Sum && collective == Collective::AllReduce;
         let halves = exact && members.len().is_power_of_two() && members.len() > 1;
         let divisor = (halves && dtype.is_float() && rng.bool()).then_some(members.len() as u32);
@@ -100,19 +94,100 @@ impl Tensor {
             Request { tensor, tier, collective, dtype, op, root, divisor, priority, streamed };
         let rough = dtype == Dtype::F32 && op == ReduceOp::Sum && divisor.is_none() && rng.bool();
         let (rounds, in_place) = (rng.u32(1..5), rng.bool());
-        Tensor { request, members, elements, parts, rounds, in_place, rough }
+        let parts = Vec::new();
+        // The order in which machines are added is that of their hubs, so these must stay.
+        let steady = rough;
+        Tensor { request, members, elements, parts, rounds, in_place, rough, tiered, steady }
+    }
+
+    /// Deals the partitions out anew, to some of `lanes`.
+    pub fn deal(&mut self, rng: &mut Rng, lanes: &[usize], (n, on): (usize, &Machines)) {
+        // A worker that takes no part sums nothing.
+        let sums = |lane: &usize| *lane >= n || self.members.contains(&Rank(*lane as u32));
+        let lanes: Vec<usize> = lanes.iter().copied().filter(sums).collect();
+        let partition_bytes = 512 * rng.usize(1..8);
+        let bytes = self.bytes();
+        let (tiered, steady) = (self.tiered, self.steady);
+        let part = |offset| Part {
+            root: ConnId(lanes[rng.usize(0..lanes.len())]),
+            offset,
+            bytes: partition_bytes.min(bytes - offset),
+            hubs: if tiered { hubs(rng, on, steady) } else { Vec::new() },
+        };
+        self.parts = (0..bytes).step_by(partition_bytes).map(part).collect();
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.elements * self.request.dtype.size()
+    }
+
+    /// What a repair must know.
+    pub fn subject(&self) -> Subject {
+        let Request { collective, root, .. } = self.request;
+        Subject { bytes: self.bytes(), collective, root, members: self.members.clone() }
     }
 
     /// The tier at which a worker takes part.
     pub fn tier(&self, machine: &[Rank]) -> Tier {
-        let tiered = self.parts.iter().any(|part| !part.hubs.is_empty());
-        if tiered && machine.len() > 1 { Tier::Machine } else { Tier::Root }
+        if self.tiered && machine.len() > 1 { Tier::Machine } else { Tier::Root }
+    }
+
+    /// All partitions, by number, with who takes part.
+    pub fn all(&self) -> Vec<(u32, Part, Vec<Rank>)> {
+        (0..).zip(&self.parts).map(|(i, part)| (i, part.clone(), self.members.clone())).collect()
+    }
+
+    /// The partitions of a repair's sums: those of every round, as far as they are concerned. A
+    /// broadcast's are with its root.
+    pub fn repaired(&self, repair: &Repair, first: u32) -> Vec<(u32, Part, Vec<Rank>)> {
+        let mut out = Vec::new();
+        for (span, members) in &repair.sums {
+            for part in &self.parts {
+                let start = part.offset.max(span.start);
+                let end = (part.offset + part.bytes).min(span.end);
+                if start < end {
+                    let root = match self.request.collective {
+                        Collective::Broadcast => ConnId(self.request.root.0 as usize),
+                        _ => part.root,
+                    };
+                    let number = first + out.len() as u32;
+                    let (offset, bytes) = (start, end - start);
+                    let part = Part { root, offset, bytes, hubs: part.hubs.clone() };
+                    out.push((number, part, members.clone()));
+                }
+            }
+        }
+        out
+    }
+
+    /// The relays of a repair, by number.
+    pub fn relayed(&self, repair: &Repair, first: u32, n: usize) -> Vec<(Place, Vec<Rank>)> {
+        let place = |(number, relay): (u32, &Relay)| {
+            let Relay { span, holder, members } = relay;
+            let place = Place {
+                lane: ConnId(holder.0 as usize),
+                number,
+                offset: span.start,
+                origin: span.start,
+                bytes: span.len(),
+                group: group(members, n),
+                relay: Some(*holder),
+            };
+            (place, members.clone())
+        };
+        (first..).zip(&repair.relays).map(place).collect()
     }
 
     /// Where the partitions of a worker's operation go.
-    pub fn places(&self, n: usize, machine: &[Rank]) -> Vec<Place> {
-        let place = |(number, part): (u32, &Part)| {
-            let (mut lane, mut members) = (part.root, &*self.members);
+    pub fn places(
+        &self,
+        rank: Rank,
+        n: usize,
+        machine: &[Rank],
+        parts: &[(u32, Part, Vec<Rank>)],
+    ) -> Vec<Place> {
+        let place = |(number, part, members): &(u32, Part, Vec<Rank>)| {
+            let (mut lane, mut members) = (part.root, &**members);
             if !part.hubs.is_empty() {
                 members = &part.hubs;
             }
@@ -121,19 +196,31 @@ impl Tensor {
                 (lane, members) = (ConnId(hub.expect("one hub a machine").0 as usize), machine);
             }
             let Part { offset, bytes, .. } = *part;
-            Place { lane, number, offset, bytes, group: group(members, n) }
+            let (origin, group, relay) = (offset, group(members, n), None);
+            Place { lane, number: *number, offset, origin, bytes, group, relay }
         };
-        (0..).zip(&self.parts).map(place).collect()
+        parts.iter().filter(|(_, _, members)| members.contains(&rank)).map(place).collect()
     }
 
     /// The partitions whose subtotals a worker passes on.
-    pub fn passed_on(&self, rank: Rank, n: usize, machine: &[Rank]) -> Vec<Place> {
+    pub fn passed_on(
+        &self,
+        rank: Rank,
+        n: usize,
+        machine: &[Rank],
+        parts: &[(u32, Part, Vec<Rank>)],
+    ) -> Vec<Place> {
         let mine = |part: &Part| machine.len() > 1 && part.hubs.contains(&rank);
-        let place = |(number, part): (u32, &Part)| {
-            let (lane, offset, group) = (part.root, 0, group(&part.hubs, n));
-            Place { lane, number, offset, bytes: part.bytes, group }
+        let place = |(number, part, _): &(u32, Part, Vec<Rank>)| Place {
+            lane: part.root,
+            number: *number,
+            offset: 0,
+            origin: part.offset,
+            bytes: part.bytes,
+            group: group(&part.hubs, n),
+            relay: None,
         };
-        (0..).zip(&self.parts).filter(|(_, part)| mine(part)).map(place).collect()
+        parts.iter().filter(|(_, part, _)| mine(part)).map(place).collect()
     }
 
     /// What a worker contributes to a round.
@@ -179,9 +266,9 @@ impl Tensor {
 }
 
 /// Any worker of each machine, in the order of ranks.
-fn hubs(rng: &mut Rng, on: &Machines) -> Vec<Rank> {
-    let mut hubs: Vec<_> =
-        on.0.iter().map(|machine| machine[rng.usize(0..machine.len())]).collect();
+fn hubs(rng: &mut Rng, on: &Machines, steady: bool) -> Vec<Rank> {
+    let one = |machine: &Vec<Rank>| machine[if steady { 0 } else { rng.usize(0..machine.len()) }];
+    let mut hubs: Vec<_> = on.0.iter().map(one).collect();
     hubs.sort_unstable();
     hubs
 }

@@ -1,16 +1,21 @@
 //! A simulated cluster: workers with colocated lanes, helper lanes, connections that misbehave.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
 use sumpter_engine::{
-    Client, ClientSettings, ConnId, Event, Held, Hub, Lane, LaneLimits, OpId, OwnedMemory, Peer,
-    Request, exchange,
+    Client, ClientSettings, ConnId, Event, Held, Hub, Lane, LaneLimits, Layout, OpId, OwnedMemory,
+    Peer, Place, Progress, REPAIRED, Repair, Request, Rescue, Subject, exchange, first_passed_on,
+    repairs,
 };
 use sumpter_transport::{Side, SimLink, in_process};
-use sumpter_wire::{Epoch, JobId, Rank};
+use sumpter_wire::{Epoch, JobId, Rank, Round, TensorId, Tier};
+
+#[path = "epochs.rs"]
+mod epochs;
 
 use crate::model;
 use crate::tensor::{Machines, Tensor, group};
@@ -26,6 +31,13 @@ pub struct Report {
     /// Chunks that were passed on for a machine.
     pub subtotals: u64,
     pub steps: u64,
+    /// Changes of epoch, those that interrupted another, and helpers killed.
+    pub epochs: u64,
+    pub nested: u64,
+    pub kills: u64,
+    /// Stretches of interrupted rounds that were passed on, and that were summed again.
+    pub relays: u64,
+    pub sums: u64,
 }
 
 impl Report {
@@ -37,6 +49,11 @@ impl Report {
         self.duplicates += other.duplicates;
         self.subtotals += other.subtotals;
         self.steps += other.steps;
+        self.epochs += other.epochs;
+        self.nested += other.nested;
+        self.kills += other.kills;
+        self.relays += other.relays;
+        self.sums += other.sums;
     }
 }
 
@@ -45,14 +62,21 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on; faults \
-             injected: {} connections cut ({} of them half-open), {} chunks received again",
+             injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
+             changes of epoch ({} of them within another), {} helpers killed, {} stretches of \
+             interrupted rounds passed on and {} summed again",
             self.operations,
             self.bytes,
             self.steps,
             self.subtotals,
             self.cuts,
             self.half_open,
-            self.duplicates
+            self.duplicates,
+            self.epochs,
+            self.nested,
+            self.kills,
+            self.relays,
+            self.sums
         )
     }
 }
@@ -61,6 +85,10 @@ struct Worker {
     client: Client<Held<OwnedMemory>>,
     /// Passes on what the lane beside the client sums for their machine.
     hub: Hub,
+    /// What it holds for others, and what it passes on of interrupted rounds.
+    rescue: Rescue,
+    /// Between two epochs: what it has told.
+    progress: Option<Progress>,
     /// Tensors in the order of submission, one entry a round.
     todo: Vec<usize>,
     submitted: Vec<u32>,
@@ -79,6 +107,14 @@ struct Wire {
 pub struct World {
     rng: Rng,
     chunk_bytes: u32,
+    epoch: Epoch,
+    /// Whether results of helpers are kept, so that these may die.
+    keeps: bool,
+    /// Helpers that sum, by lane.
+    helpers: BTreeSet<usize>,
+    /// Helpers that have died since the last epoch began, or know nothing of the job any more.
+    gone: BTreeSet<usize>,
+    changes_left: u32,
     deterministic: bool,
     machines: Machines,
     tensors: Vec<Tensor>,
@@ -87,11 +123,16 @@ pub struct World {
     colocated: Vec<ConnId>,
     wires: HashMap<(usize, usize), Option<Wire>>,
     cuts_left: u32,
+    /// Pairs of worker and lane, in order.
+    keys: Rc<[(usize, usize)]>,
     now: Duration,
     report: Report,
 }
 
 const JOB: JobId = JobId(77);
+
+const LIMITS: LaneLimits =
+    LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: true };
 
 impl World {
     pub fn new(seed: u64) -> World {
@@ -101,81 +142,55 @@ impl World {
         let chunk_bytes = 64 * rng.u32(1..=8);
         let deterministic = rng.bool();
         let machines = Machines::new(&mut rng, n);
-        let tensors: Vec<_> = (0..rng.usize(1..=6))
-            .map(|t| Tensor::new(&mut rng, t, (n, lanes), &machines))
-            .collect();
-        let settings = |rng: &mut Rng, rank: usize| ClientSettings {
-            rank: Rank(rank as u32),
-            world_size: n as u32,
-            epoch: Epoch(1),
-            chunk_bytes,
-            credit_bytes: rng.usize(1..100_000),
-            deterministic,
-        };
-        let workers = (0..n)
-            .map(|rank| {
-                let settings = settings(&mut rng, rank);
-                worker(&mut rng, settings, lanes, &tensors, &machines)
-            })
-            .collect();
-        let limits = LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: true };
+        let tensors: Vec<_> =
+            (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
+        let workers = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
+        let changes_left = if rng.bool() { rng.u32(1..6) } else { 0 };
         let mut world = World {
             cuts_left: if rng.bool() { rng.u32(0..20) } else { 0 },
+            keeps: changes_left > 0 || rng.bool(),
+            helpers: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            changes_left,
+            epoch: Epoch(0),
             rng,
             chunk_bytes,
             deterministic,
             machines,
             tensors,
             workers,
-            lanes: (0..lanes).map(|_| Lane::new(limits)).collect(),
-            colocated: Vec::new(),
+            lanes: (0..lanes).map(|_| Lane::new(LIMITS)).collect(),
+            colocated: vec![ConnId(0); n],
             wires: HashMap::new(),
+            keys: Rc::new([]),
             now: Duration::ZERO,
             report: Report::default(),
         };
         for rank in 0..n {
-            let peer = world.peer(rank);
-            // Mostly as it is in a worker; else the two exchange chunks as frames.
-            let (lane, client) = (&mut world.lanes[rank], &mut world.workers[rank].client);
-            if world.rng.u32(0..4) > 0 {
-                world.colocated.push(lane.open_resident(peer).expect("a fresh lane"));
-                client.attached(ConnId(rank));
-            } else {
-                world.colocated.push(lane.open(peer).expect("a fresh lane").0);
-                client.connected(ConnId(rank));
-            }
             for lane in (0..lanes).filter(|lane| *lane != rank) {
                 world.wires.insert((rank, lane), None);
             }
         }
+        world.plan();
+        (0..n).for_each(|rank| world.resume(rank, &HashMap::new()));
         world
     }
 
-    fn peer(&self, rank: usize) -> Peer {
-        let world_size = self.workers.len() as u32;
-        Peer { job: JOB, rank: Rank(rank as u32), world_size, epoch: Epoch(1) }
+    /// How a worker introduces itself to a lane.
+    fn peer(&self, rank: usize, lane: usize) -> Peer {
+        let (n, epoch) = (self.workers.len(), self.epoch);
+        let keeps = self.keeps && lane >= n;
+        Peer { job: JOB, rank: Rank(rank as u32), world_size: n as u32, epoch, keeps }
     }
 
     pub fn run(mut self) -> Report {
         let mut keys: Vec<_> = self.wires.keys().copied().collect();
         keys.sort_unstable();
+        self.keys = keys.into();
         let mut idle = 0;
         while !self.done() {
-            self.now += Duration::from_micros(self.rng.u64(1..100));
-            self.report.steps += 1;
-            let moved = match self.rng.u32(0..100) {
-                0..8 => self.submit(),
-                8..20 => self.pump(),
-                20..22 if !keys.is_empty() => {
-                    let key = keys[self.rng.usize(0..keys.len())];
-                    self.cut(key)
-                }
-                _ if !keys.is_empty() => {
-                    let key = keys[self.rng.usize(0..keys.len())];
-                    self.carry(key)
-                }
-                _ => self.pump(),
-            };
+            let changes = self.changes_left > 0 && self.rng.u32(0..400) == 0;
+            let moved = if changes { self.change() } else { self.step() };
             idle = if moved { 0 } else { idle + 1 };
             assert!(idle < 100_000, "stuck: {}", self.describe());
         }
@@ -183,6 +198,25 @@ impl World {
         self.report.duplicates +=
             self.lanes.iter().map(|l| l.stats().duplicate_chunks).sum::<u64>();
         self.report
+    }
+
+    fn step(&mut self) -> bool {
+        self.now += Duration::from_micros(self.rng.u64(1..100));
+        self.report.steps += 1;
+        let keys = self.keys.clone();
+        match self.rng.u32(0..100) {
+            0..8 => self.submit(),
+            8..20 => self.pump(),
+            20..22 if !keys.is_empty() => {
+                let key = keys[self.rng.usize(0..keys.len())];
+                self.cut(key)
+            }
+            _ if !keys.is_empty() => {
+                let key = keys[self.rng.usize(0..keys.len())];
+                self.carry(key)
+            }
+            _ => self.pump(),
+        }
     }
 
     fn done(&self) -> bool {
@@ -209,6 +243,9 @@ impl World {
     /// Moves bytes between a worker and its colocated lane.
     fn pump(&mut self) -> bool {
         let rank = self.rng.usize(0..self.workers.len());
+        if self.workers[rank].progress.is_some() {
+            return false;
+        }
         let client = &mut self.workers[rank].client;
         let (a, b) = ((client, ConnId(rank)), (&mut self.lanes[rank], self.colocated[rank]));
         let frames = in_process(a, b, self.now, self.rng.usize(1..4096)).expect("no violation");
@@ -224,7 +261,12 @@ impl World {
     /// Makes a connection, or moves a few bytes of one.
     fn carry(&mut self, key: (usize, usize)) -> bool {
         let (rank, lane) = key;
-        let peer = self.peer(rank);
+        let peer = self.peer(rank, lane);
+        let suspended = |rank: usize| self.workers.get(rank).is_some_and(|w| w.progress.is_some());
+        let absent = lane >= self.workers.len() && !self.helpers.contains(&lane);
+        if suspended(rank) || suspended(lane) || absent || self.gone.contains(&lane) {
+            return false;
+        }
         let slot = self.wires.get_mut(&key).expect("a known pair");
         let Some(wire) = slot else {
             let (lane_side, _) = self.lanes[lane].open(peer).expect("a matching peer");
@@ -274,6 +316,7 @@ impl World {
         let worker = &mut self.workers[rank];
         while let Some(event) = worker.client.next_event() {
             self.report.subtotals += u64::from(matches!(event, Event::Arrived { .. }));
+            let Some(event) = worker.rescue.hear(event) else { continue };
             let heard = worker.hub.hear(event, &mut worker.client, &mut self.lanes[rank]);
             let Some(event) = heard.expect("no violation") else { continue };
             match event {
@@ -305,7 +348,9 @@ impl World {
                 }
                 for rank in tensor.members.iter().filter(receives) {
                     let got = &self.workers[rank.0 as usize].results[&(index, round)];
-                    assert_eq!(*got, expected, "rank {rank}, round {round} of {tensor:?}");
+                    let wrong = got.iter().zip(&expected).position(|(a, b)| a != b);
+                    let wrong = wrong.map(|at| format!("byte {at} is wrong"));
+                    assert_eq!(wrong, None, "rank {rank}, round {round} of {tensor:?}");
                 }
                 self.report.operations += tensor.members.len() as u64;
             }
@@ -322,38 +367,28 @@ impl World {
     }
 }
 
-fn worker(
-    rng: &mut Rng,
-    settings: ClientSettings,
-    lanes: usize,
-    tensors: &[Tensor],
-    machines: &Machines,
-) -> Worker {
-    let (rank, n) = (settings.rank, settings.world_size as usize);
-    let machine = machines.of(rank);
-    let mut client = Client::new(settings, lanes);
-    let mut hub = Hub::new(JOB, settings.chunk_bytes);
+fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
     let mut todo = Vec::new();
-    client.define_group(machine);
     for (index, tensor) in tensors.iter().enumerate() {
-        let id = tensor.request.tensor;
-        assert_eq!(client.define_group(&tensor.members), group(&tensor.members, n));
-        for part in tensor.parts.iter().filter(|part| !part.hubs.is_empty()) {
-            client.define_group(&part.hubs);
-        }
-        client.register(id, tensor.tier(machine), tensor.places(n, machine));
-        let passed_on = tensor.passed_on(rank, n, machine);
-        if !passed_on.is_empty() {
-            hub.register(&mut client, id, passed_on);
-        }
-        if tensor.members.contains(&rank) {
+        if tensor.members.contains(&Rank(rank as u32)) {
             todo.extend(std::iter::repeat_n(index, tensor.rounds as usize));
         }
     }
     rng.shuffle(&mut todo);
+    // Its settings come with its first epoch.
+    let settings = ClientSettings {
+        rank: Rank(rank as u32),
+        world_size: 0,
+        epoch: Epoch(0),
+        chunk_bytes: 64,
+        credit_bytes: 0,
+        deterministic: false,
+    };
     Worker {
-        client,
-        hub,
+        client: Client::new(settings, 0),
+        hub: Hub::new(JOB, 64),
+        rescue: Rescue::default(),
+        progress: Some(Progress::default()),
         todo,
         submitted: vec![0; tensors.len()],
         running: HashMap::new(),

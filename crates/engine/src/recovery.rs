@@ -1,0 +1,297 @@
+//! From one epoch to the next: who has what, who lacks what, and how it gets there.
+//!
+//! Lanes carry nothing from one epoch to the next. Each worker tells what it [has](Progress); from
+//! what all have told, each derives the same [`Repair`] of every round that was interrupted:
+//!
+//! - what nobody has is summed again: then no contribution to it has been overwritten, since a
+//!   result replaces a contribution only as a whole chunk;
+//! - what somebody has is passed on to those who lack it. A worker that no longer holds a result in
+//!   its tensor has it in its [`Vault`] until everyone has it: kept as it was received, or taken
+//!   out of the lane in its own process;
+//! - a round that nobody has a part of begins again like any other.
+//!
+//! Results travel as the lane made them, before they are divided for an average.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use sumpter_wire::{Collective, JobId, Rank, Round, TensorId};
+
+use crate::client::{Client, Event, Kept, Layout, OpId, Place, Request, Standing};
+use crate::hub::{Held, Hub};
+use crate::lane::{Harvested, Lane};
+use crate::memory::Memory;
+use crate::spans::Spans;
+
+/// Where a worker stands between two epochs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// By tensor, in the order of the table.
+    pub standings: Vec<Standing>,
+    /// What it can pass on of rounds that others may not have finished.
+    pub held: BTreeMap<(TensorId, Round), Spans>,
+}
+
+/// What must be known of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Bytes of the tensor.
+    pub bytes: usize,
+    /// What a round does.
+    pub collective: Collective,
+    /// The root of a broadcast or reduce.
+    pub root: Rank,
+    /// Who takes part, ascending.
+    pub members: Vec<Rank>,
+}
+
+/// How an interrupted round of a tensor is completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// The round.
+    pub round: Round,
+    /// What is done as in any round, and by whom.
+    pub sums: Vec<(Range<usize>, Vec<Rank>)>,
+    /// What is passed on.
+    pub relays: Vec<Relay>,
+}
+
+/// A part of a result that one worker has and others lack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relay {
+    /// Bytes of the tensor.
+    pub span: Range<usize>,
+    /// Who has it.
+    pub holder: Rank,
+    /// The holder and all who lack it, ascending.
+    pub members: Vec<Rank>,
+}
+
+/// A part of a round can neither be passed on nor summed again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes {span:?} of round {round} of tensor {tensor} are lost: rank {rank} has gone on")]
+pub struct Lost {
+    tensor: TensorId,
+    round: Round,
+    span: Range<usize>,
+    rank: Rank,
+}
+
+/// The repairs of a tensor's interrupted rounds, from the progress of all workers. There are two
+/// at most: receivers of a broadcast may have gone on to the next round.
+///
+/// # Errors
+/// [`Lost`] if the workers contradict what a worker must keep.
+pub fn repairs(
+    id: TensorId,
+    tensor: &Subject,
+    progress: &BTreeMap<Rank, Progress>,
+) -> Result<Vec<Repair>, Lost> {
+    let stand = |rank: &Rank| {
+        let standing = progress.get(rank).and_then(|p| p.standings.get(id.0 as usize));
+        (*rank, standing.cloned().unwrap_or_default())
+    };
+    let standings: Vec<(Rank, Standing)> = tensor.members.iter().map(stand).collect();
+    let rounds = standings.iter().map(|(_, standing)| standing.round.0);
+    let (first, last) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
+    let all = (first..=last).map(|round| repair((id, Round(round)), tensor, &standings, progress));
+    all.filter_map(Result::transpose).collect()
+}
+
+fn repair(
+    (id, round): (TensorId, Round),
+    Subject { bytes, collective, root, members }: &Subject,
+    standings: &[(Rank, Standing)],
+    progress: &BTreeMap<Rank, Progress>,
+) -> Result<Option<Repair>, Lost> {
+    let holders: Vec<(Rank, &Spans)> = members
+        .iter()
+        .filter_map(|rank| Some((*rank, progress.get(rank)?.held.get(&(id, round))?)))
+        .collect();
+    let (nothing, everything) = (Spans::default(), Spans::whole(*bytes));
+    let has = |(rank, standing): &(Rank, Standing)| -> (Rank, Spans) {
+        match &standing.begun {
+            _ if standing.round > round => (*rank, everything.clone()),
+            Some(done) if standing.round == round => (*rank, done.clone()),
+            _ => (*rank, nothing.clone()),
+        }
+    };
+    let receivers: Vec<(Rank, Spans)> =
+        standings.iter().filter(|(rank, _)| collective.receives(*rank, *root)).map(has).collect();
+    if holders.is_empty() && receivers.iter().all(|(_, has)| has.is_empty()) {
+        return Ok(None);
+    }
+    let gone_on = |rank: &Rank| standings.iter().any(|(r, s)| r == rank && s.round > round);
+    let contributors = members.iter().filter(|rank| collective.contributes(**rank, *root));
+    let missed = contributors.copied().find(gone_on);
+    let mut out = Repair { round, sums: Vec::new(), relays: Vec::new() };
+    for (index, span) in cuts(*bytes, &receivers, &holders).into_iter().enumerate() {
+        let lacks = |(rank, has): &(Rank, Spans)| (!has.contains(&span)).then_some(*rank);
+        let lacking: BTreeSet<Rank> = receivers.iter().filter_map(lacks).collect();
+        if lacking.is_empty() {
+            continue;
+        }
+        // Whoever holds what it lacks has not begun the round: a broadcast, whose root waits for it.
+        let able = |(rank, has): &&(Rank, &Spans)| has.contains(&span) && !lacking.contains(rank);
+        let able: Vec<Rank> = holders.iter().filter(able).map(|(rank, _)| *rank).collect();
+        if let Some(holder) = able.get(index % able.len().max(1)).copied() {
+            let members = lacking.into_iter().chain([holder]).collect::<BTreeSet<_>>();
+            out.relays.push(Relay { span, holder, members: members.into_iter().collect() });
+        } else if let Some(rank) = missed {
+            return Err(Lost { tensor: id, round, span, rank });
+        } else if *collective == Collective::Broadcast {
+            let members = lacking.into_iter().chain([*root]).collect::<BTreeSet<_>>();
+            out.sums.push((span, members.into_iter().collect()));
+        } else {
+            out.sums.push((span, members.clone()));
+        }
+    }
+    out.merge();
+    Ok(Some(out))
+}
+
+/// The first round of a tensor whose subtotals a hub passes on in this epoch, where `layout` is what
+/// it passes on and `standing` its own worker's.
+#[must_use]
+pub fn first_passed_on(layout: &Layout, repairs: &[Repair], standing: &Standing) -> Round {
+    match repairs.first() {
+        None => standing.round,
+        Some(repair) if layout.repaired.is_empty() => repair.round.next(),
+        Some(repair) => repair.round,
+    }
+}
+
+/// The tensor in stretches, each of which a worker has or lacks as a whole.
+fn cuts(
+    bytes: usize,
+    receivers: &[(Rank, Spans)],
+    holders: &[(Rank, &Spans)],
+) -> Vec<Range<usize>> {
+    let sets = receivers.iter().map(|(_, s)| s).chain(holders.iter().map(|(_, s)| *s));
+    let ends = sets.flat_map(|spans| spans.iter().flat_map(|s| [s.start, s.end]));
+    let at: BTreeSet<usize> = ends.chain([0, bytes]).filter(|at| *at <= bytes).collect();
+    let at: Vec<usize> = at.into_iter().collect();
+    at.windows(2).map(|pair| pair[0]..pair[1]).collect()
+}
+
+impl Repair {
+    /// Joins neighbours that are treated alike.
+    fn merge(&mut self) {
+        self.sums.dedup_by(|next, before| {
+            let joins = before.0.end == next.0.start && before.1 == next.1;
+            before.0.end = if joins { next.0.end } else { before.0.end };
+            joins
+        });
+        self.relays.dedup_by(|next, before| {
+            let alike = (before.holder, &before.members) == (next.holder, &next.members);
+            let joins = alike && before.span.end == next.span.start;
+            before.span.end = if joins { next.span.end } else { before.span.end };
+            joins
+        });
+    }
+}
+
+/// Results that others may lack, from one epoch to the next.
+#[derive(Debug, Default)]
+pub struct Vault(BTreeMap<(TensorId, Round), Vec<Kept>>);
+
+impl Vault {
+    fn insert(&mut self, kept: Kept) {
+        self.0.entry((kept.tensor, kept.round)).or_default().push(kept);
+    }
+
+    fn spans(&self) -> BTreeMap<(TensorId, Round), Spans> {
+        let spans = |kept: &Vec<Kept>| kept.iter().map(Kept::span).collect();
+        self.0.iter().map(|(key, kept)| (*key, spans(kept))).collect()
+    }
+
+    /// A copy of a stretch; nothing if not all of it is here.
+    fn read(&self, key: (TensorId, Round), span: &Range<usize>) -> Option<Vec<u8>> {
+        let mut out = vec![0; span.len()];
+        let mut found = Spans::default();
+        for kept in self.0.get(&key)? {
+            let (start, end) = (kept.origin.max(span.start), kept.span().end.min(span.end));
+            if start < end {
+                let bytes = &kept.bytes[start - kept.origin..end - kept.origin];
+                out[start - span.start..end - span.start].copy_from_slice(bytes);
+                found.insert(start..end);
+            }
+        }
+        found.contains(span).then_some(out)
+    }
+}
+
+/// A worker's part in changes of epoch: what it holds for others, and what it passes on.
+#[derive(Debug, Default)]
+pub struct Rescue {
+    vault: Vault,
+    relays: HashMap<OpId, (TensorId, Round)>,
+}
+
+impl Rescue {
+    /// Stops everything of a job, here and in the lane beside the client, and tells where this
+    /// worker stands with `tensors` tensors. The lane's connections are the driver's to close.
+    pub fn suspend<M: Memory>(
+        &mut self,
+        client: &mut Client<Held<M>>,
+        hub: &mut Hub,
+        (lane, job): (&mut Lane, JobId),
+        tensors: usize,
+    ) -> Progress {
+        for Harvested { of, len, bytes } in lane.harvest(job) {
+            // Of a tensor that is not this worker's, the others keep what they need.
+            if let Some(origin) = client.origin(of) {
+                let (tensor, round) = (of.tensor, of.round);
+                self.vault.insert(Kept { tensor, round, origin, bytes, len });
+            }
+        }
+        client.suspend().into_iter().for_each(|kept| self.vault.insert(kept));
+        self.vault.0.values().flatten().for_each(|kept| client.take_kept(kept));
+        hub.suspend();
+        self.relays.clear();
+        let standings = (0..tensors as u32).map(|id| client.standing(TensorId(id))).collect();
+        Progress { standings, held: self.vault.spans() }
+    }
+
+    /// Passes on the relays that this worker holds; forgets what nobody lacks. `places` are where
+    /// the relays of a tensor go, with offsets as in the tensor; their groups must be defined.
+    pub fn resume<M: Memory>(
+        &mut self,
+        client: &mut Client<Held<M>>,
+        relays: Vec<(Request, Round, Vec<Place>)>,
+    ) {
+        let wanted: BTreeSet<_> = relays.iter().map(|(r, round, _)| (r.tensor, *round)).collect();
+        self.vault.0.retain(|key, _| wanted.contains(key));
+        for (request, round, mut places) in relays {
+            let mut bytes = Vec::new();
+            for place in &mut places {
+                let span = place.origin..place.origin + place.bytes;
+                place.offset = bytes.len();
+                // What was told is what is there.
+                let held = self.vault.read((request.tensor, round), &span);
+                bytes.extend(held.expect("a result that was kept"));
+            }
+            let id = client.relay(request, round, places, Held::Results(bytes));
+            self.relays.insert(id, (request.tensor, round));
+        }
+    }
+
+    /// Takes the client's events that are about relays; all others are returned.
+    pub fn hear<M: Memory>(&mut self, event: Event<Held<M>>) -> Option<Event<Held<M>>> {
+        match event {
+            Event::Finished(id, _) if self.relays.contains_key(&id) => {
+                if let Some(key) = self.relays.remove(&id) {
+                    self.vault.0.remove(&key);
+                }
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    /// Bytes of results that are held for others.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.vault.0.values().flatten().map(|kept| kept.len).sum()
+    }
+}

@@ -1,0 +1,216 @@
+//! Changes of epoch in a simulated cluster: helpers die, come and go at any moment.
+
+use super::*;
+use crate::tensor::Part;
+
+impl World {
+    /// A new epoch: some helpers are there, and every tensor is dealt out anew.
+    pub(super) fn plan(&mut self) {
+        let (n, lanes) = (self.workers.len(), self.lanes.len());
+        self.epoch = Epoch(self.epoch.0 + 1);
+        self.helpers = (n..lanes).filter(|_| self.rng.u32(0..4) > 0).collect();
+        self.gone.clear();
+        let lanes: Vec<usize> = (0..n).chain(self.helpers.iter().copied()).collect();
+        for tensor in &mut self.tensors {
+            tensor.deal(&mut self.rng, &lanes, (n, &self.machines));
+        }
+    }
+
+    /// Helpers die or change, everyone stops at a moment of its own, tells what it has, and goes on
+    /// in the next epoch.
+    pub(super) fn change(&mut self) -> bool {
+        self.changes_left -= 1;
+        for helper in self.helpers.clone() {
+            if self.rng.u32(0..3) == 0 {
+                self.report.kills += 1;
+                self.kill(helper);
+            }
+        }
+        self.some_steps();
+        loop {
+            let mut ranks: Vec<usize> = (0..self.workers.len()).collect();
+            self.rng.shuffle(&mut ranks);
+            for rank in &ranks {
+                self.suspend(*rank);
+                self.some_steps();
+            }
+            for helper in self.helpers.clone() {
+                self.forget(helper);
+            }
+            self.report.epochs += 1;
+            self.plan();
+            let repairs = self.repairs();
+            self.rng.shuffle(&mut ranks);
+            // Sometimes the next change comes before all have heard of this one.
+            let reached = match self.changes_left > 0 && self.rng.u32(0..4) == 0 {
+                true => self.rng.usize(0..ranks.len()),
+                false => ranks.len(),
+            };
+            for rank in &ranks[..reached] {
+                self.resume(*rank, &repairs);
+                self.some_steps();
+            }
+            if reached == ranks.len() {
+                return true;
+            }
+            self.report.nested += 1;
+            self.changes_left -= 1;
+            if let Some(helper) = self.helpers.first().copied() {
+                self.report.kills += 1;
+                self.kill(helper);
+            }
+        }
+    }
+
+    fn some_steps(&mut self) {
+        for _ in 0..self.rng.usize(0..60) {
+            self.step();
+        }
+    }
+
+    /// Everything a helper knew is gone; its peers notice at once.
+    fn kill(&mut self, helper: usize) {
+        self.forget(helper);
+        self.gone.insert(helper);
+        self.lanes[helper] = Lane::new(LIMITS);
+    }
+
+    /// A lane forgets the job, and its connections break.
+    fn forget(&mut self, lane: usize) {
+        self.lanes[lane].end_job(JOB);
+        for rank in 0..self.workers.len() {
+            if self.wires.get_mut(&(rank, lane)).and_then(Option::take).is_some() {
+                self.workers[rank].client.disconnected(ConnId(lane));
+                self.collect(rank);
+            }
+        }
+    }
+
+    fn suspend(&mut self, rank: usize) {
+        let lanes = self.lanes.len();
+        for lane in (0..lanes).filter(|lane| *lane != rank) {
+            if let Some(wire) = self.wires.get_mut(&(rank, lane)).and_then(Option::take) {
+                self.lanes[lane].close(wire.lane_side);
+            }
+        }
+        let Worker { client, hub, rescue, progress, .. } = &mut self.workers[rank];
+        let lane = (&mut self.lanes[rank], JOB);
+        *progress = Some(rescue.suspend(client, hub, lane, self.tensors.len()));
+        self.forget(rank);
+        self.collect(rank);
+    }
+
+    fn repairs(&mut self) -> HashMap<usize, Vec<Repair>> {
+        let told = |(rank, worker): (usize, &Worker)| {
+            (Rank(rank as u32), worker.progress.clone().expect("everyone is suspended"))
+        };
+        let progress: BTreeMap<_, _> = self.workers.iter().enumerate().map(told).collect();
+        let mut out = HashMap::new();
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            let subject: Subject = tensor.subject();
+            let found = repairs(tensor.request.tensor, &subject, &progress);
+            let found = found.unwrap_or_else(|lost| panic!("{lost}\n{progress:#?}"));
+            for found in &found {
+                self.report.relays += found.relays.len() as u64;
+                self.report.sums += found.sums.len() as u64;
+                if std::env::var("DBG").is_ok() {
+                    println!("epoch {} tensor {index} {found:?}\n {progress:?}", self.epoch);
+                }
+            }
+            out.insert(index, found);
+        }
+        out
+    }
+
+    /// A worker begins the epoch.
+    pub(super) fn resume(&mut self, rank: usize, repairs: &HashMap<usize, Vec<Repair>>) {
+        let (n, lanes) = (self.workers.len(), self.lanes.len());
+        let settings = ClientSettings {
+            rank: Rank(rank as u32),
+            world_size: n as u32,
+            epoch: self.epoch,
+            chunk_bytes: self.chunk_bytes,
+            credit_bytes: self.rng.usize(1..100_000),
+            deterministic: self.deterministic,
+        };
+        let worker = &mut self.workers[rank];
+        worker.progress = None;
+        worker.hub = Hub::new(JOB, self.chunk_bytes);
+        worker.client.resume(settings, lanes);
+        if self.keeps {
+            (n..lanes).for_each(|lane| worker.client.keep_results_of(ConnId(lane)));
+        }
+        let mut relays = Vec::new();
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            let machine = self.machines.of(Rank(rank as u32));
+            let all = (tensor, repairs.get(&index).map_or(&[][..], Vec::as_slice));
+            relays.extend(lay_out(worker, Rank(rank as u32), (n, machine), all));
+        }
+        worker.rescue.resume(&mut worker.client, relays);
+        let peer = self.peer(rank, rank);
+        // Mostly as it is in a worker; else the two exchange chunks as frames.
+        let (lane, client) = (&mut self.lanes[rank], &mut self.workers[rank].client);
+        if self.rng.u32(0..4) > 0 {
+            self.colocated[rank] = lane.open_resident(peer).expect("a fresh lane");
+            client.attached(ConnId(rank));
+        } else {
+            self.colocated[rank] = lane.open(peer).expect("a fresh lane").0;
+            client.connected(ConnId(rank));
+        }
+        self.collect(rank);
+    }
+}
+
+/// Tells a worker where a tensor is summed in this epoch; what it is to pass on of it.
+fn lay_out(
+    worker: &mut Worker,
+    rank: Rank,
+    (n, machine): (usize, &[Rank]),
+    (tensor, repairs): (&Tensor, &[Repair]),
+) -> Vec<(Request, Round, Vec<Place>)> {
+    let Worker { client, hub, .. } = worker;
+    let id: TensorId = tensor.request.tensor;
+    let mut define = |parts: &[(u32, Part, Vec<Rank>)]| {
+        let groups = parts.iter().flat_map(|(_, part, members)| [&part.hubs, members]);
+        for members in groups {
+            assert_eq!(client.define_group(members), group(members, n));
+        }
+    };
+    let all = tensor.all();
+    define(&all);
+    let mut layout = Layout::new(tensor.places(rank, n, machine, &all));
+    let mut passed_on = Layout::new(tensor.passed_on(rank, n, machine, &all));
+    let (mut number, mut relays) = (REPAIRED, Vec::new());
+    let mut groups = vec![machine.to_vec()];
+    for repair in repairs {
+        let sums = tensor.repaired(repair, number);
+        number += sums.len() as u32;
+        define(&sums);
+        let mut mine = tensor.places(rank, n, machine, &sums);
+        let mut held = Vec::new();
+        for (place, members) in tensor.relayed(repair, number, n) {
+            number += 1;
+            groups.push(members.clone());
+            if place.relay == Some(rank) {
+                held.push(place);
+            } else if members.contains(&rank) {
+                mine.push(place);
+            }
+        }
+        layout.repaired.push((repair.round, mine.into()));
+        let again = tensor.passed_on(rank, n, machine, &sums);
+        if !again.is_empty() {
+            passed_on.repaired.push((repair.round, again.into()));
+        }
+        if !held.is_empty() {
+            relays.push((tensor.request, repair.round, held));
+        }
+    }
+    groups.iter().for_each(|members| assert_eq!(client.define_group(members), group(members, n)));
+    client.lay_out(id, tensor.tier(machine), layout);
+    if !passed_on.places.is_empty() && tensor.tier(machine) == Tier::Machine {
+        let first = first_passed_on(&passed_on, repairs, &client.standing(id));
+        hub.register(client, id, passed_on, first);
+    }
+    relays
+}
