@@ -89,7 +89,11 @@ impl EventLoop {
                 };
                 self.fail(&error);
             }
-            MemberEvent::Finished => {}
+            MemberEvent::Suspend { .. }
+            | MemberEvent::Resume { .. }
+            | MemberEvent::Drained
+            | MemberEvent::GivenUp { .. }
+            | MemberEvent::Finished => {}
         }
     }
 

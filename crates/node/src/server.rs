@@ -191,6 +191,7 @@ pub fn start_coordinator(
         token,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
+        server_timeout: config.server_timeout(),
         serves,
     };
     Ok(Coordinator::start(listen, options)?)

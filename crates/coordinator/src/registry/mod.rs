@@ -57,8 +57,11 @@ struct Member {
     join: Join,
     joined: Duration,
     heard: Duration,
-    peer_timeout: Duration,
+    /// How long it may be silent.
+    silence: Duration,
     stats: Stats,
+    /// It is to be in no plan any more.
+    draining: bool,
 }
 
 impl Registry {
@@ -89,6 +92,7 @@ impl Registry {
             }
             Input::Closed(member, reason) => self.remove(member, &Gone::Lost(reason)),
             Input::Tick => self.tick(now),
+            Input::Drain(_) => {}
             Input::Stop => self.stop(),
         }
         std::mem::take(&mut self.outbox)
@@ -123,12 +127,17 @@ impl Registry {
             return;
         }
         let peer_timeout = join.peer_timeout.min(self.options.peer_timeout);
-        self.outbox.push((id, Event::Welcome { peer_timeout }));
         let (role, name) = (join.role.clone(), join.job.clone());
+        let silence = match role {
+            Role::Worker { .. } => peer_timeout,
+            Role::Server => join.server_timeout.min(self.options.server_timeout).min(peer_timeout),
+        };
+        self.outbox.push((id, Event::Welcome { peer_timeout, silence }));
         info!(member = %id, host = %join.host, ?role, job = %name, "a member joined");
         let settings = join.settings.clone();
         let stats = Stats::default();
-        self.members.insert(id, Member { join, joined: now, heard: now, peer_timeout, stats });
+        self.members
+            .insert(id, Member { join, joined: now, heard: now, silence, stats, draining: false });
         match role {
             Role::Worker { rank, world_size, .. } => {
                 if self.options.serves != Serves::ManyJobs {
@@ -169,7 +178,8 @@ impl Registry {
             Message::Refuse { name, message } => self.refuse(id, &name, &message),
             Message::OutOfData => self.out_of_data(id),
             Message::Began { tensor, round } => self.began(id, tensor, round),
-            Message::JobReady(job) => self.server_ready(id, job),
+            Message::JobReady(job, _) => self.server_ready(id, job),
+            Message::Progress(..) | Message::Suspect { .. } | Message::Drain => {}
             Message::Leave => {
                 self.outbox.push((id, Event::LeaveSeen));
                 self.outbox.push((id, Event::Close));
@@ -210,7 +220,7 @@ impl Registry {
         let silent: Vec<(MemberId, Duration)> = self
             .members
             .iter()
-            .map(|(id, member)| (*id, now.saturating_sub(member.heard), member.peer_timeout))
+            .map(|(id, member)| (*id, now.saturating_sub(member.heard), member.silence))
             .filter(|(_, silence, limit)| silence > limit)
             .map(|(id, silence, _)| (id, silence))
             .collect();
@@ -221,6 +231,11 @@ impl Registry {
         }
         let names: Vec<String> = self.jobs.keys().cloned().collect();
         names.iter().for_each(|name| self.tick_job(now, name));
+    }
+
+    /// The servers that are here, and their hosts.
+    pub fn hosts_of_servers(&self) -> impl Iterator<Item = (MemberId, &str)> {
+        self.servers().map(|(id, member)| (id, member.join.host.as_str()))
     }
 
     fn servers(&self) -> impl Iterator<Item = (MemberId, &Member)> {

@@ -56,6 +56,7 @@ impl Registry {
                     run.view.servers.iter().map(|server| &server.machine),
                 ),
             }),
+            last_change: String::new(),
             tensors: run.map_or(0, |run| run.table.len() as u32),
             failure: job.failure.as_ref().map_or_else(String::new, |f| f.message.clone()),
             workers: all,
@@ -98,5 +99,6 @@ pub(super) fn member_status(now: Duration, id: MemberId, member: &Member) -> Mem
         joined_s: now.saturating_sub(member.joined).as_secs_f64(),
         silent_s: now.saturating_sub(member.heard).as_secs_f64(),
         stats: Some(stats_to_proto(&member.stats)),
+        draining: member.draining,
     }
 }

@@ -86,7 +86,7 @@ fn input(act: &Act, next_member: &mut u64) -> Input {
             Input::Message(MemberId(member), Message::Heartbeat(Some(stats)))
         }
         Act::Ready { member, job } => {
-            Input::Message(MemberId(member), Message::JobReady(JobId(job)))
+            Input::Message(MemberId(member), Message::JobReady(JobId(job), Epoch(1)))
         }
         Act::Leave { member } => Input::Message(MemberId(member), Message::Leave),
         Act::Close { member } => Input::Closed(MemberId(member), "gone".to_owned()),

@@ -29,11 +29,11 @@ fn a_job_waits_for_the_servers_it_expects_and_starts_when_they_are_ready() {
     let servers: Vec<MemberId> = view.servers.iter().map(|s| s.member).collect();
     assert_eq!(servers, [second, first], "in the order of hosts");
 
-    world.say(first, Message::JobReady(view.job));
-    world.say(first, Message::JobReady(view.job));
-    world.say(second, Message::JobReady(JobId(5)));
+    world.say(first, Message::JobReady(view.job, Epoch(1)));
+    world.say(first, Message::JobReady(view.job, Epoch(1)));
+    world.say(second, Message::JobReady(JobId(5), Epoch(1)));
     assert_eq!(world.told(zero), [], "one server is not ready");
-    world.say(second, Message::JobReady(view.job));
+    world.say(second, Message::JobReady(view.job, Epoch(1)));
     assert_eq!(world.view(zero), view);
     assert_eq!(world.view(one), view);
 }
@@ -44,7 +44,7 @@ fn more_servers_than_expected_take_part_too_and_a_later_one_waits_for_the_next_r
     let early = world.join(server("a"));
     let zero = world.join(worker(0, 1));
     let job = world.view(early).job;
-    world.say(early, Message::JobReady(job));
+    world.say(early, Message::JobReady(job, Epoch(1)));
     assert_eq!(world.view(zero).servers.len(), 1);
 
     let late = world.join(server("b"));
@@ -152,7 +152,7 @@ fn a_server_that_never_gets_ready_fails_the_start() {
     let (kind, message) = world.fatal(zero);
     assert_eq!(kind, FatalKind::Start);
     assert_eq!(message, "the servers on slow did not get ready within 30 s");
-    world.say(helper, Message::JobReady(job));
+    world.say(helper, Message::JobReady(job, Epoch(1)));
     assert_eq!(world.told(zero), [], "too late");
 }
 
