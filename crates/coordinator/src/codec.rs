@@ -79,9 +79,6 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
             MemberEvent::WorkerLost { rank: Rank(rank), host, reason }
         }
         ToMember::WorkerLeft(left) => MemberEvent::WorkerLeft { rank: Rank(left.rank) },
-        ToMember::ServerLost(proto::ServerLost { member, host, reason }) => {
-            MemberEvent::ServerLost { member: MemberId(member), host, reason }
-        }
         ToMember::Suspend(proto::Suspend { epoch, reason }) => {
             MemberEvent::Suspend { epoch: Epoch(epoch), reason }
         }
@@ -202,9 +199,6 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
         }
         MemberEvent::WorkerLeft { rank } => {
             ToMember::WorkerLeft(proto::WorkerLeft { rank: rank.0 })
-        }
-        MemberEvent::ServerLost { member, host, reason } => {
-            ToMember::ServerLost(proto::ServerLost { member: member.0, host, reason })
         }
         MemberEvent::Suspend { epoch, reason } => {
             ToMember::Suspend(proto::Suspend { epoch: epoch.0, reason })
@@ -429,7 +423,7 @@ mod tests {
     fn every_event() -> Vec<MemberEvent> {
         let (host, reason) = ("host".to_owned(), "reason".to_owned());
         let (name, message) = ("name".to_owned(), "message".to_owned());
-        let (member, rank) = (MemberId(5), Rank(2));
+        let rank = Rank(2);
         let tensors = Kind::ALL.map(|kind| {
             let spec = TensorSpec { kind, ranks: vec![Rank(1)], ..spec("t", &[2, 0]) };
             MemberEvent::Tensor { id: TensorId(7), spec }
@@ -451,9 +445,8 @@ mod tests {
             MemberEvent::AllOutOfData { last: Rank(1) },
             MemberEvent::Began { tensor: TensorId(7), round: 1 << 40 },
             MemberEvent::TensorError { name, message: message.clone() },
-            MemberEvent::WorkerLost { rank, host: host.clone(), reason: reason.clone() },
+            MemberEvent::WorkerLost { rank, host, reason: reason.clone() },
             MemberEvent::WorkerLeft { rank },
-            MemberEvent::ServerLost { member, host, reason: reason.clone() },
             MemberEvent::Suspend { epoch: Epoch(7), reason },
             MemberEvent::Resume { view: view(), progress: vec![(rank, vec![1, 0, 255])] },
             MemberEvent::Drained,

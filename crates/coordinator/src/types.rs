@@ -329,15 +329,6 @@ pub enum MemberEvent {
         /// What was noticed, in words.
         message: String,
     },
-    /// A server died or left that the run cannot do without: the run is over.
-    ServerLost {
-        /// The server.
-        member: MemberId,
-        /// Where it ran.
-        host: String,
-        /// How it was noticed.
-        reason: String,
-    },
     /// A run starts, or goes on in a new epoch (to servers). Whatever was known of the run before
     /// is void. The workers are told only once every server's handler has returned from this
     /// event.

@@ -1,12 +1,13 @@
 //! The registry under a clock of our own: what each kind of trouble looks like to each member.
 
 mod admission;
+mod epochs;
 mod property;
 mod runs;
 mod start;
 mod tensors;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sumpter_sum::{Dtype, ReduceOp};

@@ -107,27 +107,6 @@ fn a_failed_run_is_over_for_the_servers_when_its_last_worker_is_gone() {
 }
 
 #[test]
-fn a_server_that_dies_or_leaves_is_named_to_the_workers_of_its_runs() {
-    for graceful in [false, true] {
-        let mut world = World::new();
-        let helper = world.join(server("a"));
-        let zero = world.join(worker(0, 1));
-        let job = world.view(helper).job;
-        world.say(helper, Message::JobReady(job, Epoch(1)));
-        world.view(zero);
-        let reason = if graceful { "left the cluster" } else { "connection closed" };
-        if graceful {
-            world.leave(helper);
-        } else {
-            world.close(helper);
-        }
-        let (host, reason) = ("a".to_owned(), reason.to_owned());
-        let expected = MemberEvent::ServerLost { member: helper, host, reason };
-        assert_eq!(world.told_one(zero), expected);
-    }
-}
-
-#[test]
 fn a_coordinator_for_one_run_tells_the_servers_when_it_is_over() {
     let mut world = World::with(Serves::OneRun);
     let helper = world.join(server("a"));
