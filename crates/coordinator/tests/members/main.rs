@@ -27,8 +27,8 @@ fn options(serves: Serves) -> CoordinatorOptions {
     CoordinatorOptions {
         token: token(),
         start_timeout: PATIENCE,
-        peer_timeout: Duration::from_secs(4),
-        server_timeout: Duration::from_secs(4),
+        peer_timeout: PATIENCE,
+        server_timeout: PATIENCE,
         serves,
     }
 }
