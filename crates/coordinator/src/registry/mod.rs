@@ -1,9 +1,9 @@
 //! The coordinator's logic as a state machine without sockets, threads or a clock: (now, what a
 //! member said or that it is gone) to (which member is told what).
 //!
-//! Invariants: a job's present workers agree on its size and settings; a run's workers see the same
-//! plans in the same order; all workers of a run are told of its tensors in the order of their ids; a failed job
-//! is told of its failure once and forgotten when its last worker is gone.
+//! Invariants: a job's present workers agree on its size and settings; a run's workers go through
+//! the same plans in the same order; all workers of a run are told of its tensors in the order of
+//! their ids; a failed job is told of its failure once and forgotten when its last worker is gone.
 
 mod admission;
 mod agreement;

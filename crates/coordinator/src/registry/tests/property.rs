@@ -263,7 +263,7 @@ impl Ears {
         Ok(())
     }
 
-    /// Workers of one run see one view in an epoch, and one's table is the beginning of the other's.
+    /// Workers of one run see one view in an epoch; one's table is the beginning of the other's.
     fn agree(&self) -> Result<(), TestCaseError> {
         for (one, view) in &self.views {
             for (other, other_view) in &self.views {
