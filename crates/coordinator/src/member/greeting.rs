@@ -31,8 +31,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often a person is told what is waited for.
 const NOTICE_EVERY: Duration = Duration::from_secs(3);
 
-/// The largest message of a coordinator: the answers of all
-/// workers of a large job together.
+/// The largest message of a coordinator: the answers of all workers of a large job together.
 const MESSAGE_LIMIT: usize = 64 << 20;
 
 /// A session whose coordinator has proved itself.

@@ -65,7 +65,9 @@ impl Registry {
             Gone::Lost(reason) => format!("the server on {host} was lost: {reason}"),
         };
         for job in self.jobs.values_mut() {
-            job.run.as_mut().map(|run| run.epochs.retired.remove(&id));
+            if let Some(run) = &mut job.run {
+                run.epochs.retired.remove(&id);
+            }
         }
         let uses = |job: &Job| job.run.as_ref().is_some_and(|run| run.uses(id));
         let hit = self.jobs.iter().filter(|(_, job)| uses(job));
