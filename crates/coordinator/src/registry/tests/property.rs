@@ -146,6 +146,9 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
     }
 }
 
+/// What workers said, by rank.
+type Answers = Vec<(Rank, Vec<u8>)>;
+
 /// What every member has heard, checked as it comes.
 #[derive(Default)]
 struct Ears {
@@ -162,7 +165,7 @@ struct Ears {
     starts: BTreeMap<MemberId, Vec<(JobId, Epoch)>>,
     /// What is in each epoch, the same for all.
     plans: BTreeMap<(JobId, Epoch), ClusterView>,
-    progress: BTreeMap<(JobId, Epoch), Vec<(Rank, Vec<u8>)>>,
+    progress: BTreeMap<(JobId, Epoch), Answers>,
     /// How often workers have gone on.
     resumed: usize,
 }
@@ -245,7 +248,7 @@ impl Ears {
         &mut self,
         member: MemberId,
         view: ClusterView,
-        progress: Vec<(Rank, Vec<u8>)>,
+        progress: Answers,
     ) -> Result<(), TestCaseError> {
         self.plan(&view)?;
         let (job, epoch) = (view.job, view.epoch);
