@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
 use sumpter_coordinator::{Coordinator as RustCoordinator, Serves, Stats};
 use sumpter_node::NodeError;
+use sumpter_wire::Token;
 
 use crate::errors::{AuthError, StartError, from_config, from_node, from_plan};
 use crate::worker::load;
@@ -160,14 +161,29 @@ pub fn plan(request_json: &str) -> PyResult<String> {
 /// What the coordinator knows of its jobs and servers, as JSON.
 #[pyfunction]
 pub fn status(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<String> {
+    let (address, token) = coordinator(settings)?;
+    let report = py.detach(|| sumpter_coordinator::status(&address, &token, None));
+    let report = report.map_err(|e| from_node(py, NodeError::from(e)))?;
+    serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
+}
+
+/// Has the coordinator take servers out of all jobs: the one with this number, or all of this
+/// host. Which these are, and which others there are, as JSON.
+#[pyfunction]
+pub fn drain(py: Python<'_>, who: &str, settings: HashMap<String, String>) -> PyResult<String> {
+    let (address, token) = coordinator(settings)?;
+    let report = py.detach(|| sumpter_coordinator::drain(&address, &token, who));
+    let report = report.map_err(|e| from_node(py, NodeError::from(e)))?;
+    serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
+}
+
+/// Where the coordinator is, and the token it asks for.
+fn coordinator(settings: HashMap<String, String>) -> PyResult<(String, Token)> {
     let config = load(settings)?;
     let token = config.token().map_err(from_config)?;
     let token = token.ok_or_else(|| AuthError::new_err("no job token: set SUMPTER_TOKEN"))?;
     let address = config.coordinator.clone();
-    let address = address.ok_or_else(|| StartError::new_err("no coordinator given"))?;
-    let report = py.detach(|| sumpter_coordinator::status(&address, &token, None));
-    let report = report.map_err(|e| from_node(py, NodeError::from(e)))?;
-    serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
+    Ok((address.ok_or_else(|| StartError::new_err("no coordinator given"))?, token))
 }
 
 /// The table of settings.

@@ -27,7 +27,8 @@ fn options(serves: Serves) -> CoordinatorOptions {
     CoordinatorOptions {
         token: token(),
         start_timeout: PATIENCE,
-        peer_timeout: Duration::from_secs(4),
+        peer_timeout: PATIENCE,
+        server_timeout: PATIENCE,
         serves,
     }
 }
@@ -58,6 +59,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
+        server_timeout: PATIENCE,
         settings: BTreeMap::new(),
     }
 }
