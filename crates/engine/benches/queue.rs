@@ -40,12 +40,9 @@ impl Load {
 
     fn places(self) -> Vec<Place> {
         let starts = (0..self.bytes).step_by(PARTITION_BYTES);
-        let place = |(number, offset)| Place {
-            lane: LANE,
-            number,
-            offset,
-            bytes: PARTITION_BYTES.min(self.bytes - offset),
-            group: GroupId(0),
+        let place = |(number, offset)| {
+            let stretch = (offset, PARTITION_BYTES.min(self.bytes - offset));
+            Place::new(LANE, number, stretch, GroupId(0))
         };
         (0..).zip(starts).map(place).collect()
     }

@@ -46,7 +46,7 @@ pub(crate) struct Cluster {
     pub lanes: Vec<LaneAddress>,
     /// Who passes on what each machine's workers contribute; none if nobody has to.
     pub hubs: Option<Hubs>,
-    policy: Policy,
+    pub policy: Policy,
     epoch: u64,
     sources: Vec<Source>,
     /// The plan for tensors of all ranks.
@@ -123,6 +123,11 @@ impl Cluster {
             self.parts.insert(ranks.to_vec(), part.expect("a plan for part of a planned job"));
         }
         self.parts.get_mut(ranks).map(|part| part.place(tensor_bytes)).unwrap_or_default()
+    }
+
+    /// Whether a lane's process may go without ending the job.
+    pub(crate) fn may_vanish(&self, lane: ConnId) -> bool {
+        matches!(self.lanes[lane.0].owner, Owner::Server(_))
     }
 
     /// The first lane of a worker; the only one, as workers are.

@@ -320,6 +320,7 @@ impl EventLoop {
                 rank: hello.rank,
                 world_size: hello.world_size,
                 epoch: hello.epoch,
+                keeps: hello.keeps,
             }),
         }
     }

@@ -80,25 +80,24 @@ impl Hubs {
     }
 }
 
-/// Places the next tensor of the table, as `rank` sees it, and tells the client who takes part.
+/// Whether the workers of a machine contribute to a tensor together.
+fn is_whole(spec: &TensorSpec) -> bool {
+    spec.ranks.is_empty() && matches!(spec.kind, Kind::AllReduce | Kind::Barrier)
+}
+
+/// Where the partitions of a tensor go, as `rank` sees it; tells the client who takes part.
 pub(crate) fn route(
     cluster: &mut Cluster,
     client: &mut WorkerClient,
     rank: Rank,
-    spec: &TensorSpec,
-    members: &[Rank],
+    (spec, members): (&TensorSpec, &[Rank]),
+    spots: &[(u32, Spot)],
 ) -> Route {
-    let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
-    let spots = (0..).zip(cluster.place(&spec.ranks, bytes));
-    let whole = spec.ranks.is_empty() && matches!(spec.kind, Kind::AllReduce | Kind::Barrier);
-    let Some(mut hubs) = cluster.hubs.take_if(|_| whole) else {
+    let spots = spots.iter().copied();
+    let Some(mut hubs) = cluster.hubs.take_if(|_| is_whole(spec)) else {
         let group = client.define_group(members);
-        let place = |(number, Spot { root, offset, bytes })| Place {
-            lane: root,
-            number,
-            offset,
-            bytes,
-            group,
+        let place = |(number, Spot { root, offset, bytes })| {
+            Place::new(root, number, (offset, bytes), group)
         };
         let (tier, places) = (Tier::Root, spots.map(place).collect());
         return Route { tier, places, passed_on: Vec::new() };
@@ -110,7 +109,7 @@ pub(crate) fn route(
     for (number, Spot { root, offset, bytes }) in spots {
         let owners = hubs.next(cluster.lanes[root.0].owner);
         let group = client.define_group(&owners);
-        let up = Place { lane: root, number, offset, bytes, group };
+        let up = Place::new(root, number, (offset, bytes), group);
         let Some(hub) = owners.iter().find(|o| tier == Tier::Machine && machine.contains(o)) else {
             places.push(up);
             continue;

@@ -50,8 +50,11 @@ impl EventLoop {
             }
             MemberEvent::Started(view) => self.begin_session(view),
             MemberEvent::JobStarted(view) => {
+                self.end_job(view.job);
                 self.know_job(&view);
             }
+            MemberEvent::Suspend { epoch, reason } => self.suspend(epoch, &reason),
+            MemberEvent::Resume { view, progress } => self.resume(view, progress),
             MemberEvent::JobEnded { job } => self.end_job(job),
             MemberEvent::Tensor { id, spec } => {
                 let Some(session) = self.session.as_mut() else { return };
@@ -85,24 +88,14 @@ impl EventLoop {
                 };
                 self.fail(&error);
             }
-            MemberEvent::Suspend { .. }
-            | MemberEvent::Resume { .. }
-            | MemberEvent::Drained
-            | MemberEvent::GivenUp { .. }
-            | MemberEvent::Finished => {}
+            MemberEvent::Drained | MemberEvent::GivenUp { .. } | MemberEvent::Finished => {}
         }
     }
 
     /// All members are there: connect to every lane, and let the caller go on.
     fn begin_session(&mut self, view: ClusterView) {
-        let world_size = view.workers.len() as u32;
         self.know_job(&view);
-        let rank = Rank(self.config.rank);
-        let peer = Peer { job: view.job, rank, world_size, epoch: view.epoch };
-        let resident = match self.config.colocated {
-            Colocated::InProcess => self.lane.open_resident(peer).map(Some),
-            Colocated::Linked => Ok(None),
-        };
+        let resident = self.open_resident(&view);
         let built = resident.map_err(NodeError::Start).and_then(|resident| {
             Session::new(&self.config, view.clone(), resident)
                 .map_err(|error| NodeError::Start(format!("no plan for this job: {error}")))
@@ -111,15 +104,31 @@ impl EventLoop {
             Ok(session) => session,
             Err(error) => return self.refuse_start(error),
         };
-        let own = session.own.map(|(on_client, _)| on_client);
-        let lanes = session.links.len();
         self.session = Some(session);
-        for lane in (0..lanes).map(ConnId).filter(|lane| Some(*lane) != own) {
-            self.call(lane);
-        }
+        self.call_all();
         if let Some(start) = self.start.take() {
             start.begin(view);
         }
+    }
+
+    /// Opens this worker's connection in the lane of its own process, if it is to be reached so.
+    pub(crate) fn open_resident(&mut self, view: &ClusterView) -> Result<Option<ConnId>, String> {
+        let ClusterView { job, epoch, workers, .. } = view;
+        let (rank, world_size) = (Rank(self.config.rank), workers.len() as u32);
+        let peer = Peer { job: *job, rank, world_size, epoch: *epoch, keeps: false };
+        match self.config.colocated {
+            Colocated::InProcess => self.lane.open_resident(peer).map(Some),
+            Colocated::Linked => Ok(None),
+        }
+    }
+
+    /// Opens the connections of an epoch.
+    pub(crate) fn call_all(&mut self) {
+        let Some(session) = self.session.as_ref() else { return };
+        let own = session.own.map(|(on_client, _)| on_client);
+        let wanted = |lane: &ConnId| Some(*lane) != own && !session.has_left(*lane);
+        let lanes: Vec<_> = (0..session.links.len()).map(ConnId).filter(wanted).collect();
+        lanes.into_iter().for_each(|lane| self.call(lane));
     }
 
     fn refuse_start(&mut self, error: NodeError) {
@@ -149,6 +158,13 @@ impl EventLoop {
         let now = Instant::now();
         session.lost(lane, now);
         let failing = session.links[lane.0].failing_since.map(|t| now.saturating_duration_since(t));
+        let suspect = session
+            .server_of(lane)
+            .filter(|_| permanent || failing.is_some_and(|f| f > self.config.server_timeout()));
+        if let (Some(server), Some(member)) = (suspect, &self.member) {
+            // The job goes on without it.
+            return member.suspect(server, reason.to_owned());
+        }
         let lane = session.describe(lane);
         tracing::debug!(%lane, %reason, "no connection yet");
         if permanent || failing.is_some_and(|f| f > limit) {
@@ -191,6 +207,7 @@ impl EventLoop {
             && let Some(event) = session.client.next_event()
         {
             any = true;
+            let Some(event) = session.rescue.hear(event) else { continue };
             match session.hub.hear(event, &mut session.client, &mut self.lane) {
                 Ok(Some(Event::Finished(id, outcome))) => self.finished(id, outcome),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),

@@ -5,17 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, Kind, PendingOp, TensorSpec};
-use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, OpId, Request};
+use sumpter_coordinator::{ClusterView, Kind, MemberId, PendingOp, TensorSpec};
+use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, Layout, OpId, Request, Rescue};
 use sumpter_plan::PlanError;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::{Hello, Rank, TensorId};
+use sumpter_wire::{Hello, Rank, TensorId, Tier};
 
 use crate::cluster::{Cluster, Owner, Policy};
 use crate::command::Submission;
 use crate::completion::Completion;
 use crate::error::OpError;
-use crate::hubs::route;
 use crate::idlers::Idlers;
 use crate::table::{Table, members};
 
@@ -37,6 +36,10 @@ pub(crate) struct Session {
     pub client: WorkerClient,
     /// Passes on what the lane in this process sums for the machine.
     pub hub: Hub,
+    /// What it holds for others when the epoch changes.
+    pub rescue: Rescue,
+    /// Between two epochs.
+    pub suspended: bool,
     pub table: Table,
     pub links: Vec<Dial>,
     /// The lane in this process, if it is reached directly: its connection in the client and in
@@ -54,6 +57,26 @@ pub(crate) struct Session {
     pub last_progress: Instant,
     /// Why nothing can be submitted any more.
     pub over: Option<OpError>,
+}
+
+pub(crate) fn policy(config: &Config) -> Policy {
+    Policy {
+        partition_bytes: config.partition_bytes,
+        architecture: config.architecture,
+        dealing: config.placement,
+        deterministic: config.deterministic,
+    }
+}
+
+pub(crate) fn client_settings(config: &Config, view: &ClusterView) -> ClientSettings {
+    ClientSettings {
+        rank: Rank(config.rank),
+        world_size: view.workers.len() as u32,
+        epoch: view.epoch,
+        chunk_bytes: config.chunk_bytes as u32,
+        credit_bytes: config.credit_bytes as usize,
+        deterministic: config.deterministic,
+    }
 }
 
 /// An operation the client has, as the outside knows it.
@@ -106,38 +129,21 @@ impl Session {
         resident: Option<ConnId>,
     ) -> Result<Session, PlanError> {
         let rank = Rank(config.rank);
-        let policy = Policy {
-            partition_bytes: config.partition_bytes,
-            architecture: config.architecture,
-            dealing: config.placement,
-            deterministic: config.deterministic,
-        };
-        let cluster = Cluster::new(&view, policy)?;
-        let settings = ClientSettings {
-            rank,
-            world_size: view.workers.len() as u32,
-            epoch: view.epoch,
-            chunk_bytes: config.chunk_bytes as u32,
-            credit_bytes: config.credit_bytes as usize,
-            deterministic: config.deterministic,
-        };
-        let lanes = cluster.lanes.len();
-        let is_own = |owner: Owner| owner == Owner::Worker(rank);
-        let own = cluster.lanes.iter().position(|l| is_own(l.owner)).map(ConnId).zip(resident);
-        let mut client = Client::new(settings, lanes);
-        if let Some((on_client, _)) = own {
-            client.attached(on_client);
-        }
+        let cluster = Cluster::new(&view, policy(config))?;
+        let settings = client_settings(config, &view);
+        let client = Client::new(settings, 0);
         let hub = Hub::new(view.job, settings.chunk_bytes);
-        Ok(Session {
+        let mut session = Session {
             view,
             rank,
             cluster,
             client,
             hub,
+            rescue: Rescue::default(),
+            suspended: false,
             table: Table::default(),
-            links: (0..lanes).map(|_| Dial::default()).collect(),
-            own,
+            links: Vec::new(),
+            own: None,
             running: HashMap::new(),
             begun: HashMap::new(),
             rounds: HashMap::new(),
@@ -145,7 +151,23 @@ impl Session {
             left: BTreeSet::new(),
             last_progress: Instant::now(),
             over: None,
-        })
+        };
+        session.connect(settings, resident);
+        Ok(session)
+    }
+
+    /// Makes ready for connections to the lanes of the plan.
+    pub(crate) fn connect(&mut self, settings: ClientSettings, resident: Option<ConnId>) {
+        let lanes = self.cluster.lanes.len();
+        self.client.resume(settings, lanes);
+        self.links = (0..lanes).map(|_| Dial::default()).collect();
+        for lane in (0..lanes).map(ConnId).filter(|lane| self.cluster.may_vanish(*lane)) {
+            self.client.keep_results_of(lane);
+        }
+        self.own = self.cluster.lane_of(self.rank).zip(resident);
+        if let Some((on_client, _)) = self.own {
+            self.client.attached(on_client);
+        }
     }
 
     pub(crate) fn world_size(&self) -> u32 {
@@ -159,6 +181,7 @@ impl Session {
             world_size: self.world_size(),
             epoch: self.view.epoch,
             lane: self.cluster.lanes[lane.0].index,
+            keeps: self.cluster.may_vanish(lane),
         }
     }
 
@@ -172,6 +195,14 @@ impl Session {
         format!("lane {} of {owner} on {} at {}", lane.index, lane.host, lane.address)
     }
 
+    /// The server a lane belongs to, if it is not a worker's.
+    pub(crate) fn server_of(&self, lane: ConnId) -> Option<MemberId> {
+        match self.cluster.lanes[lane.0].owner {
+            Owner::Worker(_) => None,
+            Owner::Server(id) => Some(MemberId(id)),
+        }
+    }
+
     /// Whether there is no need to call a lane again: its worker has finished.
     pub(crate) fn has_left(&self, lane: ConnId) -> bool {
         match self.cluster.lanes[lane.0].owner {
@@ -183,7 +214,7 @@ impl Session {
     /// The connection to a lane is gone.
     pub(crate) fn lost(&mut self, lane: ConnId, now: Instant) {
         self.client.disconnected(lane);
-        match self.has_left(lane) || self.over.is_some() {
+        match self.has_left(lane) || self.over.is_some() || self.suspended {
             true => self.links[lane.0] = Dial::default(),
             false => self.links[lane.0].postpone(now),
         }
@@ -197,13 +228,14 @@ impl Session {
 
     /// A new entry of the coordinator's table. Returns the submissions that waited for it.
     pub(crate) fn enter(&mut self, id: TensorId, spec: TensorSpec) -> Vec<Submission> {
-        let members = members(&spec, self.world_size());
-        let route = route(&mut self.cluster, &mut self.client, self.rank, &spec, &members);
-        self.client.register(id, route.tier, route.places);
-        if !route.passed_on.is_empty() {
-            self.hub.register(&mut self.client, id, route.passed_on);
+        let waiting = self.table.enter(id, spec, Tier::Root);
+        if self.suspended {
+            // It gets its places with all others.
+            self.client.register(id, Tier::Root, Layout::default());
+        } else {
+            self.lay_out(id, &[]);
         }
-        self.table.enter(id, spec, route.tier)
+        waiting
     }
 
     /// Lanes that are due to be called.

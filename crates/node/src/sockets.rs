@@ -145,6 +145,15 @@ impl Sockets {
         Some(socket)
     }
 
+    /// Removes all sockets that are in some phase.
+    pub(crate) fn remove_all(&mut self, doomed: impl Fn(&Phase) -> bool) {
+        for index in 0..self.table.len() {
+            if self.table[index].as_ref().is_some_and(|socket| doomed(&socket.phase)) {
+                self.remove(index);
+            }
+        }
+    }
+
     /// The address the listener is bound to, if it is bound to one.
     pub(crate) fn local_ip(&self) -> Option<IpAddr> {
         self.listener.local_addr().ok().map(|a| a.ip()).filter(|ip| !ip.is_unspecified())

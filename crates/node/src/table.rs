@@ -26,7 +26,8 @@ pub(crate) enum Lookup {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     names: HashMap<String, Name>,
-    ids: HashMap<TensorId, String>,
+    /// By number.
+    specs: Vec<TensorSpec>,
 }
 
 #[derive(Debug)]
@@ -77,7 +78,8 @@ impl Table {
 
     /// A new entry of the coordinator's table. Returns the submissions that waited for it.
     pub(crate) fn enter(&mut self, id: TensorId, spec: TensorSpec, tier: Tier) -> Vec<Submission> {
-        self.ids.insert(id, spec.name.clone());
+        debug_assert_eq!(id.0 as usize, self.specs.len(), "numbers are given in order");
+        self.specs.push(spec.clone());
         let name = spec.name.clone();
         let known = Name::Known { id, spec, tier, disputed: Vec::new() };
         match self.names.insert(name, known) {
@@ -88,9 +90,16 @@ impl Table {
 
     /// What a number stands for.
     pub(crate) fn spec(&self, id: TensorId) -> Option<&TensorSpec> {
-        match self.names.get(self.ids.get(&id)?)? {
-            Name::Known { spec, .. } => Some(spec),
-            Name::Asked(_) | Name::Failed(_) => None,
+        self.specs.get(id.0 as usize)
+    }
+
+    /// Whom this worker's contributions to a tensor go to from now on.
+    pub(crate) fn move_to(&mut self, tensor: TensorId, to: Tier) {
+        let name = self.specs.get(tensor.0 as usize).and_then(|s| self.names.get_mut(&s.name));
+        if let Some(Name::Known { id, tier, .. }) = name
+            && *id == tensor
+        {
+            *tier = to;
         }
     }
 
@@ -125,19 +134,15 @@ impl Table {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ids.len()
+        self.specs.len()
     }
 }
 
 fn request((tensor, tier): (TensorId, Tier), submission: &Submission, world_size: u32) -> Request {
     let spec = &submission.spec;
     let members = if spec.ranks.is_empty() { world_size } else { spec.ranks.len() as u32 };
-    let (collective, op) = match spec.kind {
-        Kind::AllReduce => (Collective::AllReduce, spec.op),
-        Kind::Broadcast => (Collective::Broadcast, spec.op),
-        Kind::Reduce => (Collective::Reduce, spec.op),
-        Kind::Barrier => (Collective::AllReduce, ReduceOp::Max),
-    };
+    let op = if spec.kind == Kind::Barrier { ReduceOp::Max } else { spec.op };
+    let collective = collective(spec.kind);
     Request {
         tensor,
         tier,
@@ -148,6 +153,15 @@ fn request((tensor, tier): (TensorId, Tier), submission: &Submission, world_size
         divisor: (submission.average && members > 1).then_some(members),
         priority: submission.priority,
         streamed: false,
+    }
+}
+
+/// What the rounds of a kind of tensor do.
+pub(crate) fn collective(kind: Kind) -> Collective {
+    match kind {
+        Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
+        Kind::Broadcast => Collective::Broadcast,
+        Kind::Reduce => Collective::Reduce,
     }
 }
 

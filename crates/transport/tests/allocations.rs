@@ -74,16 +74,18 @@ impl Job {
             };
             let mut client = Client::new(settings, 1);
             let bytes = (chunks * CHUNK) as usize;
-            let place = |number: u32| Place {
-                lane: ConnId(0),
-                number,
-                offset: number as usize * bytes,
-                bytes,
-                group: GroupId(0),
+            let place = |number: u32| {
+                Place::new(ConnId(0), number, (number as usize * bytes, bytes), GroupId(0))
             };
-            client.register(TensorId(0), Tier::Root, (0..PARTITIONS).map(place).collect());
-            let peer =
-                Peer { job: JobId(1), rank: Rank(rank), world_size: WORKERS, epoch: Epoch(1), keeps: false };
+            let places: Vec<_> = (0..PARTITIONS).map(place).collect();
+            client.register(TensorId(0), Tier::Root, places);
+            let peer = Peer {
+                job: JobId(1),
+                rank: Rank(rank),
+                world_size: WORKERS,
+                epoch: Epoch(1),
+                keeps: false,
+            };
             let shares = resident && rank == 0;
             let conn = if shares {
                 client.attached(ConnId(0));

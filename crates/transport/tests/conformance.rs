@@ -132,7 +132,7 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
     let mut client = Client::new(settings, 1);
     let half = elements * 2;
     let group = GroupId(0);
-    let place = |number, offset| Place { lane: ConnId(0), number, offset, bytes: half, group };
+    let place = |number, offset| Place::new(ConnId(0), number, (offset, half), group);
     client.register(TensorId(0), Tier::Root, vec![place(0, 0), place(1, half)]);
     client.connected(ConnId(0));
     let bytes = (0..elements).flat_map(|i| ((i + rank as usize) as f32).to_ne_bytes()).collect();

@@ -119,7 +119,14 @@ proptest! {
 
 fn hellos() -> impl Strategy<Value = Hello> {
     (any::<u64>(), 1u32..100, any::<u32>(), any::<u32>()).prop_map(|(job, size, epoch, lane)| {
-        Hello { job: JobId(job), rank: Rank(size - 1), world_size: size, epoch: Epoch(epoch), lane, keeps: lane % 2 == 1 }
+        Hello {
+            job: JobId(job),
+            rank: Rank(size - 1),
+            world_size: size,
+            epoch: Epoch(epoch),
+            lane,
+            keeps: lane % 2 == 1,
+        }
     })
 }
 
@@ -164,7 +171,14 @@ fn shake(
 #[test]
 fn a_recorded_proof_is_worthless_against_another_nonce() {
     let token = Token::new("a token of good length").unwrap();
-    let hello = Hello { job: JobId(1), rank: Rank(0), world_size: 1, epoch: Epoch(1), lane: 0, keeps: false };
+    let hello = Hello {
+        job: JobId(1),
+        rank: Rank(0),
+        world_size: 1,
+        epoch: Epoch(1),
+        lane: 0,
+        keeps: false,
+    };
     let mut client = ClientHandshake::new(hello, [1; 32], token.clone());
     let said = client.pending().to_vec();
     let run = |nonce: u8, proof: Option<&[u8]>, client: Option<&mut ClientHandshake>| {
@@ -195,7 +209,14 @@ fn a_recorded_proof_is_worthless_against_another_nonce() {
 #[test]
 fn another_version_is_refused_with_both_versions_named() {
     let token = Token::new("a token of good length").unwrap();
-    let hello = Hello { job: JobId(1), rank: Rank(0), world_size: 1, epoch: Epoch(1), lane: 0, keeps: false };
+    let hello = Hello {
+        job: JobId(1),
+        rank: Rank(0),
+        world_size: 1,
+        epoch: Epoch(1),
+        lane: 0,
+        keeps: false,
+    };
     let client = ClientHandshake::new(hello, [1; 32], token.clone());
     let mut said = client.pending().to_vec();
     said[8] = 9;

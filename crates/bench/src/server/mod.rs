@@ -119,12 +119,9 @@ impl ServerSpec {
         let plan = Plan { epoch: 1, partition_bytes, servers, dealing };
         let placement = Placement::new(&plan);
         let mut placement = placement.map_err(|e| BenchError::Argument(e.to_string()))?;
-        let place = |(number, p): (u32, sumpter_plan::PartitionPlace)| Place {
-            lane: ConnId(p.lane),
-            number,
-            offset: p.offset as usize,
-            bytes: p.bytes as usize,
-            group: GroupId(0),
+        let place = |(number, p): (u32, sumpter_plan::PartitionPlace)| {
+            let stretch = (p.offset as usize, p.bytes as usize);
+            Place::new(ConnId(p.lane), number, stretch, GroupId(0))
         };
         let tensor = |bytes: &usize| (0..).zip(placement.place(*bytes as u64)).map(place);
         Ok(self.tensors.iter().map(tensor).map(Iterator::collect).collect())
@@ -302,7 +299,13 @@ fn endpoint(variant: Variant, spec: &ServerSpec) -> Result<Box<dyn Endpoint + Se
             let mut lane = Lane::new(limits);
             for rank in 0..spec.workers {
                 let world_size = spec.workers as u32;
-                let peer = Peer { job: JOB, rank: Rank(rank as u32), world_size, epoch: EPOCH, keeps: false };
+                let peer = Peer {
+                    job: JOB,
+                    rank: Rank(rank as u32),
+                    world_size,
+                    epoch: EPOCH,
+                    keeps: false,
+                };
                 let opened = lane.open(peer).map_err(BenchError::Wrong)?;
                 // The driver counts connections as the lane does.
                 assert_eq!(opened, (ConnId(rank), None));

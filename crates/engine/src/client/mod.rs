@@ -160,8 +160,8 @@ impl<M: Memory> Client<M> {
 
     /// Makes known where the partitions of a tensor are summed, before its first operation. The
     /// rounds of each tier are counted on their own.
-    pub fn register(&mut self, tensor: TensorId, tier: Tier, layout: Layout) {
-        self.register_from(tensor, tier, layout, Round(0));
+    pub fn register(&mut self, tensor: TensorId, tier: Tier, layout: impl Into<Layout>) {
+        self.register_from(tensor, tier, layout.into(), Round(0));
     }
 
     /// The same for a tensor whose next round is not the first.

@@ -33,6 +33,19 @@ pub struct Place {
     pub relay: Option<Rank>,
 }
 
+impl Place {
+    /// A place of a tensor that lies in the memory as a whole: bytes from `offset`.
+    #[must_use]
+    pub fn new(
+        lane: ConnId,
+        number: u32,
+        (offset, bytes): (usize, usize),
+        group: GroupId,
+    ) -> Place {
+        Place { lane, number, offset, origin: offset, bytes, group, relay: None }
+    }
+}
+
 /// Numbers from here on are of the partitions of a round that a change of epoch interrupted.
 pub const REPAIRED: u32 = 1 << 31;
 
@@ -45,6 +58,12 @@ pub struct Layout {
     pub repaired: Vec<(Round, Arc<[Place]>)>,
 }
 
+impl From<Vec<Place>> for Layout {
+    fn from(places: Vec<Place>) -> Layout {
+        Layout::new(places)
+    }
+}
+
 impl Layout {
     /// A layout for all rounds.
     #[must_use]
@@ -52,7 +71,7 @@ impl Layout {
         Layout { places: places.into(), repaired: Vec::new() }
     }
 
-    pub(super) fn of(&self, round: Round) -> &Arc<[Place]> {
+    pub(crate) fn of(&self, round: Round) -> &Arc<[Place]> {
         let repaired = self.repaired.iter().find(|(repaired, _)| *repaired == round);
         repaired.map_or(&self.places, |(_, places)| places)
     }

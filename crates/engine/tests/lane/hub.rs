@@ -110,7 +110,7 @@ fn streaming_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>
         deterministic: false,
     };
     let mut client = Client::new(settings, 1);
-    let place = Place { lane: ConnId(0), number: 3, offset: 0, bytes: 150, group: GroupId(0) };
+    let place = Place::new(ConnId(0), 3, (0, 150), GroupId(0));
     client.register(TensorId(5), Tier::Root, vec![place]);
     client.connected(ConnId(0));
     let request = Request {

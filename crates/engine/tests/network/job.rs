@@ -172,12 +172,9 @@ impl Job {
         places: &[sumpter_plan::PartitionPlace],
         bytes: usize,
     ) {
-        let places = places.iter().enumerate().map(|(number, place)| Place {
-            lane: ConnId(place.server),
-            number: number as u32,
-            offset: place.offset as usize,
-            bytes: place.bytes as usize,
-            group: GroupId(0),
+        let places = places.iter().enumerate().map(|(number, place)| {
+            let stretch = (place.offset as usize, place.bytes as usize);
+            Place::new(ConnId(place.server), number as u32, stretch, GroupId(0))
         });
         let request = Request {
             tensor: TensorId(index as u32),
@@ -191,7 +188,7 @@ impl Job {
             streamed: false,
         };
         let client = &mut self.clients[rank];
-        client.register(request.tensor, Tier::Root, places.collect());
+        client.register(request.tensor, Tier::Root, places.collect::<Vec<_>>());
         let ones = 1.0_f32.to_ne_bytes().repeat(bytes / 4);
         client.submit(request, OwnedMemory { separate: None, bytes: ones });
     }

@@ -1,0 +1,225 @@
+//! A worker between two epochs: everything stops, every worker tells what it has, and under the new
+//! plan interrupted rounds are completed and all others go on.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use sumpter_config::Config;
+use sumpter_coordinator::{ClusterView, TensorSpec};
+use sumpter_engine::{
+    ConnId, Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on,
+    repairs,
+};
+use sumpter_wire::{Collective, Epoch, Rank, Round, TensorId, Tier};
+
+use crate::cluster::{Cluster, Spot};
+use crate::error::OpError;
+use crate::event_loop::EventLoop;
+use crate::hubs::route;
+use crate::progress;
+use crate::session::{Session, client_settings, policy};
+use crate::socket::Phase;
+use crate::table::{collective, members};
+
+/// What this worker passes on of a round.
+type Relayed = (Request, Round, Vec<Place>);
+
+impl EventLoop {
+    /// The plan is about to change: stops, and tells what this worker has.
+    pub(crate) fn suspend(&mut self, epoch: Epoch, reason: &str) {
+        let Some(session) = self.session.as_mut() else { return };
+        tracing::info!(target: "notice", %epoch, "{reason}; the plan changes");
+        let progress = session.suspend(&mut self.lane);
+        let job = session.view.job;
+        self.sockets.remove_all(|phase| matches!(phase, Phase::ToLane(_) | Phase::Dialing { .. }));
+        self.end_job(job);
+        if let Some(member) = &self.member {
+            member.progress(epoch, progress::encode(&progress));
+        }
+    }
+
+    /// The new plan, and what all workers have.
+    pub(crate) fn resume(&mut self, view: ClusterView, told: Vec<(Rank, Vec<u8>)>) {
+        if self.session.is_none() {
+            return;
+        }
+        self.know_job(&view);
+        let resident = self.open_resident(&view);
+        let (epoch, servers) = (view.epoch, view.servers.len());
+        let Some(session) = self.session.as_mut() else { return };
+        let resumed =
+            resident.and_then(|resident| session.resume(&self.config, view, &told, resident));
+        if let Err(reason) = resumed {
+            return self.fail(&OpError::PeerLost(format!("the new plan cannot be used: {reason}")));
+        }
+        tracing::info!(target: "notice", %epoch, "going on with {servers} summation servers");
+        self.call_all();
+    }
+}
+
+impl Session {
+    fn suspend(&mut self, lane: &mut Lane) -> Progress {
+        self.suspended = true;
+        self.own = None;
+        let beside = (lane, self.view.job);
+        let tensors = self.table.len();
+        self.rescue.suspend(&mut self.client, &mut self.hub, beside, tensors)
+    }
+
+    fn resume(
+        &mut self,
+        config: &Config,
+        view: ClusterView,
+        told: &[(Rank, Vec<u8>)],
+        resident: Option<ConnId>,
+    ) -> Result<(), String> {
+        let mut all = BTreeMap::new();
+        for (rank, bytes) in told {
+            let progress = progress::decode(bytes);
+            all.insert(*rank, progress.map_err(|error| format!("rank {rank}: {error}"))?);
+        }
+        self.cluster = Cluster::new(&view, policy(config)).map_err(|error| error.to_string())?;
+        let settings = client_settings(config, &view);
+        self.view = view;
+        self.suspended = false;
+        self.connect(settings, resident);
+        let mut relays = Vec::new();
+        for id in (0..self.table.len() as u32).map(TensorId) {
+            let subject = self.subject(id);
+            let repairs = repairs(id, &subject, &all).map_err(|lost| lost.to_string())?;
+            relays.extend(self.lay_out(id, &repairs));
+        }
+        self.rescue.resume(&mut self.client, relays);
+        Ok(())
+    }
+
+    /// What repairs must know of a tensor.
+    fn subject(&self, id: TensorId) -> Subject {
+        let spec = self.table.spec(id).expect("a tensor of the table");
+        Subject {
+            bytes: bytes(spec),
+            collective: collective(spec.kind),
+            root: spec.root,
+            members: members(spec, self.world_size()),
+        }
+    }
+
+    /// Tells the client and the hub where a tensor is summed in this epoch. Returns what this
+    /// worker is to pass on of rounds that were interrupted.
+    pub(crate) fn lay_out(&mut self, id: TensorId, repairs: &[Repair]) -> Vec<Relayed> {
+        let spec = self.table.spec(id).expect("a tensor of the table").clone();
+        let everyone = members(&spec, self.world_size());
+        let spots = self.cluster.place(&spec.ranks, bytes(&spec) as u64);
+        let numbered: Vec<_> = (0..).zip(spots.iter().copied()).collect();
+        let whole = self.route(&spec, &everyone, &numbered);
+        let tier = whole.tier;
+        let mut layout = Layout::new(whole.places);
+        let mut passed_on = Layout::new(whole.passed_on);
+        let (mut number, mut relayed) = (REPAIRED, Vec::new());
+        for repair in repairs {
+            let mut places = Vec::new();
+            let mut again = Vec::new();
+            for (span, members) in &repair.sums {
+                let parts = self.cut(&spec, &spots, span, &mut number);
+                let route = self.route(&spec, members, &parts);
+                if members.contains(&self.rank) {
+                    places.extend(route.places);
+                    again.extend(route.passed_on);
+                }
+            }
+            let mut held = Vec::new();
+            for place in self.relays(repair, &mut number) {
+                match place.relay == Some(self.rank) {
+                    true => held.push(place),
+                    false => places.push(place),
+                }
+            }
+            layout.repaired.push((repair.round, places.into()));
+            if !again.is_empty() {
+                passed_on.repaired.push((repair.round, again.into()));
+            }
+            if !held.is_empty() {
+                relayed.push((relay_request(id, &spec), repair.round, held));
+            }
+        }
+        let first = first_passed_on(&passed_on, repairs, &self.client.standing(id));
+        self.client.lay_out(id, tier, layout);
+        self.table.move_to(id, tier);
+        if tier == Tier::Machine && !passed_on.places.is_empty() {
+            self.hub.register(&mut self.client, id, passed_on, first);
+        }
+        relayed
+    }
+
+    fn route(
+        &mut self,
+        spec: &TensorSpec,
+        members: &[Rank],
+        spots: &[(u32, Spot)],
+    ) -> crate::hubs::Route {
+        route(&mut self.cluster, &mut self.client, self.rank, (spec, members), spots)
+    }
+
+    /// The parts of a tensor's partitions that are in `span`. A broadcast is repaired by its root.
+    fn cut(
+        &self,
+        spec: &TensorSpec,
+        spots: &[Spot],
+        span: &Range<usize>,
+        number: &mut u32,
+    ) -> Vec<(u32, Spot)> {
+        let mut parts = Vec::new();
+        for spot in spots {
+            let start = spot.offset.max(span.start);
+            let end = (spot.offset + spot.bytes).min(span.end);
+            if start < end {
+                let root = match collective(spec.kind) {
+                    Collective::Broadcast => self.cluster.lane_of(spec.root),
+                    Collective::AllReduce | Collective::Reduce => None,
+                };
+                let root = root.unwrap_or(spot.root);
+                parts.push((*number, Spot { root, offset: start, bytes: end - start }));
+                *number += 1;
+            }
+        }
+        parts
+    }
+
+    /// The relays of a repair that this worker takes part in: each from the lane of its holder, in
+    /// pieces of a partition's size.
+    fn relays(&mut self, repair: &Repair, number: &mut u32) -> Vec<Place> {
+        let mut places = Vec::new();
+        let piece = self.cluster.policy.partition_bytes as usize;
+        for relay in &repair.relays {
+            let group = self.client.define_group(&relay.members);
+            let lane = self.cluster.lane_of(relay.holder).expect("every worker has a lane");
+            for start in relay.span.clone().step_by(piece) {
+                let bytes = piece.min(relay.span.end - start);
+                let place = Place::new(lane, *number, (start, bytes), group);
+                *number += 1;
+                if relay.members.contains(&self.rank) {
+                    places.push(Place { relay: Some(relay.holder), ..place });
+                }
+            }
+        }
+        places
+    }
+}
+
+fn bytes(spec: &TensorSpec) -> usize {
+    (spec.elements().unwrap_or(0) * spec.dtype.size() as u64) as usize
+}
+
+fn relay_request(tensor: TensorId, spec: &TensorSpec) -> Request {
+    Request {
+        tensor,
+        tier: Tier::Root,
+        collective: collective(spec.kind),
+        dtype: spec.dtype,
+        op: spec.op,
+        root: spec.root,
+        divisor: None,
+        priority: i32::MAX,
+        streamed: false,
+    }
+}

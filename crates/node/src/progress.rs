@@ -1,0 +1,103 @@
+//! What a worker tells between two epochs, as bytes: a Protocol Buffers message of its own, which the
+//! coordinator passes on without looking into it.
+
+use prost::Message;
+use sumpter_engine::{Progress, Spans, Standing};
+use sumpter_wire::{Round, TensorId};
+
+/// Where a worker stands.
+#[derive(Clone, PartialEq, Message)]
+struct ProgressMessage {
+    #[prost(message, repeated, tag = "1")]
+    standings: Vec<StandingMessage>,
+    #[prost(message, repeated, tag = "2")]
+    held: Vec<HeldMessage>,
+}
+
+/// Where it stands with one tensor.
+#[derive(Clone, PartialEq, Message)]
+struct StandingMessage {
+    #[prost(uint32, tag = "1")]
+    round: u32,
+    #[prost(bool, tag = "2")]
+    begun: bool,
+    /// Starts and ends of stretches, by turns.
+    #[prost(uint64, repeated, tag = "3")]
+    done: Vec<u64>,
+}
+
+/// What it holds of one round for others.
+#[derive(Clone, PartialEq, Message)]
+struct HeldMessage {
+    #[prost(uint32, tag = "1")]
+    tensor: u32,
+    #[prost(uint32, tag = "2")]
+    round: u32,
+    #[prost(uint64, repeated, tag = "3")]
+    stretches: Vec<u64>,
+}
+
+/// The bytes that tell a worker's progress.
+pub(crate) fn encode(progress: &Progress) -> Vec<u8> {
+    let standing = |standing: &Standing| StandingMessage {
+        round: standing.round.0,
+        begun: standing.begun.is_some(),
+        done: standing.begun.as_ref().map(ends).unwrap_or_default(),
+    };
+    let held = progress.held.iter().map(|((tensor, round), spans)| HeldMessage {
+        tensor: tensor.0,
+        round: round.0,
+        stretches: ends(spans),
+    });
+    let standings = progress.standings.iter().map(standing).collect();
+    ProgressMessage { standings, held: held.collect() }.encode_to_vec()
+}
+
+/// Reads a worker's progress.
+///
+/// # Errors
+/// A text if the bytes are none.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Progress, String> {
+    let message = ProgressMessage::decode(bytes).map_err(|error| error.to_string())?;
+    let standing = |message: StandingMessage| Standing {
+        round: Round(message.round),
+        begun: message.begun.then(|| spans(&message.done)),
+    };
+    let held = message.held.into_iter().map(|held| {
+        let key = (TensorId(held.tensor), Round(held.round));
+        (key, spans(&held.stretches))
+    });
+    let standings = message.standings.into_iter().map(standing).collect();
+    Ok(Progress { standings, held: held.collect() })
+}
+
+fn ends(spans: &Spans) -> Vec<u64> {
+    spans.iter().flat_map(|stretch| [stretch.start as u64, stretch.end as u64]).collect()
+}
+
+fn spans(ends: &[u64]) -> Spans {
+    ends.chunks_exact(2).map(|pair| pair[0] as usize..pair[1] as usize).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_what_is_read() {
+        let begun = Some([0..64, 128..256].into_iter().collect());
+        let standings = vec![
+            Standing { round: Round(7), begun },
+            Standing { round: Round(8), begun: None },
+            Standing { round: Round(0), begun: Some(Spans::default()) },
+        ];
+        let held = [((TensorId(2), Round(6)), Spans::whole(1 << 40))].into_iter().collect();
+        let progress = Progress { standings, held };
+        assert_eq!(decode(&encode(&progress)), Ok(progress));
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        assert!(decode(&[0xff; 9]).is_err());
+    }
+}
