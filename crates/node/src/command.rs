@@ -9,7 +9,7 @@ use sumpter_coordinator::{Member, MemberEvent, Stats, TensorSpec};
 use sumpter_transport::TensorMemory;
 use sumpter_wire::Rank;
 
-use crate::completion::Completion;
+use crate::completion::Promise;
 use crate::error::OpError;
 use crate::timeline::Record;
 
@@ -22,7 +22,7 @@ pub(crate) struct Submission {
     pub average: bool,
     pub priority: i32,
     pub memory: TensorMemory,
-    pub completion: Arc<Completion>,
+    pub completion: Promise,
     pub since: Instant,
 }
 

@@ -30,11 +30,6 @@ impl Completion {
         Arc::new(Completion { state: Mutex::default(), done: Condvar::new(), notifier })
     }
 
-    /// For an operation that nobody waits for.
-    pub(crate) fn unwatched() -> Arc<Completion> {
-        Completion::new(crossbeam_channel::bounded(0).0)
-    }
-
     /// The outcome, if the operation is done.
     #[must_use]
     pub fn poll(&self) -> Option<Result<(), OpError>> {
@@ -93,6 +88,32 @@ impl Completion {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// The duty to finish an operation: whoever drops it unfinished, in a panic too, lets it fail.
+#[derive(Debug)]
+pub(crate) struct Promise(Arc<Completion>);
+
+impl Promise {
+    pub(crate) fn new(completion: Arc<Completion>) -> Promise {
+        Promise(completion)
+    }
+
+    /// For an operation that nobody waits for.
+    pub(crate) fn unwatched() -> Promise {
+        Promise(Completion::new(crossbeam_channel::bounded(0).0))
+    }
+
+    pub(crate) fn finish(&self, outcome: Result<(), OpError>) {
+        self.0.finish(outcome);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let reason = "the session has been shut down, or its event loop has failed".to_owned();
+        self.0.finish(Err(OpError::Closed(reason)));
     }
 }
 

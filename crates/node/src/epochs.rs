@@ -17,7 +17,7 @@ use crate::error::OpError;
 use crate::event_loop::EventLoop;
 use crate::hubs::route;
 use crate::progress;
-use crate::session::{Session, client_settings, policy};
+use crate::session::{Dial, Session, client_settings, policy};
 use crate::socket::Phase;
 use crate::table::{collective, members};
 
@@ -61,6 +61,8 @@ impl Session {
     fn suspend(&mut self, lane: &mut Lane) -> Progress {
         self.suspended = true;
         self.own = None;
+        // Nobody is called before the new plan is there.
+        self.links.iter_mut().for_each(|link| *link = Dial::default());
         let beside = (lane, self.view.job);
         let tensors = self.table.len();
         self.rescue.suspend(&mut self.client, &mut self.hub, beside, tensors)

@@ -14,7 +14,7 @@ use sumpter_transport::TensorMemory;
 use sumpter_wire::{Rank, TensorId};
 
 use crate::command::Submission;
-use crate::completion::Completion;
+use crate::completion::Promise;
 use crate::error::OpError;
 use crate::event_loop::EventLoop;
 use crate::session::Session;
@@ -136,7 +136,7 @@ impl EventLoop {
             average: false,
             priority: 0,
             memory: TensorMemory::zeros(bytes),
-            completion: Completion::unwatched(),
+            completion: Promise::unwatched(),
             since: Instant::now(),
         });
     }

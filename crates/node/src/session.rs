@@ -1,7 +1,6 @@
 //! A worker's part in a run: its client, the connections to all lanes, and what is under way.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumpter_config::Config;
@@ -13,7 +12,7 @@ use sumpter_wire::{Hello, Rank, TensorId, Tier};
 
 use crate::cluster::{Cluster, Owner, Policy};
 use crate::command::Submission;
-use crate::completion::Completion;
+use crate::completion::Promise;
 use crate::error::OpError;
 use crate::idlers::Idlers;
 use crate::table::{Table, members};
@@ -89,7 +88,7 @@ pub(crate) struct Running {
     pub bytes: u64,
     pub round: u64,
     members: Vec<Rank>,
-    pub completion: Arc<Completion>,
+    pub completion: Promise,
     /// When it was submitted.
     pub since: Instant,
     /// When the client got it.

@@ -16,7 +16,7 @@ use sumpter_transport::TensorMemory;
 use sumpter_wire::Rank;
 
 use crate::command::{Command, Remote, Submission};
-use crate::completion::{Callback, Completion};
+use crate::completion::{Callback, Completion, Promise};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::join::{join_options, lane_listeners};
@@ -145,7 +145,7 @@ impl Worker {
             average: request.average,
             priority: request.priority,
             memory,
-            completion: completion.clone(),
+            completion: Promise::new(completion.clone()),
             since: Instant::now(),
         };
         if !self.remote.send(Command::Submit(submission)) {

@@ -113,8 +113,6 @@ impl World {
             for found in &found {
                 self.report.relays += found.relays.len() as u64;
                 self.report.sums += found.sums.len() as u64;
-                    println!("epoch {} tensor {index} {found:?}\n {progress:?}", self.epoch);
-                }
             }
             out.insert(index, found);
         }
