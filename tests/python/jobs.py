@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import random
 import runpy
 import signal
 import socket
@@ -25,7 +26,13 @@ from sumpter import _native
 WORKERS = Path(__file__).parent / "workers"
 TOKEN = "a token that only tests use"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
-HANG_S = 180.0
+HANG_S = 600.0
+# How long a busy machine may leave a process without a turn. Mismatches are found by heartbeats,
+# of which there are four in this time: tests of those have jobs that are less patient.
+PEER_TIMEOUT_S = 40
+FINDS_MISMATCHES_S = 8
+# Below what the system hands out by itself, so that a free one stays free.
+PORTS = range(20_000, 30_000)
 
 _context = multiprocessing.get_context("forkserver")
 # The first optimizer imports torch._dynamo, which takes as long as torch itself.
@@ -49,7 +56,9 @@ class Job:
     ) -> None:
         self.folder = folder
         self.ranks = ranks
-        self._coordinator = _native.Coordinator("127.0.0.1:0", {"token": TOKEN}, repeated=repeated)
+        settings.setdefault("peer_timeout_s", PEER_TIMEOUT_S)
+        patience = {"token": TOKEN, "peer_timeout_s": _text(settings["peer_timeout_s"])}
+        self._coordinator = _native.Coordinator("127.0.0.1:0", patience, repeated=repeated)
         self.address = self._coordinator.address
         self._settings = {f"SUMPTER_{k.upper()}": _text(v) for k, v in settings.items()}
         self._settings["SUMPTER_SERVERS"] = str(servers)
@@ -159,10 +168,23 @@ class Job:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of this machine that nobody uses, nor another test until this process has ended."""
+    for port in random.sample(PORTS, len(PORTS)):
+        # A name that only one process can have, and has no longer once it has ended.
+        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            mark.bind(f"\0sumpter-test-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("", port))
+        except OSError:
+            mark.close()
+            continue
+        _marks.append(mark)
+        return port
+    raise AssertionError(f"every port of {PORTS} is in use")
+
+
+_marks: list[socket.socket] = []
 
 
 def _child(

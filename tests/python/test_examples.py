@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 900
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+# Standalone: torchrun takes a free port, not a fixed one.
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 def sumpter_run(*options: str) -> tuple[str, ...]:

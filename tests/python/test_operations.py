@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 
 import pytest
@@ -92,17 +91,14 @@ def test_gradients_of_collectives(make_job: Callable[..., Job], ranks: int, serv
 
 def test_suspend_and_resume_with_a_rank_less(make_job: Callable[..., Job]) -> None:
     """As under torchrun: the ranks have torch's store, and rank 0 the coordinator."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    job = make_job(3)
+    job, port = make_job(3), free_port()
     for rank in range(3):
         job.start_rank(
             rank,
             "suspends.py",
             SUMPTER_COORDINATOR="",
             MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=port,
+            MASTER_PORT=str(port),
             LOCAL_RANK="0",
             LOCAL_WORLD_SIZE="1",
         )
