@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import sumpter
-from jobs import PEER_TIMEOUT_S, Job
+from jobs import PATIENCE, Job, as_variables
 from sumpter._variables import LAUNCHERS
 
 LAUNCHED = (
@@ -31,7 +31,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("no clock")
-os.environ.setdefault("SUMPTER_PEER_TIMEOUT_S", str(PEER_TIMEOUT_S))
+os.environ.update(as_variables(PATIENCE))
 
 
 def pytest_configure(config: pytest.Config) -> None:

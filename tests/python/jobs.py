@@ -27,9 +27,9 @@ WORKERS = Path(__file__).parent / "workers"
 TOKEN = "a token that only tests use"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
-# How long a busy machine may leave a process without a turn. Mismatches are found by heartbeats,
-# of which there are four in this time: tests of those have jobs that are less patient.
-PEER_TIMEOUT_S = 40
+# How long a busy machine may leave a member without a turn, and a job without its last member.
+PATIENCE = {"peer_timeout_s": 40, "start_timeout_s": 300}
+# Mismatches are found by heartbeats, of which there are four in this time.
 FINDS_MISMATCHES_S = 8
 # Below what the system hands out by itself, so that a free one stays free.
 PORTS = range(20_000, 30_000)
@@ -56,11 +56,11 @@ class Job:
     ) -> None:
         self.folder = folder
         self.ranks = ranks
-        settings.setdefault("peer_timeout_s", PEER_TIMEOUT_S)
-        patience = {"token": TOKEN, "peer_timeout_s": _text(settings["peer_timeout_s"])}
-        self._coordinator = _native.Coordinator("127.0.0.1:0", patience, repeated=repeated)
+        settings = {**PATIENCE, **settings}
+        own = {"token": TOKEN, **{name: _text(settings[name]) for name in PATIENCE}}
+        self._coordinator = _native.Coordinator("127.0.0.1:0", own, repeated=repeated)
         self.address = self._coordinator.address
-        self._settings = {f"SUMPTER_{k.upper()}": _text(v) for k, v in settings.items()}
+        self._settings = as_variables(settings)
         self._settings["SUMPTER_SERVERS"] = str(servers)
         self._processes: dict[str, BaseProcess] = {}
         for index in range(servers):
@@ -214,6 +214,11 @@ def _run(script: str, *arguments: str) -> None:
 
 def _serve() -> None:
     _native.serve({})
+
+
+def as_variables(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as a process finds them in its environment."""
+    return {f"SUMPTER_{name.upper()}": _text(value) for name, value in settings.items()}
 
 
 def _text(value: object) -> str:

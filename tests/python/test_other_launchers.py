@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jobs import PEER_TIMEOUT_S, free_port
+from jobs import PATIENCE, as_variables, free_port
 from sumpter import _native
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
@@ -46,7 +46,7 @@ class Started:
         own = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
         self._process = subprocess.Popen(
             [sys.executable, *command],
-            env={**own, "SUMPTER_PEER_TIMEOUT_S": str(PEER_TIMEOUT_S), **variables},
+            env={**own, **as_variables(PATIENCE), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
