@@ -34,6 +34,7 @@ FINDS_MISMATCHES_S = 8
 # Below what the system hands out by itself, so that a free one stays free.
 PORTS = range(20_000, 30_000)
 
+_marks: list[socket.socket] = []
 _context = multiprocessing.get_context("forkserver")
 # The first optimizer imports torch._dynamo, which takes as long as torch itself.
 _context.set_forkserver_preload(["torch", "torch._dynamo", "sumpter.torch"])
@@ -182,9 +183,6 @@ def free_port() -> int:
         _marks.append(mark)
         return port
     raise AssertionError(f"every port of {PORTS} is in use")
-
-
-_marks: list[socket.socket] = []
 
 
 def _child(

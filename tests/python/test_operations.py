@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jobs import Job, free_port
+from jobs import FINDS_MISMATCHES_S, Job, free_port
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
@@ -76,7 +76,7 @@ def test_adasum(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1)])
 def test_names_of_operations(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
-    make_job(ranks, servers).start("names.py").finish()
+    make_job(ranks, servers, peer_timeout_s=FINDS_MISMATCHES_S).start("names.py").finish()
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (4, 0)])
