@@ -81,12 +81,10 @@ bench: setup ## Two numbers of an emulated cluster (root): share of the optimum,
 docs: setup ## Regenerate the pages made from code.
 	$(BIN)/sumpter config --markdown > docs/configuration.md
 
-# What is not ours carries no tensors, so it need not be fast; it is most of the work to compile.
 server: ## Build the static sumpter-server, which needs no Python.
 	CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=false \
 		RUSTFLAGS="-C target-feature=+crt-static" \
-		cargo build --release --locked --target $(STATIC_TARGET) -p sumpter-server \
-		--config 'profile.release.package."*".opt-level=1'
+		cargo build --release --locked --target $(STATIC_TARGET) -p sumpter-server
 	@ldd $(or $(CARGO_TARGET_DIR),target)/$(STATIC_TARGET)/release/sumpter-server 2>&1 \
 		| grep -E 'static|not a dynamic'
 
