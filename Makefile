@@ -5,6 +5,9 @@ PYTHON ?= python3
 SEED ?=
 SEEDS ?=
 FUZZ_SECONDS ?= 60
+TEST_JOBS ?= 2
+# Those that criterion runs, once with --test.
+BENCHES := kernels lane placement queue
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -49,10 +52,10 @@ test: test-rust test-python ## All tests: Rust, simulation, Python, tidy, exampl
 
 test-rust: setup
 	cargo test --release --locked --workspace
-	cargo bench --locked -p sumpter-plan -p sumpter-engine -p sumpter-sum --benches -- --test
+	cargo test --release --locked --workspace $(addprefix --bench ,$(BENCHES)) -- --test
 
 test-python: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 
 sim: ## Simulate faults: SEED=n replays one seed, SEEDS=n tries that many.
 	$(if $(SEED),SUMPTER_SIM_SEED=$(SEED)) $(if $(SEEDS),SUMPTER_SIM_SEEDS=$(SEEDS)) \
@@ -79,7 +82,8 @@ docs: setup ## Regenerate the pages made from code.
 	$(BIN)/sumpter config --markdown > docs/configuration.md
 
 server: ## Build the static sumpter-server, which needs no Python.
-	CARGO_PROFILE_RELEASE_STRIP=symbols RUSTFLAGS="-C target-feature=+crt-static" \
+	CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=false \
+		RUSTFLAGS="-C target-feature=+crt-static" \
 		cargo build --release --locked --target $(STATIC_TARGET) -p sumpter-server
 	@ldd $(or $(CARGO_TARGET_DIR),target)/$(STATIC_TARGET)/release/sumpter-server 2>&1 \
 		| grep -E 'static|not a dynamic'

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import sumpter
-from jobs import Job
+from jobs import PATIENCE, Job, as_variables
 from sumpter._variables import LAUNCHERS
 
 LAUNCHED = (
@@ -18,6 +22,35 @@ LAUNCHED = (
     "SUMPTER_TOKEN_FILE",
     *(variable.name for launcher in LAUNCHERS for variable in launcher.variables),
 )
+
+# No test depends on how fast this machine is: not on how long an example takes, nor on how soon
+# members of a job that a test starts by a command hear of each other.
+settings.register_profile(
+    "no clock",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("no clock")
+os.environ.update(as_variables(PATIENCE))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "exclusive: no other test of any session may run on this machine meanwhile"
+    )
+
+
+@pytest.fixture(autouse=True)
+def turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests run side by side, in several processes; those marked exclusive have the machine."""
+    exclusive = request.node.get_closest_marker("exclusive") is not None
+    place = f"{tempfile.gettempdir()}/sumpter-tests-{os.getuid()}"
+    with open(f"{place}.door", "a") as door, open(f"{place}.room", "a") as room:
+        # Who waits for an empty room waits in the door, so that nobody else enters.
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture

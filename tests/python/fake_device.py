@@ -21,7 +21,7 @@ import torch
 from sumpter.torch import devices
 
 # Only so that a hang fails instead of blocking.
-HANG_S = 20.0
+HANG_S = 120.0
 NOISE = 0xA5
 
 # What is done with a tensor without looking at its elements.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import random
 import runpy
 import signal
 import socket
@@ -25,8 +26,15 @@ from sumpter import _native
 WORKERS = Path(__file__).parent / "workers"
 TOKEN = "a token that only tests use"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
-HANG_S = 180.0
+HANG_S = 600.0
+# How long a busy machine may leave a member without a turn, and a job without its last member.
+PATIENCE = {"peer_timeout_s": 40, "start_timeout_s": 300}
+# Mismatches are found by heartbeats, of which there are four in this time.
+FINDS_MISMATCHES_S = 8
+# Below what the system hands out by itself, so that a free one stays free.
+PORTS = range(20_000, 30_000)
 
+_marks: list[socket.socket] = []
 _context = multiprocessing.get_context("forkserver")
 # The first optimizer imports torch._dynamo, which takes as long as torch itself.
 _context.set_forkserver_preload(["torch", "torch._dynamo", "sumpter.torch"])
@@ -49,9 +57,11 @@ class Job:
     ) -> None:
         self.folder = folder
         self.ranks = ranks
-        self._coordinator = _native.Coordinator("127.0.0.1:0", {"token": TOKEN}, repeated=repeated)
+        settings = {**PATIENCE, **settings}
+        own = {"token": TOKEN, **{name: _text(settings[name]) for name in PATIENCE}}
+        self._coordinator = _native.Coordinator("127.0.0.1:0", own, repeated=repeated)
         self.address = self._coordinator.address
-        self._settings = {f"SUMPTER_{k.upper()}": _text(v) for k, v in settings.items()}
+        self._settings = as_variables(settings)
         self._settings["SUMPTER_SERVERS"] = str(servers)
         self._processes: dict[str, BaseProcess] = {}
         for index in range(servers):
@@ -159,10 +169,20 @@ class Job:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of this machine that nobody uses, nor another test until this process has ended."""
+    for port in random.sample(PORTS, len(PORTS)):
+        # A name that only one process can have, and has no longer once it has ended.
+        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            mark.bind(f"\0sumpter-test-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("", port))
+        except OSError:
+            mark.close()
+            continue
+        _marks.append(mark)
+        return port
+    raise AssertionError(f"every port of {PORTS} is in use")
 
 
 def _child(
@@ -192,6 +212,11 @@ def _run(script: str, *arguments: str) -> None:
 
 def _serve() -> None:
     _native.serve({})
+
+
+def as_variables(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as a process finds them in its environment."""
+    return {f"SUMPTER_{name.upper()}": _text(value) for name, value in settings.items()}
 
 
 def _text(value: object) -> str:

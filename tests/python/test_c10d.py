@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 
 import pytest
 
-from jobs import Job
+from jobs import FINDS_MISMATCHES_S, Job, free_port
 
 # Smaller than some tensors, so that they are cut.
 PARTITION = "4KiB"
@@ -39,7 +38,7 @@ def test_every_rendezvous_again_and_again(make_job: Callable[..., Job]) -> None:
 def test_different_calls_are_an_error_on_all_ranks(
     make_job: Callable[..., Job], ranks: int
 ) -> None:
-    make_job(ranks).start("c10d_mismatches.py").finish()
+    make_job(ranks, peer_timeout_s=FINDS_MISMATCHES_S).start("c10d_mismatches.py").finish()
 
 
 def test_a_call_that_nobody_joins_ends_with_its_name(make_job: Callable[..., Job]) -> None:
@@ -65,9 +64,3 @@ def test_sharded_training_under_torchs_own_checks(make_job: Callable[..., Job]) 
             rank, "c10d_training.py", "sumpter", "fsdp2", TORCH_DISTRIBUTED_DEBUG="DETAIL"
         )
     job.finish()
-
-
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs import HANG_S
 from sumpter import _native
 from sumpter.cli import main
 from sumpter.cli.errors import UsageError
@@ -166,7 +167,7 @@ def test_a_file_that_cannot_be_read_is_named(sumpter: Command, tmp_path: Path) -
 def test_a_server_without_a_coordinator_gives_up_with_one_line() -> None:
     command = (sys.executable, "-m", "sumpter", "serve", "--join", "127.0.0.1:1")
     arguments = ("--token", TOKEN, "--set", "start_timeout_s=0.2", "--set", "log=off")
-    result = subprocess.run((*command, *arguments), capture_output=True, text=True, timeout=60)
+    result = subprocess.run((*command, *arguments), capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 1
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
@@ -226,7 +227,7 @@ def test_help_lists_every_command(sumpter: Command) -> None:
 
 def test_the_command_line_does_not_import_torch() -> None:
     script = "import sys; import sumpter.cli.app; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], timeout=HANG_S).returncode == 0
 
 
 def test_version(sumpter: Command) -> None:

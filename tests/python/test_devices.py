@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from jobs import Job
+from jobs import FINDS_MISMATCHES_S, Job
 
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"
@@ -18,7 +18,8 @@ needs_cuda = pytest.mark.skipif(
 def test_every_operation_on_a_device_of_slow_streams(
     make_job: Callable[..., Job], ranks: int, servers: int
 ) -> None:
-    make_job(ranks, servers, partition_bytes="4KiB").start("on_fake.py").finish()
+    job = make_job(ranks, servers, partition_bytes="4KiB", peer_timeout_s=FINDS_MISMATCHES_S)
+    job.start("on_fake.py").finish()
 
 
 @needs_cuda

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jobs import HANG_S
 from sumpter import _native
 from sumpter.cli import main
 from sumpter.doctor import (
@@ -447,7 +448,10 @@ def test_settings_that_cannot_be_right_are_named(
     assert "many letters" not in finding.found
 
 
-def test_the_self_test_compares_sums_over_both_kinds_of_links() -> None:
+def test_the_self_test_compares_sums_over_both_kinds_of_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selftest, "_LIMIT_S", HANG_S)
     tcp, shared = selftest.check_sums(Probe())
     for finding in (tcp, shared):
         says(finding, OK, f"{len(DTYPES) * len(COUNTS)} sums", "bit for bit", "GB/s")
@@ -455,6 +459,7 @@ def test_the_self_test_compares_sums_over_both_kinds_of_links() -> None:
 
 
 def test_a_self_test_that_fails_says_with_what_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "_LIMIT_S", HANG_S)
     probe = Probe()
     probe.environment = {**probe.environment, "SUMPTER_LOCAL_LINK": "tcp"}
     monkeypatch.setattr(selftest, "_RANK_MODULE", "sumpter.doctor.no_such_module")
@@ -479,6 +484,7 @@ def test_the_command_examines_this_machine(
     capsys: pytest.CaptureFixture[str], unlaunched: pytest.MonkeyPatch
 ) -> None:
     """Torch is asked in earnest, the numbers are those of this machine, errors are the code."""
+    unlaunched.setattr("sumpter.doctor.probe._TORCH_S", HANG_S)
     unlaunched.setenv("SUMPTER_LANES", "many")
     code, out = run(capsys, "--no-self-test", "--json")
     findings = [Finding(**each) for each in json.loads(out)]

@@ -7,16 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from jobs import Job
+from jobs import FINDS_MISMATCHES_S, Job
 
-# What the survivors of a killed worker are allowed.
-NOTICE_DEATH_S = 5.0
-# What Ctrl-C is allowed.
-INTERRUPT_S = 2.0
+# Long enough for a busy machine to let every rank join that is to.
+START_TIMEOUT_S = 10
 
 
 def test_ranks_that_disagree_are_told_and_can_go_on(make_job: Callable[..., Job]) -> None:
-    make_job(2).start("disagreements.py").finish()
+    make_job(2, peer_timeout_s=FINDS_MISMATCHES_S).start("disagreements.py").finish()
 
 
 @pytest.mark.parametrize("how", ["name", "ddp"])
@@ -24,18 +22,18 @@ def test_a_killed_worker_is_named_to_the_others(make_job: Callable[..., Job], ho
     job = make_job(3, 1).start("peer_dies.py", how)
     assert job.exit_code(2) == -signal.SIGKILL
     for survivor in (0, 1):
-        assert job.exit_code(survivor, NOTICE_DEATH_S) == 0, job.report("a survivor failed")
+        assert job.exit_code(survivor) == 0, job.report("a survivor failed")
 
 
 def test_a_missing_rank_is_named(make_job: Callable[..., Job]) -> None:
-    job = make_job(3, start_timeout_s=1)
+    job = make_job(3, start_timeout_s=START_TIMEOUT_S)
     for rank in (0, 2):
         job.start_rank(rank, "join_only.py", "StartError", "rank 1", job.address)
     assert [job.exit_code(rank) for rank in (0, 2)] == [0, 0], job.report("no such error")
 
 
 def test_a_missing_server_is_named(make_job: Callable[..., Job]) -> None:
-    job = make_job(1, start_timeout_s=1)
+    job = make_job(1, start_timeout_s=START_TIMEOUT_S)
     job.start_rank(0, "join_only.py", "StartError", "server", SUMPTER_SERVERS="1")
     assert job.exit_code(0) == 0, job.report("no such error")
 
@@ -49,7 +47,7 @@ def test_a_coordinator_that_is_not_there_is_named(make_job: Callable[..., Job]) 
 
 @pytest.mark.parametrize("token", ["another token, and a wrong one", ""])
 def test_a_wrong_or_absent_token_is_refused(make_job: Callable[..., Job], token: str) -> None:
-    job = make_job(2, start_timeout_s=1)
+    job = make_job(2, start_timeout_s=START_TIMEOUT_S)
     job.start_rank(0, "join_only.py", "StartError", "rank 1")
     job.start_rank(1, "join_only.py", "AuthError", "token", SUMPTER_TOKEN=token)
     assert [job.exit_code(rank) for rank in (0, 1)] == [0, 0], job.report("no such error")
@@ -69,7 +67,7 @@ def test_a_wait_can_be_interrupted(make_job: Callable[..., Job]) -> None:
         job.wait_for(f"rank{rank}")
         job.signal(rank, signal.SIGINT)
     for rank in range(2):
-        assert job.exit_code(rank, INTERRUPT_S) != 0
+        assert job.exit_code(rank) != 0
         assert "KeyboardInterrupt" in job.output(rank)
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import sumpter
+from jobs import HANG_S
 from sumpter import _session
 
 DTYPES = st.sampled_from(["f4", "f8", "f2", "i1", "u1", "i4", "i8", ">f4", ">i8"])
@@ -30,7 +31,6 @@ class TestAlone:
         sumpter.barrier()
         sumpter.record_samples(1)
 
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
     @given(ARRAYS, st.booleans(), st.booleans())
     def test_arrays_come_back_as_they_were(
         self, array: np.ndarray, transpose: bool, average: bool
@@ -152,7 +152,7 @@ def test_a_process_that_forgets_to_leave_ends_well(unlaunched: pytest.MonkeyPatc
         "print(sumpter.push_pull(numpy.ones(3)))\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S
     )
     assert (ended.returncode, ended.stdout) == (0, "[1. 1. 1.]\n"), ended.stderr
     assert ended.stderr == ""

@@ -21,7 +21,7 @@ from sumpter.launch.place import HERE, Facts
 from sumpter.launch.status import Late, merge, read_status
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
-HANG_S = 60
+HANG_S = 600
 
 ANNOUNCE = "import os; print('pid', os.getpid(), flush=True)\n"
 SLEEP_FOR_EVER = "import signal\nwhile True: signal.pause()\n"

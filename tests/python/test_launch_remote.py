@@ -137,17 +137,20 @@ def test_the_token_is_on_no_command_line_and_in_no_log(shell: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("hosts", "said"),
+    ("options", "said"),
     [
-        ("host1:1,down:1", ("cannot reach down", "Connection refused", "sshd")),
-        ("stranger:1", ("cannot reach stranger", "Host key", "known_hosts")),
-        ("silent:1", ("silent did not answer within 3 s", "--start-timeout")),
+        (("host1:1,down:1",), ("cannot reach down", "Connection refused", "sshd")),
+        (("stranger:1",), ("cannot reach stranger", "Host key", "known_hosts")),
+        (
+            ("silent:1", "--start-timeout", "3"),
+            ("silent did not answer within 3 s", "--start-timeout"),
+        ),
     ],
 )
 def test_a_host_that_cannot_be_reached_is_named(
-    shell: str, hosts: str, said: tuple[str, ...]
+    shell: str, options: tuple[str, ...], said: tuple[str, ...]
 ) -> None:
-    result = run(shell, "-H", hosts, "--start-timeout", "3", worker="pass")
+    result = run(shell, "-H", *options, worker="pass")
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert all(words in result.stderr for words in said), result.stderr

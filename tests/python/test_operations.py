@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 
 import pytest
 
-from jobs import Job, free_port
+from jobs import FINDS_MISMATCHES_S, Job, free_port
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
@@ -77,7 +76,7 @@ def test_adasum(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1)])
 def test_names_of_operations(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
-    make_job(ranks, servers).start("names.py").finish()
+    make_job(ranks, servers, peer_timeout_s=FINDS_MISMATCHES_S).start("names.py").finish()
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (4, 0)])
@@ -92,17 +91,14 @@ def test_gradients_of_collectives(make_job: Callable[..., Job], ranks: int, serv
 
 def test_suspend_and_resume_with_a_rank_less(make_job: Callable[..., Job]) -> None:
     """As under torchrun: the ranks have torch's store, and rank 0 the coordinator."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    job = make_job(3)
+    job, port = make_job(3), free_port()
     for rank in range(3):
         job.start_rank(
             rank,
             "suspends.py",
             SUMPTER_COORDINATOR="",
             MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=port,
+            MASTER_PORT=str(port),
             LOCAL_RANK="0",
             LOCAL_WORLD_SIZE="1",
         )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 
+from jobs import PATIENCE, as_variables, free_port
 from sumpter import _native
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
-HANG_S = 180
+HANG_S = 600
 TOKEN = "a token that only tests use"
 
 SUM = """\
@@ -46,7 +46,7 @@ class Started:
         own = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
         self._process = subprocess.Popen(
             [sys.executable, *command],
-            env={**own, **variables},
+            env={**own, **as_variables(PATIENCE), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -69,9 +69,7 @@ class Started:
 
 @pytest.fixture
 def port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    return str(free_port())
 
 
 def test_mpirun_on_one_machine_needs_nothing_else() -> None:

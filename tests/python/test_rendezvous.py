@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from jobs import free_port
 from sumpter import _native
 from sumpter._errors import StartError
 from sumpter._rendezvous import Meeting, meet
@@ -79,9 +80,7 @@ def test_ranks_learn_why_rank_0_failed(unlaunched: pytest.MonkeyPatch) -> None:
 def test_without_a_board_the_port_after_the_masters_is_used(
     unlaunched: pytest.MonkeyPatch,
 ) -> None:
-    free = _native.Coordinator("127.0.0.1:0", {"token": TOKEN})
-    port = int(free.address.rsplit(":", 1)[1])
-    free.stop()
+    port = free_port()
     unlaunched.setenv("MASTER_ADDR", "127.0.0.1")
     unlaunched.setenv("MASTER_PORT", str(port - 1))
     unlaunched.setenv("WORLD_SIZE", "2")

@@ -22,7 +22,7 @@ from sumpter.torch import handles, staging
 from sumpter.torch.names import Identity
 from sumpter.torch.tensors import WireForm
 
-HANG_S = 20.0
+HANG_S = 120.0
 
 
 class Native:

@@ -37,7 +37,7 @@ _seeds = itertools.count()
 _meetings = itertools.count()
 
 
-def join(backend: str = BACKEND, timeout_s: float = 60.0, init_method: str = "") -> None:
+def join(backend: str = BACKEND, timeout_s: float = 300.0, init_method: str = "") -> None:
     """Joins torch.distributed, by default through a file that is new each time."""
     # Torch was imported before this process had an environment of its own.
     dist.set_debug_level_from_env()

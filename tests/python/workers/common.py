@@ -17,7 +17,7 @@ FOLDER = Path(os.environ["TEST_FOLDER"])
 ALL = range(WORLD_SIZE)
 
 
-def join_torch(timeout_s: float = 60.0) -> None:
+def join_torch(timeout_s: float = 300.0) -> None:
     """Joins torch.distributed through a file, which needs no port."""
     # Torch was imported before this process had an environment of its own.
     dist.set_debug_level_from_env()

@@ -87,7 +87,7 @@ fn ranks_that_wait_for_different_collectives_all_hear_of_it() {
     let address = coordinator.address();
     // Heartbeats, which carry the reports, come four times in this.
     let brisk =
-        |rank| JoinOptions { peer_timeout: Duration::from_secs(2), ..worker(address, rank, 2) };
+        |rank| JoinOptions { peer_timeout: Duration::from_secs(8), ..worker(address, rank, 2) };
     let peers = [Peer::join(brisk(0)), Peer::join(brisk(1))];
     for (peer, shape) in peers.iter().zip([10, 12]) {
         peer.started();

@@ -17,7 +17,7 @@ pub const TOKEN: &str = "the token of a test job";
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn config(settings: &[(&str, &str)]) -> Config {
-    let all = [("token", TOKEN), ("peer_timeout_s", "2"), ("partition_bytes", "65536")];
+    let all = [("token", TOKEN), ("peer_timeout_s", "20"), ("partition_bytes", "65536")];
     let merged = all.iter().chain(settings).map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
     load_from(&merged.collect::<Vec<_>>(), |_| None).expect("valid settings")
 }

@@ -5,7 +5,10 @@ mod idle;
 mod machines;
 mod servers;
 
-use harness::{Job, spec, submit, wait};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use harness::{Job, LIMIT, spec, submit, wait};
 use sumpter_node::{NodeError, OpError, Worker};
 
 #[test]
@@ -106,10 +109,18 @@ fn a_result_on_its_way_survives_its_summer_leaving() {
 fn a_missing_rank_is_named() {
     let job = Job::start(0);
     let settings = job.settings(0, 2, &[("start_timeout_s", "1")]);
-    let error = Worker::join(&settings, &mut || false).expect_err("rank 1 never comes");
-    let text = error.to_string();
-    assert!(matches!(error, NodeError::Start(_)), "{text}");
-    assert!(text.contains("rank 1") && text.contains("127.0.0.1"), "{text}");
+    let begun = Instant::now();
+    loop {
+        let error = Worker::join(&settings, &mut || false).expect_err("rank 1 never comes");
+        let text = error.to_string();
+        assert!(matches!(error, NodeError::Start(_)), "{text}");
+        assert!(text.contains("127.0.0.1"), "{text}");
+        if text.contains("rank 1") {
+            return;
+        }
+        // The time-out bounds the way to the coordinator, too, which a busy machine may exceed.
+        assert!(begun.elapsed() < LIMIT, "{text}");
+    }
 }
 
 #[test]
@@ -145,6 +156,17 @@ fn waiting_for_a_job_can_be_interrupted() {
 
 #[test]
 fn joining_again_and_again_leaves_no_threads_behind() {
+    // In a process of its own, as the tests beside this one have threads, too.
+    let this = std::env::current_exe().expect("a path");
+    let mut alone = Command::new(this);
+    let output = alone.args(["--ignored", "--exact", "cycles_alone"]).output().expect("started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+#[ignore = "counts the threads of its process: joining_again_and_again_leaves_no_threads_behind"]
+fn cycles_alone() {
     let threads = || std::fs::read_dir("/proc/self/task").expect("Linux").count();
     let cycle = || {
         let job = Job::start(0);
@@ -154,9 +176,12 @@ fn joining_again_and_again_leaves_no_threads_behind() {
         });
         job.finish();
     };
-    cycle();
     let before = threads();
     (0..10).for_each(|_| cycle());
-    // Other tests run beside this one, so only growth with the cycles would show.
-    assert!(threads() < before + 20, "{before} threads became {}", threads());
+    // A thread that was joined may be listed for a moment.
+    let ended = Instant::now();
+    while threads() > before {
+        assert!(ended.elapsed() < LIMIT, "{before} threads became {}", threads());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
