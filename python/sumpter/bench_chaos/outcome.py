@@ -183,12 +183,12 @@ def _print_problems(console: Console, found: dict[str, Any]) -> None:
 
 def _equality(found: dict[str, Any]) -> str:
     digests = {*found["digests"], *found["quiet_digests"]}
-    if digests == {None} or not digests:
-        return "none"
+    if None in digests or not found["quiet_digests"]:
+        return "not known, since a run broke"
     if len(digests) > 1:
         return "NOT EQUAL to those of the undisturbed run"
     (digest,) = digests
-    return f"equal to those of the undisturbed run, sha256 {digest[:12]}..."
+    return f"equal to those of the undisturbed run (sha256 {digest[:12]})"
 
 
 def _digests(said: Sequence[Trained | None]) -> list[str | None]:

@@ -19,9 +19,10 @@ _ENDS_WITH_US = (
     "os.getppid()==int(sys.argv[1]) or os._exit(1);"
     "os.execvp(sys.argv[2],sys.argv[2:])"
 )
-# How an error begins in a log: the last line of a traceback, a log line, a panic, the command line.
+# How an error looks in a log: the last line of a traceback, a log line, a panic, a command's word.
 _ERROR = re.compile(
-    r"^(\[rank\d+\]: )?(\w+\.)*\w*(Error|Exception)\b: |\bERROR\b|panicked at|^Error: |^error: |^sumpter: ",
+    r"^(\[rank\d+\]: )?(\w+\.)*\w*(Error|Exception)\b: "
+    r"|\bERROR\b|panicked at|^Error: |^error: |^sumpter: "
 )
 
 
