@@ -135,7 +135,7 @@ def test_a_run_that_lost_bytes_or_broke_does_not_pass(capsys: pytest.CaptureFixt
     assert not found["passed"] and found["bytes_lost"] == 0 and found["seed"] == 3
     assert found["faults"]["kill"]["count"] == 1
     assert json.loads(json.dumps(found)) == found
-    outcome.print_outcome(Console(width=150), found)
+    outcome.print_outcome(Console(width=150, markup=False), found)
     said = capsys.readouterr().out
     for text in ("kill of server-cpu-1", "server 1 died", "worker-0: exit code 1"):
         assert text in said

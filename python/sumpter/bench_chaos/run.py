@@ -176,7 +176,7 @@ def _follow(team: Team, rounds: Rounds, injector: Injector, done: Run, tell: Tel
     """Injects faults until the job ends, well or badly."""
     done.began_s = began_s = time.monotonic()
     done.faults = injector.done
-    told = 0
+    told, problem = 0, ""
     while any(worker.code is None for worker in team.workers):
         now_s = time.monotonic()
         injector.step(now_s - began_s)
@@ -188,14 +188,14 @@ def _follow(team: Team, rounds: Rounds, injector: Injector, done: Run, tell: Tel
         if not problem and now_s - rounds.seen[-1].at_s > HANG_S:
             problem = f"no round ended for {HANG_S:.0f} s"
         if problem:
-            done.problems.append(f"{problem}, at {now_s - began_s:.2f} s")
-            _last_words(team)
             break
         time.sleep(min(_LOOK_EVERY_S, injector.until_next_s(time.monotonic() - began_s) or 0.02))
     else:
-        if failed := _failed(team):
-            done.problems.append(failed)
+        problem = _failed(team)
     done.seconds = time.monotonic() - began_s
+    if problem:
+        done.problems.append(f"at {done.seconds:.2f} s: {problem}")
+        _last_words(team)
 
 
 def _failed(team: Team) -> str:

@@ -123,7 +123,7 @@ def chaos(
         reference_servers=reference_servers,
         settings=_settings(assignments),
     )
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     folder = _folder(log_dir)
     found: dict[str, Any] = {}
     try:
