@@ -24,7 +24,8 @@ def reset(pid: int, spared_ports: Collection[int], share: float) -> int:
     """Aborts some of a process' TCP connections; how many.
 
     Those from or to a port of `spared_ports` live on. `share`, from 0 to 1, says how many of the
-    others, at least one if there is one. Raises OSError where the system does not let us.
+    others, at least one if there is one; none if the process has ended. Raises OSError where the
+    system does not let us.
     """
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(end) for end in _connections(pid)]
@@ -38,13 +39,23 @@ def reset(pid: int, spared_ports: Collection[int], share: float) -> int:
 
 def _connections(pid: int) -> Iterator[socket.socket]:
     """Copies of a process' connected TCP sockets."""
-    watched = os.pidfd_open(pid)
     try:
-        for name in os.listdir(f"/proc/{pid}/fd"):
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        for name in _descriptors(pid):
             if end := _connected(watched, pid, name):
                 yield end
     finally:
         os.close(watched)
+
+
+def _descriptors(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/fd")
+    except FileNotFoundError:
+        return []
 
 
 def _connected(watched: int, pid: int, name: str) -> socket.socket | None:

@@ -13,6 +13,7 @@ from sumpter.bench_chaos.faults import Kind, Planned
 from sumpter.bench_chaos.processes import Process
 from sumpter.bench_chaos.site import Place
 from sumpter.bench_chaos.team import Team
+from sumpter.cli.errors import Failure
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,7 @@ class Injector:
             case Kind.JOIN:
                 victim = self._team.start_server(free[0]).name
             case Kind.CUT:
-                process, _ = self._anyone(planned.choice)
-                count = connections.reset(process.pid, self._team.spared_ports, planned.twist)
-                victim = f"{process.name} ({count})"
+                victim = self._cut(planned)
             case Kind.UNPLUG | Kind.HUSH:
                 victim = self._disturb(kind, planned)
             case Kind.COORDINATOR:
@@ -100,6 +99,18 @@ class Injector:
         self._team.look()
         if free := self._team.free():
             self._team.start_server(free[0])
+
+    def _cut(self, planned: Planned) -> str:
+        """Resets some of a process' connections."""
+        process, _ = self._anyone(planned.choice)
+        try:
+            count = connections.reset(process.pid, self._team.spared_ports, planned.twist)
+        except PermissionError as error:
+            raise Failure(
+                f"this system does not let us reset connections ({error}): leave 'cut' out of "
+                "--faults"
+            ) from error
+        return f"{process.name} ({count})"
 
     def _disturb(self, kind: Kind, planned: Planned) -> str:
         """What happens to a machine's link."""
