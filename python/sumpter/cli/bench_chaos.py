@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -105,7 +105,7 @@ def chaos(
     """
     from rich.console import Console
 
-    from sumpter.bench import units
+    from sumpter.bench import report, units
     from sumpter.bench_chaos.outcome import print_outcome
     from sumpter.bench_chaos.run import Asked, kinds_of, run
 
@@ -123,19 +123,24 @@ def chaos(
         reference_servers=reference_servers,
         settings=_settings(assignments),
     )
+    report.check_writable(output, "--output")
     console = Console(highlight=False, markup=False)
     folder = _folder(log_dir)
-    found: dict[str, Any] = {}
+    keep = True
     try:
         found = run(asked, folder, lambda text: typer.echo(text, err=True))
         print_outcome(console, found)
         if output is not None:
             output.write_text(json.dumps(found, indent=2) + "\n")
+        keep = not found["passed"]
+    except SystemExit:
+        keep = False  # a signal: nobody asks why
+        raise
     finally:
-        if log_dir is None and found.get("passed"):
-            shutil.rmtree(folder)
-        else:
+        if keep or log_dir is not None:
             typer.echo(f"logs of all processes: {folder}", err=True)
+        else:
+            shutil.rmtree(folder)
     if not found["passed"]:
         raise typer.Exit(1)
 
