@@ -113,6 +113,8 @@ def test_a_fault_stops_progress_until_the_next_round() -> None:
     assert outcome.pauses([0.6], rounds[:2], 1.0) == pytest.approx([0.4])
     # One that outlasts the next fault counts for both.
     assert outcome.pauses([1.1, 2.0], rounds, 12.0)[0] == pytest.approx(1.9)
+    # One that comes when all is done stops nothing.
+    assert outcome.pauses([9.5], rounds, 9.0) == [0.0]
     assert outcome.pauses([], rounds, 12.0) == []
 
 

@@ -86,7 +86,7 @@ def pauses(faults_s: Sequence[float], rounds_s: Sequence[float], end_s: float) -
         last = bisect.bisect_left(marks, until_s)
         ends = [*marks[first:last], marks[last] if last < len(marks) else end_s]
         begins = [fault_s, *ends[:-1]]
-        found.append(max(end - begin for begin, end in zip(begins, ends, strict=True)))
+        found.append(max(0.0, *(b - a for a, b in zip(begins, ends, strict=True))))
     return found
 
 
@@ -198,7 +198,9 @@ def _digests(said: Sequence[Trained | None]) -> list[str | None]:
 def _pauses_of(run: Run) -> list[float]:
     rounds_s = [item.at_s for item in run.rounds if not item.failed]
     begins_s = [run.began_s + item.at_s for item in run.faults]
-    return pauses(begins_s, rounds_s, run.began_s + run.seconds)
+    # After the last round of a run that went well there was nothing to stop.
+    over_s = run.began_s + run.seconds if run.problems or not rounds_s else rounds_s[-1]
+    return pauses(begins_s, rounds_s, over_s)
 
 
 def _longest_gap(run: Run) -> float:
