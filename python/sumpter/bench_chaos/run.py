@@ -142,7 +142,7 @@ def _train(
         done.trained = [outcome.trained(worker.output()) for worker in team.workers]
         if done.problems:
             done.errors = {
-                process.name: f"exit code {process.code}; {first_error(process.output()) or '-'}"
+                process.log.stem: f"exit code {process.code}; {first_error(process.output()) or '-'}"
                 for process in team.processes()
                 if process.code is not None or first_error(process.output())
             }

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sumpter.bench import cluster, namespaces
+from sumpter.bench import cluster, namespaces, spec
 from sumpter.bench.cluster import Machine
-from sumpter.bench_chaos.faults import EMULATED, LOCAL, Kind
 from sumpter.cli.errors import Failure
 
 # What a silenced direction still carries: a packet every other second.
@@ -38,16 +35,11 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """All machines of a run, and the faults that can happen there."""
+    """All machines of a run."""
 
     workers: tuple[Place, ...]
     servers: tuple[Place, ...]
     coordinator: Place
-    kinds: tuple[Kind, ...]
-
-    def ports(self, count: int) -> list[int]:
-        """TCP ports that are free on the machines."""
-        return free_ports(count)
 
 
 class Namespace:
@@ -113,9 +105,7 @@ def emulated(workers: int, slots: int, rate_mbit: float) -> Iterator[Site]:
         switch = f"{namespaces.run_prefix()}switch"
         place = functools.partial(Namespace, switch=switch)
         cpu = [place(machine) for machine in built.cpu]
-        yield Site(
-            tuple(place(machine) for machine in built.gpu), tuple(cpu[:-1]), cpu[-1], EMULATED
-        )
+        yield Site(tuple(place(machine) for machine in built.gpu), tuple(cpu[:-1]), cpu[-1])
 
 
 @contextlib.contextmanager
@@ -125,7 +115,6 @@ def local(workers: int, slots: int) -> Iterator[Site]:
         tuple(Loopback(f"gpu-{index}") for index in range(workers)),
         tuple(Loopback(f"cpu-{index}") for index in range(slots)),
         Loopback("coordinator"),
-        LOCAL,
     )
 
 
@@ -139,17 +128,11 @@ def free_ports(count: int) -> list[int]:
 
 
 def _check_emulation() -> None:
-    if os.geteuid() != 0:
-        raise Failure(
-            "an emulated cluster needs root: run this as root, or with --local, which has plain "
-            "processes on loopback instead"
-        )
-    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
-    if missing:
-        raise Failure(
-            f"an emulated cluster needs {' and '.join(missing)} (package iproute2); --local does "
-            "not"
-        )
+    try:
+        spec.check_tools()
+    except Failure as failure:
+        reason = failure.format_message()
+        raise Failure(f"{reason}; --local has plain processes on loopback instead") from None
     left = namespaces.leftovers()
     if left:
         raise Failure(

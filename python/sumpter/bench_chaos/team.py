@@ -12,7 +12,7 @@ from pathlib import Path
 from sumpter import _native
 from sumpter._variables import LAUNCHERS
 from sumpter.bench_chaos.processes import Process, first_error
-from sumpter.bench_chaos.site import Place, Site
+from sumpter.bench_chaos.site import Place, Site, free_ports
 from sumpter.launch.environment import job_variables
 
 # A loaded machine may take a minute to import torch four times.
@@ -43,7 +43,7 @@ class Team:
         self.gone: list[Process] = []  # processes that ended, as they should or not
         self.problems: list[str] = []
         self._started = 0
-        self._port, store = site.ports(2)
+        self._port, store = free_ports(2)
         self.spared_ports = frozenset((self._port, store))
         token = folder / "token"
         token.touch(mode=0o600)
