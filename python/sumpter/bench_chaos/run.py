@@ -141,11 +141,7 @@ def _train(
         done.problems += team.problems
         done.trained = [outcome.trained(worker.output()) for worker in team.workers]
         if done.problems:
-            done.errors = {
-                process.log.stem: f"exit code {process.code}; {first_error(process.output()) or '-'}"
-                for process in team.processes()
-                if process.code is not None or first_error(process.output())
-            }
+            done.errors = _errors(team)
     done.rounds = rounds.seen
     return done
 
@@ -208,6 +204,16 @@ def _failed(team: Team) -> str:
         said = first_error(team.coordinator.output()) or "no error in its log"
         return f"the coordinator ended with exit code {team.coordinator.code}: {said}"
     return ""
+
+
+def _errors(team: Team) -> dict[str, str]:
+    """How each process ended, and the first error in its log, by the log's name."""
+    found = {}
+    for process in team.processes():
+        said = first_error(process.output())
+        if said or process.code is not None:
+            found[process.log.stem] = f"exit code {process.code}; {said or '-'}"
+    return found
 
 
 def _last_words(team: Team) -> None:
