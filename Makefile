@@ -8,6 +8,7 @@ FUZZ_SECONDS ?= 60
 TEST_JOBS ?= 2
 # Those that criterion runs, once with --test.
 BENCHES := kernels lane placement queue
+CHAOS_SECONDS ?= 30
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +22,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python sim fuzz matrix bench docs server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python sim fuzz matrix bench chaos docs server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -77,6 +78,10 @@ matrix: setup ## Try one wheel on every Python at hand, with an old and the newe
 
 bench: setup ## Two numbers of an emulated cluster (root): share of the optimum, gain over Gloo.
 	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5
+
+chaos: setup ## Train while servers, links and connections fail (root): SEED=n, CHAOS_SECONDS=n.
+	$(BIN)/sumpter bench chaos --seconds $(CHAOS_SECONDS) --seed $(or $(SEED),1) \
+		-- $(BIN)/python examples/digits.py
 
 docs: setup ## Regenerate the pages made from code.
 	$(BIN)/sumpter config --markdown > docs/configuration.md

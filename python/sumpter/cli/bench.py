@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sumpter.cli import bench_local
+from sumpter.cli import bench_chaos, bench_local
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import JsonOption, SetOption, parse_assignments
 
@@ -27,7 +27,7 @@ SIZE_STEP = 4
 app = typer.Typer(
     name="bench",
     no_args_is_help=True,
-    help="Measure how far Sumpter is from the limit of a network.",
+    help="Measure how far Sumpter is from the limit of a network, and what it survives.",
     rich_markup_mode=None,
 )
 
@@ -310,6 +310,7 @@ def _range(least: str, most: str) -> list[int]:
     return sizes
 
 
+app.command("chaos", epilog=bench_chaos.EXAMPLE)(bench_chaos.chaos)
 app.command("sum", epilog=bench_local.SUM_EXAMPLE)(bench_local.sum_)
 app.command("server", epilog=bench_local.SERVER_EXAMPLE)(bench_local.server)
 app.command("ablate", epilog=bench_local.ABLATE_EXAMPLE)(bench_local.ablate)

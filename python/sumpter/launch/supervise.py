@@ -140,6 +140,8 @@ def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> None:
             output.say(f"{child.label} ({child.where}) {_describe(code)}")
         if child.label.role == "worker":
             watch.worker_code = watch.worker_code or code
+        elif code > 128:
+            output.say("the job goes on without it")
         else:
             watch.server_code = watch.server_code or code
 
