@@ -24,7 +24,7 @@ HANG_S = 120
 def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
     make_job: Callable[..., Job],
 ) -> None:
-    job = make_job(3, 1, repeated=True, min_workers=2)
+    job = make_job(3, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S)
     job.make_pipe("alone")
     for rank in range(3):
         job.start_rank(rank, "elastic_training.py", *["doomed"] * (rank == 0))
@@ -36,10 +36,19 @@ def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
 
 
 def test_too_few_workers_are_an_error_that_says_so(make_job: Callable[..., Job]) -> None:
-    job = make_job(2, repeated=True, min_workers=2, start_timeout_s=5)
+    job = make_job(2, repeated=True, min_workers=2, start_timeout_s=20)
     job.start("elastic_ends.py")
     assert job.exit_code(1) == -signal.SIGKILL
     assert job.exit_code(0) == 0, job.report("no such error")
+
+
+def test_workers_meet_again_when_the_coordinator_comes_back(make_job: Callable[..., Job]) -> None:
+    job = make_job(2, repeated=True, min_workers=2, start_timeout_s=HANG_S)
+    job.make_pipe("at_work")
+    job.start("elastic_coordinator.py")
+    job.wait_for("at_work")
+    job.restart_coordinator()
+    job.finish()
 
 
 def test_elastic_workers_need_a_coordinator(unlaunched: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,11 @@ begun: list[int] = []
 @elastic.run
 def train(state: elastic.ObjectState) -> None:
     begun.append(hvd.size())
-    for state.step in range(state.step, 10):
+    while state.step < 10:
         if RANK == WORLD_SIZE - 1 and state.step == 5:
             os.kill(os.getpid(), signal.SIGKILL)
         hvd.allreduce(torch.ones(3), name="gradient")
+        state.step += 1
         state.commit()
 
 

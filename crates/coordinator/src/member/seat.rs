@@ -184,44 +184,46 @@ struct Holder {
 enum End {
     /// The seat was left, or nobody holds it.
     Left,
-    /// It may be opened again.
+    /// There is no seat and nothing to hold before the next question.
+    Unseated,
+    /// It is to be opened again.
     Lost,
 }
 
 impl Holder {
     async fn hold(&mut self) {
         // Nothing is there to hold before the first question.
-        while !self.asks {
-            match self.asked.recv().await {
-                Some(Command::Ask) => self.asks = true,
-                Some(Command::Leave(_)) | None => return,
-            }
-        }
+        let mut end = End::Unseated;
         loop {
-            let options = self.options.clone();
-            let greeting = Greeting {
-                coordinator: &options.coordinator,
-                token: &options.token,
-                purpose: proto::purpose::Body::Seat(self.request()),
-            };
-            let greeted = tokio::select! {
-                greeted = greeting.until(options.start_timeout) => greeted,
-                () = self.left() => return,
-            };
-            match greeted {
-                Ok(greeted) => {
-                    if let End::Left = self.session(greeted).await {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    // Without a coordinator, work goes on until the next question.
-                    self.tell(Err(error));
-                    match self.asked.recv().await {
-                        Some(Command::Ask) => self.asks = true,
-                        Some(Command::Leave(_)) | None => return,
-                    }
-                }
+            match end {
+                End::Left => return,
+                End::Unseated if !self.asks => match self.asked.recv().await {
+                    Some(Command::Ask) => self.asks = true,
+                    Some(Command::Leave(_)) | None => return,
+                },
+                End::Unseated | End::Lost => {}
+            }
+            end = self.open().await;
+        }
+    }
+
+    /// Opens a session and holds it to its end.
+    async fn open(&mut self) -> End {
+        let options = self.options.clone();
+        let greeting = Greeting {
+            coordinator: &options.coordinator,
+            token: &options.token,
+            purpose: proto::purpose::Body::Seat(self.request()),
+        };
+        let greeted = tokio::select! {
+            greeted = greeting.until(options.start_timeout) => greeted,
+            () = self.left() => return End::Left,
+        };
+        match greeted {
+            Ok(greeted) => self.session(greeted).await,
+            Err(error) => {
+                self.tell(Err(error));
+                End::Unseated
             }
         }
     }
@@ -270,7 +272,11 @@ impl Holder {
                 message = greeted.inbound.message() => {
                     heard = Instant::now();
                     match message {
-                        Ok(Some(CoordinatorMessage { body: Some(body) })) => self.hear(body),
+                        Ok(Some(CoordinatorMessage { body: Some(body) })) => {
+                            if !self.hear(body) {
+                                return End::Unseated;
+                            }
+                        }
                         Ok(Some(_)) => {}
                         Ok(None) | Err(_) => return End::Lost,
                     }
@@ -297,7 +303,8 @@ impl Holder {
         }
     }
 
-    fn hear(&mut self, body: ToMember) {
+    /// Takes what the coordinator sent; whether the session goes on.
+    fn hear(&mut self, body: ToMember) -> bool {
         match body {
             ToMember::Seating(seating) => {
                 let seating = Seating {
@@ -314,11 +321,15 @@ impl Holder {
                 let shared = &mut lock(&self.shared);
                 (shared.lost, shared.newcomers) = (lost, newcomers);
             }
-            ToMember::SeatsOver(_) => self.tell(Ok(None)),
+            ToMember::SeatsOver(_) => {
+                self.tell(Ok(None));
+                return false;
+            }
             ToMember::Refused(refused) => {
                 let coordinator = self.options.coordinator.clone();
                 let (kind, message) = (FatalKind::Start, refused.message);
                 self.tell(Err(JoinError::Refused { coordinator, kind, message }));
+                return false;
             }
             ToMember::Waiting(proto::Waiting { missing, seconds }) => {
                 let (job, missing) = (&self.options.job, missing.join(", "));
@@ -330,6 +341,7 @@ impl Holder {
             }
             _ => {}
         }
+        true
     }
 
     fn tell(&mut self, answer: Answer) {

@@ -22,8 +22,8 @@ def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P]
     All ranks get rank 0's state before `func` begins. When a worker is lost, the others go back
     to their last commit. Then, and also when workers have joined, everybody meets in a new job
     and gets the state of the oldest rank, and `func` begins again with it. So `func` must go on
-    from what the state says, not from the start. Errors that would come again (of a setting, of ranks
-    that disagree) are raised, as is StartError when fewer than `min_workers` are left.
+    from what the state says, not from the start. Errors that would come again (of a setting, of
+    ranks that disagree) are raised, as is StartError when fewer than `min_workers` are left.
 
     In a job that is not elastic (`min_workers` is 0) `func` runs once, and every error is raised.
     """
