@@ -74,6 +74,11 @@ def is_elastic(given: Mapping[str, str]) -> bool:
     return _number(given, "min_workers") > 0
 
 
+def job_name(given: Mapping[str, str]) -> str:
+    """The name of the job."""
+    return _setting(given, "job") or _row("job")["default"]
+
+
 def _meet_at_board(given: dict[str, str], rank: int, board: Board) -> Meeting:
     if rank != 0:
         notice = json.loads(board.read(start_timeout_s(given)))

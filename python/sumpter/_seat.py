@@ -26,10 +26,13 @@ _seat: _native.Seat | None = None
 _working = False
 
 
-def take(given: Mapping[str, str], settings: dict[str, str]) -> tuple[dict[str, str], _native.Seat]:
+def take(
+    given: Mapping[str, str], settings: dict[str, str], job: str
+) -> tuple[dict[str, str], _native.Seat]:
     """Waits for a place in the next generation; the settings to join it with.
 
-    `given` are the arguments among the `settings`. Ends the process if the job's work is done.
+    `given` are the arguments among the `settings`, and `job` is the name that these say. Ends the
+    process if the job's work is done.
     """
     global _seat
     fixed = [name for name in _PLACE if name in given]
@@ -47,7 +50,6 @@ def take(given: Mapping[str, str], settings: dict[str, str]) -> tuple[dict[str, 
         sys.exit(0)
     generation, *numbers = place
     from_seat = {name: str(number) for name, number in zip(_PLACE, numbers, strict=True)}
-    job = settings.get("job") or _default_job()
     return {**settings, **from_seat, "job": f"{job}@{generation}"}, _seat
 
 
@@ -68,13 +70,6 @@ def working() -> Iterator[None]:
     _working = True
     yield
     _working = False
-
-
-def _default_job() -> str:
-    from sumpter import _environment
-
-    row = next(row for row in _native.settings() if row["name"] == "job")
-    return _environment.own_variable("job") or row["default"]
 
 
 @atexit.register

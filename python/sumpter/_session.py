@@ -20,7 +20,7 @@ from typing import Protocol
 
 from sumpter import _native, _seat
 from sumpter._errors import DuplicateNameError, NotInitializedError, StartError
-from sumpter._rendezvous import Board, is_elastic, meet
+from sumpter._rendezvous import Board, is_elastic, job_name, meet
 
 # How many operations of one description may be in flight before a new one queues behind the
 # oldest: enough to keep a pipeline of collectives busy, few enough for a small tensor table.
@@ -190,7 +190,7 @@ def _join(given: dict[str, str], settings: dict[str, str]) -> _native.Worker:
     """Joins the job, or the next generation of an elastic one."""
     if not is_elastic(settings):
         return _native.Worker.join(settings)
-    settings, seat = _seat.take(given, settings)
+    settings, seat = _seat.take(given, settings, job_name(settings))
     return _native.Worker.join(settings, seat)
 
 
