@@ -36,7 +36,8 @@ pub(crate) struct Request {
     pub start_timeout: Duration,
     /// Silence after which the process counts as dead.
     pub peer_timeout: Duration,
-    /// Its last generation and its rank there; generation 0 for a newcomer.
+    /// Its last generation and its rank there; for a newcomer 0 and its number among those that
+    /// were started.
     pub generation: u64,
     pub rank: u32,
     /// Whether it wants a seat now, or only comes back while it works.
@@ -130,7 +131,7 @@ struct Person {
 }
 
 impl Person {
-    /// Ascending by who comes first: those of the last generation by rank, then by arrival.
+    /// Ascending by who comes first: those of the last generation by rank, then newcomers.
     fn standing(&self) -> (std::cmp::Reverse<u64>, u32, u64) {
         let Request { generation, rank, .. } = self.request;
         (std::cmp::Reverse(generation), rank, self.arrival)
@@ -512,6 +513,15 @@ mod tests {
         assert_eq!(room.told(), vec![]);
         room.pass(LIMIT);
         assert_eq!(room.seated(), (1, 2, vec![1, 2]));
+    }
+
+    #[test]
+    fn newcomers_come_in_the_order_in_which_they_were_started() {
+        let mut room = Room::new();
+        for (id, rank) in [(1, 2), (2, 0), (3, 1)] {
+            room.come(id, &Request { rank, ..request(2, 0, 3) });
+        }
+        assert_eq!(room.seated(), (1, 3, vec![2, 3, 1]));
     }
 
     #[test]

@@ -67,6 +67,7 @@ pub fn seat_options(config: &Config) -> Result<SeatOptions, NodeError> {
         job: config.job.clone(),
         min_workers: config.min_workers,
         max_workers: config.max_workers,
+        rank: config.rank,
         expected: config.world_size,
         host: sumpter_config::host_name(),
         machine: config.machine_id(),

@@ -43,6 +43,8 @@ pub struct SeatOptions {
     pub min_workers: u32,
     /// The most; 0 for no limit.
     pub max_workers: u32,
+    /// This process' number among those that were started: newcomers get ranks in this order.
+    pub rank: u32,
     /// The workers that were started, for which the first generation waits.
     pub expected: u32,
     /// A name a person recognizes.
@@ -75,8 +77,9 @@ enum Command {
     Leave(bool),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    /// The last place; before the first, only the rank that the process was started with.
     seating: Seating,
     lost: u32,
     newcomers: u32,
@@ -92,7 +95,8 @@ impl Seat {
         let (commands, asked) = mpsc::unbounded_channel();
         let (answer, answers) = blocking::channel();
         let (ending, ended) = blocking::sync_channel(1);
-        let shared = Arc::new(Mutex::new(Shared::default()));
+        let seating = Seating { rank: options.rank, ..Seating::default() };
+        let shared = Arc::new(Mutex::new(Shared { seating, lost: 0, newcomers: 0 }));
         let mut holder = Holder { options, asked, answer, shared: shared.clone(), asks: false };
         let thread =
             std::thread::Builder::new().name("sumpter-seat".to_owned()).spawn(move || {
