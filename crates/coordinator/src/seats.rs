@@ -6,8 +6,8 @@
 //! breaks or makes room for newcomers, its processes ask again.
 //!
 //! Invariants: a generation's number is never given twice; its ranks are 0 to size - 1, each given
-//! once; processes of the last generation come before newcomers, in their old order; a generation is
-//! never larger than the limit of its processes, or smaller than what they need.
+//! once; processes of the last generation come before newcomers, in their old order; a generation
+//! is never larger than the limit of its processes, or smaller than what they need.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -462,7 +462,7 @@ mod tests {
         fn pass(&mut self, time: Duration) {
             let end = self.now + time;
             while self.now < end {
-                self.now += Duration::from_millis(250);
+                self.now += STALL;
                 let everyone: Vec<MemberId> =
                     self.seats.jobs.values().flat_map(|job| job.people.keys().copied()).collect();
                 everyone.into_iter().for_each(|id| self.step(Input::Heard(id)));
@@ -678,7 +678,7 @@ mod tests {
         /// and once nobody is at work those who ask are answered in bounded time.
         #[test]
         fn generations_are_sound(
-            acts in proptest::collection::vec(act(), 1..80),
+            acts in proptest::collection::vec(act(), 1..40),
             min in 1..4u32,
             extra in 0..4u32,
         ) {
