@@ -63,7 +63,7 @@ impl Seating {
         request: proto::SeatRequest,
     ) {
         let request = request_from_proto(request);
-        info!(host = %request.host, job = %request.job, "a process asks for a seat");
+        info!(host = %request.host, job = %request.job, "a process of an elastic job came");
         let Some(id) = self.enter(outbound, request) else { return };
         loop {
             let input = match inbound.message().await {
@@ -132,7 +132,6 @@ fn request_from_proto(request: proto::SeatRequest) -> Request {
         peer_timeout: Duration::from_millis(request.peer_timeout_ms),
         generation: request.generation,
         rank: request.rank,
-        asks: request.asks,
     }
 }
 

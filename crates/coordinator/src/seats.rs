@@ -40,13 +40,12 @@ pub(crate) struct Request {
     /// were started.
     pub generation: u64,
     pub rank: u32,
-    /// Whether it wants a seat now, or only comes back while it works.
-    pub asks: bool,
 }
 
 /// What happened.
 #[derive(Clone, Debug)]
 pub(crate) enum Input {
+    /// A process is there; it works in the generation it names, or will ask for a seat.
     Come(MemberId, Box<Request>),
     /// A process asks for a seat in the next generation.
     Ask(MemberId),
@@ -182,7 +181,7 @@ impl Seats {
         job.generation = job.generation.max(request.generation);
         job.empty = None;
         self.arrivals += 1;
-        let (arrival, asks) = (self.arrivals, request.asks);
+        let (arrival, asks) = (self.arrivals, false);
         job.people.insert(id, Person { request, arrival, asks, heard: now, knows: (0, 0) });
         self.settle(now, &name);
     }
@@ -426,7 +425,6 @@ mod tests {
             peer_timeout: Duration::from_secs(4),
             generation: 0,
             rank: 0,
-            asks: true,
         }
     }
 
@@ -448,6 +446,7 @@ mod tests {
 
         fn come(&mut self, id: u64, request: &Request) {
             self.step(Input::Come(MemberId(id), Box::new(request.clone())));
+            self.ask(id);
         }
 
         fn ask(&mut self, id: u64) {
@@ -620,7 +619,8 @@ mod tests {
     fn a_coordinator_that_has_forgotten_learns_the_generation_from_those_at_work() {
         let mut room = Room::new();
         for (id, rank) in [(7, 1), (8, 0)] {
-            room.come(id, &Request { generation: 5, rank, asks: false, ..request(2, 0, 2) });
+            let back = Request { generation: 5, rank, ..request(2, 0, 2) };
+            room.step(Input::Come(MemberId(id), Box::new(back)));
         }
         room.come(9, &request(2, 0, 2));
         room.ask(7);

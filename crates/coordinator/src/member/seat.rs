@@ -254,7 +254,6 @@ impl Holder {
             peer_timeout_ms: milliseconds(self.peer_timeout()),
             generation,
             rank,
-            asks: self.asks,
         }
     }
 
@@ -267,6 +266,9 @@ impl Holder {
             // A closed queue shows as the end of the stream.
             let _ = greeted.outbound.send(MemberMessage { body: Some(body) });
         };
+        if self.asks {
+            say(FromMember::AskSeat(proto::AskSeat {}));
+        }
         let limit = self.peer_timeout();
         let mut beats = interval(limit / BEATS_PER_TIMEOUT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
