@@ -42,8 +42,9 @@ def run(*command: str) -> str:
         (*TORCHRUN, "examples/digits_horovod.py"),
         (*sumpter_run("-n", "4", "-s", "2"), "examples/digits.py"),
         (sys.executable, "examples/digits_horovod.py"),
+        (*sumpter_run("-n", "3", "--min-workers", "2"), "examples/elastic_digits.py", "--kill"),
     ],
-    ids=["ddp-torchrun", "horovod-torchrun", "ddp-servers", "horovod-alone"],
+    ids=["ddp-torchrun", "horovod-torchrun", "ddp-servers", "horovod-alone", "elastic-killed"],
 )
 def test_digits_reaches_its_accuracy(command: tuple[str, ...]) -> None:
     said = re.findall(r"accuracy on 360 held-out digits: ([\d.]+)%", run(*command))
