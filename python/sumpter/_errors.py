@@ -17,6 +17,7 @@ __all__ = [
     "ConfigError",
     "DeadlineError",
     "DuplicateNameError",
+    "HostsUpdatedInterrupt",
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
@@ -36,3 +37,14 @@ class DuplicateNameError(SumpterError, ValueError):
 
 class UnsupportedError(SumpterError, TypeError):
     """An array's device, layout or element type is not one that Sumpter carries."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Workers can be taken in: raised in all ranks' state.commit(), for elastic.run() to catch.
+
+    `skip_sync` is Horovod's, for changes after which nobody needs the state; there are none here.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("workers have joined the job: only elastic.run() can take them in")
+        self.skip_sync = skip_sync

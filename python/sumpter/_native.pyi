@@ -33,8 +33,11 @@ class Worker:
     """This process's membership in a job: the client and its colocated summation lane."""
 
     @staticmethod
-    def join(settings: dict[str, str]) -> Worker:
-        """Joins the job. `settings` override the environment. Returns once the job starts."""
+    def join(settings: dict[str, str], seat: Seat | None = None) -> Worker:
+        """Joins the job. `settings` override the environment. Returns once the job starts.
+
+        With `seat` it raises PeerLostError when a process of the seat's generation is gone.
+        """
 
     @property
     def rank(self) -> int: ...
@@ -129,6 +132,30 @@ class Coordinator:
 
     def stop(self) -> None:
         """Stops listening and serving. May be repeated."""
+
+class Seat:
+    """This process' place in an elastic job, as long as it lives."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        """Prepares to ask for a place in the job of `settings`; nothing is asked yet."""
+
+    def ask(self) -> tuple[int, int, int, int, int] | None:
+        """Waits for a place in the next generation; None if the job's work is done.
+
+        A place is generation, rank, world size, local rank and local size. Raises StartError if
+        too few workers come in time, saying how many did.
+        """
+
+    @property
+    def lost(self) -> int:
+        """How many processes of this one's generation are gone."""
+
+    @property
+    def newcomers(self) -> int:
+        """How many processes the next generation would take in."""
+
+    def leave(self, *, done: bool = False) -> None:
+        """Gives the seat up; `done` if the job's work is. May be repeated."""
 
 def serve(settings: dict[str, str]) -> None:
     """Runs a summation server until the job ends or a signal comes."""

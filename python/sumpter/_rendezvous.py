@@ -48,6 +48,12 @@ def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
     given = {**_environment.read(given).settings, **given}
     if _setting(given, "coordinator"):
         return Meeting(given)
+    if is_elastic(given):
+        raise StartError(
+            "elastic workers (min_workers) need a coordinator that outlives each of them: start "
+            "them with `sumpter run --min-workers`, or run `sumpter coordinator` and set "
+            "SUMPTER_COORDINATOR to its HOST:PORT"
+        )
     world_size = int(_number(given, "world_size"))
     if world_size == 1:
         return _embed(given, "127.0.0.1:0")
@@ -61,6 +67,16 @@ def start_timeout_s(given: Mapping[str, str] = MappingProxyType({})) -> float:
     """How long to wait for the other ranks at the start."""
     given = {**_environment.read(given).settings, **given}
     return _number(given, "start_timeout_s")
+
+
+def is_elastic(given: Mapping[str, str]) -> bool:
+    """Whether the job goes on when workers die."""
+    return _number(given, "min_workers") > 0
+
+
+def job_name(given: Mapping[str, str]) -> str:
+    """The name of the job."""
+    return _setting(given, "job") or _row("job")["default"]
 
 
 def _meet_at_board(given: dict[str, str], rank: int, board: Board) -> Meeting:

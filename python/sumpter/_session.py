@@ -18,9 +18,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from sumpter import _native
+from sumpter import _native, _seat
 from sumpter._errors import DuplicateNameError, NotInitializedError, StartError
-from sumpter._rendezvous import Board, meet
+from sumpter._rendezvous import Board, is_elastic, job_name, meet
 
 # How many operations of one description may be in flight before a new one queues behind the
 # oldest: enough to keep a pipeline of collectives busy, few enough for a small tensor table.
@@ -60,7 +60,7 @@ class Session:
         self.settings = settings
         self._coordinator = meeting.coordinator
         try:
-            self.worker = _native.Worker.join(meeting.settings)
+            self.worker = _join(settings, meeting.settings)
         except BaseException:
             if self._coordinator is not None:
                 self._coordinator.stop()
@@ -184,6 +184,14 @@ class Session:
                 known.update(described)
                 return prefix if index == 0 else f"{prefix}{index}."
         raise AssertionError("itertools.count() never ends")
+
+
+def _join(given: dict[str, str], settings: dict[str, str]) -> _native.Worker:
+    """Joins the job, or the next generation of an elastic one."""
+    if not is_elastic(settings):
+        return _native.Worker.join(settings)
+    settings, seat = _seat.take(given, settings, job_name(settings))
+    return _native.Worker.join(settings, seat)
 
 
 def acquire(

@@ -275,7 +275,7 @@ TUNING = (
     ),
     Variable("HOROVOD_TIMELINE_MARK_CYCLES", note="there are no cycles"),
     Variable("HOROVOD_DYNAMIC_PROCESS_SETS", note="process sets can always be added"),
-    Variable("HOROVOD_ELASTIC", note="a job keeps the ranks it started with"),
+    Variable("HOROVOD_ELASTIC", note="min_workers makes a job elastic"),
     Variable("HOROVOD_CONTROLLER", note="Sumpter's coordinator takes its place"),
     Variable("HOROVOD_CPU_OPERATIONS", note="Sumpter carries the tensors itself"),
     Variable("HOROVOD_GPU_OPERATIONS", note="Sumpter carries the tensors itself"),

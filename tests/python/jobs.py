@@ -58,8 +58,9 @@ class Job:
         self.folder = folder
         self.ranks = ranks
         settings = {**PATIENCE, **settings}
-        own = {"token": TOKEN, **{name: _text(settings[name]) for name in PATIENCE}}
-        self._coordinator = _native.Coordinator("127.0.0.1:0", own, repeated=repeated)
+        self._own = {"token": TOKEN, **{name: _text(settings[name]) for name in PATIENCE}}
+        self._repeated = repeated
+        self._coordinator = self._coordinate("127.0.0.1:0")
         self.address = self._coordinator.address
         self._settings = as_variables(settings)
         self._settings["SUMPTER_SERVERS"] = str(servers)
@@ -129,6 +130,11 @@ class Job:
         """Makes a named pipe for wait_for()."""
         os.mkfifo(self.folder / name)
 
+    def restart_coordinator(self) -> None:
+        """Ends the coordinator and starts another, which knows nothing, at the same address."""
+        self._coordinator.stop()
+        self._coordinator = self._coordinate(self.address)
+
     def output(self, rank: int) -> str:
         """What a rank wrote to standard output and standard error."""
         return self._output(f"rank{rank}").read_text()
@@ -143,6 +149,9 @@ class Job:
         for name in self._processes:
             parts.append(f"--- {name}\n{self._output(name).read_text()}")
         return "\n".join(parts)
+
+    def _coordinate(self, address: str) -> _native.Coordinator:
+        return _native.Coordinator(address, self._own, repeated=self._repeated)
 
     def _common(self) -> dict[str, str]:
         own = {name: text for name, text in os.environ.items() if not name.startswith(_FOREIGN)}

@@ -147,6 +147,31 @@ DistributedDataParallel.no_sync()
 DistributedDataParallel.synchronize()
 """
 
+ELASTIC = """
+run(func)
+State.commit()
+State.check_host_updates()
+State.register_reset_callbacks(callbacks)
+State.on_reset()
+State.save()
+State.restore()
+State.sync()
+State.reset()
+ObjectState(bcast_object, get_rank)
+TorchState(model=None, optimizer=None)
+TorchState.save()
+TorchState.restore()
+TorchState.sync()
+ElasticSampler(dataset, shuffle=True, seed=0)
+ElasticSampler.set_epoch(epoch)
+ElasticSampler.record_batch(batch_idx, batch_size)
+ElasticSampler.record_indices(indices)
+ElasticSampler.get_indices(batch_idx, batch_size)
+ElasticSampler.state_dict()
+ElasticSampler.load_state_dict(state_dict)
+ElasticSampler.reset()
+"""
+
 COMPRESSION = """
 Compressor.compress(tensor)
 Compressor.decompress(tensor, ctx)
@@ -169,6 +194,7 @@ TABLES = {
     "BytePS": (TOP, BYTEPS),
     "ops of BytePS": (f"{TOP}.ops", BYTEPS_OPS),
     "parallel of BytePS": (f"{TOP}.parallel", PARALLEL),
+    "elastic of Horovod": (f"{TOP}.elastic", ELASTIC),
     "compression of BytePS": (f"{TOP}.compression", COMPRESSION),
 }
 
@@ -182,7 +208,6 @@ THINGS = {
 
 # What is still to come; a name that exists belongs into the tables above.
 PLANNED = {
-    f"{TOP}.elastic": "run TorchState ElasticSampler",
     f"{TOP}.cross_barrier": "CrossBarrier",
 }
 

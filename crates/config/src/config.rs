@@ -30,6 +30,8 @@ pub struct Config {
     pub start_timeout_s: f64,
     pub peer_timeout_s: f64,
     pub server_timeout_s: f64,
+    pub min_workers: u32,
+    pub max_workers: u32,
     pub partition_bytes: u64,
     pub chunk_bytes: u64,
     pub credit_bytes: u64,
@@ -176,6 +178,10 @@ impl Config {
         if self.local_size.is_some_and(|size| size > self.world_size) {
             let reason = "a machine cannot have more workers than the job";
             return Err(self.conflict("local_size", "world_size", reason));
+        }
+        if self.max_workers > 0 && self.max_workers < self.min_workers {
+            let reason = "the most workers cannot be fewer than the fewest";
+            return Err(self.conflict("max_workers", "min_workers", reason));
         }
         if self.port > 0 && u32::from(self.port) + self.lanes.max(1) > 65_536 {
             let reason = "the last lane's port would be above 65535";

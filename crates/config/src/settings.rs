@@ -156,6 +156,25 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| number(v, 0.05..=3_600.0).map(|x| c.server_timeout_s = x),
     },
     Setting {
+        name: "min_workers",
+        env: "SUMPTER_MIN_WORKERS",
+        unit: "workers",
+        default: "0",
+        range: "a number from 0 to 65536",
+        doc: "The fewest workers with which an elastic job goes on when others die; 0: not \
+              elastic, all end when one dies.",
+        put: |c, v| number(v, 0..=RANK_LIMIT).map(|x| c.min_workers = x),
+    },
+    Setting {
+        name: "max_workers",
+        env: "SUMPTER_MAX_WORKERS",
+        unit: "workers",
+        default: "0",
+        range: "a number from 0 to 65536",
+        doc: "The most workers of an elastic job; others wait until one goes. 0 is no limit.",
+        put: |c, v| number(v, 0..=RANK_LIMIT).map(|x| c.max_workers = x),
+    },
+    Setting {
         name: "partition_bytes",
         env: "SUMPTER_PARTITION_BYTES",
         unit: "bytes",

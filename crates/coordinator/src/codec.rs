@@ -98,6 +98,9 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         | ToMember::Welcome(_)
         | ToMember::Refused(_)
         | ToMember::DrainReport(_)
+        | ToMember::Seating(_)
+        | ToMember::SeatsChanged(_)
+        | ToMember::SeatsOver(_)
         | ToMember::Status(_) => return Err("a greeting in the middle of a session".to_owned()),
     }))
 }
@@ -170,6 +173,7 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
         }
         FromMember::Drain(_) => Ok(Message::Drain),
         FromMember::Leave(_) => Ok(Message::Leave),
+        FromMember::AskSeat(_) | FromMember::LeaveSeat(_) => Err("a word of a seat".to_owned()),
     }
 }
 

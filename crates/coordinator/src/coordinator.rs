@@ -18,6 +18,7 @@ use crate::error::CoordinatorError;
 use crate::handshake::process_number;
 use crate::proto::control_server::ControlServer;
 use crate::registry::{Input, Options, Registry};
+use crate::seats;
 use crate::service::{Service, Shared};
 
 /// How often the registry looks at the clock: well below any time-out a person would set.
@@ -193,5 +194,6 @@ async fn tick(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         shared.apply(Input::Tick);
+        shared.seating.apply(seats::Input::Tick);
     }
 }

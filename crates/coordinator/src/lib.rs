@@ -12,6 +12,8 @@ mod handshake;
 mod member;
 mod proto;
 mod registry;
+mod seating;
+mod seats;
 mod service;
 #[cfg(test)]
 mod strangers;
@@ -21,11 +23,12 @@ mod types;
 pub use codec::decode_any;
 pub use coordinator::{Coordinator, CoordinatorOptions, Serves};
 pub use error::{CoordinatorError, JoinError};
-pub use member::{Member, drain, status};
+pub use member::{Member, Seat, SeatOptions, drain, status};
 pub use proto::{
     DrainReport, JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, PendingOperation,
     ServerName, StatusReport,
 };
+pub use seats::Seating;
 pub use types::{
     ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
     ServerView, Stats, TensorSpec, WorkerView,

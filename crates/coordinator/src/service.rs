@@ -30,6 +30,7 @@ use crate::proto::drain_request::Who;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
 use crate::registry::{Event, Input, Options, Registry};
+use crate::seating::Seating;
 use crate::types::{FatalKind, MemberId};
 
 /// What a member may leave unread: the whole tensor table of a large model, or it counts as dead.
@@ -41,12 +42,13 @@ const GREETINGS_AT_ONCE: usize = 256;
 /// How long a session that is over may take to hang up by itself.
 const HANGUP_LIMIT: Duration = Duration::from_secs(1);
 
-type Outbound = mpsc::Sender<Result<CoordinatorMessage, Status>>;
+pub(crate) type Outbound = mpsc::Sender<Result<CoordinatorMessage, Status>>;
 
 /// What all sessions share.
 pub(crate) struct Shared {
     token: Token,
     started: Instant,
+    pub seating: Seating,
     greetings: Arc<Semaphore>,
     state: Mutex<State>,
     changed: Condvar,
@@ -70,6 +72,7 @@ struct Session {
 impl Shared {
     /// A registry without members.
     pub fn new(token: Token, options: Options) -> Self {
+        let seating = Seating::new(options.serves);
         let (random, mut drawn) = (RandomState::new(), 0u64);
         let draw = move || {
             drawn += 1;
@@ -78,6 +81,7 @@ impl Shared {
         Self {
             token,
             started: Instant::now(),
+            seating,
             greetings: Arc::new(Semaphore::new(GREETINGS_AT_ONCE)),
             state: Mutex::new(State {
                 registry: Registry::new(options, Box::new(draw)),
@@ -119,6 +123,7 @@ impl Shared {
         state.stopping = true;
         state.apply(self.started.elapsed(), Input::Stop);
         state.sessions.clear();
+        self.seating.stop();
         self.changed.notify_all();
     }
 
@@ -236,6 +241,12 @@ impl Control for Service {
     }
 }
 
+/// What a session is for, once it has been greeted.
+enum Purpose {
+    Join(Box<crate::registry::Join>),
+    Seat(proto::SeatRequest),
+}
+
 /// The task that reads what one member says.
 struct Reader {
     shared: Arc<Shared>,
@@ -246,7 +257,12 @@ struct Reader {
 impl Reader {
     async fn run(mut self, outbound: Outbound) {
         match self.greet(&outbound).await {
-            Ok(Some((join, proof))) => self.serve(outbound, join, proof).await,
+            Ok(Some((Purpose::Join(join), proof))) => self.serve(outbound, *join, proof).await,
+            Ok(Some((Purpose::Seat(request), proof))) => {
+                let _ =
+                    outbound.try_send(Ok(message(welcome(MemberId(0), &proof, Duration::ZERO))));
+                self.shared.seating.serve(outbound, &mut self.inbound, request).await;
+            }
             Ok(None) => drop(outbound),
             Err(refused) => {
                 // Nobody need hear it if the queue is closed.
@@ -263,7 +279,7 @@ impl Reader {
     async fn greet(
         &mut self,
         outbound: &Outbound,
-    ) -> Result<Option<(crate::registry::Join, Proof)>, proto::Refused> {
+    ) -> Result<Option<(Purpose, Proof)>, proto::Refused> {
         let Ok(_permit) = self.shared.greetings.clone().try_acquire_owned() else {
             let what = "too many connections are being greeted; try again";
             return Err(refused(FatalKind::Start, what, true));
@@ -291,8 +307,9 @@ impl Reader {
             Some(proto::purpose::Body::Join(join)) => {
                 let join = join_from_proto(join);
                 let join = join.map_err(|what| refused(FatalKind::Protocol, &what, false))?;
-                Ok(Some((join, proof)))
+                Ok(Some((Purpose::Join(Box::new(join)), proof)))
             }
+            Some(proto::purpose::Body::Seat(request)) => Ok(Some((Purpose::Seat(request), proof))),
             Some(proto::purpose::Body::Status(request)) => {
                 answer(outbound, &proof, ToMember::Status(self.shared.status(&request.job)));
                 Ok(None)

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mio::net::{TcpListener, UnixListener};
 use sumpter_config::{Config, LocalLink};
-use sumpter_coordinator::{JoinOptions, Role};
+use sumpter_coordinator::{JoinOptions, Role, SeatOptions};
 use sumpter_transport::{listen, unix_listen};
+use sumpter_wire::Token;
 
 use crate::address::own_address;
 use crate::error::NodeError;
@@ -55,19 +56,42 @@ pub(crate) fn lane_listeners(config: &Config, lane: u16) -> Result<Listeners, No
     Ok(Listeners { tcp, unix, address })
 }
 
+/// What this process says when it asks for a seat in an elastic job.
+///
+/// # Errors
+/// [`NodeError`] if there is no coordinator or no token.
+pub fn seat_options(config: &Config) -> Result<SeatOptions, NodeError> {
+    Ok(SeatOptions {
+        coordinator: coordinator(config)?.to_owned(),
+        token: token(config)?,
+        job: config.job.clone(),
+        min_workers: config.min_workers,
+        max_workers: config.max_workers,
+        rank: config.rank,
+        expected: config.world_size,
+        host: sumpter_config::host_name(),
+        machine: config.machine_id(),
+        start_timeout: config.start_timeout(),
+        peer_timeout: config.peer_timeout(),
+    })
+}
+
+fn token(config: &Config) -> Result<Token, NodeError> {
+    config.token()?.ok_or_else(|| {
+        NodeError::Auth(
+            "no job token: set SUMPTER_TOKEN or SUMPTER_TOKEN_FILE to the same secret for every \
+             process of the job (sumpter run makes one by itself)"
+                .to_owned(),
+        )
+    })
+}
+
 /// What the coordinator is told about this process.
 pub(crate) fn join_options(
     config: &Config,
     role: Role,
     lanes: Vec<SocketAddr>,
 ) -> Result<JoinOptions, NodeError> {
-    let Some(token) = config.token()? else {
-        return Err(NodeError::Auth(
-            "no job token: set SUMPTER_TOKEN or SUMPTER_TOKEN_FILE to the same secret for every \
-             process of the job (sumpter run makes one by itself)"
-                .to_owned(),
-        ));
-    };
     let equal = [
         ("partition_bytes", config.partition_bytes.to_string()),
         ("chunk_bytes", config.chunk_bytes.to_string()),
@@ -77,7 +101,7 @@ pub(crate) fn join_options(
     ];
     Ok(JoinOptions {
         coordinator: coordinator(config)?.to_owned(),
-        token,
+        token: token(config)?,
         job: config.job.clone(),
         role,
         machine: config.machine_id(),

@@ -27,5 +27,6 @@ mod worker;
 
 pub use completion::Completion;
 pub use error::{NodeError, OpError};
+pub use join::seat_options;
 pub use server::{run_coordinator, serve, start_coordinator};
 pub use worker::{OpRequest, Worker};

@@ -6,6 +6,7 @@
 mod bench;
 mod errors;
 mod functions;
+mod seat;
 mod worker;
 
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker::Worker>()?;
     module.add_class::<worker::Handle>()?;
     module.add_class::<functions::Coordinator>()?;
+    module.add_class::<seat::Seat>()?;
     bench::register(module)?;
     module.add_function(wrap_pyfunction!(functions::serve, module)?)?;
     module.add_function(wrap_pyfunction!(functions::run_coordinator, module)?)?;

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use sumpter_config::Config;
 use sumpter_coordinator::{Kind, TensorSpec};
-use sumpter_node::{Completion, OpError, OpRequest, Worker as RustWorker};
+use sumpter_node::{Completion, NodeError, OpError, OpRequest, Worker as RustWorker};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::TensorMemory;
 use sumpter_wire::Rank;
 
 use crate::errors::{ConfigError, DeadlineError, from_config, from_node, from_op};
 use crate::functions::{init_log, interruptible, stats_json};
+use crate::seat::Seat;
 
 /// How often a wait looks for Ctrl-C.
 const SLICE: Duration = Duration::from_millis(50);
@@ -36,11 +37,25 @@ pub struct Worker {
 
 #[pymethods]
 impl Worker {
-    /// Joins the job and waits until it starts. `settings` override the environment.
+    /// Joins the job and waits until it starts. `settings` override the environment. The wait ends
+    /// early if a process of `seat`'s generation is gone.
     #[staticmethod]
-    fn join(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<Worker> {
+    #[pyo3(signature = (settings, seat=None))]
+    fn join(
+        py: Python<'_>,
+        settings: HashMap<String, String>,
+        seat: Option<Py<Seat>>,
+    ) -> PyResult<Worker> {
         let config = load(settings)?;
-        let joined = interruptible(py, |interrupted| RustWorker::join(&config, interrupted))?;
+        let broken = || seat.as_ref().is_some_and(|seat| seat.get().is_broken());
+        let joined = interruptible(py, |interrupted| {
+            match RustWorker::join(&config, &mut || broken() || interrupted()) {
+                Err(NodeError::Interrupted) if broken() => Err(NodeError::PeerLost(
+                    "a worker of this generation died before the job started".to_owned(),
+                )),
+                joined => joined,
+            }
+        })?;
         Ok(Worker { inner: joined, config })
     }
 

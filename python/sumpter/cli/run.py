@@ -13,7 +13,12 @@ from sumpter.cli.errors import Failure, UsageError
 from sumpter.cli.options import SetOption, given, parse_assignments
 
 if TYPE_CHECKING:
+    from sumpter.launch import Elastic
     from sumpter.launch.layout import Host, Layout
+
+# Of each worker of an elastic job: enough for a machine's bad day, not for a script that always
+# fails.
+DEFAULT_RESTARTS = 3
 
 EXAMPLE = (
     "Example: sumpter run -n 2 -s 1 -- python examples/digits.py\n\n"
@@ -27,6 +32,8 @@ _DECIDED_HERE = frozenset(
         "local_rank",
         "local_size",
         "machine",
+        "max_workers",
+        "min_workers",
         "rank",
         "servers",
         "token",
@@ -52,6 +59,9 @@ def run(
     python: opt.Python = None,
     folder: opt.Folder = None,
     address: opt.Address = "",
+    min_workers: opt.MinWorkers = None,
+    max_workers: opt.MaxWorkers = None,
+    restarts: opt.Restarts = None,
     deterministic: opt.Deterministic = False,
     bandwidth_gbps: opt.BandwidthGbps = None,
     log_dir: opt.LogDir = None,
@@ -67,12 +77,16 @@ def run(
     if deterministic:
         settings["deterministic"] = "true"
 
+    settings |= given(min_workers=min_workers, max_workers=max_workers)
+
     from sumpter.launch import JobSpec, RemoteShell, launch
     from sumpter.launch.remote import DEFAULT_SHELL
 
+    layout = _layout(workers, servers, machines, hosts, hostfile, server_hosts)
+
     spec = JobSpec(
         command=tuple(command),
-        layout=_layout(workers, servers, machines, hosts, hostfile, server_hosts),
+        layout=layout,
         settings=settings,
         log_dir=log_dir,
         shell=RemoteShell(ssh or DEFAULT_SHELL, ssh_port, ssh_identity),
@@ -81,8 +95,24 @@ def run(
         pass_on=tuple(pass_on or ()),
         start_timeout_s=start_timeout,
         address=address,
+        elastic=_elastic(len(layout.workers), min_workers, max_workers, restarts),
     )
     raise typer.Exit(launch(spec))
+
+
+def _elastic(
+    workers: int, min_workers: int | None, max_workers: int | None, restarts: int | None
+) -> Elastic | None:
+    from sumpter.launch import Elastic
+
+    if min_workers is None:
+        for name, value in (("--max-workers", max_workers), ("--restarts", restarts)):
+            if value is not None:
+                raise UsageError(f"{name} is for elastic jobs: give --min-workers, too")
+        return None
+    if min_workers > workers:
+        raise UsageError(f"--min-workers {min_workers}: only {workers} workers are started")
+    return Elastic(min_workers, DEFAULT_RESTARTS if restarts is None else restarts)
 
 
 def job_settings(assignments: list[str] | None) -> dict[str, str]:

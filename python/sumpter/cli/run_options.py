@@ -108,6 +108,34 @@ Address = Annotated[
         help="This machine's address for the others (default: the one ssh comes from).",
     ),
 ]
+MinWorkers = Annotated[
+    int | None,
+    typer.Option(
+        "--min-workers",
+        metavar="M",
+        min=1,
+        help="Elastic: go on with at least M workers when others die, and start those again. "
+        "For scripts with sumpter.torch.elastic.",
+    ),
+]
+MaxWorkers = Annotated[
+    int | None,
+    typer.Option(
+        "--max-workers",
+        metavar="X",
+        min=1,
+        help="Elastic: take in no more than X workers, however many join (default: no limit).",
+    ),
+]
+Restarts = Annotated[
+    int | None,
+    typer.Option(
+        "--restarts",
+        metavar="R",
+        min=0,
+        help="Elastic: how often each worker that fails is started again (default: 3).",
+    ),
+]
 Deterministic = Annotated[
     bool,
     typer.Option("--deterministic", help="Add in rank order: the same bytes in every run."),

@@ -23,7 +23,7 @@ from sumpter.launch.place import HERE, Access, Facts, Place, Role, open_places
 from sumpter.launch.progress import Progress
 from sumpter.launch.remote import RemoteShell
 from sumpter.launch.summary import print_summary
-from sumpter.launch.supervise import Interruption, supervise
+from sumpter.launch.supervise import Elastic, Interruption, supervise
 
 # The live line follows the status, which is polled each second.
 _REFRESH_PER_SECOND = 2
@@ -47,6 +47,7 @@ class JobSpec:
     start_timeout_s: float = 30.0
     # HOST:PORT of a coordinator that is there already, with a token that everyone has.
     coordinator: str = ""
+    elastic: Elastic | None = None
     address: str = ""  # of this machine for the others, if not to be found out
 
     @property
@@ -112,7 +113,7 @@ async def _run(spec: JobSpec, meeting: _Meeting, output: Output) -> int:
             starts = [
                 partial(places[role.host].start, role) for role in _roles(spec, environment, facts)
             ]
-            return await supervise(starts, output, interruption)
+            return await supervise(starts, output, interruption, spec.elastic)
         finally:
             await asyncio.gather(*(place.close() for place in places.values()))
 

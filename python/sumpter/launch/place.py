@@ -135,6 +135,7 @@ class Place:
         self._children: list[Child] = []
         self._words: list[str] = []
         self._closing = False
+        self.lost = False
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._overhear())]
 
     def order(self, **order: object) -> None:
@@ -196,6 +197,7 @@ class Place:
                 elif index < len(self._children):
                     self._children[index].take(kind, payload)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            self.lost = True
             if self._closing:
                 self.facts.cancel()
             elif not self.facts.done():

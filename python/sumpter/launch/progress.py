@@ -72,6 +72,10 @@ class Progress:
                 # The coordinator is busy or ending; the next look may succeed.
                 continue
             if jobs:
-                before = self._current[1] if self._current else None
-                self._previous = self._current
-                self._current = (time.monotonic(), merge(before, jobs[0]))
+                job = max(jobs, key=lambda job: job.generation)
+                known = self._current
+                if known is not None and known[1].name != job.name:
+                    # Another generation of an elastic job counts from the start.
+                    known = None
+                self._previous = known
+                self._current = (time.monotonic(), merge(known[1] if known else None, job))

@@ -58,6 +58,12 @@ class Job:
     servers: tuple[Member, ...] = ()
 
     @property
+    def generation(self) -> int:
+        """The generation of an elastic job, which stands behind its name; 0 for others."""
+        number = self.name.rpartition("@")[2]
+        return int(number) if "@" in self.name and number.isdigit() else 0
+
+    @property
     def gpu_machines(self) -> int:
         """n: the machines that run workers."""
         return len({worker.machine or str(worker.number) for worker in self.workers})

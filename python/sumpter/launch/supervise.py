@@ -1,18 +1,20 @@
 """Runs a job's processes to their end: all succeed, or all are ended.
 
-Workers decide: when every worker has ended well, the servers are told to end. When any process
-fails, the others get a moment to say what they lost, and then everything is ended.
+Workers decide: when every worker has ended well, the servers are told to end. A job goes on without
+X
+an elastic job are started again instead, until one has ended well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
-from sumpter.launch.output import Output
+from sumpter.launch.output import Label, Output
 from sumpter.launch.place import Child
 
 # After a failure the others' own errors (which rank, which tensor) arrive within this time.
@@ -24,20 +26,44 @@ GRACE_S = 1.5
 # A process cannot outlive SIGKILL for long; what is not reported within this is not reachable.
 UNREACHABLE_S = 3.0
 
+# Codes above this one are of processes that a signal has killed.
+KILLED = 128
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+Start = Callable[[], Awaitable[Child]]
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """How a job goes on when workers fail."""
+
+    min_workers: int
+    restarts: int  # of each worker
 
 
 @dataclass
 class _Watch:
     """The processes of a job while they run."""
 
-    running: dict[asyncio.Task[int], Child]
-    worker_code: int = 0  # of the first worker that failed
+    elastic: Elastic | None
+    running: dict[asyncio.Task[int], Child] = field(default_factory=dict)
+    starts: dict[Label, Start] = field(default_factory=dict)
+    failures: Counter[Label] = field(default_factory=Counter)
+    worker_code: int = 0  # of the first worker whose failure counts
     server_code: int = 0
+    # A worker has ended well: no other need be started again.
+    succeeded: bool = False
+
+    async def start(self, start: Start) -> None:
+        child = await start()
+        self.starts[child.label] = start
+        self.running[asyncio.create_task(child.ended())] = child
 
     @property
-    def workers_left(self) -> bool:
-        return any(child.label.role == "worker" for child in self.running.values())
+    def workers_left(self) -> int:
+        return sum(child.label.role == "worker" for child in self.running.values())
 
     @property
     def code(self) -> int:
@@ -79,20 +105,17 @@ class Interruption:
 
 
 async def supervise(
-    starts: Sequence[Callable[[], Awaitable[Child]]], output: Output, interruption: Interruption
+    starts: Sequence[Start],
+    output: Output,
+    interruption: Interruption,
+    elastic: Elastic | None = None,
 ) -> int:
     """Starts the processes in order and returns the job's exit code once all have ended."""
-    watch = _Watch({})
+    watch = _Watch(elastic)
     try:
         for start in starts:
-            starting = asyncio.ensure_future(start())
-            await asyncio.wait({starting, interruption.first}, return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                # What it may have started all the same ends with its place.
-                starting.cancel()
+            if not await _start(watch, start, interruption.first):
                 break
-            child = starting.result()
-            watch.running[asyncio.create_task(child.ended())] = child
         await _until_decided(watch, interruption.first, output)
         if interruption.first.done():
             name = interruption.first.result().name
@@ -104,6 +127,18 @@ async def supervise(
         await _end_all(watch, interruption.again)
 
 
+async def _start(watch: _Watch, start: Start, interrupted: asyncio.Future[signal.Signals]) -> bool:
+    """Starts a process; False if the user interrupts."""
+    starting = asyncio.ensure_future(watch.start(start))
+    await asyncio.wait({starting, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        # What it may have started all the same ends with its place.
+        starting.cancel()
+        return False
+    starting.result()
+    return True
+
+
 async def _until_decided(
     watch: _Watch, interrupted: asyncio.Future[signal.Signals], output: Output
 ) -> None:
@@ -112,7 +147,8 @@ async def _until_decided(
         done, _ = await asyncio.wait(
             {*watch.running, interrupted}, return_when=asyncio.FIRST_COMPLETED
         )
-        _reap(watch, done, output)
+        for start in _reap(watch, done, output):
+            await _start(watch, start, interrupted)
 
 
 async def _settle(
@@ -132,18 +168,34 @@ async def _settle(
         _reap(watch, done, output)
 
 
-def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> None:
-    """Takes note of the processes that have ended."""
+def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> list[Start]:
+    """Takes note of the processes that have ended; which to start again."""
+    again = []
     for task in [task for task in watch.running if task in done]:
         child, code = watch.running.pop(task), task.result()
-        if code:
-            output.say(f"{child.label} ({child.where}) {_describe(code)}")
-        if child.label.role == "worker":
-            watch.worker_code = watch.worker_code or code
-        elif code > 128:
-            output.say("the job goes on without it")
-        else:
+        said = f"{child.label} ({child.where}) {_describe(code)}"
+        if child.label.role != "worker" and code > KILLED:
+            said += "; the job goes on without it"
+        elif child.label.role != "worker":
             watch.server_code = watch.server_code or code
+        elif not code:
+            watch.succeeded = True
+        elif watch.elastic is not None and not watch.succeeded:
+            watch.failures[child.label] += 1
+            tries, limit = watch.failures[child.label], watch.elastic.restarts
+            if tries <= limit and not child.place.lost:
+                said += f"; starting it again ({tries} of {limit})"
+                again.append(watch.starts[child.label])
+            elif watch.workers_left + len(again) < watch.elastic.min_workers:
+                said += "; too few workers are left"
+                watch.worker_code = watch.worker_code or code
+            else:
+                said += f"; going on with {watch.workers_left + len(again)} workers"
+        else:
+            watch.worker_code = watch.worker_code or code
+        if code:
+            output.say(said)
+    return again
 
 
 async def _end_all(watch: _Watch, at_once: asyncio.Event) -> None:
@@ -167,9 +219,9 @@ async def _end_all(watch: _Watch, at_once: asyncio.Event) -> None:
 
 
 def _describe(code: int) -> str:
-    if code > 128:
+    if code > KILLED:
         try:
-            return f"was killed by {signal.Signals(code - 128).name}"
+            return f"was killed by {signal.Signals(code - KILLED).name}"
         except ValueError:
             return f"ended with code {code}"
     return f"ended with code {code}"

@@ -19,6 +19,7 @@ from sumpter._errors import (
     SumpterError,
     UnsupportedError,
 )
+from sumpter.torch import elastic
 from sumpter.torch.allreduces import (
     allreduce,
     allreduce_,
@@ -165,6 +166,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "declare",
+    "elastic",
     "get_pushpull_speed",
     "global_process_set",
     "gloo_built",

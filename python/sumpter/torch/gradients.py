@@ -58,6 +58,10 @@ class PassCounter:
         """Counts the backward passes from the start again."""
         self._remaining = dict.fromkeys(self.names, self._passes)
 
+    def abandon(self) -> None:
+        """Forgets what is in flight, whose results nobody wants any more."""
+        self.restart()
+
     def complete(self, parameter: torch.nn.Parameter) -> None:
         """Called when the last pass has completed the gradient of `parameter`."""
 
@@ -148,6 +152,11 @@ class GradientExchange(PassCounter):
         self.restart()
         for handle in handles.values():
             handle.synchronize()
+
+    def abandon(self) -> None:
+        """Forgets the exchanges in flight, whose results nobody wants any more."""
+        self._handles = {}
+        super().abandon()
 
     def complete(self, parameter: torch.nn.Parameter) -> None:
         """Starts the exchange of one gradient; zeros where backward made none."""

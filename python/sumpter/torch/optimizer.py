@@ -19,7 +19,7 @@ from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.gradients import GradientExchange, Names, PassCounter, scope_of
 from sumpter.torch.names import identify_call
 from sumpter.torch.process_sets import ProcessSet, global_process_set, label
-from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum
+from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction
 
 
 def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scripts use
@@ -50,7 +50,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     if gradient_predivide_factor != 1.0 and op is not Average:
         raise ValueError("gradient_predivide_factor needs op=Average")
     _check_groups(num_groups, groups)
-    size = process_set.size()
+    process_set.included()  # raises for a set that was not added
     names = _name_parameters(optimizer, named_parameters)
     if op is Adasum:
         deltas = _Deltas(names, backward_passes_per_step, compression, process_set)
@@ -58,9 +58,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     reduction = Reduction(op, compression=compression)
     if gradient_predivide_factor != 1.0:
         reduction = Reduction(
-            Sum,
+            op,
             prescale=1.0 / gradient_predivide_factor,
-            postscale=gradient_predivide_factor / size,
+            postscale=gradient_predivide_factor,
             compression=compression,
         )
     exchange = GradientExchange(
@@ -100,8 +100,8 @@ class _Wrapped:
         super().zero_grad(set_to_none=set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the optimizer's state; backward passes are counted from the start again."""
-        self._exchange.restart()
+        """Loads the optimizer's state; gradients in flight and backward passes are forgotten."""
+        self._exchange.abandon()
         super().load_state_dict(state_dict)
 
     def _in_between(self) -> bool:
@@ -175,7 +175,6 @@ class _Deltas(PassCounter):
         process_set: ProcessSet,
     ) -> None:
         self._process_set = process_set
-        self._exchanges = process_set.included() and process_set.size() > 1
         self._reduction = Reduction(Adasum, compression=compression)
         scope = scope_of(names, process_set, Adasum.wire_name, compression.__qualname__)
         mark = f"{zlib.crc32(repr(list(names.values())).encode()):08x}"
@@ -191,7 +190,7 @@ class _Deltas(PassCounter):
         result = take()
         self.restart()
         # A step alone is the combined one already.
-        if self._exchanges:
+        if self._process_set.included() and self._process_set.size() > 1:
             deltas = [now - then for now, then in zip(parameters, before, strict=True)]
             identity = identify_call(_session.current(), self._place, self._own, self._call)
             combined = adasum_async(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 
 import torch
@@ -23,7 +24,7 @@ def by_name() -> None:
         same(hvd.allreduce(torch.ones(100_000), op=hvd.Sum, name="gradient"), expected)
     if RANK == LAST:
         os.kill(os.getpid(), signal.SIGKILL)
-    with raises(hvd.PeerLostError, f"rank {LAST}", "allreduce.gradient"):
+    with raises(hvd.PeerLostError, f"rank {LAST}", socket.gethostname(), "allreduce.gradient"):
         hvd.allreduce(torch.ones(100_000), op=hvd.Sum, name="gradient")
     with raises(hvd.PeerLostError, f"rank {LAST}"):
         hvd.allreduce(torch.ones(3), name="later")

@@ -4,6 +4,7 @@
 //! once, and heartbeats stop within the peer time-out if the coordinator no longer reads.
 
 mod greeting;
+mod seat;
 mod session;
 
 use std::sync::{PoisonError, mpsc as blocking};
@@ -22,6 +23,7 @@ use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::types::{JoinOptions, MemberEvent, MemberId, Role, Stats, TensorSpec};
 use greeting::Greeting;
+pub use seat::{Seat, SeatOptions};
 use session::{Command, Session, StatsSlot};
 
 /// How long leaving waits for the coordinator to have seen it.

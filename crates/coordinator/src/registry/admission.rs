@@ -36,7 +36,7 @@ impl Registry {
             )));
         }
         if let Some(only) = &self.only_job
-            && *only != join.job
+            && only != base_name(&join.job)
         {
             return Err(start(format!(
                 "this coordinator serves the run of job '{only}' alone, not job '{}'; start a \
@@ -107,6 +107,14 @@ impl Registry {
                 ),
             )),
         }
+    }
+}
+
+/// The job's name without the generation, which elastic jobs have behind it.
+pub(super) fn base_name(job: &str) -> &str {
+    match job.rsplit_once('@') {
+        Some((name, generation)) if generation.parse::<u64>().is_ok() => name,
+        _ => job,
     }
 }
 

@@ -146,7 +146,7 @@ impl Registry {
         match role {
             Role::Worker { rank, world_size, .. } => {
                 if self.options.serves != Serves::ManyJobs {
-                    self.only_job = Some(name.clone());
+                    self.only_job = Some(admission::base_name(&name).to_owned());
                 }
                 if !self.jobs.contains_key(&name) {
                     self.past.forget_job(&name);

@@ -1,0 +1,73 @@
+"""Runs a training function through the generations of an elastic job."""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sumpter import _front, _seat, _session
+from sumpter._errors import ClosedError, HostsUpdatedInterrupt, PeerLostError, SumpterError
+from sumpter.torch.elastic.state import State
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_S = TypeVar("_S", bound=State)
+
+_log = logging.getLogger("sumpter")
+
+
+def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
+    """Decorates a training function whose first argument is a State.
+
+    All ranks get rank 0's state before `func` begins. When a worker is lost, the others go back
+    to their last commit. Then, and also when workers have joined, everybody meets in a new job
+    and gets the state of the oldest rank, and `func` begins again with it. So `func` must go on
+    from what the state says, not from the start. Errors that would come again (of a setting, of
+    ranks that disagree) are raised, as is StartError when fewer than `min_workers` are left.
+
+    In a job that is not elastic (`min_workers` is 0) `func` runs once, and every error is raised.
+    """
+
+    @functools.wraps(func)
+    def elastic(state: _S, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if not _seat.held():
+            state.sync()
+            return func(state, *args, **kwargs)
+        with _seat.working():
+            while True:
+                try:
+                    state.sync()
+                    return func(state, *args, **kwargs)
+                except HostsUpdatedInterrupt:
+                    _log.info("workers have joined: going on with them")
+                except SumpterError as error:
+                    if not _is_lost_peer(error):
+                        raise
+                    _log.warning("%s; going back to the last commit", error)
+                    state.restore()
+                _meet_again()
+                state.on_reset()
+
+    return elastic
+
+
+def _is_lost_peer(error: SumpterError) -> bool:
+    """Whether it is over with this job, but not with the next: what scripts may raise as well.
+
+    HorovodInternalError is the base class itself.
+    """
+    return isinstance(error, PeerLostError | ClosedError) or type(error) is SumpterError
+
+
+def _meet_again() -> None:
+    """Leaves the job and joins its next generation."""
+    settings = _session.current().settings
+    while True:
+        _front.shutdown()
+        try:
+            session = _session.acquire(_front.HOLDER, settings)
+        except PeerLostError as error:
+            _log.warning("%s; meeting again", error)
+            continue
+        _log.warning("going on as rank %d of %d", session.rank, session.world_size)
+        return

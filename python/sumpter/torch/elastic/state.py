@@ -1,0 +1,190 @@
+"""What a training run is made of, and how it is kept, taken back and given to others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+
+from sumpter import _front, _seat
+from sumpter._errors import HostsUpdatedInterrupt
+from sumpter.torch.allreduces import allreduce
+from sumpter.torch.elastic.sampler import ElasticSampler
+from sumpter.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from sumpter.torch.reduction import Max
+
+# Who has been at work longest: it has what newcomers need.
+OLDEST = 0
+
+
+class State:
+    """What elastic.run() keeps through changes of the workers; a base for states of your own."""
+
+    def __init__(
+        self,
+        bcast_object: Callable[..., Any] = broadcast_object,
+        get_rank: Callable[[], int] = _front.rank,
+    ) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._reset_callbacks: list[Callable[[], object]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Adds functions to call when the workers have changed, before training goes on.
+
+        They change what depends on the number of workers, such as the learning rate.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Called when the workers have changed."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Keeps the state to come back to, then lets newcomers in if there are any.
+
+        It costs a copy of the state and a small all-reduce, so that all ranks decide alike.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raises HostsUpdatedInterrupt on all ranks if any has heard of newcomers."""
+        if not _seat.held():
+            return
+        heard = torch.tensor([_seat.newcomers() > 0], dtype=torch.int32)
+        if allreduce(heard, op=Max, name="elastic.newcomers").item():
+            raise HostsUpdatedInterrupt
+
+    def save(self) -> None:
+        """Keeps the state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Takes back what has changed since the last save()."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Gives all ranks the state of the oldest."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Adapts the state to other workers."""
+
+
+class ObjectState(State):
+    """A state of Python objects: attributes that can be pickled, named by the keywords."""
+
+    def __init__(
+        self,
+        bcast_object: Callable[..., Any] = broadcast_object,
+        get_rank: Callable[[], int] = _front.rank,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._set(kwargs)
+        self._saved = copy.deepcopy(kwargs)
+
+    def save(self) -> None:
+        """Keeps a copy of the attributes."""
+        self._saved = copy.deepcopy(self._current())
+
+    def restore(self) -> None:
+        """Gives the attributes their values at the last save()."""
+        self._set(copy.deepcopy(self._saved))
+
+    def sync(self) -> None:
+        """Gives the attributes the values of the oldest rank, and keeps them."""
+        if self._saved:
+            self._set(self._bcast_object(self._current(), OLDEST))
+        self.save()
+
+    def _current(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._saved}
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+
+class TorchState(ObjectState):
+    """A state with models, optimizers, samplers and whatever else has a state_dict().
+
+    `model`, `optimizer` and every other keyword become attributes. Those with `state_dict` and
+    `load_state_dict` are kept and synchronized by these, the others as they are. A copy of all is
+    kept in memory.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = {"model": model, "optimizer": optimizer, **kwargs}
+        given = {name: value for name, value in given.items() if value is not None}
+        held = {name: value for name, value in given.items() if _has_state(value)}
+        self._held: dict[str, Any] = dict.fromkeys(held)
+        super().__init__(**{name: value for name, value in given.items() if name not in held})
+        self._set({"model": model, "optimizer": optimizer, **held})
+        self._save_held()
+
+    def save(self) -> None:
+        """Keeps copies of everything."""
+        super().save()
+        self._save_held()
+
+    def restore(self) -> None:
+        """Takes everything back to the last save()."""
+        for name, saved in self._held.items():
+            getattr(self, name).load_state_dict(copy.deepcopy(saved))
+        super().restore()
+
+    def sync(self) -> None:
+        """Gives everything the state of the oldest rank, and keeps it."""
+        for name in self._held:
+            _sync(getattr(self, name))
+        super().sync()
+
+    def reset(self) -> None:
+        """Lets samplers share the data out among the workers that are there now."""
+        for name in self._held:
+            reset = getattr(getattr(self, name), "reset", None)
+            if callable(reset):
+                reset()
+
+    def _save_held(self) -> None:
+        for name in self._held:
+            self._held[name] = copy.deepcopy(getattr(self, name).state_dict())
+
+
+class _HasState(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object: ...
+
+
+def _has_state(value: object) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _sync(value: _HasState) -> None:
+    if isinstance(value, torch.nn.Module):
+        broadcast_parameters(value.state_dict(), OLDEST)
+    elif isinstance(value, torch.optim.Optimizer):
+        broadcast_optimizer_state(value, OLDEST)
+    elif isinstance(value, ElasticSampler):
+        # Each rank knows what it has processed itself.
+        everyone = allgather_object(value.state_dict(), name="elastic.sampler")
+        value.load_state_dict(ElasticSampler.merge(everyone))
+    else:
+        state = broadcast_object(value.state_dict(), OLDEST)
+        value.load_state_dict(state)
