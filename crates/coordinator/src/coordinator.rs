@@ -15,10 +15,11 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 use crate::error::CoordinatorError;
-use crate::handshake::process_number;
+use crate::handshake::{nonce, process_number};
 use crate::proto::control_server::ControlServer;
 use crate::registry::{Input, Options, Registry};
 use crate::service::{Service, Shared};
+use crate::tenants::{Keys, Tenants};
 
 /// How often the registry looks at the clock: well below any time-out a person would set.
 const TICK: Duration = Duration::from_millis(250);
@@ -44,8 +45,11 @@ pub enum Serves {
 /// How a coordinator behaves.
 #[derive(Clone, Debug)]
 pub struct CoordinatorOptions {
-    /// The secret every member must prove to hold.
+    /// The secret of the cluster, which every server must prove to hold, and every worker unless
+    /// its job has a token of its own.
     pub token: Token,
+    /// The jobs that are admitted.
+    pub tenants: Tenants,
     /// How long servers may take to get ready for a run. How long a job waits for its members is
     /// what its workers ask for.
     pub start_timeout: Duration,
@@ -72,13 +76,15 @@ impl Coordinator {
         let listener = bind(listen)?;
         let address = listener.local_addr()?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let tenants = Arc::new(options.tenants.clone());
         let shared = Arc::new(Shared::new(
-            options.token,
+            Keys::new(options.token, options.tenants, &nonce()?),
             Options {
                 start_timeout: options.start_timeout,
                 peer_timeout: options.peer_timeout,
                 serves: options.serves,
                 process: process_number(),
+                tenants,
             },
         ));
         let incoming = {

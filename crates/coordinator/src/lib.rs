@@ -15,6 +15,7 @@ mod registry;
 mod service;
 #[cfg(test)]
 mod strangers;
+mod tenants;
 mod types;
 
 #[cfg(fuzzing)]
@@ -25,7 +26,8 @@ pub use member::{Member, status};
 pub use proto::{
     JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, PendingOperation, StatusReport,
 };
+pub use tenants::{Quota, Tenant, Tenants, run_memory_counter};
 pub use types::{
     ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
-    ServerView, Stats, TensorSpec, WorkerView,
+    ServerMemory, ServerView, Stats, TensorSpec, WorkerView,
 };

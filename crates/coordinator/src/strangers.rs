@@ -24,7 +24,7 @@ use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
 use crate::{
     Coordinator, CoordinatorOptions, FatalKind, JoinError, JoinOptions, Kind, Member, MemberEvent,
-    Role, Serves, TensorSpec,
+    Role, ServerMemory, Serves, Tenants, TensorSpec,
 };
 
 /// Far longer than anything here takes.
@@ -37,6 +37,7 @@ fn token() -> Token {
 fn coordinator() -> Coordinator {
     let options = CoordinatorOptions {
         token: token(),
+        tenants: Tenants::default(),
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
         serves: Serves::ManyJobs,
@@ -58,6 +59,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
         settings: BTreeMap::new(),
+        memory: ServerMemory::default(),
     }
 }
 

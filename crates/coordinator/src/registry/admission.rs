@@ -44,6 +44,7 @@ impl Registry {
                 join.job
             )));
         }
+        self.room_for(join, world_size).map_err(start)?;
         match self.jobs.get(&join.job) {
             Some(job) => self.admit_worker(job, join, rank, world_size),
             None => Ok(()),

@@ -11,6 +11,7 @@ mod io;
 mod job;
 mod past;
 mod pending;
+mod quotas;
 mod runs;
 mod status;
 mod tensors;

@@ -185,6 +185,7 @@ impl Registry {
             workers: workers.collect(),
             servers,
             coordinator_rank,
+            ..ClusterView::default()
         }
     }
 }

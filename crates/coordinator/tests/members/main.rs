@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sumpter_coordinator::{
     ClusterView, Coordinator, CoordinatorOptions, JoinError, JoinOptions, Kind, Member,
-    MemberEvent, Role, Serves, TensorSpec,
+    MemberEvent, Role, ServerMemory, Serves, Tenants, TensorSpec,
 };
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Rank, Token};
@@ -26,6 +26,7 @@ fn token() -> Token {
 fn options(serves: Serves) -> CoordinatorOptions {
     CoordinatorOptions {
         token: token(),
+        tenants: Tenants::default(),
         start_timeout: PATIENCE,
         peer_timeout: Duration::from_secs(4),
         serves,
@@ -59,6 +60,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
         settings: BTreeMap::new(),
+        memory: ServerMemory::default(),
     }
 }
 
