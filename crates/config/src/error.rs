@@ -69,6 +69,14 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: TokenError,
     },
+    /// The file of tenants cannot be used.
+    #[error("setting tenants: {}: {reason}", path.display())]
+    Tenants {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and where.
+        reason: String,
+    },
     /// The token's file cannot be read.
     #[error("setting token_file ({origin}): cannot read {}: {reason}", path.display())]
     TokenFile {

@@ -270,6 +270,35 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| size_in(v, MIB..=PIB, 1).map(|x| c.max_job_bytes = x),
     },
     Setting {
+        name: "max_bytes",
+        env: "SUMPTER_MAX_BYTES",
+        unit: "bytes",
+        default: "",
+        range: "a size from 1MiB to 1PiB",
+        doc: "The memory all jobs together may be promised on one server; a job that would exceed \
+              it is not admitted. Without it there is no such limit.",
+        put: |c, v| size_in(v, MIB..=PIB, 1).map(|x| c.max_bytes = Some(x)),
+    },
+    Setting {
+        name: "tenants",
+        env: "SUMPTER_TENANTS",
+        unit: "",
+        default: "",
+        range: "the path of a TOML file",
+        doc: "The jobs a coordinator admits, each with a token and a quota of its own; see \
+              tenants.md. Without it every job is admitted that holds the coordinator's token.",
+        put: |c, v| (!v.is_empty()).then(|| c.tenants = Some(PathBuf::from(v))),
+    },
+    Setting {
+        name: "max_jobs",
+        env: "SUMPTER_MAX_JOBS",
+        unit: "jobs",
+        default: "0",
+        range: "a number from 0 to 65536",
+        doc: "The jobs a coordinator admits at once; 0 is any number.",
+        put: |c, v| number(v, 0..=65_536).map(|x| c.max_jobs = x),
+    },
+    Setting {
         name: "log",
         env: "SUMPTER_LOG",
         unit: "",

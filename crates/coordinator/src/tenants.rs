@@ -67,11 +67,8 @@ impl Tenants {
     pub(crate) fn of(&self, job: &str) -> Option<&Tenant> {
         // All are looked at, so that how long it takes does not tell which one it was.
         let listed = self.listed.as_deref().unwrap_or_default();
-        let fitting = |found, tenant| match matches(&tenant.name, job) {
-            true => found.or(Some(tenant)),
-            false => found,
-        };
-        listed.iter().fold(None, fitting)
+        let fitting = listed.iter().rev().filter(|tenant| matches(&tenant.name, job));
+        fitting.last()
     }
 
     /// What a job may take of each server.
@@ -194,7 +191,7 @@ mod tests {
     }
 
     fn keys() -> Keys {
-        let listed = Some(["red", "blue-*", "*"][..2].iter().map(|n| tenant(n)).collect());
+        let listed = Some(["red", "blue-*"].map(tenant).to_vec());
         Keys::new(token("the cluster"), Tenants { listed, max_jobs: None }, &[9; 32])
     }
 

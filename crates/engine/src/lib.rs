@@ -15,6 +15,6 @@ mod resident;
 pub use client::{Client, ClientSettings, Event, OpId, Place, Request};
 pub use endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
 pub use hub::{Held, Hub, Subtotals};
-pub use lane::{Lane, LaneLimits, LaneStats, Peer, Subtotal};
+pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal};
 pub use memory::{Memory, OwnedMemory};
 pub use resident::exchange;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mio::net::{TcpListener, UnixListener};
 use sumpter_config::{Config, LocalLink};
-use sumpter_coordinator::{JoinOptions, Role};
+use sumpter_coordinator::{JoinOptions, Role, ServerMemory};
 use sumpter_transport::{listen, unix_listen};
 
 use crate::address::own_address;
@@ -88,6 +88,7 @@ pub(crate) fn join_options(
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
         settings: BTreeMap::from(equal.map(|(k, v)| (k.to_owned(), v))),
+        memory: ServerMemory { max_bytes: config.max_bytes, max_job_bytes: config.max_job_bytes },
     })
 }
 

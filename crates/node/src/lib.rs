@@ -20,6 +20,7 @@ mod session;
 mod socket;
 mod sockets;
 mod table;
+mod tenants;
 mod timeline;
 mod worker;
 

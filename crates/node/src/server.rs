@@ -12,6 +12,7 @@ use crate::command::{Command, Remote};
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
 use crate::join::{join_options, lane_listeners};
+use crate::tenants::tenants;
 
 /// How often a server looks whether it should stop, and reports what it has counted.
 const SLICE: Duration = Duration::from_millis(100);
@@ -46,8 +47,8 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
     let mut threads = Vec::new();
     for (index, listeners) in listeners.into_iter().enumerate() {
         let address = listeners.address;
-        let token = options.token.clone();
-        let (event_loop, remote) = EventLoop::new(config, listeners, index as u32, token, None)?;
+        let numbers = (index as u32, lanes as u32);
+        let (event_loop, remote) = EventLoop::new(config, listeners, numbers, None)?;
         let thread = std::thread::Builder::new()
             .name(format!("sumpter-lane-{index}"))
             .spawn(move || event_loop.run())
@@ -183,11 +184,12 @@ pub fn start_coordinator(
 ) -> Result<Coordinator, NodeError> {
     let Some(token) = config.token()? else {
         return Err(NodeError::Auth(
-            "a coordinator needs the job's token: set SUMPTER_TOKEN or SUMPTER_TOKEN_FILE"
+            "a coordinator needs the cluster's token: set SUMPTER_TOKEN or SUMPTER_TOKEN_FILE"
                 .to_owned(),
         ));
     };
     let options = CoordinatorOptions {
+        tenants: tenants(config, &token)?,
         token,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),

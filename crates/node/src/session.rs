@@ -9,7 +9,7 @@ use sumpter_coordinator::{ClusterView, Kind, PendingOp, TensorSpec};
 use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, OpId, Request};
 use sumpter_plan::PlanError;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::{Hello, Rank, TensorId};
+use sumpter_wire::{Hello, Rank, TensorId, Token};
 
 use crate::cluster::{Cluster, Owner, Policy};
 use crate::command::Submission;
@@ -160,6 +160,11 @@ impl Session {
             epoch: self.view.epoch,
             lane: self.cluster.lanes[lane.0].index,
         }
+    }
+
+    /// What the members of this run prove to each other.
+    pub(crate) fn key(&self) -> Token {
+        self.view.key.clone().expect("a view from the coordinator has the run's key")
     }
 
     /// A lane in words: whose it is, and where.
