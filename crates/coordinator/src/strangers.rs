@@ -236,6 +236,22 @@ fn a_member_that_does_not_read_its_events_is_dropped() {
     drop(raw);
 }
 
+#[test]
+fn a_recorded_greeting_is_worthless_in_another_session() {
+    let coordinator = coordinator();
+    let mut honest = Raw::open(coordinator.address());
+    let options = worker(coordinator.address(), 0, 2);
+    let join = proto::purpose::Body::Join(join_to_proto(&options, 0));
+    let purpose = proto::Purpose { body: Some(join) }.encode_to_vec();
+    let hello = honest.hello(u32::from(PROTOCOL_VERSION), &purpose);
+    let mut replaying = Raw::open(coordinator.address());
+    honest.say(FromMember::Hello(hello.clone()));
+    assert!(matches!(honest.next(), Some(ToMember::Welcome(_))));
+    replaying.say(FromMember::Hello(hello));
+    let (kind, text) = replaying.refused();
+    assert_eq!((kind, text.as_str()), (proto::FatalKind::Auth, "the tokens differ"));
+}
+
 /// A coordinator that greets as told and answers every greeting with a worthless welcome.
 #[derive(Clone)]
 struct Impostor {

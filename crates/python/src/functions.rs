@@ -157,15 +157,20 @@ pub fn plan(request_json: &str) -> PyResult<String> {
     sumpter_plan::report_json(request_json).map_err(from_plan)
 }
 
-/// What the coordinator knows of its jobs and servers, as JSON.
+/// What the coordinator knows of its jobs and servers, or of one job, as JSON.
 #[pyfunction]
-pub fn status(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<String> {
+#[pyo3(signature = (settings, job = None))]
+pub fn status(
+    py: Python<'_>,
+    settings: HashMap<String, String>,
+    job: Option<&str>,
+) -> PyResult<String> {
     let config = load(settings)?;
     let token = config.token().map_err(from_config)?;
     let token = token.ok_or_else(|| AuthError::new_err("no job token: set SUMPTER_TOKEN"))?;
     let address = config.coordinator.clone();
     let address = address.ok_or_else(|| StartError::new_err("no coordinator given"))?;
-    let report = py.detach(|| sumpter_coordinator::status(&address, &token, None));
+    let report = py.detach(|| sumpter_coordinator::status(&address, &token, job));
     let report = report.map_err(|e| from_node(py, NodeError::from(e)))?;
     serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
 }

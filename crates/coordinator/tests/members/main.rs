@@ -3,6 +3,7 @@
 mod end;
 mod life;
 mod refusal;
+mod tenants;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
