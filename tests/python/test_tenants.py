@@ -181,7 +181,7 @@ def test_two_tenants_train_at_once_and_nobody_else_gets_in(
         workers += [cluster.start_worker("blue", rank, "blue") for rank in range(2)]
         cluster.wait_for(*(f"{job}.{rank}.busy" for job in ("red", "blue") for rank in range(2)))
         # Both are under way: now others try.
-        refused = [cluster.start_worker("red", 5, "blue"), cluster.start_worker("none", 0, "red")]
+        refused = [cluster.start_worker("red", 1, "blue"), cluster.start_worker("none", 0, "red")]
         refused.append(cluster.start_worker("blue", 0, "cluster"))
         for name in refused:
             assert cluster.end_of(name) != 0
