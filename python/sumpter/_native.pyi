@@ -139,8 +139,8 @@ def run_coordinator(listen: str, settings: dict[str, str]) -> None:
 def plan(request_json: str) -> str:
     """The plan for a cluster described in JSON, as JSON."""
 
-def status(settings: dict[str, str]) -> str:
-    """The coordinator's view of its jobs, as JSON."""
+def status(settings: dict[str, str], job: str | None = None) -> str:
+    """The coordinator's view of its jobs, or of one, as JSON."""
 
 def settings() -> list[dict[str, str]]:
     """Every setting: name, env, unit, default, range, doc."""

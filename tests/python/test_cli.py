@@ -25,6 +25,7 @@ COMMANDS = (
     "serve",
     "coordinator",
     "status",
+    "jobs",
     "doctor",
     "config",
     "token",
