@@ -299,6 +299,35 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| number(v, 0..=65_536).map(|x| c.max_jobs = x),
     },
     Setting {
+        name: "tls_cert",
+        env: "SUMPTER_TLS_CERT",
+        unit: "",
+        default: "",
+        range: "the path of a PEM file",
+        doc: "This process's certificate in PEM, for the control plane; the coordinator's must name \
+              the host that others give as its address. With tls_key and tls_ca, or not at all; \
+              see tenants.md.",
+        put: |c, v| (!v.is_empty()).then(|| c.tls_cert = Some(PathBuf::from(v))),
+    },
+    Setting {
+        name: "tls_key",
+        env: "SUMPTER_TLS_KEY",
+        unit: "",
+        default: "",
+        range: "the path of a PEM file",
+        doc: "The private key of tls_cert in PEM.",
+        put: |c, v| (!v.is_empty()).then(|| c.tls_key = Some(PathBuf::from(v))),
+    },
+    Setting {
+        name: "tls_ca",
+        env: "SUMPTER_TLS_CA",
+        unit: "",
+        default: "",
+        range: "the path of a PEM file",
+        doc: "The certificates in PEM of which one must have signed the other end's.",
+        put: |c, v| (!v.is_empty()).then(|| c.tls_ca = Some(PathBuf::from(v))),
+    },
+    Setting {
         name: "log",
         env: "SUMPTER_LOG",
         unit: "",

@@ -16,6 +16,7 @@ mod service;
 #[cfg(test)]
 mod strangers;
 mod tenants;
+mod tls;
 mod types;
 
 #[cfg(fuzzing)]
@@ -27,6 +28,7 @@ pub use proto::{
     JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, PendingOperation, StatusReport,
 };
 pub use tenants::{Quota, Tenant, Tenants, run_memory_counter};
+pub use tls::Tls;
 pub use types::{
     ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
     ServerMemory, ServerView, Stats, TensorSpec, WorkerView,

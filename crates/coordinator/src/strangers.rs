@@ -38,6 +38,7 @@ fn coordinator() -> Coordinator {
     let options = CoordinatorOptions {
         token: token(),
         tenants: Tenants::default(),
+        tls: None,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
         serves: Serves::ManyJobs,
@@ -49,6 +50,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
     JoinOptions {
         coordinator: coordinator.to_string(),
         token: token(),
+        tls: None,
         job: "default".to_owned(),
         role: Role::Worker { rank: Rank(rank), world_size, local_rank: 0, local_size: 1 },
         machine: "machine".to_owned(),

@@ -9,6 +9,7 @@ use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Epoch, JobId, Rank, TensorId, Token};
 
 use crate::tenants::Quota;
+use crate::tls::Tls;
 
 /// A member's number with its coordinator: a new one for every session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +46,8 @@ pub struct JoinOptions {
     pub coordinator: String,
     /// The secret both ends prove to hold.
     pub token: Token,
+    /// What the session is encrypted with, if it is.
+    pub tls: Option<Tls>,
     /// The job's name; without meaning for a server.
     pub job: String,
     /// Worker or server.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mio::net::{TcpListener, UnixListener};
-use sumpter_config::{Config, LocalLink};
-use sumpter_coordinator::{JoinOptions, Role, ServerMemory};
+use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
+use sumpter_coordinator::{JoinOptions, Role, ServerMemory, Tls};
 use sumpter_transport::{listen, unix_listen};
 
 use crate::address::own_address;
@@ -78,6 +78,7 @@ pub(crate) fn join_options(
     Ok(JoinOptions {
         coordinator: coordinator(config)?.to_owned(),
         token,
+        tls: tls(config)?,
         job: config.job.clone(),
         role,
         machine: config.machine_id(),
@@ -90,6 +91,12 @@ pub(crate) fn join_options(
         settings: BTreeMap::from(equal.map(|(k, v)| (k.to_owned(), v))),
         memory: ServerMemory { max_bytes: config.max_bytes, max_job_bytes: config.max_job_bytes },
     })
+}
+
+/// What sessions with the coordinator are encrypted with, if they are.
+pub(crate) fn tls(config: &Config) -> Result<Option<Tls>, ConfigError> {
+    let files = config.tls()?;
+    Ok(files.map(|TlsFiles { cert, key, ca }| Tls { cert, key, ca }))
 }
 
 fn coordinator(config: &Config) -> Result<&str, NodeError> {

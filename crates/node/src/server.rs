@@ -5,13 +5,13 @@ use std::time::Duration;
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use sumpter_config::Config;
 use sumpter_coordinator::{
-    Coordinator, CoordinatorOptions, Late, Member, MemberEvent, Role, Serves, Stats,
+    Coordinator, CoordinatorOptions, Late, Member, MemberEvent, Role, Serves, Stats, StatusReport,
 };
 
 use crate::command::{Command, Remote};
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
-use crate::join::{join_options, lane_listeners};
+use crate::join::{join_options, lane_listeners, tls};
 use crate::tenants::tenants;
 
 /// How often a server looks whether it should stop, and reports what it has counted.
@@ -191,9 +191,24 @@ pub fn start_coordinator(
     let options = CoordinatorOptions {
         tenants: tenants(config, &token)?,
         token,
+        tls: tls(config)?,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
         serves,
     };
     Ok(Coordinator::start(listen, options)?)
+}
+
+/// Asks the coordinator of these settings how it stands with one job or with all.
+///
+/// # Errors
+/// [`NodeError`] without a token or a coordinator, or when it does not answer or refuses.
+pub fn status(config: &Config, job: Option<&str>) -> Result<StatusReport, NodeError> {
+    let Some(token) = config.token()? else {
+        return Err(NodeError::Auth("no job token: set SUMPTER_TOKEN".to_owned()));
+    };
+    let Some(coordinator) = config.coordinator.as_deref() else {
+        return Err(NodeError::Start("no coordinator given".to_owned()));
+    };
+    Ok(sumpter_coordinator::status(coordinator, &token, tls(config)?.as_ref(), job)?)
 }

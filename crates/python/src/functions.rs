@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use sumpter_coordinator::{Coordinator as RustCoordinator, Serves, Stats};
 use sumpter_node::NodeError;
 
-use crate::errors::{AuthError, StartError, from_config, from_node, from_plan};
+use crate::errors::{StartError, from_config, from_node, from_plan};
 use crate::worker::load;
 
 /// How long a coordinator that is stopped waits for its members to leave.
@@ -166,12 +166,8 @@ pub fn status(
     job: Option<&str>,
 ) -> PyResult<String> {
     let config = load(settings)?;
-    let token = config.token().map_err(from_config)?;
-    let token = token.ok_or_else(|| AuthError::new_err("no job token: set SUMPTER_TOKEN"))?;
-    let address = config.coordinator.clone();
-    let address = address.ok_or_else(|| StartError::new_err("no coordinator given"))?;
-    let report = py.detach(|| sumpter_coordinator::status(&address, &token, job));
-    let report = report.map_err(|e| from_node(py, NodeError::from(e)))?;
+    let report = py.detach(|| sumpter_node::status(&config, job));
+    let report = report.map_err(|e| from_node(py, e))?;
     serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
 }
 

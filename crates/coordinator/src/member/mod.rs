@@ -20,6 +20,7 @@ use crate::error::JoinError;
 use crate::handshake::process_number;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
+use crate::tls::Tls;
 use crate::types::{JoinOptions, MemberEvent, MemberId, Role, Stats, TensorSpec};
 use greeting::Greeting;
 use session::{Command, Session, StatsSlot};
@@ -140,6 +141,7 @@ async fn take_part(
     let greeting = Greeting {
         coordinator: &options.coordinator,
         token: &options.token,
+        tls: options.tls.as_ref(),
         purpose: proto::purpose::Body::Join(join_to_proto(options, process_number())),
     };
     let greeted = match greeting.until(options.start_timeout).await {
@@ -166,12 +168,13 @@ async fn take_part(
 pub fn status(
     coordinator: &str,
     token: &Token,
+    tls: Option<&Tls>,
     job: Option<&str>,
 ) -> Result<proto::StatusReport, JoinError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let job = job.unwrap_or_default().to_owned();
     let purpose = proto::purpose::Body::Status(proto::StatusRequest { job });
-    let greeting = Greeting { coordinator, token, purpose };
+    let greeting = Greeting { coordinator, token, tls, purpose };
     let answer = runtime.block_on(async {
         let greeted = greeting.once(STATUS_LIMIT).await;
         let mut greeted = greeted.map_err(|failed| greeting.give_up(failed, STATUS_LIMIT))?;

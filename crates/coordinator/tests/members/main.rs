@@ -4,6 +4,7 @@ mod end;
 mod life;
 mod refusal;
 mod tenants;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ fn options(serves: Serves) -> CoordinatorOptions {
     CoordinatorOptions {
         token: token(),
         tenants: Tenants::default(),
+        tls: None,
         start_timeout: PATIENCE,
         peer_timeout: Duration::from_secs(4),
         serves,
@@ -46,6 +48,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
     JoinOptions {
         coordinator: coordinator.to_string(),
         token: token(),
+        tls: None,
         job: "default".to_owned(),
         role: Role::Worker {
             rank: Rank(rank),

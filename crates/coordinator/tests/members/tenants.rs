@@ -79,7 +79,7 @@ fn a_jobs_token_shows_that_job_and_the_clusters_all() {
     let _red = Peer::join(worker_of(&coordinator, "red", token_of("red"), 0));
     let _blue = Peer::join(worker_of(&coordinator, "blue", token_of("blue"), 0));
     let names = |token: Token, job: Option<&str>| {
-        let report = status(&address, &token, job)?;
+        let report = status(&address, &token, None, job)?;
         Ok::<_, JoinError>(report.jobs.into_iter().map(|job| job.name).collect::<Vec<_>>())
     };
     assert_eq!(names(token(), None).unwrap(), ["blue", "red"]);
