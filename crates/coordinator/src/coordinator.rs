@@ -179,7 +179,7 @@ fn server(tls: Option<&Tls>) -> Result<Server, CoordinatorError> {
 }
 
 async fn serve(
-    mut server: Server,
+    server: Server,
     shared: Arc<Shared>,
     incoming: TcpIncoming,
     stopped: oneshot::Receiver<()>,
@@ -192,7 +192,7 @@ async fn serve(
         let _ = stopping.send(());
     };
     let service = ControlServer::new(Service(shared)).max_decoding_message_size(MESSAGE_LIMIT);
-    let server = server.add_service(service).serve_with_incoming_shutdown(incoming, signal);
+    let server = server.serve_with_incoming_shutdown(service, incoming, signal);
     let out_of_time = async {
         let _ = stop_begins.await;
         tokio::time::sleep(STOP_LIMIT).await;
