@@ -242,7 +242,8 @@ impl Job {
 
     fn full(&self, spec: &PartitionSpec) -> String {
         format!(
-            "a lane has no room for {} more bytes: the job uses {} of {} (max_job_bytes)",
+            "a lane has no room for {} more bytes: the job uses {} of {} \
+             (max_job_bytes, or the job's quota)",
             Partition::memory_bytes(spec),
             self.bytes,
             self.max_bytes
