@@ -1,7 +1,7 @@
 //! The files for TLS: all three or none.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::config::Config;
 use crate::error::ConfigError;
@@ -30,21 +30,21 @@ impl Config {
     /// [`ConfigError::TlsMissing`] if some are given but not all, [`ConfigError::TlsFile`] for one
     /// that cannot be read.
     pub fn tls(&self) -> Result<Option<TlsFiles>, ConfigError> {
-        match self.tls_paths() {
-            [(_, None), (_, None), (_, None)] => Ok(None),
-            paths => {
-                let [cert, key, ca] = paths.map(|(name, path)| read(name, path.as_ref()));
-                Ok(Some(TlsFiles { cert: cert?, key: key?, ca: ca? }))
-            }
+        let missing = |missing| Err(ConfigError::TlsMissing { missing });
+        match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (None, None, None) => Ok(None),
+            (Some(cert), Some(key), Some(ca)) => Ok(Some(TlsFiles {
+                cert: read("tls_cert", cert)?,
+                key: read("tls_key", key)?,
+                ca: read("tls_ca", ca)?,
+            })),
+            (None, _, _) => missing("tls_cert"),
+            (_, None, _) => missing("tls_key"),
+            (_, _, None) => missing("tls_ca"),
         }
-    }
-
-    fn tls_paths(&self) -> [(&'static str, &Option<PathBuf>); 3] {
-        [("tls_cert", &self.tls_cert), ("tls_key", &self.tls_key), ("tls_ca", &self.tls_ca)]
     }
 }
 
-fn read(name: &'static str, path: Option<&PathBuf>) -> Result<Vec<u8>, ConfigError> {
-    let path = path.ok_or(ConfigError::TlsMissing { missing: name })?;
-    fs::read(path).map_err(|reason| ConfigError::TlsFile { name, path: path.clone(), reason })
+fn read(name: &'static str, path: &Path) -> Result<Vec<u8>, ConfigError> {
+    fs::read(path).map_err(|reason| ConfigError::TlsFile { name, path: path.to_owned(), reason })
 }
