@@ -14,7 +14,7 @@ use sumpter_wire::Rank;
 
 const TOKEN: &str = "the token of a test job";
 /// Far beyond what any of these takes; a test that waits so long has hung.
-const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 fn config(settings: &[(&str, &str)]) -> Config {
     let all = [("token", TOKEN), ("peer_timeout_s", "2"), ("partition_bytes", "65536")];

@@ -3,6 +3,7 @@
 mod harness;
 mod idle;
 mod machines;
+mod tenants;
 
 use harness::{Job, spec, submit, wait};
 use sumpter_node::{NodeError, OpError, Worker};
