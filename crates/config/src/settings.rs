@@ -304,9 +304,9 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "",
         range: "the path of a PEM file",
-        doc: "This process's certificate in PEM, for the control plane; the coordinator's must name \
-              the host that others give as its address. With tls_key and tls_ca, or not at all; \
-              see tenants.md.",
+        doc: "This process's certificate in PEM, for sessions with the coordinator, whose own must \
+              name the host that others give as its address; with tls_key and tls_ca, or not at \
+              all. See tenants.md.",
         put: |c, v| (!v.is_empty()).then(|| c.tls_cert = Some(PathBuf::from(v))),
     },
     Setting {
