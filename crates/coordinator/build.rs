@@ -6,6 +6,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .btree_map(".")
         .type_attribute(".sumpter.v1.StatusReport", SERIALIZE)
+        .type_attribute(".sumpter.v1.DrainReport", SERIALIZE)
+        .type_attribute(".sumpter.v1.ServerName", SERIALIZE)
         .type_attribute(".sumpter.v1.JobStatus", SERIALIZE)
         .type_attribute(".sumpter.v1.MachineCount", SERIALIZE)
         .type_attribute(".sumpter.v1.MemberStatus", SERIALIZE)
@@ -17,5 +19,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The status report is printed as JSON.
+/// Reports are printed as JSON.
 const SERIALIZE: &str = "#[derive(serde::Serialize)]";

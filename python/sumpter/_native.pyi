@@ -142,6 +142,12 @@ def plan(request_json: str) -> str:
 def status(settings: dict[str, str], job: str | None = None) -> str:
     """The coordinator's view of its jobs, or of one, as JSON."""
 
+def drain(who: str, settings: dict[str, str]) -> str:
+    """Has the coordinator take the server of this number, or all of this host, out of all jobs.
+
+    JSON: `drained` and `others`, each a list of servers with `member` and `host`.
+    """
+
 def settings() -> list[dict[str, str]]:
     """Every setting: name, env, unit, default, range, doc."""
 

@@ -26,6 +26,7 @@ COMMANDS = (
     "coordinator",
     "status",
     "jobs",
+    "drain",
     "doctor",
     "config",
     "token",
@@ -184,12 +185,17 @@ def test_known_errors_never_show_a_traceback(
     assert (result.code, result.err) == (1, "error: the coordinator went away\n")
 
 
-def test_a_running_coordinator_shows_its_status(sumpter: Command) -> None:
+def test_a_running_coordinator_shows_its_status_and_knows_its_servers(sumpter: Command) -> None:
     coordinator = _native.Coordinator("127.0.0.1:0", {"token": TOKEN})
     try:
         options = ("--coordinator", coordinator.address, "--token", TOKEN)
         assert sumpter("status", *options).code == 0
         assert isinstance(json.loads(sumpter("status", *options, "--json").out)["jobs"], list)
+        absent = sumpter("drain", "cpu-3", *options)
+        assert (absent.code, absent.err) == (
+            1,
+            "error: no server is called cpu-3; servers there are: none\n",
+        )
         wrong = sumpter("status", "--coordinator", coordinator.address, "--token", TOKEN[::-1])
         assert wrong.code == 1
         assert "token" in wrong.err

@@ -29,6 +29,7 @@ pub struct Config {
     pub servers: u32,
     pub start_timeout_s: f64,
     pub peer_timeout_s: f64,
+    pub server_timeout_s: f64,
     pub partition_bytes: u64,
     pub chunk_bytes: u64,
     pub credit_bytes: u64,
@@ -133,6 +134,12 @@ impl Config {
     #[must_use]
     pub fn peer_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.peer_timeout_s)
+    }
+
+    /// `server_timeout_s` as a duration.
+    #[must_use]
+    pub fn server_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.server_timeout_s)
     }
 
     fn put(

@@ -146,6 +146,16 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| number(v, 0.05..=3_600.0).map(|x| c.peer_timeout_s = x),
     },
     Setting {
+        name: "server_timeout_s",
+        env: "SUMPTER_SERVER_TIMEOUT_S",
+        unit: "s",
+        default: "2",
+        range: "seconds from 0.05 to 3600",
+        doc: "Silence after which a running job goes on without a summation server; \
+              peer_timeout_s counts if it is shorter.",
+        put: |c, v| number(v, 0.05..=3_600.0).map(|x| c.server_timeout_s = x),
+    },
+    Setting {
         name: "partition_bytes",
         env: "SUMPTER_PARTITION_BYTES",
         unit: "bytes",

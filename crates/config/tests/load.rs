@@ -54,6 +54,7 @@ fn without_anything_given_the_defaults_hold() {
     assert_eq!(config.max_job_bytes, 64 << 30);
     assert_eq!(config.start_timeout().as_secs(), 30);
     assert_eq!(config.peer_timeout().as_secs(), 4);
+    assert_eq!(config.server_timeout().as_secs(), 2);
     assert_eq!((config.job.as_str(), config.log.as_str()), ("default", "warn,notice=info"));
     assert!(config.token().unwrap().is_none());
     assert!(!config.machine_id().is_empty());

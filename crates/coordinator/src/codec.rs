@@ -43,6 +43,7 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         expected_servers: options.expected_servers,
         start_timeout_ms: milliseconds(options.start_timeout),
         peer_timeout_ms: milliseconds(options.peer_timeout),
+        server_timeout_ms: milliseconds(options.server_timeout),
         settings: options.settings.clone(),
         coordinator: options.coordinator.clone(),
         process,
@@ -81,9 +82,16 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
             MemberEvent::WorkerLost { rank: Rank(rank), host, reason }
         }
         ToMember::WorkerLeft(left) => MemberEvent::WorkerLeft { rank: Rank(left.rank) },
-        ToMember::ServerLost(proto::ServerLost { member, host, reason }) => {
-            MemberEvent::ServerLost { member: MemberId(member), host, reason }
+        ToMember::Suspend(proto::Suspend { epoch, reason }) => {
+            MemberEvent::Suspend { epoch: Epoch(epoch), reason }
         }
+        ToMember::Resume(resume) => {
+            let view = resume.view.ok_or("a new epoch without a plan")?;
+            let progress = resume.progress.into_iter().map(|p| (Rank(p.rank), p.payload));
+            MemberEvent::Resume { view: view_from_proto(view)?, progress: progress.collect() }
+        }
+        ToMember::Drained(_) => MemberEvent::Drained,
+        ToMember::GivenUp(proto::GivenUp { message }) => MemberEvent::GivenUp { message },
         ToMember::JobEnded(ended) => MemberEvent::JobEnded { job: JobId(ended.job) },
         ToMember::Finished(_) => MemberEvent::Finished,
         ToMember::Fatal(fatal) => {
@@ -92,6 +100,7 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         ToMember::Challenge(_)
         | ToMember::Welcome(_)
         | ToMember::Refused(_)
+        | ToMember::DrainReport(_)
         | ToMember::Status(_) => return Err("a greeting in the middle of a session".to_owned()),
     }))
 }
@@ -133,6 +142,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         expected_servers: join.expected_servers,
         start_timeout: Duration::from_millis(join.start_timeout_ms),
         peer_timeout: Duration::from_millis(join.peer_timeout_ms),
+        server_timeout: Duration::from_millis(join.server_timeout_ms),
         settings: join.settings,
         coordinator: join.coordinator,
         process: join.process,
@@ -153,7 +163,16 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
         FromMember::Began(proto::Began { tensor, round }) => {
             Ok(Message::Began { tensor: TensorId(tensor), round })
         }
-        FromMember::JobReady(ready) => Ok(Message::JobReady(JobId(ready.job))),
+        FromMember::JobReady(proto::JobReady { job, epoch }) => {
+            Ok(Message::JobReady(JobId(job), Epoch(epoch)))
+        }
+        FromMember::Progress(proto::Progress { epoch, payload }) => {
+            Ok(Message::Progress(Epoch(epoch), payload))
+        }
+        FromMember::Suspect(proto::Suspect { member, reason, epoch }) => {
+            Ok(Message::Suspect { server: MemberId(member), reason, epoch: Epoch(epoch) })
+        }
+        FromMember::Drain(_) => Ok(Message::Drain),
         FromMember::Leave(_) => Ok(Message::Leave),
     }
 }
@@ -185,9 +204,17 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
         MemberEvent::WorkerLeft { rank } => {
             ToMember::WorkerLeft(proto::WorkerLeft { rank: rank.0 })
         }
-        MemberEvent::ServerLost { member, host, reason } => {
-            ToMember::ServerLost(proto::ServerLost { member: member.0, host, reason })
+        MemberEvent::Suspend { epoch, reason } => {
+            ToMember::Suspend(proto::Suspend { epoch: epoch.0, reason })
         }
+        MemberEvent::Resume { view, progress } => {
+            let answer =
+                |(rank, payload): (Rank, Vec<u8>)| proto::WorkerProgress { rank: rank.0, payload };
+            let progress = progress.into_iter().map(answer).collect();
+            ToMember::Resume(proto::Resume { view: Some(view_to_proto(view)), progress })
+        }
+        MemberEvent::Drained => ToMember::Drained(proto::Drained {}),
+        MemberEvent::GivenUp { message } => ToMember::GivenUp(proto::GivenUp { message }),
         MemberEvent::JobEnded { job } => ToMember::JobEnded(proto::JobEnded { job: job.0 }),
         MemberEvent::Finished => ToMember::Finished(proto::Finished {}),
         MemberEvent::CoordinatorLost { message } => {
@@ -419,7 +446,7 @@ mod tests {
     fn every_event() -> Vec<MemberEvent> {
         let (host, reason) = ("host".to_owned(), "reason".to_owned());
         let (name, message) = ("name".to_owned(), "message".to_owned());
-        let (member, rank) = (MemberId(5), Rank(2));
+        let rank = Rank(2);
         let tensors = Kind::ALL.map(|kind| {
             let spec = TensorSpec { kind, ranks: vec![Rank(1)], ..spec("t", &[2, 0]) };
             MemberEvent::Tensor { id: TensorId(7), spec }
@@ -441,9 +468,12 @@ mod tests {
             MemberEvent::AllOutOfData { last: Rank(1) },
             MemberEvent::Began { tensor: TensorId(7), round: 1 << 40 },
             MemberEvent::TensorError { name, message: message.clone() },
-            MemberEvent::WorkerLost { rank, host: host.clone(), reason: reason.clone() },
+            MemberEvent::WorkerLost { rank, host, reason: reason.clone() },
             MemberEvent::WorkerLeft { rank },
-            MemberEvent::ServerLost { member, host, reason },
+            MemberEvent::Suspend { epoch: Epoch(7), reason },
+            MemberEvent::Resume { view: view(), progress: vec![(rank, vec![1, 0, 255])] },
+            MemberEvent::Drained,
+            MemberEvent::GivenUp { message: message.clone() },
             MemberEvent::JobEnded { job: JobId(1) },
             MemberEvent::Finished,
         ];

@@ -24,8 +24,9 @@ use crate::tls::Tls;
 
 /// How often the registry looks at the clock: well below any time-out a person would set.
 const TICK: Duration = Duration::from_millis(250);
-/// The largest message: a report of stats is far smaller.
-const MESSAGE_LIMIT: usize = 1 << 20;
+/// The largest message of a member: what a worker of a huge model has of its rounds is well below
+/// a megabyte.
+const MESSAGE_LIMIT: usize = 4 << 20;
 /// Sessions on one connection: a member opens one.
 const SESSIONS_PER_CONNECTION: u32 = 4;
 /// How long members may take to read their last events when the coordinator stops.
@@ -58,6 +59,8 @@ pub struct CoordinatorOptions {
     pub start_timeout: Duration,
     /// Silence after which a member counts as dead, unless it asks for less patience.
     pub peer_timeout: Duration,
+    /// Silence after which a server counts as dead, if that is shorter.
+    pub server_timeout: Duration,
     /// Which jobs may come, and how often.
     pub serves: Serves,
 }
@@ -86,6 +89,7 @@ impl Coordinator {
             Options {
                 start_timeout: options.start_timeout,
                 peer_timeout: options.peer_timeout,
+                server_timeout: options.server_timeout,
                 serves: options.serves,
                 process: process_number(),
                 tenants,

@@ -23,9 +23,10 @@ mod types;
 pub use codec::decode_any;
 pub use coordinator::{Coordinator, CoordinatorOptions, Serves};
 pub use error::{CoordinatorError, JoinError};
-pub use member::{Member, status};
+pub use member::{Member, drain, status};
 pub use proto::{
-    JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, PendingOperation, StatusReport,
+    DrainReport, JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, PendingOperation,
+    ServerName, StatusReport,
 };
 pub use tenants::{Quota, Tenant, Tenants, run_memory_counter};
 pub use tls::Tls;

@@ -26,6 +26,7 @@ use crate::handshake::{Transcript, nonce};
 use crate::proto;
 use crate::proto::control_server::Control;
 use crate::proto::coordinator_message::Body as ToMember;
+use crate::proto::drain_request::Who;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
 use crate::registry::{Event, Input, Options, Registry};
@@ -146,6 +147,24 @@ impl Shared {
         report
     }
 
+    /// Begins to take the servers meant out of all runs; says which these are.
+    fn drain(&self, who: &Who) -> proto::DrainReport {
+        let mut state = self.state();
+        let name = |(member, host): (MemberId, &str)| {
+            (member, proto::ServerName { member: member.0, host: host.to_owned() })
+        };
+        let (drained, others): (Vec<_>, Vec<_>) =
+            state.registry.hosts_of_servers().map(name).partition(|(_, server)| match who {
+                Who::Member(member) => server.member == *member,
+                Who::Host(host) => server.host == *host,
+            });
+        for (member, _) in &drained {
+            state.apply(self.started.elapsed(), Input::Drain(*member));
+        }
+        let names = |servers: Vec<(MemberId, _)>| servers.into_iter().map(|(_, name)| name);
+        proto::DrainReport { drained: names(drained).collect(), others: names(others).collect() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // The registry is sound after every step, so a panic elsewhere takes nothing from it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -172,7 +191,9 @@ impl State {
                 self.sessions.remove(&member);
                 return Ok(());
             }
-            Event::Welcome { peer_timeout } => welcome(member, &session.proof, peer_timeout),
+            Event::Welcome { peer_timeout, silence } => {
+                welcome(member, &session.proof, peer_timeout, silence)
+            }
             Event::Refused(refusal) => ToMember::Refused(proto::Refused {
                 kind: kind_to_proto(refusal.kind),
                 message: refusal.message,
@@ -197,11 +218,12 @@ impl State {
 /// How a death is mostly noticed.
 const CLOSED: &str = "connection closed";
 
-fn welcome(member: MemberId, proof: &Proof, peer_timeout: Duration) -> ToMember {
+fn welcome(member: MemberId, proof: &Proof, peer_timeout: Duration, silence: Duration) -> ToMember {
     ToMember::Welcome(proto::Welcome {
         member: member.0,
         proof: proof.to_vec(),
         peer_timeout_ms: milliseconds(peer_timeout),
+        silence_ms: milliseconds(silence),
     })
 }
 
@@ -284,10 +306,14 @@ impl Reader {
                 Ok(Some((join, proof)))
             }
             Some(proto::purpose::Body::Status(request)) => {
-                let welcome = welcome(MemberId(0), &proof, Duration::ZERO);
-                let report = ToMember::Status(self.shared.status(&request.job, scope));
-                let _ = outbound.try_send(Ok(message(welcome)));
-                let _ = outbound.try_send(Ok(message(report)));
+                answer(outbound, &proof, ToMember::Status(self.shared.status(&request.job, scope)));
+                Ok(None)
+            }
+            Some(proto::purpose::Body::Drain(proto::DrainRequest { who })) => {
+                let who = who.ok_or_else(|| {
+                    refused(FatalKind::Protocol, "a request to drain nobody", false)
+                })?;
+                answer(outbound, &proof, ToMember::DrainReport(self.shared.drain(&who)));
                 Ok(None)
             }
             None => Err(refused(FatalKind::Protocol, "a greeting without a purpose", false)),
@@ -349,6 +375,15 @@ impl Reader {
                 return;
             }
         }
+    }
+}
+
+/// Answers a request of one who is no member.
+fn answer(outbound: &Outbound, proof: &Proof, body: ToMember) {
+    let welcome = welcome(MemberId(0), proof, Duration::ZERO, Duration::ZERO);
+    for body in [welcome, body] {
+        // Nobody need hear it if the queue is closed.
+        let _ = outbound.try_send(Ok(message(body)));
     }
 }
 

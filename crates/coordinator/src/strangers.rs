@@ -41,6 +41,7 @@ fn coordinator() -> Coordinator {
         tls: None,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
+        server_timeout: PATIENCE,
         serves: Serves::ManyJobs,
     };
     Coordinator::start("127.0.0.1:0", options).unwrap()
@@ -60,6 +61,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
+        server_timeout: PATIENCE,
         settings: BTreeMap::new(),
         memory: ServerMemory::default(),
     }
@@ -276,7 +278,12 @@ impl Control for Impostor {
             let message = |body| Ok(CoordinatorMessage { body: Some(body) });
             let _ = outbound.send(message(ToMember::Challenge(challenge))).await;
             let _ = inbound.message().await;
-            let welcome = proto::Welcome { member: 1, proof: vec![7; 32], peer_timeout_ms: 1000 };
+            let welcome = proto::Welcome {
+                member: 1,
+                proof: vec![7; 32],
+                peer_timeout_ms: 1000,
+                silence_ms: 1000,
+            };
             let _ = outbound.send(message(ToMember::Welcome(welcome))).await;
             let _ = inbound.message().await;
         });

@@ -136,7 +136,7 @@ impl Keys {
             Some(Purpose::Status(status)) if !status.job.is_empty() => {
                 vec![cluster, (by_job(&status.job), Scope::Job)]
             }
-            Some(Purpose::Status(_)) | None => vec![cluster],
+            Some(Purpose::Status(_) | Purpose::Drain(_)) | None => vec![cluster],
         };
         // All are tried, for the same reason as above.
         let tried: Vec<_> =
@@ -155,7 +155,9 @@ impl Keys {
 
 fn view_of(event: &mut MemberEvent) -> Option<&mut ClusterView> {
     match event {
-        MemberEvent::Started(view) | MemberEvent::JobStarted(view) => Some(view),
+        MemberEvent::Started(view)
+        | MemberEvent::JobStarted(view)
+        | MemberEvent::Resume { view, .. } => Some(view),
         _ => None,
     }
 }

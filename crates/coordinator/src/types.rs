@@ -68,6 +68,9 @@ pub struct JoinOptions {
     /// Silence after which a process counts as dead; the shorter of this and the coordinator's
     /// own number counts.
     pub peer_timeout: Duration,
+    /// Silence after which a server counts as dead, if that is shorter; of no meaning for a
+    /// worker.
+    pub server_timeout: Duration,
     /// Settings that must be equal on all workers of a job.
     pub settings: BTreeMap<String, String>,
     /// Of a server: what jobs may take of it.
@@ -83,7 +86,7 @@ pub struct ServerMemory {
     pub max_job_bytes: u64,
 }
 
-/// Who takes part in a run: fixed when it starts, and the same for all.
+/// Who takes part in a run, the same for all: the workers stay, the servers change with the epoch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterView {
     /// The run's number.
@@ -323,17 +326,33 @@ pub enum MemberEvent {
         /// The round, from 0 for each tensor.
         round: u64,
     },
-    /// A server of this run died or left.
-    ServerLost {
-        /// The server.
-        member: MemberId,
-        /// Where it ran.
-        host: String,
-        /// How it was noticed.
+    /// The servers of the run change (to workers): stop, close the run's data connections, and
+    /// answer with [`Member::progress`](crate::Member::progress).
+    Suspend {
+        /// The epoch to answer for; an answer for an older one counts for nothing.
+        epoch: Epoch,
+        /// Why, in words.
         reason: String,
     },
-    /// A run starts (to servers). The workers are told of it only once every server's handler
-    /// has returned from this event.
+    /// All workers have stopped, and the servers of the new plan are ready (to workers).
+    Resume {
+        /// The same run and the same workers, those that have left included, in a new epoch.
+        view: ClusterView,
+        /// What each worker that is here answered to the newest [`Suspend`](Self::Suspend), by
+        /// rank; the same for all.
+        progress: Vec<(Rank, Vec<u8>)>,
+    },
+    /// No run uses this server any more: it may leave (to servers that drain).
+    Drained,
+    /// The coordinator heard nothing from this server for too long and no longer counts on it
+    /// (to servers). It may join anew.
+    GivenUp {
+        /// What was noticed, in words.
+        message: String,
+    },
+    /// A run starts, or goes on in a new epoch (to servers). Whatever was known of the run before
+    /// is void. The workers are told only once every server's handler has returned from this
+    /// event.
     JobStarted(ClusterView),
     /// A run is over and its state can be dropped (to servers).
     JobEnded {

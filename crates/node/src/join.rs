@@ -88,6 +88,7 @@ pub(crate) fn join_options(
         expected_servers: config.servers,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
+        server_timeout: config.server_timeout(),
         settings: BTreeMap::from(equal.map(|(k, v)| (k.to_owned(), v))),
         memory: ServerMemory { max_bytes: config.max_bytes, max_job_bytes: config.max_job_bytes },
     })

@@ -26,5 +26,5 @@ mod worker;
 
 pub use completion::Completion;
 pub use error::{NodeError, OpError};
-pub use server::{run_coordinator, serve, start_coordinator, status};
+pub use server::{drain, run_coordinator, serve, start_coordinator, status};
 pub use worker::{OpRequest, Worker};

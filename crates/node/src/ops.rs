@@ -72,10 +72,6 @@ impl EventLoop {
                     session.fail_idling();
                 }
             }
-            MemberEvent::ServerLost { member, host, reason } => {
-                let text = format!("summation server {member} on {host} died: {reason}");
-                self.fail(&OpError::PeerLost(text));
-            }
             MemberEvent::CoordinatorLost { message } => {
                 self.refuse_start(NodeError::PeerLost(message.clone()));
                 self.fail(&OpError::PeerLost(message));
@@ -89,7 +85,11 @@ impl EventLoop {
                 };
                 self.fail(&error);
             }
-            MemberEvent::Finished => {}
+            MemberEvent::Suspend { .. }
+            | MemberEvent::Resume { .. }
+            | MemberEvent::Drained
+            | MemberEvent::GivenUp { .. }
+            | MemberEvent::Finished => {}
         }
     }
 

@@ -1,12 +1,17 @@
 //! A summation server: one event loop per lane, and a session with the coordinator.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use sumpter_config::Config;
 use sumpter_coordinator::{
-    Coordinator, CoordinatorOptions, Late, Member, MemberEvent, Role, Serves, Stats, StatusReport,
+    Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Late, Member, MemberEvent, Role,
+    Serves, Stats, StatusReport, Tls,
 };
+use sumpter_wire::Token;
 
 use crate::command::{Command, Remote};
 use crate::error::NodeError;
@@ -21,113 +26,218 @@ const SLICES_A_REPORT: u32 = 10;
 /// The log target of what whoever starts a server wants to see; shown by default.
 const NOTICE: &str = "notice";
 
-/// Why a server ends.
+/// How long a server waits, beyond the peer time-out, until the jobs it sums for have gone on
+/// without it: a moment each, but on machines that may be busy.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How a session with the coordinator ends.
 enum End {
+    /// There is nothing left to do.
     Finished,
     Failed(NodeError),
+    /// The coordinator is gone, or counts on this server no longer.
+    Lost(String),
 }
 
-/// Sums for the coordinator's jobs until its run is over, or `interrupted` says true.
+/// Sums for the coordinator's jobs until its run is over, or `interrupted` says true: once for
+/// each signal, of which the first lets running jobs go on without this server before it ends, and
+/// the second ends it at once. A server that loses its coordinator waits for one to come back.
 ///
 /// # Errors
-/// [`NodeError`] when it cannot join, or the coordinator is gone.
+/// [`NodeError`] when it cannot join, or the coordinator stays away for the start time-out.
 pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(), NodeError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let lanes = if config.lanes == 0 { cores } else { config.lanes as usize };
-    let mut listeners = Vec::new();
-    for lane in 0..lanes {
-        let number = u16::try_from(lane).map_err(|_| {
-            NodeError::Start(format!("{lanes} lanes are more than there are ports"))
-        })?;
-        listeners.push(lane_listeners(config, number)?);
+    let lanes = Lanes::start(config)?;
+    let options = join_options(config, Role::Server, lanes.addresses.clone())?;
+    let drain_limit = config.peer_timeout() + DRAIN_LIMIT;
+    let mut lost: Option<String> = None;
+    loop {
+        let (end, ended) = bounded(4);
+        let handler = handler(lanes.remotes.clone(), end);
+        let member = match (join(options.clone(), handler, interrupted), &lost) {
+            (Ok(Some(member)), _) => member,
+            (Ok(None), _) => return lanes.finish(None, Ok(())),
+            (Err(error), None) => return lanes.finish(None, Err(error)),
+            (Err(error), Some(lost)) => {
+                let error = NodeError::PeerLost(format!("{lost}; joining anew failed: {error}"));
+                return lanes.finish(None, Err(error));
+            }
+        };
+        let (coordinator, count) = (&options.coordinator, lanes.remotes.len());
+        tracing::info!(target: NOTICE, "joined {coordinator} with {count} lanes; waiting for jobs");
+        match attend(&member, &ended, &lanes, drain_limit, interrupted) {
+            End::Finished => return lanes.finish(Some(&member), Ok(())),
+            End::Failed(error) => return lanes.finish(Some(&member), Err(error)),
+            End::Lost(message) => {
+                tracing::warn!("{message}; joining anew");
+                lost = Some(message);
+            }
+        }
     }
-    let addresses = listeners.iter().map(|l| l.address).collect();
-    let options = join_options(config, Role::Server, addresses)?;
-    let mut remotes = Vec::new();
-    let mut threads = Vec::new();
-    for (index, listeners) in listeners.into_iter().enumerate() {
-        let address = listeners.address;
-        let numbers = (index as u32, lanes as u32);
-        let (event_loop, remote) = EventLoop::new(config, listeners, numbers, None)?;
-        let thread = std::thread::Builder::new()
-            .name(format!("sumpter-lane-{index}"))
-            .spawn(move || event_loop.run())
-            .map_err(NodeError::io("starting a lane's thread"))?;
-        tracing::info!(lane = index, %address, "listening");
-        remotes.push(remote);
-        threads.push(thread);
+}
+
+/// The event loops that sum, from one session with a coordinator to the next.
+struct Lanes {
+    addresses: Vec<SocketAddr>,
+    remotes: Vec<Remote>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Lanes {
+    fn start(config: &Config) -> Result<Lanes, NodeError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = if config.lanes == 0 { cores } else { config.lanes as usize };
+        let mut listeners = Vec::new();
+        for lane in 0..count {
+            let number = u16::try_from(lane).map_err(|_| {
+                NodeError::Start(format!("{count} lanes are more than there are ports"))
+            })?;
+            listeners.push(lane_listeners(config, number)?);
+        }
+        let addresses = listeners.iter().map(|l| l.address).collect();
+        let mut lanes = Lanes { addresses, remotes: Vec::new(), threads: Vec::new() };
+        for (index, listeners) in listeners.into_iter().enumerate() {
+            let address = listeners.address;
+            let numbers = (index as u32, count as u32);
+            let (event_loop, remote) = EventLoop::new(config, listeners, numbers, None)?;
+            let thread = std::thread::Builder::new()
+                .name(format!("sumpter-lane-{index}"))
+                .spawn(move || event_loop.run())
+                .map_err(NodeError::io("starting a lane's thread"))?;
+            tracing::info!(lane = index, %address, "listening");
+            lanes.remotes.push(remote);
+            lanes.threads.push(thread);
+        }
+        Ok(lanes)
     }
-    let (end, ended) = bounded(4);
-    let handler = handler(remotes.clone(), end);
+
+    /// Ends the lanes, then says goodbye to the coordinator.
+    fn finish(
+        self,
+        member: Option<&Member>,
+        outcome: Result<(), NodeError>,
+    ) -> Result<(), NodeError> {
+        if let Some(member) = member {
+            member.report(total(&self.remotes));
+        }
+        for remote in &self.remotes {
+            remote.send(Command::Leave(bounded(1).0));
+        }
+        for thread in self.threads {
+            // A lane that panicked has said so on standard error; the others still leave.
+            let _ = thread.join();
+        }
+        if let Some(member) = member {
+            member.leave();
+        }
+        outcome
+    }
+}
+
+/// Joins on a thread of its own, so that it can be interrupted; `None` when it was.
+fn join(
+    options: JoinOptions,
+    handler: impl FnMut(MemberEvent) + Send + 'static,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Option<Member>, NodeError> {
     let (answer, joined) = bounded(1);
     std::thread::Builder::new()
         .name("sumpter-join".into())
         .spawn(move || drop(answer.send(Member::join(options, handler))))
         .map_err(NodeError::io("starting a thread"))?;
-    let member = loop {
+    loop {
         match joined.recv_timeout(SLICE) {
-            Ok(member) => break member?,
-            Err(_) if interrupted() => return Ok(()),
+            Ok(member) => return Ok(Some(member?)),
+            Err(_) if interrupted() => return Ok(None),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(NodeError::Start("joining the coordinator failed".into()));
             }
         }
-    };
-    let coordinator = config.coordinator.as_deref().unwrap_or_default();
-    tracing::info!(target: NOTICE, "joined {coordinator} with {lanes} lanes; waiting for jobs");
+    }
+}
+
+/// Reports what the lanes count until the session is over.
+fn attend(
+    member: &Member,
+    ended: &Receiver<End>,
+    lanes: &Lanes,
+    drain_limit: Duration,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> End {
     let mut slices = 0;
-    let outcome = loop {
+    let mut leaving: Option<Instant> = None;
+    loop {
         match ended.recv_timeout(SLICE) {
-            Ok(End::Finished) => break Ok(()),
-            Ok(End::Failed(error)) => break Err(error),
-            Err(_) if interrupted() => break Ok(()),
-            Err(_) => {}
+            // Who is leaving anyway need not wait for another coordinator.
+            Ok(End::Lost(_)) if leaving.is_some() => return End::Finished,
+            Ok(end) => return end,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return End::Lost("the session with the coordinator ended".into());
+            }
+        }
+        match (interrupted(), leaving) {
+            (true, Some(_)) => return End::Finished,
+            (true, None) => {
+                tracing::info!(target: NOTICE, "leaving; another signal ends this server at once");
+                member.drain();
+                leaving = Some(Instant::now());
+            }
+            (false, Some(since)) if since.elapsed() >= drain_limit => {
+                let waited = drain_limit.as_secs();
+                tracing::warn!("jobs still use this server after {waited} s: leaving all the same");
+                return End::Finished;
+            }
+            (false, _) => {}
         }
         slices += 1;
         if slices % SLICES_A_REPORT == 0 {
-            member.report(total(&remotes));
+            member.report(total(&lanes.remotes));
         }
-    };
-    member.report(total(&remotes));
-    for remote in &remotes {
-        remote.send(Command::Leave(bounded(1).0));
     }
-    for thread in threads {
-        // A lane that panicked has said so on standard error; the others still leave.
-        let _ = thread.join();
-    }
-    member.leave();
-    outcome
 }
 
 fn handler(remotes: Vec<Remote>, end: Sender<End>) -> impl FnMut(MemberEvent) + Send + 'static {
+    let mut jobs = BTreeSet::new();
     move |event| {
+        let tell = |event: &MemberEvent| {
+            for remote in &remotes {
+                remote.send(Command::Member(event.clone()));
+            }
+        };
         let over = match &event {
-            MemberEvent::Finished => Some(End::Finished),
-            MemberEvent::CoordinatorLost { message } => {
-                Some(End::Failed(NodeError::PeerLost(message.clone())))
+            MemberEvent::JobStarted(view) => {
+                let (name, workers, epoch) = (&view.name, view.workers.len(), view.epoch);
+                if jobs.insert(view.job) {
+                    tracing::info!(target: NOTICE, "summing for job '{name}' of {workers} workers");
+                } else {
+                    tracing::info!(%epoch, "job '{name}' has other servers");
+                }
+                return tell(&event);
+            }
+            MemberEvent::JobEnded { job } => {
+                jobs.remove(job);
+                tracing::info!(target: NOTICE, "the job has ended");
+                return tell(&event);
+            }
+            MemberEvent::Finished => End::Finished,
+            MemberEvent::Drained => {
+                tracing::info!(target: NOTICE, "no job uses this server any more");
+                End::Finished
             }
             MemberEvent::Fatal { kind, message } => {
-                Some(End::Failed(NodeError::fatal(*kind, message.clone())))
+                End::Failed(NodeError::fatal(*kind, message.clone()))
             }
-            MemberEvent::JobStarted(view) => {
-                let (name, workers) = (&view.name, view.workers.len());
-                tracing::info!(target: NOTICE, "summing for job '{name}' of {workers} workers");
-                None
+            MemberEvent::CoordinatorLost { message } | MemberEvent::GivenUp { message } => {
+                // Whoever coordinates next knows nothing of these.
+                for job in std::mem::take(&mut jobs) {
+                    tell(&MemberEvent::JobEnded { job });
+                }
+                End::Lost(message.clone())
             }
-            MemberEvent::JobEnded { .. } => {
-                tracing::info!(target: NOTICE, "the job has ended");
-                None
-            }
-            _ => None,
+            _ => return,
         };
-        if let Some(over) = over {
-            let _ = end.try_send(over);
-        }
-        for remote in &remotes {
-            remote.send(Command::Member(event.clone()));
-        }
+        let _ = end.try_send(over);
     }
 }
 
@@ -194,6 +304,7 @@ pub fn start_coordinator(
         tls: tls(config)?,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
+        server_timeout: config.server_timeout(),
         serves,
     };
     Ok(Coordinator::start(listen, options)?)
@@ -204,11 +315,27 @@ pub fn start_coordinator(
 /// # Errors
 /// [`NodeError`] without a token or a coordinator, or when it does not answer or refuses.
 pub fn status(config: &Config, job: Option<&str>) -> Result<StatusReport, NodeError> {
-    let Some(token) = config.token()? else {
-        return Err(NodeError::Auth("no job token: set SUMPTER_TOKEN".to_owned()));
-    };
-    let Some(coordinator) = config.coordinator.as_deref() else {
-        return Err(NodeError::Start("no coordinator given".to_owned()));
-    };
-    Ok(sumpter_coordinator::status(coordinator, &token, tls(config)?.as_ref(), job)?)
+    let (coordinator, token, tls) = access(config)?;
+    Ok(sumpter_coordinator::status(coordinator, &token, tls.as_ref(), job)?)
+}
+
+/// Has the coordinator of these settings take servers out of all runs: the one with this number,
+/// or all of this host.
+///
+/// # Errors
+/// As of [`status`].
+pub fn drain(config: &Config, who: &str) -> Result<DrainReport, NodeError> {
+    let (coordinator, token, tls) = access(config)?;
+    Ok(sumpter_coordinator::drain(coordinator, &token, tls.as_ref(), who)?)
+}
+
+/// Where the coordinator is, and what it asks for.
+fn access(config: &Config) -> Result<(&str, Token, Option<Tls>), NodeError> {
+    let token = config.token()?;
+    let token =
+        token.ok_or_else(|| NodeError::Auth("no job token: set SUMPTER_TOKEN".to_owned()))?;
+    let coordinator = config.coordinator.as_deref();
+    let coordinator =
+        coordinator.ok_or_else(|| NodeError::Start("no coordinator given".to_owned()))?;
+    Ok((coordinator, token, tls(config)?))
 }

@@ -171,6 +171,16 @@ pub fn status(
     serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
 }
 
+/// Has the coordinator take servers out of all jobs: the one with this number, or all of this
+/// host. Which these are, and which others there are, as JSON.
+#[pyfunction]
+pub fn drain(py: Python<'_>, who: &str, settings: HashMap<String, String>) -> PyResult<String> {
+    let config = load(settings)?;
+    let report = py.detach(|| sumpter_node::drain(&config, who));
+    let report = report.map_err(|e| from_node(py, e))?;
+    serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
+}
+
 /// The table of settings.
 #[pyfunction]
 pub fn settings(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {

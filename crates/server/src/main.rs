@@ -44,7 +44,9 @@ fn run(command: &Command) -> Result<(), Failure> {
     let config = sumpter_config::load(&command.settings()).map_err(Failure::Config)?;
     start_log(&config);
     let stop = stop_flag().map_err(Failure::Signals)?;
-    let mut interrupted = || stop.load(Ordering::Relaxed);
+    let mut told = false;
+    // Once: the second signal needs no answer, see `stop_flag`.
+    let mut interrupted = || stop.load(Ordering::Relaxed) && !std::mem::replace(&mut told, true);
     let done = match command {
         Command::Serve(_) => sumpter_node::serve(&config, &mut interrupted),
         Command::Coordinator(options) => {

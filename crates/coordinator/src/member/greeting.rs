@@ -32,6 +32,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often a person is told what is waited for.
 const NOTICE_EVERY: Duration = Duration::from_secs(3);
 
+/// The largest message of a coordinator: the answers of all workers of a large job together.
+const MESSAGE_LIMIT: usize = 64 << 20;
+
 /// A session whose coordinator has proved itself.
 pub(super) struct Greeted {
     pub outbound: mpsc::UnboundedSender<MemberMessage>,
@@ -122,7 +125,8 @@ impl Greeting<'_> {
         let channel = channel.map_err(|e| Failed::ForNow(root_cause(&e)))?;
         let (outbound, said) = mpsc::unbounded_channel();
         let said = UnboundedReceiverStream::new(said);
-        let response = ControlClient::new(channel).session(said).await;
+        let mut client = ControlClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+        let response = client.session(said).await;
         let mut inbound = response.map_err(|s| self.stranger(&s))?.into_inner();
 
         let ToMember::Challenge(challenge) = self.next(&mut inbound).await? else {

@@ -10,7 +10,7 @@ use std::sync::{PoisonError, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sumpter_wire::{TensorId, Token};
+use sumpter_wire::{Epoch, TensorId, Token};
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -27,8 +27,8 @@ use session::{Command, Session, StatsSlot};
 
 /// How long leaving waits for the coordinator to have seen it.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
-/// How long a request for the status may take.
-const STATUS_LIMIT: Duration = Duration::from_secs(5);
+/// How long a request of one who is no member may take.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// Operations that are reported as waiting: the oldest tell what is wrong.
 const PENDING_LIMIT: usize = 64;
 
@@ -98,6 +98,24 @@ impl Member {
     /// Tells the workers that are out of data that a round has begun.
     pub fn began(&self, tensor: TensorId, round: u64) {
         self.ask(Command::Began(tensor, round));
+    }
+
+    /// Answers [`MemberEvent::Suspend`] of this epoch: what this worker has of the rounds under
+    /// way, in bytes that only workers understand; every worker gets all answers with
+    /// [`MemberEvent::Resume`]. The worker's connections must be closed already.
+    pub fn progress(&self, epoch: Epoch, payload: Vec<u8>) {
+        self.ask(Command::Progress(epoch, payload));
+    }
+
+    /// Says that this worker cannot reach a server of its run: the run goes on without it. Of no
+    /// effect once a later plan is under way.
+    pub fn suspect(&self, server: MemberId, reason: String) {
+        self.ask(Command::Suspect(server, reason));
+    }
+
+    /// Asks to be taken out of all runs (for servers); the answer is [`MemberEvent::Drained`].
+    pub fn drain(&self) {
+        self.ask(Command::Drain);
     }
 
     /// Leaves the latest numbers for the next heartbeat.
@@ -171,22 +189,56 @@ pub fn status(
     tls: Option<&Tls>,
     job: Option<&str>,
 ) -> Result<proto::StatusReport, JoinError> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let job = job.unwrap_or_default().to_owned();
     let purpose = proto::purpose::Body::Status(proto::StatusRequest { job });
+    match ask(coordinator, token, tls, purpose)? {
+        Some(ToMember::Status(report)) => Ok(report),
+        _ => Err(no_answer(coordinator, "it did not tell its status")),
+    }
+}
+
+/// Asks a coordinator to take servers out of all runs, after which they end; which servers these
+/// are. A name of digits alone is a member's number, any other a host, all of whose servers are
+/// meant.
+///
+/// # Errors
+/// [`JoinError`] if it does not answer, or does not hold the token.
+pub fn drain(
+    coordinator: &str,
+    token: &Token,
+    tls: Option<&Tls>,
+    who: &str,
+) -> Result<proto::DrainReport, JoinError> {
+    let who = match who.parse() {
+        Ok(member) => proto::drain_request::Who::Member(member),
+        Err(_) => proto::drain_request::Who::Host(who.to_owned()),
+    };
+    let purpose = proto::purpose::Body::Drain(proto::DrainRequest { who: Some(who) });
+    match ask(coordinator, token, tls, purpose)? {
+        Some(ToMember::DrainReport(report)) => Ok(report),
+        _ => Err(no_answer(coordinator, "it did not say which servers it drains")),
+    }
+}
+
+/// The coordinator's answer to one who does not become a member.
+fn ask(
+    coordinator: &str,
+    token: &Token,
+    tls: Option<&Tls>,
+    purpose: proto::purpose::Body,
+) -> Result<Option<ToMember>, JoinError> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let greeting = Greeting { coordinator, token, tls, purpose };
     let answer = runtime.block_on(async {
-        let greeted = greeting.once(STATUS_LIMIT).await;
-        let mut greeted = greeted.map_err(|failed| greeting.give_up(failed, STATUS_LIMIT))?;
-        let answer = timeout(STATUS_LIMIT, greeted.inbound.message()).await;
-        match answer.ok().and_then(Result::ok).flatten().and_then(|message| message.body) {
-            Some(ToMember::Status(report)) => Ok(report),
-            _ => Err(JoinError::NotACoordinator {
-                coordinator: coordinator.to_owned(),
-                reason: "it did not tell its status".to_owned(),
-            }),
-        }
+        let greeted = greeting.once(REQUEST_LIMIT).await;
+        let mut greeted = greeted.map_err(|failed| greeting.give_up(failed, REQUEST_LIMIT))?;
+        let answer = timeout(REQUEST_LIMIT, greeted.inbound.message()).await;
+        Ok(answer.ok().and_then(Result::ok).flatten().and_then(|message| message.body))
     });
     runtime.shutdown_background();
     answer
+}
+
+fn no_answer(coordinator: &str, reason: &str) -> JoinError {
+    JoinError::NotACoordinator { coordinator: coordinator.to_owned(), reason: reason.to_owned() }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
 use std::time::Duration;
 
-use sumpter_wire::{Rank, TensorId};
+use sumpter_wire::{Epoch, JobId, Rank, TensorId};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::Status;
@@ -16,7 +16,7 @@ use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
-use crate::types::{ClusterView, FatalKind, MemberEvent, Stats, TensorSpec};
+use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId, Stats, TensorSpec};
 
 /// Heartbeats within the silence after which a process counts as dead: one may well be late.
 const BEATS_PER_TIMEOUT: u32 = 4;
@@ -33,6 +33,9 @@ pub(super) enum Command {
     Refuse(String, String),
     OutOfData,
     Began(TensorId, u64),
+    Progress(Epoch, Vec<u8>),
+    Suspect(MemberId, String),
+    Drain,
     /// Leave, and say so to the sender's other end.
     Leave(blocking::SyncSender<()>),
 }
@@ -48,6 +51,8 @@ pub(super) struct Session<F> {
     rank: Option<Rank>,
     stats: StatsSlot,
     peer_timeout: Duration,
+    /// How long the coordinator bears our silence.
+    silence: Duration,
     heard: Instant,
     view: Option<ClusterView>,
     /// Ranks that have finished or died.
@@ -65,14 +70,17 @@ impl<F: FnMut(MemberEvent)> Session<F> {
         rank: Option<Rank>,
         stats: StatsSlot,
     ) -> Self {
-        let peer_timeout = Duration::from_millis(greeted.welcome.peer_timeout_ms);
+        let limit = |milliseconds| Duration::from_millis(milliseconds).max(LEAST_PEER_TIMEOUT);
+        let peer_timeout = limit(greeted.welcome.peer_timeout_ms);
+        let silence = limit(greeted.welcome.silence_ms);
         Self {
             greeted,
             on_event,
             coordinator,
             rank,
             stats,
-            peer_timeout: peer_timeout.max(LEAST_PEER_TIMEOUT),
+            peer_timeout,
+            silence,
             heard: Instant::now(),
             view: None,
             gone: BTreeSet::new(),
@@ -83,7 +91,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
 
     /// Runs until the session ends, the member has left, or its owner drops it.
     pub async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
-        let mut beats = interval(self.peer_timeout / BEATS_PER_TIMEOUT);
+        let mut beats = interval(self.silence.min(self.peer_timeout) / BEATS_PER_TIMEOUT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let deadline = self.heard + self.peer_timeout;
@@ -95,24 +103,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                 }
                 command = commands.recv() => match command {
                     None => return,
-                    Some(Command::Declare(spec)) => {
-                        self.say(FromMember::Declare(spec_to_proto(spec)));
-                    }
-                    Some(Command::Refuse(name, message)) => {
-                        self.say(FromMember::Refuse(proto::TensorError { name, message }));
-                    }
-                    Some(Command::OutOfData) => {
-                        self.say(FromMember::OutOfData(proto::OutOfData::default()));
-                    }
-                    Some(Command::Began(tensor, round)) => {
-                        self.say(FromMember::Began(proto::Began { tensor: tensor.0, round }));
-                    }
-                    Some(Command::Leave(done)) => {
-                        // The last numbers, for whoever looks after the end.
-                        self.beat();
-                        self.say(FromMember::Leave(proto::Leave {}));
-                        self.leaving = Some(done);
-                    }
+                    Some(command) => self.obey(command),
                 },
                 _ = beats.tick() => self.beat(),
                 () = sleep_until(deadline) => {
@@ -124,6 +115,36 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                 }
             }
         }
+    }
+
+    /// Says what the owner wants said.
+    fn obey(&mut self, command: Command) {
+        let body = match command {
+            Command::Declare(spec) => FromMember::Declare(spec_to_proto(spec)),
+            Command::Refuse(name, message) => {
+                FromMember::Refuse(proto::TensorError { name, message })
+            }
+            Command::OutOfData => FromMember::OutOfData(proto::OutOfData::default()),
+            Command::Began(TensorId(tensor), round) => {
+                FromMember::Began(proto::Began { tensor, round })
+            }
+            Command::Progress(Epoch(epoch), payload) => {
+                FromMember::Progress(proto::Progress { epoch, payload })
+            }
+            Command::Suspect(MemberId(member), reason) => {
+                // Of the plan we know: a server that is already in another may well close.
+                let Some(Epoch(epoch)) = self.view.as_ref().map(|view| view.epoch) else { return };
+                FromMember::Suspect(proto::Suspect { member, reason, epoch })
+            }
+            Command::Drain => FromMember::Drain(proto::Drain {}),
+            Command::Leave(done) => {
+                // The last numbers, for whoever looks after the end.
+                self.beat();
+                self.leaving = Some(done);
+                FromMember::Leave(proto::Leave {})
+            }
+        };
+        self.say(body);
     }
 
     /// Takes what the coordinator sent; `None` when the session is over.
@@ -161,17 +182,21 @@ impl<F: FnMut(MemberEvent)> Session<F> {
     fn pass_on(&mut self, event: MemberEvent) {
         let mut ready = None;
         match &event {
-            MemberEvent::Started(view) => self.view = Some(view.clone()),
-            MemberEvent::JobStarted(view) => ready = Some(view.job),
+            MemberEvent::Started(view) | MemberEvent::Resume { view, .. } => {
+                self.view = Some(view.clone());
+            }
+            MemberEvent::JobStarted(view) => ready = Some((view.job, view.epoch)),
             MemberEvent::WorkerLost { rank, .. } | MemberEvent::WorkerLeft { rank } => {
                 self.gone.insert(*rank);
             }
-            MemberEvent::Finished | MemberEvent::Fatal { .. } => self.over = true,
+            MemberEvent::Finished | MemberEvent::Fatal { .. } | MemberEvent::GivenUp { .. } => {
+                self.over = true;
+            }
             _ => {}
         }
         (self.on_event)(event);
-        if let Some(job) = ready {
-            self.say(FromMember::JobReady(proto::JobReady { job: job.0 }));
+        if let Some((JobId(job), Epoch(epoch))) = ready {
+            self.say(FromMember::JobReady(proto::JobReady { job, epoch }));
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sumpter_wire::{JobId, TensorId};
+use sumpter_wire::{Epoch, JobId, TensorId};
 
 use crate::coordinator::Serves;
 use crate::tenants::Tenants;
@@ -20,6 +20,8 @@ pub(crate) struct Options {
     pub start_timeout: Duration,
     /// Silence after which a member counts as dead.
     pub peer_timeout: Duration,
+    /// Silence after which a server counts as dead, if that is shorter.
+    pub server_timeout: Duration,
     /// Which jobs may come, and how often.
     pub serves: Serves,
     /// The number of the process the coordinator runs in.
@@ -41,6 +43,8 @@ pub(crate) enum Input {
     Closed(MemberId, String),
     /// Time has passed.
     Tick,
+    /// A person asks that a server be taken out of all runs.
+    Drain(MemberId),
     /// The coordinator is about to end.
     Stop,
 }
@@ -57,6 +61,7 @@ pub(crate) struct Join {
     pub expected_servers: u32,
     pub start_timeout: Duration,
     pub peer_timeout: Duration,
+    pub server_timeout: Duration,
     pub settings: BTreeMap<String, String>,
     /// The coordinator's address as the applicant was given it.
     pub coordinator: String,
@@ -83,7 +88,18 @@ pub(crate) enum Message {
         tensor: TensorId,
         round: u64,
     },
-    JobReady(JobId),
+    /// A server is ready for a run's epoch.
+    JobReady(JobId, Epoch),
+    /// What a suspended worker has.
+    Progress(Epoch, Vec<u8>),
+    /// A worker cannot reach a server in the plan of that epoch.
+    Suspect {
+        server: MemberId,
+        reason: String,
+        epoch: Epoch,
+    },
+    /// A server asks to be taken out of all runs.
+    Drain,
     Leave,
 }
 
@@ -92,6 +108,8 @@ pub(crate) enum Message {
 pub(crate) enum Event {
     Welcome {
         peer_timeout: Duration,
+        /// How long the member may be silent.
+        silence: Duration,
     },
     Refused(Refusal),
     HeartbeatSeen,

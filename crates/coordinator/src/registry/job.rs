@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sumpter_wire::{JobId, Rank};
 
+use super::epochs::{Epochs, State};
 use super::tensors::TensorTable;
 use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId};
 
@@ -35,10 +36,9 @@ pub(super) struct Failure {
 /// What a run adds to a job.
 pub(super) struct Run {
     pub id: JobId,
+    /// The newest plan.
     pub view: ClusterView,
-    pub since: Duration,
-    /// Servers that have not said that they are ready; the workers start when none is left.
-    pub preparing: BTreeSet<MemberId>,
+    pub epochs: Epochs,
     /// Workers that have finished.
     pub left: BTreeSet<Rank>,
     pub table: TensorTable,
@@ -57,18 +57,6 @@ pub(super) enum Stage {
     Starting,
     Running,
     Failed,
-}
-
-impl Stage {
-    /// The stage's name in a status report.
-    pub fn name(self) -> &'static str {
-        match self {
-            Stage::Waiting => "waiting",
-            Stage::Starting => "starting",
-            Stage::Running => "running",
-            Stage::Failed => "failed",
-        }
-    }
 }
 
 impl Job {
@@ -95,9 +83,26 @@ impl Job {
         match &self.run {
             _ if self.failure.is_some() => Stage::Failed,
             None => Stage::Waiting,
-            Some(run) if !run.preparing.is_empty() => Stage::Starting,
+            Some(run) if run.epochs.state == State::Starting => Stage::Starting,
             Some(_) => Stage::Running,
         }
+    }
+
+    /// The stage's name in a status report.
+    pub fn state(&self) -> &'static str {
+        let changing = |run: &Run| matches!(run.epochs.state, State::Changing(_));
+        match self.stage() {
+            Stage::Waiting => "waiting",
+            Stage::Starting => "starting",
+            Stage::Running if self.run.as_ref().is_some_and(changing) => "changing",
+            Stage::Running => "running",
+            Stage::Failed => "failed",
+        }
+    }
+
+    /// Whether the workers' settings leave nobody but servers to sum.
+    pub fn needs_a_server(&self) -> bool {
+        self.settings.get("architecture").is_some_and(|word| word == "ps")
     }
 
     /// The ranks that have not joined, before the start.
@@ -127,7 +132,11 @@ impl Job {
         }
         let reason = match (how, stage) {
             (Gone::Left, Stage::Running) => {
-                self.run.as_mut()?.left.insert(rank);
+                let run = self.run.as_mut()?;
+                run.left.insert(rank);
+                if let State::Changing(progress) = &mut run.epochs.state {
+                    progress.remove(&rank);
+                }
                 return Some(MemberEvent::WorkerLeft { rank });
             }
             (Gone::Left, _) => "left before the run had started".to_owned(),

@@ -1,12 +1,13 @@
 //! The coordinator's logic as a state machine without sockets, threads or a clock: (now, what a
 //! member said or that it is gone) to (which member is told what).
 //!
-//! Invariants: a job's present workers agree on its size and settings; a run's view never
-//! changes; all workers of a run are told of its tensors in the order of their ids; a failed job
-//! is told of its failure once and forgotten when its last worker is gone.
+//! Invariants: a job's present workers agree on its size and settings; a run's workers go through
+//! the same plans in the same order; all workers of a run are told of its tensors in the order of
+//! their ids; a failed job is told of its failure once and forgotten when its last worker is gone.
 
 mod admission;
 mod agreement;
+mod epochs;
 mod io;
 mod job;
 mod past;
@@ -20,7 +21,7 @@ pub(crate) mod tests;
 mod waiting;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sumpter_wire::Rank;
@@ -51,6 +52,8 @@ pub(crate) struct Registry {
     /// The servers have been told that it is over.
     finished: bool,
     last_tick: Duration,
+    /// Servers that wait to hear that no run uses them any more.
+    draining: BTreeSet<MemberId>,
     outbox: Vec<(MemberId, Event)>,
 }
 
@@ -58,8 +61,11 @@ struct Member {
     join: Join,
     joined: Duration,
     heard: Duration,
-    peer_timeout: Duration,
+    /// How long it may be silent.
+    silence: Duration,
     stats: Stats,
+    /// It is to be in no plan any more.
+    draining: bool,
 }
 
 impl Registry {
@@ -75,6 +81,7 @@ impl Registry {
             last_end: None,
             finished: false,
             last_tick: Duration::ZERO,
+            draining: BTreeSet::new(),
             outbox: Vec::new(),
         }
     }
@@ -90,8 +97,10 @@ impl Registry {
             }
             Input::Closed(member, reason) => self.remove(member, &Gone::Lost(reason)),
             Input::Tick => self.tick(now),
+            Input::Drain(member) => self.drain(member),
             Input::Stop => self.stop(),
         }
+        self.settle_drains();
         std::mem::take(&mut self.outbox)
     }
 
@@ -124,12 +133,17 @@ impl Registry {
             return;
         }
         let peer_timeout = join.peer_timeout.min(self.options.peer_timeout);
-        self.outbox.push((id, Event::Welcome { peer_timeout }));
         let (role, name) = (join.role.clone(), join.job.clone());
+        let silence = match role {
+            Role::Worker { .. } => peer_timeout,
+            Role::Server => join.server_timeout.min(self.options.server_timeout).min(peer_timeout),
+        };
+        self.outbox.push((id, Event::Welcome { peer_timeout, silence }));
         info!(member = %id, host = %join.host, ?role, job = %name, "a member joined");
         let settings = join.settings.clone();
         let stats = Stats::default();
-        self.members.insert(id, Member { join, joined: now, heard: now, peer_timeout, stats });
+        self.members
+            .insert(id, Member { join, joined: now, heard: now, silence, stats, draining: false });
         match role {
             Role::Worker { rank, world_size, .. } => {
                 if self.options.serves != Serves::ManyJobs {
@@ -146,9 +160,6 @@ impl Registry {
                 self.start_if_complete(now, &name);
             }
             Role::Server => {
-                if self.jobs.values().any(|job| job.run.is_some()) {
-                    info!(member = %id, "a run has begun without this server: it serves the next");
-                }
                 let names: Vec<String> = self.jobs.keys().cloned().collect();
                 names.iter().for_each(|name| self.start_if_complete(now, name));
             }
@@ -170,7 +181,12 @@ impl Registry {
             Message::Refuse { name, message } => self.refuse(id, &name, &message),
             Message::OutOfData => self.out_of_data(id),
             Message::Began { tensor, round } => self.began(id, tensor, round),
-            Message::JobReady(job) => self.server_ready(id, job),
+            Message::JobReady(job, epoch) => self.server_ready(id, job, epoch),
+            Message::Progress(epoch, payload) => self.progress(id, epoch, payload),
+            Message::Suspect { server, reason, epoch } => {
+                self.suspect(id, server, &reason, epoch);
+            }
+            Message::Drain => self.drain(id),
             Message::Leave => {
                 self.outbox.push((id, Event::LeaveSeen));
                 self.outbox.push((id, Event::Close));
@@ -190,6 +206,7 @@ impl Registry {
 
     fn remove(&mut self, id: MemberId, how: &Gone) {
         let Some(member) = self.members.remove(&id) else { return };
+        self.draining.remove(&id);
         self.past.member_gone(self.last_tick, id, &member);
         let Join { job, role, host, .. } = &member.join;
         match how {
@@ -211,17 +228,20 @@ impl Registry {
         let silent: Vec<(MemberId, Duration)> = self
             .members
             .iter()
-            .map(|(id, member)| (*id, now.saturating_sub(member.heard), member.peer_timeout))
+            .map(|(id, member)| (*id, now.saturating_sub(member.heard), member.silence))
             .filter(|(_, silence, limit)| silence > limit)
             .map(|(id, silence, _)| (id, silence))
             .collect();
         for (id, silence) in silent {
-            let reason = format!("no heartbeat for {:.1} s", silence.as_secs_f64());
-            let message = format!("the coordinator gave this process up: {reason}");
-            self.dismiss(id, FatalKind::PeerLost, message, reason);
+            self.give_up(id, silence);
         }
         let names: Vec<String> = self.jobs.keys().cloned().collect();
         names.iter().for_each(|name| self.tick_job(now, name));
+    }
+
+    /// The servers that are here, and their hosts.
+    pub fn hosts_of_servers(&self) -> impl Iterator<Item = (MemberId, &str)> {
+        self.servers().map(|(id, member)| (id, member.join.host.as_str()))
     }
 
     fn servers(&self) -> impl Iterator<Item = (MemberId, &Member)> {

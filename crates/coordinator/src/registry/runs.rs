@@ -6,31 +6,31 @@ use std::time::Duration;
 use sumpter_wire::{Epoch, JobId, Rank};
 use tracing::{debug, info, warn};
 
+use super::Registry;
+use super::epochs::Epochs;
 use super::io::{Event, Join};
 use super::job::{Failure, Gone, Job, Run, Stage};
 use super::tensors::TensorTable;
-use super::{Member, Registry};
 use crate::coordinator::Serves;
-use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId, ServerView, WorkerView};
+use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId, WorkerView};
 
 impl Registry {
     /// Starts a job whose members are all here: the view is fixed and the servers are told.
     pub(super) fn start_if_complete(&mut self, now: Duration, name: &str) {
         let Some(job) = self.jobs.get(name) else { return };
-        let servers: Vec<MemberId> = self.servers().map(|(id, _)| id).collect();
+        let servers: BTreeSet<MemberId> = self.lasting_servers().collect();
         let complete = job.present.len() == job.world_size as usize
             && servers.len() >= self.expected_servers(job) as usize;
         if job.stage() != Stage::Waiting || !complete {
             return;
         }
         let id = JobId((self.draw)());
-        let view = self.view(id, name, job);
+        let view = self.view(id, name, job, &servers);
         info!(job = %name, workers = view.workers.len(), servers = servers.len(), "a run starts");
         let run = Run {
             id,
             view: view.clone(),
-            since: now,
-            preparing: servers.iter().copied().collect(),
+            epochs: Epochs::new(now, servers.clone()),
             left: BTreeSet::new(),
             table: TensorTable::default(),
             out_of_data: Vec::new(),
@@ -42,23 +42,7 @@ impl Registry {
         for server in &servers {
             self.tell(*server, MemberEvent::JobStarted(view.clone()));
         }
-        if servers.is_empty() {
-            self.tell_workers(name, &MemberEvent::Started(view));
-        }
-    }
-
-    /// A server can take the connections of a run; after the last one, the workers start.
-    pub(super) fn server_ready(&mut self, id: MemberId, job_id: JobId) {
-        let mut jobs = self.jobs.iter_mut();
-        let found = jobs.find_map(|(name, job)| {
-            let starting = job.stage() == Stage::Starting;
-            let run = job.run.as_mut().filter(|run| starting && run.id == job_id)?;
-            run.preparing.remove(&id);
-            run.preparing.is_empty().then(|| (name.clone(), run.view.clone()))
-        });
-        if let Some((name, view)) = found {
-            self.tell_workers(&name, &MemberEvent::Started(view));
-        }
+        self.complete(name);
     }
 
     /// Tells the worker's job, and drops it with its last worker.
@@ -67,35 +51,28 @@ impl Registry {
         if let Some(event) = job.remove(rank, host, how) {
             self.tell_workers(name, &event);
         }
-        if self.jobs.get(name).is_some_and(|job| job.present.is_empty()) {
-            self.forget(name);
+        match self.jobs.get(name) {
+            Some(job) if job.present.is_empty() => self.forget(name),
+            // It may have been the last that a change waited for.
+            _ => self.complete(name),
         }
     }
 
-    /// Tells the runs a server took part in.
+    /// The runs that used a server go on without it.
     pub(super) fn server_gone(&mut self, id: MemberId, host: &str, how: &Gone) {
-        let reason = match how {
-            Gone::Left => "left the cluster".to_owned(),
-            Gone::Lost(reason) => reason.clone(),
+        let why = match how {
+            Gone::Left => format!("the server on {host} left the cluster"),
+            Gone::Lost(reason) => format!("the server on {host} was lost: {reason}"),
         };
-        let names: Vec<String> = self.jobs.keys().cloned().collect();
-        for name in names {
-            let job = &self.jobs[&name];
-            let takes_part = |run: &Run| run.view.servers.iter().any(|s| s.member == id);
-            if !job.run.as_ref().is_some_and(takes_part) {
-                continue;
-            }
-            let (host, reason) = (host.to_owned(), reason.clone());
-            match job.stage() {
-                Stage::Starting => self.fail_job(&name, FatalKind::Start, |_| {
-                    format!("the server on {host} was lost while the run started: {reason}")
-                }),
-                Stage::Running => {
-                    self.tell_workers(&name, &MemberEvent::ServerLost { member: id, host, reason })
-                }
-                Stage::Waiting | Stage::Failed => {}
+        for job in self.jobs.values_mut() {
+            if let Some(run) = &mut job.run {
+                run.epochs.retired.remove(&id);
             }
         }
+        let uses = |job: &Job| job.run.as_ref().is_some_and(|run| run.uses(id));
+        let hit = self.jobs.iter().filter(|(_, job)| uses(job));
+        let names: Vec<String> = hit.map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.replan(name, &why));
     }
 
     /// Drops a job whose last worker is gone.
@@ -105,8 +82,8 @@ impl Registry {
         debug!(job = %name, "a job is over");
         let servers: Vec<MemberId> = self.servers().map(|(id, _)| id).collect();
         if let Some(run) = &job.run {
-            for server in run.view.servers.iter().filter(|s| servers.contains(&s.member)) {
-                self.tell(server.member, MemberEvent::JobEnded { job: run.id });
+            for server in run.informed().filter(|id| servers.contains(id)) {
+                self.tell(server, MemberEvent::JobEnded { job: run.id });
             }
         }
         self.last_end = match job.failure {
@@ -155,24 +132,12 @@ impl Registry {
     }
 
     /// Who takes part in a run that starts now.
-    fn view(&self, id: JobId, name: &str, job: &Job) -> ClusterView {
+    fn view(&self, id: JobId, name: &str, job: &Job, servers: &BTreeSet<MemberId>) -> ClusterView {
         let workers = job.present.iter().filter_map(|(rank, id)| {
             let Join { host, machine, lanes, bandwidth_gbps, .. } = &self.members.get(id)?.join;
             let (host, machine, lanes) = (host.clone(), machine.clone(), lanes.clone());
             Some(WorkerView { rank: *rank, host, machine, lanes, bandwidth_gbps: *bandwidth_gbps })
         });
-        let mut servers: Vec<ServerView> = self
-            .servers()
-            .map(|(member, Member { join, .. })| ServerView {
-                member,
-                host: join.host.clone(),
-                machine: join.machine.clone(),
-                lanes: join.lanes.clone(),
-                bandwidth_gbps: join.bandwidth_gbps,
-            })
-            .collect();
-        // By host, so that runs of one cluster place alike whichever server happened to be first.
-        servers.sort_by(|a, b| (&a.host, &a.lanes, a.member).cmp(&(&b.host, &b.lanes, b.member)));
         let holds_us = |id: &MemberId| {
             self.members.get(id).is_some_and(|member| member.join.process == self.options.process)
         };
@@ -183,7 +148,7 @@ impl Registry {
             name: name.to_owned(),
             epoch: Epoch(1),
             workers: workers.collect(),
-            servers,
+            servers: self.server_views(servers),
             coordinator_rank,
             ..ClusterView::default()
         }

@@ -43,7 +43,7 @@ impl Registry {
         JobStatus {
             name: name.to_owned(),
             run: run.map_or_else(String::new, |run| format!("{:016x}", run.id.0)),
-            state: job.stage().name().to_owned(),
+            state: job.state().to_owned(),
             seconds: now.saturating_sub(job.since).as_secs_f64(),
             world_size: job.world_size,
             expected_servers: self.expected_servers(job),
@@ -56,6 +56,7 @@ impl Registry {
                     run.view.servers.iter().map(|server| &server.machine),
                 ),
             }),
+            last_change: run.map_or_else(String::new, |run| run.epochs.last_change.clone()),
             tensors: run.map_or(0, |run| run.table.len() as u32),
             failure: job.failure.as_ref().map_or_else(String::new, |f| f.message.clone()),
             workers: all,
@@ -99,5 +100,6 @@ pub(super) fn member_status(now: Duration, id: MemberId, member: &Member) -> Mem
         joined_s: now.saturating_sub(member.joined).as_secs_f64(),
         silent_s: now.saturating_sub(member.heard).as_secs_f64(),
         stats: Some(stats_to_proto(&member.stats)),
+        draining: member.draining,
     }
 }

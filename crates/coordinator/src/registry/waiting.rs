@@ -31,15 +31,16 @@ impl Registry {
             Stage::Starting => {
                 let Some(run) = &job.run else { return };
                 let limit = self.options.start_timeout;
-                if now.saturating_sub(run.since) >= limit {
-                    let hosts = list(run.preparing.iter().map(|id| self.host(*id)));
+                if now.saturating_sub(run.epochs.since) >= limit {
+                    let hosts = list(run.epochs.preparing.iter().map(|id| self.host(*id)));
                     let limit = seconds(limit);
                     self.fail_job(name, FatalKind::Start, |_| {
                         format!("the servers on {hosts} did not get ready within {limit}")
                     });
                 }
             }
-            Stage::Waiting | Stage::Running | Stage::Failed => {}
+            Stage::Running => self.tick_run(now, name),
+            Stage::Waiting | Stage::Failed => {}
         }
     }
 
@@ -74,7 +75,7 @@ impl Registry {
     /// How many servers are missing, and of how many.
     fn lacking_servers(&self, job: &Job) -> Option<(usize, usize)> {
         let expected = self.expected_servers(job) as usize;
-        let lacking = expected.saturating_sub(self.servers().count());
+        let lacking = expected.saturating_sub(self.lasting_servers().count());
         (lacking > 0).then_some((lacking, expected))
     }
 

@@ -1,5 +1,8 @@
 //! Ends of all kinds: a death, a departure, the coordinator's own.
 
+use sumpter_coordinator::{drain, status};
+use sumpter_wire::Epoch;
+
 use super::*;
 
 #[test]
@@ -45,16 +48,72 @@ fn a_worker_lost_before_the_start_can_come_again() {
 }
 
 #[test]
-fn a_server_that_dies_is_named_to_the_workers() {
+fn a_run_goes_on_without_a_server_that_dies_and_with_one_that_comes() {
     let coordinator = coordinator(Serves::ManyJobs);
     let helper = Peer::join(server(coordinator.address()));
-    let zero = Peer::join(worker(coordinator.address(), 0, 1));
-    helper.started();
-    zero.started();
-    let member = helper.member.id();
+    let workers = [0, 1].map(|rank| Peer::join(worker(coordinator.address(), rank, 2)));
+    let job = helper.started().job;
+    workers.iter().for_each(|worker| assert_eq!(worker.started().servers.len(), 1));
+    let epoch = Epoch(2);
     drop(helper);
-    let (host, reason) = ("helper".to_owned(), "connection closed".to_owned());
-    assert_eq!(zero.next(), MemberEvent::ServerLost { member, host, reason });
+    let reason = "the server on helper was lost: connection closed".to_owned();
+    for (rank, worker) in workers.iter().enumerate() {
+        assert_eq!(worker.next(), MemberEvent::Suspend { epoch, reason: reason.clone() });
+        worker.member.progress(epoch, vec![rank as u8; 3]);
+    }
+    let answers = vec![(Rank(0), vec![0; 3]), (Rank(1), vec![1; 3])];
+    for worker in &workers {
+        let MemberEvent::Resume { view, progress } = worker.next() else { panic!() };
+        assert_eq!((view.job, view.epoch, view.servers, &progress), (job, epoch, vec![], &answers));
+    }
+
+    let other = Peer::join(server(coordinator.address()));
+    for worker in &workers {
+        let reason = "a server joined on helper".to_owned();
+        assert_eq!(worker.next(), MemberEvent::Suspend { epoch: Epoch(3), reason });
+        worker.member.progress(Epoch(3), Vec::new());
+    }
+    let plan = other.started();
+    assert_eq!((plan.epoch, plan.servers[0].member), (Epoch(3), other.member.id()));
+    for worker in &workers {
+        let MemberEvent::Resume { view, .. } = worker.next() else { panic!() };
+        assert_eq!(view, plan);
+    }
+
+    workers[1].member.suspect(other.member.id(), "no route".to_owned());
+    for worker in &workers {
+        let reason = "rank 1 on host1 cannot reach the server on helper: no route".to_owned();
+        assert_eq!(worker.next(), MemberEvent::Suspend { epoch: Epoch(4), reason });
+        worker.member.progress(Epoch(4), Vec::new());
+    }
+    assert_eq!(other.next(), MemberEvent::JobEnded { job });
+}
+
+#[test]
+fn a_server_that_is_drained_may_go_once_the_workers_have_gone_on() {
+    let coordinator = coordinator(Serves::ManyJobs);
+    let address = coordinator.address().to_string();
+    let idle = Peer::join(JoinOptions { host: "idle".to_owned(), ..server(coordinator.address()) });
+    idle.member.drain();
+    assert_eq!(idle.next(), MemberEvent::Drained);
+    idle.leave();
+
+    let helper = Peer::join(server(coordinator.address()));
+    let zero = Peer::join(worker(coordinator.address(), 0, 1));
+    let job = helper.started().job;
+    zero.started();
+    assert!(drain(&address, &token(), None, "elsewhere").unwrap().drained.is_empty());
+    let report = drain(&address, &token(), None, "helper").unwrap();
+    assert_eq!(report.drained[0].member, helper.member.id().0);
+    let MemberEvent::Suspend { epoch, .. } = zero.next() else { panic!() };
+    assert!(status(&address, &token(), None, None).unwrap().servers[0].draining);
+    assert!(helper.events.try_recv().is_err(), "the workers have not gone on");
+    zero.member.progress(epoch, Vec::new());
+    assert!(matches!(zero.next(), MemberEvent::Resume { .. }));
+    assert_eq!(helper.next(), MemberEvent::JobEnded { job });
+    assert_eq!(helper.next(), MemberEvent::Drained);
+    helper.leave();
+    assert!(drain(&address, &token(), None, "1").unwrap().drained.is_empty(), "it is gone");
 }
 
 #[test]

@@ -31,7 +31,8 @@ fn options(serves: Serves) -> CoordinatorOptions {
         tenants: Tenants::default(),
         tls: None,
         start_timeout: PATIENCE,
-        peer_timeout: Duration::from_secs(4),
+        peer_timeout: PATIENCE,
+        server_timeout: PATIENCE,
         serves,
     }
 }
@@ -63,6 +64,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
+        server_timeout: PATIENCE,
         settings: BTreeMap::new(),
         memory: ServerMemory::default(),
     }

@@ -12,11 +12,11 @@ use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::TensorMemory;
 use sumpter_wire::Rank;
 
-const TOKEN: &str = "the token of a test job";
+pub const TOKEN: &str = "the token of a test job";
 /// Far beyond what any of these takes; a test that waits so long has hung.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-fn config(settings: &[(&str, &str)]) -> Config {
+pub fn config(settings: &[(&str, &str)]) -> Config {
     let all = [("token", TOKEN), ("peer_timeout_s", "2"), ("partition_bytes", "65536")];
     let merged = all.iter().chain(settings).map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
     load_from(&merged.collect::<Vec<_>>(), |_| None).expect("valid settings")

@@ -3,6 +3,7 @@
 mod harness;
 mod idle;
 mod machines;
+mod servers;
 mod tenants;
 
 use harness::{Job, spec, submit, wait};

@@ -1,17 +1,18 @@
 //! The registry under a clock of our own: what each kind of trouble looks like to each member.
 
 mod admission;
+mod epochs;
 mod property;
 mod quotas;
 mod runs;
 mod start;
 mod tensors;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{JobId, Rank, TensorId};
+use sumpter_wire::{Epoch, JobId, Rank, TensorId};
 
 use super::{Event, Input, Join, Message, Options, Refusal, Registry, io};
 use crate::coordinator::Serves;
@@ -51,6 +52,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         expected_servers: 0,
         start_timeout: Duration::from_secs(30),
         peer_timeout: Duration::from_secs(4),
+        server_timeout: Duration::from_secs(2),
         settings: BTreeMap::from([("chunk_bytes".to_owned(), "262144".to_owned())]),
         coordinator: "node0:29400".to_owned(),
         process: u64::from(rank),
@@ -92,6 +94,7 @@ impl World {
         let options = Options {
             start_timeout: Duration::from_secs(30),
             peer_timeout: Duration::from_secs(4),
+            server_timeout: Duration::from_secs(2),
             serves,
             process: OUR_PROCESS,
             tenants: Default::default(),

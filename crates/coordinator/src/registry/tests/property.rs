@@ -4,22 +4,60 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use sumpter_wire::TensorId;
 
 use super::*;
 
 /// What an arbitrary peer may do.
 #[derive(Clone, Debug)]
 enum Act {
-    Join { job: u8, rank: u32, world_size: u32, odd_setting: bool },
+    Join {
+        job: u8,
+        rank: u32,
+        world_size: u32,
+        odd_setting: bool,
+    },
     JoinServer,
-    Declare { member: u64, name: u8, shape: u64, ranks: Vec<u32> },
-    Pending { member: u64, number: u8, signature: u8 },
-    Ready { member: u64, job: u64 },
-    Leave { member: u64 },
-    Close { member: u64 },
-    Violate { member: u64 },
-    Pass { milliseconds: u64 },
+    Declare {
+        member: u64,
+        name: u8,
+        shape: u64,
+        ranks: Vec<u32>,
+    },
+    Pending {
+        member: u64,
+        number: u8,
+        signature: u8,
+    },
+    /// A server answers one of the last starts it heard of.
+    Ready {
+        member: u64,
+        back: usize,
+    },
+    /// A worker answers the newest suspension it heard of, or an older one.
+    Answer {
+        member: u64,
+        newest: bool,
+    },
+    Suspect {
+        member: u64,
+        server: u64,
+    },
+    Drain {
+        member: u64,
+        itself: bool,
+    },
+    Leave {
+        member: u64,
+    },
+    Close {
+        member: u64,
+    },
+    Violate {
+        member: u64,
+    },
+    Pass {
+        milliseconds: u64,
+    },
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -32,7 +70,7 @@ fn act() -> impl Strategy<Value = Act> {
             let world_size = if world_size == 3 { 3 } else { 2 };
             Act::Join { job, rank, world_size, odd_setting }
         }),
-        1 => Just(Act::JoinServer),
+        2 => Just(Act::JoinServer),
         12 => (1..8u64, 0..9u8, 1..3u64, some_ranks).prop_map(
             |(member, name, shape, ranks)| {
                 // One shape for most names, so that tables do grow.
@@ -42,7 +80,12 @@ fn act() -> impl Strategy<Value = Act> {
         ),
         2 => (member.clone(), 0..2u8, 0..2u8)
             .prop_map(|(member, number, signature)| Act::Pending { member, number, signature }),
-        3 => (member.clone(), 1001..1006u64).prop_map(|(member, job)| Act::Ready { member, job }),
+        4 => (1..12u64, 0..2usize).prop_map(|(member, back)| Act::Ready { member, back }),
+        6 => (1..12u64, proptest::bool::weighted(0.9))
+            .prop_map(|(member, newest)| Act::Answer { member, newest }),
+        1 => (1..12u64, 1..12u64).prop_map(|(member, server)| Act::Suspect { member, server }),
+        1 => (member.clone(), any::<bool>())
+            .prop_map(|(member, itself)| Act::Drain { member, itself }),
         1 => member.clone().prop_map(|member| Act::Leave { member }),
         1 => member.clone().prop_map(|member| Act::Close { member }),
         1 => member.prop_map(|member| Act::Violate { member }),
@@ -50,17 +93,19 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Random acts, half of the time after the start of a run of three.
+/// Random acts, half of the time after the start of a run of three with two servers.
 fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
     (vec(act(), 1..=most), any::<bool>()).prop_map(|(mut acts, started)| {
         let join = |rank| Act::Join { job: 0, rank, world_size: 3, odd_setting: false };
-        let prefix = if started { 0..3 } else { 0..0 };
-        acts.splice(0..0, prefix.map(join));
+        let servers = [Act::JoinServer, Act::JoinServer];
+        let ready = [1, 2].map(|member| Act::Ready { member, back: 0 });
+        let prefix = servers.into_iter().chain((0..3).map(join)).chain(ready);
+        acts.splice(0..0, prefix.filter(|_| started));
         acts
     })
 }
 
-fn input(act: &Act, next_member: &mut u64) -> Input {
+fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
     let mut applicant = |join| {
         *next_member += 1;
         Input::Join(MemberId(*next_member), Box::new(join))
@@ -85,9 +130,15 @@ fn input(act: &Act, next_member: &mut u64) -> Input {
             let stats = Stats { pending, ..Stats::default() };
             Input::Message(MemberId(member), Message::Heartbeat(Some(stats)))
         }
-        Act::Ready { member, job } => {
-            Input::Message(MemberId(member), Message::JobReady(JobId(job)))
+        Act::Ready { member, back } => ears.ready(MemberId(member), back),
+        Act::Answer { member, newest } => ears.answer(MemberId(member), newest),
+        Act::Suspect { member, server } => {
+            let epoch = ears.views.get(&MemberId(member)).map_or(Epoch(0), |view| view.epoch);
+            let (server, reason) = (MemberId(server), "no route".to_owned());
+            Input::Message(MemberId(member), Message::Suspect { server, reason, epoch })
         }
+        Act::Drain { member, itself: true } => Input::Message(MemberId(member), Message::Drain),
+        Act::Drain { member, itself: false } => Input::Drain(MemberId(member)),
         Act::Leave { member } => Input::Message(MemberId(member), Message::Leave),
         Act::Close { member } => Input::Closed(MemberId(member), "gone".to_owned()),
         Act::Violate { member } => Input::Violation(MemberId(member), "nonsense".to_owned()),
@@ -95,16 +146,45 @@ fn input(act: &Act, next_member: &mut u64) -> Input {
     }
 }
 
+/// What workers said, by rank.
+type Answers = Vec<(Rank, Vec<u8>)>;
+
 /// What every member has heard, checked as it comes.
 #[derive(Default)]
 struct Ears {
     welcome: BTreeMap<MemberId, bool>,
-    /// The run each worker is in, and the tensors it was told of.
+    /// The newest plan of each worker, and the tensors it was told of.
     views: BTreeMap<MemberId, ClusterView>,
     tables: BTreeMap<MemberId, Vec<(TensorId, TensorSpec)>>,
+    /// The newest epoch each suspended worker was told of.
+    suspended: BTreeMap<MemberId, Epoch>,
+    /// What workers and servers have said to these epochs.
+    answered: BTreeSet<(MemberId, Epoch)>,
+    prepared: BTreeSet<(MemberId, JobId, Epoch)>,
+    /// The starts each server was told of.
+    starts: BTreeMap<MemberId, Vec<(JobId, Epoch)>>,
+    /// What is in each epoch, the same for all.
+    plans: BTreeMap<(JobId, Epoch), ClusterView>,
+    progress: BTreeMap<(JobId, Epoch), Answers>,
+    /// How often workers have gone on.
+    resumed: usize,
 }
 
 impl Ears {
+    fn answer(&mut self, member: MemberId, newest: bool) -> Input {
+        let newest_epoch = self.suspended.get(&member).copied().unwrap_or_default();
+        let epoch = if newest { newest_epoch } else { Epoch(newest_epoch.0.saturating_sub(1)) };
+        self.answered.insert((member, epoch));
+        Input::Message(member, Message::Progress(epoch, member.0.to_le_bytes().to_vec()))
+    }
+
+    fn ready(&mut self, member: MemberId, back: usize) -> Input {
+        let starts = self.starts.get(&member).map_or(&[][..], Vec::as_slice);
+        let (job, epoch) = starts.iter().rev().nth(back).copied().unwrap_or_default();
+        self.prepared.insert((member, job, epoch));
+        Input::Message(member, Message::JobReady(job, epoch))
+    }
+
     fn hear(&mut self, member: MemberId, event: Event) -> Result<(), TestCaseError> {
         match event {
             Event::Welcome { .. } => {
@@ -119,18 +199,30 @@ impl Ears {
             }
             other => {
                 prop_assert_eq!(self.welcome.get(&member), Some(&true), "{:?}", other);
-                self.listen(member, other)?;
+                if let Event::Tell(event) = other {
+                    self.listen(member, event)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn listen(&mut self, member: MemberId, event: Event) -> Result<(), TestCaseError> {
+    fn listen(&mut self, member: MemberId, event: MemberEvent) -> Result<(), TestCaseError> {
         match event {
-            Event::Tell(MemberEvent::Started(view)) => {
+            MemberEvent::Started(view) => {
+                self.plan(&view)?;
                 prop_assert_eq!(self.views.insert(member, view), None, "started twice");
             }
-            Event::Tell(MemberEvent::Tensor { id, spec }) => {
+            MemberEvent::JobStarted(view) => {
+                self.starts.entry(member).or_default().push((view.job, view.epoch));
+            }
+            MemberEvent::Suspend { epoch, .. } => {
+                let last = self.suspended.insert(member, epoch);
+                let last = last.or(self.views.get(&member).map(|view| view.epoch));
+                prop_assert!(last.is_some_and(|last| last < epoch), "{epoch} after {last:?}");
+            }
+            MemberEvent::Resume { view, progress } => self.resume(member, view, progress)?,
+            MemberEvent::Tensor { id, spec } => {
                 prop_assert!(self.views.contains_key(&member), "a tensor before the start");
                 let table = self.tables.entry(member).or_default();
                 prop_assert_eq!(id.0 as usize, table.len(), "ids are dense");
@@ -141,14 +233,49 @@ impl Ears {
         Ok(())
     }
 
-    /// Workers of one run see one view, and one's table is the beginning of the other's.
+    /// All see the same plan in an epoch, and every server of it had said that it is ready.
+    fn plan(&mut self, view: &ClusterView) -> Result<(), TestCaseError> {
+        let (job, epoch) = (view.job, view.epoch);
+        prop_assert_eq!(self.plans.entry((job, epoch)).or_insert_with(|| view.clone()), view);
+        for server in &view.servers {
+            prop_assert!(self.prepared.contains(&(server.member, job, epoch)), "{view:?}");
+        }
+        Ok(())
+    }
+
+    /// A worker goes on only in the epoch it has answered for, with everybody's answers.
+    fn resume(
+        &mut self,
+        member: MemberId,
+        view: ClusterView,
+        progress: Answers,
+    ) -> Result<(), TestCaseError> {
+        self.plan(&view)?;
+        let (job, epoch) = (view.job, view.epoch);
+        prop_assert_eq!(self.suspended.remove(&member), Some(epoch));
+        prop_assert!(self.answered.contains(&(member, epoch)));
+        for (_, payload) in &progress {
+            let by = MemberId(u64::from_le_bytes(payload[..].try_into().unwrap()));
+            prop_assert!(self.answered.contains(&(by, epoch)), "{by} has not answered");
+        }
+        let known = self.progress.entry((job, epoch)).or_insert_with(|| progress.clone());
+        prop_assert_eq!(&*known, &progress);
+        let before = self.views.insert(member, view.clone()).expect("started");
+        prop_assert_eq!((before.job, before.workers), (job, view.workers));
+        self.resumed += 1;
+        Ok(())
+    }
+
+    /// Workers of one run see one view in an epoch; one's table is the beginning of the other's.
     fn agree(&self) -> Result<(), TestCaseError> {
         for (one, view) in &self.views {
             for (other, other_view) in &self.views {
                 if view.job != other_view.job {
                     continue;
                 }
-                prop_assert_eq!(view, other_view);
+                if view.epoch == other_view.epoch {
+                    prop_assert_eq!(view, other_view);
+                }
                 let empty = Vec::new();
                 let a = self.tables.get(one).unwrap_or(&empty);
                 let b = self.tables.get(other).unwrap_or(&empty);
@@ -167,7 +294,7 @@ fn play(acts: &[Act], serves: Serves) -> Result<Ears, TestCaseError> {
         if let Act::Pass { milliseconds } = act {
             world.now += Duration::from_millis(*milliseconds);
         }
-        let input = input(act, &mut next_member);
+        let input = input(act, &mut next_member, &mut ears);
         for (member, event) in world.registry.step(world.now, input) {
             ears.hear(member, event)?;
         }
@@ -175,7 +302,31 @@ fn play(acts: &[Act], serves: Serves) -> Result<Ears, TestCaseError> {
         let report = world.registry.status(world.now, None);
         prop_assert!(report.jobs.iter().all(|job| !job.workers.is_empty()), "an empty job is kept");
     }
+    settle(&mut world, &mut ears)?;
     Ok(ears)
+}
+
+/// Lets everybody answer what it was asked: no change stays incomplete.
+fn settle(world: &mut World, ears: &mut Ears) -> Result<(), TestCaseError> {
+    // A drain put off until the start makes one more epoch.
+    for _ in 0..3 {
+        let workers: Vec<MemberId> = ears.suspended.keys().copied().collect();
+        let mut inputs: Vec<Input> = workers.iter().map(|w| ears.answer(*w, true)).collect();
+        for (server, count) in
+            ears.starts.iter().map(|(s, list)| (*s, list.len())).collect::<Vec<_>>()
+        {
+            inputs.extend((0..count).map(|back| ears.ready(server, back)));
+        }
+        for input in inputs {
+            for (member, event) in world.registry.step(world.now, input) {
+                ears.hear(member, event)?;
+            }
+        }
+    }
+    for job in world.registry.status(world.now, None).jobs {
+        prop_assert!(!["starting", "changing"].contains(&job.state.as_str()), "{job:?}");
+    }
+    Ok(())
 }
 
 proptest! {
@@ -193,12 +344,14 @@ proptest! {
 #[test]
 fn the_random_acts_do_start_runs_and_grow_tables() {
     let mut runner = TestRunner::deterministic();
-    let (mut runs, mut tensors) = (0, 0);
+    let (mut runs, mut tensors, mut resumed) = (0, 0, 0);
     for _ in 0..50 {
         let acts = acts(120).new_tree(&mut runner).unwrap().current();
         let ears = play(&acts, Serves::ManyJobs).unwrap();
         runs += ears.views.len();
         tensors += ears.tables.values().map(Vec::len).sum::<usize>();
+        resumed += ears.resumed;
     }
-    assert!(runs > 50 && tensors > 100, "{runs} workers in runs, {tensors} tensors told");
+    let counted = format!("{runs} workers in runs, {tensors} tensors told, {resumed} resumed");
+    assert!(runs > 50 && tensors > 100 && resumed > 50, "{counted}");
 }

@@ -69,7 +69,7 @@ fn a_worker_that_leaves_is_announced_and_the_last_one_ends_the_run() {
     let zero = world.join(worker(0, 2));
     let one = world.join(worker(1, 2));
     let job = world.view(helper).job;
-    world.say(helper, Message::JobReady(job));
+    world.say(helper, Message::JobReady(job, Epoch(1)));
     world.view(zero);
     world.view(one);
     world.leave(zero);
@@ -97,7 +97,7 @@ fn a_failed_run_is_over_for_the_servers_when_its_last_worker_is_gone() {
     let zero = world.join(worker(0, 2));
     let one = world.join(worker(1, 2));
     let job = world.view(helper).job;
-    world.say(helper, Message::JobReady(job));
+    world.say(helper, Message::JobReady(job, Epoch(1)));
     world.close(one);
     assert_eq!(world.told(helper), []);
     world.say(zero, Message::Declare(spec("t", &[1])));
@@ -107,33 +107,12 @@ fn a_failed_run_is_over_for_the_servers_when_its_last_worker_is_gone() {
 }
 
 #[test]
-fn a_server_that_dies_or_leaves_is_named_to_the_workers_of_its_runs() {
-    for graceful in [false, true] {
-        let mut world = World::new();
-        let helper = world.join(server("a"));
-        let zero = world.join(worker(0, 1));
-        let job = world.view(helper).job;
-        world.say(helper, Message::JobReady(job));
-        world.view(zero);
-        let reason = if graceful { "left the cluster" } else { "connection closed" };
-        if graceful {
-            world.leave(helper);
-        } else {
-            world.close(helper);
-        }
-        let (host, reason) = ("a".to_owned(), reason.to_owned());
-        let expected = MemberEvent::ServerLost { member: helper, host, reason };
-        assert_eq!(world.told_one(zero), expected);
-    }
-}
-
-#[test]
 fn a_coordinator_for_one_run_tells_the_servers_when_it_is_over() {
     let mut world = World::with(Serves::OneRun);
     let helper = world.join(server("a"));
     let zero = world.join(worker(0, 1));
     let job = world.view(helper).job;
-    world.say(helper, Message::JobReady(job));
+    world.say(helper, Message::JobReady(job, Epoch(1)));
     world.view(zero);
     world.leave(zero);
     assert_eq!(world.told(helper), [MemberEvent::JobEnded { job }, MemberEvent::Finished]);
@@ -150,7 +129,7 @@ fn a_coordinator_for_one_job_serves_it_again_and_tells_the_servers_when_it_stops
     for _ in 0..3 {
         let (zero, one) = (world.join(worker(0, 2)), world.join(worker(1, 2)));
         let job = world.view(helper).job;
-        world.say(helper, Message::JobReady(job));
+        world.say(helper, Message::JobReady(job, Epoch(1)));
         assert_eq!((world.view(zero).job, world.view(one).job), (job, job));
         assert!(!seen.contains(&job), "every run has a number of its own");
         seen.push(job);
@@ -212,7 +191,7 @@ fn a_failed_single_run_is_an_error_for_the_servers() {
     let helper = world.join(server("a"));
     let zero = world.join(worker(0, 1));
     let job = world.view(helper).job;
-    world.say(helper, Message::JobReady(job));
+    world.say(helper, Message::JobReady(job, Epoch(1)));
     world.close(zero);
     let message = "rank 0 on host0 was lost: connection closed".to_owned();
     let fatal = MemberEvent::Fatal { kind: FatalKind::PeerLost, message };
@@ -263,7 +242,7 @@ fn the_status_still_tells_the_last_numbers_of_those_who_left() {
     let server = world.join(server("s"));
     let workers = [0, 1].map(|rank| world.join(worker(rank, 2)));
     let job = world.view(server).job;
-    world.say(server, Message::JobReady(job));
+    world.say(server, Message::JobReady(job, Epoch(1)));
     let stats = |value| {
         let counters = [("rounds".to_owned(), value)].into();
         Some(Stats { counters, ..Stats::default() })

@@ -29,22 +29,22 @@ fn a_job_waits_for_the_servers_it_expects_and_starts_when_they_are_ready() {
     let servers: Vec<MemberId> = view.servers.iter().map(|s| s.member).collect();
     assert_eq!(servers, [second, first], "in the order of hosts");
 
-    world.say(first, Message::JobReady(view.job));
-    world.say(first, Message::JobReady(view.job));
-    world.say(second, Message::JobReady(JobId(5)));
+    world.say(first, Message::JobReady(view.job, Epoch(1)));
+    world.say(first, Message::JobReady(view.job, Epoch(1)));
+    world.say(second, Message::JobReady(JobId(5), Epoch(1)));
     assert_eq!(world.told(zero), [], "one server is not ready");
-    world.say(second, Message::JobReady(view.job));
+    world.say(second, Message::JobReady(view.job, Epoch(1)));
     assert_eq!(world.view(zero), view);
     assert_eq!(world.view(one), view);
 }
 
 #[test]
-fn more_servers_than_expected_take_part_too_and_a_later_one_waits_for_the_next_run() {
+fn more_servers_than_expected_take_part_too_and_a_later_one_has_no_part_in_the_start() {
     let mut world = World::new();
     let early = world.join(server("a"));
     let zero = world.join(worker(0, 1));
     let job = world.view(early).job;
-    world.say(early, Message::JobReady(job));
+    world.say(early, Message::JobReady(job, Epoch(1)));
     assert_eq!(world.view(zero).servers.len(), 1);
 
     let late = world.join(server("b"));
@@ -152,19 +152,33 @@ fn a_server_that_never_gets_ready_fails_the_start() {
     let (kind, message) = world.fatal(zero);
     assert_eq!(kind, FatalKind::Start);
     assert_eq!(message, "the servers on slow did not get ready within 30 s");
-    world.say(helper, Message::JobReady(job));
+    world.say(helper, Message::JobReady(job, Epoch(1)));
     assert_eq!(world.told(zero), [], "too late");
 }
 
 #[test]
-fn a_server_lost_while_the_run_starts_fails_the_start() {
-    let mut world = World::new();
-    let helper = world.join(server("a"));
-    let zero = world.join(worker(0, 1));
-    world.close(helper);
-    let (kind, message) = world.fatal(zero);
-    assert_eq!(kind, FatalKind::Start);
-    assert!(message.contains("on a was lost while the run started: connection closed"));
+fn a_start_goes_on_without_a_server_that_is_lost_if_it_can() {
+    for expected_servers in [1, 2] {
+        let mut world = World::new();
+        let [a, b] = ["a", "b"].map(|host| world.join(server(host)));
+        let zero = world.join(Join { expected_servers, ..worker(0, 1) });
+        let job = world.view(a).job;
+        world.view(b);
+        world.say(b, Message::JobReady(job, Epoch(1)));
+        world.close(a);
+        if expected_servers == 2 {
+            let (kind, message) = world.fatal(zero);
+            assert_eq!(kind, FatalKind::Start);
+            let why = "the run could not start: the server on a was lost: connection closed";
+            assert_eq!(message, why);
+            continue;
+        }
+        let view = world.view(b);
+        assert_eq!((view.epoch, view.servers.len()), (Epoch(2), 1));
+        assert_eq!(world.told(zero), [], "it was ready for another plan");
+        world.say(b, Message::JobReady(job, Epoch(2)));
+        assert_eq!(world.view(zero), view);
+    }
 }
 
 #[test]
@@ -192,11 +206,11 @@ fn jobs_of_different_names_do_not_touch_each_other() {
     let helper = world.join(server("a"));
     let a = world.join(worker_of("a", 0, 1));
     let in_a = world.view(helper);
-    world.say(helper, Message::JobReady(in_a.job));
+    world.say(helper, Message::JobReady(in_a.job, Epoch(1)));
     let b = world.join(worker_of("b", 0, 1));
     let in_b = world.view(helper);
     assert_ne!(in_a.job, in_b.job);
-    world.say(helper, Message::JobReady(in_b.job));
+    world.say(helper, Message::JobReady(in_b.job, Epoch(1)));
     world.view(a);
     world.view(b);
 
