@@ -67,8 +67,10 @@ impl Tenants {
     pub(crate) fn of(&self, job: &str) -> Option<&Tenant> {
         // All are looked at, so that how long it takes does not tell which one it was.
         let listed = self.listed.as_deref().unwrap_or_default();
-        let fitting = listed.iter().rev().filter(|tenant| matches(&tenant.name, job));
-        fitting.last()
+        listed.iter().fold(None, |found, tenant| {
+            let fits = matches(&tenant.name, job);
+            found.or(fits.then_some(tenant))
+        })
     }
 
     /// What a job may take of each server.
