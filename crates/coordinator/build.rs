@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .type_attribute(".sumpter.v1.MachineCount", SERIALIZE)
         .type_attribute(".sumpter.v1.MemberStatus", SERIALIZE)
         .type_attribute(".sumpter.v1.MemberStats", SERIALIZE)
+        .type_attribute(".sumpter.v1.Quota", SERIALIZE)
         .type_attribute(".sumpter.v1.LateRank", SERIALIZE)
         .type_attribute(".sumpter.v1.PendingOperation", SERIALIZE)
         .compile_fds(descriptors)?;

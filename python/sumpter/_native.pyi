@@ -166,8 +166,8 @@ def run_coordinator(listen: str, settings: dict[str, str]) -> None:
 def plan(request_json: str) -> str:
     """The plan for a cluster described in JSON, as JSON."""
 
-def status(settings: dict[str, str]) -> str:
-    """The coordinator's view of its jobs, as JSON."""
+def status(settings: dict[str, str], job: str | None = None) -> str:
+    """The coordinator's view of its jobs, or of one, as JSON."""
 
 def drain(who: str, settings: dict[str, str]) -> str:
     """Has the coordinator take the server of this number, or all of this host, out of all jobs.

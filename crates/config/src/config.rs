@@ -45,6 +45,12 @@ pub struct Config {
     pub lanes: u32,
     pub port: u16,
     pub max_job_bytes: u64,
+    pub max_bytes: Option<u64>,
+    pub tenants: Option<PathBuf>,
+    pub max_jobs: u32,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub tls_ca: Option<PathBuf>,
     pub log: String,
     pub timeline: Option<PathBuf>,
     /// Where the values came from, for messages.

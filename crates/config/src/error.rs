@@ -69,6 +69,30 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: TokenError,
     },
+    /// Some of the settings for TLS are given, and one is not.
+    #[error("setting {missing} is missing: tls_cert, tls_key and tls_ca are given together")]
+    TlsMissing {
+        /// The setting.
+        missing: &'static str,
+    },
+    /// A file for TLS cannot be read.
+    #[error("setting {name}: cannot read {}: {reason}", path.display())]
+    TlsFile {
+        /// The setting.
+        name: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        reason: std::io::Error,
+    },
+    /// The file of tenants cannot be used.
+    #[error("setting tenants: {}: {reason}", path.display())]
+    Tenants {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and where.
+        reason: String,
+    },
     /// The token's file cannot be read.
     #[error("setting token_file ({origin}): cannot read {}: {reason}", path.display())]
     TokenFile {

@@ -12,9 +12,13 @@ mod local;
 mod machine;
 mod parse;
 mod settings;
+mod tenants;
+mod tls;
 
 pub use config::{Config, load, load_from};
 pub use error::{ConfigError, Source};
 pub use local::{Colocated, LocalLink};
 pub use machine::{host_name, local_machine_id};
 pub use settings::{SETTINGS, Setting};
+pub use tenants::TenantRow;
+pub use tls::TlsFiles;

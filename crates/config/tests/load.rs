@@ -89,6 +89,11 @@ fn every_setting_is_read_from_its_variable_and_from_its_argument() {
         ("bandwidth_gbps", "25"),
         ("interface", "eth0"),
         ("timeline", "/a/t.json"),
+        ("max_bytes", "1GiB"),
+        ("tenants", "/a/tenants.toml"),
+        ("tls_cert", "/a/cert.pem"),
+        ("tls_key", "/a/key.pem"),
+        ("tls_ca", "/a/ca.pem"),
     ]);
     for setting in SETTINGS {
         let sample = samples[setting.name];

@@ -6,15 +6,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Epoch, JobId, Rank, TensorId};
+use sumpter_wire::{Epoch, JobId, Rank, TensorId, Token};
 
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::registry::{Join, Message};
+use crate::tenants::Quota;
 use crate::types::{
     ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
-    ServerView, Stats, TensorSpec, WorkerView,
+    ServerMemory, ServerView, Stats, TensorSpec, WorkerView,
 };
 
 /// What is wrong with a peer's message.
@@ -46,6 +47,8 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         settings: options.settings.clone(),
         coordinator: options.coordinator.clone(),
         process,
+        max_bytes: options.memory.max_bytes,
+        max_job_bytes: options.memory.max_job_bytes,
     }
 }
 
@@ -146,6 +149,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         settings: join.settings,
         coordinator: join.coordinator,
         process: join.process,
+        memory: ServerMemory { max_bytes: join.max_bytes, max_job_bytes: join.max_job_bytes },
     })
 }
 
@@ -336,7 +340,22 @@ fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         workers: workers.collect(),
         servers: servers.collect(),
         coordinator_rank: view.coordinator_rank.map(|rank| rank.0),
+        key: view.key.as_ref().map_or_else(Vec::new, |key| key.reveal().to_vec()),
+        quota: Some(quota_to_proto(view.quota)),
     }
+}
+
+/// What a job may take.
+pub(crate) fn quota_to_proto(quota: Quota) -> proto::Quota {
+    let Quota { weight, max_bytes, max_connections } = quota;
+    proto::Quota { weight, max_bytes, max_connections }
+}
+
+fn quota_from_proto(quota: Option<proto::Quota>) -> Quota {
+    let Some(proto::Quota { weight, max_bytes, max_connections }) = quota else {
+        return Quota::default();
+    };
+    Quota { weight: weight.max(1), max_bytes, max_connections }
 }
 
 fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, Malformed> {
@@ -365,6 +384,8 @@ fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, Malformed> {
         workers: workers.collect::<Result<_, Malformed>>()?,
         servers: servers.collect::<Result<_, Malformed>>()?,
         coordinator_rank: view.coordinator_rank.map(Rank),
+        key: Some(Token::received(&view.key).ok_or("a view without the run's key")?),
+        quota: quota_from_proto(view.quota),
     })
 }
 
@@ -421,6 +442,8 @@ mod tests {
             workers: vec![worker],
             servers: vec![server],
             coordinator_rank: Some(Rank(3)),
+            key: Some(Token::new("the key of this run").unwrap()),
+            quota: Quota { weight: 3, max_bytes: Some(1 << 40), max_connections: Some(8) },
         }
     }
 

@@ -14,12 +14,14 @@ use tokio::time::{MissedTickBehavior, interval};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use crate::error::CoordinatorError;
-use crate::handshake::process_number;
+use crate::error::{CoordinatorError, root_cause};
+use crate::handshake::{nonce, process_number};
 use crate::proto::control_server::ControlServer;
 use crate::registry::{Input, Options, Registry};
 use crate::seats;
 use crate::service::{Service, Shared};
+use crate::tenants::{Keys, Tenants};
+use crate::tls::Tls;
 
 /// How often the registry looks at the clock: well below any time-out a person would set.
 const TICK: Duration = Duration::from_millis(250);
@@ -46,8 +48,13 @@ pub enum Serves {
 /// How a coordinator behaves.
 #[derive(Clone, Debug)]
 pub struct CoordinatorOptions {
-    /// The secret every member must prove to hold.
+    /// The secret of the cluster, which every server must prove to hold, and every worker unless
+    /// its job has a token of its own.
     pub token: Token,
+    /// The jobs that are admitted.
+    pub tenants: Tenants,
+    /// What sessions are encrypted with, if they are: members must then show a certificate.
+    pub tls: Option<Tls>,
     /// How long servers may take to get ready for a run. How long a job waits for its members is
     /// what its workers ask for.
     pub start_timeout: Duration,
@@ -73,17 +80,20 @@ impl Coordinator {
     /// # Errors
     /// [`CoordinatorError`] if it cannot listen there.
     pub fn start(listen: &str, options: CoordinatorOptions) -> Result<Self, CoordinatorError> {
+        let server = server(options.tls.as_ref())?;
         let listener = bind(listen)?;
         let address = listener.local_addr()?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let tenants = Arc::new(options.tenants.clone());
         let shared = Arc::new(Shared::new(
-            options.token,
+            Keys::new(options.token, options.tenants, &nonce()?),
             Options {
                 start_timeout: options.start_timeout,
                 peer_timeout: options.peer_timeout,
                 server_timeout: options.server_timeout,
                 serves: options.serves,
                 process: process_number(),
+                tenants,
             },
         ));
         let incoming = {
@@ -91,7 +101,7 @@ impl Coordinator {
             TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true))
         };
         let (stop, stopped) = oneshot::channel();
-        let serving = serve(shared.clone(), incoming, stopped);
+        let serving = serve(server, shared.clone(), incoming, stopped);
         let thread = std::thread::Builder::new().name("sumpter-coordinator".to_owned()).spawn(
             move || {
                 runtime.block_on(serving);
@@ -163,7 +173,22 @@ fn bind(listen: &str) -> Result<TcpListener, CoordinatorError> {
     })
 }
 
-async fn serve(shared: Arc<Shared>, incoming: TcpIncoming, stopped: oneshot::Receiver<()>) {
+fn server(tls: Option<&Tls>) -> Result<Server, CoordinatorError> {
+    let server = Server::builder().max_concurrent_streams(SESSIONS_PER_CONNECTION);
+    match tls {
+        None => Ok(server),
+        Some(tls) => server
+            .tls_config(tls.of_server())
+            .map_err(|error| CoordinatorError::Tls { reason: root_cause(&error) }),
+    }
+}
+
+async fn serve(
+    server: Server,
+    shared: Arc<Shared>,
+    incoming: TcpIncoming,
+    stopped: oneshot::Receiver<()>,
+) {
     let clock = tokio::spawn(tick(shared.clone()));
     let (stopping, stop_begins) = oneshot::channel::<()>();
     let signal = async move {
@@ -172,9 +197,7 @@ async fn serve(shared: Arc<Shared>, incoming: TcpIncoming, stopped: oneshot::Rec
         let _ = stopping.send(());
     };
     let service = ControlServer::new(Service(shared)).max_decoding_message_size(MESSAGE_LIMIT);
-    let server = Server::builder()
-        .max_concurrent_streams(SESSIONS_PER_CONNECTION)
-        .serve_with_incoming_shutdown(service, incoming, signal);
+    let server = server.serve_with_incoming_shutdown(service, incoming, signal);
     let out_of_time = async {
         let _ = stop_begins.await;
         tokio::time::sleep(STOP_LIMIT).await;

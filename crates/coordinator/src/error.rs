@@ -25,6 +25,12 @@ pub enum CoordinatorError {
         /// What the operating system says.
         reason: io::Error,
     },
+    /// A certificate or key that cannot be used.
+    #[error("cannot use the settings tls_cert, tls_key and tls_ca: {reason}")]
+    Tls {
+        /// What is wrong with them.
+        reason: String,
+    },
     /// The operating system refuses a thread or an event loop.
     #[error("cannot run a coordinator: {reason}")]
     System {
@@ -108,6 +114,12 @@ pub enum JoinError {
         /// The reason, in words.
         message: String,
     },
+    /// A certificate or key that cannot be used.
+    #[error("cannot use the settings tls_cert, tls_key and tls_ca: {reason}")]
+    Tls {
+        /// What is wrong with them.
+        reason: String,
+    },
     /// The operating system refuses a thread, an event loop or random numbers.
     #[error("cannot run a member's session: {reason}")]
     System {
@@ -129,8 +141,18 @@ impl JoinError {
             JoinError::Refused { kind, .. } => *kind,
             JoinError::NotACoordinator { .. }
             | JoinError::Address { .. }
+            | JoinError::Tls { .. }
             | JoinError::Unreachable { .. }
             | JoinError::System { .. } => FatalKind::Start,
         }
     }
+}
+
+/// The innermost error, which says what happened; the outer ones say in which layer.
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
 }

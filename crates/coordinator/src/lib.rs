@@ -17,6 +17,8 @@ mod seats;
 mod service;
 #[cfg(test)]
 mod strangers;
+mod tenants;
+mod tls;
 mod types;
 
 #[cfg(fuzzing)]
@@ -29,7 +31,9 @@ pub use proto::{
     ServerName, StatusReport,
 };
 pub use seats::Seating;
+pub use tenants::{Quota, Tenant, Tenants, run_memory_counter};
+pub use tls::Tls;
 pub use types::{
     ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
-    ServerView, Stats, TensorSpec, WorkerView,
+    ServerMemory, ServerView, Stats, TensorSpec, WorkerView,
 };

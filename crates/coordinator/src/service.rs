@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
-use sumpter_wire::{PROTOCOL_VERSION, Proof, ProofRole, Token};
+use sumpter_wire::{PROTOCOL_VERSION, Proof, ProofRole};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
@@ -31,6 +31,7 @@ use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
 use crate::registry::{Event, Input, Options, Registry};
 use crate::seating::Seating;
+use crate::tenants::{Keys, Scope, keep_to_job};
 use crate::types::{FatalKind, MemberId};
 
 /// What a member may leave unread: the whole tensor table of a large model, or it counts as dead.
@@ -46,7 +47,7 @@ pub(crate) type Outbound = mpsc::Sender<Result<CoordinatorMessage, Status>>;
 
 /// What all sessions share.
 pub(crate) struct Shared {
-    token: Token,
+    keys: Arc<Keys>,
     started: Instant,
     pub seating: Seating,
     greetings: Arc<Semaphore>,
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
 }
 
 struct State {
+    keys: Arc<Keys>,
     registry: Registry,
     sessions: HashMap<MemberId, Session>,
     last_member: u64,
@@ -71,7 +73,8 @@ struct Session {
 
 impl Shared {
     /// A registry without members.
-    pub fn new(token: Token, options: Options) -> Self {
+    pub fn new(keys: Keys, options: Options) -> Self {
+        let keys = Arc::new(keys);
         let seating = Seating::new(options.serves);
         let (random, mut drawn) = (RandomState::new(), 0u64);
         let draw = move || {
@@ -79,11 +82,12 @@ impl Shared {
             random.hash_one(drawn)
         };
         Self {
-            token,
+            keys: keys.clone(),
             started: Instant::now(),
             seating,
             greetings: Arc::new(Semaphore::new(GREETINGS_AT_ONCE)),
             state: Mutex::new(State {
+                keys,
                 registry: Registry::new(options, Box::new(draw)),
                 sessions: HashMap::new(),
                 last_member: 0,
@@ -139,9 +143,13 @@ impl Shared {
         Some(id)
     }
 
-    fn status(&self, job: &str) -> proto::StatusReport {
+    fn status(&self, job: &str, scope: Scope) -> proto::StatusReport {
         let job = (!job.is_empty()).then_some(job);
-        self.state().registry.status(self.started.elapsed(), job)
+        let mut report = self.state().registry.status(self.started.elapsed(), job);
+        if scope == Scope::Job {
+            keep_to_job(&mut report);
+        }
+        report
     }
 
     /// Begins to take the servers meant out of all runs; says which these are.
@@ -198,7 +206,10 @@ impl State {
             }),
             Event::HeartbeatSeen => ToMember::HeartbeatSeen(proto::HeartbeatSeen {}),
             Event::LeaveSeen => ToMember::LeaveSeen(proto::LeaveSeen {}),
-            Event::Tell(event) => event_to_proto(event),
+            Event::Tell(mut event) => {
+                self.keys.complete(&mut event);
+                event_to_proto(event)
+            }
         };
         session.outbound.try_send(Ok(CoordinatorMessage { body: Some(body) })).map_err(|error| {
             match error {
@@ -259,8 +270,12 @@ impl Reader {
         match self.greet(&outbound).await {
             Ok(Some((Purpose::Join(join), proof))) => self.serve(outbound, *join, proof).await,
             Ok(Some((Purpose::Seat(request), proof))) => {
-                let _ =
-                    outbound.try_send(Ok(message(welcome(MemberId(0), &proof, Duration::ZERO))));
+                let _ = outbound.try_send(Ok(message(welcome(
+                    MemberId(0),
+                    &proof,
+                    Duration::ZERO,
+                    Duration::ZERO,
+                ))));
                 self.shared.seating.serve(outbound, &mut self.inbound, request).await;
             }
             Ok(None) => drop(outbound),
@@ -301,8 +316,9 @@ impl Reader {
             }
             Ok(Ok(None) | Err(_)) | Err(_) => return Ok(None),
         };
-        let proof = self.check(&nonce, &hello)?;
+        // What it wants decides whose token it must prove, so it is read before the proof.
         let purpose = proto::Purpose::decode(&hello.purpose[..]).ok().and_then(|p| p.body);
+        let (proof, scope) = self.check(&nonce, &hello, purpose.as_ref())?;
         match purpose {
             Some(proto::purpose::Body::Join(join)) => {
                 let join = join_from_proto(join);
@@ -311,7 +327,7 @@ impl Reader {
             }
             Some(proto::purpose::Body::Seat(request)) => Ok(Some((Purpose::Seat(request), proof))),
             Some(proto::purpose::Body::Status(request)) => {
-                answer(outbound, &proof, ToMember::Status(self.shared.status(&request.job)));
+                answer(outbound, &proof, ToMember::Status(self.shared.status(&request.job, scope)));
                 Ok(None)
             }
             Some(proto::purpose::Body::Drain(proto::DrainRequest { who })) => {
@@ -325,8 +341,13 @@ impl Reader {
         }
     }
 
-    /// Checks the peer's version and proof; returns ours.
-    fn check(&self, nonce: &[u8], hello: &proto::Hello) -> Result<Proof, proto::Refused> {
+    /// Checks the peer's version and proof; returns ours, and what it may do.
+    fn check(
+        &self,
+        nonce: &[u8],
+        hello: &proto::Hello,
+        purpose: Option<&proto::purpose::Body>,
+    ) -> Result<(Proof, Scope), proto::Refused> {
         let peer = self.peer.map_or_else(|| "an unknown address".to_owned(), |p| p.to_string());
         if hello.protocol_version != u32::from(PROTOCOL_VERSION) {
             let what = format!(
@@ -343,12 +364,12 @@ impl Reader {
             member_version: hello.protocol_version,
             purpose: &hello.purpose,
         };
-        let token = &self.shared.token;
-        if !transcript.verify(token, ProofRole::Member, &hello.proof) {
-            warn!(%peer, "refused a process: it does not hold this coordinator's token");
+        let proves = |token: &_| transcript.verify(token, ProofRole::Member, &hello.proof);
+        let Some((token, scope)) = self.shared.keys.proved(purpose, proves) else {
+            warn!(%peer, "refused a process: it does not hold the token");
             return Err(refused(FatalKind::Auth, "the tokens differ", false));
-        }
-        Ok(transcript.prove(token, ProofRole::Coordinator))
+        };
+        Ok((transcript.prove(token, ProofRole::Coordinator), scope))
     }
 
     /// Passes on what a member says until its session ends on either side.

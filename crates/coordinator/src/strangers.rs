@@ -24,7 +24,7 @@ use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
 use crate::{
     Coordinator, CoordinatorOptions, FatalKind, JoinError, JoinOptions, Kind, Member, MemberEvent,
-    Role, Serves, TensorSpec,
+    Role, ServerMemory, Serves, Tenants, TensorSpec,
 };
 
 /// Far longer than anything here takes.
@@ -37,6 +37,8 @@ fn token() -> Token {
 fn coordinator() -> Coordinator {
     let options = CoordinatorOptions {
         token: token(),
+        tenants: Tenants::default(),
+        tls: None,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
         server_timeout: PATIENCE,
@@ -49,6 +51,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
     JoinOptions {
         coordinator: coordinator.to_string(),
         token: token(),
+        tls: None,
         job: "default".to_owned(),
         role: Role::Worker { rank: Rank(rank), world_size, local_rank: 0, local_size: 1 },
         machine: "machine".to_owned(),
@@ -60,6 +63,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         peer_timeout: PATIENCE,
         server_timeout: PATIENCE,
         settings: BTreeMap::new(),
+        memory: ServerMemory::default(),
     }
 }
 
@@ -234,6 +238,22 @@ fn a_member_that_does_not_read_its_events_is_dropped() {
     let Some(MemberEvent::WorkerLost { rank, reason, .. }) = lost else { panic!("{lost:?}") };
     assert_eq!((rank, reason.as_str()), (Rank(0), "it left 4096 events unread"));
     drop(raw);
+}
+
+#[test]
+fn a_recorded_greeting_is_worthless_in_another_session() {
+    let coordinator = coordinator();
+    let mut honest = Raw::open(coordinator.address());
+    let options = worker(coordinator.address(), 0, 2);
+    let join = proto::purpose::Body::Join(join_to_proto(&options, 0));
+    let purpose = proto::Purpose { body: Some(join) }.encode_to_vec();
+    let hello = honest.hello(u32::from(PROTOCOL_VERSION), &purpose);
+    let mut replaying = Raw::open(coordinator.address());
+    honest.say(FromMember::Hello(hello.clone()));
+    assert!(matches!(honest.next(), Some(ToMember::Welcome(_))));
+    replaying.say(FromMember::Hello(hello));
+    let (kind, text) = replaying.refused();
+    assert_eq!((kind, text.as_str()), (proto::FatalKind::Auth, "the tokens differ"));
 }
 
 /// A coordinator that greets as told and answers every greeting with a worthless welcome.

@@ -8,6 +8,9 @@ use std::time::Duration;
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Epoch, JobId, Rank, TensorId, Token};
 
+use crate::tenants::Quota;
+use crate::tls::Tls;
+
 /// A member's number with its coordinator: a new one for every session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub u64);
@@ -43,6 +46,8 @@ pub struct JoinOptions {
     pub coordinator: String,
     /// The secret both ends prove to hold.
     pub token: Token,
+    /// What the session is encrypted with, if it is.
+    pub tls: Option<Tls>,
     /// The job's name; without meaning for a server.
     pub job: String,
     /// Worker or server.
@@ -68,6 +73,17 @@ pub struct JoinOptions {
     pub server_timeout: Duration,
     /// Settings that must be equal on all workers of a job.
     pub settings: BTreeMap<String, String>,
+    /// Of a server: what jobs may take of it.
+    pub memory: ServerMemory,
+}
+
+/// What jobs may take of a server's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerMemory {
+    /// All jobs together; `None` for no limit.
+    pub max_bytes: Option<u64>,
+    /// One job that has no smaller quota.
+    pub max_job_bytes: u64,
 }
 
 /// Who takes part in a run, the same for all: the workers stay, the servers change with the epoch.
@@ -85,6 +101,11 @@ pub struct ClusterView {
     pub servers: Vec<ServerView>,
     /// The rank whose process also holds the coordinator, if one does.
     pub coordinator_rank: Option<Rank>,
+    /// What the run's members prove to each other on the data plane. The coordinator's service
+    /// puts it in; whoever is told of the view has it.
+    pub key: Option<Token>,
+    /// What the job may take of each server; put in likewise.
+    pub quota: Quota,
 }
 
 /// A worker as others see it.

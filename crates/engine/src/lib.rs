@@ -19,7 +19,7 @@ pub use client::{
 };
 pub use endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
 pub use hub::{Held, Hub, Subtotals};
-pub use lane::{Harvested, Lane, LaneLimits, LaneStats, Peer, Subtotal};
+pub use lane::{Harvested, JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal};
 pub use memory::{Memory, OwnedMemory};
 pub use recovery::{
     Lost, Progress, Relay, Repair, Rescue, Subject, Vault, first_passed_on, repairs,

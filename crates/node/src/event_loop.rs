@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use mio::{Events, Poll, Waker};
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, Member};
-use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, exchange};
+use sumpter_coordinator::{ClusterView, Member, run_memory_counter};
+use sumpter_engine::{ConnId, Endpoint, JobLimits, Lane, LaneLimits, Peer, exchange};
 use sumpter_transport::{LinkError, in_process};
 use sumpter_wire::{Epoch, HandshakeError, Hello, JobId, Token};
 
@@ -37,10 +37,18 @@ const LINGER: Duration = Duration::from_secs(2);
 /// How long it waits in all: peers that go on with each other may keep it busy.
 const LAST_LINGER: Duration = Duration::from_secs(20);
 
+/// Turns between two looks at what is ready: whoever becomes ready meanwhile is not left out for
+/// longer than it takes to move a few megabytes.
+const TURNS_AT_ONCE: usize = 16;
+
 /// What is known of a run before its workers connect.
 #[derive(Debug)]
 struct KnownJob {
     epoch: Epoch,
+    /// What its members prove to hold.
+    key: Option<Token>,
+    /// Its share beside other jobs.
+    weight: u32,
     /// The machine of each worker, by rank.
     machines: Vec<String>,
 }
@@ -58,6 +66,8 @@ pub(crate) struct EventLoop {
     /// This lane's number with its owner.
     lane_index: u32,
     lane_sockets: HashMap<ConnId, usize>,
+    /// The lanes of this process, which share a job's quota.
+    lanes: u32,
     /// Runs whose workers may connect.
     jobs: HashMap<JobId, KnownJob>,
     pub session: Option<Session>,
@@ -73,18 +83,17 @@ impl EventLoop {
     pub(crate) fn new(
         config: &Config,
         listeners: Listeners,
-        lane_index: u32,
-        token: Token,
+        (lane_index, lanes): (u32, u32),
         start: Option<StartSignal>,
     ) -> Result<(EventLoop, Remote), NodeError> {
         let failed = NodeError::io("making an event loop");
         let poll = Poll::new().map_err(&failed)?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(&failed)?);
         let registry = poll.registry().try_clone().map_err(&failed)?;
-        let sockets = Sockets::new(registry, listeners, token).map_err(&failed)?;
+        let sockets = Sockets::new(registry, listeners).map_err(&failed)?;
         let (sender, commands) = crossbeam_channel::unbounded();
         let limits = LaneLimits {
-            max_job_bytes: config.max_job_bytes,
+            max_job_bytes: config.max_job_bytes / u64::from(lanes.max(1)),
             max_chunk_bytes: 64 << 20,
             // A worker's lane has a client beside it, which waits for the start.
             hub: start.is_some(),
@@ -99,6 +108,7 @@ impl EventLoop {
             lane: Lane::new(limits),
             lane_index,
             lane_sockets: HashMap::new(),
+            lanes,
             jobs: HashMap::new(),
             session: None,
             member: None,
@@ -171,7 +181,7 @@ impl EventLoop {
             }
         }
         // Whoever asks again has to wait until the commands that came meanwhile are obeyed.
-        for _ in 0..self.sockets.turns.len() {
+        for _ in 0..self.sockets.turns.len().min(TURNS_AT_ONCE) {
             if let Some(index) = self.sockets.turns.begin() {
                 self.advance(index);
             }
@@ -214,6 +224,7 @@ impl EventLoop {
                 let away = self.sockets.get(index).is_some_and(|socket| socket.away);
                 self.counters.sent(sent, away);
                 self.counters.received(received.bytes, away);
+                self.sockets.turns.charge(index, sent + received.bytes);
                 if received.more {
                     self.sockets.turns.ask(index);
                 }
@@ -251,10 +262,13 @@ impl EventLoop {
     fn advance_greeting(&mut self, index: usize) {
         let Some(socket) = self.sockets.get(index) else { return };
         let Phase::Greeting(handshake) = &mut socket.phase else { return };
-        match drive_server(&mut socket.link, handshake) {
+        let key_of = |job| self.jobs.get(&job).and_then(|known| known.key.clone());
+        match drive_server(&mut socket.link, handshake, key_of) {
             Ok(None) => {}
             Ok(Some(hello)) => self.admit(index, &hello),
             Err(GreetError::Link(LinkError::Closed)) => drop(self.sockets.remove(index)),
+            // A peer may hear of the start before we do; it calls again.
+            Err(GreetError::Handshake(HandshakeError::UnknownJob)) => self.refuse(index),
             Err(error) => {
                 tracing::warn!(peer = %socket.peer, %error, "a connection was refused");
                 self.refuse(index);
@@ -295,6 +309,8 @@ impl EventLoop {
                 socket.phase = Phase::FromWorker(conn);
                 socket.away = away;
                 socket.deadline = None;
+                let weight = self.jobs.get(&hello.job).map_or(1, |known| known.weight);
+                self.sockets.turns.assign(index, hello.job.0, weight);
                 if let Some(stale) = old.and_then(|old| self.lane_sockets.remove(&old)) {
                     self.sockets.remove(stale);
                 }
@@ -310,7 +326,7 @@ impl EventLoop {
         }
         match self.jobs.get(&hello.job) {
             None => Err("the job is not known here (yet)".to_owned()),
-            Some(KnownJob { epoch, machines })
+            Some(KnownJob { epoch, machines, .. })
                 if (*epoch, machines.len()) != (hello.epoch, hello.world_size as usize) =>
             {
                 Err(format!("the job has epoch {epoch} and {} workers", machines.len()))
@@ -328,7 +344,22 @@ impl EventLoop {
     /// A run whose workers may connect.
     pub(crate) fn know_job(&mut self, view: &ClusterView) {
         let machines = view.workers.iter().map(|worker| worker.machine.clone()).collect();
-        self.jobs.insert(view.job, KnownJob { epoch: view.epoch, machines });
+        let (key, weight) = (view.key.clone(), view.quota.weight);
+        self.jobs.insert(view.job, KnownJob { epoch: view.epoch, key, weight, machines });
+        // What a worker gives its own job is its own business.
+        if self.start.is_none() && self.session.is_none() {
+            let lanes = u64::from(self.lanes.max(1));
+            let max_bytes = view.quota.max_bytes.unwrap_or(u64::MAX).min(self.config.max_job_bytes);
+            let max_connections = view.quota.max_connections.unwrap_or(u32::MAX);
+            let limits = JobLimits { max_bytes: max_bytes / lanes, max_connections };
+            self.lane.know(view.job, limits);
+        }
+    }
+
+    /// What each run's sums occupy in this lane, by the name of its counter.
+    pub(crate) fn run_memory(&self) -> impl Iterator<Item = (String, f64)> {
+        let jobs = self.jobs.keys();
+        jobs.map(|job| (run_memory_counter(*job), self.lane.job_bytes(*job) as f64))
     }
 
     /// A run is over: its buffers are freed, its connections closed.
@@ -423,6 +454,7 @@ impl EventLoop {
         match socket.link.transmit(&mut self.lane, conn) {
             Ok(sent) => {
                 self.counters.sent(sent, socket.away);
+                self.sockets.turns.charge(index, sent);
                 sent > 0
             }
             Err(error) => {

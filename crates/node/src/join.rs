@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mio::net::{TcpListener, UnixListener};
-use sumpter_config::{Config, LocalLink};
-use sumpter_coordinator::{JoinOptions, Role, SeatOptions};
+use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
+use sumpter_coordinator::{JoinOptions, Role, SeatOptions, ServerMemory, Tls};
 use sumpter_transport::{listen, unix_listen};
 use sumpter_wire::Token;
 
@@ -64,6 +64,7 @@ pub fn seat_options(config: &Config) -> Result<SeatOptions, NodeError> {
     Ok(SeatOptions {
         coordinator: coordinator(config)?.to_owned(),
         token: token(config)?,
+        tls: tls(config)?,
         job: config.job.clone(),
         min_workers: config.min_workers,
         max_workers: config.max_workers,
@@ -102,6 +103,7 @@ pub(crate) fn join_options(
     Ok(JoinOptions {
         coordinator: coordinator(config)?.to_owned(),
         token: token(config)?,
+        tls: tls(config)?,
         job: config.job.clone(),
         role,
         machine: config.machine_id(),
@@ -113,7 +115,14 @@ pub(crate) fn join_options(
         peer_timeout: config.peer_timeout(),
         server_timeout: config.server_timeout(),
         settings: BTreeMap::from(equal.map(|(k, v)| (k.to_owned(), v))),
+        memory: ServerMemory { max_bytes: config.max_bytes, max_job_bytes: config.max_job_bytes },
     })
+}
+
+/// What sessions with the coordinator are encrypted with, if they are.
+pub(crate) fn tls(config: &Config) -> Result<Option<Tls>, ConfigError> {
+    let files = config.tls()?;
+    Ok(files.map(|TlsFiles { cert, key, ca }| Tls { cert, key, ca }))
 }
 
 fn coordinator(config: &Config) -> Result<&str, NodeError> {

@@ -22,11 +22,12 @@ mod session;
 mod socket;
 mod sockets;
 mod table;
+mod tenants;
 mod timeline;
 mod worker;
 
 pub use completion::Completion;
 pub use error::{NodeError, OpError};
 pub use join::seat_options;
-pub use server::{run_coordinator, serve, start_coordinator};
+pub use server::{drain, run_coordinator, serve, start_coordinator, status};
 pub use worker::{OpRequest, Worker};

@@ -142,7 +142,7 @@ impl EventLoop {
         let Some(session) = self.session.as_mut() else { return };
         session.links[lane.0].retry_at = None;
         let address = session.cluster.lanes[lane.0].address;
-        let hello = session.hello(lane);
+        let hello = (session.hello(lane), session.key());
         let beside = self.config.local_link == LocalLink::Shm && !session.is_away(lane);
         // The interface that was asked for is used for sending, too.
         let source = self.config.interface.is_some().then(|| self.sockets.local_ip()).flatten();
@@ -324,6 +324,7 @@ impl EventLoop {
         let tensors = self.session.as_ref().map_or(0, |s| s.table.len());
         let (lane, bytes) = (self.lane.stats(), self.lane.allocated_bytes());
         let mut stats = self.counters.report(lane, bytes, tensors, self.now());
+        stats.counters.extend(self.run_memory());
         if let Some(session) = &self.session {
             stats.pending = session.pending(Instant::now(), REPORTED_OPS);
         }

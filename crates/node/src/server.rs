@@ -8,13 +8,16 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use sumpter_config::Config;
 use sumpter_coordinator::{
-    Coordinator, CoordinatorOptions, JoinOptions, Late, Member, MemberEvent, Role, Serves, Stats,
+    Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Late, Member, MemberEvent, Role,
+    Serves, Stats, StatusReport, Tls,
 };
+use sumpter_wire::Token;
 
 use crate::command::{Command, Remote};
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
-use crate::join::{join_options, lane_listeners};
+use crate::join::{join_options, lane_listeners, tls};
+use crate::tenants::tenants;
 
 /// How often a server looks whether it should stop, and reports what it has counted.
 const SLICE: Duration = Duration::from_millis(100);
@@ -91,12 +94,11 @@ impl Lanes {
             listeners.push(lane_listeners(config, number)?);
         }
         let addresses = listeners.iter().map(|l| l.address).collect();
-        let token = join_options(config, Role::Server, Vec::new())?.token;
         let mut lanes = Lanes { addresses, remotes: Vec::new(), threads: Vec::new() };
         for (index, listeners) in listeners.into_iter().enumerate() {
-            let (address, token) = (listeners.address, token.clone());
-            let (event_loop, remote) =
-                EventLoop::new(config, listeners, index as u32, token, None)?;
+            let address = listeners.address;
+            let numbers = (index as u32, count as u32);
+            let (event_loop, remote) = EventLoop::new(config, listeners, numbers, None)?;
             let thread = std::thread::Builder::new()
                 .name(format!("sumpter-lane-{index}"))
                 .spawn(move || event_loop.run())
@@ -292,16 +294,48 @@ pub fn start_coordinator(
 ) -> Result<Coordinator, NodeError> {
     let Some(token) = config.token()? else {
         return Err(NodeError::Auth(
-            "a coordinator needs the job's token: set SUMPTER_TOKEN or SUMPTER_TOKEN_FILE"
+            "a coordinator needs the cluster's token: set SUMPTER_TOKEN or SUMPTER_TOKEN_FILE"
                 .to_owned(),
         ));
     };
     let options = CoordinatorOptions {
+        tenants: tenants(config, &token)?,
         token,
+        tls: tls(config)?,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
         server_timeout: config.server_timeout(),
         serves,
     };
     Ok(Coordinator::start(listen, options)?)
+}
+
+/// Asks the coordinator of these settings how it stands with one job or with all.
+///
+/// # Errors
+/// [`NodeError`] without a token or a coordinator, or when it does not answer or refuses.
+pub fn status(config: &Config, job: Option<&str>) -> Result<StatusReport, NodeError> {
+    let (coordinator, token, tls) = access(config)?;
+    Ok(sumpter_coordinator::status(coordinator, &token, tls.as_ref(), job)?)
+}
+
+/// Has the coordinator of these settings take servers out of all runs: the one with this number,
+/// or all of this host.
+///
+/// # Errors
+/// As of [`status`].
+pub fn drain(config: &Config, who: &str) -> Result<DrainReport, NodeError> {
+    let (coordinator, token, tls) = access(config)?;
+    Ok(sumpter_coordinator::drain(coordinator, &token, tls.as_ref(), who)?)
+}
+
+/// Where the coordinator is, and what it asks for.
+fn access(config: &Config) -> Result<(&str, Token, Option<Tls>), NodeError> {
+    let token = config.token()?;
+    let token =
+        token.ok_or_else(|| NodeError::Auth("no job token: set SUMPTER_TOKEN".to_owned()))?;
+    let coordinator = config.coordinator.as_deref();
+    let coordinator =
+        coordinator.ok_or_else(|| NodeError::Start("no coordinator given".to_owned()))?;
+    Ok((coordinator, token, tls(config)?))
 }

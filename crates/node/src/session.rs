@@ -8,7 +8,7 @@ use sumpter_coordinator::{ClusterView, Kind, MemberId, PendingOp, TensorSpec};
 use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, Layout, OpId, Request, Rescue};
 use sumpter_plan::PlanError;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::{Hello, Rank, TensorId, Tier};
+use sumpter_wire::{Hello, Rank, TensorId, Tier, Token};
 
 use crate::cluster::{Cluster, Owner, Policy};
 use crate::command::Submission;
@@ -182,6 +182,11 @@ impl Session {
             lane: self.cluster.lanes[lane.0].index,
             keeps: self.cluster.may_vanish(lane),
         }
+    }
+
+    /// What the members of this run prove to each other.
+    pub(crate) fn key(&self) -> Token {
+        self.view.key.clone().expect("a view from the coordinator has the run's key")
     }
 
     /// A lane in words: whose it is, and where.

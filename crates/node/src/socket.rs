@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use sumpter_engine::ConnId;
 use sumpter_transport::LinkError;
-use sumpter_wire::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
+use sumpter_wire::{ClientHandshake, HandshakeError, Hello, JobId, ServerHandshake, Token};
 
 use crate::link::Link;
 
@@ -59,10 +59,12 @@ pub(crate) fn drive_client(
     }
 }
 
-/// Drives our side of a connection we accepted; who it is, once they have proven it.
+/// Drives our side of a connection we accepted; who it is, once they have proven it. `key_of` gives
+/// the key of a run.
 pub(crate) fn drive_server(
     link: &mut Link,
     handshake: &mut ServerHandshake,
+    key_of: impl Fn(JobId) -> Option<Token>,
 ) -> Result<Option<Hello>, GreetError> {
     loop {
         flush(link, handshake)?;
@@ -70,7 +72,7 @@ pub(crate) fn drive_server(
         if n == 0 {
             return Ok(None);
         }
-        if let Some(hello) = handshake.filled(n)? {
+        if let Some(hello) = handshake.filled(n, &key_of)? {
             return Ok(Some(hello));
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use sumpter_transport::{ShmLink, TcpLink, Turns, connect, unix_connect};
-use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as JobToken};
+use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
 
 use crate::join::Listeners;
 use crate::link::Link;
@@ -33,7 +33,6 @@ pub(crate) struct Sockets {
     registry: Registry,
     listener: TcpListener,
     unix: Option<UnixListener>,
-    token: JobToken,
     table: Vec<Option<Socket>>,
     greeting: VecDeque<usize>,
     /// Sockets that can move bytes.
@@ -41,18 +40,14 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    pub(crate) fn new(
-        registry: Registry,
-        listeners: Listeners,
-        token: JobToken,
-    ) -> io::Result<Sockets> {
+    pub(crate) fn new(registry: Registry, listeners: Listeners) -> io::Result<Sockets> {
         let Listeners { tcp: mut listener, mut unix, .. } = listeners;
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
         if let Some(unix) = &mut unix {
             registry.register(unix, UNIX_LISTENER, Interest::READABLE)?;
         }
         let (table, greeting, turns) = Default::default();
-        Ok(Sockets { registry, listener, unix, token, table, greeting, turns })
+        Ok(Sockets { registry, listener, unix, table, greeting, turns })
     }
 
     pub(crate) fn get(&mut self, index: usize) -> Option<&mut Socket> {
@@ -108,7 +103,7 @@ impl Sockets {
 
     /// Begins the handshake of a connection that was accepted.
     fn greet(&mut self, link: impl FnOnce(Token, &Registry) -> io::Result<Link>, peer: String) {
-        let phase = Phase::Greeting(ServerHandshake::new(nonce(), self.token.clone()));
+        let phase = Phase::Greeting(ServerHandshake::new(nonce()));
         match self.insert(link, phase, peer) {
             Ok(index) => self.greeting.push_back(index),
             Err(error) => tracing::warn!(%error, "a connection was dropped"),
@@ -122,9 +117,9 @@ impl Sockets {
         address: SocketAddr,
         beside: bool,
         source: Option<IpAddr>,
-        hello: Hello,
+        (hello, key): (Hello, RunKey),
     ) -> io::Result<usize> {
-        let handshake = ClientHandshake::new(hello, nonce(), self.token.clone());
+        let handshake = ClientHandshake::new(hello, nonce(), key);
         let phase = Phase::Dialing { lane, handshake };
         if beside && let Ok(stream) = unix_connect(address) {
             let link = |token, registry: &_| shm(stream, registry, token);
@@ -142,6 +137,7 @@ impl Sockets {
         let mut socket = self.table.get_mut(index)?.take()?;
         socket.link.deregister(&self.registry);
         self.greeting.retain(|i| *i != index);
+        self.turns.release(index);
         Some(socket)
     }
 

@@ -79,8 +79,7 @@ impl Worker {
         let options = worker_options(config, listeners.address)?;
         let (started, start) = bounded(1);
         let signal = Some(StartSignal(started));
-        let token = options.token.clone();
-        let (event_loop, remote) = EventLoop::new(config, listeners, 0, token, signal)?;
+        let (event_loop, remote) = EventLoop::new(config, listeners, (0, 1), signal)?;
         let loop_thread = spawn("sumpter-loop", move || event_loop.run())?;
         let (notifier, callbacks) = unbounded::<Callback>();
         let notify_thread = spawn("sumpter-notify", move || {

@@ -9,9 +9,8 @@ use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
 use sumpter_coordinator::{Coordinator as RustCoordinator, Serves, Stats};
 use sumpter_node::NodeError;
-use sumpter_wire::Token;
 
-use crate::errors::{AuthError, StartError, from_config, from_node, from_plan};
+use crate::errors::{StartError, from_config, from_node, from_plan};
 use crate::worker::load;
 
 /// How long a coordinator that is stopped waits for its members to leave.
@@ -158,12 +157,17 @@ pub fn plan(request_json: &str) -> PyResult<String> {
     sumpter_plan::report_json(request_json).map_err(from_plan)
 }
 
-/// What the coordinator knows of its jobs and servers, as JSON.
+/// What the coordinator knows of its jobs and servers, or of one job, as JSON.
 #[pyfunction]
-pub fn status(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<String> {
-    let (address, token) = coordinator(settings)?;
-    let report = py.detach(|| sumpter_coordinator::status(&address, &token, None));
-    let report = report.map_err(|e| from_node(py, NodeError::from(e)))?;
+#[pyo3(signature = (settings, job = None))]
+pub fn status(
+    py: Python<'_>,
+    settings: HashMap<String, String>,
+    job: Option<&str>,
+) -> PyResult<String> {
+    let config = load(settings)?;
+    let report = py.detach(|| sumpter_node::status(&config, job));
+    let report = report.map_err(|e| from_node(py, e))?;
     serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
 }
 
@@ -171,19 +175,10 @@ pub fn status(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<Str
 /// host. Which these are, and which others there are, as JSON.
 #[pyfunction]
 pub fn drain(py: Python<'_>, who: &str, settings: HashMap<String, String>) -> PyResult<String> {
-    let (address, token) = coordinator(settings)?;
-    let report = py.detach(|| sumpter_coordinator::drain(&address, &token, who));
-    let report = report.map_err(|e| from_node(py, NodeError::from(e)))?;
-    serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
-}
-
-/// Where the coordinator is, and the token it asks for.
-fn coordinator(settings: HashMap<String, String>) -> PyResult<(String, Token)> {
     let config = load(settings)?;
-    let token = config.token().map_err(from_config)?;
-    let token = token.ok_or_else(|| AuthError::new_err("no job token: set SUMPTER_TOKEN"))?;
-    let address = config.coordinator.clone();
-    Ok((address.ok_or_else(|| StartError::new_err("no coordinator given"))?, token))
+    let report = py.detach(|| sumpter_node::drain(&config, who));
+    let report = report.map_err(|e| from_node(py, e))?;
+    serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
 }
 
 /// The table of settings.

@@ -48,6 +48,10 @@ pub struct Coordinator {
     /// Where workers and servers find the coordinator
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: String,
+    /// The jobs to admit, each with a token and quotas of its own (docs/tenants.md); --token is
+    /// then the servers' alone
+    #[arg(long, value_name = "FILE")]
+    tenants: Option<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -71,7 +75,10 @@ impl Command {
     pub fn settings(&self) -> Vec<(String, String)> {
         let (mut settings, common) = match self {
             Self::Serve(options) => (options.settings(), &options.common),
-            Self::Coordinator(options) => (Vec::new(), &options.common),
+            Self::Coordinator(options) => {
+                let tenants = given("tenants", options.tenants.as_ref());
+                (tenants.into_iter().collect(), &options.common)
+            }
         };
         let file = common.token_file.as_ref().map(|path| path.to_string_lossy().into_owned());
         settings.extend(given("token", common.token.as_ref()));

@@ -1,4 +1,4 @@
-//! The job's token and the proofs made from it.
+//! Tokens, the keys of runs, and the proofs made from them.
 //!
 //! Both ends of every connection, control or data, prove that they hold the token without
 //! sending it: each sends a fresh nonce, and answers with an HMAC-SHA256 over a label that names
@@ -10,6 +10,8 @@ use std::fmt;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
+
+use crate::ids::JobId;
 
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 32;
@@ -23,7 +25,8 @@ pub type Nonce = [u8; NONCE_BYTES];
 /// What shows that its maker holds the token.
 pub type Proof = [u8; PROOF_BYTES];
 
-/// A job's shared secret. It is never printed, not even by `Debug`.
+/// A shared secret: a token that people give out, or the key of one run. It is never printed, not
+/// even by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Vec<u8>);
 
@@ -52,6 +55,29 @@ impl Token {
         }
     }
 
+    /// The key of one run, which its members prove to each other on the data plane. Whoever holds
+    /// it learns nothing of this token nor of another run's key. The same token gives the same key
+    /// again, so that a run outlives its coordinator.
+    #[must_use]
+    pub fn run_key(&self, run: JobId) -> Token {
+        let mut mac = self.keyed();
+        mac.update(RUN_KEY_LABEL);
+        mac.update(&run.0.to_le_bytes());
+        Token(mac.finalize().into_bytes().to_vec())
+    }
+
+    /// The secret itself, to be handed over within a session whose ends have proved themselves.
+    #[must_use]
+    pub fn reveal(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Takes a secret that was handed over; `None` if it is too short to be one.
+    #[must_use]
+    pub fn received(bytes: &[u8]) -> Option<Token> {
+        (bytes.len() >= MIN_TOKEN_CHARS).then(|| Token(bytes.to_vec()))
+    }
+
     /// The proof of `role` over the transcript so far.
     #[must_use]
     pub fn prove(&self, role: ProofRole, transcript: &[&[u8]]) -> Proof {
@@ -65,7 +91,7 @@ impl Token {
     }
 
     fn mac(&self, role: ProofRole, transcript: &[&[u8]]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes any key length");
+        let mut mac = self.keyed();
         mac.update(role.label());
         for part in transcript {
             // Length-prefixed, so that no two transcripts concatenate to the same bytes.
@@ -74,6 +100,10 @@ impl Token {
         }
         mac
     }
+
+    fn keyed(&self) -> Hmac<Sha256> {
+        Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes any key length")
+    }
 }
 
 impl fmt::Debug for Token {
@@ -81,6 +111,9 @@ impl fmt::Debug for Token {
         f.write_str("Token(..)")
     }
 }
+
+/// What a run's key is made of besides the token; differs from every role's label.
+const RUN_KEY_LABEL: &[u8] = b"sumpter/1 run key";
 
 /// Who makes a proof, and on which plane: the label that keeps proofs from being reflected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +156,17 @@ mod tests {
         assert!(!token().verify(ProofRole::Member, &[b"a", b"bc"], &proof[..31]));
         let other = Token::new("another token of some length").unwrap();
         assert!(!other.verify(ProofRole::Member, &[b"a", b"bc"], &proof));
+    }
+
+    #[test]
+    fn each_run_has_a_key_of_its_own_that_is_no_proof() {
+        let key = token().run_key(JobId(1));
+        assert_eq!(key, token().run_key(JobId(1)));
+        assert_ne!(key, token().run_key(JobId(2)));
+        let other = Token::new("another token of some length").unwrap();
+        assert_ne!(key, other.run_key(JobId(1)));
+        assert_eq!(Token::received(key.reveal()), Some(key));
+        assert_eq!(Token::received(b"too short"), None);
     }
 
     #[test]

@@ -57,9 +57,12 @@ pub enum HandshakeError {
         /// This end's version.
         ours: u16,
     },
-    /// The other end does not hold the job's token.
-    #[error("the peer does not hold the job's token")]
+    /// The other end does not hold the run's key.
+    #[error("the peer does not hold the run's key")]
     Token,
+    /// The client names a run that is not known here; it may be a moment later.
+    #[error("the job is not known here (yet)")]
+    UnknownJob,
     /// The other end refused, with its reason.
     #[error("refused by the peer: {0}")]
     Refused(String),
@@ -216,47 +219,50 @@ impl ClientHandshake {
 #[derive(Debug)]
 pub struct ServerHandshake {
     exchange: Exchange,
-    token: Token,
     nonce: Nonce,
-    hello: Option<(Vec<u8>, Hello)>,
+    /// What the client said first, and the key of the run it named.
+    hello: Option<(Vec<u8>, Hello, Token)>,
 }
 
 impl ServerHandshake {
     /// Waits for a client's hello; `nonce` must be fresh and random.
     #[must_use]
-    pub fn new(nonce: Nonce, token: Token) -> ServerHandshake {
-        ServerHandshake {
-            exchange: Exchange::new(Vec::new(), HELLO_BYTES),
-            token,
-            nonce,
-            hello: None,
-        }
+    pub fn new(nonce: Nonce) -> ServerHandshake {
+        ServerHandshake { exchange: Exchange::new(Vec::new(), HELLO_BYTES), nonce, hello: None }
     }
 
     exchange_methods!();
 
     /// Takes `n` bytes received into [`space`](Self::space). Once the client has proven itself,
     /// returns who it is; the caller then calls [`accept`](Self::accept) or
-    /// [`refuse`](Self::refuse), and sends what is pending.
+    /// [`refuse`](Self::refuse), and sends what is pending. `key_of` gives the key of a run.
     ///
     /// # Errors
     /// Any [`HandshakeError`]; what is pending should be sent, then the connection closed.
-    pub fn filled(&mut self, n: usize) -> Result<Option<Hello>, HandshakeError> {
+    pub fn filled(
+        &mut self,
+        n: usize,
+        key_of: impl FnOnce(JobId) -> Option<Token>,
+    ) -> Result<Option<Hello>, HandshakeError> {
         let Some(message) = self.exchange.filled(n) else { return Ok(None) };
         match self.hello.take() {
-            None => self.first(message).map(|()| None),
-            Some((bytes, hello)) => {
+            None => self.first(message, key_of).map(|()| None),
+            Some((bytes, hello, key)) => {
                 let transcript: [&[u8]; 2] = [&bytes, &self.nonce];
-                if self.token.verify(ProofRole::DataClient, &transcript, &message) {
+                if key.verify(ProofRole::DataClient, &transcript, &message) {
                     return Ok(Some(hello));
                 }
-                self.refuse("the job token is wrong");
+                self.refuse("the key is not this run's");
                 Err(HandshakeError::Token)
             }
         }
     }
 
-    fn first(&mut self, message: Vec<u8>) -> Result<(), HandshakeError> {
+    fn first(
+        &mut self,
+        message: Vec<u8>,
+        key_of: impl FnOnce(JobId) -> Option<Token>,
+    ) -> Result<(), HandshakeError> {
         if message[..8] != MAGIC {
             return Err(HandshakeError::NotSumpter);
         }
@@ -271,13 +277,17 @@ impl ServerHandshake {
             self.refuse("the rank is not below the world size");
             return Err(HandshakeError::Broken("a rank not below the world size"));
         }
-        let proof = self.token.prove(ProofRole::DataServer, &[&message, &self.nonce]);
+        let Some(key) = key_of(hello.job) else {
+            self.refuse(&HandshakeError::UnknownJob.to_string());
+            return Err(HandshakeError::UnknownJob);
+        };
+        let proof = key.prove(ProofRole::DataServer, &[&message, &self.nonce]);
         self.exchange.say(&reply_header(REPLY_CHALLENGE, CHALLENGE_BYTES));
         let nonce = self.nonce;
         self.exchange.say(&nonce);
         self.exchange.say(&proof);
         self.exchange.expect(PROOF_BYTES);
-        self.hello = Some((message, hello));
+        self.hello = Some((message, hello, key));
         Ok(())
     }
 

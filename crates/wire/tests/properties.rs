@@ -101,14 +101,14 @@ proptest! {
     #[test]
     fn noise_never_passes_a_server(noise in prop::collection::vec(any::<u8>(), 1..400)) {
         let token = Token::new("a token of good length").unwrap();
-        let mut server = ServerHandshake::new([7; 32], token);
+        let mut server = ServerHandshake::new([7; 32]);
         let mut noise = &noise[..];
         while !noise.is_empty() {
             let space = server.space();
             let n = space.len().min(noise.len());
             space[..n].copy_from_slice(&noise[..n]);
             noise = &noise[n..];
-            match server.filled(n) {
+            match server.filled(n, |_| Some(token.clone())) {
                 Ok(None) => {}
                 Ok(Some(hello)) => prop_assert!(false, "noise passed as {hello:?}"),
                 Err(_) => break,
@@ -137,7 +137,8 @@ fn shake(
     pieces: &[usize],
 ) -> (Result<Hello, HandshakeError>, Result<bool, HandshakeError>) {
     let mut client = ClientHandshake::new(hello, [1; 32], Token::new(client_token).unwrap());
-    let mut server = ServerHandshake::new([2; 32], Token::new("a token of good length").unwrap());
+    let key = Token::new("a token of good length").unwrap();
+    let mut server = ServerHandshake::new([2; 32]);
     let mut pieces = pieces.iter().copied().cycle();
     let mut seen = Err(HandshakeError::Broken("nothing came"));
     loop {
@@ -146,7 +147,7 @@ fn shake(
         client.sent(n);
         server.space()[..n].copy_from_slice(&bytes);
         if n > 0 {
-            match server.filled(n) {
+            match server.filled(n, |job| (job == hello.job).then(|| key.clone())) {
                 Ok(None) => {}
                 Ok(Some(hello)) => {
                     seen = Ok(hello);
@@ -182,9 +183,9 @@ fn a_recorded_proof_is_worthless_against_another_nonce() {
     let mut client = ClientHandshake::new(hello, [1; 32], token.clone());
     let said = client.pending().to_vec();
     let run = |nonce: u8, proof: Option<&[u8]>, client: Option<&mut ClientHandshake>| {
-        let mut server = ServerHandshake::new([nonce; 32], token.clone());
+        let mut server = ServerHandshake::new([nonce; 32]);
         server.space().copy_from_slice(&said);
-        server.filled(said.len()).unwrap();
+        server.filled(said.len(), |_| Some(token.clone())).unwrap();
         let proof = match (proof, client) {
             (Some(proof), _) => proof.to_vec(),
             (None, Some(client)) => {
@@ -199,7 +200,7 @@ fn a_recorded_proof_is_worthless_against_another_nonce() {
             (None, None) => unreachable!(),
         };
         server.space().copy_from_slice(&proof);
-        (server.filled(proof.len()), proof)
+        (server.filled(proof.len(), |_| None), proof)
     };
     let (honest, proof) = run(2, None, Some(&mut client));
     assert_eq!(honest, Ok(Some(hello)));
@@ -220,10 +221,34 @@ fn another_version_is_refused_with_both_versions_named() {
     let client = ClientHandshake::new(hello, [1; 32], token.clone());
     let mut said = client.pending().to_vec();
     said[8] = 9;
-    let mut server = ServerHandshake::new([2; 32], token);
+    let mut server = ServerHandshake::new([2; 32]);
     server.space().copy_from_slice(&said);
     let expected = HandshakeError::Version { theirs: 9, ours: PROTOCOL_VERSION };
-    assert_eq!(server.filled(said.len()), Err(expected));
+    assert_eq!(server.filled(said.len(), |_| Some(token)), Err(expected));
     let text = String::from_utf8_lossy(server.pending()).into_owned();
     assert!(text.contains("speaks version 1, the client 9"), "{text}");
+}
+
+#[test]
+fn a_run_that_is_not_known_is_refused_before_anything_is_proved() {
+    let token = Token::new("a token of good length").unwrap();
+    let hello = Hello {
+        job: JobId(1),
+        rank: Rank(0),
+        world_size: 1,
+        epoch: Epoch(1),
+        lane: 0,
+        keeps: false,
+    };
+    let client = ClientHandshake::new(hello, [1; 32], token);
+    let mut server = ServerHandshake::new([2; 32]);
+    server.space().copy_from_slice(client.pending());
+    let asked = |job| {
+        assert_eq!(job, JobId(1));
+        None
+    };
+    let said = client.pending().len();
+    assert_eq!(server.filled(said, asked), Err(HandshakeError::UnknownJob));
+    let reply = String::from_utf8_lossy(server.pending()).into_owned();
+    assert!(reply.ends_with("the job is not known here (yet)"), "{reply}");
 }

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
-from sumpter.cli import bench, bpslaunch, doctor, drain, node, plan, run, settings, status
+from sumpter.cli import bench, bpslaunch, doctor, drain, jobs, node, plan, run, settings, status
 
 app = typer.Typer(
     name="sumpter",
@@ -52,6 +52,7 @@ app.command(
 app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
 app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)
+app.command("jobs", epilog=jobs.EXAMPLE)(jobs.jobs)
 app.command("drain", epilog=drain.EXAMPLE)(drain.drain)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 app.command("config", epilog=settings.EXAMPLE)(settings.config)

@@ -21,7 +21,10 @@ from sumpter.cli.options import (
 )
 
 SERVE_EXAMPLE = "Example: sumpter serve --join 10.0.0.1:7700 --token-file job.token"
-COORDINATOR_EXAMPLE = "Example: sumpter coordinator --listen 0.0.0.0:7700 --token-file job.token"
+COORDINATOR_EXAMPLE = (
+    "Example: sumpter coordinator --listen 0.0.0.0:7700 --token-file cluster.token "
+    "--tenants tenants.toml"
+)
 TOKEN_EXAMPLE = "Example: sumpter token --file job.token"
 
 
@@ -75,10 +78,20 @@ def coordinator(
     ],
     token: TokenOption = None,
     token_file: TokenFileOption = None,
+    tenants: Annotated[
+        Path | None,
+        typer.Option(
+            "--tenants",
+            metavar="FILE",
+            help="The jobs to admit, each with a token and quotas of its own (docs/tenants.md); "
+            "--token is then the servers' alone.",
+        ),
+    ] = None,
     assignments: SetOption = None,
 ) -> None:
     """Run a coordinator as a process of its own (by default rank 0 embeds one)."""
     settings = parse_assignments(assignments) | token_settings(token, token_file)
+    settings |= given(tenants=tenants)
     _leave_on_sigterm()
     _native.run_coordinator(listen, settings)
 

@@ -27,6 +27,14 @@ TokenFileOption = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help="File that holds the job's token."),
 ]
+JobOption = Annotated[
+    str | None,
+    typer.Option(
+        "--job",
+        metavar="NAME",
+        help="Only this job; with a list of tenants the job's own token then suffices.",
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

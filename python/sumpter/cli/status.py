@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
-from sumpter.cli.options import JsonOption, TokenFileOption, TokenOption, given, token_settings
+from sumpter.cli.options import (
+    JobOption,
+    JsonOption,
+    TokenFileOption,
+    TokenOption,
+    given,
+    token_settings,
+)
 
 EXAMPLE = "Example: sumpter status --coordinator 10.0.0.1:7700 --token-file job.token"
 
@@ -23,11 +30,12 @@ def status(
     ] = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
+    job: JobOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the members of a running job and their counters."""
     settings = token_settings(token, token_file) | given(coordinator=coordinator)
-    text = _native.status(settings)
+    text = _native.status(settings, job)
     if as_json:
         typer.echo(text)
         return
@@ -40,5 +48,5 @@ def status(
     jobs = read_status(text)
     if not jobs:
         console.print("The coordinator knows no job yet.")
-    for job in jobs:
-        print_job(console, job)
+    for one in jobs:
+        print_job(console, one)

@@ -1,8 +1,9 @@
 """Runs a job's processes to their end: all succeed, or all are ended.
 
-Workers decide: when every worker has ended well, the servers are told to end. A job goes on without
-X
-an elastic job are started again instead, until one has ended well.
+Workers decide: when every worker has ended well, the servers are told to end. A server that is
+killed is done without. When any other process fails, the others get a moment to say what they lost,
+and then everything is ended. The workers of an elastic job are started again instead, until one has
+ended well.
 """
 
 from __future__ import annotations

@@ -12,13 +12,14 @@ use tonic::{Code, Status, Streaming};
 use tracing::warn;
 
 use crate::codec::kind_from_proto;
-use crate::error::JoinError;
+use crate::error::{JoinError, root_cause};
 use crate::handshake::{Transcript, nonce};
 use crate::proto;
 use crate::proto::control_client::ControlClient;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
+use crate::tls::Tls;
 use crate::types::FatalKind;
 
 /// One attempt. A coordinator that is there answers in milliseconds; the shortest leaves room for
@@ -45,6 +46,7 @@ pub(super) struct Greeted {
 pub(super) struct Greeting<'a> {
     pub coordinator: &'a str,
     pub token: &'a Token,
+    pub tls: Option<&'a Tls>,
     pub purpose: proto::purpose::Body,
 }
 
@@ -108,8 +110,14 @@ impl Greeting<'_> {
     }
 
     async fn attempt(&self, limit: Duration) -> Result<Greeted, Failed> {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.coordinator));
-        let endpoint = endpoint.map_err(|e| self.address_error(root_cause(&e)))?;
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.coordinator));
+        let mut endpoint = endpoint.map_err(|e| self.address_error(root_cause(&e)))?;
+        if let Some(tls) = self.tls {
+            endpoint = endpoint
+                .tls_config(tls.of_client())
+                .map_err(|error| Failed::ForGood(JoinError::Tls { reason: root_cause(&error) }))?;
+        }
         if endpoint.uri().port_u16().is_none_or(|port| port == 0) {
             return Err(self.address_error("it has no port".to_owned()));
         }
@@ -208,13 +216,4 @@ impl Failed {
             Failed::ForGood(error) => error.to_string(),
         }
     }
-}
-
-/// The innermost error, which says what happened; the outer ones say in which layer.
-pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

@@ -21,6 +21,7 @@ use crate::error::JoinError;
 use crate::handshake::process_number;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
+use crate::tls::Tls;
 use crate::types::{JoinOptions, MemberEvent, MemberId, Role, Stats, TensorSpec};
 use greeting::Greeting;
 pub use seat::{Seat, SeatOptions};
@@ -160,6 +161,7 @@ async fn take_part(
     let greeting = Greeting {
         coordinator: &options.coordinator,
         token: &options.token,
+        tls: options.tls.as_ref(),
         purpose: proto::purpose::Body::Join(join_to_proto(options, process_number())),
     };
     let greeted = match greeting.until(options.start_timeout).await {
@@ -186,11 +188,12 @@ async fn take_part(
 pub fn status(
     coordinator: &str,
     token: &Token,
+    tls: Option<&Tls>,
     job: Option<&str>,
 ) -> Result<proto::StatusReport, JoinError> {
     let job = job.unwrap_or_default().to_owned();
     let purpose = proto::purpose::Body::Status(proto::StatusRequest { job });
-    match ask(coordinator, token, purpose)? {
+    match ask(coordinator, token, tls, purpose)? {
         Some(ToMember::Status(report)) => Ok(report),
         _ => Err(no_answer(coordinator, "it did not tell its status")),
     }
@@ -202,13 +205,18 @@ pub fn status(
 ///
 /// # Errors
 /// [`JoinError`] if it does not answer, or does not hold the token.
-pub fn drain(coordinator: &str, token: &Token, who: &str) -> Result<proto::DrainReport, JoinError> {
+pub fn drain(
+    coordinator: &str,
+    token: &Token,
+    tls: Option<&Tls>,
+    who: &str,
+) -> Result<proto::DrainReport, JoinError> {
     let who = match who.parse() {
         Ok(member) => proto::drain_request::Who::Member(member),
         Err(_) => proto::drain_request::Who::Host(who.to_owned()),
     };
     let purpose = proto::purpose::Body::Drain(proto::DrainRequest { who: Some(who) });
-    match ask(coordinator, token, purpose)? {
+    match ask(coordinator, token, tls, purpose)? {
         Some(ToMember::DrainReport(report)) => Ok(report),
         _ => Err(no_answer(coordinator, "it did not say which servers it drains")),
     }
@@ -218,10 +226,11 @@ pub fn drain(coordinator: &str, token: &Token, who: &str) -> Result<proto::Drain
 fn ask(
     coordinator: &str,
     token: &Token,
+    tls: Option<&Tls>,
     purpose: proto::purpose::Body,
 ) -> Result<Option<ToMember>, JoinError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let greeting = Greeting { coordinator, token, purpose };
+    let greeting = Greeting { coordinator, token, tls, purpose };
     let answer = runtime.block_on(async {
         let greeted = greeting.once(REQUEST_LIMIT).await;
         let mut greeted = greeted.map_err(|failed| greeting.give_up(failed, REQUEST_LIMIT))?;

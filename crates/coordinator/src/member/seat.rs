@@ -19,6 +19,7 @@ use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
 use crate::seats::Seating;
+use crate::tls::Tls;
 use crate::types::FatalKind;
 
 /// Heartbeats within the silence after which a process counts as dead: one may well be late.
@@ -37,6 +38,8 @@ pub struct SeatOptions {
     pub coordinator: String,
     /// The secret both ends prove to hold.
     pub token: Token,
+    /// Certificates, if the coordinator speaks TLS.
+    pub tls: Option<Tls>,
     /// The elastic job's name, without a generation.
     pub job: String,
     /// The fewest workers a generation may have; at least 1.
@@ -217,6 +220,7 @@ impl Holder {
         let greeting = Greeting {
             coordinator: &options.coordinator,
             token: &options.token,
+            tls: options.tls.as_ref(),
             purpose: proto::purpose::Body::Seat(self.request()),
         };
         let greeted = tokio::select! {

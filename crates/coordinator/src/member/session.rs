@@ -9,8 +9,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::Status;
 
-use super::greeting::{Greeted, root_cause};
+use super::greeting::Greeted;
 use crate::codec::{event_from_proto, spec_to_proto, stats_to_proto};
+use crate::error::root_cause;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;

@@ -44,6 +44,7 @@ impl Registry {
                 join.job
             )));
         }
+        self.room_for(join, world_size).map_err(start)?;
         match self.jobs.get(&join.job) {
             Some(job) => self.admit_worker(job, join, rank, world_size),
             None => Ok(()),
@@ -111,7 +112,7 @@ impl Registry {
 }
 
 /// The job's name without the generation, which elastic jobs have behind it.
-pub(super) fn base_name(job: &str) -> &str {
+pub(crate) fn base_name(job: &str) -> &str {
     match job.rsplit_once('@') {
         Some((name, generation)) if generation.parse::<u64>().is_ok() => name,
         _ => job,

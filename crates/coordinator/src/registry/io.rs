@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sumpter_wire::{Epoch, JobId, TensorId};
 
 use crate::coordinator::Serves;
+use crate::tenants::Tenants;
 use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats, TensorSpec};
+
+pub(crate) use crate::types::ServerMemory as Memory;
 
 /// How a registry behaves.
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub(crate) struct Options {
     pub serves: Serves,
     /// The number of the process the coordinator runs in.
     pub process: u64,
+    /// Which jobs it admits.
+    pub tenants: Arc<Tenants>,
 }
 
 /// What happened.
@@ -61,6 +67,8 @@ pub(crate) struct Join {
     pub coordinator: String,
     /// The number of the process it runs in.
     pub process: u64,
+    /// Of a server: what jobs may take of it.
+    pub memory: Memory,
 }
 
 /// What a member says.

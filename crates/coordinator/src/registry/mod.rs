@@ -5,13 +5,14 @@
 //! the same plans in the same order; all workers of a run are told of its tensors in the order of
 //! their ids; a failed job is told of its failure once and forgotten when its last worker is gone.
 
-mod admission;
+pub(crate) mod admission;
 mod agreement;
 mod epochs;
 mod io;
 mod job;
 mod past;
 mod pending;
+mod quotas;
 mod runs;
 mod status;
 mod tensors;

@@ -150,6 +150,7 @@ impl Registry {
             workers: workers.collect(),
             servers: self.server_views(servers),
             coordinator_rank,
+            ..ClusterView::default()
         }
     }
 }

@@ -7,7 +7,7 @@ use sumpter_wire::PROTOCOL_VERSION;
 
 use super::job::Job;
 use super::{Member, Registry};
-use crate::codec::stats_to_proto;
+use crate::codec::{quota_to_proto, stats_to_proto};
 use crate::proto::{JobStatus, MachineCount, MemberStatus, StatusReport};
 use crate::types::{MemberId, Role};
 
@@ -64,6 +64,7 @@ impl Registry {
                 None => servers.iter().map(|(id, _)| id.0).collect(),
                 Some(run) => run.view.servers.iter().map(|server| server.member.0).collect(),
             },
+            quota: Some(quota_to_proto(self.options.tenants.quota(name))),
         }
     }
 }

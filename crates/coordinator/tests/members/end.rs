@@ -102,18 +102,18 @@ fn a_server_that_is_drained_may_go_once_the_workers_have_gone_on() {
     let zero = Peer::join(worker(coordinator.address(), 0, 1));
     let job = helper.started().job;
     zero.started();
-    assert!(drain(&address, &token(), "elsewhere").unwrap().drained.is_empty());
-    let report = drain(&address, &token(), "helper").unwrap();
+    assert!(drain(&address, &token(), None, "elsewhere").unwrap().drained.is_empty());
+    let report = drain(&address, &token(), None, "helper").unwrap();
     assert_eq!(report.drained[0].member, helper.member.id().0);
     let MemberEvent::Suspend { epoch, .. } = zero.next() else { panic!() };
-    assert!(status(&address, &token(), None).unwrap().servers[0].draining);
+    assert!(status(&address, &token(), None, None).unwrap().servers[0].draining);
     assert!(helper.events.try_recv().is_err(), "the workers have not gone on");
     zero.member.progress(epoch, Vec::new());
     assert!(matches!(zero.next(), MemberEvent::Resume { .. }));
     assert_eq!(helper.next(), MemberEvent::JobEnded { job });
     assert_eq!(helper.next(), MemberEvent::Drained);
     helper.leave();
-    assert!(drain(&address, &token(), "1").unwrap().drained.is_empty(), "it is gone");
+    assert!(drain(&address, &token(), None, "1").unwrap().drained.is_empty(), "it is gone");
 }
 
 #[test]

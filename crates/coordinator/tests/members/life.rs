@@ -113,7 +113,7 @@ fn the_status_is_told_to_whoever_holds_the_token() {
     let address = coordinator.address().to_string();
     let _helper = Peer::join(server(coordinator.address()));
     let zero = Peer::join(worker(coordinator.address(), 0, 2));
-    let report = status(&address, &token(), None).unwrap();
+    let report = status(&address, &token(), None, None).unwrap();
     assert_eq!(report.servers[0].host, "helper");
     let job = &report.jobs[0];
     assert_eq!((job.name.as_str(), job.state.as_str()), ("default", "waiting"));
@@ -122,9 +122,9 @@ fn the_status_is_told_to_whoever_holds_the_token() {
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["jobs"][0]["machines"]["cpu"], 1);
 
-    assert!(status(&address, &token(), Some("absent")).unwrap().jobs.is_empty());
+    assert!(status(&address, &token(), None, Some("absent")).unwrap().jobs.is_empty());
     let other = Token::new("another token entirely").unwrap();
-    let error = status(&address, &other, None).unwrap_err();
+    let error = status(&address, &other, None, None).unwrap_err();
     assert!(matches!(error, JoinError::TokenRefused { .. }), "{error}");
 }
 

@@ -4,6 +4,8 @@ mod end;
 mod life;
 mod refusal;
 mod seat;
+mod tenants;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +14,7 @@ use std::time::Duration;
 
 use sumpter_coordinator::{
     ClusterView, Coordinator, CoordinatorOptions, JoinError, JoinOptions, Kind, Member,
-    MemberEvent, Role, Serves, TensorSpec,
+    MemberEvent, Role, ServerMemory, Serves, Tenants, TensorSpec,
 };
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Rank, Token};
@@ -27,6 +29,8 @@ fn token() -> Token {
 fn options(serves: Serves) -> CoordinatorOptions {
     CoordinatorOptions {
         token: token(),
+        tenants: Tenants::default(),
+        tls: None,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
         server_timeout: PATIENCE,
@@ -46,6 +50,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
     JoinOptions {
         coordinator: coordinator.to_string(),
         token: token(),
+        tls: None,
         job: "default".to_owned(),
         role: Role::Worker {
             rank: Rank(rank),
@@ -62,6 +67,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         peer_timeout: PATIENCE,
         server_timeout: PATIENCE,
         settings: BTreeMap::new(),
+        memory: ServerMemory::default(),
     }
 }
 

@@ -13,6 +13,7 @@ fn seat(coordinator: SocketAddr) -> Arc<Seat> {
     let options = SeatOptions {
         coordinator: coordinator.to_string(),
         token: token(),
+        tls: None,
         job: "elastic".to_owned(),
         min_workers: 1,
         max_workers: 0,
@@ -87,6 +88,7 @@ fn a_question_to_nobody_is_answered_in_time() {
     let options = SeatOptions {
         coordinator: nowhere.to_string(),
         token: token(),
+        tls: None,
         job: "elastic".to_owned(),
         min_workers: 1,
         max_workers: 0,

@@ -118,6 +118,27 @@ impl Job {
         }
     }
 
+    /// Gives every buffer back: the job has ended.
+    pub(super) fn give_back(&mut self, pool: &mut BufferPool) {
+        self.partitions.iter_mut().for_each(|partition| partition.give_back(pool));
+    }
+
+    /// What its sums occupy when all are under way.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What its sums may occupy from now on.
+    pub(super) fn limit(&mut self, max_bytes: u64) {
+        self.max_bytes = max_bytes;
+    }
+
+    /// How many workers other than `rank` are connected.
+    pub(super) fn connections_beside(&self, rank: Rank) -> usize {
+        let children = self.children.iter().zip(0..);
+        children.filter(|(child, of)| child.is_some() && *of != rank.0).count()
+    }
+
     pub(super) fn partition(&self, at: PartitionIndex) -> &Partition {
         &self.partitions[at]
     }
@@ -231,7 +252,8 @@ impl Job {
 
     fn full(&self, spec: &PartitionSpec) -> String {
         format!(
-            "a lane has no room for {} more bytes: the job uses {} of {} (max_job_bytes)",
+            "a lane has no room for {} more bytes: the job uses {} of {} \
+             (max_job_bytes, or the job's quota)",
             Partition::memory_bytes(spec),
             self.bytes,
             self.max_bytes

@@ -12,6 +12,7 @@
 
 mod conn;
 mod job;
+mod limits;
 mod partition;
 mod subtotal;
 
@@ -22,6 +23,7 @@ use sumpter_wire::{
     Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, SPEC_BYTES, Tier, decode_group,
 };
 
+pub use self::limits::JobLimits;
 pub use self::subtotal::Subtotal;
 
 use self::conn::{Conn, Frame, Input, Payload};
@@ -46,7 +48,7 @@ const MAX_REFUSED: usize = 1 << 16;
 /// What a lane may use.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneLimits {
-    /// Bytes of accumulators a job may hold in this lane.
+    /// Bytes of accumulators a job without limits of its own may hold in this lane.
     pub max_job_bytes: u64,
     /// The largest chunk a client may ask for.
     pub max_chunk_bytes: u32,
@@ -107,6 +109,7 @@ impl ChunkId {
 #[derive(Debug)]
 pub struct Lane {
     limits: LaneLimits,
+    known: HashMap<JobId, JobLimits>,
     jobs: Jobs,
     conns: Vec<Option<Conn>>,
     opened: Serial,
@@ -123,6 +126,7 @@ impl Lane {
     pub fn new(limits: LaneLimits) -> Lane {
         Lane {
             limits,
+            known: HashMap::new(),
             jobs: Jobs::default(),
             conns: Vec::new(),
             opened: 0,
@@ -155,10 +159,11 @@ impl Lane {
         if peer.rank.0 >= peer.world_size {
             return Err(format!("rank {} of {} workers", peer.rank, peer.world_size));
         }
-        let at = self.jobs.find(peer.job).unwrap_or_else(|| {
-            let max_bytes = self.limits.max_job_bytes;
-            self.jobs.insert(Job::new(&peer, max_bytes))
-        });
+        let JobLimits { max_bytes, max_connections } = self.limits_of(peer.job);
+        let at = self
+            .jobs
+            .find(peer.job)
+            .unwrap_or_else(|| self.jobs.insert(Job::new(&peer, max_bytes)));
         let job = &mut self.jobs[at];
         if (job.epoch, job.world_size) != (peer.epoch, peer.world_size) {
             return Err(format!(
@@ -168,6 +173,13 @@ impl Lane {
         }
         if job.keeps != peer.keeps {
             return Err("workers that keep results and such that do not".to_owned());
+        }
+        let others = job.connections_beside(peer.rank);
+        if others >= max_connections as usize {
+            return Err(format!(
+                "the job has {others} of at most {max_connections} connections to this lane \
+                 (max_connections)"
+            ));
         }
         let id = match self.conns.iter().position(Option::is_none) {
             Some(free) => ConnId(free),
@@ -221,13 +233,17 @@ impl Lane {
 
     /// Frees a job's state and returns its connections, which the driver closes.
     pub fn end_job(&mut self, job: JobId) -> Vec<ConnId> {
+        self.known.remove(&job);
         let Some(at) = self.jobs.find(job) else { return Vec::new() };
         self.subtotals.retain(|(of, ..)| *of != at);
         let of_job = |c: &Option<Conn>| c.as_ref().is_some_and(|c| c.job == at);
         let ids: Vec<_> =
             (0..self.conns.len()).filter(|i| of_job(&self.conns[*i])).map(ConnId).collect();
         ids.iter().for_each(|id| self.close(*id));
+        self.jobs[at].give_back(&mut self.pool);
         self.jobs.remove(at);
+        // Other jobs' chunks may have other lengths, and an idle server keeps nothing.
+        self.pool.clear();
         ids
     }
 

@@ -129,6 +129,14 @@ impl Partition {
         Partition { spec, tier, members, contributors, receivers, resident, slots, early }
     }
 
+    /// Gives every buffer back: the partition's job has ended.
+    pub(super) fn give_back(&mut self, pool: &mut BufferPool) {
+        for chunk in self.slots.iter_mut().flat_map(|slot| &mut slot.chunks) {
+            let held = chunk.held.iter_mut().filter_map(Option::take);
+            held.chain(chunk.sum.take()).for_each(|buffer| pool.give(buffer));
+        }
+    }
+
     /// Bytes of accumulators this partition may hold.
     pub(super) fn memory_bytes(spec: &PartitionSpec) -> u64 {
         let widening = spec.dtype.accumulator().size() / spec.dtype.size();

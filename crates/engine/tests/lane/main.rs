@@ -1,6 +1,7 @@
 //! What a lane refuses, and that refusing harms nobody else.
 
 mod hub;
+mod limits;
 
 use std::time::Duration;
 

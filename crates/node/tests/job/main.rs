@@ -4,6 +4,7 @@ mod harness;
 mod idle;
 mod machines;
 mod servers;
+mod tenants;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

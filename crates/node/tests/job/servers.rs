@@ -12,7 +12,7 @@ use super::harness::{LIMIT, TOKEN, config};
 fn servers(address: &str) -> Result<Vec<u64>, sumpter_coordinator::JoinError> {
     let token = Token::new(TOKEN).expect("a token");
     let numbers = |report: StatusReport| report.servers.iter().map(|s| s.member).collect();
-    status(address, &token, None).map(numbers)
+    status(address, &token, None, None).map(numbers)
 }
 
 /// Waits until the coordinator knows a server.

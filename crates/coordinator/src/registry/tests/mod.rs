@@ -3,6 +3,7 @@
 mod admission;
 mod epochs;
 mod property;
+mod quotas;
 mod runs;
 mod start;
 mod tensors;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Epoch, JobId, Rank, TensorId};
 
-use super::{Event, Input, Join, Message, Options, Refusal, Registry};
+use super::{Event, Input, Join, Message, Options, Refusal, Registry, io};
 use crate::coordinator::Serves;
 use crate::types::{
     ClusterView, FatalKind, Kind, MemberEvent, MemberId, PendingOp, Role, Stats, TensorSpec,
@@ -55,6 +56,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         settings: BTreeMap::from([("chunk_bytes".to_owned(), "262144".to_owned())]),
         coordinator: "node0:29400".to_owned(),
         process: u64::from(rank),
+        memory: io::Memory::default(),
     }
 }
 
@@ -95,6 +97,7 @@ impl World {
             server_timeout: Duration::from_secs(2),
             serves,
             process: OUR_PROCESS,
+            tenants: Default::default(),
         };
         let mut drawn = 1000;
         let draw = move || {

@@ -1,0 +1,86 @@
+//! What each job may take of a lane, and that it gives everything back.
+
+use sumpter_engine::JobLimits;
+
+use super::*;
+
+fn peer_of(job: u64, rank: u32) -> Peer {
+    Peer { job: JobId(job), ..peer(rank) }
+}
+
+fn answer(lane: &mut Lane, conn: ConnId) -> String {
+    String::from_utf8_lossy(&drain(lane, conn)).into_owned()
+}
+
+#[test]
+fn a_jobs_own_memory_counts_instead_of_any_jobs() {
+    let mut lane = Lane::new(LIMITS);
+    lane.know(JobId(1), JobLimits { max_bytes: 1000, max_connections: 9 });
+    lane.know(JobId(2), JobLimits { max_bytes: 20_000, max_connections: 9 });
+    let (small, _) = lane.open(peer_of(1, 0)).unwrap();
+    let (large, _) = lane.open(peer_of(2, 0)).unwrap();
+    feed(&mut lane, small, &begin(&spec(600))).unwrap();
+    let text = answer(&mut lane, small);
+    assert!(text.contains("uses 0 of 1000"), "{text}");
+    feed(&mut lane, large, &begin(&spec(6000))).unwrap();
+    assert_eq!(answer(&mut lane, large), "");
+    assert_eq!((lane.job_bytes(JobId(1)), lane.job_bytes(JobId(2))), (0, 12_000));
+}
+
+#[test]
+fn a_limit_that_is_known_later_holds_from_then_on() {
+    let mut lane = Lane::new(LIMITS);
+    let (conn, _) = lane.open(peer_of(1, 0)).unwrap();
+    feed(&mut lane, conn, &begin(&spec(600))).unwrap();
+    lane.know(JobId(1), JobLimits { max_bytes: 1300, max_connections: 9 });
+    feed(&mut lane, conn, &of_tensor(6, 0, begin(&spec(600)))).unwrap();
+    assert!(answer(&mut lane, conn).contains("uses 1200 of 1300"));
+}
+
+#[test]
+fn a_job_gets_no_more_connections_than_its_own_but_each_worker_may_come_again() {
+    let mut lane = Lane::new(LIMITS);
+    lane.know(JobId(1), JobLimits { max_bytes: 1000, max_connections: 1 });
+    let (first, _) = lane.open(peer_of(1, 0)).unwrap();
+    let refusal = lane.open(peer_of(1, 1)).unwrap_err();
+    assert!(refusal.contains("1 of at most 1") && refusal.contains("max_connections"), "{refusal}");
+    let (_, old) = lane.open(peer_of(1, 0)).unwrap();
+    assert_eq!(old, Some(first));
+    // Another job is not concerned.
+    lane.open(peer_of(2, 0)).unwrap();
+    lane.open(peer_of(2, 1)).unwrap();
+}
+
+#[test]
+fn a_job_that_ends_gives_back_all_memory_whatever_was_under_way() {
+    for deterministic in [false, true] {
+        let mut lane = Lane::new(LIMITS);
+        let spec = PartitionSpec { deterministic, ..spec(200) };
+        let conns = [0, 1].map(|rank| lane.open(peer_of(1, rank)).unwrap().0);
+        // A finished round, one with a contribution that waits, and half a chunk.
+        let chunks: Vec<u8> =
+            (0..4).flat_map(|c| push(c, &[1; 64][..if c == 3 { 8 } else { 64 }])).collect();
+        for conn in conns {
+            feed(&mut lane, conn, &[begin(&spec), chunks.clone()].concat()).unwrap();
+        }
+        let tail = [of_tensor(6, 0, begin(&spec)), of_tensor(6, 0, push(0, &[1; 64]))].concat();
+        let half = of_tensor(6, 0, push(1, &[1; 64]));
+        feed(&mut lane, conns[1], &[&tail[..], &half[..40]].concat()).unwrap();
+        assert!(lane.allocated_bytes() > 0);
+        assert_eq!(lane.end_job(JobId(1)).len(), 2);
+        assert_eq!(lane.allocated_bytes(), 0, "deterministic: {deterministic}");
+        assert_eq!(lane.job_bytes(JobId(1)), 0);
+    }
+}
+
+#[test]
+fn a_job_that_ends_takes_nothing_from_another() {
+    let mut lane = Lane::new(LIMITS);
+    let (ending, _) = lane.open(peer_of(1, 0)).unwrap();
+    let conns = [0, 1].map(|rank| lane.open(peer_of(2, rank)).unwrap().0);
+    feed(&mut lane, ending, &[begin(&spec(64)), push(0, &[9; 64])].concat()).unwrap();
+    feed(&mut lane, conns[0], &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
+    lane.end_job(JobId(1));
+    feed(&mut lane, conns[1], &[begin(&spec(3)), push(0, &[10, 20, 30])].concat()).unwrap();
+    assert_eq!(drain(&mut lane, conns[0])[HEADER_BYTES..], [11, 22, 33]);
+}
