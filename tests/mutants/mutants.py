@@ -66,8 +66,8 @@ MUTANTS = [
         "results are not kept for others",
         "3: a killed server loses nothing",
         "client/kept.rs",
-        "self.shelf.0.drain().flat_map(|(_, kept)| kept.chunks).collect()",
-        "self.shelf.0.drain().flat_map(|(_, kept)| kept.chunks).take(0).collect()",
+        "self.0.drain().flat_map(|(_, kept)| kept.chunks).collect()",
+        "self.0.drain().flat_map(|(_, kept)| kept.chunks).take(0).collect()",
     ),
     Mutant(
         "the results of a worker's own lane are forgotten",
