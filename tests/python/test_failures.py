@@ -25,6 +25,11 @@ def test_a_killed_worker_is_named_to_the_others(make_job: Callable[..., Job], ho
         assert job.exit_code(survivor) == 0, job.report("a survivor failed")
 
 
+def test_killed_servers_change_no_result(make_job: Callable[..., Job]) -> None:
+    job = make_job(3, 2)
+    job.start("servers_die.py", *(str(job.server_pid(index)) for index in range(2))).finish()
+
+
 def test_a_missing_rank_is_named(make_job: Callable[..., Job]) -> None:
     job = make_job(3, start_timeout_s=START_TIMEOUT_S)
     for rank in (0, 2):
