@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_engine::{
-    Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request,
-};
+use sumpter_engine::{Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Collective, Epoch, GroupId, HEADER_BYTES, Rank, TensorId, Tier};
 
@@ -21,16 +19,16 @@ fuzz_target!(|data: &[u8]| {
     };
     let lane = ConnId(0);
     let mut client = Client::new(settings, 1);
+    if data.len() % 2 == 1 {
+        client.keep_results_of(lane);
+    }
     client.connected(lane);
     for (id, collective) in
         [Collective::AllReduce, Collective::Broadcast, Collective::Reduce].into_iter().enumerate()
     {
         let tensor = TensorId(id as u32);
         let group = GroupId(0);
-        let place = |number: u32| {
-            let offset = 100 * number as usize;
-            Place { lane, number, offset, bytes: 100, group }
-        };
+        let place = |number: u32| Place::new(lane, number, (100 * number as usize, 100), group);
         client.register(tensor, Tier::Root, vec![place(0), place(1)]);
         let (dtype, op, root, divisor) = (Dtype::F32, ReduceOp::Sum, Rank(1), Some(2));
         let (tier, priority, streamed) = (Tier::Root, 0, false);
@@ -41,7 +39,8 @@ fuzz_target!(|data: &[u8]| {
     for piece in data.chunks(HEADER_BYTES + 64) {
         let mut bytes = piece.to_vec();
         if bytes.len() >= HEADER_BYTES && bytes[1] & 1 == 0 {
-            bytes[0] = 3 + bytes[0] % 3;
+            // Results, ends, errors, and that everyone has a result.
+            bytes[0] = [3, 4, 5, 8][usize::from(bytes[0] % 4)];
             bytes[1..4].fill(0);
             bytes[4..8].copy_from_slice(&1u32.to_le_bytes());
             bytes[9..12].fill(0);

@@ -66,8 +66,8 @@ MUTANTS = [
         "results are not kept for others",
         "3: a killed server loses nothing",
         "client/kept.rs",
-        "self.0.drain().flat_map(|(_, kept)| kept.chunks).collect()",
-        "self.0.drain().flat_map(|(_, kept)| kept.chunks).take(0).collect()",
+        "std::mem::take(&mut self.0).into_values().flat_map(|kept| kept.chunks).collect()",
+        "std::mem::take(&mut self.0).into_values().take(0).flat_map(|kept| kept.chunks).collect()",
     ),
     Mutant(
         "the results of a worker's own lane are forgotten",

@@ -5,7 +5,7 @@
 //! received into a buffer of its own, so that a chunk of a tensor that is summed in place is at
 //! every instant either the contribution or the result, as a whole.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
@@ -45,7 +45,7 @@ impl Kept {
 /// What is kept, by partition. One round of each is enough: a chunk of the next one comes when
 /// everyone has begun it, hence has all of this one.
 #[derive(Debug, Default)]
-pub(super) struct Shelf(HashMap<(TensorId, Tier, u32), Row>);
+pub(super) struct Shelf(BTreeMap<(TensorId, Tier, u32), Row>);
 
 /// One round of a partition.
 #[derive(Debug)]
@@ -60,14 +60,14 @@ struct Row {
 impl Shelf {
     /// Nothing of a tensor is wanted any more.
     pub(super) fn forget(&mut self, tensor: TensorId, pool: &mut BufferPool) {
-        for (_, kept) in self.0.extract_if(|(of, ..), _| *of == tensor) {
+        for (_, kept) in self.0.extract_if(.., |(of, ..), _| *of == tensor) {
             kept.give_back(pool);
         }
     }
 
     /// Takes everything out.
     pub(super) fn empty(&mut self) -> Vec<Kept> {
-        self.0.drain().flat_map(|(_, kept)| kept.chunks).collect()
+        std::mem::take(&mut self.0).into_values().flat_map(|kept| kept.chunks).collect()
     }
 }
 
