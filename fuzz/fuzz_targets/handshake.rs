@@ -19,7 +19,14 @@ fuzz_target!(|data: &[u8]| {
             Err(_) => break,
         }
     }
-    let hello = Hello { job: JobId(1), rank: Rank(0), world_size: 1, epoch: Epoch(1), lane: 0 };
+    let hello = Hello {
+        job: JobId(1),
+        rank: Rank(0),
+        world_size: 1,
+        epoch: Epoch(1),
+        lane: 0,
+        keeps: false,
+    };
     let mut client = ClientHandshake::new(hello, [1; 32], token);
     let mut rest = data;
     while !rest.is_empty() {
