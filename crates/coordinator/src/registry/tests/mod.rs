@@ -57,6 +57,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         coordinator: "node0:29400".to_owned(),
         process: u64::from(rank),
         memory: io::Memory::default(),
+        rejoin: None,
     }
 }
 
