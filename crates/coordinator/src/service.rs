@@ -338,7 +338,7 @@ impl Reader {
                 let run = join.rejoin.as_ref().and_then(|rejoin| rejoin.run.as_ref());
                 if run.is_some_and(|run| !self.shared.keys.shows_membership(&run.view)) {
                     warn!(peer = ?self.peer, "refused a process: it was in no such run");
-                    return Err(refused(FatalKind::Auth, "it was in no such run", false));
+                    return Err(refused(FatalKind::PeerLost, "it was in no such run", false));
                 }
                 Ok(Some((Purpose::Join(Box::new(join)), proof)))
             }

@@ -3,6 +3,8 @@
 //! The queue of what a member says is unbounded, but what fills it is not: each tensor is declared
 //! once, and heartbeats stop within the peer time-out if the coordinator no longer reads.
 
+#[cfg(test)]
+mod comebacks;
 mod greeting;
 mod memory;
 mod returning;

@@ -4,6 +4,7 @@ mod admission;
 mod epochs;
 mod property;
 mod quotas;
+mod returning;
 mod runs;
 mod start;
 mod tensors;
