@@ -24,6 +24,8 @@ use super::{Event, Registry};
 use crate::rejoin::{Idle, KnownRun};
 use crate::types::{FatalKind, MemberEvent, MemberId, Role, ServerView};
 
+/// What workers may say in all while their run returns: far above the tensors of any model.
+const MAX_HELD_BACK: usize = 1 << 18;
 /// Nobody's number.
 const NOBODY: MemberId = MemberId(0);
 
@@ -175,13 +177,14 @@ impl Registry {
         }
         let name = self.worker(id).map(|(name, _)| name);
         let run = name.and_then(|name| self.jobs.get_mut(&name)?.run.as_mut());
-        match run.and_then(Run::returning) {
-            Some(returning) => {
-                returning.held_back.push((id, message));
-                None
-            }
-            None => Some(message),
+        let Some(returning) = run.and_then(Run::returning) else { return Some(message) };
+        if returning.held_back.len() < MAX_HELD_BACK {
+            returning.held_back.push((id, message));
+        } else {
+            let what = "too much was said before all had come back".to_owned();
+            self.dismiss(id, FatalKind::Protocol, what.clone(), what);
         }
+        None
     }
 
     /// Goes on once everyone is back.
