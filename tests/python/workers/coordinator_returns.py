@@ -27,8 +27,8 @@ for turn in range(2):
         announce(f"at_work{turn}")
     while not everyone_sees(f"away{turn}"):
         exchange(step := step + 1)
-    for step in range(step, step + 20):
-        exchange(step)
+    for _ in range(20):
+        exchange(step := step + 1)
     if RANK == 0:
         announce(f"worked_on{turn}")
     # Only a coordinator can number this.

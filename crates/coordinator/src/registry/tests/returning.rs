@@ -129,13 +129,11 @@ fn a_server_that_does_not_come_back_is_lost() {
     for worker in workers {
         assert!(matches!(world.told_one(worker), MemberEvent::Resume { .. }));
     }
-    // When it comes after all, it hears that its part is over, and is used like a new one.
+    // When it comes after all, it is used like a new one.
     world.last_member += 1;
     let late = world.join(server_back(&run, 3));
     world.pass(Duration::from_millis(250));
-    let told = world.told(late);
-    assert_eq!(told[0], MemberEvent::JobEnded { job: run.view.job });
-    assert!(matches!(&told[1], MemberEvent::JobStarted(view) if view.epoch == Epoch(5)));
+    assert_eq!(world.view(late).epoch, Epoch(5));
 }
 
 #[test]
