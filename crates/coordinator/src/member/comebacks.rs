@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use sumpter_wire::{Epoch, Rank, TensorId, Token};
+use sumpter_wire::{Epoch, JobId, Rank, TensorId, Token};
 
 use super::greeting::Greeting;
 use crate::proto;
@@ -87,6 +87,22 @@ impl Peer {
     }
 }
 
+/// Answers until the run has no server.
+fn go_on_alone(worker: Peer, run: JobId) -> Peer {
+    let mut servers = 1;
+    while servers > 0 {
+        match worker.next() {
+            MemberEvent::Resume { view, progress } => {
+                assert_eq!((view.job, progress.len()), (run, 2));
+                servers = view.servers.len();
+            }
+            MemberEvent::Suspend { epoch, .. } => worker.member.progress(epoch, vec![4]),
+            other => panic!("{other:?}"),
+        }
+    }
+    worker
+}
+
 #[test]
 fn a_run_outlives_its_coordinator() {
     let mut first = coordinator("127.0.0.1:0");
@@ -129,22 +145,10 @@ fn a_run_outlives_its_coordinator() {
         worker.member.progress(Epoch(3), vec![3]);
     }
     // Whether it is used once more depends on when it asks again to be drained.
-    for worker in &workers {
-        let mut servers = 1;
-        while servers > 0 {
-            match worker.next() {
-                MemberEvent::Resume { view, progress } => {
-                    assert_eq!((view.job, progress.len()), (run, 2));
-                    servers = view.servers.len();
-                }
-                MemberEvent::Suspend { epoch, .. } => worker.member.progress(epoch, vec![4]),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
+    let workers = workers.map(|worker| std::thread::spawn(move || go_on_alone(worker, run)));
     while helper.next() != MemberEvent::Drained {}
     for worker in workers {
-        worker.member.leave();
+        worker.join().unwrap().member.leave();
     }
     assert!(third.wait_empty(PATIENCE));
 }
