@@ -22,7 +22,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python sim fuzz matrix bench chaos docs server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python sim mutants fuzz matrix bench chaos docs server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -61,6 +61,9 @@ test-python: setup
 sim: ## Simulate faults: SEED=n replays one seed, SEEDS=n tries that many.
 	$(if $(SEED),SUMPTER_SIM_SEED=$(SEED)) $(if $(SEEDS),SUMPTER_SIM_SEEDS=$(SEEDS)) \
 		cargo test --release --locked -p sumpter-engine --test sim -- --nocapture
+
+mutants: setup ## Plant bugs in the protocol, one after the other; the simulation must find each.
+	$(BIN)/python tests/mutants/mutants.py
 
 $(TOOLS)/bin/cargo-fuzz:
 	cargo install cargo-fuzz --version 0.13.2 --locked --root $(TOOLS)

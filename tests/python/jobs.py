@@ -121,6 +121,12 @@ class Job:
         assert pid is not None
         os.kill(pid, number)
 
+    def server_pid(self, index: int) -> int:
+        """The process of a server."""
+        pid = self._processes[f"server{index}"].pid
+        assert pid is not None
+        return pid
+
     def wait_for(self, name: str) -> None:
         """Waits until a rank has opened the named pipe `name` for writing."""
         with (self.folder / name).open("rb") as pipe:

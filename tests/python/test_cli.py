@@ -178,7 +178,7 @@ def test_a_server_without_a_coordinator_gives_up_with_one_line() -> None:
 def test_known_errors_never_show_a_traceback(
     sumpter: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(settings: dict[str, str], job: str | None) -> str:
+    def refuse(settings: dict[str, str], job: str | None = None) -> str:
         raise _native.PeerLostError("the coordinator\nwent away")
 
     monkeypatch.setattr(_native, "status", refuse)

@@ -40,6 +40,11 @@ def test_a_run_outlives_its_coordinator(make_job: Callable[..., Job]) -> None:
     job.finish()
 
 
+def test_killed_servers_change_no_result(make_job: Callable[..., Job]) -> None:
+    job = make_job(3, 2)
+    job.start("servers_die.py", *(str(job.server_pid(index)) for index in range(2))).finish()
+
+
 def test_a_missing_rank_is_named(make_job: Callable[..., Job]) -> None:
     job = make_job(3, start_timeout_s=START_TIMEOUT_S)
     for rank in (0, 2):

@@ -131,7 +131,7 @@ fn repair(
         if lacking.is_empty() {
             continue;
         }
-        // Whoever holds what it lacks has not begun the round: a broadcast, whose root waits for it.
+        // Whoever holds what it lacks has not begun the round: a broadcast, whose root waits.
         let able = |(rank, has): &&(Rank, &Spans)| has.contains(&span) && !lacking.contains(rank);
         let able: Vec<Rank> = holders.iter().filter(able).map(|(rank, _)| *rank).collect();
         if let Some(holder) = able.get(index % able.len().max(1)).copied() {
@@ -150,8 +150,8 @@ fn repair(
     Ok(Some(out))
 }
 
-/// The first round of a tensor whose subtotals a hub passes on in this epoch, where `layout` is what
-/// it passes on and `standing` its own worker's.
+/// The first round of a tensor whose subtotals a hub passes on in this epoch; `layout` is what it
+/// passes on and `standing` its own worker's.
 #[must_use]
 pub fn first_passed_on(layout: &Layout, repairs: &[Repair], standing: &Standing) -> Round {
     match repairs.first() {

@@ -1,5 +1,5 @@
-//! What a worker tells between two epochs, as bytes: a Protocol Buffers message of its own, which the
-//! coordinator passes on without looking into it.
+//! What a worker tells between two epochs, as bytes: a Protocol Buffers message of its own, which
+//! the coordinator passes on without looking into it.
 
 use prost::Message;
 use sumpter_engine::{Progress, Spans, Standing};

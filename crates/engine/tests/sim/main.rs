@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use world::{Report, World};
 
-const DEFAULT_SEEDS: u64 = 4000;
+const DEFAULT_SEEDS: u64 = 10_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().filter(|v| !v.is_empty()).map(|v| v.parse().expect("a number"))

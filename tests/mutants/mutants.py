@@ -1,0 +1,187 @@
+"""Plants one bug after the other in the protocol, and asks the simulation to find it.
+
+    python tests/mutants/mutants.py [--seeds 3000] [NAME ...]
+
+Each bug breaks one of the invariants of docs/design.md, section 6. A bug that the simulation does
+not find fails this program: then the simulation is blind there. Works on a copy of the sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = Path("crates/engine/src")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: in one file, this text becomes that."""
+
+    name: str
+    invariant: str
+    file: str
+    sound: str
+    broken: str
+
+
+MUTANTS = [
+    Mutant(
+        "a chunk that was sent again counts twice",
+        "1: exactly once",
+        "lane/partition.rs",
+        "received if chunk < received => Ok((place, Expect::Duplicate)),",
+        "received if chunk < received => Ok((place, Expect::Fresh)),",
+    ),
+    Mutant(
+        "half a chunk counts after a cut",
+        "1: exactly once",
+        "lane/partition.rs",
+        "let all_in = slot.children[child].received == spec.chunks();",
+        "let all_in = true; slot.children[child].received += u32::from(chunk_is_odd(place));",
+    ),
+    Mutant(
+        "what somebody has is summed again",
+        "1: exactly once",
+        "recovery.rs",
+        "let able: Vec<Rank> = holders.iter().filter(able)",
+        "let able: Vec<Rank> = holders.iter().filter(able).take(0)",
+    ),
+    Mutant(
+        "a contribution is overwritten while its result arrives",
+        "3: a killed server loses nothing",
+        "client/receiving.rs",
+        "let kept = keeps.then(|| self.pool.take(len));",
+        "let kept = (keeps && of.chunk > 0).then(|| self.pool.take(len));",
+    ),
+    Mutant(
+        "results are not kept for others",
+        "3: a killed server loses nothing",
+        "client/kept.rs",
+        "self.0.drain().flat_map(|(_, kept)| kept.chunks).collect()",
+        "self.0.drain().flat_map(|(_, kept)| kept.chunks).take(0).collect()",
+    ),
+    Mutant(
+        "the results of a worker's own lane are forgotten",
+        "3: a killed server loses nothing",
+        "lane/partition.rs",
+        "let finished = slot.chunks.iter_mut().zip(0..slot.finished);",
+        "let finished = slot.chunks.iter_mut().zip(0..slot.finished.min(1));",
+    ),
+    Mutant(
+        "who receives nothing forgets too soon",
+        "3: a killed server loses nothing",
+        "lane/mod.rs",
+        "!job.keeps || job.partition(at).is_released(slot)",
+        "!job.keeps || job.partition(at).is_complete(slot)",
+    ),
+    Mutant(
+        "a worker claims a chunk more than it has",
+        "3: a killed server loses nothing",
+        "client/suspension.rs",
+        "let have = place.bytes.min(part.have as usize * chunk_bytes);",
+        "let have = place.bytes.min((part.have as usize + 1) * chunk_bytes);",
+    ),
+    Mutant(
+        "an average is passed on for the sum",
+        "2: the same bytes everywhere",
+        "client/suspension.rs",
+        "if let Some(divisor) = divisor {",
+        "if let Some(divisor) = divisor.filter(|_| kept.origin > 0) {",
+    ),
+    Mutant(
+        "contributions are added as they come",
+        "2: the same bytes everywhere, and in every run",
+        "lane/partition.rs",
+        "if spec.deterministic && contributors > 1 {",
+        "if spec.deterministic && contributors > 99 {",
+    ),
+    Mutant(
+        "a hub begins with the wrong round",
+        "4: servers join and leave",
+        "recovery.rs",
+        "Some(repair) if layout.repaired.is_empty() => repair.round.next(),",
+        "Some(repair) if layout.repaired.is_empty() => repair.round,",
+    ),
+    Mutant(
+        "the receivers of a broadcast that have gone on are waited for",
+        "4: servers join and leave",
+        "recovery.rs",
+        "let all = (first..=last).map(",
+        "let all = (first..=first).map(",
+    ),
+    Mutant(
+        "operations stay where they were",
+        "4: servers join and leave",
+        "client/suspension.rs",
+        "op.move_to(tier, layout.of(op.round).clone());",
+        "op.move_to(tier, op.places.clone());",
+    ),
+]
+# A bug may need a word that the sources lack.
+HELPERS = {
+    "chunk_is_odd": "fn chunk_is_odd(place: ChunkPlace) -> bool { place.chunk % 2 == 1 }\n",
+}
+
+
+def simulate(tree: Path, seeds: int) -> subprocess.CompletedProcess[str]:
+    """Runs the simulation in `tree`."""
+    environment = {
+        **os.environ,
+        "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants"),
+        "SUMPTER_SIM_SEEDS": str(seeds),
+        "RUST_BACKTRACE": "0",
+    }
+    command = ["cargo", "test", "--release", "-q", "-p", "sumpter-engine", "--test", "sim"]
+    return subprocess.run(
+        [*command, "--", "--nocapture"], cwd=tree, env=environment, capture_output=True, text=True
+    )
+
+
+def plant(tree: Path, mutant: Mutant) -> str:
+    """Puts the bug into `tree`; the file's text without it."""
+    path = tree / ENGINE / mutant.file
+    sound = path.read_text()
+    if sound.count(mutant.sound) != 1:
+        sys.exit(f"{mutant.name}: {mutant.file} does not have this once: {mutant.sound}")
+    helpers = [text for word, text in HELPERS.items() if word in mutant.broken]
+    path.write_text(sound.replace(mutant.sound, mutant.broken) + "\n" + "".join(helpers))
+    return sound
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="only bugs whose name contains one of these")
+    parser.add_argument("--seeds", type=int, default=3000, help="worlds to simulate for each")
+    options = parser.parse_args()
+    chosen = [m for m in MUTANTS if not options.names or any(n in m.name for n in options.names)]
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "sumpter"
+        ignored = shutil.ignore_patterns("target", ".venv", ".git", "*.so", "__pycache__")
+        shutil.copytree(ROOT, tree, ignore=ignored)
+        for mutant in chosen:
+            sound = plant(tree, mutant)
+            done = simulate(tree, options.seeds)
+            (tree / ENGINE / mutant.file).write_text(sound)
+            said = done.stdout + done.stderr
+            seed = re.search(r"seed (\d+) failed", said)
+            if seed is None and done.returncode:
+                sys.exit(f"{mutant.name}: did not compile\n{said}")
+            found = f"found by seed {seed[1]}" if seed else "NOT FOUND"
+            missed += seed is None
+            print(f"{mutant.invariant:45} {mutant.name:65} {found}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} bugs found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
