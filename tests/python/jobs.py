@@ -138,7 +138,15 @@ class Job:
 
     def restart_coordinator(self) -> None:
         """Ends the coordinator and starts another, which knows nothing, at the same address."""
+        self.stop_coordinator()
+        self.start_coordinator()
+
+    def stop_coordinator(self) -> None:
+        """Ends the coordinator."""
         self._coordinator.stop()
+
+    def start_coordinator(self) -> None:
+        """Starts another coordinator, which knows nothing, where the last one was."""
         self._coordinator = self._coordinate(self.address)
 
     def output(self, rank: int) -> str:

@@ -42,12 +42,15 @@ def test_too_few_workers_are_an_error_that_says_so(make_job: Callable[..., Job])
     assert job.exit_code(0) == 0, job.report("no such error")
 
 
-def test_workers_meet_again_when_the_coordinator_comes_back(make_job: Callable[..., Job]) -> None:
+def test_elastic_workers_go_on_when_the_coordinator_comes_back(
+    make_job: Callable[..., Job],
+) -> None:
     job = make_job(2, repeated=True, min_workers=2, start_timeout_s=HANG_S)
     job.make_pipe("at_work")
     job.start("elastic_coordinator.py")
     job.wait_for("at_work")
     job.restart_coordinator()
+    (job.folder / "back").touch()
     job.finish()
 
 

@@ -12,6 +12,7 @@ use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::registry::{Join, Message};
+use crate::rejoin::rejoin_from_proto;
 use crate::tenants::Quota;
 use crate::types::{
     ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
@@ -49,6 +50,7 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         process,
         max_bytes: options.memory.max_bytes,
         max_job_bytes: options.memory.max_job_bytes,
+        rejoin: None,
     }
 }
 
@@ -150,6 +152,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         coordinator: join.coordinator,
         process: join.process,
         memory: ServerMemory { max_bytes: join.max_bytes, max_job_bytes: join.max_job_bytes },
+        rejoin: join.rejoin.map(|rejoin| rejoin_from_proto(rejoin).map(Box::new)).transpose()?,
     })
 }
 
@@ -264,7 +267,7 @@ pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
     }
 }
 
-fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Malformed> {
+pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Malformed> {
     let kind = match proto::Kind::try_from(spec.kind) {
         Ok(proto::Kind::AllReduce) => Kind::AllReduce,
         Ok(proto::Kind::Broadcast) => Kind::Broadcast,
@@ -318,7 +321,7 @@ fn stats_from_proto(stats: proto::MemberStats) -> Stats {
     Stats { counters: stats.counters, late: late.collect(), pending: pending.collect() }
 }
 
-fn view_to_proto(view: ClusterView) -> proto::ClusterView {
+pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
     let workers = view.workers.into_iter().map(|worker| proto::WorkerView {
         rank: worker.rank.0,
         host: worker.host,
@@ -358,7 +361,7 @@ fn quota_from_proto(quota: Option<proto::Quota>) -> Quota {
     Quota { weight: weight.max(1), max_bytes, max_connections }
 }
 
-fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, Malformed> {
+pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, Malformed> {
     let workers = view.workers.into_iter().map(|worker| {
         Ok(WorkerView {
             rank: Rank(worker.rank),

@@ -80,6 +80,15 @@ impl Coordinator {
     /// # Errors
     /// [`CoordinatorError`] if it cannot listen there.
     pub fn start(listen: &str, options: CoordinatorOptions) -> Result<Self, CoordinatorError> {
+        Self::start_in(process_number(), listen, options)
+    }
+
+    /// As if in the process of this number.
+    pub(crate) fn start_in(
+        process: u64,
+        listen: &str,
+        options: CoordinatorOptions,
+    ) -> Result<Self, CoordinatorError> {
         let server = server(options.tls.as_ref())?;
         let listener = bind(listen)?;
         let address = listener.local_addr()?;
@@ -92,7 +101,7 @@ impl Coordinator {
                 peer_timeout: options.peer_timeout,
                 server_timeout: options.server_timeout,
                 serves: options.serves,
-                process: process_number(),
+                process,
                 tenants,
             },
         ));

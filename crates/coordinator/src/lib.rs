@@ -12,6 +12,7 @@ mod handshake;
 mod member;
 mod proto;
 mod registry;
+mod rejoin;
 mod seating;
 mod seats;
 mod service;

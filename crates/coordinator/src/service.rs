@@ -30,6 +30,7 @@ use crate::proto::drain_request::Who;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
 use crate::registry::{Event, Input, Options, Registry};
+use crate::rejoin::Rejoin;
 use crate::seating::Seating;
 use crate::tenants::{Keys, Scope, keep_to_job};
 use crate::types::{FatalKind, MemberId};
@@ -136,8 +137,7 @@ impl Shared {
         if state.stopping {
             return None;
         }
-        state.last_member += 1;
-        let id = MemberId(state.last_member);
+        let id = state.number(join.rejoin.as_deref());
         state.sessions.insert(id, session);
         state.apply(self.started.elapsed(), Input::Join(id, Box::new(join)));
         Some(id)
@@ -177,6 +177,18 @@ impl Shared {
 }
 
 impl State {
+    /// A new member's number: that which it had with a coordinator before, if nobody has it, or
+    /// one that no plan of old names.
+    fn number(&mut self, rejoin: Option<&Rejoin>) -> MemberId {
+        let (former, highest) = rejoin.map(|r| (r.member, r.highest_member())).unwrap_or_default();
+        self.last_member = self.last_member.max(highest.0);
+        if former != MemberId::default() && !self.sessions.contains_key(&former) {
+            return former;
+        }
+        self.last_member += 1;
+        MemberId(self.last_member)
+    }
+
     fn apply(&mut self, now: Duration, input: Input) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
@@ -323,6 +335,11 @@ impl Reader {
             Some(proto::purpose::Body::Join(join)) => {
                 let join = join_from_proto(join);
                 let join = join.map_err(|what| refused(FatalKind::Protocol, &what, false))?;
+                let run = join.rejoin.as_ref().and_then(|rejoin| rejoin.run.as_ref());
+                if run.is_some_and(|run| !self.shared.keys.shows_membership(&run.view)) {
+                    warn!(peer = ?self.peer, "refused a process: it was in no such run");
+                    return Err(refused(FatalKind::PeerLost, "it was in no such run", false));
+                }
                 Ok(Some((Purpose::Join(Box::new(join)), proof)))
             }
             Some(proto::purpose::Body::Seat(request)) => Ok(Some((Purpose::Seat(request), proof))),

@@ -5,7 +5,7 @@
 //! Which token a session must prove follows from its purpose alone, and a job that is not listed
 //! is measured against a token that nobody holds, so that it is refused as a wrong token is.
 
-use sumpter_wire::Token;
+use sumpter_wire::{ProofRole, Token};
 
 use crate::proto;
 use crate::proto::StatusReport;
@@ -146,6 +146,13 @@ impl Keys {
         let tried: Vec<_> =
             possible.into_iter().map(|(token, s)| (proves(token), token, s)).collect();
         tried.into_iter().find(|(proved, ..)| *proved).map(|(_, token, scope)| (token, scope))
+    }
+
+    /// Whether whoever knows this view was in its run: the key is told to nobody else.
+    pub fn shows_membership(&self, view: &ClusterView) -> bool {
+        let proof = |key: &Token| key.prove(ProofRole::Member, &[]);
+        let ours = self.cluster.run_key(view.job);
+        view.key.as_ref().is_some_and(|key| ours.verify(ProofRole::Member, &[], &proof(key)))
     }
 
     /// Puts into a view what its members may know and the registry need not.

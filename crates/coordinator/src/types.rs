@@ -361,7 +361,9 @@ pub enum MemberEvent {
     },
     /// The coordinator's only run is over (to servers).
     Finished,
-    /// The coordinator is gone.
+    /// The coordinator is gone. To members of a run that outlives it this comes only if it has
+    /// not come back within the start time-out: until then they work on, and what they say to it is
+    /// put off.
     CoordinatorLost {
         /// What was noticed, in words.
         message: String,

@@ -1,31 +1,34 @@
-"""The coordinator ends and comes back: workers take back what they have not committed and go on."""
+"""The coordinator ends and comes back: workers go on in the same generation."""
 
 from __future__ import annotations
 
 import torch
-from common import WORLD_SIZE, announce
+from common import FOLDER, WORLD_SIZE, announce
 
 import sumpter.torch as hvd
 from sumpter.torch import elastic
 
 hvd.init()
-state = elastic.ObjectState(step=0, generations=0)
+state = elastic.ObjectState(step=0)
 again: list[int] = []
 state.register_reset_callbacks([lambda: again.append(hvd.size())])
 
 
 @elastic.run
 def train(state: elastic.ObjectState) -> None:
-    while not again:
-        hvd.allreduce(torch.ones(3), name="gradient")
+    back = torch.zeros(1)
+    while not back.item():
+        back = torch.tensor([float((FOLDER / "back").exists())])
+        back = hvd.allreduce(back, op=hvd.Min, name="back")
         state.step += 1
         state.commit()
         if state.step == 5 and hvd.rank() == 0:
             announce("at_work")
-    assert state.step >= 5
-    total = hvd.allreduce(torch.ones(3), op=hvd.Sum, name="gradient")
+    # Only a coordinator can number this.
+    total = hvd.allreduce(torch.ones(3), op=hvd.Sum, name="after")
     assert total.tolist() == [WORLD_SIZE] * 3
+    assert state.step >= 5
 
 
 train(state)
-assert again == [WORLD_SIZE], again
+assert not again, again

@@ -3,13 +3,18 @@
 //! The queue of what a member says is unbounded, but what fills it is not: each tensor is declared
 //! once, and heartbeats stop within the peer time-out if the coordinator no longer reads.
 
+#[cfg(test)]
+mod comebacks;
 mod greeting;
+mod memory;
+mod returning;
 mod seat;
 mod session;
 
-use std::sync::{PoisonError, mpsc as blocking};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, PoisonError, mpsc as blocking};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sumpter_wire::{Epoch, TensorId, Token};
 use tokio::runtime;
@@ -24,8 +29,9 @@ use crate::proto::coordinator_message::Body as ToMember;
 use crate::tls::Tls;
 use crate::types::{JoinOptions, MemberEvent, MemberId, Role, Stats, TensorSpec};
 use greeting::Greeting;
+use returning::AWAY_LIMIT;
 pub use seat::{Seat, SeatOptions};
-use session::{Command, Session, StatsSlot};
+use session::{Command, Session, Standing, StatsSlot};
 
 /// How long leaving waits for the coordinator to have seen it.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
@@ -37,7 +43,7 @@ const PENDING_LIMIT: usize = 64;
 /// A worker's or server's membership. Dropped without [`leave`](Self::leave), it counts as dead.
 #[derive(Debug)]
 pub struct Member {
-    id: MemberId,
+    standing: Arc<Standing>,
     commands: Option<mpsc::UnboundedSender<Command>>,
     stats: StatsSlot,
     thread: Option<JoinHandle<()>>,
@@ -60,23 +66,25 @@ impl Member {
         let (welcomed, welcome) = blocking::sync_channel(1);
         let (commands, asked) = mpsc::unbounded_channel();
         let stats = StatsSlot::default();
-        let slot = stats.clone();
+        let standing = Arc::new(Standing::default());
+        let shared = (stats.clone(), standing.clone());
         let thread =
             std::thread::Builder::new().name("sumpter-member".to_owned()).spawn(move || {
-                runtime.block_on(take_part(&options, on_event, slot, asked, welcomed));
+                runtime.block_on(take_part(&options, on_event, shared, asked, welcomed));
                 runtime.shutdown_background();
             })?;
         let ended = || JoinError::from(std::io::Error::other("the session's thread ended"));
-        let id = welcome.recv().map_err(|_| ended())??;
-        Ok(Self { id, commands: Some(commands), stats, thread: Some(thread) })
+        welcome.recv().map_err(|_| ended())??;
+        Ok(Self { standing, commands: Some(commands), stats, thread: Some(thread) })
     }
 
-    /// This member's number, by which a server finds itself in a [`ClusterView`].
+    /// This member's number, by which a server finds itself in a [`ClusterView`]. It may change
+    /// when a lost coordinator comes back.
     ///
     /// [`ClusterView`]: crate::ClusterView
     #[must_use]
     pub fn id(&self) -> MemberId {
-        self.id
+        self.standing.id()
     }
 
     /// Declares a tensor. The answer is an event: [`MemberEvent::Tensor`], which comes once per
@@ -126,13 +134,17 @@ impl Member {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = Some(stats);
     }
 
-    /// Says goodbye, and waits until that was seen, at most a second. Nothing happens the second
-    /// time.
+    /// Says goodbye, and waits until that was seen, at most a second, or some more for a lost
+    /// coordinator to come back. Nothing happens the second time.
     pub fn leave(&self) {
         let (done, seen) = blocking::sync_channel(1);
         if self.ask(Command::Leave(done)) {
+            let begun = Instant::now();
             // Also returns when the session ends otherwise.
-            let _ = seen.recv_timeout(LEAVE_LIMIT);
+            while seen.recv_timeout(LEAVE_LIMIT) == Err(RecvTimeoutError::Timeout)
+                && self.standing.is_away()
+                && begun.elapsed() < AWAY_LIMIT
+            {}
         }
     }
 
@@ -154,9 +166,9 @@ impl Drop for Member {
 async fn take_part(
     options: &JoinOptions,
     on_event: impl FnMut(MemberEvent),
-    stats: StatsSlot,
+    (stats, standing): (StatsSlot, Arc<Standing>),
     asked: mpsc::UnboundedReceiver<Command>,
-    welcomed: blocking::SyncSender<Result<MemberId, JoinError>>,
+    welcomed: blocking::SyncSender<Result<(), JoinError>>,
 ) {
     let greeting = Greeting {
         coordinator: &options.coordinator,
@@ -176,9 +188,11 @@ async fn take_part(
         Role::Worker { rank, .. } => Some(rank),
         Role::Server => None,
     };
-    let _ = welcomed.send(Ok(MemberId(greeted.welcome.member)));
+    standing.set_id(MemberId(greeted.welcome.member));
+    let _ = welcomed.send(Ok(()));
     let coordinator = options.coordinator.clone();
-    Session::new(greeted, on_event, coordinator, rank, stats).run(asked).await;
+    let session = Session::new(greeted, on_event, coordinator, rank, stats, standing);
+    session.run(options, asked).await;
 }
 
 /// Asks a coordinator how it stands with one job or with all.

@@ -1,6 +1,7 @@
 //! A member's session after its welcome: what it is told, what it says, and when it is over.
 
-use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
 use std::time::Duration;
 
@@ -10,13 +11,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::Status;
 
 use super::greeting::Greeted;
+use super::memory::Memory;
 use crate::codec::{event_from_proto, spec_to_proto, stats_to_proto};
 use crate::error::root_cause;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
-use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId, Stats, TensorSpec};
+use crate::rejoin::KnownRun;
+use crate::types::{FatalKind, MemberEvent, MemberId, Stats, TensorSpec};
 
 /// Heartbeats within the silence after which a process counts as dead: one may well be late.
 const BEATS_PER_TIMEOUT: u32 = 4;
@@ -43,20 +46,42 @@ pub(super) enum Command {
 /// The latest numbers, until a heartbeat takes them along.
 pub(super) type StatsSlot = Arc<Mutex<Option<Stats>>>;
 
+/// How the member stands with its coordinator, for its owner to see.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    id: AtomicU64,
+    away: AtomicBool,
+}
+
+impl Standing {
+    pub fn id(&self) -> MemberId {
+        MemberId(self.id.load(Ordering::Relaxed))
+    }
+
+    pub fn set_id(&self, id: MemberId) {
+        self.id.store(id.0, Ordering::Relaxed);
+    }
+
+    /// Whether there is no coordinator now, but one is expected to come back.
+    pub fn is_away(&self) -> bool {
+        self.away.load(Ordering::Relaxed)
+    }
+
+    pub fn set_away(&self, away: bool) {
+        self.away.store(away, Ordering::Relaxed);
+    }
+}
+
 /// A welcomed session.
 pub(super) struct Session<F> {
-    greeted: Greeted,
+    pub(super) greeted: Greeted,
     on_event: F,
-    coordinator: String,
+    pub(super) coordinator: String,
     rank: Option<Rank>,
     stats: StatsSlot,
-    peer_timeout: Duration,
-    /// How long the coordinator bears our silence.
-    silence: Duration,
-    heard: Instant,
-    view: Option<ClusterView>,
-    /// Ranks that have finished or died.
-    gone: BTreeSet<Rank>,
+    pub(super) standing: Arc<Standing>,
+    pub(super) heard: Instant,
+    pub(super) memory: Memory,
     leaving: Option<blocking::SyncSender<()>>,
     /// After this, the end of the stream is no news.
     over: bool,
@@ -69,47 +94,50 @@ impl<F: FnMut(MemberEvent)> Session<F> {
         coordinator: String,
         rank: Option<Rank>,
         stats: StatsSlot,
+        standing: Arc<Standing>,
     ) -> Self {
-        let limit = |milliseconds| Duration::from_millis(milliseconds).max(LEAST_PEER_TIMEOUT);
-        let peer_timeout = limit(greeted.welcome.peer_timeout_ms);
-        let silence = limit(greeted.welcome.silence_ms);
         Self {
             greeted,
             on_event,
             coordinator,
             rank,
             stats,
-            peer_timeout,
-            silence,
+            standing,
             heard: Instant::now(),
-            view: None,
-            gone: BTreeSet::new(),
+            memory: Memory::default(),
             leaving: None,
             over: false,
         }
     }
 
-    /// Runs until the session ends, the member has left, or its owner drops it.
-    pub async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
-        let mut beats = interval(self.silence.min(self.peer_timeout) / BEATS_PER_TIMEOUT);
+    /// Attends to a session until it is over; if the coordinator was lost, how.
+    pub(super) async fn attend(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) -> Option<String> {
+        let limit = |milliseconds| Duration::from_millis(milliseconds).max(LEAST_PEER_TIMEOUT);
+        let peer_timeout = limit(self.greeted.welcome.peer_timeout_ms);
+        // How long the coordinator bears our silence.
+        let silence = limit(self.greeted.welcome.silence_ms);
+        let mut beats = interval(silence.min(peer_timeout) / BEATS_PER_TIMEOUT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let deadline = self.heard + self.peer_timeout;
+            let deadline = self.heard + peer_timeout;
             tokio::select! {
                 message = self.greeted.inbound.message() => {
-                    if self.hear(message).is_none() {
-                        return;
+                    if let ControlFlow::Break(lost) = self.hear(message) {
+                        return lost;
                     }
                 }
                 command = commands.recv() => match command {
-                    None => return,
+                    None => return None,
                     Some(command) => self.obey(command),
                 },
                 _ = beats.tick() => self.beat(),
                 () = sleep_until(deadline) => {
                     if deadline.elapsed() < STALL {
                         let silence = self.heard.elapsed().as_secs_f64();
-                        return self.lost(&format!("no sign of life for {silence:.1} s"));
+                        return Some(format!("no sign of life for {silence:.1} s"));
                     }
                     self.heard = Instant::now();
                 }
@@ -118,7 +146,13 @@ impl<F: FnMut(MemberEvent)> Session<F> {
     }
 
     /// Says what the owner wants said.
-    fn obey(&mut self, command: Command) {
+    pub(super) fn obey(&mut self, command: Command) {
+        self.memory.ask(&command);
+        self.say_of(command);
+    }
+
+    /// Says it, perhaps once more.
+    pub(super) fn say_of(&mut self, command: Command) {
         let body = match command {
             Command::Declare(spec) => FromMember::Declare(spec_to_proto(spec)),
             Command::Refuse(name, message) => {
@@ -133,7 +167,9 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             }
             Command::Suspect(MemberId(member), reason) => {
                 // Of the plan we know: a server that is already in another may well close.
-                let Some(Epoch(epoch)) = self.view.as_ref().map(|view| view.epoch) else { return };
+                let Some(Epoch(epoch)) = self.memory.run().map(|run| run.view.epoch) else {
+                    return;
+                };
                 FromMember::Suspect(proto::Suspect { member, reason, epoch })
             }
             Command::Drain => FromMember::Drain(proto::Drain {}),
@@ -147,25 +183,26 @@ impl<F: FnMut(MemberEvent)> Session<F> {
         self.say(body);
     }
 
-    /// Takes what the coordinator sent; `None` when the session is over.
-    fn hear(&mut self, message: Result<Option<CoordinatorMessage>, Status>) -> Option<()> {
+    /// Takes what the coordinator sent; when the session is over, breaks with how the coordinator
+    /// was lost, if it was.
+    fn hear(
+        &mut self,
+        message: Result<Option<CoordinatorMessage>, Status>,
+    ) -> ControlFlow<Option<String>> {
         self.heard = Instant::now();
         let body = match message {
             Ok(Some(CoordinatorMessage { body: Some(body) })) => body,
-            Ok(Some(_)) => return Some(()),
-            Ok(None) => {
-                self.lost("it ended the session");
-                return None;
-            }
+            Ok(Some(_)) => return ControlFlow::Continue(()),
+            Ok(None) => return ControlFlow::Break(Some("it ended the session".to_owned())),
             Err(status) => {
-                self.lost(&format!("connection closed ({})", root_cause(&status)));
-                return None;
+                let how = format!("connection closed ({})", root_cause(&status));
+                return ControlFlow::Break(Some(how));
             }
         };
         if let ToMember::LeaveSeen(_) = body {
             // The owner may have given up waiting.
             let _ = self.leaving.take().map(|done| done.try_send(()));
-            return None;
+            return ControlFlow::Break(None);
         }
         match event_from_proto(body) {
             Ok(Some(event)) => self.pass_on(event),
@@ -173,22 +210,17 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             Err(what) => {
                 let message = format!("the coordinator at {} sent {what}", self.coordinator);
                 (self.on_event)(MemberEvent::Fatal { kind: FatalKind::Protocol, message });
-                return None;
+                return ControlFlow::Break(None);
             }
         }
-        Some(())
+        ControlFlow::Continue(())
     }
 
     fn pass_on(&mut self, event: MemberEvent) {
         let mut ready = None;
+        self.memory.hear(&event, self.rank);
         match &event {
-            MemberEvent::Started(view) | MemberEvent::Resume { view, .. } => {
-                self.view = Some(view.clone());
-            }
             MemberEvent::JobStarted(view) => ready = Some((view.job, view.epoch)),
-            MemberEvent::WorkerLost { rank, .. } | MemberEvent::WorkerLeft { rank } => {
-                self.gone.insert(*rank);
-            }
             MemberEvent::Finished | MemberEvent::Fatal { .. } | MemberEvent::GivenUp { .. } => {
                 self.over = true;
             }
@@ -201,14 +233,14 @@ impl<F: FnMut(MemberEvent)> Session<F> {
     }
 
     /// Tells the owner that the coordinator is gone, and which worker went with it.
-    fn lost(&mut self, how: &str) {
-        if self.over || self.leaving.is_some() {
+    pub(super) fn lost(&mut self, how: &str) {
+        if self.is_over() {
             return;
         }
-        let view = self.view.take();
-        let holder = view.as_ref().and_then(|view| {
+        let gone = &self.memory.gone;
+        let holder = self.memory.run().and_then(|KnownRun { view, .. }| {
             let rank = view.coordinator_rank?;
-            let news = Some(rank) != self.rank && !self.gone.contains(&rank);
+            let news = Some(rank) != self.rank && !gone.contains(&rank);
             view.workers.iter().find(|worker| news && worker.rank == rank)
         });
         if let Some(worker) = holder {
@@ -220,6 +252,11 @@ impl<F: FnMut(MemberEvent)> Session<F> {
         }
         let message = format!("lost the coordinator at {}: {how}", self.coordinator);
         (self.on_event)(MemberEvent::CoordinatorLost { message });
+    }
+
+    /// Whether the end of the coordinator is no news.
+    pub(super) fn is_over(&self) -> bool {
+        self.over || self.leaving.is_some()
     }
 
     fn beat(&mut self) {

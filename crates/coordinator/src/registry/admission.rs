@@ -45,6 +45,9 @@ impl Registry {
             )));
         }
         self.room_for(join, world_size).map_err(start)?;
+        if let Some(run) = join.rejoin.as_ref().and_then(|rejoin| rejoin.run.as_ref()) {
+            return self.admit_return(join, rank, world_size, run);
+        }
         match self.jobs.get(&join.job) {
             Some(job) => self.admit_worker(job, join, rank, world_size),
             None => Ok(()),
@@ -74,6 +77,10 @@ impl Registry {
                 return Err(Refusal { kind: FatalKind::Start, message, retry: true });
             }
             (Stage::Waiting, _) => {}
+            (Stage::Returning, _) => {
+                let message = format!("the run of job '{name}' is still coming back: {here}");
+                return Err(Refusal { kind: FatalKind::Start, message, retry: true });
+            }
             _ => {
                 return Err(start(format!(
                     "job '{name}' is already running with ranks {here}; rank {rank} on {host} \
@@ -119,7 +126,7 @@ pub(crate) fn base_name(job: &str) -> &str {
     }
 }
 
-fn refusal(kind: FatalKind, message: String) -> Refusal {
+pub(super) fn refusal(kind: FatalKind, message: String) -> Refusal {
     Refusal { kind, message, retry: false }
 }
 

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::Registry;
 use super::io::{Event, Join};
 use super::job::{Job, Run, Stage};
+use super::returning::Returning;
 use super::words::{list, seconds};
 use crate::types::{FatalKind, MemberEvent, MemberId, Role, ServerView};
 
@@ -38,7 +39,7 @@ pub(super) struct Epochs {
 }
 
 /// What a run's workers do.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(super) enum State {
     /// They wait for their first plan.
     Starting,
@@ -46,6 +47,8 @@ pub(super) enum State {
     Steady,
     /// They stop, and this is what those who have stopped said.
     Changing(BTreeMap<Rank, Vec<u8>>),
+    /// They work on, and come back one by one from a coordinator that was lost.
+    Returning(Box<Returning>),
 }
 
 impl Epochs {
@@ -146,7 +149,9 @@ impl Registry {
             .filter_map(|job| job.run.as_ref())
             .flat_map(Run::informed)
             .collect();
-        let free: Vec<MemberId> = self.draining.difference(&used).copied().collect();
+        let claimed = |id: &MemberId| self.members.get(id).is_some_and(|m| !m.claims.is_empty());
+        let free = self.draining.difference(&used).filter(|id| !claimed(id));
+        let free: Vec<MemberId> = free.copied().collect();
         for id in free {
             self.draining.remove(&id);
             self.tell(id, MemberEvent::Drained);
@@ -159,7 +164,7 @@ impl Registry {
         let (stage, Some(run)) = (job.stage(), &job.run) else { return };
         let present: BTreeSet<MemberId> = run.view.servers.iter().map(|s| s.member).collect();
         let wanted = self.wanted(job, run);
-        if wanted == present || stage == Stage::Failed {
+        if wanted == present || matches!(stage, Stage::Failed | Stage::Returning) {
             return;
         }
         if stage == Stage::Starting && wanted.len() < self.expected_servers(job) as usize {
@@ -171,15 +176,23 @@ impl Registry {
                 format!("{why}; with architecture=ps no other can take its place")
             });
         }
-        let servers = self.server_views(&wanted);
-        let retired = present.difference(&wanted).filter(|id| self.members.contains_key(id));
+        self.begin_epoch(name, &wanted, why);
+    }
+
+    /// Begins the next epoch of a run, under these servers.
+    pub(super) fn begin_epoch(&mut self, name: &str, wanted: &BTreeSet<MemberId>, why: &str) {
+        let Some(job) = self.jobs.get(name) else { return };
+        let (stage, Some(run)) = (job.stage(), &job.run) else { return };
+        let present: BTreeSet<MemberId> = run.view.servers.iter().map(|s| s.member).collect();
+        let servers = self.server_views(wanted);
+        let retired = present.difference(wanted).filter(|id| self.members.contains_key(id));
         let retired: Vec<MemberId> = retired.copied().collect();
         let since = self.last_tick;
         let Some(run) = self.jobs.get_mut(name).and_then(|job| job.run.as_mut()) else { return };
         run.view.epoch = Epoch(run.view.epoch.0 + 1);
         run.view.servers = servers;
         run.epochs.retired.extend(retired);
-        run.epochs.preparing.clone_from(&wanted);
+        run.epochs.preparing.clone_from(wanted);
         run.epochs.since = since;
         let view = run.view.clone();
         let (epoch, count) = (view.epoch, wanted.len());
@@ -191,7 +204,7 @@ impl Registry {
             self.tell_workers(name, &MemberEvent::Suspend { epoch, reason });
         }
         for server in wanted {
-            self.tell(server, MemberEvent::JobStarted(view.clone()));
+            self.tell(*server, MemberEvent::JobStarted(view.clone()));
         }
         self.complete(name);
     }
@@ -205,7 +218,7 @@ impl Registry {
         }
         let view = run.view.clone();
         let event = match &mut run.epochs.state {
-            State::Steady => return,
+            State::Steady | State::Returning(_) => return,
             State::Starting => MemberEvent::Started(view),
             State::Changing(progress) => {
                 if job.present.keys().any(|rank| !progress.contains_key(rank)) {
@@ -277,7 +290,7 @@ impl Registry {
 
     /// The servers the run should use: all that are here to stay. A run that cannot do without
     /// one keeps those that would leave rather than none.
-    fn wanted(&self, job: &Job, run: &Run) -> BTreeSet<MemberId> {
+    pub(super) fn wanted(&self, job: &Job, run: &Run) -> BTreeSet<MemberId> {
         let reachable = |id: &MemberId| !run.epochs.dropped.contains(id);
         let wanted: BTreeSet<MemberId> = self.lasting_servers().filter(reachable).collect();
         if wanted.is_empty() && job.needs_a_server() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use sumpter_wire::{Epoch, JobId, TensorId};
 
 use crate::coordinator::Serves;
+use crate::rejoin::Rejoin;
 use crate::tenants::Tenants;
 use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats, TensorSpec};
 
@@ -69,6 +70,8 @@ pub(crate) struct Join {
     pub process: u64,
     /// Of a server: what jobs may take of it.
     pub memory: Memory,
+    /// Of a member that was one before the coordinator was lost.
+    pub rejoin: Option<Box<Rejoin>>,
 }
 
 /// What a member says.

@@ -56,6 +56,8 @@ pub(super) enum Stage {
     /// The servers are getting ready.
     Starting,
     Running,
+    /// Members come back from a coordinator that was lost.
+    Returning,
     Failed,
 }
 
@@ -83,7 +85,8 @@ impl Job {
         match &self.run {
             _ if self.failure.is_some() => Stage::Failed,
             None => Stage::Waiting,
-            Some(run) if run.epochs.state == State::Starting => Stage::Starting,
+            Some(run) if matches!(run.epochs.state, State::Starting) => Stage::Starting,
+            Some(run) if matches!(run.epochs.state, State::Returning(_)) => Stage::Returning,
             Some(_) => Stage::Running,
         }
     }
@@ -96,6 +99,7 @@ impl Job {
             Stage::Starting => "starting",
             Stage::Running if self.run.as_ref().is_some_and(changing) => "changing",
             Stage::Running => "running",
+            Stage::Returning => "returning",
             Stage::Failed => "failed",
         }
     }
@@ -105,14 +109,20 @@ impl Job {
         self.settings.get("architecture").is_some_and(|word| word == "ps")
     }
 
-    /// The ranks that have not joined, before the start.
+    /// The ranks that have not joined, before the start, or have not come back.
     pub fn missing_ranks(&self) -> Vec<u32> {
-        match self.run {
-            Some(_) => Vec::new(),
+        match &self.run {
+            Some(run) => run.awaited().map(|rank| rank.0).collect(),
             None => {
                 (0..self.world_size).filter(|r| !self.present.contains_key(&Rank(*r))).collect()
             }
         }
+    }
+
+    /// Whether workers that are not here may come back.
+    pub fn awaits_others(&self) -> bool {
+        self.failure.is_none()
+            && self.run.as_ref().is_some_and(|run| run.awaited().next().is_some())
     }
 
     /// The run, if declarations and signs of it count.
@@ -131,7 +141,12 @@ impl Job {
             return None;
         }
         let reason = match (how, stage) {
-            (Gone::Left, Stage::Running) => {
+            // It may come back once more.
+            (Gone::Lost(_), Stage::Returning) => {
+                self.run.as_mut()?.expect_again(rank);
+                return None;
+            }
+            (Gone::Left, Stage::Running | Stage::Returning) => {
                 let run = self.run.as_mut()?;
                 run.left.insert(rank);
                 if let State::Changing(progress) = &mut run.epochs.state {

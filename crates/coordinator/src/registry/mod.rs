@@ -13,6 +13,7 @@ mod job;
 mod past;
 mod pending;
 mod quotas;
+mod returning;
 mod runs;
 mod status;
 mod tensors;
@@ -24,7 +25,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sumpter_wire::Rank;
+use sumpter_wire::{Epoch, JobId, Rank};
 use tracing::{info, warn};
 
 use crate::coordinator::Serves;
@@ -66,6 +67,8 @@ struct Member {
     stats: Stats,
     /// It is to be in no plan any more.
     draining: bool,
+    /// Runs that a server which has come back sums for, as far as it knows.
+    claims: BTreeMap<JobId, Epoch>,
 }
 
 impl Registry {
@@ -142,12 +145,17 @@ impl Registry {
         info!(member = %id, host = %join.host, ?role, job = %name, "a member joined");
         let settings = join.settings.clone();
         let stats = Stats::default();
-        self.members
-            .insert(id, Member { join, joined: now, heard: now, silence, stats, draining: false });
+        let mut rejoin = join.rejoin.clone();
+        let claims = rejoin.as_mut().map(|r| std::mem::take(&mut r.served)).unwrap_or_default();
+        let (joined, heard, draining) = (now, now, false);
+        self.members.insert(id, Member { join, joined, heard, silence, stats, draining, claims });
         match role {
             Role::Worker { rank, world_size, .. } => {
                 if self.options.serves != Serves::ManyJobs {
                     self.only_job = Some(admission::base_name(&name).to_owned());
+                }
+                if let Some(run) = rejoin.and_then(|rejoin| rejoin.run) {
+                    return self.worker_returns(now, id, (&name, rank, world_size), run);
                 }
                 if !self.jobs.contains_key(&name) {
                     self.past.forget_job(&name);
@@ -161,7 +169,10 @@ impl Registry {
             }
             Role::Server => {
                 let names: Vec<String> = self.jobs.keys().cloned().collect();
-                names.iter().for_each(|name| self.start_if_complete(now, name));
+                for name in &names {
+                    self.start_if_complete(now, name);
+                    self.complete_return(now, name);
+                }
             }
         }
     }
@@ -169,6 +180,8 @@ impl Registry {
     fn message(&mut self, now: Duration, id: MemberId, message: Message) {
         let Some(member) = self.members.get_mut(&id) else { return };
         member.heard = now;
+        let Some(message) = self.hold_back(id, message) else { return };
+        let Some(member) = self.members.get_mut(&id) else { return };
         match message {
             Message::Heartbeat(stats) => {
                 if let Some(stats) = stats {
@@ -237,6 +250,7 @@ impl Registry {
         }
         let names: Vec<String> = self.jobs.keys().cloned().collect();
         names.iter().for_each(|name| self.tick_job(now, name));
+        self.settle_claims(now);
     }
 
     /// The servers that are here, and their hosts.

@@ -52,6 +52,7 @@ impl Registry {
             self.tell_workers(name, &event);
         }
         match self.jobs.get(name) {
+            Some(job) if job.awaits_others() => {}
             Some(job) if job.present.is_empty() => self.forget(name),
             // It may have been the last that a change waited for.
             _ => self.complete(name),

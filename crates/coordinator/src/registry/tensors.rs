@@ -81,6 +81,39 @@ impl TensorTable {
         Declared::New(TensorId(index as u32), spec)
     }
 
+    /// Whether the table of a worker that has come back is of the same run: of two, one begins
+    /// with the other.
+    pub fn agrees_with(&self, specs: &[TensorSpec]) -> Result<(), String> {
+        match self.entries.iter().zip(specs).find(|(entry, spec)| entry.spec != **spec) {
+            None => Ok(()),
+            Some((entry, spec)) => {
+                let (ours, theirs) = (&entry.spec.name, &spec.name);
+                Err(format!("its tensor table has '{theirs}' where others have '{ours}'"))
+            }
+        }
+    }
+
+    /// Takes what a table that [agrees](Self::agrees_with) has more than this one.
+    ///
+    /// # Errors
+    /// In words, if no table can have that.
+    pub fn restore(&mut self, specs: &[TensorSpec], world_size: u32) -> Result<(), String> {
+        for spec in specs.iter().skip(self.entries.len()) {
+            let author = spec.ranks.first().copied().unwrap_or_default();
+            match self.declare(author, spec.clone(), world_size) {
+                Declared::New(_, normal) if normal == *spec => {}
+                _ => return Err(format!("a tensor table cannot have '{}'", spec.name)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries from a number on.
+    pub fn since(&self, first: usize) -> impl Iterator<Item = (TensorId, TensorSpec)> + '_ {
+        let numbered = (0..).map(TensorId).zip(&self.entries);
+        numbered.skip(first).map(|(id, entry)| (id, entry.spec.clone()))
+    }
+
     /// Refuses every later declaration of `name`.
     pub fn refuse(&mut self, name: &str, message: &str) {
         if self.refused.len() < MAX_TENSORS {

@@ -40,12 +40,13 @@ impl Registry {
                 }
             }
             Stage::Running => self.tick_run(now, name),
+            Stage::Returning => self.tick_return(now, name),
             Stage::Waiting | Stage::Failed => {}
         }
     }
 
     /// The longest wait a worker asks for.
-    fn start_timeout(&self, job: &Job) -> Duration {
+    pub(super) fn start_timeout(&self, job: &Job) -> Duration {
         let timeouts = job.present.values().filter_map(|id| self.members.get(id));
         timeouts.map(|member| member.join.start_timeout).max().unwrap_or_default()
     }

@@ -4,6 +4,7 @@ mod admission;
 mod epochs;
 mod property;
 mod quotas;
+mod returning;
 mod runs;
 mod start;
 mod tensors;
@@ -57,6 +58,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         coordinator: "node0:29400".to_owned(),
         process: u64::from(rank),
         memory: io::Memory::default(),
+        rejoin: None,
     }
 }
 

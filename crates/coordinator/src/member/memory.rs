@@ -1,0 +1,111 @@
+//! What a member remembers of its session: what a coordinator that comes back without its memory
+//! must be told, and what has been asked of the old one in vain.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sumpter_wire::{Epoch, JobId, Rank};
+
+use super::session::Command;
+use crate::rejoin::{KnownRun, Rejoin};
+use crate::types::{MemberEvent, MemberId, Role, TensorSpec};
+
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    run: Option<KnownRun>,
+    served: BTreeMap<JobId, Epoch>,
+    /// Ranks that have finished or died.
+    pub gone: BTreeSet<Rank>,
+    /// The run has failed: there is nothing to come back to.
+    failed: bool,
+    /// Asked for and not answered.
+    declared: Vec<TensorSpec>,
+    out_of_data: bool,
+    drain: bool,
+}
+
+impl Memory {
+    /// The worker's run.
+    pub fn run(&self) -> Option<&KnownRun> {
+        self.run.as_ref()
+    }
+
+    /// Takes in what the coordinator tells.
+    pub fn hear(&mut self, event: &MemberEvent, own: Option<Rank>) {
+        match event {
+            MemberEvent::Started(view) => {
+                self.run = Some(KnownRun { view: view.clone(), ..KnownRun::default() });
+            }
+            MemberEvent::JobStarted(view) if view.coordinator_rank.is_none() => {
+                self.served.insert(view.job, view.epoch);
+            }
+            MemberEvent::JobEnded { job } => drop(self.served.remove(job)),
+            MemberEvent::Drained => self.drain = false,
+            MemberEvent::WorkerLost { rank, .. } => {
+                self.failed = true;
+                self.gone.insert(*rank);
+            }
+            MemberEvent::WorkerLeft { rank } => drop(self.gone.insert(*rank)),
+            MemberEvent::Tensor { spec, .. } => self.declared.retain(|d| d.name != spec.name),
+            MemberEvent::TensorError { name, .. } => self.declared.retain(|d| d.name != *name),
+            MemberEvent::OutOfData { rank } if Some(*rank) == own => self.out_of_data = false,
+            MemberEvent::AllOutOfData { .. } => self.out_of_data = false,
+            _ => {}
+        }
+        if let Some(run) = &mut self.run {
+            hear_of_run(run, event);
+        }
+    }
+
+    /// Takes in what the owner asks.
+    pub fn ask(&mut self, command: &Command) {
+        match command {
+            Command::Declare(spec) => self.declared.push(spec.clone()),
+            Command::OutOfData => self.out_of_data = true,
+            Command::Drain => self.drain = true,
+            _ => {}
+        }
+    }
+
+    /// What to say to a coordinator that has come back, if there is a run that outlives one.
+    pub fn rejoin(&self, member: MemberId, role: &Role) -> Option<Rejoin> {
+        let (run, served) = match role {
+            Role::Worker { .. } => (self.run.clone(), Default::default()),
+            Role::Server => (None, self.served.clone()),
+        };
+        let outlives = run.as_ref().is_some_and(|run| run.view.coordinator_rank.is_none());
+        let comes_back = !self.failed && (outlives || !served.is_empty());
+        comes_back.then_some(Rejoin { member, run, served })
+    }
+
+    /// What a coordinator that has come back must be asked again.
+    pub fn unanswered(&self) -> Vec<Command> {
+        let declared = self.declared.iter().cloned().map(Command::Declare);
+        let out_of_data = self.out_of_data.then_some(Command::OutOfData);
+        let drain = self.drain.then_some(Command::Drain);
+        declared.chain(out_of_data).chain(drain).collect()
+    }
+}
+
+fn hear_of_run(run: &mut KnownRun, event: &MemberEvent) {
+    match event {
+        MemberEvent::Suspend { epoch, .. } => run.suspended = Some(*epoch),
+        MemberEvent::Resume { view, .. } => {
+            run.view = view.clone();
+            run.suspended = None;
+        }
+        MemberEvent::Tensor { spec, .. } => run.table.push(spec.clone()),
+        MemberEvent::TensorError { name, message } => {
+            run.refused.insert(name.clone(), message.clone());
+        }
+        MemberEvent::WorkerLeft { rank } => drop(run.left.insert(*rank)),
+        MemberEvent::OutOfData { rank } if !run.idle.ranks.contains(rank) => {
+            run.idle.ranks.push(*rank);
+        }
+        MemberEvent::AllOutOfData { last } => {
+            run.idle.times += 1;
+            run.idle.last = *last;
+            run.idle.ranks.clear();
+        }
+        _ => {}
+    }
+}
