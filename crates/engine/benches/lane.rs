@@ -36,6 +36,7 @@ impl Bench {
                 world_size: workers,
                 epoch: Epoch(1),
                 keeps: false,
+                checksum: false,
             };
             lane.open(peer).expect("fits").0
         };
@@ -49,6 +50,7 @@ impl Bench {
             dtype: Dtype::U8,
             op: ReduceOp::Sum,
             deterministic: false,
+            checksum: false,
         };
         let payload = vec![1; chunk_bytes as usize];
         Bench { lane, conns, spec, payload, round: Round(0) }
