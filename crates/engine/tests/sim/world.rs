@@ -326,7 +326,7 @@ impl World {
         }
         self.cuts_left -= 1;
         self.report.cuts += 1;
-        self.sever(key);
+        self.report.half_open += u64::from(self.sever(key));
         true
     }
 
@@ -343,15 +343,16 @@ impl World {
         wire.link.damage(side, self.rng.usize(0..in_flight), self.rng.u8(0..8))
     }
 
-    fn sever(&mut self, key: (usize, usize)) {
+    /// Breaks a connection; whether the lane has not noticed.
+    fn sever(&mut self, key: (usize, usize)) -> bool {
         let wire = self.wires.get_mut(&key).and_then(Option::take).expect("a connection");
         self.workers[key.0].client.disconnected(ConnId(key.1));
-        if self.rng.bool() {
+        let half_open = self.rng.bool();
+        if !half_open {
             self.lanes[key.1].close(wire.lane_side);
-        } else {
-            self.report.half_open += 1;
         }
         self.collect(key.0);
+        half_open
     }
 
     fn collect(&mut self, rank: usize) {
