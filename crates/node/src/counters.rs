@@ -63,8 +63,9 @@ impl Counters {
     pub(crate) fn report(
         &self,
         lane: &LaneStats,
-        (tensors, lane_bytes): (usize, u64),
+        lane_bytes: u64,
         corrupt_results: u64,
+        tensors: usize,
         elapsed: Duration,
     ) -> Stats {
         let running = self.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
