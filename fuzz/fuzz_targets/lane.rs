@@ -29,7 +29,14 @@ fn feed(lane: &mut Lane, conn: ConnId, mut data: &[u8]) -> bool {
 
 fuzz_target!(|data: &[u8]| {
     let mut lane = Lane::new(LIMITS);
-    let peer = |rank| Peer { job: JobId(1), rank: Rank(rank), world_size: 2, epoch: Epoch(1), keeps: false, checksum: false };
+    let peer = |rank| Peer {
+        job: JobId(1),
+        rank: Rank(rank),
+        world_size: 2,
+        epoch: Epoch(1),
+        keeps: false,
+        checksum: false,
+    };
     let conns = [0, 1].map(|rank| lane.open(peer(rank)).expect("fits").0);
     // The first byte of each piece says whose it is; the kind and the epoch of most frames are
     // made valid, or nearly everything would stop at the first check.
