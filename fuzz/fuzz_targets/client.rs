@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_engine::{Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request};
+use sumpter_engine::{
+    Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request,
+};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Collective, Epoch, GroupId, HEADER_BYTES, Rank, TensorId, Tier};
 

@@ -2,7 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_wire::{ClientHandshake, Epoch, Hello, JobId, Rank, ServerHandshake, Token};
+use sumpter_wire::{
+    ClientHandshake, Epoch, Hello, JobId, Rank, ServerHandshake, Token,
+};
 
 fuzz_target!(|data: &[u8]| {
     let token = Token::new("a token of good length").expect("long enough");
