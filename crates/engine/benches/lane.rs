@@ -50,7 +50,6 @@ impl Bench {
             dtype: Dtype::U8,
             op: ReduceOp::Sum,
             deterministic: false,
-            checksum: false,
         };
         let payload = vec![1; chunk_bytes as usize];
         Bench { lane, conns, spec, payload, round: Round(0) }
