@@ -16,6 +16,7 @@ fuzz_target!(|data: &[u8]| {
         chunk_bytes: 64,
         credit_bytes: 1 << 16,
         deterministic: false,
+        checksum: false,
     };
     let lane = ConnId(0);
     let mut client = Client::new(settings, 1);

@@ -2,13 +2,24 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_wire::{HEADER_BYTES, Header, PartitionSpec, SPEC_BYTES, decode_group, encode_group};
+use sumpter_wire::{
+    CHECKED_HEADER_BYTES, HEADER_BYTES, Header, PartitionSpec, SPEC_BYTES, checksum, decode_group,
+    encode_group,
+};
 
 fuzz_target!(|data: &[u8]| {
     if let Some(bytes) = data.first_chunk::<HEADER_BYTES>()
         && let Ok(header) = Header::decode(bytes)
     {
         assert_eq!(header.encode(), *bytes);
+    }
+    if let Some(mut bytes) = data.first_chunk::<CHECKED_HEADER_BYTES>().copied() {
+        // Nobody guesses a checksum, so it is made right.
+        let own = checksum(&bytes[..HEADER_BYTES]);
+        bytes[HEADER_BYTES..].copy_from_slice(&own.to_le_bytes());
+        if let Ok((header, payload)) = Header::decode_checked(&bytes) {
+            assert_eq!(header.encode_checked(payload), bytes);
+        }
     }
     if let Some(bytes) = data.first_chunk::<SPEC_BYTES>()
         && let Ok(spec) = PartitionSpec::decode(bytes)

@@ -30,8 +30,14 @@ fn feed(lane: &mut Lane, conn: ConnId, mut data: &[u8]) -> bool {
 fuzz_target!(|data: &[u8]| {
     let mut lane = Lane::new(LIMITS);
     let keeps = data.len() % 2 == 1;
-    let peer =
-        |rank| Peer { job: JobId(1), rank: Rank(rank), world_size: 2, epoch: Epoch(1), keeps };
+    let peer = |rank| Peer {
+        job: JobId(1),
+        rank: Rank(rank),
+        world_size: 2,
+        epoch: Epoch(1),
+        keeps,
+        checksum: false,
+    };
     let conns = [0, 1].map(|rank| lane.open(peer(rank)).expect("fits").0);
     // The first byte of each piece says whose it is; the kind and the epoch of most frames are
     // made valid, or nearly everything would stop at the first check.

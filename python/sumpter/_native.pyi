@@ -195,8 +195,9 @@ def bench_steps(steps: Sequence[tuple[str, str, int, int, int, int]], repeats: i
 
     A step is (kernel, dtype, address written to, address read from, address of what is added to
     where that is elsewhere, else 0, elements). The kernels are "sum", "min", "max" and "product",
-    which round 16-bit floats each time; for sums in float32 "pair", "accumulate" and "last"; and
-    "copy". All ranges must be valid memory, and what is written lie apart from the others.
+    which round 16-bit floats each time; for sums in float32 "pair", "accumulate" and "last";
+    "copy"; and "checksum", which writes 4 bytes, the CRC-32C of what it reads. All ranges must be
+    valid memory, and what is written lie apart from the others.
     """
 
 def bench_server(

@@ -77,6 +77,10 @@ def test_sum_measures_each_kernel_in_both_places_beside_its_rivals(
     assert [row["contributions"] for row in cycles] == [2, 2, 2, 8, 8, 8]
     for row in cycles:
         positive(row, "contribution_gb_per_s", "torch_contribution_gb_per_s", "of_float32")
+    checksums = [row for row in rows if row["table"] == "checksum"]
+    assert [row["place"] for row in checksums] == ["cache", "memory"]
+    for row in checksums:
+        positive(row, "payload_gb_per_s", "copied_gb_per_s", "of_copy")
     with file.open() as stream:
         assert len(list(csv.DictReader(stream))) == len(rows)
 
@@ -101,6 +105,13 @@ def test_a_kernel_that_is_wrong_is_found(
     monkeypatch.setattr(_native, "bench_steps", lambda steps, repeats: 1.0)
     with pytest.raises(kernels.WrongResult, match=f"{op} of {dtype}"):
         kernels._verify(op, dtype)
+
+
+def test_a_checksum_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels._verify_checksum()
+    monkeypatch.setattr(_native, "bench_steps", lambda steps, repeats: 1.0)
+    with pytest.raises(kernels.WrongResult, match="checksum"):
+        kernels._verify_checksum()
 
 
 def test_steps_refuse_unknown_kernels_and_memory_that_overlaps() -> None:

@@ -78,6 +78,18 @@ def test_a_setting_out_of_range_is_named(make_job: Callable[..., Job]) -> None:
     job.start("join_only.py", "ConfigError", "SUMPTER_PARTITION_BYTES", "7").finish()
 
 
+def test_checksums_are_for_all_ranks_or_none(make_job: Callable[..., Job]) -> None:
+    job = make_job(2)
+    job.make_pipe("refused")
+    for rank in range(2):
+        wish = str(rank == 1).lower()
+        arguments = ("refused_setting.py", "checksum", "has true", "has false")
+        job.start_rank(rank, *arguments, SUMPTER_CHECKSUM=wish)
+    # The other one waits for a second rank like itself.
+    job.wait_for("refused")
+    assert len(list(job.folder.glob("result.*"))) == 1, job.report("nobody was refused")
+
+
 def test_a_wait_can_be_interrupted(make_job: Callable[..., Job]) -> None:
     job = make_job(2, 1)
     for rank in range(2):

@@ -23,6 +23,10 @@ def test_exchanges_groups_and_process_sets(
     make_job(ranks, servers, partition_bytes="4KiB").start("exchanges.py").finish()
 
 
+def test_checksums_change_no_result(make_job: Callable[..., Job]) -> None:
+    make_job(3, 1, partition_bytes="4KiB", checksum=True).start("exchanges.py").finish()
+
+
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1), (4, 0)])
 def test_ranks_with_less_data_than_others(
     make_job: Callable[..., Job], ranks: int, servers: int

@@ -36,6 +36,7 @@ pub struct Config {
     pub chunk_bytes: u64,
     pub credit_bytes: u64,
     pub deterministic: bool,
+    pub checksum: bool,
     pub architecture: Architecture,
     pub placement: Dealing,
     pub colocated: Colocated,

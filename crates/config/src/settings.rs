@@ -214,6 +214,16 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| boolean(v).map(|x| c.deterministic = x),
     },
     Setting {
+        name: "checksum",
+        env: "SUMPTER_CHECKSUM",
+        unit: "",
+        default: "false",
+        range: "true or false",
+        doc: "Give every frame a CRC-32C; what was corrupted on its way is sent again. Equal on \
+              every rank.",
+        put: |c, v| boolean(v).map(|x| c.checksum = x),
+    },
+    Setting {
         name: "architecture",
         env: "SUMPTER_ARCHITECTURE",
         unit: "",

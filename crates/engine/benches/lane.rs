@@ -36,6 +36,7 @@ impl Bench {
                 world_size: workers,
                 epoch: Epoch(1),
                 keeps: false,
+                checksum: false,
             };
             lane.open(peer).expect("fits").0
         };

@@ -56,6 +56,7 @@ fn client(load: Load, credit_bytes: usize) -> Client<OwnedMemory> {
         chunk_bytes: CHUNK_BYTES as u32,
         credit_bytes,
         deterministic: false,
+        checksum: false,
     };
     let mut client = Client::new(settings, 1);
     for tensor in 0..load.tensors {

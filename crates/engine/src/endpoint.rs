@@ -9,7 +9,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use sumpter_wire::FrameError;
+use sumpter_wire::{FrameError, TensorId};
 
 /// Time since some fixed moment, given by the driver.
 pub type Now = Duration;
@@ -40,6 +40,21 @@ pub enum Violation {
 }
 
 impl Violation {
+    /// Whether bytes were damaged on their way, as their checksum says.
+    #[must_use]
+    pub fn is_corruption(&self) -> bool {
+        matches!(self, Violation::Frame(FrameError::CorruptHeader | FrameError::Corrupt(_)))
+    }
+
+    /// The tensor that a damaged payload was of.
+    #[must_use]
+    pub fn corrupted_tensor(&self) -> Option<TensorId> {
+        match self {
+            Violation::Frame(FrameError::Corrupt(header)) => Some(header.tensor),
+            _ => None,
+        }
+    }
+
     pub(crate) fn state(text: impl Into<String>) -> Violation {
         Violation::State(text.into())
     }

@@ -5,7 +5,7 @@
 //! payload would be copied. So behind a large payload there is room for the next headers and
 //! little more, and else for a hundred small frames in one read.
 
-use sumpter_wire::{FrameError, HEADER_BYTES, Header};
+use sumpter_wire::{CHECKED_HEADER_BYTES, FrameError, HEADER_BYTES, Header, checksum};
 
 const STAGING_BYTES: usize = 4096;
 
@@ -19,11 +19,22 @@ pub(crate) struct Inbox {
     start: usize,
     end: usize,
     copied: u64,
+    /// Whether frames carry checksums.
+    checked: bool,
+    /// The last frame and what its payload's checksum should be.
+    expected: Option<(Header, u32)>,
 }
 
 impl Inbox {
-    pub(crate) fn new() -> Inbox {
-        Inbox { staging: vec![0; STAGING_BYTES].into_boxed_slice(), start: 0, end: 0, copied: 0 }
+    /// An inbox of frames that carry checksums, or do not.
+    pub(crate) fn new(checked: bool) -> Inbox {
+        let staging = vec![0; STAGING_BYTES].into_boxed_slice();
+        Inbox { staging, start: 0, end: 0, copied: 0, checked, expected: None }
+    }
+
+    /// Whether frames carry checksums, both ways.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.checked
     }
 
     /// Free staging memory; never empty between frames, because at most a part of a header stays.
@@ -51,12 +62,28 @@ impl Inbox {
 
     /// The next header, once all of it is here.
     pub(crate) fn header(&mut self) -> Result<Option<Header>, FrameError> {
-        let Some(bytes) = self.staging[self.start..self.end].first_chunk::<HEADER_BYTES>() else {
-            return Ok(None);
-        };
+        let staged = &self.staging[self.start..self.end];
+        if self.checked {
+            let Some(bytes) = staged.first_chunk() else { return Ok(None) };
+            let (header, payload) = Header::decode_checked(bytes)?;
+            self.expected = Some((header, payload));
+            self.start += CHECKED_HEADER_BYTES;
+            return Ok(Some(header));
+        }
+        let Some(bytes) = staged.first_chunk() else { return Ok(None) };
         let header = Header::decode(bytes)?;
         self.start += HEADER_BYTES;
         Ok(Some(header))
+    }
+
+    /// Compares the payload of the last frame with its checksum, if it has one.
+    pub(crate) fn check(&self, payload: &[u8]) -> Result<(), FrameError> {
+        match self.expected {
+            Some((header, expected)) if checksum(payload) != expected => {
+                Err(FrameError::Corrupt(header))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Copies staged bytes into `target`, as many as there are and fit.

@@ -6,6 +6,7 @@
 
 mod client;
 mod endpoint;
+mod head;
 mod hub;
 mod inbox;
 mod lane;

@@ -64,11 +64,12 @@ impl Counters {
         &self,
         lane: &LaneStats,
         lane_bytes: u64,
+        corrupt_results: u64,
         tensors: usize,
         elapsed: Duration,
     ) -> Stats {
         let running = self.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let counters: [(&str, f64); 16] = [
+        let counters: [(&str, f64); 17] = [
             ("bytes_sent", self.bytes_sent as f64),
             ("bytes_received", self.bytes_received as f64),
             ("bytes_sent_away", self.away_sent as f64),
@@ -84,6 +85,7 @@ impl Counters {
             ("lane_rounds", lane.rounds as f64),
             ("summed_bytes", lane.summed_bytes as f64),
             ("duplicate_chunks", lane.duplicate_chunks as f64),
+            ("corrupt_frames", (lane.corrupt_frames + corrupt_results) as f64),
             ("lane_memory_bytes", lane_bytes as f64),
         ];
         let late = lane.late.iter().map(|(rank, (count, waited))| Late {

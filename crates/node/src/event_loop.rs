@@ -238,18 +238,22 @@ impl EventLoop {
     /// An established connection is gone.
     fn disconnect(&mut self, index: usize, error: &LinkError) {
         let Some(socket) = self.sockets.remove(index) else { return };
-        let broken = matches!(error, LinkError::Violation(_));
+        let violation = match error {
+            LinkError::Violation(violation) => Some(violation),
+            _ => None,
+        };
         match socket.phase {
             Phase::ToLane(lane) => {
                 if let Some(session) = self.session.as_mut() {
-                    if broken {
-                        tracing::error!(lane = %session.describe(lane), %error, "closed");
+                    if let Some(violation) = violation {
+                        let tensor = violation.corrupted_tensor().and_then(|t| session.name(t));
+                        tracing::error!(lane = %session.describe(lane), tensor, %error, "closed");
                     }
                     session.lost(lane, Instant::now());
                 }
             }
             Phase::FromWorker(conn) => {
-                if broken {
+                if violation.is_some() {
                     tracing::error!(peer = %socket.peer, %error, "closed");
                 }
                 self.lane.close(conn);
@@ -337,6 +341,7 @@ impl EventLoop {
                 world_size: hello.world_size,
                 epoch: hello.epoch,
                 keeps: hello.keeps,
+                checksum: hello.checksum,
             }),
         }
     }

@@ -97,6 +97,7 @@ pub(crate) fn join_options(
         ("partition_bytes", config.partition_bytes.to_string()),
         ("chunk_bytes", config.chunk_bytes.to_string()),
         ("deterministic", config.deterministic.to_string()),
+        ("checksum", config.checksum.to_string()),
         ("architecture", config.architecture.word().to_owned()),
         ("placement", config.placement.word().to_owned()),
     ];

@@ -115,7 +115,8 @@ impl EventLoop {
     pub(crate) fn open_resident(&mut self, view: &ClusterView) -> Result<Option<ConnId>, String> {
         let ClusterView { job, epoch, workers, .. } = view;
         let (rank, world_size) = (Rank(self.config.rank), workers.len() as u32);
-        let peer = Peer { job: *job, rank, world_size, epoch: *epoch, keeps: false };
+        let peer =
+            Peer { job: *job, rank, world_size, epoch: *epoch, keeps: false, checksum: false };
         match self.config.colocated {
             Colocated::InProcess => self.lane.open_resident(peer).map(Some),
             Colocated::Linked => Ok(None),
@@ -323,7 +324,8 @@ impl EventLoop {
     pub(crate) fn stats(&self) -> sumpter_coordinator::Stats {
         let tensors = self.session.as_ref().map_or(0, |s| s.table.len());
         let (lane, bytes) = (self.lane.stats(), self.lane.allocated_bytes());
-        let mut stats = self.counters.report(lane, bytes, tensors, self.now());
+        let corrupt = self.session.as_ref().map_or(0, |s| s.client.corrupt_frames());
+        let mut stats = self.counters.report(lane, bytes, corrupt, tensors, self.now());
         stats.counters.extend(self.run_memory());
         if let Some(session) = &self.session {
             stats.pending = session.pending(Instant::now(), REPORTED_OPS);

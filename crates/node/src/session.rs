@@ -75,6 +75,7 @@ pub(crate) fn client_settings(config: &Config, view: &ClusterView) -> ClientSett
         chunk_bytes: config.chunk_bytes as u32,
         credit_bytes: config.credit_bytes as usize,
         deterministic: config.deterministic,
+        checksum: config.checksum,
     }
 }
 
@@ -181,6 +182,7 @@ impl Session {
             epoch: self.view.epoch,
             lane: self.cluster.lanes[lane.0].index,
             keeps: self.cluster.may_vanish(lane),
+            checksum: self.client.is_checked(),
         }
     }
 
@@ -197,6 +199,11 @@ impl Session {
             Owner::Server(id) => format!("server {id}"),
         };
         format!("lane {} of {owner} on {} at {}", lane.index, lane.host, lane.address)
+    }
+
+    /// What a tensor is called.
+    pub(crate) fn name(&self, tensor: TensorId) -> Option<&str> {
+        self.table.spec(tensor).map(|spec| spec.name.as_str())
     }
 
     /// The server a lane belongs to, if it is not a worker's.

@@ -39,6 +39,7 @@ enum Step {
     Pair(Dtype),
     Last(Dtype),
     Copy(Dtype),
+    Checksum(Dtype),
 }
 
 impl Step {
@@ -53,6 +54,7 @@ impl Step {
             "pair" if widens => Step::Pair(dtype),
             "last" if widens => Step::Last(dtype),
             "copy" => Step::Copy(dtype),
+            "checksum" => Step::Checksum(dtype),
             _ => {
                 let op = ReduceOp::from_name(kernel).ok_or_else(|| unknown("kernel", kernel))?;
                 Step::Reduce(op, dtype)
@@ -66,6 +68,7 @@ impl Step {
         let wide = |dtype: &Dtype| count * dtype.accumulator().size();
         match self {
             Step::Reduce(_, dtype) | Step::Copy(dtype) => [narrow(dtype), narrow(dtype), 0],
+            Step::Checksum(dtype) => [size_of::<u32>(), narrow(dtype), 0],
             Step::Accumulate(dtype) => [wide(dtype), narrow(dtype), 0],
             Step::Pair(dtype) => [wide(dtype), narrow(dtype), narrow(dtype)],
             Step::Last(dtype) => [narrow(dtype), narrow(dtype), wide(dtype)],
@@ -80,6 +83,7 @@ impl Step {
             Step::Pair(dtype) => sumpter_sum::accumulate_pair(sum, dtype, to, other, x),
             Step::Last(dtype) => sumpter_sum::accumulate_last(sum, dtype, to, other, x),
             Step::Copy(_) => to.copy_from_slice(x),
+            Step::Checksum(_) => to.copy_from_slice(&sumpter_wire::checksum(x).to_le_bytes()),
         }
     }
 }

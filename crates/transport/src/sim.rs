@@ -85,6 +85,17 @@ impl SimLink {
         Ok(moved)
     }
 
+    /// Flips a bit of a byte on its way from an end, if there is such a byte.
+    pub fn damage(&mut self, side: Side, byte: usize, bit: u8) -> bool {
+        match self.queue(side).get_mut(byte) {
+            Some(byte) => {
+                *byte ^= 1 << (bit & 7);
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Bytes on their way from an end.
     #[must_use]
     pub fn in_flight(&self, side: Side) -> usize {

@@ -71,6 +71,7 @@ impl Job {
                 chunk_bytes: CHUNK,
                 credit_bytes: 64 << 10,
                 deterministic: false,
+                checksum: false,
             };
             let mut client = Client::new(settings, 1);
             let bytes = (chunks * CHUNK) as usize;
@@ -85,6 +86,7 @@ impl Job {
                 world_size: WORKERS,
                 epoch: Epoch(1),
                 keeps: false,
+                checksum: false,
             };
             let shares = resident && rank == 0;
             let conn = if shares {

@@ -92,7 +92,8 @@ fn a_round_of_the_engine_gives_the_sum<C: Carrier>(make: fn() -> C) {
     let mut carriers: Vec<(C, ConnId)> = Vec::new();
     for rank in 0..2 {
         let (job, epoch) = (JobId(1), Epoch(1));
-        let peer = Peer { job, rank: Rank(rank), world_size: 2, epoch, keeps: false };
+        let peer =
+            Peer { job, rank: Rank(rank), world_size: 2, epoch, keeps: false, checksum: false };
         carriers.push((make(), lane.open(peer).expect("a fresh lane").0));
     }
     let mut sums = Vec::new();
@@ -128,6 +129,7 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
         chunk_bytes: 1 << 16,
         credit_bytes: 1 << 20,
         deterministic: false,
+        checksum: false,
     };
     let mut client = Client::new(settings, 1);
     let half = elements * 2;

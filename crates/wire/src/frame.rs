@@ -120,6 +120,16 @@ pub enum FrameError {
     /// A `Group` payload is not a list of distinct ascending ranks.
     #[error("group ranks are not ascending")]
     GroupOrder,
+    /// A header is not what was sent.
+    #[error("the checksum of a header is wrong: it was corrupted on its way")]
+    CorruptHeader,
+    /// A payload is not what was sent.
+    #[error(
+        "the checksum of a {:?} frame is wrong: it was corrupted on its way (tensor {}, \
+         partition {}, round {}, chunk {})",
+        .0.kind, .0.tensor, .0.partition, .0.round, .0.chunk
+    )]
+    Corrupt(Header),
 }
 
 impl Header {

@@ -41,7 +41,13 @@ pub struct Hello {
     pub lane: u32,
     /// Whether the client keeps results until the lane says that everyone has them.
     pub keeps: bool,
+    /// Whether frames carry checksums, both ways.
+    pub checksum: bool,
 }
+
+/// Bits of the hello's last word.
+const FLAG_KEEPS: u32 = 1;
+const FLAG_CHECKSUM: u32 = 2;
 
 /// Why a connection was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -324,7 +330,9 @@ fn encode_hello(hello: &Hello, nonce: &Nonce) -> Vec<u8> {
     out.extend_from_slice(&hello.rank.0.to_le_bytes());
     out.extend_from_slice(&hello.world_size.to_le_bytes());
     out.extend_from_slice(&hello.epoch.0.to_le_bytes());
-    out.extend_from_slice(&u32::from(hello.keeps).to_le_bytes());
+    let flags = [(hello.keeps, FLAG_KEEPS), (hello.checksum, FLAG_CHECKSUM)];
+    let flags: u32 = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
+    out.extend_from_slice(&flags.to_le_bytes());
     out.extend_from_slice(nonce);
     debug_assert_eq!(out.len(), HELLO_BYTES);
     out
@@ -339,6 +347,7 @@ fn decode_hello(bytes: &[u8]) -> Hello {
         rank: Rank(word(24)),
         world_size: word(28),
         epoch: Epoch(word(32)),
-        keeps: word(36) & 1 == 1,
+        keeps: word(36) & FLAG_KEEPS != 0,
+        checksum: word(36) & FLAG_CHECKSUM != 0,
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod auth;
+mod checksum;
 mod frame;
 mod handshake;
 mod ids;
@@ -12,6 +13,7 @@ mod ids;
 pub use auth::{
     MIN_TOKEN_CHARS, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, ProofRole, Token, TokenError,
 };
+pub use checksum::{CHECKED_HEADER_BYTES, checksum};
 pub use frame::{
     Collective, FrameError, FrameKind, HEADER_BYTES, Header, MAX_CONTROL_BYTES, PartitionSpec,
     SPEC_BYTES, Tier, decode_group, encode_group, group_id,

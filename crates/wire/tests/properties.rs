@@ -57,6 +57,34 @@ proptest! {
     }
 
     #[test]
+    fn a_header_survives_the_wire_with_checksums(header in headers(), payload: u32) {
+        let bytes = header.encode_checked(payload);
+        prop_assert_eq!(Header::decode_checked(&bytes), Ok((header, payload)));
+    }
+
+    #[test]
+    fn damage_to_a_header_is_noticed(
+        header in headers(),
+        payload: u32,
+        bits in prop::collection::btree_set(0usize..CHECKED_HEADER_BYTES * 8, 1..4),
+    ) {
+        let mut bytes = header.encode_checked(payload);
+        bits.into_iter().for_each(|bit| bytes[bit / 8] ^= 1 << (bit % 8));
+        prop_assert_eq!(Header::decode_checked(&bytes), Err(FrameError::CorruptHeader));
+    }
+
+    #[test]
+    fn damage_to_a_payload_changes_its_checksum(
+        bytes in prop::collection::vec(any::<u8>(), 1..3000),
+        bits in prop::collection::btree_set(any::<usize>(), 1..4),
+    ) {
+        let mut damaged = bytes.clone();
+        let bits = bits.into_iter().map(|bit| bit % (8 * bytes.len()));
+        bits.for_each(|bit| damaged[bit / 8] ^= 1 << (bit % 8));
+        prop_assert_eq!(damaged == bytes, checksum(&damaged) == checksum(&bytes));
+    }
+
+    #[test]
     fn a_spec_survives_the_wire_and_its_chunks_cover_it(spec in specs()) {
         prop_assert_eq!(PartitionSpec::decode(&spec.encode()), Ok(spec));
         let lens: Vec<u32> = (0..spec.chunks()).map(|i| spec.chunk_len(i)).collect();
@@ -126,6 +154,7 @@ fn hellos() -> impl Strategy<Value = Hello> {
             epoch: Epoch(epoch),
             lane,
             keeps: lane % 2 == 1,
+            checksum: lane % 3 == 1,
         }
     })
 }
@@ -179,6 +208,7 @@ fn a_recorded_proof_is_worthless_against_another_nonce() {
         epoch: Epoch(1),
         lane: 0,
         keeps: false,
+        checksum: false,
     };
     let mut client = ClientHandshake::new(hello, [1; 32], token.clone());
     let said = client.pending().to_vec();
@@ -217,6 +247,7 @@ fn another_version_is_refused_with_both_versions_named() {
         epoch: Epoch(1),
         lane: 0,
         keeps: false,
+        checksum: false,
     };
     let client = ClientHandshake::new(hello, [1; 32], token.clone());
     let mut said = client.pending().to_vec();
@@ -239,6 +270,7 @@ fn a_run_that_is_not_known_is_refused_before_anything_is_proved() {
         epoch: Epoch(1),
         lane: 0,
         keeps: false,
+        checksum: false,
     };
     let client = ClientHandshake::new(hello, [1; 32], token);
     let mut server = ServerHandshake::new([2; 32]);

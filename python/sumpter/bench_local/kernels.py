@@ -1,4 +1,4 @@
-"""`sumpter bench sum`: every summation kernel beside NumPy, torch and a plain copy.
+"""`sumpter bench sum`: every summation kernel beside NumPy, torch and a plain copy; checksums.
 
 Traffic counts the bytes that a kernel must read and write: an accumulation reads two operands and
 writes one, a copy reads one and writes one. (A store to memory that is not in cache also reads
@@ -20,6 +20,9 @@ OPS = ("sum", "min", "max", "product")
 DTYPES = tuple(memory.SIZES)
 
 _ELEMENTS_CHECKED = 1000
+
+# What the CRC-32C of these bytes is, by every catalogue of checksums.
+_CHECKED_BYTES, _THEIR_CHECKSUM = b"123456789", 0xE3069283
 
 # What a call costs is that of a call on so many elements: they take a hundredth of it themselves,
 # while a single element would take a slower path than arrays do.
@@ -168,6 +171,33 @@ def measure_cycle(chunk_bytes: int, contributions: list[int], rounds: int) -> li
                 row["of_float32"] = row["contribution_gb_per_s"] / group[0]["contribution_gb_per_s"]
             rows += group
     return rows
+
+
+def measure_checksum(places: list[Place], rounds: int) -> list[Row]:
+    """What the checksum of a payload costs, beside a copy of the same bytes."""
+    _verify_checksum()
+    rows = []
+    for place in places:
+        of = memory.ones(place.bytes, "uint8")
+        to, copied = memory.ones(4, "uint8"), memory.ones(place.bytes, "uint8")
+        runners = {
+            "checksum": native(Step("checksum", "uint8", to, of, place.bytes)),
+            "copy": native(Step("copy", "uint8", copied, of, place.bytes)),
+        }
+        seconds = medians(runners, rounds)
+        row: Row = {"place": place.name, "bytes": place.bytes}
+        row["payload_gb_per_s"] = place.bytes / seconds["checksum"] / 1e9
+        row["copied_gb_per_s"] = place.bytes / seconds["copy"] / 1e9
+        row["of_copy"] = seconds["copy"] / seconds["checksum"]
+        rows.append({**row, "correct": True})
+    return rows
+
+
+def _verify_checksum() -> None:
+    of, to = np.frombuffer(_CHECKED_BYTES, np.uint8), memory.ones(4, "uint8")
+    native(Step("checksum", "uint8", to, of, len(of)))(1)
+    if int.from_bytes(to.tobytes(), "little") != _THEIR_CHECKSUM:
+        raise WrongResult("the checksum of the usual example is not CRC-32C's")
 
 
 def _cycle(

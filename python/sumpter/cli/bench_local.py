@@ -53,7 +53,7 @@ def sum_(
     csv: CsvOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure every summation kernel beside NumPy, torch and a plain copy."""
+    """Measure every summation kernel beside NumPy, torch and a plain copy; checksums."""
     from sumpter.bench_local import kernels, report, rivals
 
     places = [
@@ -74,18 +74,16 @@ def sum_(
     with _failures():
         rows = kernels.measure(places, chosen_types, chosen_ops, rounds)
         cycle = kernels.measure_cycle(places[0].bytes // 2, counts, rounds)
+        checksum = kernels.measure_checksum(places, rounds)
+    tables = {"kernel": rows, "cycle": cycle, "checksum": checksum}
+    named = [{"table": name, **row} for name, of in tables.items() for row in of]
     if as_json:
-        report.print_json(
-            [{"table": "kernel", **row} for row in rows]
-            + [{"table": "cycle", **row} for row in cycle]
-        )
+        report.print_json(named)
     else:
         report.print_table("kernels, one core", rows, [note for note in notes if note])
         report.print_table("a chunk's whole cycle, one core", cycle)
-    _write(
-        csv,
-        [{"table": "kernel", **row} for row in rows] + [{"table": "cycle", **row} for row in cycle],
-    )
+        report.print_table("a checksum of every byte, one core", checksum)
+    _write(csv, named)
 
 
 def server(

@@ -305,6 +305,7 @@ fn endpoint(variant: Variant, spec: &ServerSpec) -> Result<Box<dyn Endpoint + Se
                     world_size,
                     epoch: EPOCH,
                     keeps: false,
+                    checksum: false,
                 };
                 let opened = lane.open(peer).map_err(BenchError::Wrong)?;
                 // The driver counts connections as the lane does.

@@ -120,6 +120,7 @@ fn client(spec: &ServerSpec, places: &[Vec<Place>], rank: Rank) -> Client<Pages>
         chunk_bytes: spec.chunk_bytes as u32,
         credit_bytes: spec.credit_bytes,
         deterministic: false,
+        checksum: false,
     };
     let mut client = Client::new(settings, spec.lanes);
     for (index, places) in places.iter().enumerate() {

@@ -8,12 +8,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use arrayvec::ArrayVec;
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_wire::{FrameKind, Header, Round, TensorId, Tier};
 
 use super::Client;
-use super::link::{Frame, Head, Input};
+use super::link::Input;
 use super::op::OpId;
 use crate::endpoint::ConnId;
 use crate::memory::Memory;
@@ -121,9 +120,7 @@ impl<M: Memory> Client<M> {
         for ((tensor, tier, partition), Row { round, .. }) in of_lane {
             let header = Header::new(FrameKind::Ack, epoch, *tensor);
             let header = Header { tier: *tier, partition: *partition, round: *round, ..header };
-            let mut head = ArrayVec::new();
-            head.try_extend_from_slice(&header.encode()).expect("a header fits");
-            self.links[lane.0].output.push_back(Frame { head: Head::Small(head), chunk: None });
+            self.links[lane.0].push_small(&header, &[]);
         }
     }
 

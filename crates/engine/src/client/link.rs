@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
 
-use arrayvec::ArrayVec;
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{GroupId, HEADER_BYTES, Header, SPEC_BYTES};
+use sumpter_wire::{GroupId, Header, checksum};
 
 use super::op::OpId;
+use crate::head::{Head, head};
 use crate::inbox::Inbox;
 
 #[derive(Debug)]
@@ -64,13 +64,13 @@ pub(super) enum Input {
 /// A frame to send: a few bytes of its own, then perhaps a chunk of a tensor.
 #[derive(Debug)]
 pub(super) struct Frame {
-    pub head: Head,
+    pub head: FrameHead,
     pub chunk: Option<ChunkRef>,
 }
 
 #[derive(Debug)]
-pub(super) enum Head {
-    Small(ArrayVec<u8, { HEADER_BYTES + SPEC_BYTES }>),
+pub(super) enum FrameHead {
+    Small(Head),
     Group(Box<[u8]>),
 }
 
@@ -85,8 +85,8 @@ pub(super) struct ChunkRef {
 impl Frame {
     pub(super) fn head(&self) -> &[u8] {
         match &self.head {
-            Head::Small(bytes) => bytes,
-            Head::Group(bytes) => bytes,
+            FrameHead::Small(bytes) => bytes,
+            FrameHead::Group(bytes) => bytes,
         }
     }
 
@@ -96,12 +96,13 @@ impl Frame {
 }
 
 impl Link {
-    pub(super) fn new() -> Link {
+    /// A connection that is down; its frames carry checksums or do not.
+    pub(super) fn new(checked: bool) -> Link {
         Link {
             up: false,
             resident: false,
             keeps: false,
-            inbox: Inbox::new(),
+            inbox: Inbox::new(checked),
             input: Input::Header,
             ready: BinaryHeap::new(),
             current: None,
@@ -113,11 +114,28 @@ impl Link {
         }
     }
 
+    /// A frame's header, with its checksums if the connection carries them.
+    pub(super) fn head(&self, header: &Header, payload: &[u8]) -> Head {
+        head(header, self.inbox.is_checked().then(|| checksum(payload)))
+    }
+
+    /// Queues a frame with a short payload or none.
+    pub(super) fn push_small(&mut self, header: &Header, payload: &[u8]) {
+        let mut head = self.head(header, payload);
+        head.try_extend_from_slice(payload).expect("a header and a spec fit");
+        self.output.push_back(Frame { head: FrameHead::Small(head), chunk: None });
+    }
+
     /// Forgets the connection, not the partitions. Returns the frames that will not be sent.
     pub(super) fn reset(&mut self) -> VecDeque<Frame> {
         let ready = std::mem::take(&mut self.ready);
         let frames = std::mem::take(&mut self.output);
-        *self = Link { ready, dirty: self.dirty, keeps: self.keeps, ..Link::new() };
+        *self = Link {
+            ready,
+            dirty: self.dirty,
+            keeps: self.keeps,
+            ..Link::new(self.inbox.is_checked())
+        };
         frames
     }
 }

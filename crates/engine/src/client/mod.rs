@@ -44,7 +44,7 @@ use self::op::{Op, Stage};
 use crate::endpoint::{
     ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
 };
-use crate::inbox::fill;
+use crate::inbox::{Inbox, fill};
 use crate::memory::Memory;
 
 /// What a client must know from the start.
@@ -62,6 +62,8 @@ pub struct ClientSettings {
     pub credit_bytes: usize,
     /// Whether contributions are added in rank order.
     pub deterministic: bool,
+    /// Whether frames carry checksums, but those of a lane in this process.
+    pub checksum: bool,
 }
 
 /// Bytes of free buffers for results that are kept: what is under way at a time is about the
@@ -109,6 +111,7 @@ pub struct Client<M> {
     relays: HashMap<(TensorId, Round), Relaying>,
     /// Between two epochs: operations wait for their new layouts.
     suspended: bool,
+    corrupt_frames: u64,
 }
 
 /// What this worker passes on of a tensor in this epoch.
@@ -132,7 +135,7 @@ impl<M: Memory> Client<M> {
     pub fn new(settings: ClientSettings, lanes: usize) -> Client<M> {
         Client {
             settings,
-            links: (0..lanes).map(|_| Link::new()).collect(),
+            links: (0..lanes).map(|_| Link::new(settings.checksum)).collect(),
             groups: HashMap::new(),
             tensors: HashMap::new(),
             ops: HashMap::new(),
@@ -145,6 +148,7 @@ impl<M: Memory> Client<M> {
             pool: BufferPool::new(SPARE_BYTES),
             relays: HashMap::new(),
             suspended: false,
+            corrupt_frames: 0,
         }
     }
 
@@ -211,6 +215,18 @@ impl<M: Memory> Client<M> {
         self.links.iter().map(|link| link.inbox.copied_bytes()).sum()
     }
 
+    /// Whether frames carry checksums, as this client asks of every lane elsewhere.
+    #[must_use]
+    pub fn is_checked(&self) -> bool {
+        self.settings.checksum
+    }
+
+    /// Frames that were damaged on their way here; each cost its connection.
+    #[must_use]
+    pub fn corrupt_frames(&self) -> u64 {
+        self.corrupt_frames
+    }
+
     /// Whether the connection of `lane` is up.
     #[must_use]
     pub fn is_up(&self, lane: ConnId) -> bool {
@@ -232,7 +248,8 @@ impl<M: Memory> Client<M> {
 
     /// `lane` is in this process: see [`exchange`](crate::exchange).
     pub fn attached(&mut self, lane: ConnId) {
-        self.links[lane.0].resident = true;
+        let link = &mut self.links[lane.0];
+        (link.resident, link.inbox) = (true, Inbox::new(false));
         self.connected(lane);
     }
 
@@ -463,19 +480,9 @@ impl<M: Memory> Endpoint for Client<M> {
             Input::Header | Input::Discard { .. } => 0,
         };
         link.inbox.grow(n - direct);
-        loop {
-            let link = &mut self.links[lane.0];
-            if matches!(link.input, Input::Header) {
-                match link.inbox.header()? {
-                    Some(header) => self.start_frame(lane, header)?,
-                    None => return Ok(()),
-                }
-            } else if self.advance(lane) {
-                self.finish_frame(lane);
-            } else {
-                return Ok(());
-            }
-        }
+        self.take_in(lane).inspect_err(|violation| {
+            self.corrupt_frames += u64::from(violation.is_corruption());
+        })
     }
 
     fn next_dirty(&mut self) -> Option<ConnId> {

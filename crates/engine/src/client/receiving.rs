@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::resident::ChunkId;
 
 impl<M: Memory> Client<M> {
-    pub(super) fn start_frame(&mut self, lane: ConnId, header: Header) -> Result<(), Violation> {
+    fn start_frame(&mut self, lane: ConnId, header: Header) -> Result<(), Violation> {
         if header.epoch != self.settings.epoch {
             return Err(Violation::state(format!("a frame of epoch {}", header.epoch)));
         }
@@ -104,7 +104,42 @@ impl<M: Memory> Client<M> {
         Ok(())
     }
 
-    pub(super) fn finish_frame(&mut self, lane: ConnId) {
+    /// Takes in what has been received.
+    pub(super) fn take_in(&mut self, lane: ConnId) -> Result<(), Violation> {
+        loop {
+            let link = &mut self.links[lane.0];
+            if matches!(link.input, Input::Header) {
+                match link.inbox.header()? {
+                    Some(header) => self.start_frame(lane, header)?,
+                    None => return Ok(()),
+                }
+            } else if self.advance(lane) {
+                self.check(lane)?;
+                self.finish_frame(lane);
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a payload that is complete is what was sent. If not, a result that lies in the
+    /// tensor already is overwritten when it is sent again: it is not counted as received.
+    fn check(&mut self, lane: ConnId) -> Result<(), Violation> {
+        let Link { input, inbox, .. } = &mut self.links[lane.0];
+        let payload = match input {
+            Input::Chunk { kept: Some(bytes), .. } => &bytes[..],
+            Input::Chunk { op, part, chunk, len, kept: None, .. } => {
+                let op = self.ops.get_mut(op).expect("a receiving operation");
+                let (offset, _) = op.range(*part, *chunk, self.settings.chunk_bytes);
+                op.memory.result(offset, *len)
+            }
+            Input::Error { bytes, .. } => &bytes[..],
+            Input::Header | Input::Discard { .. } => return Ok(()),
+        };
+        Ok(inbox.check(payload)?)
+    }
+
+    fn finish_frame(&mut self, lane: ConnId) {
         match std::mem::replace(&mut self.links[lane.0].input, Input::Header) {
             Input::Header | Input::Discard { .. } => {}
             Input::Error { header, bytes, .. } => {
@@ -188,7 +223,7 @@ impl<M: Memory> Client<M> {
     }
 
     /// Moves staged bytes into the payload; true when the payload is complete.
-    pub(super) fn advance(&mut self, lane: ConnId) -> bool {
+    fn advance(&mut self, lane: ConnId) -> bool {
         let Link { input, inbox, .. } = &mut self.links[lane.0];
         match input {
             Input::Header => false,

@@ -3,11 +3,10 @@
 
 use std::cmp::Reverse;
 
-use arrayvec::ArrayVec;
 use sumpter_wire::{Collective, Epoch, FrameKind, GroupId, Header, TensorId, encode_group};
 
 use super::Client;
-use super::link::{ChunkRef, Frame, Head, Ready};
+use super::link::{ChunkRef, Frame, FrameHead, Ready};
 use super::op::{Op, OpId, Stage};
 use crate::endpoint::{ConnId, MAX_SLICES};
 use crate::memory::Memory;
@@ -57,8 +56,8 @@ impl<M: Memory> Client<M> {
             let ranks = encode_group(&self.groups[&spec.group]);
             let header = Header::new(FrameKind::Group, epoch, TensorId(spec.group.0));
             let header = Header { length: ranks.len() as u32, ..header };
-            let head = [&header.encode()[..], &ranks].concat().into();
-            link.output.push_back(Frame { head: Head::Group(head), chunk: None });
+            let head = [&link.head(&header, &ranks)[..], &ranks].concat().into();
+            link.output.push_back(Frame { head: FrameHead::Group(head), chunk: None });
         }
         let part = &op.parts[index];
         let encoded = spec.encode();
@@ -67,10 +66,7 @@ impl<M: Memory> Client<M> {
             length: encoded.len() as u32,
             ..Self::header(FrameKind::Begin, epoch, op, index)
         };
-        let mut head = ArrayVec::new();
-        head.try_extend_from_slice(&header.encode()).expect("a header fits");
-        head.try_extend_from_slice(&encoded).expect("a header and a spec fit");
-        link.output.push_back(Frame { head: Head::Small(head), chunk: None });
+        link.push_small(&header, &encoded);
     }
 
     fn queue_chunk(&mut self, lane: ConnId, id: OpId, index: usize) {
@@ -95,10 +91,11 @@ impl<M: Memory> Client<M> {
         let (offset, len) = op.range(index, chunk, chunk_bytes);
         let header = Self::header(FrameKind::Push, self.settings.epoch, op, index);
         let header = Header { chunk, length: len as u32, ..header };
-        let mut head = ArrayVec::new();
-        head.try_extend_from_slice(&header.encode()).expect("a header fits");
+        // What is sent again after a cut may be overwritten by its result while it waits here:
+        // then the lane has it, and drops what comes without a look at its checksum.
+        let head = link.head(&header, op.memory.contribution(offset, len));
         let chunk = Some(ChunkRef { op: id, part: index, offset, len });
-        link.output.push_back(Frame { head: Head::Small(head), chunk });
+        link.output.push_back(Frame { head: FrameHead::Small(head), chunk });
         op.queued += 1;
     }
 
@@ -107,12 +104,10 @@ impl<M: Memory> Client<M> {
     pub(super) fn queue_ack(&mut self, id: OpId, index: usize) {
         let op = &self.ops[&id];
         let header = Self::header(FrameKind::Ack, self.settings.epoch, op, index);
-        let mut head = ArrayVec::new();
-        head.try_extend_from_slice(&header.encode()).expect("a header fits");
         let lane = op.places[index].lane;
         let waited_for = op.does(index).0 != Collective::AllReduce;
         let link = &mut self.links[lane.0];
-        link.output.push_back(Frame { head: Head::Small(head), chunk: None });
+        link.push_small(&header, &[]);
         if link.keeps && waited_for {
             // Who receives no data is done only when all others have it.
             self.touch(lane);

@@ -109,7 +109,7 @@ impl<M: Memory> Client<M> {
     /// [laid out](Self::lay_out) anew.
     pub fn resume(&mut self, settings: ClientSettings, lanes: usize) {
         self.settings = settings;
-        self.links = (0..lanes).map(|_| Link::new()).collect();
+        self.links = (0..lanes).map(|_| Link::new(settings.checksum)).collect();
         self.dirty = VecDeque::new();
         self.suspended = false;
     }

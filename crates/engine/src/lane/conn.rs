@@ -3,11 +3,12 @@
 use std::collections::{HashSet, VecDeque};
 
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{HEADER_BYTES, Header, Rank, SPEC_BYTES};
+use sumpter_wire::{FrameError, Header, Rank, SPEC_BYTES, checksum};
 
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::partition::{ChunkPlace, Serial};
 use crate::endpoint::Incoming;
+use crate::head::{Head, head};
 use crate::inbox::{Inbox, fill};
 
 #[derive(Debug)]
@@ -64,7 +65,7 @@ pub(super) struct Visits {
 /// A frame to send.
 #[derive(Debug)]
 pub(super) struct Frame {
-    pub header: [u8; HEADER_BYTES],
+    pub head: Head,
     pub payload: Payload,
 }
 
@@ -77,7 +78,7 @@ pub(super) enum Payload {
 
 impl Frame {
     pub(super) fn len(&self) -> usize {
-        HEADER_BYTES
+        self.head.len()
             + match &self.payload {
                 Payload::None => 0,
                 Payload::Value { len, .. } => *len,
@@ -87,12 +88,17 @@ impl Frame {
 }
 
 impl Conn {
-    pub(super) fn new(job: JobIndex, rank: Rank, serial: Serial, resident: bool) -> Conn {
+    pub(super) fn new(
+        (job, rank, serial): (JobIndex, Rank, Serial),
+        resident: bool,
+        checked: bool,
+    ) -> Conn {
         Conn {
             job,
             rank,
             serial,
-            inbox: Inbox::new(),
+            // Nothing leaves the process to be damaged.
+            inbox: Inbox::new(checked && !resident),
             input: Input::Header,
             output: VecDeque::new(),
             released: VecDeque::new(),
@@ -102,6 +108,11 @@ impl Conn {
             dirty: false,
             last: 0,
         }
+    }
+
+    /// A frame's header, with its checksums if the connection carries them.
+    pub(super) fn head(&self, header: &Header, payload: &[u8]) -> Head {
+        head(header, self.inbox.is_checked().then(|| checksum(payload)))
     }
 
     pub(super) fn space(&mut self) -> Incoming<'_> {
@@ -154,6 +165,17 @@ impl Conn {
                 *left -= self.inbox.skip(*left);
                 *left == 0
             }
+        }
+    }
+
+    /// Whether a payload that is complete is what was sent. Nobody looks at what is discarded: a
+    /// chunk that was counted before may have been overwritten by its result meanwhile.
+    pub(super) fn check(&self) -> Result<(), FrameError> {
+        match &self.input {
+            Input::Header | Input::Discard { .. } => Ok(()),
+            Input::Chunk { bytes, .. } => self.inbox.check(bytes),
+            Input::Begin { bytes, .. } => self.inbox.check(bytes),
+            Input::Group { bytes, .. } => self.inbox.check(bytes),
         }
     }
 }

@@ -32,6 +32,7 @@ use self::partition::{ChunkPlace, Expect, Progress, Serial};
 use crate::endpoint::{
     ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
 };
+use crate::head::head;
 use crate::resident::{ChunkId, Visit};
 
 /// Bytes of free buffers a lane keeps for the next chunk; sums are held elsewhere, so this only
@@ -70,6 +71,8 @@ pub struct Peer {
     /// Whether the job's workers keep the results of this lane, since its process may die without
     /// ending the job; they are told when everyone has them. Equal for all workers of the job.
     pub keeps: bool,
+    /// Whether its frames carry checksums, both ways; not if it is in this process.
+    pub checksum: bool,
 }
 
 /// What a lane has done, since its start.
@@ -81,6 +84,8 @@ pub struct LaneStats {
     pub summed_bytes: u64,
     /// Chunks received again after a connection was cut, and not counted.
     pub duplicate_chunks: u64,
+    /// Frames that were damaged on their way; each cost its connection.
+    pub corrupt_frames: u64,
     /// By rank: how often it was the last, and for how long in all the others waited for it.
     pub late: HashMap<Rank, (u64, Now)>,
 }
@@ -193,7 +198,8 @@ impl Lane {
             job.resident = Some(id);
         }
         self.opened += 1;
-        self.conns[id.0] = Some(Conn::new(at, peer.rank, self.opened, resident));
+        let whose = (at, peer.rank, self.opened);
+        self.conns[id.0] = Some(Conn::new(whose, resident, peer.checksum));
         if let Some(old) = old {
             self.close(old);
         }
@@ -307,6 +313,24 @@ impl Lane {
 
     fn conn(&mut self, id: ConnId) -> &mut Conn {
         self.conns[id.0].as_mut().expect("the driver uses open connections only")
+    }
+
+    /// Takes in what has been received.
+    fn take_in(&mut self, id: ConnId, now: Now) -> Result<(), Violation> {
+        loop {
+            let conn = self.conn(id);
+            if matches!(conn.input, Input::Header) {
+                match conn.inbox.header()? {
+                    Some(header) => self.start_frame(id, header)?,
+                    None => return Ok(()),
+                }
+            } else if conn.advance() {
+                conn.check()?;
+                self.finish_frame(id, now)?;
+            } else {
+                return Ok(());
+            }
+        }
     }
 
     fn start_frame(&mut self, id: ConnId, header: Header) -> Result<(), Violation> {
@@ -555,10 +579,11 @@ impl Lane {
         }
         for child in 0..self.jobs[job].partition(at).members().len() {
             let Some(id) = self.listener(job, at, slot, child, true) else { continue };
-            let header = self.header(id, FrameKind::Released, at, slot).encode();
+            let header = self.header(id, FrameKind::Released, at, slot);
             let conn = self.conn(id);
             if conn.resident.is_none() {
-                conn.released.push_back(Frame { header, payload: Payload::None });
+                let head = conn.head(&header, &[]);
+                conn.released.push_back(Frame { head, payload: Payload::None });
             }
         }
     }
@@ -588,15 +613,18 @@ impl Lane {
         }
         let header = self.header(id, FrameKind::Result, at, place.slot);
         let conn = self.conns[id.0].as_ref().expect("an open connection");
-        let length = self.jobs[conn.job].partition(at).spec.chunk_len(place.chunk);
+        let partition = self.jobs[conn.job].partition_mut(at);
+        let length = partition.spec.chunk_len(place.chunk);
         let header = Header { chunk: place.chunk, length, ..header };
         let payload = Payload::Value { partition: at, at: place, len: length as usize };
-        self.push(id, Frame { header: header.encode(), payload });
+        let checksum = conn.inbox.is_checked().then(|| partition.checksum(place));
+        self.push(id, Frame { head: head(&header, checksum), payload });
     }
 
     fn send_done(&mut self, id: ConnId, at: PartitionIndex, slot: usize) {
-        let header = self.header(id, FrameKind::Done, at, slot).encode();
-        self.push(id, Frame { header, payload: Payload::None });
+        let header = self.header(id, FrameKind::Done, at, slot);
+        let head = self.conn(id).head(&header, &[]);
+        self.push(id, Frame { head, payload: Payload::None });
     }
 
     fn header(&self, id: ConnId, kind: FrameKind, at: PartitionIndex, slot: usize) -> Header {
@@ -612,7 +640,8 @@ impl Lane {
         let text = &text[..text.len().min(sumpter_wire::MAX_CONTROL_BYTES)];
         let header =
             Header { kind: FrameKind::Error, chunk: 0, length: text.len() as u32, ..header };
-        self.push(id, Frame { header: header.encode(), payload: Payload::Text(text.into()) });
+        let head = self.conn(id).head(&header, text);
+        self.push(id, Frame { head, payload: Payload::Text(text.into()) });
     }
 
     fn push(&mut self, id: ConnId, frame: Frame) {
@@ -633,7 +662,7 @@ impl Endpoint for Lane {
         let job = &self.jobs[conn.job];
         let mut skip = conn.sent;
         for frame in conn.output.iter().take(MAX_SLICES / 2) {
-            push_after(&mut out, &frame.header, &mut skip);
+            push_after(&mut out, &frame.head, &mut skip);
             match &frame.payload {
                 Payload::None => {}
                 Payload::Text(text) => push_after(&mut out, text, &mut skip),
@@ -667,19 +696,9 @@ impl Endpoint for Lane {
 
     fn filled(&mut self, id: ConnId, n: usize, now: Now) -> Result<(), Violation> {
         self.conn(id).count(n);
-        loop {
-            let conn = self.conn(id);
-            if matches!(conn.input, Input::Header) {
-                match conn.inbox.header()? {
-                    Some(header) => self.start_frame(id, header)?,
-                    None => return Ok(()),
-                }
-            } else if conn.advance() {
-                self.finish_frame(id, now)?;
-            } else {
-                return Ok(());
-            }
-        }
+        self.take_in(id, now).inspect_err(|violation| {
+            self.stats.corrupt_frames += u64::from(violation.is_corruption());
+        })
     }
 
     fn next_dirty(&mut self) -> Option<ConnId> {

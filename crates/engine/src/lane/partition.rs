@@ -19,7 +19,7 @@
 use std::sync::Arc;
 
 use sumpter_sum::{self as sum, AlignedBuf, BufferPool};
-use sumpter_wire::{PartitionSpec, Rank, Round, Tier};
+use sumpter_wire::{PartitionSpec, Rank, Round, Tier, checksum};
 
 use crate::endpoint::{Now, Violation};
 
@@ -117,6 +117,8 @@ struct Chunk {
     resident: bool,
     /// Contributions that wait for their turn, by child; only in deterministic partitions.
     held: Vec<Option<AlignedBuf>>,
+    /// Of the finished value, once somebody asked for it.
+    checksum: Option<u32>,
 }
 
 impl Partition {
@@ -170,6 +172,19 @@ impl Partition {
         let chunk = slot.chunks.get(place.chunk as usize)?;
         let len = self.spec.chunk_len(place.chunk) as usize;
         (place.chunk < slot.finished).then_some(&chunk.sum.as_ref()?[..len])
+    }
+
+    /// The checksum of the finished value of a chunk, made once for all who receive it; 0 if there
+    /// is no such value.
+    pub(super) fn checksum(&mut self, place: ChunkPlace) -> u32 {
+        let known = self.slots[place.slot].chunks.get(place.chunk as usize);
+        if let Some(known) = known.and_then(|chunk| chunk.checksum) {
+            return known;
+        }
+        let Some(value) = self.value(place) else { return 0 };
+        let made = checksum(value);
+        self.slots[place.slot].chunks[place.chunk as usize].checksum = Some(made);
+        made
     }
 
     /// `child` takes part in `round`, or does again after its connection was made anew.
@@ -234,6 +249,7 @@ impl Partition {
         slot.chunks.resize_with(chunks, Chunk::default);
         for chunk in &mut slot.chunks {
             (chunk.summed, chunk.asked, chunk.resident) = (0, false, false);
+            chunk.checksum = None;
             chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
         }
         (slot.finished, slot.begun, slot.acknowledged) = (0, 0, 0);

@@ -108,6 +108,7 @@ fn streaming_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>
         // Less than a chunk: a streamed operation must not wait for credit.
         credit_bytes: 0,
         deterministic: false,
+        checksum: false,
     };
     let mut client = Client::new(settings, 1);
     let place = Place::new(ConnId(0), 3, (0, 150), GroupId(0));

@@ -21,7 +21,14 @@ fn lane_with_two() -> (Lane, [ConnId; 2]) {
 }
 
 fn peer(rank: u32) -> Peer {
-    Peer { job: JobId(1), rank: Rank(rank), world_size: 2, epoch: Epoch(1), keeps: false }
+    Peer {
+        job: JobId(1),
+        rank: Rank(rank),
+        world_size: 2,
+        epoch: Epoch(1),
+        keeps: false,
+        checksum: false,
+    }
 }
 
 fn spec(bytes: u32) -> PartitionSpec {

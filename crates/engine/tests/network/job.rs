@@ -119,6 +119,7 @@ impl Job {
             chunk_bytes: setup.chunk_bytes,
             credit_bytes: setup.credit_bytes,
             deterministic: false,
+            checksum: false,
         };
         let limits = LaneLimits { max_job_bytes: 1 << 36, max_chunk_bytes: 1 << 24, hub: false };
         let mut job = Job {
@@ -138,6 +139,7 @@ impl Job {
                 world_size: n as u32,
                 epoch: Epoch(1),
                 keeps: false,
+                checksum: false,
             };
             for lane in 0..machines {
                 if lane == rank {

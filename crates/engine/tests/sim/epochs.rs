@@ -129,6 +129,7 @@ impl World {
             chunk_bytes: self.chunk_bytes,
             credit_bytes: self.rng.usize(1..100_000),
             deterministic: self.deterministic,
+            checksum: self.checksum,
         };
         let worker = &mut self.workers[rank];
         worker.progress = None;

@@ -1,6 +1,8 @@
 //! Simulated clusters: thousands of seeds, each a small job whose connections deliver their
 //! bytes in pieces, late, and break.
 //!
+//! With checksums on, bits are flipped on their way; that may cost the connection, no more.
+//!
 //! Workers share machines, and machines pass on one subtotal each. Helpers die, come and go; then
 //! a new epoch begins, sometimes before all have heard of the one before.
 //!
@@ -48,6 +50,7 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.cuts > 1000 && total.half_open > 100 && total.duplicates > 100, "{total}");
         assert!(total.subtotals > 1000, "{total}");
         assert!(total.epochs > 1000 && total.nested > 100 && total.kills > 500, "{total}");
+        assert!(total.flips > 1000 && total.corrupt > 500, "{total}");
         assert!(total.relays > 1000 && total.sums > 500, "{total}");
     }
 }

@@ -38,6 +38,9 @@ pub struct Report {
     /// Stretches of interrupted rounds that were passed on, and that were summed again.
     pub relays: u64,
     pub sums: u64,
+    /// Bits flipped on their way, and frames whose checksum told.
+    pub flips: u64,
+    pub corrupt: u64,
 }
 
 impl Report {
@@ -54,6 +57,8 @@ impl Report {
         self.kills += other.kills;
         self.relays += other.relays;
         self.sums += other.sums;
+        self.flips += other.flips;
+        self.corrupt += other.corrupt;
     }
 }
 
@@ -64,7 +69,8 @@ impl fmt::Display for Report {
             "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on; faults \
              injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
              changes of epoch ({} of them within another), {} helpers killed, {} stretches of \
-             interrupted rounds passed on and {} summed again",
+             interrupted rounds passed on and {} summed again; {} bits flipped, {} damaged frames \
+             noticed",
             self.operations,
             self.bytes,
             self.steps,
@@ -76,7 +82,9 @@ impl fmt::Display for Report {
             self.nested,
             self.kills,
             self.relays,
-            self.sums
+            self.sums,
+            self.flips,
+            self.corrupt
         )
     }
 }
@@ -123,6 +131,9 @@ pub struct World {
     colocated: Vec<ConnId>,
     wires: HashMap<(usize, usize), Option<Wire>>,
     cuts_left: u32,
+    /// Whether frames carry checksums, and how many bits are flipped on their way.
+    checksum: bool,
+    flips_left: u32,
     /// Pairs of worker and lane, in order.
     keys: Rc<[(usize, usize)]>,
     now: Duration,
@@ -146,7 +157,10 @@ impl World {
             (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
         let workers = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
         let changes_left = if rng.bool() { rng.u32(1..6) } else { 0 };
+        let checksum = rng.bool();
         let mut world = World {
+            flips_left: if checksum { rng.u32(0..20) } else { 0 },
+            checksum,
             cuts_left: if rng.bool() { rng.u32(0..20) } else { 0 },
             keeps: changes_left > 0 || rng.bool(),
             helpers: BTreeSet::new(),
@@ -179,8 +193,8 @@ impl World {
     /// How a worker introduces itself to a lane.
     fn peer(&self, rank: usize, lane: usize) -> Peer {
         let (n, epoch) = (self.workers.len(), self.epoch);
-        let keeps = self.keeps && lane >= n;
-        Peer { job: JOB, rank: Rank(rank as u32), world_size: n as u32, epoch, keeps }
+        let (keeps, checksum) = (self.keeps && lane >= n, self.checksum);
+        Peer { job: JOB, rank: Rank(rank as u32), world_size: n as u32, epoch, keeps, checksum }
     }
 
     pub fn run(mut self) -> Report {
@@ -195,8 +209,9 @@ impl World {
             assert!(idle < 100_000, "stuck: {}", self.describe());
         }
         self.check();
-        self.report.duplicates +=
-            self.lanes.iter().map(|l| l.stats().duplicate_chunks).sum::<u64>();
+        for lane in &self.lanes {
+            self.report.duplicates += lane.stats().duplicate_chunks;
+        }
         self.report
     }
 
@@ -210,6 +225,10 @@ impl World {
             20..22 if !keys.is_empty() => {
                 let key = keys[self.rng.usize(0..keys.len())];
                 self.cut(key)
+            }
+            22..26 if !keys.is_empty() => {
+                let key = keys[self.rng.usize(0..keys.len())];
+                self.damage(key)
             }
             _ if !keys.is_empty() => {
                 let key = keys[self.rng.usize(0..keys.len())];
@@ -278,16 +297,22 @@ impl World {
         let limit = if self.rng.bool() { self.rng.usize(1..40) } else { self.rng.usize(1..4000) };
         let client = &mut self.workers[rank].client;
         let moved = match self.rng.u32(0..4) {
-            0 => wire.link.transmit(Side::A, client, ConnId(lane), limit),
-            1 => wire.link.transmit(Side::B, &mut self.lanes[lane], wire.lane_side, limit),
-            2 => wire
-                .link
-                .deliver(Side::B, &mut self.lanes[lane], wire.lane_side, limit, self.now)
-                .expect("the lane understands the client"),
-            _ => wire
-                .link
-                .deliver(Side::A, client, ConnId(lane), limit, self.now)
-                .expect("the client understands the lane"),
+            0 => Ok(wire.link.transmit(Side::A, client, ConnId(lane), limit)),
+            1 => Ok(wire.link.transmit(Side::B, &mut self.lanes[lane], wire.lane_side, limit)),
+            2 => {
+                let into = &mut self.lanes[lane];
+                wire.link.deliver(Side::B, into, wire.lane_side, limit, self.now)
+            }
+            _ => wire.link.deliver(Side::A, client, ConnId(lane), limit, self.now),
+        };
+        let moved = match moved {
+            Ok(moved) => moved,
+            Err(violation) => {
+                assert!(violation.is_corruption() && self.report.flips > 0, "{violation}");
+                self.report.corrupt += 1;
+                self.sever(key);
+                return true;
+            }
         };
         self.report.bytes += moved as u64;
         self.collect(rank);
@@ -296,20 +321,38 @@ impl World {
 
     /// Breaks a connection; sometimes the lane does not notice until the worker is back.
     fn cut(&mut self, key: (usize, usize)) -> bool {
-        if self.cuts_left == 0 {
+        if self.cuts_left == 0 || self.wires[&key].is_none() {
             return false;
         }
-        let Some(wire) = self.wires.get_mut(&key).and_then(Option::take) else { return false };
         self.cuts_left -= 1;
         self.report.cuts += 1;
+        self.report.half_open += u64::from(self.sever(key));
+        true
+    }
+
+    /// Flips a bit that is on its way.
+    fn damage(&mut self, key: (usize, usize)) -> bool {
+        let Some(wire) = self.wires.get_mut(&key).and_then(Option::as_mut) else { return false };
+        let side = if self.rng.bool() { Side::A } else { Side::B };
+        let in_flight = wire.link.in_flight(side);
+        if self.flips_left == 0 || in_flight == 0 {
+            return false;
+        }
+        self.flips_left -= 1;
+        self.report.flips += 1;
+        wire.link.damage(side, self.rng.usize(0..in_flight), self.rng.u8(0..8))
+    }
+
+    /// Breaks a connection; whether the lane has not noticed.
+    fn sever(&mut self, key: (usize, usize)) -> bool {
+        let wire = self.wires.get_mut(&key).and_then(Option::take).expect("a connection");
         self.workers[key.0].client.disconnected(ConnId(key.1));
-        if self.rng.bool() {
+        let half_open = self.rng.bool();
+        if !half_open {
             self.lanes[key.1].close(wire.lane_side);
-        } else {
-            self.report.half_open += 1;
         }
         self.collect(key.0);
-        true
+        half_open
     }
 
     fn collect(&mut self, rank: usize) {
@@ -383,6 +426,7 @@ fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
         chunk_bytes: 64,
         credit_bytes: 0,
         deterministic: false,
+        checksum: false,
     };
     Worker {
         client: Client::new(settings, 0),

@@ -1,0 +1,17 @@
+//! The first bytes of a frame to send.
+
+use arrayvec::ArrayVec;
+use sumpter_wire::{CHECKED_HEADER_BYTES, Header, SPEC_BYTES};
+
+/// A header and, in the frame that begins a partition, what follows it.
+pub(crate) type Head = ArrayVec<u8, { CHECKED_HEADER_BYTES + SPEC_BYTES }>;
+
+/// A header's bytes; `payload` is the payload's checksum on a connection that carries them.
+pub(crate) fn head(header: &Header, payload: Option<u32>) -> Head {
+    let mut head = Head::new();
+    match payload {
+        Some(payload) => head.extend(header.encode_checked(payload)),
+        None => head.extend(header.encode()),
+    }
+    head
+}
