@@ -9,7 +9,7 @@ use sumpter_wire::{Epoch, JobId, TensorId};
 
 use crate::coordinator::Serves;
 use crate::tenants::Tenants;
-use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats, TensorSpec};
+use crate::types::{FatalKind, MemberEvent, MemberId, Role, StallLimits, Stats, TensorSpec};
 
 pub(crate) use crate::types::ServerMemory as Memory;
 
@@ -69,6 +69,8 @@ pub(crate) struct Join {
     pub process: u64,
     /// Of a server: what jobs may take of it.
     pub memory: Memory,
+    /// Of a worker: how long operations may wait.
+    pub stalls: StallLimits,
 }
 
 /// What a member says.

@@ -14,6 +14,7 @@ mod past;
 mod pending;
 mod quotas;
 mod runs;
+mod stalls;
 mod status;
 mod tensors;
 #[cfg(test)]
@@ -64,6 +65,8 @@ struct Member {
     /// How long it may be silent.
     silence: Duration,
     stats: Stats,
+    /// When what it reports of operations last changed.
+    moved: Duration,
     /// It is to be in no plan any more.
     draining: bool,
 }
@@ -141,9 +144,9 @@ impl Registry {
         self.outbox.push((id, Event::Welcome { peer_timeout, silence }));
         info!(member = %id, host = %join.host, ?role, job = %name, "a member joined");
         let settings = join.settings.clone();
-        let stats = Stats::default();
-        self.members
-            .insert(id, Member { join, joined: now, heard: now, silence, stats, draining: false });
+        let (stats, draining) = (Stats::default(), false);
+        let member = Member { join, joined: now, heard: now, silence, stats, moved: now, draining };
+        self.members.insert(id, member);
         match role {
             Role::Worker { rank, world_size, .. } => {
                 if self.options.serves != Serves::ManyJobs {
@@ -172,6 +175,9 @@ impl Registry {
         match message {
             Message::Heartbeat(stats) => {
                 if let Some(stats) = stats {
+                    if stalls::has_moved(&member.stats, &stats) {
+                        member.moved = now;
+                    }
                     member.stats = stats;
                     self.compare_pending(id);
                 }

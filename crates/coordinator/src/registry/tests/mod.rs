@@ -5,6 +5,7 @@ mod epochs;
 mod property;
 mod quotas;
 mod runs;
+mod stalls;
 mod start;
 mod tensors;
 
@@ -17,7 +18,8 @@ use sumpter_wire::{Epoch, JobId, Rank, TensorId};
 use super::{Event, Input, Join, Message, Options, Refusal, Registry, io};
 use crate::coordinator::Serves;
 use crate::types::{
-    ClusterView, FatalKind, Kind, MemberEvent, MemberId, PendingOp, Role, Stats, TensorSpec,
+    ClusterView, FatalKind, Kind, MemberEvent, MemberId, PendingOp, Role, StallLimits, Stats,
+    TensorSpec,
 };
 
 /// The process the coordinator of these tests runs in.
@@ -57,6 +59,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         coordinator: "node0:29400".to_owned(),
         process: u64::from(rank),
         memory: io::Memory::default(),
+        stalls: StallLimits::default(),
     }
 }
 
