@@ -76,67 +76,76 @@ pub(super) fn has_moved(before: &Stats, now: &Stats) -> bool {
     before.begun != now.begun || rounds(before) != rounds(now)
 }
 
-/// The ranks without which `waiter` cannot finish a round of a tensor, but that have not begun it.
+/// Whether a rank gets a round's result as soon as the root has begun it.
+fn needs_root_only(spec: &TensorSpec, waiter: Rank) -> bool {
+    spec.kind == Kind::Broadcast && waiter != spec.root
+}
+
+/// The ranks without which `waiter` cannot finish a round of a tensor, but that have not begun it,
+/// and how many have.
 fn missing(
     reports: &[Report<'_>],
     (index, spec): (usize, &TensorSpec),
     round: u64,
     waiter: Rank,
 ) -> (Vec<usize>, usize) {
-    let from_root_only = spec.kind == Kind::Broadcast && waiter != spec.root;
+    let root_only = needs_root_only(spec, waiter);
     let takes_part = |rank| spec.ranks.is_empty() || spec.ranks.contains(&rank);
-    let needed = |rank| if from_root_only { rank == spec.root } else { takes_part(rank) };
+    let needed = |rank| if root_only { rank == spec.root } else { takes_part(rank) };
     let begun = |report: &Report<'_>| report.begun.get(index).is_some_and(|n| *n > round);
     let all = (0..reports.len()).filter(|i| needed(reports[*i].rank));
     let (there, missing): (Vec<_>, Vec<_>) = all.partition(|i| begun(&reports[*i]));
     (missing, there.len())
 }
 
+/// Those who wait for the same.
+struct Waiters<'a> {
+    /// How long the first of them has waited.
+    oldest: Duration,
+    /// The one that knows best why, and its operation.
+    witness: (usize, &'a PendingOp),
+}
+
 /// The operation that has waited longest, if it has waited for `limit`.
 pub(super) fn find(reports: &[Report<'_>], table: &TensorTable, limit: Duration) -> Option<Stall> {
-    // Of all who wait for the same, the one that knows best why, then that waits longest.
-    let mut waits: BTreeMap<(usize, u64, bool), (usize, &PendingOp)> = BTreeMap::new();
-    for (waiter, report) in reports.iter().enumerate() {
+    let mut waits: BTreeMap<(usize, u64, bool), Waiters<'_>> = BTreeMap::new();
+    for (rank, report) in reports.iter().enumerate() {
         for op in report.pending.iter().filter(|op| age(op) >= limit) {
             let Some((index, spec)) = table.find(&op.name) else { continue };
-            let best =
-                waits.entry((index, op.round, spec.root == report.rank)).or_insert((waiter, op));
-            if (op.suspicion, op.since_ms) > (best.1.suspicion, best.1.since_ms) {
-                *best = (waiter, op);
+            let key = (index, op.round, needs_root_only(spec, report.rank));
+            let first = Waiters { oldest: age(op), witness: (rank, op) };
+            let wait = waits.entry(key).or_insert(first);
+            wait.oldest = wait.oldest.max(age(op));
+            let best = wait.witness.1;
+            if (op.suspicion, op.since_ms) > (best.suspicion, best.since_ms) {
+                wait.witness = (rank, op);
             }
         }
     }
-    let mut longest: Option<Stall> = None;
-    for (waiter, op) in waits.into_values() {
-        let tensor = table.find(&op.name)?;
-        let (missing, there) = missing(reports, tensor, op.round, reports[waiter].rank);
-        let still = match missing.iter().map(|i| reports[*i].still).max() {
-            Some(still) => still,
-            None => reports[waiter].still,
-        };
-        let waited = age(op).min(still);
-        if waited < limit || longest.as_ref().is_some_and(|longest| longest.waited >= waited) {
-            continue;
+    let stalls = waits.into_values().filter_map(|wait| judge(reports, table, &wait));
+    let long = stalls.filter(|stall| stall.waited >= limit);
+    // Of those that are equally long, the tensor that was declared first.
+    long.rev().max_by_key(|stall| stall.waited)
+}
+
+/// What a wait is about, and since when.
+fn judge(reports: &[Report<'_>], table: &TensorTable, wait: &Waiters<'_>) -> Option<Stall> {
+    let Waiters { oldest, witness: (waiter, op) } = *wait;
+    let waiter = &reports[waiter];
+    let (missing, there) = missing(reports, table.find(&op.name)?, op.round, waiter.rank);
+    let ranks: Vec<_> = missing.iter().map(|i| &reports[*i]).collect();
+    let (waited, subject, details) = match ranks.iter().map(|report| report.still).max() {
+        Some(still) => {
+            let subject = format!("for {} on '{}'", names(&ranks), op.name);
+            (oldest.min(still), subject, about_ranks(&ranks, there))
         }
-        let details = match missing.is_empty() {
-            true => about_lane(&reports[waiter], op, there),
-            false => about_ranks(reports, &missing, there),
-        };
-        let ranks: Vec<_> = missing.iter().map(|i| &reports[*i]).collect();
-        let subject = match ranks.is_empty() {
-            true => format!("on '{}'", op.name),
-            false => format!("for {} on '{}'", names(&ranks), op.name),
-        };
-        longest = Some(Stall {
-            tensor: op.name.clone(),
-            round: op.round,
-            waited,
-            missing: ranks.iter().map(|report| report.rank).collect(),
-            subject,
-            details,
-        });
-    }
-    longest
+        None => {
+            let waited = age(op).min(waiter.still);
+            (waited, format!("on '{}'", op.name), about_lane(waiter, op, there))
+        }
+    };
+    let missing = ranks.iter().map(|report| report.rank).collect();
+    Some(Stall { tensor: op.name.clone(), round: op.round, waited, missing, subject, details })
 }
 
 fn age(op: &PendingOp) -> Duration {
@@ -147,18 +156,16 @@ fn names(reports: &[&Report<'_>]) -> String {
     list(reports.iter().map(|report| format!("rank {} (host {})", report.rank, report.host)))
 }
 
-fn about_ranks(reports: &[Report<'_>], missing: &[usize], there: usize) -> String {
-    let it_has = if missing.len() == 1 { "it has" } else { "they have" };
-    let mut text = format!("{it_has} not begun this round; ");
-    text += &match there {
+fn about_ranks(missing: &[&Report<'_>], there: usize) -> String {
+    let they_have = if missing.len() == 1 { "it has" } else { "they have" };
+    let others = match there {
         1 => "1 other has".to_owned(),
         _ => format!("{there} others have"),
     };
-    let first = &reports[missing[0]];
-    let silent = missing.iter().filter_map(|i| Some((&reports[*i], reports[*i].silent?))).next();
-    if let Some((report, silence)) = silent {
-        let silence = whole_seconds(silence);
-        text += &format!("; rank {} has been silent for {silence}", report.rank);
+    let mut text = format!("{they_have} not begun this round; {others}");
+    let first = missing[0];
+    if let Some((rank, silence)) = missing.iter().find_map(|r| Some((r.rank, r.silent?))) {
+        text += &format!("; rank {rank} has been silent for {}", whole_seconds(silence));
     } else if let Some(op) = first.pending.first() {
         let (name, since) = (printable(&op.name), whole_seconds(age(op)));
         text += &format!("; rank {} itself waits on '{name}' since {since}", first.rank);

@@ -33,15 +33,18 @@ fn table(specs: impl IntoIterator<Item = TensorSpec>, ranks: u32) -> TensorTable
 
 fn find_in(said: &[Said], table: &TensorTable) -> Option<Stall> {
     let hosts: Vec<String> = (0..said.len()).map(|rank| format!("gpu{rank}")).collect();
-    let report = |(rank, said): (usize, &_)| Report {
-        rank: Rank(rank as u32),
-        host: &hosts[rank],
-        pending: &said.pending,
-        begun: &said.begun,
-        still: Duration::from_secs(said.still_s),
-        silent: said.silent_s.map(Duration::from_secs),
-    };
-    let reports: Vec<Report<'_>> = said.iter().enumerate().map(report).collect();
+    let reports: Vec<Report<'_>> = said
+        .iter()
+        .enumerate()
+        .map(|(rank, said)| Report {
+            rank: Rank(rank as u32),
+            host: &hosts[rank],
+            pending: &said.pending,
+            begun: &said.begun,
+            still: Duration::from_secs(said.still_s),
+            silent: said.silent_s.map(Duration::from_secs),
+        })
+        .collect();
     find(&reports, table, LIMIT)
 }
 
