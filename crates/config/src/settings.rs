@@ -161,7 +161,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "s",
         default: "10",
         range: "seconds from 0 to 86400",
-        doc: "After so long one line says whom an operation waits for; 0 is never. Rank 0's counts.",
+        doc: "After so long one line says whom an operation waits for; 0 is never. Rank 0's \
+              counts.",
         put: |c, v| number(v, 0.0..=86_400.0).map(|x| c.stall_warning_s = x),
     },
     Setting {
