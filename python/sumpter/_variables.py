@@ -103,6 +103,20 @@ def _seconds(name: str) -> Callable[[Environment], str]:
     return read
 
 
+def _stall(name: str) -> Callable[[Environment], str]:
+    def read(environment: Environment) -> str:
+        text = environment[name].strip()
+        if not text.isdigit() or int(text) > 86_400:
+            raise ValueError("must be a number of seconds from 0, for never, to 86400")
+        return text
+
+    return read
+
+
+def _no_stall_check(environment: Environment) -> str | None:
+    return "0" if environment["HOROVOD_STALL_CHECK_DISABLE"].strip() == "1" else None
+
+
 def _lanes(environment: Environment) -> str:
     text = environment["BYTEPS_SERVER_ENGINE_THREAD"].strip()
     if not text.isdigit() or not 0 < int(text) <= 1024:
@@ -261,11 +275,21 @@ TUNING = (
     Variable("HOROVOD_HIERARCHICAL_ALLGATHER", note="the plan follows the machines by itself"),
     Variable("HOROVOD_AUTOTUNE", note="there is nothing that it would tune"),
     Variable("HOROVOD_AUTOTUNE_LOG", note="there is nothing that it would tune"),
-    Variable("HOROVOD_STALL_CHECK_DISABLE", note="waiting is reported anyway"),
-    Variable("HOROVOD_STALL_CHECK_TIME_SECONDS", note="waiting is reported after a fixed time"),
+    Variable(
+        "HOROVOD_STALL_CHECK_DISABLE",
+        "stall_warning_s",
+        "1 is 0 s: never; the first of these two counts",
+        _no_stall_check,
+    ),
+    Variable(
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        "stall_warning_s",
+        value=_stall("HOROVOD_STALL_CHECK_TIME_SECONDS"),
+    ),
     Variable(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-        note="peer_timeout_s ends the wait for a rank that died; one that lives is waited for",
+        "stall_shutdown_s",
+        value=_stall("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
     ),
     Variable(
         "HOROVOD_TIMELINE",

@@ -109,6 +109,21 @@ def test_an_argument_and_a_settings_own_variable_come_first() -> None:
     assert understand(tuned, {"interface": "eth1"}).settings == {"partition_bytes": "8192"}
 
 
+def test_horovods_stall_times_are_the_settings_of_the_same_meaning() -> None:
+    times = {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "30",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0",
+    }
+    settings = {"stall_warning_s": "30", "stall_shutdown_s": "0"}
+    assert understand(times, {}).settings == settings
+    disabled = {"HOROVOD_STALL_CHECK_DISABLE": "1", **times}
+    assert understand(disabled, {}).settings == {**settings, "stall_warning_s": "0"}
+    enabled = {"HOROVOD_STALL_CHECK_DISABLE": "0", **times}
+    assert understand(enabled, {}).settings == settings
+    with pytest.raises(ConfigError, match="HOROVOD_STALL_CHECK_TIME_SECONDS"):
+        understand({"HOROVOD_STALL_CHECK_TIME_SECONDS": "soon"}, {})
+
+
 @pytest.mark.parametrize("launcher", [OPEN_MPI, HOROVOD, SLURM, BYTEPS])
 def test_arguments_for_another_rank_drop_the_launchers_place(launcher: dict[str, str]) -> None:
     settings = understand(launcher, {"rank": "0", "world_size": "2"}).settings

@@ -30,6 +30,8 @@ pub struct Config {
     pub start_timeout_s: f64,
     pub peer_timeout_s: f64,
     pub server_timeout_s: f64,
+    pub stall_warning_s: f64,
+    pub stall_shutdown_s: f64,
     pub min_workers: u32,
     pub max_workers: u32,
     pub partition_bytes: u64,

@@ -156,6 +156,26 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| number(v, 0.05..=3_600.0).map(|x| c.server_timeout_s = x),
     },
     Setting {
+        name: "stall_warning_s",
+        env: "SUMPTER_STALL_WARNING_S",
+        unit: "s",
+        default: "10",
+        range: "seconds from 0 to 86400",
+        doc: "After so long one line says whom an operation waits for; 0 is never. Rank 0's \
+              counts.",
+        put: |c, v| number(v, 0.0..=86_400.0).map(|x| c.stall_warning_s = x),
+    },
+    Setting {
+        name: "stall_shutdown_s",
+        env: "SUMPTER_STALL_SHUTDOWN_S",
+        unit: "s",
+        default: "0",
+        range: "seconds from 0 to 86400",
+        doc: "After so long an operation that waits ends the job with an error that names whom it \
+              waited for; 0 is never. Rank 0's counts.",
+        put: |c, v| number(v, 0.0..=86_400.0).map(|x| c.stall_shutdown_s = x),
+    },
+    Setting {
         name: "min_workers",
         env: "SUMPTER_MIN_WORKERS",
         unit: "workers",

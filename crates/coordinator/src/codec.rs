@@ -16,7 +16,7 @@ use crate::rejoin::rejoin_from_proto;
 use crate::tenants::Quota;
 use crate::types::{
     ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
-    ServerMemory, ServerView, Stats, TensorSpec, WorkerView,
+    ServerMemory, ServerView, StallLimits, Stats, Suspicion, TensorSpec, WorkerView,
 };
 
 /// What is wrong with a peer's message.
@@ -51,6 +51,8 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         max_bytes: options.memory.max_bytes,
         max_job_bytes: options.memory.max_job_bytes,
         rejoin: None,
+        stall_warning_ms: milliseconds(options.stalls.warning),
+        stall_shutdown_ms: milliseconds(options.stalls.shutdown),
     }
 }
 
@@ -91,6 +93,9 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
             let view = resume.view.ok_or("a new epoch without a plan")?;
             let progress = resume.progress.into_iter().map(|p| (Rank(p.rank), p.payload));
             MemberEvent::Resume { view: view_from_proto(view)?, progress: progress.collect() }
+        }
+        ToMember::Stalled(proto::Stalled { message, over }) => {
+            MemberEvent::Stalled { message, over }
         }
         ToMember::Drained(_) => MemberEvent::Drained,
         ToMember::GivenUp(proto::GivenUp { message }) => MemberEvent::GivenUp { message },
@@ -153,6 +158,10 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         process: join.process,
         memory: ServerMemory { max_bytes: join.max_bytes, max_job_bytes: join.max_job_bytes },
         rejoin: join.rejoin.map(|rejoin| rejoin_from_proto(rejoin).map(Box::new)).transpose()?,
+        stalls: StallLimits {
+            warning: Duration::from_millis(join.stall_warning_ms),
+            shutdown: Duration::from_millis(join.stall_shutdown_ms),
+        },
     })
 }
 
@@ -219,6 +228,9 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
                 |(rank, payload): (Rank, Vec<u8>)| proto::WorkerProgress { rank: rank.0, payload };
             let progress = progress.into_iter().map(answer).collect();
             ToMember::Resume(proto::Resume { view: Some(view_to_proto(view)), progress })
+        }
+        MemberEvent::Stalled { message, over } => {
+            ToMember::Stalled(proto::Stalled { message, over })
         }
         MemberEvent::Drained => ToMember::Drained(proto::Drained {}),
         MemberEvent::GivenUp { message } => ToMember::GivenUp(proto::GivenUp { message }),
@@ -302,9 +314,12 @@ pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
         name: op.name.clone(),
         tag: op.tag.clone(),
         since_ms: op.since_ms,
+        round: op.round,
+        waits_for: op.waits_for.clone(),
+        suspicion: suspicion_to_proto(op.suspicion),
     });
-    let counters = stats.counters.clone();
-    proto::MemberStats { counters, late: late.collect(), pending: pending.collect() }
+    let (counters, begun) = (stats.counters.clone(), stats.begun.clone());
+    proto::MemberStats { counters, late: late.collect(), pending: pending.collect(), begun }
 }
 
 fn stats_from_proto(stats: proto::MemberStats) -> Stats {
@@ -317,8 +332,29 @@ fn stats_from_proto(stats: proto::MemberStats) -> Stats {
         name: op.name,
         tag: op.tag,
         since_ms: op.since_ms,
+        round: op.round,
+        waits_for: op.waits_for,
+        suspicion: suspicion_from_proto(op.suspicion),
     });
-    Stats { counters: stats.counters, late: late.collect(), pending: pending.collect() }
+    let (late, pending) = (late.collect(), pending.collect());
+    Stats { counters: stats.counters, late, pending, begun: stats.begun }
+}
+
+fn suspicion_to_proto(suspicion: Suspicion) -> i32 {
+    let suspicion = match suspicion {
+        Suspicion::Near => proto::Suspicion::Unspecified,
+        Suspicion::Away => proto::Suspicion::Away,
+        Suspicion::NotConnected => proto::Suspicion::NotConnected,
+    };
+    suspicion.into()
+}
+
+fn suspicion_from_proto(suspicion: i32) -> Suspicion {
+    match proto::Suspicion::try_from(suspicion) {
+        Ok(proto::Suspicion::Away) => Suspicion::Away,
+        Ok(proto::Suspicion::NotConnected) => Suspicion::NotConnected,
+        Ok(proto::Suspicion::Unspecified) | Err(_) => Suspicion::Near,
+    }
 }
 
 pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
@@ -479,6 +515,7 @@ mod tests {
             MemberEvent::WorkerLeft { rank },
             MemberEvent::Suspend { epoch: Epoch(7), reason },
             MemberEvent::Resume { view: view(), progress: vec![(rank, vec![1, 0, 255])] },
+            MemberEvent::Stalled { message: message.clone(), over: true },
             MemberEvent::Drained,
             MemberEvent::GivenUp { message: message.clone() },
             MemberEvent::JobEnded { job: JobId(1) },
@@ -504,7 +541,15 @@ mod tests {
         let stats = Stats {
             counters: [("samples".to_owned(), 1.5)].into(),
             late: vec![Late { rank: Rank(1), count: 2, seconds: 0.5 }],
-            pending: vec![PendingOp { name: "t".into(), tag: "g#1|s".into(), since_ms: 9 }],
+            pending: vec![PendingOp {
+                name: "t".into(),
+                tag: "g#1|s".into(),
+                since_ms: 9,
+                round: 3,
+                waits_for: "lane 0".into(),
+                suspicion: Suspicion::NotConnected,
+            }],
+            begun: vec![4, 0, 1],
         };
         assert_eq!(stats_from_proto(stats_to_proto(&stats)), stats);
         for dtype in Dtype::ALL {

@@ -36,5 +36,5 @@ pub use tenants::{Quota, Tenant, Tenants, run_memory_counter};
 pub use tls::Tls;
 pub use types::{
     ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
-    ServerMemory, ServerView, Stats, TensorSpec, WorkerView,
+    ServerMemory, ServerView, StallLimits, Stats, Suspicion, TensorSpec, WorkerView,
 };

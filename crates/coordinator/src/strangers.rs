@@ -24,7 +24,7 @@ use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
 use crate::{
     Coordinator, CoordinatorOptions, FatalKind, JoinError, JoinOptions, Kind, Member, MemberEvent,
-    Role, ServerMemory, Serves, Tenants, TensorSpec,
+    Role, ServerMemory, Serves, StallLimits, Tenants, TensorSpec,
 };
 
 /// Far longer than anything here takes.
@@ -64,6 +64,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         server_timeout: PATIENCE,
         settings: BTreeMap::new(),
         memory: ServerMemory::default(),
+        stalls: StallLimits::default(),
     }
 }
 

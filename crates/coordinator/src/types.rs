@@ -75,6 +75,17 @@ pub struct JoinOptions {
     pub settings: BTreeMap<String, String>,
     /// Of a server: what jobs may take of it.
     pub memory: ServerMemory,
+    /// Of a worker: how long operations may wait; those of the lowest rank count.
+    pub stalls: StallLimits,
+}
+
+/// How long an operation may wait; zero is for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StallLimits {
+    /// Until it is told whom it waits for.
+    pub warning: Duration,
+    /// Until the job fails.
+    pub shutdown: Duration,
 }
 
 /// What jobs may take of a server's memory.
@@ -243,6 +254,8 @@ pub struct Stats {
     pub late: Vec<Late>,
     /// Operations that were submitted and are not done, the oldest first.
     pub pending: Vec<PendingOp>,
+    /// Of a worker: the operations of each tensor that it has begun, by the tensor's number.
+    pub begun: Vec<u64>,
 }
 
 /// How often a rank came last.
@@ -257,7 +270,7 @@ pub struct Late {
 }
 
 /// An operation that was submitted and is not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingOp {
     /// The tensor's name.
     pub name: String,
@@ -266,6 +279,24 @@ pub struct PendingOp {
     pub tag: String,
     /// How long it has been waiting.
     pub since_ms: u64,
+    /// Its number among the tensor's operations, from 0.
+    pub round: u64,
+    /// The lane whose part is not done, and how it stands, in words; empty for a young operation.
+    pub waits_for: String,
+    /// How likely it is that the operation waits because of that lane.
+    pub suspicion: Suspicion,
+}
+
+/// How likely it is that an operation waits because of the lane it names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Suspicion {
+    /// There is a connection within the machine, or no lane is named.
+    #[default]
+    Near,
+    /// There is a connection over the network.
+    Away,
+    /// There is no connection.
+    NotConnected,
 }
 
 /// What a member is told.
@@ -341,6 +372,13 @@ pub enum MemberEvent {
         /// What each worker that is here answered to the newest [`Suspend`](Self::Suspend), by
         /// rank; the same for all.
         progress: Vec<(Rank, Vec<u8>)>,
+    },
+    /// Whom everybody waits for, or that this is over (to the lowest rank that is here).
+    Stalled {
+        /// In one line.
+        message: String,
+        /// Whether the wait is over.
+        over: bool,
     },
     /// No run uses this server any more: it may leave (to servers that drain).
     Drained,

@@ -97,6 +97,7 @@ impl Counters {
             counters: BTreeMap::from(counters.map(|(k, v)| (k.to_owned(), v))),
             late: late.collect(),
             pending: Vec::new(),
+            begun: Vec::new(),
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener};
 use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
-use sumpter_coordinator::{JoinOptions, Role, SeatOptions, ServerMemory, Tls};
+use sumpter_coordinator::{JoinOptions, Role, SeatOptions, ServerMemory, StallLimits, Tls};
 use sumpter_transport::{listen, unix_listen};
 use sumpter_wire::Token;
 
@@ -117,6 +118,10 @@ pub(crate) fn join_options(
         server_timeout: config.server_timeout(),
         settings: BTreeMap::from(equal.map(|(k, v)| (k.to_owned(), v))),
         memory: ServerMemory { max_bytes: config.max_bytes, max_job_bytes: config.max_job_bytes },
+        stalls: StallLimits {
+            warning: Duration::from_secs_f64(config.stall_warning_s),
+            shutdown: Duration::from_secs_f64(config.stall_shutdown_s),
+        },
     })
 }
 

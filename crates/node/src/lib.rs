@@ -24,6 +24,7 @@ mod sockets;
 mod table;
 mod tenants;
 mod timeline;
+mod waits;
 mod worker;
 
 pub use completion::Completion;

@@ -53,6 +53,10 @@ impl EventLoop {
                 self.end_job(view.job);
                 self.know_job(&view);
             }
+            MemberEvent::Stalled { message, over: true } => {
+                tracing::info!(target: "notice", "{message}");
+            }
+            MemberEvent::Stalled { message, over: false } => tracing::warn!("{message}"),
             MemberEvent::Suspend { epoch, reason } => self.suspend(epoch, &reason),
             MemberEvent::Resume { view, progress } => self.resume(view, progress),
             MemberEvent::JobEnded { job } => self.end_job(job),
@@ -329,6 +333,7 @@ impl EventLoop {
         stats.counters.extend(self.run_memory());
         if let Some(session) = &self.session {
             stats.pending = session.pending(Instant::now(), REPORTED_OPS);
+            stats.begun = session.begun_by_tensor();
         }
         stats
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, Kind, MemberId, PendingOp, TensorSpec};
+use sumpter_coordinator::{ClusterView, Kind, MemberId, TensorSpec};
 use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, Layout, OpId, Request, Rescue};
 use sumpter_plan::PlanError;
 use sumpter_transport::TensorMemory;
@@ -318,20 +318,5 @@ impl Session {
             let waiting = self.table.waiting().next()?;
             Some((*self.left.first()?, waiting.spec.name.as_str()))
         })
-    }
-
-    /// What is under way, the oldest first.
-    pub(crate) fn pending(&self, now: Instant, limit: usize) -> Vec<PendingOp> {
-        let op = |name: &str, tag: &str, since: Instant| PendingOp {
-            name: name.to_owned(),
-            tag: tag.to_owned(),
-            since_ms: now.saturating_duration_since(since).as_millis() as u64,
-        };
-        let running = self.running.values().map(|r| op(&r.name, &r.tag, r.since));
-        let waiting = self.table.waiting().map(|s| op(&s.spec.name, &s.tag, s.since));
-        let mut all: Vec<_> = running.chain(waiting).collect();
-        all.sort_by_key(|op| std::cmp::Reverse(op.since_ms));
-        all.truncate(limit);
-        all
     }
 }

@@ -33,7 +33,11 @@ def status(
     job: JobOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the members of a running job and their counters."""
+    """Show the members of a running job, their counters, and whom everybody waits for.
+
+    An operation that has waited for stall_warning_s is shown with the rank that has not begun it,
+    or the lane that has not answered; in the JSON it is the job's "stall".
+    """
     settings = token_settings(token, token_file) | given(coordinator=coordinator)
     text = _native.status(settings, job)
     if as_json:

@@ -56,6 +56,7 @@ class Job:
     name: str
     workers: tuple[Member, ...] = ()
     servers: tuple[Member, ...] = ()
+    stall: str = ""  # whom everybody waits for, if it is for long
 
     @property
     def generation(self) -> int:
@@ -100,6 +101,7 @@ def merge(before: Job | None, now: Job) -> Job:
         now.name,
         _merge_members(before.workers, now.workers),
         _merge_members(before.servers, now.servers),
+        now.stall,
     )
 
 
@@ -112,7 +114,8 @@ def _job(entry: Mapping[str, Any], servers: Mapping[int, Member]) -> Job:
     """A job, with those of the coordinator's servers that serve it."""
     own = [servers[number] for number in entry.get("servers") or [] if number in servers]
     workers = _members(entry, "worker", "rank")
-    return Job(str(entry.get("name", "default")), tuple(workers), tuple(own))
+    stall = str(_mapping(entry.get("stall")).get("message", ""))
+    return Job(str(entry.get("name", "default")), tuple(workers), tuple(own), stall)
 
 
 def _members(document: Mapping[str, Any], role: str, key: str) -> list[Member]:

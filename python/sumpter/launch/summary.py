@@ -40,6 +40,7 @@ def print_job(console: Console, job: Job) -> None:
             Text(f"Plan: {describe_plan(job)}"),
             _members(job),
             *_waiting(job),
+            *_stall(job),
         )
     )
 
@@ -111,3 +112,8 @@ def _waiting(job: Job) -> list[Text]:
             )
         )
     return lines
+
+
+def _stall(job: Job) -> list[Text]:
+    """Whom everybody waits for at the moment."""
+    return [Text(f"Now {job.stall}", style="bold")] if job.stall else []

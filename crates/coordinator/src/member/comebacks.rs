@@ -43,6 +43,7 @@ struct Peer {
 impl Peer {
     fn join(coordinator: &str, role: Role, start_timeout: Duration) -> Self {
         let options = JoinOptions {
+            stalls: crate::StallLimits::default(),
             coordinator: coordinator.to_owned(),
             token: token(),
             tls: None,

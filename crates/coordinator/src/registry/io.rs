@@ -10,7 +10,7 @@ use sumpter_wire::{Epoch, JobId, TensorId};
 use crate::coordinator::Serves;
 use crate::rejoin::Rejoin;
 use crate::tenants::Tenants;
-use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats, TensorSpec};
+use crate::types::{FatalKind, MemberEvent, MemberId, Role, StallLimits, Stats, TensorSpec};
 
 pub(crate) use crate::types::ServerMemory as Memory;
 
@@ -72,6 +72,8 @@ pub(crate) struct Join {
     pub memory: Memory,
     /// Of a member that was one before the coordinator was lost.
     pub rejoin: Option<Box<Rejoin>>,
+    /// Of a worker: how long operations may wait.
+    pub stalls: StallLimits,
 }
 
 /// What a member says.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sumpter_wire::{JobId, Rank};
 
 use super::epochs::{Epochs, State};
+use super::stalls::Watch;
 use super::tensors::TensorTable;
 use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId};
 
@@ -46,6 +47,8 @@ pub(super) struct Run {
     pub out_of_data: Vec<Rank>,
     /// Disagreements that have been reported.
     pub diagnosed: BTreeSet<String>,
+    /// The wait that has been told.
+    pub watch: Watch,
 }
 
 /// The stages of a job.

@@ -15,6 +15,7 @@ mod pending;
 mod quotas;
 mod returning;
 mod runs;
+mod stalls;
 mod status;
 mod tensors;
 #[cfg(test)]
@@ -65,6 +66,8 @@ struct Member {
     /// How long it may be silent.
     silence: Duration,
     stats: Stats,
+    /// When what it reports of operations last changed.
+    moved: Duration,
     /// It is to be in no plan any more.
     draining: bool,
     /// Runs that a server which has come back sums for, as far as it knows.
@@ -144,11 +147,12 @@ impl Registry {
         self.outbox.push((id, Event::Welcome { peer_timeout, silence }));
         info!(member = %id, host = %join.host, ?role, job = %name, "a member joined");
         let settings = join.settings.clone();
-        let stats = Stats::default();
         let mut rejoin = join.rejoin.clone();
         let claims = rejoin.as_mut().map(|r| std::mem::take(&mut r.served)).unwrap_or_default();
-        let (joined, heard, draining) = (now, now, false);
-        self.members.insert(id, Member { join, joined, heard, silence, stats, draining, claims });
+        let (stats, draining) = (Stats::default(), false);
+        let (joined, heard, moved) = (now, now, now);
+        let member = Member { join, joined, heard, silence, stats, moved, draining, claims };
+        self.members.insert(id, member);
         match role {
             Role::Worker { rank, world_size, .. } => {
                 if self.options.serves != Serves::ManyJobs {
@@ -185,6 +189,9 @@ impl Registry {
         match message {
             Message::Heartbeat(stats) => {
                 if let Some(stats) = stats {
+                    if stalls::has_moved(&member.stats, &stats) {
+                        member.moved = now;
+                    }
                     member.stats = stats;
                     self.compare_pending(id);
                 }

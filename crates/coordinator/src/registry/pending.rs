@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     fn op(name: &str, tag: &str, since_ms: u64) -> PendingOp {
-        PendingOp { name: name.into(), tag: tag.into(), since_ms }
+        PendingOp { name: name.into(), tag: tag.into(), since_ms, ..PendingOp::default() }
     }
 
     fn compare(one: &[PendingOp], other: &[PendingOp]) -> Vec<Disagreement> {

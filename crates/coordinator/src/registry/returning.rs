@@ -17,6 +17,7 @@ use super::admission::refusal;
 use super::epochs::{Epochs, State};
 use super::io::{Join, Message, Refusal};
 use super::job::{Gone, Job, Run};
+use super::stalls::Watch;
 use super::tensors::TensorTable;
 use super::waiting::NOTICE_EVERY;
 use super::words::{list, seconds};
@@ -142,6 +143,7 @@ impl Registry {
                 table: TensorTable::default(),
                 out_of_data: Vec::new(),
                 diagnosed: BTreeSet::new(),
+                watch: Watch::default(),
             };
             Job { run: Some(run), ..Job::new(now, NOTICE_EVERY, world_size, settings) }
         });

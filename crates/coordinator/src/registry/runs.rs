@@ -10,6 +10,7 @@ use super::Registry;
 use super::epochs::Epochs;
 use super::io::{Event, Join};
 use super::job::{Failure, Gone, Job, Run, Stage};
+use super::stalls::Watch;
 use super::tensors::TensorTable;
 use crate::coordinator::Serves;
 use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId, WorkerView};
@@ -35,6 +36,7 @@ impl Registry {
             table: TensorTable::default(),
             out_of_data: Vec::new(),
             diagnosed: BTreeSet::new(),
+            watch: Watch::default(),
         };
         if let Some(job) = self.jobs.get_mut(name) {
             job.run = Some(run);

@@ -65,6 +65,7 @@ impl Registry {
                 Some(run) => run.view.servers.iter().map(|server| server.member.0).collect(),
             },
             quota: Some(quota_to_proto(self.options.tenants.quota(name))),
+            stall: self.stall(now, job).map(|stall| stall.to_proto()),
         }
     }
 }

@@ -50,6 +50,12 @@ impl TensorTable {
         self.entries.len()
     }
 
+    /// A tensor's number and spec.
+    pub fn find(&self, name: &str) -> Option<(usize, &TensorSpec)> {
+        let index = *self.ids.get(name)?;
+        Some((index, &self.entries[index].spec))
+    }
+
     /// Takes `rank`'s declaration.
     pub fn declare(&mut self, rank: Rank, spec: TensorSpec, world_size: u32) -> Declared {
         if let Some(message) = self.refused.get(&spec.name) {

@@ -39,7 +39,10 @@ impl Registry {
                     });
                 }
             }
-            Stage::Running => self.tick_run(now, name),
+            Stage::Running => {
+                self.tick_run(now, name);
+                self.watch(now, name);
+            }
             Stage::Returning => self.tick_return(now, name),
             Stage::Waiting | Stage::Failed => {}
         }

@@ -95,6 +95,7 @@ fn ranks_that_wait_for_different_collectives_all_hear_of_it() {
             name: format!("t{shape}"),
             tag: format!("world#12|all_reduce(float32 [{shape}])"),
             since_ms: 1200,
+            ..PendingOp::default()
         };
         peer.member.report(Stats { pending: vec![op], ..Stats::default() });
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use sumpter_coordinator::{
     ClusterView, Coordinator, CoordinatorOptions, JoinError, JoinOptions, Kind, Member,
-    MemberEvent, Role, ServerMemory, Serves, Tenants, TensorSpec,
+    MemberEvent, Role, ServerMemory, Serves, StallLimits, Tenants, TensorSpec,
 };
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Rank, Token};
@@ -68,6 +68,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         server_timeout: PATIENCE,
         settings: BTreeMap::new(),
         memory: ServerMemory::default(),
+        stalls: StallLimits::default(),
     }
 }
 

@@ -18,6 +18,7 @@
 //! whoever supplies it, so it waits for no credit: what it holds of the credit could otherwise
 //! keep the very contributions from being sent that it waits for.
 
+mod awaited;
 mod kept;
 mod link;
 mod op;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 use sumpter_sum::BufferPool;
 use sumpter_wire::{Epoch, GroupId, Rank, Round, TensorId, Tier, group_id};
 
+pub use self::awaited::Awaited;
 pub use self::kept::Kept;
 pub use self::op::{Layout, OpId, Place, REPAIRED, Request};
 pub use self::suspension::Standing;

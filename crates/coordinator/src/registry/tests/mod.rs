@@ -6,6 +6,7 @@ mod property;
 mod quotas;
 mod returning;
 mod runs;
+mod stalls;
 mod start;
 mod tensors;
 
@@ -18,7 +19,8 @@ use sumpter_wire::{Epoch, JobId, Rank, TensorId};
 use super::{Event, Input, Join, Message, Options, Refusal, Registry, io};
 use crate::coordinator::Serves;
 use crate::types::{
-    ClusterView, FatalKind, Kind, MemberEvent, MemberId, PendingOp, Role, Stats, TensorSpec,
+    ClusterView, FatalKind, Kind, MemberEvent, MemberId, PendingOp, Role, StallLimits, Stats,
+    TensorSpec,
 };
 
 /// The process the coordinator of these tests runs in.
@@ -59,6 +61,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         process: u64::from(rank),
         memory: io::Memory::default(),
         rejoin: None,
+        stalls: StallLimits::default(),
     }
 }
 

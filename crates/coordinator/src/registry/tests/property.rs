@@ -126,7 +126,7 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
         }
         Act::Pending { member, number, signature } => {
             let (name, tag) = (format!("t{number}"), format!("world#{number}|{signature}"));
-            let pending = vec![PendingOp { name, tag, since_ms: 2000 }];
+            let pending = vec![PendingOp { name, tag, since_ms: 2000, ..PendingOp::default() }];
             let stats = Stats { pending, ..Stats::default() };
             Input::Message(MemberId(member), Message::Heartbeat(Some(stats)))
         }

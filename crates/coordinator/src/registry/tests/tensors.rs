@@ -3,7 +3,12 @@
 use super::*;
 
 fn waits(tag: &str, name: &str) -> Message {
-    let pending = vec![PendingOp { name: name.into(), tag: tag.into(), since_ms: 1500 }];
+    let pending = vec![PendingOp {
+        name: name.into(),
+        tag: tag.into(),
+        since_ms: 1500,
+        ..PendingOp::default()
+    }];
     Message::Heartbeat(Some(Stats { pending, ..Stats::default() }))
 }
 

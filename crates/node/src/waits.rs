@@ -1,0 +1,101 @@
+//! What a worker waits for, as it tells the coordinator: which operations, and of each that is no
+//! longer young the lane whose part is not done.
+
+use std::time::{Duration, Instant};
+
+use sumpter_coordinator::{PendingOp, Suspicion};
+use sumpter_engine::Awaited;
+use sumpter_wire::TensorId;
+
+use crate::session::Session;
+
+/// Younger operations name no lane: most are done before anyone could look.
+const YOUNG: Duration = Duration::from_secs(1);
+
+impl Session {
+    /// What is under way, the oldest first.
+    pub(crate) fn pending(&self, now: Instant, limit: usize) -> Vec<PendingOp> {
+        let running = self.running.values();
+        let running = running.map(|r| (r.since, r.round, &r.name, &r.tag, Some(r.tensor)));
+        let asked = self.table.waiting();
+        let asked = asked.map(|s| (s.since, 0, &s.spec.name, &s.tag, None));
+        let mut all: Vec<_> = running.chain(asked).collect();
+        all.sort_by_key(|op| (op.0, op.2));
+        all.truncate(limit);
+        let report = |(since, round, name, tag, tensor): (_, _, &String, &String, _)| {
+            let age = now.saturating_duration_since(since);
+            let (waits_for, suspicion) = match tensor {
+                _ if age < YOUNG => (String::new(), Suspicion::Near),
+                None => ("the coordinator's word on it".to_owned(), Suspicion::Near),
+                Some(tensor) => self.waits_for(tensor, now),
+            };
+            let (name, tag) = (name.clone(), tag.clone());
+            PendingOp { name, tag, since_ms: age.as_millis() as u64, round, waits_for, suspicion }
+        };
+        all.into_iter().map(report).collect()
+    }
+
+    /// The operations of each tensor that were begun, by the tensor's number.
+    pub(crate) fn begun_by_tensor(&self) -> Vec<u64> {
+        let begun = |id| self.begun.get(&TensorId(id)).copied().unwrap_or(0);
+        (0..self.table.len() as u32).map(begun).collect()
+    }
+
+    /// Of the lanes a tensor waits for, the most suspicious one, and how it stands.
+    fn waits_for(&self, tensor: TensorId, now: Instant) -> (String, Suspicion) {
+        if self.suspended {
+            return ("the new plan of who sums what".to_owned(), Suspicion::Away);
+        }
+        let awaited = self.client.awaited(tensor);
+        let suspicion = |awaited: &Awaited| match awaited.up {
+            false => Suspicion::NotConnected,
+            true if self.is_away(awaited.lane) => Suspicion::Away,
+            true => Suspicion::Near,
+        };
+        let worst = awaited.iter().max_by_key(|a| (suspicion(a), a.to_send, a.to_receive));
+        let Some(worst) = worst else { return Default::default() };
+        let state = match (worst.up, self.links[worst.lane.0].failing_since) {
+            (true, _) => connected(worst),
+            (false, Some(since)) => {
+                let seconds = now.saturating_duration_since(since).as_secs();
+                format!("not connected since {seconds} s")
+            }
+            (false, None) => "not connected yet".to_owned(),
+        };
+        (format!("{}: {state}", self.describe(worst.lane)), suspicion(worst))
+    }
+}
+
+/// What is to come and to go over a connection.
+fn connected(awaited: &Awaited) -> String {
+    match (awaited.to_send, awaited.to_receive) {
+        (0, 0) => "connected, its word that all have the result outstanding".to_owned(),
+        (0, bytes) => format!("connected, {} of results outstanding", megabytes(bytes)),
+        (bytes, _) => format!("connected, {} still to send", megabytes(bytes)),
+    }
+}
+
+/// `3.1 MB`, `12 kB`.
+fn megabytes(bytes: usize) -> String {
+    match bytes {
+        0..1000 => format!("{bytes} B"),
+        1000..1_000_000 => format!("{:.0} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sumpter_engine::ConnId;
+
+    #[test]
+    fn a_connection_is_described_by_what_is_still_to_go_and_to_come() {
+        let awaited =
+            |to_send, to_receive| Awaited { lane: ConnId(0), up: true, to_send, to_receive };
+        assert_eq!(connected(&awaited(0, 3_100_000)), "connected, 3.1 MB of results outstanding");
+        assert_eq!(connected(&awaited(12_000, 3_100_000)), "connected, 12 kB still to send");
+        assert!(connected(&awaited(0, 0)).starts_with("connected, its word"));
+        assert_eq!(megabytes(999), "999 B");
+    }
+}
