@@ -29,12 +29,12 @@ fuzz_target!(|data: &[u8]| {
     {
         let tensor = TensorId(id as u32);
         let group = GroupId(0);
-        let place = |number: u32| Place::new(lane, number, (100 * number as usize, 100), group);
+        let place = |number: u32| Place::new(lane, number, (100 * number as usize, 100), group, 2);
         client.register(tensor, Tier::Root, vec![place(0), place(1)]);
-        let (dtype, op, root, divisor) = (Dtype::F32, ReduceOp::Sum, Rank(1), Some(2));
+        let (dtype, op, root, average) = (Dtype::F32, ReduceOp::Sum, Rank(1), true);
         let (tier, priority, streamed) = (Tier::Root, 0, false);
         let request =
-            Request { tensor, tier, collective, dtype, op, root, divisor, priority, streamed };
+            Request { tensor, tier, collective, dtype, op, root, average, priority, streamed };
         client.submit(request, OwnedMemory { separate: None, bytes: vec![1; 200] });
     }
     for piece in data.chunks(HEADER_BYTES + 64) {

@@ -42,7 +42,7 @@ impl Load {
         let starts = (0..self.bytes).step_by(PARTITION_BYTES);
         let place = |(number, offset)| {
             let stretch = (offset, PARTITION_BYTES.min(self.bytes - offset));
-            Place::new(LANE, number, stretch, GroupId(0))
+            Place::new(LANE, number, stretch, GroupId(0), 1)
         };
         (0..).zip(starts).map(place).collect()
     }
@@ -74,7 +74,7 @@ fn request(tensor: usize) -> Request {
         dtype: Dtype::F32,
         op: ReduceOp::Sum,
         root: Rank(0),
-        divisor: None,
+        average: false,
         // Later tensors are more urgent, as the first layers' gradients are.
         priority: tensor as i32,
         streamed: false,

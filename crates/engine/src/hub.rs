@@ -215,7 +215,7 @@ impl Hub {
             dtype: spec.dtype,
             op: spec.op,
             root: spec.root,
-            divisor: None,
+            average: false,
             // All contributions are in, this worker's too, so its own operation is under way.
             priority: client.active(of.tensor, Tier::Machine).map_or(0, |r| r.priority),
             streamed: true,

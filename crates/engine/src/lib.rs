@@ -23,7 +23,7 @@ pub use hub::{Held, Hub, Subtotals};
 pub use lane::{Harvested, JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal};
 pub use memory::{Memory, OwnedMemory};
 pub use recovery::{
-    Lost, Progress, Relay, Repair, Rescue, Subject, Vault, first_passed_on, repairs,
+    Lost, Progress, Relay, Repair, Rescue, Stock, Subject, Vault, first_passed_on, repairs, spared,
 };
 pub use resident::exchange;
 pub use spans::Spans;

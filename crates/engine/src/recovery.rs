@@ -8,9 +8,14 @@
 //! - what somebody has is passed on to those who lack it. A worker that no longer holds a result in
 //!   its tensor has it in its [`Vault`] until everyone has it: kept as it was received, or taken
 //!   out of the lane in its own process;
-//! - a round that nobody has a part of begins again like any other.
+//! - a round that nobody has a part of begins again like any other;
+//! - where workers may die, a broadcast or reduce is always done again: whoever has the result may
+//!   be gone before it is passed on, and the others do not wait for that. But none who sends and
+//!   receives nothing is done before all receivers have everything.
 //!
-//! Results travel as the lane made them, before they are divided for an average.
+//! A worker may die as well: then the others tell, and what nobody of them has is summed again
+//! without it. So the stretches of one result may have different numbers of contributors, which
+//! is known of each. Results travel as the lane made them, before they are divided for an average.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -29,8 +34,11 @@ pub struct Progress {
     /// By tensor, in the order of the table.
     pub standings: Vec<Standing>,
     /// What it can pass on of rounds that others may not have finished.
-    pub held: BTreeMap<(TensorId, Round), Spans>,
+    pub held: BTreeMap<Stock, Spans>,
 }
+
+/// A round of a tensor, and how many workers contributed to what is held of its result.
+pub type Stock = (TensorId, Round, u32);
 
 /// What must be known of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +49,11 @@ pub struct Subject {
     pub collective: Collective,
     /// The root of a broadcast or reduce.
     pub root: Rank,
-    /// Who takes part, ascending.
+    /// Who takes part and lives, ascending.
     pub members: Vec<Rank>,
+    /// Whether workers may die without ending the job. Then they keep the results of all lanes but
+    /// their own.
+    pub mortal: bool,
 }
 
 /// How an interrupted round of a tensor is completed.
@@ -63,6 +74,8 @@ pub struct Relay {
     pub span: Range<usize>,
     /// Who has it.
     pub holder: Rank,
+    /// How many workers contributed to it.
+    pub contributors: u32,
     /// The holder and all who lack it, ascending.
     pub members: Vec<Rank>,
 }
@@ -98,15 +111,27 @@ pub fn repairs(
     all.filter_map(Result::transpose).collect()
 }
 
+/// A worker, and what it holds of a round with so many contributors.
+type Holder<'a> = (Rank, u32, &'a Spans);
+
+impl Progress {
+    /// What is held of a round, by the number of contributors.
+    fn of(&self, id: TensorId, round: Round) -> impl Iterator<Item = (u32, &Spans)> {
+        let held = self.held.range((id, round, 0)..=(id, round, u32::MAX));
+        held.map(|((.., contributors), spans)| (*contributors, spans))
+    }
+}
+
 fn repair(
     (id, round): (TensorId, Round),
-    Subject { bytes, collective, root, members }: &Subject,
+    Subject { bytes, collective, root, members, mortal }: &Subject,
     standings: &[(Rank, Standing)],
     progress: &BTreeMap<Rank, Progress>,
 ) -> Result<Option<Repair>, Lost> {
-    let holders: Vec<(Rank, &Spans)> = members
+    let holders: Vec<Holder<'_>> = members
         .iter()
-        .filter_map(|rank| Some((*rank, progress.get(rank)?.held.get(&(id, round))?)))
+        .filter_map(|rank| Some((*rank, progress.get(rank)?)))
+        .flat_map(|(rank, told)| told.of(id, round).map(move |(n, spans)| (rank, n, spans)))
         .collect();
     let (nothing, everything) = (Spans::default(), Spans::whole(*bytes));
     let has = |(rank, standing): &(Rank, Standing)| -> (Rank, Spans) {
@@ -124,6 +149,7 @@ fn repair(
     let gone_on = |rank: &Rank| standings.iter().any(|(r, s)| r == rank && s.round > round);
     let contributors = members.iter().filter(|rank| collective.contributes(**rank, *root));
     let missed = contributors.copied().find(gone_on);
+    let passes_on = *collective == Collective::AllReduce || !mortal;
     let mut out = Repair { round, sums: Vec::new(), relays: Vec::new() };
     for (index, span) in cuts(*bytes, &receivers, &holders).into_iter().enumerate() {
         let lacks = |(rank, has): &(Rank, Spans)| (!has.contains(&span)).then_some(*rank);
@@ -132,11 +158,14 @@ fn repair(
             continue;
         }
         // Whoever holds what it lacks has not begun the round: a broadcast, whose root waits.
-        let able = |(rank, has): &&(Rank, &Spans)| has.contains(&span) && !lacking.contains(rank);
-        let able: Vec<Rank> = holders.iter().filter(able).map(|(rank, _)| *rank).collect();
-        if let Some(holder) = able.get(index % able.len().max(1)).copied() {
-            let members = lacking.into_iter().chain([holder]).collect::<BTreeSet<_>>();
-            out.relays.push(Relay { span, holder, members: members.into_iter().collect() });
+        let able = |(rank, _, has): &&Holder<'_>| {
+            passes_on && has.contains(&span) && !lacking.contains(rank)
+        };
+        let able: Vec<_> = holders.iter().filter(able).map(|(rank, n, _)| (*rank, *n)).collect();
+        if let Some((holder, contributors)) = able.get(index % able.len().max(1)).copied() {
+            let members: BTreeSet<Rank> = lacking.into_iter().chain([holder]).collect();
+            let members = members.into_iter().collect();
+            out.relays.push(Relay { span, holder, contributors, members });
         } else if let Some(rank) = missed {
             return Err(Lost { tensor: id, round, span, rank });
         } else if *collective == Collective::Broadcast {
@@ -148,6 +177,13 @@ fn repair(
     }
     out.merge();
     Ok(Some(out))
+}
+
+/// The rounds of an all-reduce whose results every worker holds on to, though another one passes
+/// them on: that one may die first.
+pub fn spared(id: TensorId, tensor: &Subject, repairs: &[Repair]) -> Vec<(TensorId, Round)> {
+    let spares = tensor.mortal && tensor.collective == Collective::AllReduce;
+    repairs.iter().filter(|_| spares).map(|repair| (id, repair.round)).collect()
 }
 
 /// The first round of a tensor whose subtotals a hub passes on in this epoch; `layout` is what it
@@ -162,12 +198,8 @@ pub fn first_passed_on(layout: &Layout, repairs: &[Repair], standing: &Standing)
 }
 
 /// The tensor in stretches, each of which a worker has or lacks as a whole.
-fn cuts(
-    bytes: usize,
-    receivers: &[(Rank, Spans)],
-    holders: &[(Rank, &Spans)],
-) -> Vec<Range<usize>> {
-    let sets = receivers.iter().map(|(_, s)| s).chain(holders.iter().map(|(_, s)| *s));
+fn cuts(bytes: usize, receivers: &[(Rank, Spans)], holders: &[Holder<'_>]) -> Vec<Range<usize>> {
+    let sets = receivers.iter().map(|(_, s)| s).chain(holders.iter().map(|(.., s)| *s));
     let ends = sets.flat_map(|spans| spans.iter().flat_map(|s| [s.start, s.end]));
     let at: BTreeSet<usize> = ends.chain([0, bytes]).filter(|at| *at <= bytes).collect();
     let at: Vec<usize> = at.into_iter().collect();
@@ -183,8 +215,8 @@ impl Repair {
             joins
         });
         self.relays.dedup_by(|next, before| {
-            let alike = (before.holder, &before.members) == (next.holder, &next.members);
-            let joins = alike && before.span.end == next.span.start;
+            let what = |relay: &Relay| (relay.holder, relay.contributors, relay.members.clone());
+            let joins = what(before) == what(next) && before.span.end == next.span.start;
             before.span.end = if joins { next.span.end } else { before.span.end };
             joins
         });
@@ -197,12 +229,19 @@ pub struct Vault(BTreeMap<(TensorId, Round), Vec<Kept>>);
 
 impl Vault {
     fn insert(&mut self, kept: Kept) {
-        self.0.entry((kept.tensor, kept.round)).or_default().push(kept);
+        let all = self.0.entry((kept.tensor, kept.round)).or_default();
+        if !all.iter().any(|known| known.holds(&kept)) {
+            all.push(kept);
+        }
     }
 
-    fn spans(&self) -> BTreeMap<(TensorId, Round), Spans> {
-        let spans = |kept: &Vec<Kept>| kept.iter().map(Kept::span).collect();
-        self.0.iter().map(|(key, kept)| (*key, spans(kept))).collect()
+    fn spans(&self) -> BTreeMap<Stock, Spans> {
+        let mut out: BTreeMap<Stock, Spans> = BTreeMap::new();
+        for kept in self.0.values().flatten() {
+            let key = (kept.tensor, kept.round, kept.contributors);
+            out.entry(key).or_default().insert(kept.span());
+        }
+        out
     }
 
     /// A copy of a stretch; nothing if not all of it is here.
@@ -226,6 +265,8 @@ impl Vault {
 pub struct Rescue {
     vault: Vault,
     relays: HashMap<OpId, (TensorId, Round)>,
+    /// Rounds that others pass on, and may die before they have.
+    spared: BTreeSet<(TensorId, Round)>,
 }
 
 impl Rescue {
@@ -240,28 +281,35 @@ impl Rescue {
     ) -> Progress {
         for Harvested { of, len, bytes } in lane.harvest(job) {
             // Of a tensor that is not this worker's, the others keep what they need.
-            if let Some(origin) = client.origin(of) {
+            if let Some((origin, contributors)) = client.origin(of) {
                 let (tensor, round) = (of.tensor, of.round);
-                self.vault.insert(Kept { tensor, round, origin, bytes, len });
+                self.vault.insert(Kept { tensor, round, origin, bytes, len, contributors });
             }
         }
         client.suspend().into_iter().for_each(|kept| self.vault.insert(kept));
         self.vault.0.values().flatten().for_each(|kept| client.take_kept(kept));
         hub.suspend();
         self.relays.clear();
+        self.spared.clear();
         let standings = (0..tensors as u32).map(|id| client.standing(TensorId(id))).collect();
         Progress { standings, held: self.vault.spans() }
     }
 
     /// Passes on the relays that this worker holds; forgets what nobody lacks. `places` are where
     /// the relays of a tensor go, with offsets as in the tensor; their groups must be defined.
+    ///
+    /// `spared` are rounds of all-reduces that others pass on and may die before they have: what
+    /// is here of them is held until the next round is finished, to which everyone contributes
+    /// that has all of this one.
     pub fn resume<M: Memory>(
         &mut self,
         client: &mut Client<Held<M>>,
         relays: Vec<(Request, Round, Vec<Place>)>,
+        spared: BTreeSet<(TensorId, Round)>,
     ) {
         let wanted: BTreeSet<_> = relays.iter().map(|(r, round, _)| (r.tensor, *round)).collect();
-        self.vault.0.retain(|key, _| wanted.contains(key));
+        self.vault.0.retain(|key, _| wanted.contains(key) || spared.contains(key));
+        self.spared = spared;
         for (request, round, mut places) in relays {
             let mut bytes = Vec::new();
             for place in &mut places {
@@ -277,13 +325,28 @@ impl Rescue {
     }
 
     /// Takes the client's events that are about relays; all others are returned.
-    pub fn hear<M: Memory>(&mut self, event: Event<Held<M>>) -> Option<Event<Held<M>>> {
+    pub fn hear<M: Memory>(
+        &mut self,
+        event: Event<Held<M>>,
+        client: &Client<Held<M>>,
+    ) -> Option<Event<Held<M>>> {
         match event {
             Event::Finished(id, _) if self.relays.contains_key(&id) => {
-                if let Some(key) = self.relays.remove(&id) {
+                if let Some(key) = self.relays.remove(&id)
+                    && !self.spared.contains(&key)
+                {
                     self.vault.0.remove(&key);
                 }
                 None
+            }
+            Event::Finished(..) => {
+                let over = |(tensor, round): &(TensorId, Round)| {
+                    client.first_unfinished(*tensor).is_some_and(|first| first > round.next())
+                };
+                for key in self.spared.extract_if(.., over) {
+                    self.vault.0.remove(&key);
+                }
+                Some(event)
             }
             other => Some(other),
         }

@@ -51,7 +51,8 @@ fn client(rank: usize, keeps: bool) -> Client<OwnedMemory> {
         client.keep_results_of(LANE);
     }
     let half = BYTES / 2;
-    let place = |number: u32| Place::new(LANE, number, (number as usize * half, half), GroupId(0));
+    let place =
+        |number: u32| Place::new(LANE, number, (number as usize * half, half), GroupId(0), 2);
     client.register(TensorId(0), Tier::Root, vec![place(0), place(1)]);
     client.connected(LANE);
     let request = Request {
@@ -61,7 +62,7 @@ fn client(rank: usize, keeps: bool) -> Client<OwnedMemory> {
         dtype: Dtype::F32,
         op: ReduceOp::Sum,
         root: Rank(0),
-        divisor: Some(2),
+        average: true,
         priority: 0,
         streamed: false,
     };

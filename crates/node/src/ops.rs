@@ -212,7 +212,7 @@ impl EventLoop {
             && let Some(event) = session.client.next_event()
         {
             any = true;
-            let Some(event) = session.rescue.hear(event) else { continue };
+            let Some(event) = session.rescue.hear(event, &session.client) else { continue };
             match session.hub.hear(event, &mut session.client, &mut self.lane) {
                 Ok(Some(Event::Finished(id, outcome))) => self.finished(id, outcome),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),

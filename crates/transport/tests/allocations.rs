@@ -76,7 +76,7 @@ impl Job {
             let mut client = Client::new(settings, 1);
             let bytes = (chunks * CHUNK) as usize;
             let place = |number: u32| {
-                Place::new(ConnId(0), number, (number as usize * bytes, bytes), GroupId(0))
+                Place::new(ConnId(0), number, (number as usize * bytes, bytes), GroupId(0), 1)
             };
             let places: Vec<_> = (0..PARTITIONS).map(place).collect();
             client.register(TensorId(0), Tier::Root, places);
@@ -112,7 +112,7 @@ impl Job {
             dtype,
             op: ReduceOp::Sum,
             root: Rank(0),
-            divisor: None,
+            average: false,
             priority: 0,
             streamed: false,
         };

@@ -134,7 +134,7 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
     let mut client = Client::new(settings, 1);
     let half = elements * 2;
     let group = GroupId(0);
-    let place = |number, offset| Place::new(ConnId(0), number, (offset, half), group);
+    let place = |number, offset| Place::new(ConnId(0), number, (offset, half), group, 1);
     client.register(TensorId(0), Tier::Root, vec![place(0, 0), place(1, half)]);
     client.connected(ConnId(0));
     let bytes = (0..elements).flat_map(|i| ((i + rank as usize) as f32).to_ne_bytes()).collect();
@@ -145,7 +145,7 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
         dtype: Dtype::F32,
         op: ReduceOp::Sum,
         root: Rank(0),
-        divisor: None,
+        average: false,
         priority: 0,
         streamed: false,
     };

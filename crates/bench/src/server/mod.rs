@@ -121,7 +121,7 @@ impl ServerSpec {
         let mut placement = placement.map_err(|e| BenchError::Argument(e.to_string()))?;
         let place = |(number, p): (u32, sumpter_plan::PartitionPlace)| {
             let stretch = (p.offset as usize, p.bytes as usize);
-            Place::new(ConnId(p.lane), number, stretch, GroupId(0))
+            Place::new(ConnId(p.lane), number, stretch, GroupId(0), 1)
         };
         let tensor = |bytes: &usize| (0..).zip(placement.place(*bytes as u64)).map(place);
         Ok(self.tensors.iter().map(tensor).map(Iterator::collect).collect())

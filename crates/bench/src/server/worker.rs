@@ -138,7 +138,7 @@ fn request(index: usize) -> Request {
         dtype: Dtype::F32,
         op: ReduceOp::Sum,
         root: Rank(0),
-        divisor: None,
+        average: false,
         priority: 0,
         streamed: false,
     }

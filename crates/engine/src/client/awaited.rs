@@ -78,7 +78,7 @@ mod tests {
         };
         let mut client = Client::new(settings, 2);
         let place = |lane: usize| {
-            Place::new(LANES[lane], lane as u32, (lane * 2 * CHUNK, 2 * CHUNK), GroupId(0))
+            Place::new(LANES[lane], lane as u32, (lane * 2 * CHUNK, 2 * CHUNK), GroupId(0), 2)
         };
         client.register(TensorId(5), Tier::Root, vec![place(0), place(1)]);
         client.connected(LANES[1]);
@@ -89,7 +89,7 @@ mod tests {
             dtype: Dtype::F32,
             op: ReduceOp::Sum,
             root: Rank(0),
-            divisor: None,
+            average: false,
             priority: 0,
             streamed: false,
         };

@@ -31,6 +31,8 @@ pub struct Kept {
     pub bytes: AlignedBuf,
     /// Bytes of the result.
     pub len: usize,
+    /// How many workers' contributions are in it.
+    pub contributors: u32,
 }
 
 impl Kept {
@@ -38,6 +40,12 @@ impl Kept {
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.origin..self.origin + self.len
+    }
+
+    /// Whether all of `other`, which is of the same round, is in this one.
+    pub(crate) fn holds(&self, other: &Kept) -> bool {
+        let (own, other) = (self.span(), other.span());
+        own.start <= other.start && other.end <= own.end
     }
 }
 
@@ -84,7 +92,8 @@ impl<M: Memory> Client<M> {
         let key = (op.request.tensor, op.tier(part), place.number);
         let (_, len) = op.range(part, chunk, self.settings.chunk_bytes);
         let origin = place.origin + chunk as usize * self.settings.chunk_bytes as usize;
-        let kept = Kept { tensor: op.request.tensor, round, origin, bytes, len };
+        let (tensor, contributors) = (op.request.tensor, place.contributors);
+        let kept = Kept { tensor, round, origin, bytes, len, contributors };
         if let Some(known) = self.shelf.0.get_mut(&key).filter(|known| known.round == round) {
             return known.chunks.push(kept);
         }

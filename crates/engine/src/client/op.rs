@@ -29,6 +29,8 @@ pub struct Place {
     pub bytes: usize,
     /// Whose contributions the lane adds; must have been defined, 0 is everyone.
     pub group: GroupId,
+    /// How many workers' contributions are in the result: what an average divides by.
+    pub contributors: u32,
     /// Nothing is added: this worker of the group has the result, the others get it.
     pub relay: Option<Rank>,
 }
@@ -41,8 +43,9 @@ impl Place {
         number: u32,
         (offset, bytes): (usize, usize),
         group: GroupId,
+        contributors: u32,
     ) -> Place {
-        Place { lane, number, offset, origin: offset, bytes, group, relay: None }
+        Place { lane, number, offset, origin: offset, bytes, group, contributors, relay: None }
     }
 }
 
@@ -92,14 +95,21 @@ pub struct Request {
     pub op: ReduceOp,
     /// The root of a broadcast or reduce.
     pub root: Rank,
-    /// Floats only: what the result is divided by.
-    pub divisor: Option<u32>,
+    /// Floats only: the result is divided by the number of contributors.
+    pub average: bool,
     /// Higher goes first.
     pub priority: i32,
     /// Whether the contribution comes chunk by chunk while the operation runs: nothing of it is
     /// looked at before [`Client::supply`](super::Client::supply), and each chunk of the result
     /// is told by [`Event::Arrived`](super::Event::Arrived).
     pub streamed: bool,
+}
+
+impl Request {
+    /// What a result of so many contributors is divided by.
+    pub(super) fn divisor(&self, contributors: u32) -> Option<u32> {
+        (self.average && contributors > 1).then_some(contributors)
+    }
 }
 
 #[derive(Debug)]
@@ -217,6 +227,11 @@ impl<M> Op<M> {
     pub(super) fn receives(&self, part: usize, rank: Rank) -> bool {
         let (collective, root) = self.does(part);
         collective.receives(rank, root)
+    }
+
+    /// What a result of partition `part` is divided by.
+    pub(super) fn divisor(&self, part: usize) -> Option<u32> {
+        self.request.divisor(self.places[part].contributors)
     }
 
     /// The sum of partition `part` that a frame is about.

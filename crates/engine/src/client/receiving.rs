@@ -162,7 +162,7 @@ impl<M: Memory> Client<M> {
         let chunk_bytes = self.settings.chunk_bytes;
         let op = self.ops.get_mut(&id).expect("a receiving operation");
         let (offset, len) = op.range(part, chunk, chunk_bytes);
-        if let Some(divisor) = op.request.divisor {
+        if let Some(divisor) = op.divisor(part) {
             let result = op.memory.result(offset, len);
             sumpter_sum::divide(op.request.dtype, result, divisor);
         }

@@ -7,7 +7,7 @@ use sumpter_wire::{Round, TensorId, Tier};
 use super::kept::Kept;
 use super::link::Link;
 use super::op::{Layout, Op, OpId, Place, Request, Stage, find};
-use super::{Client, ClientSettings, Event, Relaying};
+use super::{Client, ClientSettings, Event, Relaying, Tensor};
 use crate::endpoint::ConnId;
 use crate::memory::Memory;
 use crate::resident::ChunkId;
@@ -60,8 +60,9 @@ impl<M: Memory> Client<M> {
         self.shelf.empty()
     }
 
-    /// First byte in its tensor of a chunk that a lane calls by `of`.
-    pub(crate) fn origin(&self, of: ChunkId) -> Option<usize> {
+    /// First byte in its tensor of a chunk that a lane calls by `of`, and how many workers
+    /// contribute to it.
+    pub(crate) fn origin(&self, of: ChunkId) -> Option<(usize, u32)> {
         let start = of.chunk as usize * self.settings.chunk_bytes as usize;
         let relayed = self.relays.get(&(of.tensor, of.round));
         // The number of a partition is the same in every tier that sums it.
@@ -70,7 +71,7 @@ impl<M: Memory> Client<M> {
         let layouts = summed.map(|tensor| tensor.layout.of(of.round));
         let mut layouts = layouts.chain(relayed.map(|relayed| &relayed.places));
         let place = layouts.find_map(|places| Some(places[find(places, of.partition)?]))?;
-        Some(place.origin + start)
+        Some((place.origin + start, place.contributors))
     }
 
     /// Takes a chunk that the lane in this process had finished into the operation that waits for
@@ -80,25 +81,34 @@ impl<M: Memory> Client<M> {
         let active = |tier| self.tensors.get(&(kept.tensor, tier))?.active;
         let Some(id) = tiers.into_iter().find_map(active) else { return };
         let op = self.ops.get_mut(&id).expect("an active operation");
-        let Request { collective, root, dtype, divisor, .. } = op.request;
+        let Request { collective, root, dtype, .. } = op.request;
         let receives = collective.receives(self.settings.rank, root);
         if op.round != kept.round || !receives || op.done.contains(&kept.span()) {
             return;
         }
         let result = op.memory.result(kept.origin, kept.len);
         result.copy_from_slice(&kept.bytes[..kept.len]);
-        if let Some(divisor) = divisor {
+        if let Some(divisor) = op.request.divisor(kept.contributors) {
             sumpter_sum::divide(dtype, result, divisor);
         }
         op.done.insert(kept.span());
     }
 
+    /// The first round of a tensor of this worker's own that is not finished here.
+    pub(crate) fn first_unfinished(&self, tensor: TensorId) -> Option<Round> {
+        let tensor = self.own(tensor)?;
+        Some(tensor.active.map_or(tensor.next_round, |id| self.ops[&id].round))
+    }
+
+    fn own(&self, tensor: TensorId) -> Option<&Tensor> {
+        let tiers = [Tier::Machine, Tier::Root];
+        tiers.into_iter().find_map(|tier| self.tensors.get(&(tensor, tier)))
+    }
+
     /// What this worker has of a tensor of its own; only between epochs.
     #[must_use]
     pub fn standing(&self, tensor: TensorId) -> Standing {
-        let tiers = [Tier::Machine, Tier::Root];
-        let found = tiers.into_iter().find_map(|tier| self.tensors.get(&(tensor, tier)));
-        let Some(tensor) = found else { return Standing::default() };
+        let Some(tensor) = self.own(tensor) else { return Standing::default() };
         match tensor.active.map(|id| &self.ops[&id]) {
             Some(op) => Standing { round: op.round, begun: Some(op.done.clone()) },
             None => Standing { round: tensor.next_round, begun: None },

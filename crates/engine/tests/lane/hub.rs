@@ -111,7 +111,7 @@ fn streaming_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>
         checksum: false,
     };
     let mut client = Client::new(settings, 1);
-    let place = Place::new(ConnId(0), 3, (0, 150), GroupId(0));
+    let place = Place::new(ConnId(0), 3, (0, 150), GroupId(0), 2);
     client.register(TensorId(5), Tier::Root, vec![place]);
     client.connected(ConnId(0));
     let request = Request {
@@ -121,7 +121,7 @@ fn streaming_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>
         dtype: Dtype::U8,
         op: ReduceOp::Sum,
         root: Rank(0),
-        divisor: None,
+        average: false,
         priority: 0,
         streamed: true,
     };

@@ -176,7 +176,7 @@ impl Job {
     ) {
         let places = places.iter().enumerate().map(|(number, place)| {
             let stretch = (place.offset as usize, place.bytes as usize);
-            Place::new(ConnId(place.server), number as u32, stretch, GroupId(0))
+            Place::new(ConnId(place.server), number as u32, stretch, GroupId(0), 1)
         });
         let request = Request {
             tensor: TensorId(index as u32),
@@ -185,7 +185,7 @@ impl Job {
             dtype: Dtype::F32,
             op: ReduceOp::Sum,
             root: Rank(0),
-            divisor: None,
+            average: false,
             priority: 0,
             streamed: false,
         };

@@ -7,16 +7,17 @@ impl World {
     /// A new epoch: some helpers are there, and every tensor is dealt out anew.
     pub(super) fn plan(&mut self) {
         let (n, lanes) = (self.workers.len(), self.lanes.len());
+        let on = self.machines().clone();
         self.epoch = Epoch(self.epoch.0 + 1);
         self.helpers = (n..lanes).filter(|_| self.rng.u32(0..4) > 0).collect();
         self.gone.clear();
-        let lanes: Vec<usize> = (0..n).chain(self.helpers.iter().copied()).collect();
+        let lanes: Vec<usize> = self.living().union(&self.helpers).copied().collect();
         for tensor in &mut self.tensors {
-            tensor.deal(&mut self.rng, &lanes, (n, &self.machines));
+            tensor.deal(&mut self.rng, &lanes, (n, &on));
         }
     }
 
-    /// Helpers die or change, everyone stops at a moment of its own, tells what it has, and goes on
+    /// Helpers and workers die or change, everyone stops at a moment of its own, tells what it has, and goes on
     /// in the next epoch.
     pub(super) fn change(&mut self) -> bool {
         self.changes_left -= 1;
@@ -26,9 +27,10 @@ impl World {
                 self.kill(helper);
             }
         }
+        self.lose_a_worker();
         self.some_steps();
         loop {
-            let mut ranks: Vec<usize> = (0..self.workers.len()).collect();
+            let mut ranks: Vec<usize> = self.living().iter().copied().collect();
             self.rng.shuffle(&mut ranks);
             for rank in &ranks {
                 self.suspend(*rank);
@@ -59,7 +61,36 @@ impl World {
                 self.report.kills += 1;
                 self.kill(helper);
             }
+            self.lose_a_worker();
         }
+    }
+
+    /// A worker dies, sometimes: one that no round needs as its root.
+    fn lose_a_worker(&mut self) {
+        let needed = |rank: usize| {
+            let rooted = |t: &&Tensor| t.request.collective != Collective::AllReduce;
+            self.tensors.iter().filter(rooted).any(|t| t.request.root.0 as usize == rank)
+        };
+        let victims: Vec<usize> = self.living().iter().copied().filter(|r| !needed(*r)).collect();
+        let (alone, some) = (self.living().len() == 1, !victims.is_empty());
+        if !self.mortal || alone || !some || self.rng.bool() {
+            return;
+        }
+        let victim = victims[self.rng.usize(0..victims.len())];
+        let keys: Vec<_> = self.keys.iter().copied().filter(|key| key.0 == victim).collect();
+        for (rank, lane) in keys {
+            if let Some(wire) = self.wires.get_mut(&(rank, lane)).and_then(Option::take)
+                && self.rng.bool()
+            {
+                self.lanes[lane].close(wire.lane_side);
+            }
+        }
+        self.kill(victim);
+        self.report.deaths += 1;
+        let mut living = self.living().clone();
+        living.remove(&victim);
+        let machines = self.generations[0].1.living(|r| living.contains(&(r.0 as usize)));
+        self.generations.push((living, machines));
     }
 
     fn some_steps(&mut self) {
@@ -68,11 +99,11 @@ impl World {
         }
     }
 
-    /// Everything a helper knew is gone; its peers notice at once.
-    fn kill(&mut self, helper: usize) {
-        self.forget(helper);
-        self.gone.insert(helper);
-        self.lanes[helper] = Lane::new(LIMITS);
+    /// Everything a lane knew is gone; its peers notice at once.
+    fn kill(&mut self, lane: usize) {
+        self.forget(lane);
+        self.gone.insert(lane);
+        self.lanes[lane] = Lane::new(LIMITS);
     }
 
     /// A lane forgets the job, and its connections break.
@@ -104,12 +135,14 @@ impl World {
         let told = |(rank, worker): (usize, &Worker)| {
             (Rank(rank as u32), worker.progress.clone().expect("everyone is suspended"))
         };
-        let progress: BTreeMap<_, _> = self.workers.iter().enumerate().map(told).collect();
+        let living =
+            self.workers.iter().enumerate().filter(|(rank, _)| self.living().contains(rank));
+        let progress: BTreeMap<_, _> = living.map(told).collect();
         let mut out = HashMap::new();
         for (index, tensor) in self.tensors.iter().enumerate() {
-            let subject: Subject = tensor.subject();
+            let subject: Subject = tensor.subject(self.mortal);
             let found = repairs(tensor.request.tensor, &subject, &progress);
-            let found = found.unwrap_or_else(|lost| panic!("{lost}\n{progress:#?}"));
+            let found = found.unwrap_or_else(|lost| panic!("{lost}\n{progress:?}\n{tensor:?}"));
             for found in &found {
                 self.report.relays += found.relays.len() as u64;
                 self.report.sums += found.sums.len() as u64;
@@ -135,16 +168,19 @@ impl World {
         worker.progress = None;
         worker.hub = Hub::new(JOB, self.chunk_bytes);
         worker.client.resume(settings, lanes);
-        if self.keeps {
-            (n..lanes).for_each(|lane| worker.client.keep_results_of(ConnId(lane)));
+        let first = if self.mortal { 0 } else { n };
+        for lane in (first..lanes).filter(|lane| self.keeps && *lane != rank) {
+            worker.client.keep_results_of(ConnId(lane));
         }
-        let mut relays = Vec::new();
+        let (mut relays, mut spares) = (Vec::new(), BTreeSet::new());
         for (index, tensor) in self.tensors.iter().enumerate() {
-            let machine = self.machines.of(Rank(rank as u32));
+            let machines = &self.generations.last().expect("the first generation").1;
+            let machine = machines.of(Rank(rank as u32));
             let all = (tensor, repairs.get(&index).map_or(&[][..], Vec::as_slice));
+            spares.extend(spared(tensor.request.tensor, &tensor.subject(self.mortal), all.1));
             relays.extend(lay_out(worker, Rank(rank as u32), (n, machine), all));
         }
-        worker.rescue.resume(&mut worker.client, relays);
+        worker.rescue.resume(&mut worker.client, relays, spares);
         let peer = self.peer(rank, rank);
         // Mostly as it is in a worker; else the two exchange chunks as frames.
         let (lane, client) = (&mut self.lanes[rank], &mut self.workers[rank].client);

@@ -11,6 +11,8 @@ use crate::model;
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub request: Request,
+    /// Who takes part, and who of them lives.
+    pub everyone: Vec<Rank>,
     pub members: Vec<Rank>,
     pub elements: usize,
     pub parts: Vec<Part>,
@@ -58,6 +60,12 @@ impl Machines {
         self.0.iter().find(|machine| machine.contains(&rank)).expect("every rank runs somewhere")
     }
 
+    /// The same without those who are dead.
+    pub fn living(&self, alive: impl Fn(Rank) -> bool) -> Machines {
+        let of = |machine: &Vec<Rank>| machine.iter().copied().filter(|r| alive(*r)).collect();
+        Machines(self.0.iter().map(of).filter(|machine: &Vec<Rank>| !machine.is_empty()).collect())
+    }
+
     fn share_links(&self) -> bool {
         self.0.iter().any(|machine| machine.len() > 1)
     }
@@ -84,27 +92,42 @@ impl Tensor {
         let elements = if rng.bool() { rng.usize(1..20) } else { rng.usize(1..1500) };
         let whole = members.len() == n && collective == Collective::AllReduce;
         let tiered = whole && on.share_links() && rng.u32(0..8) > 0;
-        let exact = op == ReduceOp::Sum && collective == Collective::AllReduce;
-        let halves = exact && members.len().is_power_of_two() && members.len() > 1;
-        let divisor = (halves && dtype.is_float() && rng.bool()).then_some(members.len() as u32);
+        let sums = op == ReduceOp::Sum && collective == Collective::AllReduce;
+        let average = sums && dtype.is_float() && rng.bool();
         let root = members[rng.usize(0..members.len())];
         let (tensor, tier, priority) = (TensorId(index as u32), Tier::Root, 0);
         let streamed = false;
         let request =
-            Request { tensor, tier, collective, dtype, op, root, divisor, priority, streamed };
-        let rough = dtype == Dtype::F32 && op == ReduceOp::Sum && divisor.is_none() && rng.bool();
+            Request { tensor, tier, collective, dtype, op, root, average, priority, streamed };
+        let rough = dtype == Dtype::F32 && op == ReduceOp::Sum && !average && rng.bool();
         let (rounds, in_place) = (rng.u32(1..5), rng.bool());
         let parts = Vec::new();
         // The order in which machines are added is that of their hubs, so these must stay.
         let steady = rough;
-        Tensor { request, members, elements, parts, rounds, in_place, rough, tiered, steady }
+        let everyone = members.clone();
+        Tensor {
+            request,
+            everyone,
+            members,
+            elements,
+            parts,
+            rounds,
+            in_place,
+            rough,
+            tiered,
+            steady,
+        }
     }
 
-    /// Deals the partitions out anew, to some of `lanes`.
+    /// Deals the partitions out anew, to some of `lanes`, for those who live.
     pub fn deal(&mut self, rng: &mut Rng, lanes: &[usize], (n, on): (usize, &Machines)) {
+        self.members.retain(|rank| lanes.contains(&(rank.0 as usize)));
         // A worker that takes no part sums nothing.
         let sums = |lane: &usize| *lane >= n || self.members.contains(&Rank(*lane as u32));
         let lanes: Vec<usize> = lanes.iter().copied().filter(sums).collect();
+        if self.members.is_empty() {
+            return self.parts.clear();
+        }
         let partition_bytes = 512 * rng.usize(1..8);
         let bytes = self.bytes();
         let (tiered, steady) = (self.tiered, self.steady);
@@ -122,9 +145,9 @@ impl Tensor {
     }
 
     /// What a repair must know.
-    pub fn subject(&self) -> Subject {
+    pub fn subject(&self, mortal: bool) -> Subject {
         let Request { collective, root, .. } = self.request;
-        Subject { bytes: self.bytes(), collective, root, members: self.members.clone() }
+        Subject { bytes: self.bytes(), collective, root, members: self.members.clone(), mortal }
     }
 
     /// The tier at which a worker takes part.
@@ -163,7 +186,7 @@ impl Tensor {
     /// The relays of a repair, by number.
     pub fn relayed(&self, repair: &Repair, first: u32, n: usize) -> Vec<(Place, Vec<Rank>)> {
         let place = |(number, relay): (u32, &Relay)| {
-            let Relay { span, holder, members } = relay;
+            let Relay { span, holder, members, .. } = relay;
             let place = Place {
                 lane: ConnId(holder.0 as usize),
                 number,
@@ -171,6 +194,7 @@ impl Tensor {
                 origin: span.start,
                 bytes: span.len(),
                 group: group(members, n),
+                contributors: relay.contributors,
                 relay: Some(*holder),
             };
             (place, members.clone())
@@ -187,6 +211,7 @@ impl Tensor {
         parts: &[(u32, Part, Vec<Rank>)],
     ) -> Vec<Place> {
         let place = |(number, part, members): &(u32, Part, Vec<Rank>)| {
+            let contributors = members.len() as u32;
             let (mut lane, mut members) = (part.root, &**members);
             if !part.hubs.is_empty() {
                 members = &part.hubs;
@@ -197,7 +222,7 @@ impl Tensor {
             }
             let Part { offset, bytes, .. } = *part;
             let (origin, group, relay) = (offset, group(members, n), None);
-            Place { lane, number: *number, offset, origin, bytes, group, relay }
+            Place { lane, number: *number, offset, origin, bytes, group, contributors, relay }
         };
         parts.iter().filter(|(_, _, members)| members.contains(&rank)).map(place).collect()
     }
@@ -211,13 +236,14 @@ impl Tensor {
         parts: &[(u32, Part, Vec<Rank>)],
     ) -> Vec<Place> {
         let mine = |part: &Part| machine.len() > 1 && part.hubs.contains(&rank);
-        let place = |(number, part, _): &(u32, Part, Vec<Rank>)| Place {
+        let place = |(number, part, members): &(u32, Part, Vec<Rank>)| Place {
             lane: part.root,
             number: *number,
             offset: 0,
             origin: part.offset,
             bytes: part.bytes,
             group: group(&part.hubs, n),
+            contributors: members.len() as u32,
             relay: None,
         };
         parts.iter().filter(|(_, part, _)| mine(part)).map(place).collect()
@@ -237,12 +263,14 @@ impl Tensor {
         }
     }
 
-    /// What a round must give; of rough values, in the order that `deterministic` prescribes.
-    pub fn expected(&self, round: u32, on: &Machines) -> Vec<u8> {
-        let Request { tensor: TensorId(id), op, dtype, collective, root, divisor, .. } =
+    /// What a round of these members must give; of rough values, in the order that
+    /// `deterministic` prescribes.
+    pub fn expected(&self, round: u32, (members, on): (&[Rank], &Machines)) -> Vec<u8> {
+        let Request { tensor: TensorId(id), op, dtype, collective, root, average, .. } =
             self.request;
         let contributors: Vec<_> =
-            self.members.iter().copied().filter(|r| collective.contributes(*r, root)).collect();
+            members.iter().copied().filter(|r| collective.contributes(*r, root)).collect();
+        let divisor = if average { contributors.len() as f64 } else { 1.0 };
         let raw = |rank: Rank, element| model::contribution(op, id, round, rank.0, element);
         if self.rough {
             let of = |ranks: &[Rank], element| {
@@ -250,8 +278,7 @@ impl Tensor {
                 values.reduce(|a, b| a + b).expect("a contributor")
             };
             let sum = |element: usize| {
-                let inside = |p: &&Part| (p.offset..p.offset + p.bytes).contains(&(element * 4));
-                let hubs = &self.parts.iter().find(inside).expect("a partition").hubs;
+                let hubs = self.hubs_of(on);
                 let subtotals = hubs.iter().map(|hub| of(on.of(*hub), element));
                 f64::from(subtotals.reduce(|a, b| a + b).unwrap_or(of(&contributors, element)))
             };
@@ -259,9 +286,19 @@ impl Tensor {
         }
         let value = |element| {
             let values = contributors.iter().map(|r| model::as_stored(dtype, raw(*r, element)));
-            model::reduce(op, values) as f64 / f64::from(divisor.unwrap_or(1))
+            model::reduce(op, values) as f64 / divisor
         };
         model::encode(dtype, (0..self.elements).map(value))
+    }
+}
+
+impl Tensor {
+    /// Who passes the machines' subtotals of a steady tensor on.
+    fn hubs_of(&self, on: &Machines) -> Vec<Rank> {
+        match self.tiered {
+            true => hubs(&mut Rng::with_seed(0), on, true),
+            false => Vec::new(),
+        }
     }
 }
 

@@ -9,10 +9,10 @@ use fastrand::Rng;
 use sumpter_engine::{
     Client, ClientSettings, ConnId, Event, Held, Hub, Lane, LaneLimits, Layout, OpId, OwnedMemory,
     Peer, Place, Progress, REPAIRED, Repair, Request, Rescue, Subject, exchange, first_passed_on,
-    repairs,
+    repairs, spared,
 };
 use sumpter_transport::{Side, SimLink, in_process};
-use sumpter_wire::{Epoch, JobId, Rank, Round, TensorId, Tier};
+use sumpter_wire::{Collective, Epoch, JobId, Rank, Round, TensorId, Tier};
 
 #[path = "epochs.rs"]
 mod epochs;
@@ -35,6 +35,8 @@ pub struct Report {
     pub epochs: u64,
     pub nested: u64,
     pub kills: u64,
+    /// Workers killed.
+    pub deaths: u64,
     /// Stretches of interrupted rounds that were passed on, and that were summed again.
     pub relays: u64,
     pub sums: u64,
@@ -55,6 +57,7 @@ impl Report {
         self.epochs += other.epochs;
         self.nested += other.nested;
         self.kills += other.kills;
+        self.deaths += other.deaths;
         self.relays += other.relays;
         self.sums += other.sums;
         self.flips += other.flips;
@@ -68,8 +71,8 @@ impl fmt::Display for Report {
             f,
             "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on; faults \
              injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
-             changes of epoch ({} of them within another), {} helpers killed, {} stretches of \
-             interrupted rounds passed on and {} summed again; {} bits flipped, {} damaged frames \
+             changes of epoch ({} of them within another), {} helpers and {} workers killed, {} \
+             stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} damaged frames \
              noticed",
             self.operations,
             self.bytes,
@@ -81,6 +84,7 @@ impl fmt::Display for Report {
             self.epochs,
             self.nested,
             self.kills,
+            self.deaths,
             self.relays,
             self.sums,
             self.flips,
@@ -124,7 +128,11 @@ pub struct World {
     gone: BTreeSet<usize>,
     changes_left: u32,
     deterministic: bool,
-    machines: Machines,
+    /// Whether workers die; who was left after each death, and on which machines.
+    mortal: bool,
+    generations: Vec<(BTreeSet<usize>, Machines)>,
+    /// The generation in which a round began, and the last in which somebody finished it.
+    spans: HashMap<(usize, u32), (usize, usize)>,
     tensors: Vec<Tensor>,
     workers: Vec<Worker>,
     lanes: Vec<Lane>,
@@ -157,6 +165,7 @@ impl World {
             (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
         let workers = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
         let changes_left = if rng.bool() { rng.u32(1..6) } else { 0 };
+        let mortal = changes_left > 0 && n > 1 && rng.bool();
         let checksum = rng.bool();
         let mut world = World {
             flips_left: if checksum { rng.u32(0..20) } else { 0 },
@@ -170,7 +179,9 @@ impl World {
             rng,
             chunk_bytes,
             deterministic,
-            machines,
+            mortal,
+            generations: vec![((0..n).collect(), machines)],
+            spans: HashMap::new(),
             tensors,
             workers,
             lanes: (0..lanes).map(|_| Lane::new(LIMITS)).collect(),
@@ -193,8 +204,18 @@ impl World {
     /// How a worker introduces itself to a lane.
     fn peer(&self, rank: usize, lane: usize) -> Peer {
         let (n, epoch) = (self.workers.len(), self.epoch);
-        let (keeps, checksum) = (self.keeps && lane >= n, self.checksum);
+        let (keeps, checksum) = (self.keeps && (lane >= n || self.mortal), self.checksum);
         Peer { job: JOB, rank: Rank(rank as u32), world_size: n as u32, epoch, keeps, checksum }
+    }
+
+    /// The workers that live.
+    fn living(&self) -> &BTreeSet<usize> {
+        &self.generations.last().expect("the first generation").0
+    }
+
+    /// The machines of those who live.
+    fn machines(&self) -> &Machines {
+        &self.generations.last().expect("the first generation").1
     }
 
     pub fn run(mut self) -> Report {
@@ -240,17 +261,27 @@ impl World {
 
     fn done(&self) -> bool {
         let done = |w: &Worker| w.todo.is_empty() && w.running.is_empty();
-        self.workers.iter().all(done)
+        self.living().iter().all(|rank| done(&self.workers[*rank]))
+    }
+
+    /// Any worker that lives.
+    fn someone(&mut self) -> usize {
+        let nth = self.rng.usize(0..self.living().len());
+        *self.living().iter().nth(nth).expect("just counted")
     }
 
     fn submit(&mut self) -> bool {
-        let rank = self.rng.usize(0..self.workers.len());
+        let rank = self.someone();
+        let now = self.generations.len() - 1;
         let worker = &mut self.workers[rank];
         let Some(index) = worker.todo.pop() else { return false };
         let tensor = &self.tensors[index];
         let round = worker.submitted[index];
         worker.submitted[index] += 1;
-        let tier = tensor.tier(self.machines.of(Rank(rank as u32)));
+        self.spans.entry((index, round)).or_insert((now, now));
+        // As it was laid out: the machine may have lost a worker since.
+        let machine = worker.client.next_round(tensor.request.tensor, Tier::Machine);
+        let tier = machine.map_or(Tier::Root, |_| Tier::Machine);
         let request = Request { tier, priority: self.rng.i32(-2..3), ..tensor.request };
         let memory = tensor.memory(round, rank as u32);
         let id = worker.client.submit(request, Held::Tensor(memory));
@@ -261,7 +292,7 @@ impl World {
 
     /// Moves bytes between a worker and its colocated lane.
     fn pump(&mut self) -> bool {
-        let rank = self.rng.usize(0..self.workers.len());
+        let rank = self.someone();
         if self.workers[rank].progress.is_some() {
             return false;
         }
@@ -282,7 +313,8 @@ impl World {
         let (rank, lane) = key;
         let peer = self.peer(rank, lane);
         let suspended = |rank: usize| self.workers.get(rank).is_some_and(|w| w.progress.is_some());
-        let absent = lane >= self.workers.len() && !self.helpers.contains(&lane);
+        let known = |lane: &usize| self.helpers.contains(lane) || self.living().contains(lane);
+        let absent = !self.living().contains(&rank) || !known(&lane);
         if suspended(rank) || suspended(lane) || absent || self.gone.contains(&lane) {
             return false;
         }
@@ -359,7 +391,7 @@ impl World {
         let worker = &mut self.workers[rank];
         while let Some(event) = worker.client.next_event() {
             self.report.subtotals += u64::from(matches!(event, Event::Arrived { .. }));
-            let Some(event) = worker.rescue.hear(event) else { continue };
+            let Some(event) = worker.rescue.hear(event, &worker.client) else { continue };
             let heard = worker.hub.hear(event, &mut worker.client, &mut self.lanes[rank]);
             let Some(event) = heard.expect("no violation") else { continue };
             match event {
@@ -370,6 +402,8 @@ impl World {
                 }
                 Event::Released(id, memory) => {
                     let key = worker.running.remove(&id).expect("a running operation");
+                    let (_, last) = self.spans.get_mut(&key).expect("a round that began");
+                    *last = self.generations.len() - 1;
                     worker.results.insert(key, memory.bytes);
                     worker.released += 1;
                 }
@@ -380,23 +414,41 @@ impl World {
     fn check(&mut self) {
         for (index, tensor) in self.tensors.iter().enumerate() {
             for round in 0..tensor.rounds {
-                let mut expected = tensor.expected(round, &self.machines);
                 let receives =
                     |r: &&Rank| tensor.request.collective.receives(**r, tensor.request.root);
-                let first = tensor.members.iter().find(receives);
-                if let (true, false, Some(rank)) = (tensor.rough, self.deterministic, first) {
-                    // Any order of addition will do, but it must be the same order for all.
-                    let got = &self.workers[rank.0 as usize].results[&(index, round)];
-                    expected = model::close_enough(got, &expected);
-                }
+                let of = |rank: &Rank| &self.workers[rank.0 as usize].results[&(index, round)];
+                let Some(first) = tensor.members.iter().find(receives) else { continue };
                 for rank in tensor.members.iter().filter(receives) {
-                    let got = &self.workers[rank.0 as usize].results[&(index, round)];
-                    let wrong = got.iter().zip(&expected).position(|(a, b)| a != b);
-                    let wrong = wrong.map(|at| format!("byte {at} is wrong"));
-                    assert_eq!(wrong, None, "rank {rank}, round {round} of {tensor:?}");
+                    let differs = of(rank).iter().zip(of(first)).position(|(a, b)| a != b);
+                    assert_eq!(
+                        differs, None,
+                        "ranks {first} and {rank}, round {round}: {tensor:?}"
+                    );
                 }
+                self.compare((tensor, round), of(first), self.spans[&(index, round)]);
                 self.report.operations += tensor.members.len() as u64;
             }
+        }
+    }
+
+    /// Each element is the result of those who lived at some time while the round lasted. In any
+    /// order of addition, if the order shows and is not prescribed.
+    fn compare(&self, (tensor, round): (&Tensor, u32), got: &[u8], span: (usize, usize)) {
+        let expected = |(living, on): &(BTreeSet<usize>, Machines)| {
+            let lives = |rank: &Rank| living.contains(&(rank.0 as usize));
+            let members: Vec<Rank> = tensor.everyone.iter().copied().filter(lives).collect();
+            tensor.expected(round, (&members, on))
+        };
+        let possible: Vec<_> = self.generations[span.0..=span.1].iter().map(expected).collect();
+        let size = tensor.request.dtype.size();
+        for (element, got) in got.chunks_exact(size).enumerate() {
+            let right = |expected: &Vec<u8>| {
+                let expected = &expected[element * size..][..size];
+                let free = tensor.rough && !self.deterministic;
+                got == expected || (free && model::is_close(got, expected))
+            };
+            let any = possible.iter().any(right);
+            assert!(any, "element {element} of round {round}, {span:?}: {tensor:?}");
         }
     }
 
