@@ -58,9 +58,9 @@ def held() -> bool:
     return _seat is not None
 
 
-def newcomers() -> int:
-    """How many processes the next generation would take in."""
-    return 0 if _seat is None else _seat.newcomers
+def has_changed() -> bool:
+    """Whether the next generation would be another: some have died, or others could be taken in."""
+    return _seat is not None and (_seat.newcomers > 0 or _seat.lost > 0)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ HANG_S = 120
 def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
     make_job: Callable[..., Job],
 ) -> None:
-    job = make_job(3, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S)
+    job = make_job(3, 1, repeated=True, min_workers=2, redo=False, start_timeout_s=HANG_S)
     job.make_pipe("alone")
     for rank in range(3):
         job.start_rank(rank, "elastic_training.py", *["doomed"] * (rank == 0))
@@ -33,6 +33,17 @@ def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
     job.start_rank(0, "elastic_training.py", "newcomer")
     job.finish()
     assert job.result(0) == job.result(1) == job.result(2)
+
+
+def test_survivors_complete_an_interrupted_step_among_themselves(
+    make_job: Callable[..., Job],
+) -> None:
+    job = make_job(3, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S)
+    for rank in range(3):
+        job.start_rank(rank, "elastic_redo.py", *["doomed"] * (rank == 0))
+    assert job.exit_code(0) == -signal.SIGKILL, job.report("nobody was killed")
+    assert job.exit_code(1) == job.exit_code(2) == 0, job.report("the survivors failed")
+    assert job.result(1) == job.result(2)
 
 
 def test_too_few_workers_are_an_error_that_says_so(make_job: Callable[..., Job]) -> None:

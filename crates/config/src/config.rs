@@ -33,6 +33,7 @@ pub struct Config {
     pub stall_warning_s: f64,
     pub stall_shutdown_s: f64,
     pub min_workers: u32,
+    pub redo: bool,
     pub max_workers: u32,
     pub partition_bytes: u64,
     pub chunk_bytes: u64,
@@ -127,6 +128,12 @@ impl Config {
     #[must_use]
     pub fn machine_id(&self) -> String {
         self.machine.clone().unwrap_or_else(local_machine_id)
+    }
+
+    /// Whether workers may die without ending the job they are in.
+    #[must_use]
+    pub fn is_mortal(&self) -> bool {
+        self.redo && self.min_workers > 0
     }
 
     /// `start_timeout_s` as a duration.

@@ -186,6 +186,17 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| number(v, 0..=RANK_LIMIT).map(|x| c.min_workers = x),
     },
     Setting {
+        name: "redo",
+        env: "SUMPTER_REDO",
+        unit: "",
+        default: "true",
+        range: "true or false",
+        doc: "In an elastic job, when a worker dies: the others complete the interrupted rounds \
+              among themselves, at the price of a copy of each result in cache; false: they go \
+              back to the last commit. Equal on every rank.",
+        put: |c, v| boolean(v).map(|x| c.redo = x),
+    },
+    Setting {
         name: "max_workers",
         env: "SUMPTER_MAX_WORKERS",
         unit: "workers",

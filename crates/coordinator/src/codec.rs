@@ -379,6 +379,7 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         workers: workers.collect(),
         servers: servers.collect(),
         coordinator_rank: view.coordinator_rank.map(|rank| rank.0),
+        gone: view.gone.into_iter().map(|rank| rank.0).collect(),
         key: view.key.as_ref().map_or_else(Vec::new, |key| key.reveal().to_vec()),
         quota: Some(quota_to_proto(view.quota)),
     }
@@ -423,6 +424,7 @@ pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, M
         workers: workers.collect::<Result<_, Malformed>>()?,
         servers: servers.collect::<Result<_, Malformed>>()?,
         coordinator_rank: view.coordinator_rank.map(Rank),
+        gone: view.gone.into_iter().map(Rank).collect(),
         key: Some(Token::received(&view.key).ok_or("a view without the run's key")?),
         quota: quota_from_proto(view.quota),
     })
@@ -481,6 +483,7 @@ mod tests {
             workers: vec![worker],
             servers: vec![server],
             coordinator_rank: Some(Rank(3)),
+            gone: [Rank(1)].into(),
             key: Some(Token::new("the key of this run").unwrap()),
             quota: Quota { weight: 3, max_bytes: Some(1 << 40), max_connections: Some(8) },
         }

@@ -1,6 +1,6 @@
 //! The words of the control plane: what members tell, and what they are told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -97,7 +97,8 @@ pub struct ServerMemory {
     pub max_job_bytes: u64,
 }
 
-/// Who takes part in a run, the same for all: the workers stay, the servers change with the epoch.
+/// Who takes part in a run, the same for all. The servers change with the epoch; the workers stay,
+/// but for those that die.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterView {
     /// The run's number.
@@ -106,8 +107,10 @@ pub struct ClusterView {
     pub name: String,
     /// The plan's version.
     pub epoch: Epoch,
-    /// All ranks, in order.
+    /// All ranks of the start, in order.
     pub workers: Vec<WorkerView>,
+    /// Those that have died; the others go on without them.
+    pub gone: BTreeSet<Rank>,
     /// The servers, in an order that is the same for all.
     pub servers: Vec<ServerView>,
     /// The rank whose process also holds the coordinator, if one does.

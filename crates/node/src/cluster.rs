@@ -82,6 +82,8 @@ pub(crate) struct Policy {
     pub architecture: Architecture,
     pub dealing: Dealing,
     pub deterministic: bool,
+    /// Whether workers may die without ending the job.
+    pub mortal: bool,
 }
 
 struct Group<'a> {
@@ -94,7 +96,8 @@ struct Group<'a> {
 impl Cluster {
     pub(crate) fn new(view: &ClusterView, policy: Policy) -> Result<Cluster, PlanError> {
         let (mut lanes, mut sources) = (Vec::new(), Vec::new());
-        for WorkerView { rank, host, machine, lanes: own, bandwidth_gbps } in &view.workers {
+        for worker in view.workers.iter().filter(|worker| !view.gone.contains(&worker.rank)) {
+            let WorkerView { rank, host, machine, lanes: own, bandwidth_gbps } = worker;
             let owner = Owner::Worker(*rank);
             let range = add_lanes(&mut lanes, owner, (host, machine), own);
             sources.push(Source::new(owner, machine, Role::Gpu, *bandwidth_gbps, range));
@@ -116,6 +119,12 @@ impl Cluster {
         if ranks.is_empty() {
             return self.whole.place(tensor_bytes);
         }
+        let lives = |rank: &Rank| self.lane_of(*rank).is_some();
+        let living: Vec<Rank> = ranks.iter().copied().filter(lives).collect();
+        let ranks = living.as_slice();
+        if ranks.is_empty() {
+            return Vec::new();
+        }
         if !self.parts.contains_key(ranks) {
             let takes_part = |rank: &Rank| ranks.contains(rank);
             let part = Deal::new(self.epoch, self.policy, &self.sources, takes_part);
@@ -127,10 +136,10 @@ impl Cluster {
 
     /// Whether a lane's process may go without ending the job.
     pub(crate) fn may_vanish(&self, lane: ConnId) -> bool {
-        matches!(self.lanes[lane.0].owner, Owner::Server(_))
+        self.policy.mortal || matches!(self.lanes[lane.0].owner, Owner::Server(_))
     }
 
-    /// The first lane of a worker; the only one, as workers are.
+    /// The first lane of a worker that lives; the only one, as workers are.
     pub(crate) fn lane_of(&self, rank: Rank) -> Option<ConnId> {
         let owned = |lane: &LaneAddress| lane.owner == Owner::Worker(rank);
         self.lanes.iter().position(owned).map(ConnId)
@@ -279,8 +288,9 @@ mod tests {
 
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
         let dealing = Dealing::Balanced;
-        let deterministic = false;
-        let policy = Policy { partition_bytes: 1 << 15, architecture, dealing, deterministic };
+        let (deterministic, mortal) = (false, false);
+        let policy =
+            Policy { partition_bytes: 1 << 15, architecture, dealing, deterministic, mortal };
         Cluster::new(view, policy)
     }
 

@@ -1,14 +1,14 @@
 //! A worker between two epochs: everything stops, every worker tells what it has, and under the new
 //! plan interrupted rounds are completed and all others go on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use sumpter_config::Config;
 use sumpter_coordinator::{ClusterView, TensorSpec};
 use sumpter_engine::{
     ConnId, Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on,
-    repairs,
+    repairs, spared,
 };
 use sumpter_wire::{Collective, Epoch, Rank, Round, TensorId, Tier};
 
@@ -19,7 +19,7 @@ use crate::hubs::route;
 use crate::progress;
 use crate::session::{Dial, Session, client_settings, policy};
 use crate::socket::Phase;
-use crate::table::{collective, members};
+use crate::table::collective;
 
 /// What this worker passes on of a round.
 type Relayed = (Request, Round, Vec<Place>);
@@ -46,13 +46,14 @@ impl EventLoop {
         self.know_job(&view);
         let resident = self.open_resident(&view);
         let (epoch, servers) = (view.epoch, view.servers.len());
+        let workers = view.workers.len() - view.gone.len();
         let Some(session) = self.session.as_mut() else { return };
         let resumed =
             resident.and_then(|resident| session.resume(&self.config, view, &told, resident));
         if let Err(reason) = resumed {
             return self.fail(&OpError::PeerLost(format!("the new plan cannot be used: {reason}")));
         }
-        tracing::info!(target: "notice", %epoch, "going on with {servers} summation servers");
+        tracing::info!(target: "notice", %epoch, "going on with {workers} workers, {servers} summation servers");
         self.call_all();
     }
 }
@@ -85,13 +86,19 @@ impl Session {
         self.view = view;
         self.suspended = false;
         self.connect(settings, resident);
-        let mut relays = Vec::new();
+        let (mut relays, mut spares) = (Vec::new(), BTreeSet::new());
         for id in (0..self.table.len() as u32).map(TensorId) {
+            if let Some(reason) = self.table.spec(id).and_then(|spec| self.bereft(spec)) {
+                self.client.fail_tensor(id, &reason);
+                self.client.lay_out(id, Tier::Root, Layout::default());
+                continue;
+            }
             let subject = self.subject(id);
             let repairs = repairs(id, &subject, &all).map_err(|lost| lost.to_string())?;
+            spares.extend(spared(id, &subject, &repairs));
             relays.extend(self.lay_out(id, &repairs));
         }
-        self.rescue.resume(&mut self.client, relays);
+        self.rescue.resume(&mut self.client, relays, spares);
         Ok(())
     }
 
@@ -102,7 +109,8 @@ impl Session {
             bytes: bytes(spec),
             collective: collective(spec.kind),
             root: spec.root,
-            members: members(spec, self.world_size()),
+            members: self.members(spec),
+            mortal: self.cluster.policy.mortal,
         }
     }
 
@@ -110,7 +118,7 @@ impl Session {
     /// worker is to pass on of rounds that were interrupted.
     pub(crate) fn lay_out(&mut self, id: TensorId, repairs: &[Repair]) -> Vec<Relayed> {
         let spec = self.table.spec(id).expect("a tensor of the table").clone();
-        let everyone = members(&spec, self.world_size());
+        let everyone = self.members(&spec);
         let spots = self.cluster.place(&spec.ranks, bytes(&spec) as u64);
         let numbered: Vec<_> = (0..).zip(spots.iter().copied()).collect();
         let whole = self.route(&spec, &everyone, &numbered);
@@ -197,7 +205,8 @@ impl Session {
             let lane = self.cluster.lane_of(relay.holder).expect("every worker has a lane");
             for start in relay.span.clone().step_by(piece) {
                 let bytes = piece.min(relay.span.end - start);
-                let place = Place::new(lane, *number, (start, bytes), group);
+                let stretch = (start, bytes);
+                let place = Place::new(lane, *number, stretch, group, relay.contributors);
                 *number += 1;
                 if relay.members.contains(&self.rank) {
                     places.push(Place { relay: Some(relay.holder), ..place });
@@ -220,7 +229,7 @@ fn relay_request(tensor: TensorId, spec: &TensorSpec) -> Request {
         dtype: spec.dtype,
         op: spec.op,
         root: spec.root,
-        divisor: None,
+        average: false,
         priority: i32::MAX,
         streamed: false,
     }

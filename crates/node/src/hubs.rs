@@ -40,7 +40,7 @@ impl Hubs {
     pub(crate) fn new(view: &ClusterView, deterministic: bool, sums_away: bool) -> Option<Hubs> {
         let mut machines: Vec<Vec<Rank>> = Vec::new();
         let mut known = HashMap::new();
-        for worker in &view.workers {
+        for worker in view.workers.iter().filter(|worker| !view.gone.contains(&worker.rank)) {
             let at = *known.entry(worker.machine.as_str()).or_insert(machines.len());
             if at == machines.len() {
                 machines.push(Vec::new());
@@ -93,11 +93,11 @@ pub(crate) fn route(
     (spec, members): (&TensorSpec, &[Rank]),
     spots: &[(u32, Spot)],
 ) -> Route {
-    let spots = spots.iter().copied();
+    let (spots, contributors) = (spots.iter().copied(), members.len() as u32);
     let Some(mut hubs) = cluster.hubs.take_if(|_| is_whole(spec)) else {
         let group = client.define_group(members);
         let place = |(number, Spot { root, offset, bytes })| {
-            Place::new(root, number, (offset, bytes), group)
+            Place::new(root, number, (offset, bytes), group, contributors)
         };
         let (tier, places) = (Tier::Root, spots.map(place).collect());
         return Route { tier, places, passed_on: Vec::new() };
@@ -109,7 +109,7 @@ pub(crate) fn route(
     for (number, Spot { root, offset, bytes }) in spots {
         let owners = hubs.next(cluster.lanes[root.0].owner);
         let group = client.define_group(&owners);
-        let up = Place::new(root, number, (offset, bytes), group);
+        let up = Place::new(root, number, (offset, bytes), group, contributors);
         let Some(hub) = owners.iter().find(|o| tier == Tier::Machine && machine.contains(o)) else {
             places.push(up);
             continue;

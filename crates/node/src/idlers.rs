@@ -18,7 +18,6 @@ use crate::completion::Promise;
 use crate::error::OpError;
 use crate::event_loop::EventLoop;
 use crate::session::Session;
-use crate::table::members;
 
 /// Who is out of data.
 #[derive(Debug, Default)]
@@ -102,7 +101,7 @@ impl EventLoop {
             return;
         }
         let Some(spec) = session.table.spec(tensor) else { return };
-        if session.idlers.tells(session.rank, &members(spec, session.world_size())) {
+        if session.idlers.tells(session.rank, &session.members(spec)) {
             member.began(tensor, round);
         }
     }
@@ -116,7 +115,7 @@ impl EventLoop {
         let Some(spec) = session.table.spec(tensor).filter(|_| begun == round && idle) else {
             return;
         };
-        if session.over.is_some() || !members(spec, session.world_size()).contains(&own) {
+        if session.over.is_some() || !session.members(spec).contains(&own) {
             return;
         }
         let spec = spec.clone();

@@ -99,6 +99,8 @@ pub(crate) fn join_options(
         ("chunk_bytes", config.chunk_bytes.to_string()),
         ("deterministic", config.deterministic.to_string()),
         ("checksum", config.checksum.to_string()),
+        ("min_workers", config.min_workers.to_string()),
+        ("redo", config.redo.to_string()),
         ("architecture", config.architecture.word().to_owned()),
         ("placement", config.placement.word().to_owned()),
     ];

@@ -119,8 +119,9 @@ impl EventLoop {
     pub(crate) fn open_resident(&mut self, view: &ClusterView) -> Result<Option<ConnId>, String> {
         let ClusterView { job, epoch, workers, .. } = view;
         let (rank, world_size) = (Rank(self.config.rank), workers.len() as u32);
-        let peer =
-            Peer { job: *job, rank, world_size, epoch: *epoch, keeps: false, checksum: false };
+        // As the others say of this lane.
+        let keeps = self.config.is_mortal();
+        let peer = Peer { job: *job, rank, world_size, epoch: *epoch, keeps, checksum: false };
         match self.config.colocated {
             Colocated::InProcess => self.lane.open_resident(peer).map(Some),
             Colocated::Linked => Ok(None),
@@ -189,9 +190,11 @@ impl EventLoop {
         }
         let now = Instant::now();
         self.counters.busy(true, now);
-        let world_size = session.world_size();
-        match session.table.find(submission, world_size) {
+        match session.table.find(submission) {
             Lookup::Ready(submission, request) => {
+                if let Some(reason) = session.bereft(&submission.spec) {
+                    return submission.completion.finish(Err(OpError::PeerLost(reason)));
+                }
                 let (tensor, round) = session.run(submission, request, now);
                 self.announce(tensor, round);
             }
@@ -256,9 +259,12 @@ impl EventLoop {
             self.timeline = None;
         }
         let over = session.over.clone();
+        let spec = session.table.spec(running.tensor);
+        let bereft = spec.is_some_and(|spec| session.bereft(spec).is_some());
         running.completion.finish(outcome.map_err(|reason| {
             let about = format!("tensor '{}' was not complete", running.name);
-            over.unwrap_or(OpError::Mismatch(reason)).about(&about)
+            let failed = if bereft { OpError::PeerLost(reason) } else { OpError::Mismatch(reason) };
+            over.unwrap_or(failed).about(&about)
         }));
     }
 

@@ -35,6 +35,9 @@ struct HeldMessage {
     round: u32,
     #[prost(uint64, repeated, tag = "3")]
     stretches: Vec<u64>,
+    /// How many workers contributed to it.
+    #[prost(uint32, tag = "4")]
+    contributors: u32,
 }
 
 /// The bytes that tell a worker's progress.
@@ -44,10 +47,11 @@ pub(crate) fn encode(progress: &Progress) -> Vec<u8> {
         begun: standing.begun.is_some(),
         done: standing.begun.as_ref().map(ends).unwrap_or_default(),
     };
-    let held = progress.held.iter().map(|((tensor, round), spans)| HeldMessage {
+    let held = progress.held.iter().map(|((tensor, round, contributors), spans)| HeldMessage {
         tensor: tensor.0,
         round: round.0,
         stretches: ends(spans),
+        contributors: *contributors,
     });
     let standings = progress.standings.iter().map(standing).collect();
     ProgressMessage { standings, held: held.collect() }.encode_to_vec()
@@ -64,7 +68,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Progress, String> {
         begun: message.begun.then(|| spans(&message.done)),
     };
     let held = message.held.into_iter().map(|held| {
-        let key = (TensorId(held.tensor), Round(held.round));
+        let key = (TensorId(held.tensor), Round(held.round), held.contributors);
         (key, spans(&held.stretches))
     });
     let standings = message.standings.into_iter().map(standing).collect();
@@ -91,7 +95,7 @@ mod tests {
             Standing { round: Round(8), begun: None },
             Standing { round: Round(0), begun: Some(Spans::default()) },
         ];
-        let held = [((TensorId(2), Round(6)), Spans::whole(1 << 40))].into_iter().collect();
+        let held = [((TensorId(2), Round(6), 4), Spans::whole(1 << 40))].into_iter().collect();
         let progress = Progress { standings, held };
         assert_eq!(decode(&encode(&progress)), Ok(progress));
     }

@@ -64,6 +64,7 @@ pub(crate) fn policy(config: &Config) -> Policy {
         architecture: config.architecture,
         dealing: config.placement,
         deterministic: config.deterministic,
+        mortal: config.is_mortal(),
     }
 }
 
@@ -161,10 +162,12 @@ impl Session {
         let lanes = self.cluster.lanes.len();
         self.client.resume(settings, lanes);
         self.links = (0..lanes).map(|_| Dial::default()).collect();
-        for lane in (0..lanes).map(ConnId).filter(|lane| self.cluster.may_vanish(*lane)) {
+        let own = self.cluster.lane_of(self.rank);
+        let vanishes = |lane: &ConnId| self.cluster.may_vanish(*lane) && Some(*lane) != own;
+        for lane in (0..lanes).map(ConnId).filter(vanishes) {
             self.client.keep_results_of(lane);
         }
-        self.own = self.cluster.lane_of(self.rank).zip(resident);
+        self.own = own.zip(resident);
         if let Some((on_client, _)) = self.own {
             self.client.attached(on_client);
         }
@@ -172,6 +175,21 @@ impl Session {
 
     pub(crate) fn world_size(&self) -> u32 {
         self.view.workers.len() as u32
+    }
+
+    /// The members of a tensor's rounds that live.
+    pub(crate) fn members(&self, spec: &TensorSpec) -> Vec<Rank> {
+        let mut members = members(spec, self.world_size());
+        members.retain(|rank| !self.view.gone.contains(rank));
+        members
+    }
+
+    /// Why a tensor has no rounds any more: only one worker could give or take their result, and
+    /// it is dead.
+    pub(crate) fn bereft(&self, spec: &TensorSpec) -> Option<String> {
+        let gone = spec.kind.has_root() && self.view.gone.contains(&spec.root);
+        let host = &self.view.workers.get(spec.root.0 as usize)?.host;
+        gone.then(|| format!("its root, rank {} on {host}, has died", spec.root))
     }
 
     pub(crate) fn hello(&self, lane: ConnId) -> Hello {
@@ -270,7 +288,7 @@ impl Session {
         now: Instant,
     ) -> (TensorId, u64) {
         let spec = submission.spec;
-        let members = members(&spec, self.world_size());
+        let members = self.members(&spec);
         let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
         let id = self.client.submit(request, Held::Tensor(submission.memory));
         self.last_progress = now;

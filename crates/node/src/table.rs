@@ -47,7 +47,7 @@ enum Name {
 
 impl Table {
     /// Finds the tensor of a submission.
-    pub(crate) fn find(&mut self, submission: Submission, world_size: u32) -> Lookup {
+    pub(crate) fn find(&mut self, submission: Submission) -> Lookup {
         match self.names.get_mut(&submission.spec.name) {
             None => {
                 let spec = submission.spec.clone();
@@ -62,7 +62,7 @@ impl Table {
             }
             Some(Name::Known { id, spec, tier, disputed }) => {
                 if *spec == submission.spec {
-                    let request = request((*id, *tier), &submission, world_size);
+                    let request = request((*id, *tier), &submission);
                     return Lookup::Ready(submission, request);
                 }
                 let spec = submission.spec.clone();
@@ -138,9 +138,8 @@ impl Table {
     }
 }
 
-fn request((tensor, tier): (TensorId, Tier), submission: &Submission, world_size: u32) -> Request {
+fn request((tensor, tier): (TensorId, Tier), submission: &Submission) -> Request {
     let spec = &submission.spec;
-    let members = if spec.ranks.is_empty() { world_size } else { spec.ranks.len() as u32 };
     let op = if spec.kind == Kind::Barrier { ReduceOp::Max } else { spec.op };
     let collective = collective(spec.kind);
     Request {
@@ -150,7 +149,7 @@ fn request((tensor, tier): (TensorId, Tier), submission: &Submission, world_size
         dtype: spec.dtype,
         op,
         root: spec.root,
-        divisor: (submission.average && members > 1).then_some(members),
+        average: submission.average,
         priority: submission.priority,
         streamed: false,
     }
@@ -165,7 +164,7 @@ pub(crate) fn collective(kind: Kind) -> Collective {
     }
 }
 
-/// The members of a tensor's rounds.
+/// The members of a tensor's rounds at the start.
 pub(crate) fn members(spec: &TensorSpec, world_size: u32) -> Vec<Rank> {
     match spec.ranks.is_empty() {
         true => (0..world_size).map(Rank).collect(),

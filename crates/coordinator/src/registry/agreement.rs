@@ -53,17 +53,11 @@ impl Registry {
     pub(super) fn out_of_data(&mut self, id: MemberId) {
         let Some((name, rank)) = self.worker(id) else { return };
         let Some(job) = self.jobs.get_mut(&name) else { return };
-        let world_size = job.world_size as usize;
         let Some(run) = job.running().filter(|run| !run.out_of_data.contains(&rank)) else {
             return;
         };
         run.out_of_data.push(rank);
-        let event = if run.out_of_data.len() == world_size {
-            run.out_of_data.clear();
-            MemberEvent::AllOutOfData { last: rank }
-        } else {
-            MemberEvent::OutOfData { rank }
-        };
+        let event = run.all_out_of_data().unwrap_or(MemberEvent::OutOfData { rank });
         self.tell_workers(&name, &event);
     }
 

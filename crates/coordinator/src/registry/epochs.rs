@@ -1,5 +1,5 @@
-//! The epochs of a run: its workers stay, and whenever its servers change it goes on under a new
-//! plan.
+//! The epochs of a run: whenever its servers change, or a worker dies that it can do without, it
+//! goes on under a new plan.
 //!
 //! A change suspends the workers and tells the servers of the new plan of it. Once every worker
 //! that is here has said what it has, and every server of the plan is ready, the workers get the

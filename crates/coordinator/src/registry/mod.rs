@@ -17,6 +17,7 @@ mod returning;
 mod runs;
 mod stalls;
 mod status;
+mod survivors;
 mod tensors;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -49,6 +49,11 @@ impl Registry {
 
     /// Tells the worker's job, and drops it with its last worker.
     pub(super) fn worker_gone(&mut self, name: &str, rank: Rank, host: &str, how: &Gone) {
+        if let Gone::Lost(reason) = how
+            && self.outlive(name, rank, host, reason)
+        {
+            return;
+        }
         let Some(job) = self.jobs.get_mut(name) else { return };
         if let Some(event) = job.remove(rank, host, how) {
             self.tell_workers(name, &event);

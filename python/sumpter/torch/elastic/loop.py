@@ -19,10 +19,12 @@ _log = logging.getLogger("sumpter")
 def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
     """Decorates a training function whose first argument is a State.
 
-    All ranks get rank 0's state before `func` begins. When a worker is lost, the others go back
-    to their last commit. Then, and also when workers have joined, everybody meets in a new job
-    and gets the state of the oldest rank, and `func` begins again with it. So `func` must go on
-    from what the state says, not from the start. Errors that would come again (of a setting, of
+    All ranks get rank 0's state before `func` begins. When a worker dies, the others complete the
+    interrupted operations among themselves and go on. At the next commit, and also when workers
+    have joined, everybody meets in a new job and gets the state of the oldest rank, and `func`
+    begins again with it. So `func` must go on from what the state says, not from the start. Where
+    that cannot be (the root of a broadcast died) or is not wanted (`redo` is off), they go back to
+    the last commit first. Errors that would come again (of a setting, of
     ranks that disagree) are raised, as is StartError when fewer than `min_workers` are left.
 
     In a job that is not elastic (`min_workers` is 0) `func` runs once, and every error is raised.
@@ -39,7 +41,7 @@ def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P]
                     state.sync()
                     return func(state, *args, **kwargs)
                 except HostsUpdatedInterrupt:
-                    _log.info("workers have joined: going on with them")
+                    _log.info("workers have died or joined: meeting anew")
                 except SumpterError as error:
                     if not _is_lost_peer(error):
                         raise

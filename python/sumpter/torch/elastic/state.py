@@ -50,7 +50,7 @@ class State:
             callback()
 
     def commit(self) -> None:
-        """Keeps the state to come back to, then lets newcomers in if there are any.
+        """Keeps the state to come back to, then meets the others anew if workers have changed.
 
         It costs a copy of the state and a small all-reduce, so that all ranks decide alike.
         """
@@ -58,11 +58,11 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks if any has heard of newcomers."""
+        """Raises HostsUpdatedInterrupt on all ranks if any has heard of dead ones or newcomers."""
         if not _seat.held():
             return
-        heard = torch.tensor([_seat.newcomers() > 0], dtype=torch.int32)
-        if allreduce(heard, op=Max, name="elastic.newcomers").item():
+        heard = torch.tensor([_seat.has_changed()], dtype=torch.int32)
+        if allreduce(heard, op=Max, name="elastic.changed").item():
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:

@@ -8,6 +8,7 @@ mod returning;
 mod runs;
 mod stalls;
 mod start;
+mod survivors;
 mod tensors;
 
 use std::collections::{BTreeMap, BTreeSet};
