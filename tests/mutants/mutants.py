@@ -52,8 +52,8 @@ MUTANTS = [
         "what somebody has is summed again",
         "1: exactly once",
         "recovery.rs",
-        "let able: Vec<Rank> = holders.iter().filter(able)",
-        "let able: Vec<Rank> = holders.iter().filter(able).take(0)",
+        "let able: Vec<_> = holders.iter().filter(able)",
+        "let able: Vec<_> = holders.iter().filter(able).take(0)",
     ),
     Mutant(
         "a contribution is overwritten while its result arrives",
@@ -94,8 +94,30 @@ MUTANTS = [
         "an average is passed on for the sum",
         "2: the same bytes everywhere",
         "client/suspension.rs",
-        "if let Some(divisor) = divisor {",
-        "if let Some(divisor) = divisor.filter(|_| kept.origin > 0) {",
+        "if let Some(divisor) = op.request.divisor(kept.contributors) {",
+        "if let Some(divisor) = op.request.divisor(kept.contributors).filter(|_| kept.origin > 0) {",
+    ),
+    Mutant(
+        "what is passed on is divided by the number of those who live now",
+        "5: survivors of a worker agree",
+        "recovery.rs",
+        "out.relays.push(Relay { span, holder, contributors, members });",
+        "let contributors = contributors.min(standings.len() as u32);"
+        " out.relays.push(Relay { span, holder, contributors, members });",
+    ),
+    Mutant(
+        "only who passes a result on holds it",
+        "5: survivors of a worker agree",
+        "recovery.rs",
+        "wanted.contains(key) || spared.contains(key)",
+        "wanted.contains(key)",
+    ),
+    Mutant(
+        "a broadcast is passed on by a worker that may die",
+        "5: survivors of a worker agree",
+        "recovery.rs",
+        "*collective == Collective::AllReduce || !mortal;",
+        "*collective == Collective::AllReduce || !mortal || bytes > &0;",
     ),
     Mutant(
         "contributions are added as they come",
