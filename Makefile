@@ -84,6 +84,7 @@ bench: setup ## Two numbers of an emulated cluster (root): share of the optimum,
 
 chaos: setup ## Train while servers, links and connections fail (root): SEED=n, CHAOS_SECONDS=n.
 	$(BIN)/sumpter bench chaos --seconds $(CHAOS_SECONDS) --seed $(or $(SEED),1) \
+		--coordinator-restarts \
 		-- $(BIN)/python examples/digits.py
 
 docs: setup ## Regenerate the pages made from code.

@@ -13,7 +13,9 @@ fn elastic(rank: u32, world_size: u32, least: u32) -> Join {
 fn started(n: u32, least: u32) -> (World, Vec<MemberId>) {
     let mut world = World::new();
     let workers: Vec<_> = (0..n).map(|rank| world.join(elastic(rank, n, least))).collect();
-    workers.iter().for_each(|worker| drop(world.view(*worker)));
+    for worker in &workers {
+        world.view(*worker);
+    }
     (world, workers)
 }
 
@@ -97,7 +99,9 @@ fn a_job_that_does_not_redo_rounds_ends() {
         join
     };
     let [zero, one] = [0, 1].map(|rank| world.join(join(rank)));
-    [zero, one].map(|worker| drop(world.view(worker)));
+    for worker in [zero, one] {
+        world.view(worker);
+    }
     world.close(one);
     let lost = world.told_one(zero);
     assert!(matches!(lost, MemberEvent::WorkerLost { rank: Rank(1), .. }), "{lost:?}");
@@ -108,7 +112,9 @@ fn who_lives_is_out_of_data_when_the_last_with_data_dies() {
     let (mut world, workers) = started(3, 1);
     world.say(workers[1], Message::OutOfData);
     world.say(workers[2], Message::OutOfData);
-    workers.iter().for_each(|worker| drop(world.told(*worker)));
+    for worker in &workers {
+        world.told(*worker);
+    }
     world.close(workers[0]);
     for worker in [workers[1], workers[2]] {
         let last = MemberEvent::AllOutOfData { last: Rank(2) };
