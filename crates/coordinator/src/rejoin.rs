@@ -115,6 +115,9 @@ fn run_from_proto(run: proto::KnownRun) -> Result<KnownRun, Malformed> {
         true => Ok(Rank(rank)),
         false => Err(format!("rank {rank} of a run of {} workers", view.workers.len())),
     };
+    if let Some(rank) = view.gone.last() {
+        inside(rank.0)?;
+    }
     let table = run.table.into_iter().map(spec_from_proto).collect::<Result<_, _>>()?;
     let refused = run.refused.into_iter().map(|error| (error.name, error.message)).collect();
     let left = run.left.into_iter().map(inside).collect::<Result<_, _>>()?;

@@ -39,6 +39,8 @@ pub(super) struct Returning {
     idle: Idle,
     /// When the last worker came back.
     complete: Option<Duration>,
+    /// The worker that the others go on without, since it did not come back.
+    lost: Option<String>,
     /// What workers said meanwhile.
     held_back: Vec<(MemberId, Message)>,
 }
@@ -114,6 +116,9 @@ impl Registry {
         let State::Returning(returning) = &run.epochs.state else {
             return Err(lost("its run goes on without it"));
         };
+        if run.view.gone.contains(&rank) {
+            return Err(lost("the others have gone on without it"));
+        }
         if returning.workers.contains_key(&rank) {
             // The end of its former session may not have been noticed yet.
             return Err(Refusal { retry: true, ..lost("it is here already") });
@@ -168,6 +173,12 @@ impl Registry {
             all_out: known.idle.times,
         };
         returning.workers.insert(rank, known);
+        let outlived = job.present.iter().find(|(rank, _)| run.view.gone.contains(rank));
+        if let Some((rank, id)) = outlived.map(|(rank, id)| (*rank, *id)) {
+            // It came back before those who know.
+            let message = format!("the others have gone on without rank {rank}");
+            self.dismiss(id, FatalKind::PeerLost, message.clone(), message);
+        }
         match restored {
             Ok(()) => self.complete_return(now, name),
             Err(why) => self.fail_job(name, FatalKind::Protocol, |_| why.clone()),
@@ -241,12 +252,16 @@ impl Registry {
         let suspended = returning.workers.values().any(|known| known.suspended.is_some());
         let newest = heard.last().copied().unwrap_or(epoch);
         let hosts = list(missing.iter().map(|server| &server.host));
-        let why = match missing.is_empty() {
-            true => "the coordinator was lost during a change of servers".to_owned(),
-            false => format!("the server on {hosts} did not come back to the coordinator"),
+        let fewer = returning.lost.is_some();
+        let why = match (&returning.lost, missing.is_empty()) {
+            (Some(lost), _) => lost.clone(),
+            (None, true) => "the coordinator was lost during a change of servers".to_owned(),
+            (None, false) => {
+                format!("the server on {hosts} did not come back to the coordinator")
+            }
         };
         info!(job = %name, %newest, "the run has come back");
-        if suspended || heard.len() > 1 {
+        if suspended || fewer || heard.len() > 1 {
             self.renew(name, newest, &why);
         } else {
             self.replan(name, &why);
@@ -309,6 +324,15 @@ impl Registry {
         let host = run.view.workers[rank.0 as usize].host.clone();
         let reason = format!("it did not come back to the coordinator within {}", seconds(limit));
         warn!(job = %name, %rank, %host, "{reason}");
+        let survives = job.may_lose(rank);
+        let run = self.jobs.get_mut(name).and_then(|job| job.run.as_mut()).filter(|_| survives);
+        if let Some(run) = run {
+            run.view.gone.insert(rank);
+            if let Some(returning) = run.returning() {
+                returning.lost = Some(format!("rank {rank} on {host} was lost: {reason}"));
+            }
+            return self.complete_return(now, name);
+        }
         // From here on it is a run that has lost a worker.
         if let Some(run) = self.jobs.get_mut(name).and_then(|job| job.run.as_mut()) {
             run.epochs.state = State::Steady;

@@ -17,6 +17,12 @@ impl Job {
         let least: usize = setting("min_workers")?.parse().ok()?;
         (least > 0 && setting("redo") == Some("true")).then_some(least)
     }
+
+    /// Whether the run goes on without a worker.
+    pub fn may_lose(&self, rank: Rank) -> bool {
+        let survivors = self.present.keys().filter(|other| **other != rank).count();
+        self.least_survivors().is_some_and(|least| survivors >= least)
+    }
 }
 
 impl Run {
@@ -33,8 +39,7 @@ impl Registry {
     /// Lets a run go on without a worker that died, if it may; whether it does.
     pub(super) fn outlive(&mut self, name: &str, rank: Rank, host: &str, reason: &str) -> bool {
         let Some(job) = self.jobs.get_mut(name) else { return false };
-        let survives = job.least_survivors().is_some_and(|least| job.present.len() > least.max(1));
-        if job.stage() != Stage::Running || !survives {
+        if job.stage() != Stage::Running || !job.may_lose(rank) {
             return false;
         }
         job.present.remove(&rank);

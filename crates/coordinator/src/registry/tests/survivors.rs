@@ -1,6 +1,7 @@
 //! Runs that go on without workers that died.
 
 use super::*;
+use crate::rejoin::{KnownRun, Rejoin};
 
 /// A worker of an elastic job that goes on with at least `least`.
 fn elastic(rank: u32, world_size: u32, least: u32) -> Join {
@@ -119,5 +120,55 @@ fn who_lives_is_out_of_data_when_the_last_with_data_dies() {
     for worker in [workers[1], workers[2]] {
         let last = MemberEvent::AllOutOfData { last: Rank(2) };
         assert_eq!(world.told(worker), [suspend(2, 0, "connection closed"), last]);
+    }
+}
+
+/// A run of three, one of which is dead, as its first coordinator left it.
+fn known() -> KnownRun {
+    let mut scene = World::new();
+    let workers: Vec<_> = (0..3).map(|rank| scene.join(elastic(rank, 3, 1))).collect();
+    let views: Vec<_> = workers.iter().map(|worker| scene.view(*worker)).collect();
+    KnownRun { view: views[0].clone(), ..KnownRun::default() }
+}
+
+fn back(rank: u32, run: &KnownRun) -> Join {
+    let rejoin = Rejoin { run: Some(run.clone()), ..Rejoin::default() };
+    Join { rejoin: Some(Box::new(rejoin)), ..elastic(rank, 3, 1) }
+}
+
+#[test]
+fn who_was_given_up_does_not_come_back_with_the_coordinator() {
+    let (before, mut after) = (known(), known());
+    after.view.epoch = Epoch(2);
+    after.view.gone.insert(Rank(1));
+    let mut world = World::new();
+    let early = world.join(back(1, &before));
+    let zero = world.join(back(0, &after));
+    let told = world.told.remove(&early).unwrap_or_default();
+    let reason = "the others have gone on without rank 1";
+    assert!(
+        matches!(&told[..], [Event::Tell(MemberEvent::Fatal { message, .. }), Event::Close]
+            if message == reason),
+        "{told:?}"
+    );
+    let refused = world.refused(back(1, &before));
+    assert!(refused.message.ends_with("the others have gone on without it"), "{refused:?}");
+    let two = world.join(back(2, &after));
+    assert_eq!((world.told(zero), world.told(two)), (vec![], vec![]), "they work on");
+    assert_eq!(world.registry.status(world.now, None).jobs[0].state, "running");
+}
+
+#[test]
+fn who_dies_while_the_coordinator_is_away_is_done_without() {
+    let (mut world, run) = (World::new(), known());
+    let workers = [0, 2].map(|rank| world.join(back(rank, &run)));
+    world.pass(Duration::from_secs(31));
+    let reason = "it did not come back to the coordinator within 30 s";
+    for worker in workers {
+        assert_eq!(world.told_one(worker), suspend(2, 1, reason));
+        world.say(worker, Message::Progress(Epoch(2), vec![]));
+    }
+    for worker in workers {
+        assert_eq!(resumed(&mut world, worker), (vec![0, 2], vec![1]));
     }
 }
