@@ -1,9 +1,14 @@
-"""What the windows of a run say about fairness: shares, Jain's index, what a greedy job costs."""
+"""What the windows of a run say about fairness: shares, Jain's index, what a greedy job takes.
+
+A job's *fair share* is the single-job figure divided by weight. Its *part* is what it got of what
+all jobs moved in the same window, over what it would have got by weight: 1 is even. Parts do not
+depend on how fast the machine was in that window.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +16,7 @@ from sumpter.bench import counters
 from sumpter.bench.optimum import ratio
 
 ALONE, TOGETHER, BESIDE_GREEDY = "alone", "together", "beside_greedy"
+GREEDY = "greedy"
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,11 @@ class Window:
     mbit: dict[str, float]  # by job: the mean of what its workers sent and received
     cores: counters.CoreTicks
 
+    @property
+    def stolen(self) -> float:
+        """The share of the cores' time that other guests of the host took."""
+        return ratio(self.cores.steal, self.cores.total) or 0.0
+
 
 def jain(values: Sequence[float]) -> float:
     """Jain's index of fairness: 1 if all values are equal, 1/n if one has everything."""
@@ -30,71 +41,111 @@ def jain(values: Sequence[float]) -> float:
     return sum(values) ** 2 / squares if squares else 0.0
 
 
-def document(weights: dict[str, int], greedy: str, windows: Sequence[Window]) -> dict[str, Any]:
-    """The figures of a run; `greedy` is the greedy job's name, or empty."""
-    mbit = {
-        phase: {job: _median(windows, phase, job) for job in (*weights, greedy) if job}
+def parts(window: Window, weights: Mapping[str, int]) -> dict[str, float]:
+    """Each job's part of a window, from the weights of all jobs."""
+    total, weight = sum(window.mbit.values()), sum(weights[job] for job in window.mbit)
+    if not total:
+        return dict.fromkeys(window.mbit, 0.0)
+    return {job: mbit / total * weight / weights[job] for job, mbit in window.mbit.items()}
+
+
+def select(windows: Sequence[Window], rounds: int) -> list[Window]:
+    """The rounds that were disturbed least. Rates do not take part in the choice."""
+    stolen: dict[int, float] = {}
+    for window in windows:
+        stolen[window.round] = max(stolen.get(window.round, 0.0), window.stolen)
+    best = set(sorted(stolen, key=lambda number: stolen[number])[:rounds])
+    return [window for window in windows if window.round in best]
+
+
+def document(
+    weights: Mapping[str, int], greedy: bool, windows: Sequence[Window], rounds: int
+) -> dict[str, Any]:
+    """The figures of a run of so many rounds, of which the least disturbed count."""
+    everyone = {**weights, **({GREEDY: 1} if greedy else {})}
+    kept = select(windows, rounds)
+    by_phase = {
+        phase: [window for window in kept if window.phase == phase]
         for phase in (ALONE, TOGETHER, BESIDE_GREEDY)
     }
     # The single-job figure is the server's, whichever job was alone: each has its turns.
-    alone = statistics.median(next(iter(w.mbit.values())) for w in windows if w.phase == ALONE)
-    rows = [_row(job, weights, alone, mbit) for job in weights]
-    if greedy:
-        rows.append({"job": greedy, "weight": 1, "beside_greedy_mbit": mbit[BESIDE_GREEDY][greedy]})
-    together = [row["together_mbit"] for row in rows[: len(weights)]]
+    alone = statistics.median(sum(window.mbit.values()) for window in by_phase[ALONE])
+    together = _totals(by_phase[TOGETHER])
+    rows = [_row(job, everyone, alone, by_phase) for job in everyone]
     found = {
         "alone_mbit": alone,
-        "aggregate_mbit": sum(together),
-        "aggregate_of_alone": ratio(sum(together), alone),
-        "jain": jain([m / w for m, w in zip(together, weights.values(), strict=True)]),
-        "lowest_of_fair": min(row["of_fair"] for row in rows[: len(weights)]),
+        "aggregate_mbit": together,
+        "aggregate_of_alone": ratio(together, alone),
+        # Of each window, so that a machine which was faster in one of them does not count.
+        "jain": statistics.median(
+            jain(list(parts(window, everyone).values())) for window in by_phase[TOGETHER]
+        ),
+        "lowest_part": min(row["part"] for row in rows if row["part"] is not None),
+        "lowest_of_fair": min(row["of_fair"] for row in rows if row["of_fair"] is not None),
         "jobs": rows,
-        "cores_idle": {phase: _cores(windows, phase, "idle") for phase in mbit},
-        "cores_steal": {phase: _cores(windows, phase, "steal") for phase in mbit},
+        "cores_idle": {phase: _cores(of, "idle") for phase, of in by_phase.items() if of},
+        "cores_steal": {phase: _cores(of, "steal") for phase, of in by_phase.items() if of},
+        "rounds_kept": sorted({window.round for window in kept}),
         "windows": [asdict(window) for window in windows],
     }
-    return {**found, **_greedy(rows[: len(weights)], mbit, greedy)} if greedy else found
+    return {**found, **_greedy(rows, by_phase)} if greedy else found
 
 
 def _row(
-    job: str, weights: dict[str, int], alone: float, mbit: dict[str, dict[str, float | None]]
+    job: str,
+    weights: Mapping[str, int],
+    alone: float,
+    by_phase: Mapping[str, Sequence[Window]],
 ) -> dict[str, Any]:
-    share = weights[job] / sum(weights.values())
-    together = mbit[TOGETHER][job]
-    assert together is not None, "all jobs run in this phase"
+    """A job's medians; None in a phase that it took no part in."""
+    total = sum(weights[name] for name in by_phase[TOGETHER][0].mbit)
+    together = _median([w.mbit[job] for w in by_phase[TOGETHER] if job in w.mbit])
+    fair = alone * weights[job] / total
+    medians = {
+        phase: _median([parts(w, weights)[job] for w in by_phase[phase] if job in w.mbit])
+        for phase in (TOGETHER, BESIDE_GREEDY)
+    }
     return {
         "job": job,
         "weight": weights[job],
-        "fair_mbit": alone * share,
+        "fair_mbit": fair,
         "together_mbit": together,
-        "of_fair": ratio(together, alone * share),
-        "beside_greedy_mbit": mbit[BESIDE_GREEDY][job],
+        "of_fair": ratio(together, fair),
+        "part": medians[TOGETHER],
+        "beside_greedy_mbit": _median(
+            [w.mbit[job] for w in by_phase[BESIDE_GREEDY] if job in w.mbit]
+        ),
+        "part_beside_greedy": medians[BESIDE_GREEDY],
     }
 
 
 def _greedy(
-    polite: Sequence[dict[str, Any]], mbit: dict[str, dict[str, float | None]], greedy: str
+    rows: Sequence[dict[str, Any]], by_phase: Mapping[str, Sequence[Window]]
 ) -> dict[str, Any]:
-    """What the polite ones lose beside the greedy one, against the polite job in its place."""
-    kept = [
-        beside / row["together_mbit"]
-        for row in polite
-        if (beside := row["beside_greedy_mbit"]) is not None
+    """What the greedy job takes and leaves."""
+    polite = [
+        row["part_beside_greedy"]
+        for row in rows
+        if row["job"] != GREEDY and row["part_beside_greedy"] is not None
     ]
-    beside = [row["beside_greedy_mbit"] for row in polite if row["beside_greedy_mbit"] is not None]
-    taken = mbit[BESIDE_GREEDY][greedy] or 0.0
     return {
-        "polite_kept": statistics.mean(kept),
-        "polite_lowest_kept": min(kept),
-        "greedy_over_polite": ratio(taken, statistics.mean(beside)),
+        "greedy_part": next(row["part_beside_greedy"] for row in rows if row["job"] == GREEDY),
+        "polite_part": statistics.mean(polite),
+        "lowest_polite_part": min(polite),
+        "aggregate_beside_greedy_of_together": ratio(
+            _totals(by_phase[BESIDE_GREEDY]), _totals(by_phase[TOGETHER])
+        ),
     }
 
 
-def _median(windows: Sequence[Window], phase: str, job: str) -> float | None:
-    found = [w.mbit[job] for w in windows if w.phase == phase and job in w.mbit]
-    return statistics.median(found) if found else None
+def _totals(windows: Sequence[Window]) -> float:
+    return statistics.median(sum(window.mbit.values()) for window in windows)
 
 
-def _cores(windows: Sequence[Window], phase: str, what: str) -> float | None:
-    total = sum((w.cores for w in windows if w.phase == phase), counters.NO_TICKS)
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _cores(windows: Sequence[Window], what: str) -> float | None:
+    total = sum((window.cores for window in windows), counters.NO_TICKS)
     return ratio(getattr(total, what), total.total)
