@@ -10,8 +10,11 @@
 //! is never larger than the limit of its processes, or smaller than what they need.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::limits::{MAX_ELASTIC_JOBS, MAX_GENERATION, MAX_WORLD, check_name};
+use crate::tenants::Tenants;
 use crate::types::MemberId;
 
 /// How often those who wait are told for whom.
@@ -99,6 +102,7 @@ pub(crate) struct Seats {
     jobs: BTreeMap<String, Job>,
     /// How long a job is remembered once nobody is left.
     remember: Duration,
+    tenants: Arc<Tenants>,
     arrivals: u64,
     last_tick: Duration,
     outbox: Vec<(MemberId, Told)>,
@@ -147,9 +151,10 @@ impl Person {
 impl Seats {
     /// Without jobs. A job that nobody is left of is remembered for a time: while it is, a process
     /// that comes after its end is told so, and does not begin it anew.
-    pub fn new(remember: Duration) -> Self {
+    /// The quotas are those of `tenants`.
+    pub fn new(remember: Duration, tenants: Arc<Tenants>) -> Self {
         let (jobs, outbox) = (BTreeMap::new(), Vec::new());
-        Self { jobs, remember, arrivals: 0, last_tick: Duration::ZERO, outbox }
+        Self { jobs, remember, tenants, arrivals: 0, last_tick: Duration::ZERO, outbox }
     }
 
     /// Takes one input; returns what is to be told, in this order.
@@ -171,8 +176,8 @@ impl Seats {
         std::mem::take(&mut self.outbox)
     }
 
-    fn come(&mut self, now: Duration, id: MemberId, request: Request) {
-        if let Err(what) = well_formed(&request) {
+    fn come(&mut self, now: Duration, id: MemberId, mut request: Request) {
+        if let Err(what) = well_formed(&request).and_then(|()| self.make_room(&mut request)) {
             self.outbox.push((id, Told::Refused(what)));
             return;
         }
@@ -184,6 +189,41 @@ impl Seats {
         let (arrival, asks) = (self.arrivals, false);
         job.people.insert(id, Person { request, arrival, asks, heard: now, knows: (0, 0) });
         self.settle(now, &name);
+    }
+
+    /// Whether there is room for one more process; bounds its generations by the job's quota.
+    fn make_room(&self, request: &mut Request) -> Result<(), String> {
+        let name = &request.job;
+        let quota = self.tenants.of(name).and_then(|tenant| tenant.max_workers);
+        let most = quota.unwrap_or(MAX_WORLD);
+        if request.min_workers > most {
+            return Err(format!(
+                "job '{name}' needs {} workers (min_workers), its quota is {most} (max_workers)",
+                request.min_workers
+            ));
+        }
+        request.max_workers = match request.max_workers {
+            0 => most,
+            asked => asked.min(most),
+        };
+        let Some(job) = self.jobs.get(name) else {
+            return match self.jobs.len() {
+                count if count >= MAX_ELASTIC_JOBS => Err(format!(
+                    "the coordinator is full: it has {count} elastic jobs; start job '{name}' \
+                     again when one of them has ended"
+                )),
+                _ => Ok(()),
+            };
+        };
+        // A whole generation at work, and as many who wait to replace it.
+        let processes = job.people.len();
+        if processes >= 2 * most as usize {
+            return Err(format!(
+                "job '{name}' has {processes} processes that work or wait for a seat, and at most \
+                 {most} may work at once; start another when one of them has ended"
+            ));
+        }
+        Ok(())
     }
 
     fn with_job_of(&mut self, now: Duration, id: MemberId, change: impl Fn(&mut Person)) {
@@ -395,6 +435,17 @@ impl Job {
 }
 
 fn well_formed(request: &Request) -> Result<(), String> {
+    for (what, name) in
+        [("job", &request.job), ("host", &request.host), ("machine", &request.machine)]
+    {
+        check_name(what, name)?;
+    }
+    if request.generation > MAX_GENERATION {
+        return Err(format!(
+            "generation {}; at most {MAX_GENERATION} are possible",
+            request.generation
+        ));
+    }
     let Request { min_workers, max_workers, .. } = *request;
     if min_workers == 0 || (max_workers > 0 && max_workers < min_workers) {
         return Err(format!(
@@ -436,7 +487,11 @@ mod tests {
 
     impl Room {
         fn new() -> Self {
-            let seats = Seats::new(Duration::from_secs(60));
+            Self::of(Tenants::default())
+        }
+
+        fn of(tenants: Tenants) -> Self {
+            let seats = Seats::new(Duration::from_secs(60), Arc::new(tenants));
             Self { seats, now: Duration::ZERO, told: Vec::new() }
         }
 
@@ -652,6 +707,64 @@ mod tests {
         room.come(2, &request(3, 2, 1));
         let refused = |(_, told): &(u64, Told)| matches!(told, Told::Refused(_));
         assert!(room.told().iter().all(refused));
+    }
+
+    /// What the only process that was told anything since the last call was refused with.
+    fn refused(room: &mut Room) -> String {
+        let told = room.told();
+        let [(_, Told::Refused(why))] = &told[..] else { panic!("{told:?}") };
+        why.clone()
+    }
+
+    #[test]
+    fn a_name_or_a_generation_beyond_all_reason_is_refused() {
+        let mut room = Room::new();
+        let long = "x".repeat(1 << 20);
+        for (what, bad) in [
+            ("job", Request { job: long.clone(), ..request(1, 0, 1) }),
+            ("job", Request { job: String::new(), ..request(1, 0, 1) }),
+            ("host", Request { host: long.clone(), ..request(1, 0, 1) }),
+            ("machine", Request { machine: long.clone(), ..request(1, 0, 1) }),
+        ] {
+            room.come(1, &bad);
+            let why = refused(&mut room);
+            assert!(why.starts_with(&format!("the {what}'s name has")), "{why}");
+        }
+        room.come(1, &Request { generation: u64::MAX, ..request(1, 0, 1) });
+        assert!(refused(&mut room).starts_with("generation 18446744073709551615"));
+        assert!(room.seats.jobs.is_empty(), "nothing is kept of who was refused");
+    }
+
+    #[test]
+    fn a_job_has_no_more_workers_and_waiting_processes_than_its_quota_allows() {
+        let token = sumpter_wire::Token::new("a token of the tests").unwrap();
+        let (name, quota) = ("job".to_owned(), crate::tenants::Quota::default());
+        let tenant = crate::tenants::Tenant { name, token, quota, max_workers: Some(2) };
+        let mut room = Room::of(Tenants { listed: Some(vec![tenant]), max_jobs: None });
+        room.come(1, &request(3, 0, 3));
+        assert!(refused(&mut room).contains("needs 3 workers (min_workers), its quota is 2"));
+        (2..=5).for_each(|id| room.come(id, &request(1, 0, 4)));
+        assert_eq!(room.seated(), (1, 2, vec![2, 3]));
+        room.come(6, &request(1, 0, 4));
+        let why = refused(&mut room);
+        assert!(why.contains("4 processes") && why.contains("at most 2"), "{why}");
+        room.die(2);
+        room.come(7, &request(1, 0, 4));
+        room.told();
+        room.ask(3);
+        assert_eq!(room.seated(), (2, 2, vec![3, 4]), "room again, and the others come first");
+    }
+
+    #[test]
+    fn there_are_only_so_many_elastic_jobs() {
+        let mut room = Room::new();
+        let named = |number: usize| Request { job: format!("job-{number}"), ..request(1, 0, 2) };
+        for number in 0..MAX_ELASTIC_JOBS {
+            room.step(Input::Come(MemberId(number as u64), Box::new(named(number))));
+        }
+        assert_eq!(room.told(), vec![]);
+        room.come(1 << 20, &named(MAX_ELASTIC_JOBS));
+        assert!(refused(&mut room).contains("the coordinator is full: it has 4096 elastic jobs"));
     }
 
     #[derive(Clone, Debug)]
