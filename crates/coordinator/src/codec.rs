@@ -8,6 +8,7 @@ use std::time::Duration;
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{Epoch, JobId, Rank, TensorId, Token};
 
+use crate::limits::{MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD, check_tensor_name, cut};
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
@@ -172,7 +173,8 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
         FromMember::Heartbeat(beat) => Ok(Message::Heartbeat(beat.stats.map(stats_from_proto))),
         FromMember::Declare(spec) => Ok(Message::Declare(spec_from_proto(spec)?)),
         FromMember::Refuse(proto::TensorError { name, message }) => {
-            Ok(Message::Refuse { name, message })
+            check_tensor_name(&name)?;
+            Ok(Message::Refuse { name, message: cut(message) })
         }
         FromMember::OutOfData(_) => Ok(Message::OutOfData),
         FromMember::Began(proto::Began { tensor, round }) => {
@@ -185,7 +187,8 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
             Ok(Message::Progress(Epoch(epoch), payload))
         }
         FromMember::Suspect(proto::Suspect { member, reason, epoch }) => {
-            Ok(Message::Suspect { server: MemberId(member), reason, epoch: Epoch(epoch) })
+            let (server, reason) = (MemberId(member), cut(reason));
+            Ok(Message::Suspect { server, reason, epoch: Epoch(epoch) })
         }
         FromMember::Drain(_) => Ok(Message::Drain),
         FromMember::Leave(_) => Ok(Message::Leave),
@@ -323,21 +326,23 @@ pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
 }
 
 fn stats_from_proto(stats: proto::MemberStats) -> Stats {
-    let late = stats.late.into_iter().map(|late| Late {
+    let late = stats.late.into_iter().take(MAX_WORLD as usize).map(|late| Late {
         rank: Rank(late.rank),
         count: late.count,
         seconds: late.seconds,
     });
-    let pending = stats.pending.into_iter().map(|op| PendingOp {
-        name: op.name,
-        tag: op.tag,
+    let pending = stats.pending.into_iter().take(MAX_PENDING).map(|op| PendingOp {
+        name: cut(op.name),
+        tag: cut(op.tag),
         since_ms: op.since_ms,
         round: op.round,
-        waits_for: op.waits_for,
+        waits_for: cut(op.waits_for),
         suspicion: suspicion_from_proto(op.suspicion),
     });
     let (late, pending) = (late.collect(), pending.collect());
-    Stats { counters: stats.counters, late, pending, begun: stats.begun }
+    let counters = stats.counters.into_iter().take(MAX_COUNTERS);
+    let begun = stats.begun.into_iter().take(MAX_TENSORS).collect();
+    Stats { counters: counters.collect(), late, pending, begun }
 }
 
 fn suspicion_to_proto(suspicion: Suspicion) -> i32 {
@@ -561,6 +566,27 @@ mod tests {
                 assert_eq!(spec_from_proto(spec_to_proto(spec.clone())), Ok(spec));
             }
         }
+    }
+
+    #[test]
+    fn what_a_member_says_is_bounded() {
+        let of = |body| message_from_proto(proto::MemberMessage { body: Some(body) });
+        let long = "x".repeat(1 << 20);
+        let refuse = |name: &str| {
+            FromMember::Refuse(proto::TensorError { name: name.into(), message: long.clone() })
+        };
+        assert!(of(refuse(&long)).is_err_and(|what| what.contains("1048576 bytes")));
+        let Ok(Message::Refuse { message, .. }) = of(refuse("t")) else { panic!("a refusal") };
+        assert_eq!(message.len(), crate::limits::MAX_TEXT_BYTES);
+        let op = PendingOp { name: long.clone(), tag: long.clone(), ..PendingOp::default() };
+        let late = Late { rank: Rank(1), count: 1, seconds: 0.0 };
+        let counters = (0..20_000).map(|number| (format!("counter-{number}"), 1.0)).collect();
+        let (pending, late) = (vec![op; 300], vec![late; 70_000]);
+        let stats = Stats { counters, late, pending, begun: vec![1; 1 << 19] };
+        let kept = stats_from_proto(stats_to_proto(&stats));
+        let counts = [kept.counters.len(), kept.late.len(), kept.pending.len(), kept.begun.len()];
+        assert_eq!(counts, [MAX_COUNTERS, MAX_WORLD as usize, MAX_PENDING, MAX_TENSORS]);
+        assert!(kept.pending.iter().all(|op| op.name.len() + op.tag.len() <= 8192));
     }
 
     proptest! {

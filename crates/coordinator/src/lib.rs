@@ -9,6 +9,7 @@ mod codec;
 mod coordinator;
 mod error;
 mod handshake;
+mod limits;
 mod member;
 mod proto;
 mod registry;

@@ -2,7 +2,7 @@
 //! their generations.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tonic::Streaming;
@@ -15,6 +15,7 @@ use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
 use crate::seats::{Input, Request, Seats, Told};
 use crate::service::Outbound;
+use crate::tenants::Tenants;
 use crate::types::{FatalKind, MemberId};
 
 /// The seats of all elastic jobs, and the sessions of those who sit or wait.
@@ -32,13 +33,13 @@ struct State {
 
 impl Seating {
     /// Without processes.
-    pub fn new(serves: Serves) -> Self {
+    pub fn new(serves: Serves, tenants: Arc<Tenants>) -> Self {
         let remember = match serves {
             // The next job of the same name is another one.
             Serves::ManyJobs => Duration::ZERO,
             Serves::OneJob | Serves::OneRun => Duration::MAX,
         };
-        let (seats, sessions) = (Seats::new(remember), HashMap::new());
+        let (seats, sessions) = (Seats::new(remember, tenants), HashMap::new());
         let state = State { seats, sessions, last: 0, stopping: false };
         Self { started: Instant::now(), state: Mutex::new(state) }
     }

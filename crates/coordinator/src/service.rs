@@ -76,7 +76,7 @@ impl Shared {
     /// A registry without members.
     pub fn new(keys: Keys, options: Options) -> Self {
         let keys = Arc::new(keys);
-        let seating = Seating::new(options.serves);
+        let seating = Seating::new(options.serves, options.tenants.clone());
         let (random, mut drawn) = (RandomState::new(), 0u64);
         let draw = move || {
             drawn += 1;

@@ -32,6 +32,7 @@ LEAVE_TIMEOUT_S = 10.0
 
 # By name, because this process must not import torch, which some of them need.
 _KINDS = {
+    "Job": "sumpter.bench_tenants.job",
     "Mesh": "sumpter.bench.mesh",
     "Probe": "sumpter.bench.probe",
     "Server": "sumpter.bench.rank",
@@ -152,7 +153,9 @@ def _live(
     """What the process runs: makes its object and serves calls until the pipe closes."""
     _die_with_parent()
     try:
-        namespaces.enter(namespace)
+        # A machine that only pretends to be one has no namespace.
+        if namespace:
+            namespaces.enter(namespace)
         make = getattr(importlib.import_module(_KINDS[kind]), kind)
         target = make(*arguments)
     except Exception as error:

@@ -51,7 +51,7 @@ class Team:
         self.token = token.read_text()
         names = {row["name"]: row["env"] for row in _native.settings()}
         self._common = {
-            **_environment(),
+            **inherited(),
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             **{names[name]: text for name, text in settings.items()},
@@ -168,11 +168,11 @@ class Team:
         return Process(name, place.command(command), {**self._common, **variables}, log)
 
 
-def _environment() -> dict[str, str]:
-    """What the processes inherit: nothing of another job."""
-    inherited = job_variables(("",))
+def inherited() -> dict[str, str]:
+    """What processes of a job of its own inherit: nothing of another job."""
+    variables = job_variables(("",))
     return {
         name: text
-        for name, text in inherited.items()
+        for name, text in variables.items()
         if not name.startswith("SUMPTER_") and name not in _LAUNCHED
     }

@@ -133,7 +133,8 @@ Restarts = Annotated[
         "--restarts",
         metavar="R",
         min=0,
-        help="Elastic: how often each worker that fails is started again (default: 3).",
+        help="Elastic: how often each worker that fails is started again (default: 3); one that "
+        "ends soon after its start again and again waits up to 30 s before.",
     ),
 ]
 Deterministic = Annotated[

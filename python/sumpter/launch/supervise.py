@@ -3,7 +3,7 @@
 Workers decide: when every worker has ended well, the servers are told to end. A server that is
 killed is done without. When any other process fails, the others get a moment to say what they lost,
 and then everything is ended. The workers of an elastic job are started again instead, until one has
-ended well.
+ended well; one that keeps ending as soon as it was started has to wait longer each time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ GRACE_S = 1.5
 
 # A process cannot outlive SIGKILL for long; what is not reported within this is not reachable.
 UNREACHABLE_S = 3.0
+
+# A worker that ends so soon after its start would do so again if it were started at once.
+SOON_S = 10.0
+# How long it then waits; the first time not at all, since what it died of may have been others'.
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
 
 # Codes above this one are of processes that a signal has killed.
 KILLED = 128
@@ -52,6 +58,11 @@ class _Watch:
     running: dict[asyncio.Task[int], Child] = field(default_factory=dict)
     starts: dict[Label, Start] = field(default_factory=dict)
     failures: Counter[Label] = field(default_factory=Counter)
+    # When each was started last, and how often in a row it has ended soon after.
+    started_s: dict[Label, float] = field(default_factory=dict)
+    soon: Counter[Label] = field(default_factory=Counter)
+    # Those that wait to be started again; each task is over when it is time.
+    paused: dict[asyncio.Task[None], Start] = field(default_factory=dict)
     worker_code: int = 0  # of the first worker whose failure counts
     server_code: int = 0
     # A worker has ended well: no other need be started again.
@@ -60,7 +71,22 @@ class _Watch:
     async def start(self, start: Start) -> None:
         child = await start()
         self.starts[child.label] = start
+        self.started_s[child.label] = asyncio.get_running_loop().time()
         self.running[asyncio.create_task(child.ended())] = child
+
+    def start_later(self, label: Label) -> float:
+        """Has a process that has ended started again; in how many seconds."""
+        lived_s = asyncio.get_running_loop().time() - self.started_s[label]
+        self.soon[label] = self.soon[label] + 1 if lived_s < SOON_S else 0
+        pause = pause_s(self.soon[label])
+        self.paused[asyncio.create_task(asyncio.sleep(pause))] = self.starts[label]
+        return pause
+
+    def start_none(self) -> None:
+        """Nobody waits to be started any more."""
+        for pause in self.paused:
+            pause.cancel()
+        self.paused.clear()
 
     @property
     def workers_left(self) -> int:
@@ -105,6 +131,14 @@ class Interruption:
             self.first.set_result(number)
 
 
+def pause_s(soon: int) -> float:
+    """How long a process waits that has ended soon after its start so many times in a row."""
+    if soon < 2:
+        return 0.0
+    # The exponent is bounded too: there is no float for two to the power of a large number.
+    return min(FIRST_PAUSE_S * 2.0 ** min(soon - 2, 64), LONGEST_PAUSE_S)
+
+
 async def supervise(
     starts: Sequence[Start],
     output: Output,
@@ -143,13 +177,14 @@ async def _start(watch: _Watch, start: Start, interrupted: asyncio.Future[signal
 async def _until_decided(
     watch: _Watch, interrupted: asyncio.Future[signal.Signals], output: Output
 ) -> None:
-    """Until no worker is left, a process has failed, or the user interrupts."""
-    while watch.workers_left and not watch.code and not interrupted.done():
+    """Until no worker is left or to come, a process has failed, or the user interrupts."""
+    while (watch.workers_left or watch.paused) and not watch.code and not interrupted.done():
         done, _ = await asyncio.wait(
-            {*watch.running, interrupted}, return_when=asyncio.FIRST_COMPLETED
+            {*watch.running, *watch.paused, interrupted}, return_when=asyncio.FIRST_COMPLETED
         )
-        for start in _reap(watch, done, output):
-            await _start(watch, start, interrupted)
+        _reap(watch, done, output)
+        for pause in [pause for pause in watch.paused if pause in done]:
+            await _start(watch, watch.paused.pop(pause), interrupted)
 
 
 async def _settle(
@@ -169,9 +204,8 @@ async def _settle(
         _reap(watch, done, output)
 
 
-def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> list[Start]:
-    """Takes note of the processes that have ended; which to start again."""
-    again = []
+def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> None:
+    """Takes note of the processes that have ended, and has some started again."""
     for task in [task for task in watch.running if task in done]:
         child, code = watch.running.pop(task), task.result()
         said = f"{child.label} ({child.where}) {_describe(code)}"
@@ -181,26 +215,28 @@ def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> list[Star
             watch.server_code = watch.server_code or code
         elif not code:
             watch.succeeded = True
+            watch.start_none()
         elif watch.elastic is not None and not watch.succeeded:
             watch.failures[child.label] += 1
             tries, limit = watch.failures[child.label], watch.elastic.restarts
             if tries <= limit and not child.place.lost:
-                said += f"; starting it again ({tries} of {limit})"
-                again.append(watch.starts[child.label])
-            elif watch.workers_left + len(again) < watch.elastic.min_workers:
+                pause = watch.start_later(child.label)
+                when = f" in {pause:g} s" if pause else ""
+                said += f"; starting it again{when} ({tries} of {limit})"
+            elif watch.workers_left + len(watch.paused) < watch.elastic.min_workers:
                 said += "; too few workers are left"
                 watch.worker_code = watch.worker_code or code
             else:
-                said += f"; going on with {watch.workers_left + len(again)} workers"
+                said += f"; going on with {watch.workers_left + len(watch.paused)} workers"
         else:
             watch.worker_code = watch.worker_code or code
         if code:
             output.say(said)
-    return again
 
 
 async def _end_all(watch: _Watch, at_once: asyncio.Event) -> None:
     """SIGTERM, a grace, SIGKILL; a second interruption cuts the grace short."""
+    watch.start_none()
     if not watch.running:
         return
     tasks = set(watch.running)

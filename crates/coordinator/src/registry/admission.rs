@@ -7,17 +7,14 @@ use sumpter_wire::Rank;
 use super::job::{Job, Stage};
 use super::words::list;
 use super::{Join, Refusal, Registry};
+use crate::limits::{MAX_WORLD, check_name};
 use crate::types::{FatalKind, Role};
 
-/// Bytes of a host's, a machine's or a job's name.
-const MAX_NAME_BYTES: usize = 255;
 /// Lanes of one member.
 const MAX_LANES: usize = 1024;
 /// Settings that are compared, and bytes of each.
 const MAX_SETTINGS: usize = 64;
 const MAX_SETTING_BYTES: usize = 1024;
-/// Workers of one job.
-const MAX_WORLD: u32 = 65_536;
 
 impl Registry {
     /// Whether the applicant may join.
@@ -152,12 +149,9 @@ fn difference<'a>(
 fn well_formed(join: &Join) -> Result<(), String> {
     let names = [("host", &join.host), ("machine", &join.machine), ("job", &join.job)];
     for (what, name) in names {
-        let needed = what != "job" || matches!(join.role, Role::Worker { .. });
-        if name.len() > MAX_NAME_BYTES || (needed && name.is_empty()) {
-            let length = name.len();
-            return Err(format!(
-                "the {what}'s name has {length} bytes; it needs 1 to {MAX_NAME_BYTES}"
-            ));
+        // A server serves all jobs and need not name one.
+        if what != "job" || join.role != Role::Server || !name.is_empty() {
+            check_name(what, name)?;
         }
     }
     if join.lanes.len() > MAX_LANES {

@@ -8,12 +8,9 @@ use std::collections::HashMap;
 use sumpter_sum::ReduceOp;
 use sumpter_wire::{Rank, TensorId};
 
+use crate::limits::{MAX_TENSORS, check_tensor_name};
 use crate::types::TensorSpec;
 
-/// Tensors of one run: far above the parameters of any model, and a bound on memory.
-const MAX_TENSORS: usize = 1 << 18;
-/// Bytes of a tensor's name.
-const MAX_NAME_BYTES: usize = 1024;
 /// Dimensions of a tensor; NumPy and torch stop at 64.
 const MAX_DIMENSIONS: usize = 64;
 
@@ -131,12 +128,7 @@ impl TensorTable {
 /// The spec with what its kind does not use at its default and its ranks in order, so that equal
 /// meanings are equal values.
 fn normal_form(rank: Rank, mut spec: TensorSpec, world_size: u32) -> Result<TensorSpec, String> {
-    if spec.name.is_empty() || spec.name.len() > MAX_NAME_BYTES {
-        return Err(format!(
-            "a tensor's name has {} bytes; it needs 1 to {MAX_NAME_BYTES}",
-            spec.name.len()
-        ));
-    }
+    check_tensor_name(&spec.name)?;
     let name = &spec.name;
     if spec.shape.len() > MAX_DIMENSIONS {
         let dimensions = spec.shape.len();

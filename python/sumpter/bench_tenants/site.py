@@ -1,0 +1,53 @@
+"""Where the processes run: this machine's loopback, or an emulated cluster with a narrow server.
+
+In the cluster each job has a machine of its own, and only the server's link is narrow: what is
+measured then is how that link is shared, and not the cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sumpter.bench import cluster, namespaces, spec
+from sumpter.bench.cluster import Machine
+from sumpter.bench.units import RATE_MBIT_RANGE
+from sumpter.bench_chaos.site import Loopback, Namespace, Place
+from sumpter.cli.errors import Failure
+
+# A job's link carries so much more than the server's that it never is what limits.
+_WIDER = 4
+
+
+@dataclass(frozen=True)
+class Site:
+    """All machines of a run."""
+
+    jobs: tuple[Machine, ...]
+    server: Place
+    coordinator: Place
+
+
+@contextlib.contextmanager
+def loopback(jobs: int) -> Iterator[Site]:
+    """Plain processes; needs no root."""
+    machine = [Machine("gpu", index, "", Loopback.address, 0.0) for index in range(jobs)]
+    yield Site(tuple(machine), Loopback("cpu"), Loopback("coordinator"))
+
+
+@contextlib.contextmanager
+def shaped(jobs: int, rate_mbit: float) -> Iterator[Site]:
+    """Network namespaces; the server's link carries `rate_mbit` each way."""
+    spec.check_tools()
+    left: Sequence[str] = namespaces.leftovers()
+    if left:
+        raise Failure(
+            f"{len(left)} network namespace(s) of a killed run are left over: remove them with "
+            "`sumpter bench emulate --clean`"
+        )
+    wide_mbit = min(_WIDER * rate_mbit, RATE_MBIT_RANGE[1])
+    with cluster.emulated([wide_mbit] * jobs, [rate_mbit, wide_mbit]) as built:
+        switch = f"{namespaces.run_prefix()}switch"
+        server, coordinator = (Namespace(machine, switch) for machine in built.cpu)
+        yield Site(built.gpu, server, coordinator)
