@@ -129,6 +129,12 @@ impl TlsLink {
         Ok(true)
     }
 
+    /// Whether the handshake is through, as far as this side can know.
+    #[must_use]
+    pub fn is_established(&self) -> bool {
+        self.established
+    }
+
     /// What identifies the two ends of this connection, equal on both: their certificates. A proof
     /// over it cannot be passed on by somebody in between, who has no key to either. Empty before
     /// the handshake is through.

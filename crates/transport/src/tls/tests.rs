@@ -14,7 +14,7 @@ proptest! {
     fn what_is_gathered_is_what_was_given(
         lens in proptest::collection::vec(0usize..40_000, 0..12),
     ) {
-        let bytes: Vec<u8> = (0..200_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..200_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
         let slices: Vec<_> = lens.iter().map(|len| IoSlice::new(&bytes[..*len])).collect();
         let all: Vec<u8> = lens.iter().flat_map(|len| &bytes[..*len]).copied().collect();
         let mut gather = Gather::new(&slices);
@@ -98,7 +98,7 @@ fn keys_that_are_used_up_are_changed_on_the_way() {
     let registry = poll.registry();
     let mut a = TlsLink::client(stream, registry, Token(0), &config).expect("registered");
     let mut b = TlsLink::server(accepted, registry, Token(1), &config).expect("registered");
-    let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let sent: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
     let (mut at, mut received, mut space) = (0, Vec::new(), vec![0; 50_000]);
     let mut events = Events::with_capacity(8);
     while received.len() < sent.len() {
