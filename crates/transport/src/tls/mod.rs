@@ -67,7 +67,7 @@ impl TlsLink {
         let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into());
         let connection = UnbufferedClientConnection::new(config.client.clone(), name);
         let machine = Machine::Client(connection.map_err(io::Error::other)?);
-        TlsLink::new(TcpLink::new(stream, registry, token)?, machine, config)
+        Ok(TlsLink::new(TcpLink::new(stream, registry, token)?, machine, config))
     }
 
     /// Takes a connection that this side accepted, and registers it.
@@ -82,11 +82,11 @@ impl TlsLink {
     ) -> io::Result<TlsLink> {
         let connection = UnbufferedServerConnection::new(config.server.clone());
         let machine = Machine::Server(connection.map_err(io::Error::other)?);
-        TlsLink::new(TcpLink::new(stream, registry, token)?, machine, config)
+        Ok(TlsLink::new(TcpLink::new(stream, registry, token)?, machine, config))
     }
 
-    fn new(tcp: TcpLink, machine: Machine, config: &TlsConfig) -> io::Result<TlsLink> {
-        Ok(TlsLink {
+    fn new(tcp: TcpLink, machine: Machine, config: &TlsConfig) -> TlsLink {
+        TlsLink {
             tcp,
             machine,
             buffers: Buffers::default(),
@@ -96,7 +96,7 @@ impl TlsLink {
             ended: false,
             finishing: false,
             finished: false,
-        })
+        }
     }
 
     /// Takes note of what an event says.
