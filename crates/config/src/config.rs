@@ -55,6 +55,7 @@ pub struct Config {
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
     pub tls_ca: Option<PathBuf>,
+    pub tls_data: bool,
     pub log: String,
     pub timeline: Option<PathBuf>,
     /// Where the values came from, for messages.

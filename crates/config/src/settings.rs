@@ -374,9 +374,9 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "",
         range: "the path of a PEM file",
-        doc: "This process's certificate in PEM, for sessions with the coordinator, whose own must \
-              name the host that others give as its address; with tls_key and tls_ca, or not at \
-              all. See tenants.md.",
+        doc: "This process's certificate in PEM, for all connections, of which the coordinator's \
+              must name the host that others give as its address; with tls_key and tls_ca, or not \
+              at all. See tenants.md.",
         put: |c, v| (!v.is_empty()).then(|| c.tls_cert = Some(PathBuf::from(v))),
     },
     Setting {
@@ -396,6 +396,16 @@ pub const SETTINGS: &[Setting] = &[
         range: "the path of a PEM file",
         doc: "The certificates in PEM of which one must have signed the other end's.",
         put: |c, v| (!v.is_empty()).then(|| c.tls_ca = Some(PathBuf::from(v))),
+    },
+    Setting {
+        name: "tls_data",
+        env: "SUMPTER_TLS_DATA",
+        unit: "",
+        default: "true",
+        range: "true or false",
+        doc: "With tls_cert, tls_key and tls_ca: encrypt the connections that carry tensors, too, \
+              which takes processor time. Equal on every rank and server.",
+        put: |c, v| boolean(v).map(|x| c.tls_data = x),
     },
     Setting {
         name: "log",

@@ -17,6 +17,7 @@ mod rejoin;
 mod seating;
 mod seats;
 mod service;
+mod shares;
 #[cfg(test)]
 mod strangers;
 mod tenants;
@@ -33,6 +34,7 @@ pub use proto::{
     ServerName, StatusReport,
 };
 pub use seats::Seating;
+pub use shares::{Origin, Shares};
 pub use tenants::{Quota, Tenant, Tenants, run_memory_counter};
 pub use tls::Tls;
 pub use types::{

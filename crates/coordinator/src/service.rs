@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 use sumpter_wire::{PROTOCOL_VERSION, Proof, ProofRole};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -32,6 +32,7 @@ use crate::proto::{CoordinatorMessage, MemberMessage};
 use crate::registry::{Event, Input, Options, Registry};
 use crate::rejoin::Rejoin;
 use crate::seating::Seating;
+use crate::shares::{Origin, Shares};
 use crate::tenants::{Keys, Scope, keep_to_job};
 use crate::types::{FatalKind, MemberId};
 
@@ -39,7 +40,8 @@ use crate::types::{FatalKind, MemberId};
 const UNREAD_LIMIT: usize = 4096;
 /// How long a new session may take to prove itself.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
-/// Sessions that have not proved themselves. A member takes milliseconds to do so.
+/// Sessions that have not proved themselves, of which one address may have a quarter. A member
+/// takes milliseconds to do so.
 const GREETINGS_AT_ONCE: usize = 256;
 /// How long a session that is over may take to hang up by itself.
 const HANGUP_LIMIT: Duration = Duration::from_secs(1);
@@ -51,7 +53,7 @@ pub(crate) struct Shared {
     keys: Arc<Keys>,
     started: Instant,
     pub seating: Seating,
-    greetings: Arc<Semaphore>,
+    greetings: Mutex<Shares>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -86,7 +88,7 @@ impl Shared {
             keys: keys.clone(),
             started: Instant::now(),
             seating,
-            greetings: Arc::new(Semaphore::new(GREETINGS_AT_ONCE)),
+            greetings: Mutex::new(Shares::new(GREETINGS_AT_ONCE)),
             state: Mutex::new(State {
                 keys,
                 registry: Registry::new(options, Box::new(draw)),
@@ -307,7 +309,8 @@ impl Reader {
         &mut self,
         outbound: &Outbound,
     ) -> Result<Option<(Purpose, Proof)>, proto::Refused> {
-        let Ok(_permit) = self.shared.greetings.clone().try_acquire_owned() else {
+        let origin = self.peer.and_then(|peer| Shares::origin(peer.ip()));
+        let Some(_place) = Place::take(self.shared.clone(), origin) else {
             let what = "too many connections are being greeted; try again";
             return Err(refused(FatalKind::Start, what, true));
         };
@@ -413,6 +416,31 @@ impl Reader {
                 return;
             }
         }
+    }
+}
+
+/// A place among the sessions that are being greeted, given back when dropped.
+struct Place {
+    shared: Arc<Shared>,
+    origin: Origin,
+}
+
+impl Place {
+    fn take(shared: Arc<Shared>, origin: Origin) -> Option<Place> {
+        let mut shares = shared.greetings.lock().unwrap_or_else(PoisonError::into_inner);
+        if !shares.has_place_for(origin) {
+            return None;
+        }
+        shares.take(origin);
+        drop(shares);
+        Some(Place { shared, origin })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let shares = self.shared.greetings.lock();
+        shares.unwrap_or_else(PoisonError::into_inner).give_back(self.origin);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests: peers that do not keep to the protocol, on either side of a session.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc as blocking;
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use sumpter_wire::{PROTOCOL_VERSION, ProofRole, Rank, Token};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
-use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::codec::{join_to_proto, spec_to_proto};
@@ -90,18 +90,28 @@ struct Raw {
 
 impl Raw {
     fn open(address: SocketAddr) -> Self {
+        match Self::begin(address, [127, 0, 0, 1].into()) {
+            (session, ToMember::Challenge(challenge)) => Self { challenge, ..session },
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+
+    /// A session from this address of this machine, and what the coordinator says first.
+    fn begin(address: SocketAddr, from: IpAddr) -> (Self, ToMember) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (outbound, said) = mpsc::unbounded_channel();
         let opened = async {
-            let mut client = ControlClient::connect(format!("http://{address}")).await.unwrap();
+            let to = Endpoint::from_shared(format!("http://{address}")).unwrap();
+            let channel = to.local_address(Some(from)).connect().await.unwrap();
+            let mut client = ControlClient::new(channel);
             let response = client.session(UnboundedReceiverStream::new(said)).await.unwrap();
             let mut inbound = response.into_inner();
             let first = inbound.message().await.unwrap().unwrap().body.unwrap();
             (inbound, first)
         };
         let (inbound, first) = runtime.block_on(opened);
-        let ToMember::Challenge(challenge) = first else { panic!("{first:?}") };
-        Self { runtime, outbound, inbound, challenge }
+        let challenge = proto::Challenge::default();
+        (Self { runtime, outbound, inbound, challenge }, first)
     }
 
     fn say(&self, body: FromMember) {
@@ -255,6 +265,25 @@ fn a_recorded_greeting_is_worthless_in_another_session() {
     replaying.say(FromMember::Hello(hello));
     let (kind, text) = replaying.refused();
     assert_eq!((kind, text.as_str()), (proto::FatalKind::Auth, "the tokens differ"));
+}
+
+#[test]
+fn one_address_cannot_take_all_places_of_sessions_that_prove_nothing() {
+    let coordinator = coordinator();
+    let (greedy, polite) = ([127, 0, 0, 2].into(), [127, 0, 0, 3].into());
+    let mut silent = Vec::new();
+    let refused = loop {
+        match Raw::begin(coordinator.address(), greedy) {
+            (session, ToMember::Challenge(_)) => silent.push(session),
+            (_, ToMember::Refused(refused)) => break refused,
+            (_, other) => panic!("{other:?}"),
+        }
+        // The first may have run out of time on a slow machine, and made place.
+        assert!(silent.len() < 200, "one address may take every place");
+    };
+    assert!(refused.retry && refused.message.contains("too many"), "{refused:?}");
+    let (_session, first) = Raw::begin(coordinator.address(), polite);
+    assert!(matches!(first, ToMember::Challenge(_)), "{first:?}");
 }
 
 /// A coordinator that greets as told and answers every greeting with a worthless welcome.

@@ -242,18 +242,20 @@ impl EventLoop {
             LinkError::Violation(violation) => Some(violation),
             _ => None,
         };
+        let broken = matches!(error, LinkError::Violation(_) | LinkError::Tls(_));
         match socket.phase {
             Phase::ToLane(lane) => {
                 if let Some(session) = self.session.as_mut() {
-                    if let Some(violation) = violation {
-                        let tensor = violation.corrupted_tensor().and_then(|t| session.name(t));
+                    if broken {
+                        let tensor = violation.and_then(|v| v.corrupted_tensor());
+                        let tensor = tensor.and_then(|t| session.name(t));
                         tracing::error!(lane = %session.describe(lane), tensor, %error, "closed");
                     }
                     session.lost(lane, Instant::now());
                 }
             }
             Phase::FromWorker(conn) => {
-                if violation.is_some() {
+                if broken {
                     tracing::error!(peer = %socket.peer, %error, "closed");
                 }
                 self.lane.close(conn);
@@ -313,6 +315,7 @@ impl EventLoop {
                 socket.phase = Phase::FromWorker(conn);
                 socket.away = away;
                 socket.deadline = None;
+                self.sockets.greeted(index);
                 let weight = self.jobs.get(&hello.job).map_or(1, |known| known.weight);
                 self.sockets.turns.assign(index, hello.job.0, weight);
                 if let Some(stale) = old.and_then(|old| self.lane_sockets.remove(&old)) {
@@ -530,15 +533,7 @@ impl EventLoop {
             }
             Err(error) => {
                 self.sockets.remove(index);
-                let permanent = matches!(
-                    error,
-                    GreetError::Handshake(
-                        HandshakeError::Token
-                            | HandshakeError::Version { .. }
-                            | HandshakeError::NotSumpter
-                    )
-                );
-                self.dial_failed(lane, &error.to_string(), permanent);
+                self.dial_failed(lane, &error.to_string(), error.is_permanent());
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mio::net::{TcpListener, UnixListener};
 use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
 use sumpter_coordinator::{JoinOptions, Role, SeatOptions, ServerMemory, StallLimits, Tls};
-use sumpter_transport::{listen, unix_listen};
+use sumpter_transport::{TlsConfig, listen, unix_listen};
 use sumpter_wire::Token;
 
 use crate::address::own_address;
@@ -21,10 +21,16 @@ pub(crate) struct Listeners {
     pub unix: Option<UnixListener>,
     /// The address that others are told.
     pub address: SocketAddr,
+    /// What connections over TCP are encrypted with, if they are.
+    pub tls: Option<TlsConfig>,
 }
 
 /// A lane's listeners.
-pub(crate) fn lane_listeners(config: &Config, lane: u16) -> Result<Listeners, NodeError> {
+pub(crate) fn lane_listeners(
+    config: &Config,
+    lane: u16,
+    tls: Option<TlsConfig>,
+) -> Result<Listeners, NodeError> {
     let coordinator = coordinator(config)?;
     let interface = config.interface.as_deref();
     let ip = own_address(coordinator, interface).map_err(|error| {
@@ -54,7 +60,17 @@ pub(crate) fn lane_listeners(config: &Config, lane: u16) -> Result<Listeners, No
             .inspect_err(|error| tracing::debug!(%address, %error, "no shared memory here"))
             .ok(),
     };
-    Ok(Listeners { tcp, unix, address })
+    Ok(Listeners { tcp, unix, address, tls })
+}
+
+/// What a process encrypts its data connections with, if it does.
+///
+/// # Errors
+/// [`NodeError`] if one of the files cannot be used.
+pub(crate) fn data_tls(config: &Config) -> Result<Option<TlsConfig>, NodeError> {
+    let files = config.tls()?.filter(|_| config.tls_data);
+    let load = |files: TlsFiles| TlsConfig::new(&files.cert, &files.key, &files.ca);
+    files.map(load).transpose().map_err(|error| NodeError::Start(error.to_string()))
 }
 
 /// What this process says when it asks for a seat in an elastic job.
@@ -94,6 +110,7 @@ pub(crate) fn join_options(
     role: Role,
     lanes: Vec<SocketAddr>,
 ) -> Result<JoinOptions, NodeError> {
+    let tls = tls(config)?;
     let equal = [
         ("partition_bytes", config.partition_bytes.to_string()),
         ("chunk_bytes", config.chunk_bytes.to_string()),
@@ -103,11 +120,12 @@ pub(crate) fn join_options(
         ("redo", config.redo.to_string()),
         ("architecture", config.architecture.word().to_owned()),
         ("placement", config.placement.word().to_owned()),
+        ("tls_data", (config.tls_data && tls.is_some()).to_string()),
     ];
     Ok(JoinOptions {
         coordinator: coordinator(config)?.to_owned(),
         token: token(config)?,
-        tls: tls(config)?,
+        tls,
         job: config.job.clone(),
         role,
         machine: config.machine_id(),

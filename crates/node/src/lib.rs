@@ -11,6 +11,7 @@ mod counters;
 mod epochs;
 mod error;
 mod event_loop;
+mod greeting;
 mod hubs;
 mod idlers;
 mod join;

@@ -5,12 +5,14 @@ use std::io::{self, IoSlice, IoSliceMut};
 use mio::Registry;
 use mio::event::Event;
 use sumpter_engine::{ConnId, Endpoint, Now};
-use sumpter_transport::{DEFAULT_RING_BYTES, LinkError, Received, ShmLink, TcpLink};
+use sumpter_transport::{DEFAULT_RING_BYTES, LinkError, Received, ShmLink, TcpLink, TlsLink};
+use sumpter_wire::Token;
 
 /// A connection to a process elsewhere, or to another one of this machine.
 #[derive(Debug)]
 pub(crate) enum Link {
     Tcp(TcpLink),
+    Tls(Box<TlsLink>),
     Shm(ShmLink),
 }
 
@@ -19,6 +21,7 @@ macro_rules! either {
     ($link:expr, $method:ident($($argument:expr),*)) => {
         match $link {
             Link::Tcp(link) => link.$method($($argument),*),
+            Link::Tls(link) => link.$method($($argument),*),
             Link::Shm(link) => link.$method($($argument),*),
         }
     };
@@ -62,10 +65,33 @@ impl Link {
         either!(self, deregister(registry));
     }
 
+    /// Goes on with what comes before the first byte of ours; true once that is through.
+    pub(crate) fn establish(&mut self) -> Result<bool, LinkError> {
+        match self {
+            Link::Tcp(_) | Link::Shm(_) => Ok(true),
+            Link::Tls(link) => link.establish(),
+        }
+    }
+
+    pub(crate) fn is_established(&self) -> bool {
+        match self {
+            Link::Tcp(_) | Link::Shm(_) => true,
+            Link::Tls(link) => link.is_established(),
+        }
+    }
+
+    /// What the run's key is proved for on this connection: its ends, if they are known.
+    pub(crate) fn bind(&self, key: Token) -> Token {
+        match self {
+            Link::Tcp(_) | Link::Shm(_) => key,
+            Link::Tls(link) => key.bound_to(link.ends()),
+        }
+    }
+
     /// The handshake is through and this side dialled: what follows may go another way.
     pub(crate) fn dialled(&mut self) -> io::Result<()> {
         match self {
-            Link::Tcp(_) => Ok(()),
+            Link::Tcp(_) | Link::Tls(_) => Ok(()),
             Link::Shm(link) => link.offer(DEFAULT_RING_BYTES),
         }
     }

@@ -16,7 +16,7 @@ use sumpter_wire::Token;
 use crate::command::{Command, Remote};
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
-use crate::join::{join_options, lane_listeners, tls};
+use crate::join::{data_tls, join_options, lane_listeners, tls};
 use crate::tenants::tenants;
 
 /// How often a server looks whether it should stop, and reports what it has counted.
@@ -86,12 +86,13 @@ impl Lanes {
     fn start(config: &Config) -> Result<Lanes, NodeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = if config.lanes == 0 { cores } else { config.lanes as usize };
+        let tls = data_tls(config)?;
         let mut listeners = Vec::new();
         for lane in 0..count {
             let number = u16::try_from(lane).map_err(|_| {
                 NodeError::Start(format!("{count} lanes are more than there are ports"))
             })?;
-            listeners.push(lane_listeners(config, number)?);
+            listeners.push(lane_listeners(config, number, tls.clone())?);
         }
         let addresses = listeners.iter().map(|l| l.address).collect();
         let mut lanes = Lanes { addresses, remotes: Vec::new(), threads: Vec::new() };

@@ -42,11 +42,31 @@ pub(crate) enum GreetError {
     Link(#[from] LinkError),
 }
 
+impl GreetError {
+    /// Whether another attempt must end the same way.
+    pub(crate) fn is_permanent(&self) -> bool {
+        match self {
+            GreetError::Handshake(error) => matches!(
+                error,
+                HandshakeError::Token | HandshakeError::Version { .. } | HandshakeError::NotSumpter
+            ),
+            GreetError::Link(LinkError::Tls(error)) => error.is_permanent(),
+            GreetError::Link(_) => false,
+        }
+    }
+}
+
 /// Drives our side of a connection we opened; true once the lane has accepted.
 pub(crate) fn drive_client(
     link: &mut Link,
     handshake: &mut ClientHandshake,
 ) -> Result<bool, GreetError> {
+    if !link.is_established() {
+        if !link.establish()? {
+            return Ok(false);
+        }
+        handshake.rekey(|key| link.bind(key));
+    }
     loop {
         send_all(link, handshake.pending()).map(|n| handshake.sent(n))?;
         let n = link.recv(&mut [std::io::IoSliceMut::new(handshake.space())])?;
@@ -66,13 +86,17 @@ pub(crate) fn drive_server(
     handshake: &mut ServerHandshake,
     key_of: impl Fn(JobId) -> Option<Token>,
 ) -> Result<Option<Hello>, GreetError> {
+    if !link.establish()? {
+        return Ok(None);
+    }
     loop {
         flush(link, handshake)?;
         let n = link.recv(&mut [std::io::IoSliceMut::new(handshake.space())])?;
         if n == 0 {
             return Ok(None);
         }
-        if let Some(hello) = handshake.filled(n, &key_of)? {
+        let bound_key_of = |job| key_of(job).map(|key| link.bind(key));
+        if let Some(hello) = handshake.filled(n, bound_key_of)? {
             return Ok(Some(hello));
         }
     }

@@ -1,15 +1,16 @@
 //! The sockets of one event loop: a table by token, the listener, and what is due when.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
-use sumpter_transport::{ShmLink, TcpLink, Turns, connect, unix_connect};
+use sumpter_coordinator::{Origin, Shares};
+use sumpter_transport::{ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, unix_connect};
 use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
 
+use crate::greeting::Greeting;
 use crate::join::Listeners;
 use crate::link::Link;
 use crate::socket::{Phase, Socket};
@@ -25,29 +26,27 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// What a process of this machine is called in messages: it has no address.
 const LOCAL_PEER: &str = "a process of this machine";
 
-/// Connections that may be in their handshake at once; beyond, the oldest is dropped.
-const MAX_GREETING: usize = 256;
-
 #[derive(Debug)]
 pub(crate) struct Sockets {
     registry: Registry,
     listener: TcpListener,
     unix: Option<UnixListener>,
     table: Vec<Option<Socket>>,
-    greeting: VecDeque<usize>,
+    greeting: Greeting,
+    tls: Option<TlsConfig>,
     /// Sockets that can move bytes.
     pub turns: Turns,
 }
 
 impl Sockets {
     pub(crate) fn new(registry: Registry, listeners: Listeners) -> io::Result<Sockets> {
-        let Listeners { tcp: mut listener, mut unix, .. } = listeners;
+        let Listeners { tcp: mut listener, mut unix, tls, .. } = listeners;
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
         if let Some(unix) = &mut unix {
             registry.register(unix, UNIX_LISTENER, Interest::READABLE)?;
         }
         let (table, greeting, turns) = Default::default();
-        Ok(Sockets { registry, listener, unix, table, greeting, turns })
+        Ok(Sockets { registry, listener, unix, table, greeting, tls, turns })
     }
 
     pub(crate) fn get(&mut self, index: usize) -> Option<&mut Socket> {
@@ -64,8 +63,12 @@ impl Sockets {
         loop {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
-                    let link = |token, registry: &_| tcp(stream, registry, token);
-                    self.greet(link, peer.to_string());
+                    let tls = self.tls.clone();
+                    let link = |token, registry: &_| match &tls {
+                        None => tcp(stream, registry, token),
+                        Some(tls) => encrypted(TlsLink::server, stream, registry, token, tls),
+                    };
+                    self.greet(link, peer.to_string(), Shares::origin(peer.ip()));
                 }
                 Err(error) if self.no_more(&error) => break,
                 Err(_) => {}
@@ -75,17 +78,14 @@ impl Sockets {
             match unix.accept() {
                 Ok((stream, _)) => {
                     let link = |token, registry: &_| shm(stream, registry, token);
-                    self.greet(link, LOCAL_PEER.to_owned());
+                    self.greet(link, LOCAL_PEER.to_owned(), None);
                 }
                 Err(error) if self.no_more(&error) => break,
                 Err(_) => {}
             }
         }
-        while self.greeting.len() > MAX_GREETING {
-            let oldest = self.greeting.pop_front().expect("just counted");
-            if self.get(oldest).is_some_and(|s| matches!(s.phase, Phase::Greeting(_))) {
-                self.remove(oldest);
-            }
+        while let Some(surplus) = self.greeting.surplus() {
+            self.remove(surplus);
         }
     }
 
@@ -102,10 +102,15 @@ impl Sockets {
     }
 
     /// Begins the handshake of a connection that was accepted.
-    fn greet(&mut self, link: impl FnOnce(Token, &Registry) -> io::Result<Link>, peer: String) {
+    fn greet(
+        &mut self,
+        link: impl FnOnce(Token, &Registry) -> io::Result<Link>,
+        peer: String,
+        origin: Origin,
+    ) {
         let phase = Phase::Greeting(ServerHandshake::new(nonce()));
         match self.insert(link, phase, peer) {
-            Ok(index) => self.greeting.push_back(index),
+            Ok(index) => self.greeting.begin(index, origin),
             Err(error) => tracing::warn!(%error, "a connection was dropped"),
         }
     }
@@ -129,14 +134,23 @@ impl Sockets {
             return Ok(index);
         }
         let stream = connect(address, source)?;
-        let link = |token, registry: &_| tcp(stream, registry, token);
+        let tls = self.tls.clone();
+        let link = |token, registry: &_| match &tls {
+            None => tcp(stream, registry, token),
+            Some(tls) => encrypted(TlsLink::client, stream, registry, token, tls),
+        };
         self.insert(link, phase, address.to_string())
+    }
+
+    /// A handshake is through.
+    pub(crate) fn greeted(&mut self, index: usize) {
+        self.greeting.end(index);
     }
 
     pub(crate) fn remove(&mut self, index: usize) -> Option<Socket> {
         let mut socket = self.table.get_mut(index)?.take()?;
         socket.link.deregister(&self.registry);
-        self.greeting.retain(|i| *i != index);
+        self.greeting.end(index);
         self.turns.release(index);
         Some(socket)
     }
@@ -193,6 +207,19 @@ fn tcp(stream: TcpStream, registry: &Registry, token: Token) -> io::Result<Link>
     // Fails while the connection is being made; it is set again when it is there.
     let _ = stream.set_nodelay(true);
     TcpLink::new(stream, registry, token).map(Link::Tcp)
+}
+
+/// A TLS connection of whichever side `make` makes.
+fn encrypted(
+    make: impl FnOnce(TcpStream, &Registry, Token, &TlsConfig) -> io::Result<TlsLink>,
+    stream: TcpStream,
+    registry: &Registry,
+    token: Token,
+    tls: &TlsConfig,
+) -> io::Result<Link> {
+    // As above.
+    let _ = stream.set_nodelay(true);
+    make(stream, registry, token, tls).map(|link| Link::Tls(Box::new(link)))
 }
 
 fn shm(stream: UnixStream, registry: &Registry, token: Token) -> io::Result<Link> {

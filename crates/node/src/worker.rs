@@ -19,7 +19,7 @@ use crate::command::{Command, Remote, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
-use crate::join::{join_options, lane_listeners};
+use crate::join::{data_tls, join_options, lane_listeners};
 use crate::timeline::Timeline;
 
 /// How often a wait looks whether the caller wants to stop.
@@ -75,7 +75,7 @@ impl Worker {
         config: &Config,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Worker, NodeError> {
-        let listeners = lane_listeners(config, 0)?;
+        let listeners = lane_listeners(config, 0, data_tls(config)?)?;
         let options = worker_options(config, listeners.address)?;
         let (started, start) = bounded(1);
         let signal = Some(StartSignal(started));

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Poll, Token};
 use rustix::time::{ClockId, clock_gettime};
-use sumpter_transport::{DEFAULT_RING_BYTES, LinkError, ShmLink, TcpLink, connect, listen};
+use sumpter_transport::{
+    DEFAULT_RING_BYTES, LinkError, ShmLink, TcpLink, TlsConfig, TlsLink, connect, listen,
+};
 
 const CHUNK_BYTES: usize = 256 << 10;
 const MESSAGE_BYTES: usize = 64;
@@ -24,7 +26,7 @@ trait Link: Send {
 }
 
 macro_rules! link {
-    ($name:ident) => {
+    ($name:ident, $establish:expr) => {
         impl Link for $name {
             fn send(&mut self, bytes: &[u8]) -> usize {
                 $name::send(self, &[IoSlice::new(bytes)]).expect("connected")
@@ -38,13 +40,15 @@ macro_rules! link {
             }
             fn ready(&mut self, events: &Events) {
                 events.iter().for_each(|event| $name::ready(self, event));
+                $establish(self);
             }
         }
     };
 }
 
-link!(TcpLink);
-link!(ShmLink);
+link!(TcpLink, |_: &mut _| {});
+link!(TlsLink, |link: &mut TlsLink| drop(link.establish().expect("good certificates")));
+link!(ShmLink, |_: &mut _| {});
 
 /// A link with the event loop that it is registered with.
 struct End {
@@ -86,7 +90,8 @@ impl End {
     }
 }
 
-fn tcp() -> (End, End) {
+/// Both ends of a TCP connection.
+fn streams() -> [TcpStream; 2] {
     let listener = listen(([127, 0, 0, 1], 0).into()).expect("a listener");
     let a = connect(listener.local_addr().expect("an address"), None).expect("a connection");
     let b = loop {
@@ -95,11 +100,32 @@ fn tcp() -> (End, End) {
             Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock, "{e}"),
         }
     };
-    let end = |stream: TcpStream| {
+    [a, b].map(|stream| {
         stream.set_nodelay(true).expect("connected");
+        stream
+    })
+}
+
+fn tcp() -> (End, End) {
+    let [a, b] = streams().map(|stream| {
         End::new(|registry| TcpLink::new(stream, registry, Token(0)).expect("registered"))
-    };
-    (end(a), end(b))
+    });
+    (a, b)
+}
+
+fn tls() -> (End, End) {
+    macro_rules! pem {
+        ($name:literal) => {
+            include_bytes!(concat!("../../coordinator/tests/certificates/", $name, ".pem"))
+        };
+    }
+    let config = TlsConfig::new(pem!("cert"), pem!("key"), pem!("ca")).expect("certificates");
+    let [a, b] = streams();
+    let client =
+        |registry: &_| TlsLink::client(a, registry, Token(0), &config).expect("registered");
+    let server =
+        |registry: &_| TlsLink::server(b, registry, Token(0), &config).expect("registered");
+    (End::new(client), End::new(server))
 }
 
 fn shm(ring_bytes: usize) -> (End, End) {
@@ -176,10 +202,12 @@ fn main() {
     let (repeats, chunks, rounds) = if measured { (3, 20_000, 50_000) } else { (1, 40, 100) };
     for _ in 0..repeats {
         goodput("tcp", tcp(), chunks);
+        goodput("tls", tls(), chunks);
         for ring_bytes in [256 << 10, 512 << 10, DEFAULT_RING_BYTES, 4 << 20] {
             goodput(&format!("shm {} KiB", ring_bytes >> 10), shm(ring_bytes), chunks);
         }
         round_trip("tcp", tcp(), rounds);
+        round_trip("tls", tls(), rounds);
         round_trip("shm", shm(DEFAULT_RING_BYTES), rounds);
     }
 }

@@ -8,6 +8,7 @@
 //! | transport | joins | copies |
 //! |---|---|---|
 //! | [`TcpLink`] | two processes | the kernel's two |
+//! | [`TlsLink`] | the same, encrypted | the kernel's, and two more each way |
 //! | [`in_process`] | a worker and its colocated lane, in one event loop | one |
 //! | [`ShmLink`] | two processes of one machine | one in, one out |
 //! | [`SimLink`] | two endpoints in a test | two |
@@ -17,6 +18,7 @@ mod memory;
 mod shm;
 mod sim;
 mod tcp;
+mod tls;
 mod turns;
 
 pub use in_process::in_process;
@@ -24,4 +26,5 @@ pub use memory::TensorMemory;
 pub use shm::{DEFAULT_RING_BYTES, ShmLink, unix_connect, unix_listen};
 pub use sim::{Side, SimLink};
 pub use tcp::{LinkError, Received, TcpLink, connect, listen};
+pub use tls::{TlsConfig, TlsConfigError, TlsError, TlsLink};
 pub use turns::Turns;

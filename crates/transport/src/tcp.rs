@@ -10,6 +10,8 @@ use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use sumpter_engine::{ConnId, Endpoint, Now, Violation};
 
+use crate::tls::TlsError;
+
 /// Connections that may wait to be accepted: more than any job has workers.
 const BACKLOG: i32 = 1024;
 
@@ -32,6 +34,9 @@ pub enum LinkError {
     /// The operating system reported a failure.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// The ends do not agree on how to encrypt, or on each other's certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The peer closed the connection.
     #[error("closed by the peer")]
     Closed,
@@ -78,6 +83,11 @@ impl TcpLink {
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    /// Whether a read might give something.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable
     }
 
     /// The error of a connection that could not be made, if that is what happened.

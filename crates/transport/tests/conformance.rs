@@ -3,11 +3,12 @@
 //! Each transport is a [`Carrier`] that joins two endpoints; a test runs on all of them.
 
 mod carriers;
+mod certificates;
 mod scripted;
 
 use std::time::Duration;
 
-use carriers::{Carrier, InProcess, Shm, Sim, Tcp};
+use carriers::{Carrier, InProcess, Shm, Sim, Tcp, Tls};
 use scripted::Scripted;
 use sumpter_engine::{
     Client, ClientSettings, ConnId, Event, Lane, LaneLimits, Memory, OwnedMemory, Peer, Place,
@@ -22,6 +23,7 @@ const PATIENCE: usize = 2000;
 macro_rules! on_every_transport {
     ($($test:ident),* $(,)?) => {
         mod tcp { $(#[test] fn $test() { super::$test(super::Tcp::new); })* }
+        mod tls { $(#[test] fn $test() { super::$test(super::Tls::new); })* }
         mod shm { $(#[test] fn $test() { super::$test(super::Shm::new); })* }
         mod in_process { $(#[test] fn $test() { super::$test(super::InProcess::new); })* }
         mod sim { $(#[test] fn $test() { super::$test(super::Sim::new); })* }
@@ -153,23 +155,30 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
     client
 }
 
-#[test]
-fn the_end_of_a_tcp_connection_is_reported_after_every_byte_before_it() {
-    let mut carrier = Tcp::new();
-    let mut a = Scripted::new(500_000, 0, 1 << 16);
-    let mut b = Scripted::new(0, 500_000, 1 << 16);
-    while !a.is_done() {
-        carrier.step(&mut a, &mut b).expect("no violation");
-    }
-    carrier.close_a();
-    let end = loop {
-        if let Err(error) = carrier.receive_b(&mut b) {
-            break error;
+macro_rules! the_end_comes_last {
+    ($test:ident, $carrier:ident) => {
+        #[test]
+        fn $test() {
+            let mut carrier = $carrier::new();
+            let mut a = Scripted::new(500_000, 0, 1 << 16);
+            let mut b = Scripted::new(0, 500_000, 1 << 16);
+            while !a.is_done() {
+                carrier.step(&mut a, &mut b).expect("no violation");
+            }
+            carrier.close_a();
+            let end = loop {
+                if let Err(error) = carrier.receive_b(&mut b) {
+                    break error;
+                }
+            };
+            assert!(end.to_string().contains("closed by the peer"), "{end}");
+            assert!(b.received_right());
         }
     };
-    assert!(end.to_string().contains("closed by the peer"), "{end}");
-    assert!(b.received_right());
 }
+
+the_end_comes_last!(the_end_of_a_tcp_connection_comes_last, Tcp);
+the_end_comes_last!(the_end_of_a_tls_connection_comes_last, Tls);
 
 /// With and without a farewell: a process that dies sends none.
 #[test]

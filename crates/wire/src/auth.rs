@@ -66,6 +66,16 @@ impl Token {
         Token(mac.finalize().into_bytes().to_vec())
     }
 
+    /// This secret for one connection only, whose two ends are these. Who passes a proof on from
+    /// one connection to another cannot use it there.
+    #[must_use]
+    pub fn bound_to(&self, ends: [&[u8]; 2]) -> Token {
+        let mut mac = self.keyed();
+        mac.update(ENDS_LABEL);
+        update(&mut mac, &ends);
+        Token(mac.finalize().into_bytes().to_vec())
+    }
+
     /// The secret itself, to be handed over within a session whose ends have proved themselves.
     #[must_use]
     pub fn reveal(&self) -> &[u8] {
@@ -93,16 +103,20 @@ impl Token {
     fn mac(&self, role: ProofRole, transcript: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = self.keyed();
         mac.update(role.label());
-        for part in transcript {
-            // Length-prefixed, so that no two transcripts concatenate to the same bytes.
-            mac.update(&(part.len() as u64).to_le_bytes());
-            mac.update(part);
-        }
+        update(&mut mac, transcript);
         mac
     }
 
     fn keyed(&self) -> Hmac<Sha256> {
         Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes any key length")
+    }
+}
+
+/// Takes parts, each length-prefixed, so that no two lists of them give the same bytes.
+fn update(mac: &mut Hmac<Sha256>, parts: &[&[u8]]) {
+    for part in parts {
+        mac.update(&(part.len() as u64).to_le_bytes());
+        mac.update(part);
     }
 }
 
@@ -114,6 +128,8 @@ impl fmt::Debug for Token {
 
 /// What a run's key is made of besides the token; differs from every role's label.
 const RUN_KEY_LABEL: &[u8] = b"sumpter/1 run key";
+/// As above, for a key of one connection.
+const ENDS_LABEL: &[u8] = b"sumpter/1 ends";
 
 /// Who makes a proof, and on which plane: the label that keeps proofs from being reflected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

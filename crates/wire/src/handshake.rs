@@ -53,7 +53,7 @@ const FLAG_CHECKSUM: u32 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The other end is not Sumpter.
-    #[error("the peer does not speak Sumpter's protocol")]
+    #[error("the peer does not speak Sumpter's protocol, or uses TLS (tls_data) and we do not")]
     NotSumpter,
     /// The other end speaks another version.
     #[error("the peer speaks protocol version {theirs}, this end version {ours}")]
@@ -166,6 +166,12 @@ impl ClientHandshake {
     }
 
     exchange_methods!();
+
+    /// Takes another key to prove and to ask for, such as one bound to the connection. It must
+    /// not have received anything yet.
+    pub fn rekey(&mut self, rekeyed: impl FnOnce(Token) -> Token) {
+        self.token = rekeyed(self.token.clone());
+    }
 
     /// Takes `n` bytes received into [`space`](Self::space); true once the lane has accepted.
     ///

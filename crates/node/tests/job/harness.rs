@@ -36,8 +36,17 @@ impl Job {
 
     /// As [`start`](Self::start), with more settings for the servers.
     pub fn start_with(servers: usize, extra: &[(&str, &str)]) -> Job {
-        let coordinator =
-            start_coordinator("127.0.0.1:0", &config(&[]), Serves::OneRun).expect("a free port");
+        Job::start_beside(servers, extra, &[])
+    }
+
+    /// As [`start_with`](Self::start_with), with more settings for the coordinator.
+    pub fn start_beside(
+        servers: usize,
+        extra: &[(&str, &str)],
+        coordinating: &[(&str, &str)],
+    ) -> Job {
+        let coordinator = start_coordinator("127.0.0.1:0", &config(coordinating), Serves::OneRun);
+        let coordinator = coordinator.expect("a free port");
         let address = coordinator.address().to_string();
         let stop = Arc::new(AtomicBool::new(false));
         let servers = (0..servers).map(|index| {

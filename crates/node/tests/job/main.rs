@@ -5,6 +5,7 @@ mod idle;
 mod machines;
 mod servers;
 mod tenants;
+mod tls;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use mio::net::UnixStream;
+use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Poll, Token};
 use sumpter_engine::{ConnId, Endpoint};
-use sumpter_transport::{LinkError, ShmLink, Side, SimLink, TcpLink, connect, in_process, listen};
+use sumpter_transport::{
+    LinkError, ShmLink, Side, SimLink, TcpLink, TlsLink, connect, in_process, listen,
+};
 
-use crate::NOW;
+use crate::scripted::Scripted;
+use crate::{NOW, certificates};
 
 /// Something that moves bytes between two endpoints.
 pub trait Carrier {
@@ -74,62 +77,95 @@ fn events<'a>(poll: &mut Poll, events: &'a mut Events) -> mio::event::Iter<'a> {
     events.iter()
 }
 
-pub struct Tcp {
-    poll: Poll,
-    events: Events,
-    a: Option<TcpLink>,
-    b: TcpLink,
+/// Both ends of a TCP connection.
+fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = listen(([127, 0, 0, 1], 0).into()).expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    let a = connect(address, None).expect("a connection");
+    loop {
+        match listener.accept() {
+            Ok((b, _)) => return (a, b),
+            Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock, "{e}"),
+        }
+    }
 }
+
+/// A connection over TCP, through the links of both ends.
+macro_rules! over_tcp {
+    ($name:ident, $link:ty) => {
+        pub struct $name {
+            poll: Poll,
+            events: Events,
+            a: $link,
+            b: $link,
+        }
+
+        impl $name {
+            fn wait(&mut self) {
+                for event in events(&mut self.poll, &mut self.events) {
+                    match event.token() {
+                        Token(0) => self.a.ready(event),
+                        _ => self.b.ready(event),
+                    }
+                }
+            }
+
+            /// All that was sent goes out before the connection ends.
+            pub fn close_a(&mut self) {
+                self.a.finish_sending().expect("still connected");
+            }
+
+            pub fn receive_b(&mut self, b: &mut impl Endpoint) -> Result<usize, LinkError> {
+                self.wait();
+                let mut nothing = Scripted::new(0, 0, 64);
+                self.a.transmit(&mut nothing, ConnId(0))?;
+                Ok(self.b.receive(b, ConnId(0), NOW)?.bytes)
+            }
+        }
+
+        impl Carrier for $name {
+            fn step_on<A: Endpoint, B: Endpoint>(
+                &mut self,
+                (a, on_a): (&mut A, ConnId),
+                (b, on_b): (&mut B, ConnId),
+            ) -> Result<bool, LinkError> {
+                self.wait();
+                let mut moved = self.a.transmit(a, on_a)? + self.b.transmit(b, on_b)?;
+                moved += self.a.receive(a, on_a, NOW)?.bytes + self.b.receive(b, on_b, NOW)?.bytes;
+                Ok(moved > 0)
+            }
+        }
+    };
+}
+
+over_tcp!(Tcp, TcpLink);
+over_tcp!(Tls, TlsLink);
 
 impl Tcp {
     pub fn new() -> Tcp {
         let poll = Poll::new().expect("a poll");
-        let listener = listen(([127, 0, 0, 1], 0).into()).expect("a listener");
-        let address = listener.local_addr().expect("an address");
-        let a = connect(address, None).expect("a connection");
-        let b = loop {
-            match listener.accept() {
-                Ok((stream, _)) => break stream,
-                Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock, "{e}"),
-            }
-        };
+        let (a, b) = tcp_pair();
         let a = TcpLink::new(a, poll.registry(), Token(0)).expect("registered");
         let b = TcpLink::new(b, poll.registry(), Token(1)).expect("registered");
-        Tcp { poll, events: Events::with_capacity(8), a: Some(a), b }
-    }
-
-    fn wait(&mut self) {
-        for event in events(&mut self.poll, &mut self.events) {
-            match (event.token(), &mut self.a) {
-                (Token(0), Some(a)) => a.ready(event),
-                (Token(0), None) => {}
-                _ => self.b.ready(event),
-            }
-        }
-    }
-
-    pub fn close_a(&mut self) {
-        let a = self.a.take().expect("still open");
-        a.finish_sending().expect("still connected");
-    }
-
-    pub fn receive_b(&mut self, b: &mut impl Endpoint) -> Result<usize, LinkError> {
-        self.wait();
-        Ok(self.b.receive(b, ConnId(0), NOW)?.bytes)
+        Tcp { poll, events: Events::with_capacity(8), a, b }
     }
 }
 
-impl Carrier for Tcp {
-    fn step_on<A: Endpoint, B: Endpoint>(
-        &mut self,
-        (a, on_a): (&mut A, ConnId),
-        (b, on_b): (&mut B, ConnId),
-    ) -> Result<bool, LinkError> {
-        self.wait();
-        let link = self.a.as_mut().expect("still open");
-        let mut moved = link.transmit(a, on_a)? + self.b.transmit(b, on_b)?;
-        moved += link.receive(a, on_a, NOW)?.bytes + self.b.receive(b, on_b, NOW)?.bytes;
-        Ok(moved > 0)
+impl Tls {
+    pub fn new() -> Tls {
+        let poll = Poll::new().expect("a poll");
+        let (a, b) = tcp_pair();
+        let config = certificates::ours();
+        let a = TlsLink::client(a, poll.registry(), Token(0), &config).expect("registered");
+        let b = TlsLink::server(b, poll.registry(), Token(1), &config).expect("registered");
+        let mut both = Tls { poll, events: Events::with_capacity(8), a, b };
+        loop {
+            both.wait();
+            let a = both.a.establish().expect("good certificates");
+            if both.b.establish().expect("good certificates") && a {
+                return both;
+            }
+        }
     }
 }
 

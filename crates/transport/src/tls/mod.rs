@@ -1,0 +1,306 @@
+//! TCP with TLS 1.3 and certificates on both ends.
+//!
+//! The same contract as [`TcpLink`], on top of one. Bytes count as sent once they are encrypted; up
+//! to one batch of them waits here until the kernel takes it. A connection that ends without a
+//! farewell ends like one with it: what frames are missing their lengths tell, so a cut is no
+//! threat. The handshake must be through ([`TlsLink::establish`]) before anything else is sent or
+//! received; whoever accepts connections bounds how long it may take.
+
+mod buffers;
+mod config;
+mod error;
+mod machine;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr};
+
+use mio::event::Event;
+use mio::net::TcpStream;
+use mio::{Registry, Token};
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use sumpter_engine::{ConnId, Endpoint, Now};
+
+use crate::tcp::{LinkError, Received, TURN_BYTES, TcpLink};
+use crate::tls::buffers::{Gather, Target};
+use crate::tls::machine::{Buffers, Machine, Standing, Wish};
+
+pub use config::{TlsConfig, TlsConfigError};
+pub use error::TlsError;
+
+/// The first bytes of a record of a handshake, and of an alert.
+const FIRST_BYTES: [u8; 2] = [22, 21];
+
+/// One encrypted TCP connection.
+pub struct TlsLink {
+    tcp: TcpLink,
+    machine: Machine,
+    buffers: Buffers,
+    own: rustls::pki_types::CertificateDer<'static>,
+    established: bool,
+    /// The record layer has given up, and is not to be asked again.
+    failed: bool,
+    /// The peer sends no more.
+    ended: bool,
+    /// Nothing more will be sent, except what is in the outbox.
+    finishing: bool,
+    /// The peer has been told so.
+    finished: bool,
+}
+
+impl TlsLink {
+    /// Takes a connection that this side opened, perhaps still being made, and registers it.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn client(
+        stream: TcpStream,
+        registry: &Registry,
+        token: Token,
+        config: &TlsConfig,
+    ) -> io::Result<TlsLink> {
+        // A name is asked for, but neither sent nor compared.
+        let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into());
+        let connection = UnbufferedClientConnection::new(config.client.clone(), name);
+        let machine = Machine::Client(connection.map_err(io::Error::other)?);
+        Ok(TlsLink::new(TcpLink::new(stream, registry, token)?, machine, config))
+    }
+
+    /// Takes a connection that this side accepted, and registers it.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn server(
+        stream: TcpStream,
+        registry: &Registry,
+        token: Token,
+        config: &TlsConfig,
+    ) -> io::Result<TlsLink> {
+        let connection = UnbufferedServerConnection::new(config.server.clone());
+        let machine = Machine::Server(connection.map_err(io::Error::other)?);
+        Ok(TlsLink::new(TcpLink::new(stream, registry, token)?, machine, config))
+    }
+
+    fn new(tcp: TcpLink, machine: Machine, config: &TlsConfig) -> TlsLink {
+        TlsLink {
+            tcp,
+            machine,
+            buffers: Buffers::default(),
+            own: config.own.clone(),
+            established: false,
+            failed: false,
+            ended: false,
+            finishing: false,
+            finished: false,
+        }
+    }
+
+    /// Takes note of what an event says.
+    pub fn ready(&mut self, event: &Event) {
+        self.tcp.ready(event);
+    }
+
+    /// The error of a connection that could not be made, if that is what happened.
+    ///
+    /// # Errors
+    /// The reason, such as a refusal.
+    pub fn check_connected(&self) -> io::Result<()> {
+        self.tcp.check_connected()
+    }
+
+    /// Goes on with the handshake; true once both ends have shown their certificates. The side
+    /// that opened the connection learns only later whether its own is accepted.
+    ///
+    /// # Errors
+    /// [`LinkError::Tls`] with what one end objects to; the other end has been told, too.
+    pub fn establish(&mut self) -> Result<bool, LinkError> {
+        while !self.established {
+            self.drive(&mut Target::new(&mut []), Wish::Nothing)?;
+            let flushed = self.flush();
+            if !self.established && self.read()? == 0 {
+                flushed?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the handshake is through, as far as this side can know.
+    #[must_use]
+    pub fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// What identifies the two ends of this connection, equal on both: their certificates. A proof
+    /// over it cannot be passed on by somebody in between, who has no key to either. Empty before
+    /// the handshake is through.
+    #[must_use]
+    pub fn ends(&self) -> [&[u8]; 2] {
+        let peer = self.machine.state().peer_certificates().and_then(|chain| chain.first());
+        let peer = peer.map_or(&[][..], |certificate| certificate);
+        match &self.machine {
+            Machine::Client(_) => [&self.own, peer],
+            Machine::Server(_) => [peer, &self.own],
+        }
+    }
+
+    /// Encrypts a batch and writes it; 0 while the one before waits for the kernel.
+    ///
+    /// # Errors
+    /// What the operating system or the record layer says.
+    pub fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let idle = self.flush()? && self.tcp.is_writable();
+        if !idle || !self.established || self.finishing {
+            return Ok(0);
+        }
+        let mut gather = Gather::new(slices);
+        let wish = Wish::Encrypt(&mut gather);
+        self.drive(&mut Target::new(&mut []), wish).map_err(io::Error::other)?;
+        self.flush()?;
+        Ok(gather.taken)
+    }
+
+    /// Fills the spaces from what one read gives; 0 when there is nothing now.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] at the end of the stream.
+    pub fn recv(&mut self, spaces: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
+        let flushed = self.flush();
+        let mut target = Target::new(spaces);
+        target.take(&mut self.buffers.plain);
+        while target.filled == 0 {
+            if self.ended {
+                return Err(LinkError::Closed);
+            }
+            if self.read()? == 0 {
+                // What the peer said last counts for more than that nothing can be sent.
+                flushed?;
+                break;
+            }
+            self.drive(&mut target, Wish::Nothing)?;
+        }
+        Ok(target.filled)
+    }
+
+    /// Sends what an endpoint has, until it has no more or the kernel takes no more. Returns the
+    /// bytes sent.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn transmit(&mut self, from: &mut dyn Endpoint, conn: ConnId) -> io::Result<usize> {
+        let mut total = 0;
+        while self.flush()? && self.tcp.is_writable() {
+            let pending = from.pending(conn);
+            if pending.is_empty() {
+                break;
+            }
+            let n = self.send(&pending)?;
+            drop(pending);
+            if n == 0 {
+                break;
+            }
+            from.sent(conn, n);
+            total += n;
+        }
+        Ok(total)
+    }
+
+    /// Receives into an endpoint until there is no more, or for one turn.
+    ///
+    /// # Errors
+    /// [`LinkError`]; the connection must then be closed.
+    pub fn receive(
+        &mut self,
+        into: &mut dyn Endpoint,
+        conn: ConnId,
+        now: Now,
+    ) -> Result<Received, LinkError> {
+        let mut bytes = 0;
+        while self.is_readable() && bytes < TURN_BYTES {
+            let n = self.recv(&mut into.space(conn))?;
+            if n > 0 {
+                into.filled(conn, n, now)?;
+            }
+            bytes += n;
+        }
+        Ok(Received { bytes, more: self.is_readable() })
+    }
+
+    /// Says that nothing more will be sent; what was sent still arrives, as long as this is driven
+    /// on.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn finish_sending(&mut self) -> io::Result<()> {
+        if !self.finishing && self.established {
+            // A connection that has failed has told the peer already.
+            let _ = self.drive(&mut Target::new(&mut []), Wish::Close);
+        }
+        self.finishing = true;
+        self.flush().map(|_| ())
+    }
+
+    /// Takes the connection out of the event loop.
+    pub fn deregister(&mut self, registry: &Registry) {
+        self.tcp.deregister(registry);
+    }
+
+    fn is_readable(&self) -> bool {
+        !self.buffers.plain.is_empty() || self.ended || self.tcp.is_readable()
+    }
+
+    /// Reads once; 0 when there is nothing now.
+    fn read(&mut self) -> Result<usize, LinkError> {
+        match self.buffers.inbox.fill(&mut self.tcp) {
+            Err(LinkError::Closed) if self.is_unanswered() => Err(TlsError::NoAnswer.into()),
+            read => read,
+        }
+    }
+
+    fn is_unanswered(&self) -> bool {
+        matches!(self.machine, Machine::Client(_)) && !self.buffers.inbox.heard
+    }
+
+    fn drive(&mut self, target: &mut Target<'_, '_>, wish: Wish<'_, '_>) -> Result<(), TlsError> {
+        if self.failed {
+            return Err(TlsError::Broken("the connection has failed".to_owned()));
+        }
+        let TlsLink { machine, buffers, .. } = self;
+        let first = buffers.inbox.unread().first().copied();
+        match machine.drive(buffers, target, wish) {
+            Ok(standing) => {
+                self.established |= standing == Standing::Open;
+                self.ended |= standing == Standing::Ended;
+                Ok(())
+            }
+            Err(error) => {
+                self.failed = true;
+                // Tells the peer why, if it still listens.
+                let _ = self.flush();
+                let begun = self.machine.state().protocol_version().is_some();
+                let tls = begun || first.is_none_or(|byte| FIRST_BYTES.contains(&byte));
+                Err(if tls { error.into() } else { TlsError::NotTls })
+            }
+        }
+    }
+
+    /// Sends what is encrypted; true once all is.
+    fn flush(&mut self) -> io::Result<bool> {
+        let empty = self.buffers.outbox.flush(&mut self.tcp)?;
+        if empty && self.finishing && !self.finished {
+            self.finished = true;
+            self.tcp.finish_sending()?;
+        }
+        Ok(empty)
+    }
+}
+
+impl fmt::Debug for TlsLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsLink").field("established", &self.established).finish_non_exhaustive()
+    }
+}
