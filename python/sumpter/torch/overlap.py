@@ -36,7 +36,8 @@ DECLARATION = "updates_parameters_independently"
 
 # Those of torch that compute each parameter's update from its own gradient and state.
 _INDEPENDENT = (
-    "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD Adafactor Muon SparseAdam"
+    "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD Adafactor Muon "
+    "SparseAdam"
 ).split()
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
-from common import FOLDER, RANK, WORLD_SIZE, announce, leave_result, raises, same
+import torch.distributed as dist
+from common import FOLDER, RANK, WORLD_SIZE, announce, join_torch, leave_result, raises, same
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import sumpter.torch as hvd
-from sumpter.torch import gradients, reduction
+from sumpter.torch import collective, gradients, reduction
 from sumpter.torch.cross_barrier import CrossBarrier
 
 DATA = torch.randn(24, 4, generator=torch.Generator().manual_seed(7))
@@ -247,38 +250,78 @@ def check_cross_barrier() -> None:
 
 
 def check_priorities() -> None:
-    """From the second step on those of the order of use, the same on both ranks."""
+    """Those of the order of use, the same on both ranks, and of the new order when it changes."""
     seen: list[tuple[str, int]] = []
 
     def reduce_async(*arguments: object) -> object:
         seen.append((arguments[3].name, arguments[5]))
         return reduction.reduce_async(*arguments)
 
-    gradients.reduce_async = reduce_async
-    try:
+    with patched(gradients, "reduce_async", reduce_async):
         for overlap in (False, True):
-            seen.clear()
             model = make_model()
             optimizer = hvd.DistributedOptimizer(
                 torch.optim.SGD(model.parameters(), lr=0.1),
                 model.named_parameters(),
                 overlap_forward=overlap,
             )
-            for step in range(3):
-                # The order changes with the third step, and takes effect with the fourth.
-                model.branch = step // 2
+            for step in range(4):
+                seen.clear()
+                # A change shows in the priorities of the step after it.
+                model.branch = 1 if step >= 2 else 2
                 plain_step(model, optimizer, step)
             optimizer.synchronize()
-            last = dict(seen[-len(list(model.parameters())) :])
-            ranked = sorted(last, key=last.get, reverse=True)
-            layers = [name.removeprefix("Gradient.").split(".")[-2] for name in ranked]
-            layers = [name for name in dict.fromkeys(layers) if not name.isdigit()]
-            assert layers[:3] == ["first", "norm", "in_proj_weight"] or "norm" in layers[:2], layers
-            assert layers[0] == "first" and layers[-1] in ("tied", "last"), layers
-            everyone = hvd.allgather_object(last)
-            assert all(other == last for other in everyone), everyone
+            given = dict(seen)
+            exchange = optimizer._exchange
+            names = {exchange._identities[p].name: name for p, name in exchange.names.items()}
+            ranked = [names[wire] for wire in sorted(given, key=given.get, reverse=True)]
+            layers = list(dict.fromkeys(name.rpartition(".")[0] for name in ranked))
+            used = [name for name in layers if name not in ("branches.0", "branches.2")]
+            attention = ["attention", "attention.out_proj"]
+            assert used == ["first", "norm", "branches.1", *attention, "last", "tied"], layers
+            for other in hvd.allgather_object(given):
+                assert other == given, (other, given)
+
+
+def check_buckets() -> None:
+    """DDP with the hook: later buckets, with the first layers, go first; the same result."""
+    given: list[int] = []
+
+    def submit(*arguments: object, **options: object) -> object:
+        given.append(options.get("priority"))
+        return send(*arguments, **options)
+
+    send = collective.submit
+    results = []
+    for hooked in (True, False):
+        layers = [nn.Linear(64, 64) for _ in range(4)]
+        model = make_model(lambda layers=layers: nn.Sequential(nn.Linear(4, 64), *layers))
+        torch.manual_seed(3)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.1)
+        parallel = DistributedDataParallel(model, bucket_cap_mb=0.02)
+        if hooked:
+            parallel.register_comm_hook(None, hvd.ddp_hook)
+        sgd = torch.optim.SGD(parallel.parameters(), lr=0.1)
+        for step in range(3):
+            given.clear()
+            with patched(collective, "submit", submit):
+                plain_step(parallel, sgd, step)
+        # DDP makes its buckets anew after the first step.
+        assert len(given) > 2
+        assert given == (list(range(len(given))) if hooked else [0] * len(given)), given
+        results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    same(*results)
+
+
+@contextlib.contextmanager
+def patched(module: object, name: str, value: object) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
     finally:
-        gradients.reduce_async = reduction.reduce_async
+        setattr(module, name, before)
 
 
 class Signalling(nn.Module):
@@ -347,6 +390,9 @@ check_cross_barrier()
 check_priorities()
 check_the_barrier_is_crossed()
 check_misuse()
+join_torch()
+check_buckets()
+dist.destroy_process_group()
 trained = check_same("SGD", {"momentum": 0.9})
 # Buffers are each rank's own.
 leave_result(b"".join(t.numpy().tobytes() for n, t in trained.items() if "norm.r" not in n))
