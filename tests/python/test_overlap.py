@@ -237,6 +237,9 @@ class TestAlone:
         twin = copy.deepcopy(model)
         twin.state_dict()
         model, optimizer = self.after_a_step()
+        hvd.broadcast_parameters(model.named_parameters())
+        assert torch.equal(values(model), values(expected))
+        model, optimizer = self.after_a_step()
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
         assert torch.equal(values(model), values(expected))
 
