@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 2 examples/digits_horovod.py
     sumpter run -n 2 -s 1 -- python examples/digits_horovod.py
 
-A script written for BytePS changes its import line in the same way.
+A script written for BytePS changes its import line in the same way. With --overlap each forward
+pass begins before all gradients of the step before it have arrived.
 """
 
 import sys
@@ -54,7 +55,11 @@ def main() -> int:
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(
+        optimizer,
+        named_parameters=model.named_parameters(),
+        overlap_forward="--overlap" in sys.argv,
+    )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
 
     shuffle = torch.Generator().manual_seed(SEED)

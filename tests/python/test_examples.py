@@ -45,9 +45,10 @@ def run(*command: str) -> str:
         (*TORCHRUN, "examples/digits.py"),
         (*TORCHRUN, "examples/digits_horovod.py"),
         (sys.executable, "examples/digits_horovod.py"),
+        (*sumpter_run("-n", "2"), "examples/digits_horovod.py", "--overlap"),
         (*sumpter_run("-n", "3", "--min-workers", "2"), "examples/elastic_digits.py", "--kill"),
     ],
-    ids=["ddp-torchrun", "horovod-torchrun", "horovod-alone", "elastic-killed"],
+    ids=["ddp-torchrun", "horovod-torchrun", "horovod-alone", "horovod-overlap", "elastic-killed"],
 )
 def test_digits_reaches_its_accuracy(command: tuple[str, ...]) -> None:
     expect_accuracy(run(*command))

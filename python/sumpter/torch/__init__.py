@@ -37,6 +37,7 @@ from sumpter.torch.broadcasts import (
     broadcast_async,
     broadcast_async_,
 )
+from sumpter.torch.buckets import ddp_hook
 from sumpter.torch.build import (
     ccl_built,
     cuda_built,
@@ -165,6 +166,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "ddp_hook",
     "declare",
     "elastic",
     "get_pushpull_speed",

@@ -138,6 +138,14 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
             call.reduce("all_reduce", tensor, tensor, opts.reduceOp)
         return call.work(tensors)
 
+    def average_bucket(self, bucket: torch.Tensor, priority: int) -> dist.Work:
+        """Averages one bucket of gradients, before other tensors of a lower priority."""
+        opts = dist.AllreduceOptions()
+        opts.reduceOp = dist.ReduceOp.AVG
+        call = Call(self._group, "all_reduce", opts)
+        call.reduce("all_reduce", bucket, bucket, opts.reduceOp, priority=priority)
+        return call.work([bucket])
+
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         if not reducible(tensors, opts.reduceOp):
             return self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)

@@ -99,6 +99,7 @@ class Call:
         target: torch.Tensor | None,
         op: dist.ReduceOp,
         root: int | None = None,
+        priority: int = 0,
     ) -> None:
         """Adds a reduction into `target` on every rank, or on the group's rank `root`."""
         check_carried(source)
@@ -118,6 +119,7 @@ class Call:
             op=reduction.core_op,
             root=self._global(root or 0),
             average=reduction.averages,
+            priority=priority,
         )
         if receives and reduction.divides:
             # Rounded towards zero, as NCCL does; Lightning averages counts so.

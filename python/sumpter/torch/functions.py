@@ -17,6 +17,7 @@ from sumpter.torch.broadcasts import broadcast_async_
 from sumpter.torch.exchange import gather_async
 from sumpter.torch.handles import TensorHandle, agree
 from sumpter.torch.names import identify, identify_call
+from sumpter.torch.overlap import settle
 from sumpter.torch.process_sets import ProcessSet, global_process_set
 from sumpter.torch.reduction import Reduction, Sum, reduce_async
 from sumpter.torch.tensors import dtype_name
@@ -40,6 +41,7 @@ def broadcast_parameters(
             raise TypeError(
                 f"{name} is a {type(tensor).__name__}, not a tensor: use broadcast_object"
             )
+    settle(tensor for _, tensor in named)
     with torch.no_grad():
         handles = _broadcast_named(named, root_rank, prefix)
         for handle in handles:

@@ -16,6 +16,7 @@ from sumpter.torch.compression import Compression
 from sumpter.torch.exchange import sparse_allreduce_async
 from sumpter.torch.handles import TensorHandle
 from sumpter.torch.names import Identity
+from sumpter.torch.order import NeedOrder
 from sumpter.torch.process_sets import ProcessSet, global_process_set, label
 from sumpter.torch.reduction import Reduction, reduce_async
 from sumpter.torch.tensors import dtype_name
@@ -132,10 +133,10 @@ class GradientExchange(PassCounter):
         self._sparse_as_dense = sparse_as_dense
         wire = (reduction.op.wire_name, reduction.compression.__qualname__)
         scope = scope_of(names, process_set, *wire)
-        self._handles: dict[torch.nn.Parameter, TensorHandle | _SparseHandle] = {}
+        self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
         self._identities = {parameter: Identity(scope + name) for parameter, name in names.items()}
         # The next forward pass needs the first layers first.
-        self._priorities = {parameter: len(names) - index for index, parameter in enumerate(names)}
+        self.order = NeedOrder(names)
         super().__init__(names, passes)
 
     @property
@@ -145,20 +146,35 @@ class GradientExchange(PassCounter):
 
     def finish(self) -> None:
         """Exchanges what has not been exchanged yet and waits for everything."""
+        for handle in self.hand_over().values():
+            handle.synchronize()
+
+    def hand_over(self) -> dict[torch.nn.Parameter, "GradientHandle"]:
+        """Exchanges what has not been exchanged yet; it is for the caller to wait for it all."""
         for parameter in self.names:
             if parameter not in self._handles:
-                self.complete(parameter)
+                self._start(parameter)
         handles, self._handles = self._handles, {}
+        self.order.adopt()
         self.restart()
-        for handle in handles.values():
-            handle.synchronize()
+        return handles
 
     def abandon(self) -> None:
         """Forgets the exchanges in flight, whose results nobody wants any more."""
         self._handles = {}
         super().abandon()
 
+    def restart(self) -> None:
+        """Counts the backward passes from the start again."""
+        self.order.forget()
+        super().restart()
+
     def complete(self, parameter: torch.nn.Parameter) -> None:
+        """Starts the exchange of the gradient that backward has made."""
+        self.order.completed(parameter)
+        self._start(parameter)
+
+    def _start(self, parameter: torch.nn.Parameter) -> None:
         """Starts the exchange of one gradient; zeros where backward made none."""
         if not self._exchanges:
             return
@@ -175,7 +191,7 @@ class GradientExchange(PassCounter):
             parameter.grad,
             self._identities[parameter],
             self._reduction,
-            self._priorities[parameter],
+            self.order.priority(parameter),
             self._process_set,
         )
 
@@ -206,6 +222,9 @@ class _SparseHandle:
     def synchronize(self) -> None:
         gradient = self._wait()
         self._parameter.grad = gradient * self._scale if self._scale != 1.0 else gradient
+
+
+GradientHandle = TensorHandle | _SparseHandle
 
 
 def scope_of(names: Names, process_set: ProcessSet, *wire: str) -> str:

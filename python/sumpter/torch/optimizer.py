@@ -18,6 +18,13 @@ from sumpter.torch.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.gradients import GradientExchange, Names, PassCounter, scope_of
 from sumpter.torch.names import identify_call
+from sumpter.torch.overlap import (
+    OverlappedExchange,
+    Updates,
+    check_independent,
+    needs_whole_step,
+    unless_lost,
+)
 from sumpter.torch.process_sets import ProcessSet, global_process_set, label
 from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction
 
@@ -33,6 +40,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     groups: Sequence[Sequence[torch.Tensor]] | int | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    overlap_forward: bool = False,
 ) -> torch.optim.Optimizer:
     """Wraps `optimizer` so that step() applies gradients averaged over all ranks.
 
@@ -45,6 +53,11 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
 
     With op=Adasum each rank takes a step of its own, and the steps are combined: step() waits for
     one exchange of all parameters' changes, and there is nothing to synchronize() before.
+
+    With `overlap_forward` step() returns at once and takes the gradients along. The next forward
+    pass waits layer by layer, for the parameters that it is about to use, and updates them by the
+    optimizer's own rule. synchronize() after step() updates all of them. ValueError for an
+    optimizer that does not update each parameter by itself, such as LBFGS.
     """
     op = ReduceOp(op)
     if gradient_predivide_factor != 1.0 and op is not Average:
@@ -53,20 +66,24 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     process_set.included()  # raises for a set that was not added
     names = _name_parameters(optimizer, named_parameters)
     if op is Adasum:
+        if overlap_forward:
+            raise ValueError("op=Adasum exchanges whole steps: use it without overlap_forward")
         deltas = _Deltas(names, backward_passes_per_step, compression, process_set)
         return _wrap(optimizer, _DistributedAdasum, deltas)
-    reduction = Reduction(op, compression=compression)
-    if gradient_predivide_factor != 1.0:
-        reduction = Reduction(
-            op,
-            prescale=1.0 / gradient_predivide_factor,
-            postscale=gradient_predivide_factor,
-            compression=compression,
-        )
-    exchange = GradientExchange(
-        names, reduction, backward_passes_per_step, sparse_as_dense, process_set
-    )
-    return _wrap(optimizer, _Distributed, exchange)
+    reduction = _reduction(op, compression, gradient_predivide_factor)
+    arguments = (names, reduction, backward_passes_per_step, sparse_as_dense, process_set)
+    if not overlap_forward:
+        return _wrap(optimizer, _Distributed, GradientExchange(*arguments))
+    if isinstance(optimizer, _Wrapped):
+        raise ValueError("the optimizer is a DistributedOptimizer already: give the one it is of")
+    check_independent(optimizer)
+    return _wrap(optimizer, _Overlapped, OverlappedExchange(*arguments))
+
+
+def _reduction(op: ReduceOp, compression: type[Compressor], predivide: float) -> Reduction:
+    if predivide == 1.0:
+        return Reduction(op, compression=compression)
+    return Reduction(op, prescale=1.0 / predivide, postscale=predivide, compression=compression)
 
 
 def _wrap(
@@ -78,6 +95,7 @@ def _wrap(
     # shadowed by it.
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     wrapped._exchange = exchange
+    wrapped._begin()
     return wrapped
 
 
@@ -85,6 +103,9 @@ class _Wrapped:
     """What both kinds of DistributedOptimizer add to, and change in, the user's class."""
 
     _exchange: PassCounter
+
+    def _begin(self) -> None:
+        """Called when the instance is complete."""
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes how many backward passes make one exchange."""
@@ -118,8 +139,7 @@ class _Distributed(_Wrapped):
 
     def synchronize(self) -> None:
         """Waits until all gradients are averaged; step() then does not exchange them again."""
-        self._exchange.finish()
-        self._synchronized = True
+        self._average()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -138,12 +158,16 @@ class _Distributed(_Wrapped):
             if self._synchronized:
                 self._warn_once()
             else:
-                self.synchronize()
+                self._average()
         self._synchronized = False
         return super().step()
 
     def _in_between(self) -> bool:
         return self._exchange.pending
+
+    def _average(self) -> None:
+        self._exchange.finish()
+        self._synchronized = True
 
     def _exchanging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def exchanged() -> Any:
@@ -162,6 +186,79 @@ class _Distributed(_Wrapped):
                 "`with optimizer.skip_synchronize():` to say so",
                 stacklevel=3,
             )
+
+
+class _Overlapped(_Distributed):
+    """Leaves the updates to the next forward pass, which waits for them layer by layer."""
+
+    _exchange: OverlappedExchange
+    _updates: Updates
+    _steps = 0
+    _final_step: int | None = None
+
+    def _begin(self) -> None:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self._updates = Updates(parameters, dict(self._exchange.names))
+        self._exchange.updates = self._updates
+
+    def synchronize(self) -> None:
+        """Takes the updates that wait, and waits for the gradients that backward has made.
+
+        After step() this ends the step: parameters are up to date. After backward() gradients are
+        averages, and the step() that follows is taken at once, for all parameters.
+        """
+        self._updates.finish()
+        if self._exchange.begun:
+            self._average()
+
+    def synchronize_parameters(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Takes the updates that wait for these parameters, for who uses them directly."""
+        self._updates.take(parameters)
+
+    def finish_from(self, final_step: int) -> None:
+        """Has the step of this number, counted from 1, and those after it wait for all updates."""
+        self._final_step = final_step
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Begins a step of the user's optimizer and returns; the gradients belong to it.
+
+        Taken at once, as without overlap_forward, are steps after synchronize(), with a closure,
+        of an optimizer with step hooks, and those to which a GradScaler gives its scale.
+        """
+        self._updates.finish()
+        self._steps += 1
+        if closure is not None or self._skip or self._synchronized or needs_whole_step(self):
+            return super().step(closure)
+        self._exchange.check_untouched()
+        handles = self._exchange.hand_over()
+        self._updates.begin(self.param_groups, handles, self._step_groups)
+        if self._final_step is not None and self._steps >= self._final_step:
+            self._updates.finish()
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, when all updates have been taken."""
+        self._updates.finish()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads the optimizer's state when all updates have been taken, or cannot be any more."""
+        with unless_lost():
+            self._updates.finish()
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group when all updates have been taken; its gradients are not exchanged."""
+        self._updates.finish()
+        super().add_param_group(param_group)
+        self._updates.adopt(self.param_groups[-1]["params"])
+
+    def _step_groups(self, groups: list[dict[str, Any]]) -> None:
+        whole, self.param_groups = self.param_groups, groups
+        try:
+            super(_Distributed, self).step()
+        finally:
+            self.param_groups = whole
 
 
 class _Deltas(PassCounter):
