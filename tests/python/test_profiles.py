@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sumpter import SumpterError, profiles
-from sumpter.profiles import Layer, Profile, ProfileError, Tensor
+from sumpter.profiles import Layer, Profile, ProfileError, Tensor, architectures
 
 NETAI_LOG = """first col: time wait for previous layer; second col: param size in bytes
 1
@@ -197,3 +198,59 @@ def test_a_log_of_additions_is_read(tmp_path) -> None:
     path.write_text("40,1.0e-05\n40,9.5e-06\n")
     with pytest.raises(ProfileError, match=r"add\.log: add\[1\]\[0\]: expected"):
         profiles.additions(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "parameters"),
+    [
+        ("alexnet", 16, 60_965_224),
+        # The paper says 340 M.
+        ("bert-large", 302, 336_226_108),
+        # The paper says 117 M, but the weights that its authors gave out have 124 M.
+        ("gpt2", 148, 124_439_808),
+        ("resnet18", 62, 11_689_512),
+        ("resnet50", 161, 25_557_032),
+        ("vgg16", 32, 138_357_544),
+    ],
+)
+def test_architectures_have_their_published_sizes(name, tensors, parameters) -> None:
+    shapes = architectures.shapes(name)
+    assert len(shapes) == len(dict(shapes)) == tensors
+    assert sum(architectures.elements(shape) for _, shape in shapes) == parameters
+    assert profiles.published(name).bytes == 4 * parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "multiply_adds"),
+    # He et al., table 1 and section 3.3; the authors of AlexNet give none, so its figure is the one
+    # that is usually given.
+    [("resnet18", 1.8e9), ("resnet50", 3.8e9), ("vgg16", 15.3e9), ("alexnet", 0.72e9)],
+)
+def test_architectures_have_their_published_arithmetic(name, multiply_adds) -> None:
+    total = sum(layer.multiply_adds for layer in architectures.operations(name))
+    assert total == pytest.approx(multiply_adds, rel=0.02)
+
+
+def test_a_published_profile_takes_time_in_proportion_to_its_arithmetic() -> None:
+    for name in profiles.NAMES:
+        profile = profiles.published(name, batch_size=4, flops_per_s=1e12)
+        total = sum(layer.multiply_adds for layer in architectures.operations(name))
+        assert profile.iteration_s == pytest.approx(3 * 2 * total * 4 / 1e12)
+        assert profile.backward_s == pytest.approx(profile.iteration_s * 2 / 3)
+        assert sum(profile.forward_times_s) == pytest.approx(profile.forward_s)
+        # Gradients get ready from the last layer to the first one.
+        ready_s = [tensor.ready_s for tensor in profile.tensors]
+        assert ready_s == sorted(ready_s, reverse=True)
+        assert ready_s[0] == profile.backward_s
+    half = profiles.published("vgg16", batch_size=2, flops_per_s=1e12)
+    twice = profiles.published("vgg16", batch_size=4, flops_per_s=1e12)
+    assert twice == replace(half.slower(2), batch_size=4)
+
+
+def test_what_cannot_be_computed_is_refused() -> None:
+    with pytest.raises(ProfileError, match="name: expected one of alexnet, bert-large, gpt2"):
+        profiles.published("lenet")
+    with pytest.raises(ProfileError, match="batch_size: expected a whole number of 1 or more"):
+        profiles.published("vgg16", batch_size=0)
+    with pytest.raises(ProfileError, match="flops_per_s: expected a number above 0, got 0"):
+        profiles.published("vgg16", flops_per_s=0)

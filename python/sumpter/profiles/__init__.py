@@ -10,12 +10,15 @@ architecture. `docs/profiles.md` describes the file.
 """
 
 from sumpter._errors import ProfileError
+from sumpter.profiles.arithmetic import FLOPS_PER_S, NAMES, published
 from sumpter.profiles.file import FORMATS, VERSION, load, save
 from sumpter.profiles.model import Layer, Profile, Tensor
 from sumpter.profiles.netai import additions
 
 __all__ = [
+    "FLOPS_PER_S",
     "FORMATS",
+    "NAMES",
     "VERSION",
     "Layer",
     "Profile",
@@ -23,5 +26,6 @@ __all__ = [
     "Tensor",
     "additions",
     "load",
+    "published",
     "save",
 ]
