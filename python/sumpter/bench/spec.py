@@ -182,7 +182,7 @@ def _check_host() -> None:
 def _check_settings(spec: Spec) -> None:
     for name in spec.settings:
         if name in _DECIDED_HERE:
-            raise UsageError(f"--set {name}: `sumpter bench emulate` decides this itself")
+            raise UsageError(f"--set {name}: the emulated cluster decides this itself")
     # The table of settings checks names and values when a role starts.
     probe = {**spec.settings, "token": _native.generate_token(), "lanes": str(spec.lanes)}
     if "ps" in spec.peers:
