@@ -6,7 +6,7 @@
     print(profile.name, profile.bytes, profile.iteration_s)
 
 A profile is recorded from a run, imported from another tool's log, or computed from a published
-architecture. `docs/profiles.md` describes the file.
+architecture. `sumpter bench replay` plays it. `docs/profiles.md` describes the file.
 """
 
 from sumpter._errors import ProfileError
