@@ -23,6 +23,7 @@ COMMANDS = (
     "plan",
     "run",
     "bpslaunch",
+    "record",
     "serve",
     "coordinator",
     "status",
@@ -32,7 +33,7 @@ COMMANDS = (
     "config",
     "token",
 )
-INSTRUMENTS = ("emulate", "allreduce", "sum", "server", "ablate")
+INSTRUMENTS = ("emulate", "replay", "allreduce", "sum", "server", "ablate")
 TOKEN = "a-token-for-tests-only"
 
 

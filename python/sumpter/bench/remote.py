@@ -34,6 +34,7 @@ LEAVE_TIMEOUT_S = 10.0
 _KINDS = {
     "Job": "sumpter.bench_tenants.job",
     "Mesh": "sumpter.bench.mesh",
+    "Player": "sumpter.bench_replay.rank",
     "Probe": "sumpter.bench.probe",
     "Server": "sumpter.bench.rank",
     "Worker": "sumpter.bench.rank",

@@ -89,6 +89,7 @@ from sumpter.torch.process_sets import (
     process_set_ids_and_ranks,
     remove_process_set,
 )
+from sumpter.torch.record import Recorder, record
 from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from sumpter.torch.registration import register as _register_backend
 from sumpter.torch.session import (
@@ -133,6 +134,7 @@ __all__ = [
     "PeerLostError",
     "ProcessSet",
     "Product",
+    "Recorder",
     "ReduceOp",
     "StagedHandle",
     "StartError",
@@ -198,6 +200,7 @@ __all__ = [
     "push_pull_group_sync_inplace",
     "push_pull_inplace",
     "rank",
+    "record",
     "record_samples",
     "reducescatter",
     "reducescatter_async",
