@@ -21,6 +21,7 @@ __all__ = [
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
+    "ProfileError",
     "StartError",
     "SumpterError",
     "UnsupportedError",
@@ -37,6 +38,10 @@ class DuplicateNameError(SumpterError, ValueError):
 
 class UnsupportedError(SumpterError, TypeError):
     """An array's device, layout or element type is not one that Sumpter carries."""
+
+
+class ProfileError(SumpterError, ValueError):
+    """A profile's file, or a field of a profile, is not what it has to be."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sumpter.bench import cell, counters, mesh, models, namespaces, report, spec, team, units
+from sumpter.bench import cell, counters, mesh, namespaces, report, spec, team, units
 from sumpter.bench.cluster import Machine
 from sumpter.bench.optimum import fraction, optimum, ratio
 from sumpter.bench.probe import Exchanged
@@ -86,20 +86,14 @@ def test_rates_by_machine_replace_the_common_one() -> None:
 # --- models ---
 
 
-@pytest.mark.parametrize(
-    ("name", "tensors", "parameters"),
-    [("resnet18", 62, 11_689_512), ("resnet50", 161, 25_557_032), ("vgg16", 32, 138_357_544)],
-)
-def test_models_have_their_published_sizes(name: str, tensors: int, parameters: int) -> None:
-    shapes = models.shapes(name)
-    assert len(shapes) == len(dict(shapes)) == tensors
-    assert sum(models.elements(shape) for _, shape in shapes) == parameters
-    assert models.model_bytes(name) == 4 * parameters
+def test_a_model_is_a_load_of_all_its_tensors() -> None:
+    load = spec.model("resnet18")
+    assert (load.name, len(load.shapes), load.bytes) == ("resnet18", 62, 4 * 11_689_512)
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="resnet18, resnet50, vgg16"):
-        spec.model("alexnet")
+        spec.model("lenet")
 
 
 # --- the tournament ---

@@ -49,6 +49,9 @@ class System(Protocol):
 class Worker:
     """One rank of a job."""
 
+    # The systems that need no process group of torch.
+    without_torch_groups = frozenset({"sumpter", "ps"})
+
     def __init__(
         self,
         rank: int,
@@ -84,7 +87,7 @@ class Worker:
             local_rank=0,
             local_size=1,
         )
-        if set(systems) - {"sumpter", "ps"}:
+        if set(systems) - self.without_torch_groups:
             self._join_torch(meeting)
         largest = max(map(_elements, self._shapes))
         payload = Payload(self._rank, self._world_size, largest)

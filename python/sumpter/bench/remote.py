@@ -33,6 +33,7 @@ LEAVE_TIMEOUT_S = 10.0
 # By name, because this process must not import torch, which some of them need.
 _KINDS = {
     "Mesh": "sumpter.bench.mesh",
+    "Player": "sumpter.bench_replay.rank",
     "Probe": "sumpter.bench.probe",
     "Server": "sumpter.bench.rank",
     "Worker": "sumpter.bench.rank",

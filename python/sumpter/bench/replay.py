@@ -7,7 +7,8 @@ stored gradient after the other, last parameter first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ class GradientReplay:
         group: dist.ProcessGroup | None,
     ) -> None:
         self._payload = payload
-        self._module = _Replayed(shapes)
+        self._module = Replayed(shapes)
         # All ranks have the same zeros: a first broadcast of them would only take time.
         self._ddp = DistributedDataParallel(self._module, process_group=group, init_sync=False)
         self._loss: torch.Tensor | None = None
@@ -50,18 +51,26 @@ class GradientReplay:
         self._payload.check(gradients, number, average=True)
 
 
-class _Replayed(torch.nn.Module):
-    """Parameters of given shapes; every gradient is a view of the start of one long tensor."""
+class Replayed(torch.nn.Module):
+    """Parameters of given shapes; every gradient is a view of the start of one long tensor.
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+    The backward pass calls `before` with the index of each parameter before it hands in the
+    parameter's gradient.
+    """
+
+    def __init__(
+        self, shapes: Sequence[tuple[int, ...]], before: Callable[[int], None] | None = None
+    ) -> None:
         super().__init__()
+        self._before = before
         self.layers = torch.nn.ParameterList(torch.zeros(shape) for shape in shapes)
         self.gradients = torch.zeros(max(layer.numel() for layer in self.layers))
 
     def forward(self, loss: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers):
             gradient = self.gradients[: layer.numel()].view(layer.shape)
-            loss = _Replay.apply(loss, layer, gradient)
+            before = None if self._before is None else functools.partial(self._before, index)
+            loss = _Replay.apply(loss, layer, gradient, before)
         return loss
 
 
@@ -70,11 +79,17 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, loss: torch.Tensor, layer: torch.Tensor, gradient: torch.Tensor
+        ctx: Any,
+        loss: torch.Tensor,
+        layer: torch.Tensor,
+        gradient: torch.Tensor,
+        before: Callable[[], None] | None,
     ) -> torch.Tensor:
-        ctx.gradient = gradient
+        ctx.gradient, ctx.before = gradient, before
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, incoming: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        return incoming, ctx.gradient, None
+    def backward(ctx: Any, incoming: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if ctx.before is not None:
+            ctx.before()
+        return incoming, ctx.gradient, None, None

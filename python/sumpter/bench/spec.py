@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sumpter import _native
-from sumpter.bench import counters, models, namespaces
+from sumpter.bench import counters, namespaces
 from sumpter.bench.cluster import MOST_MACHINES
 from sumpter.cli.errors import Failure, UsageError
 from sumpter.cli.options import parse_size
+from sumpter.profiles import architectures
 
 PEERS = ("gloo", "ps", "plain")
 # A process on top of what it shares with the fork server: stacks, heaps, socket buffers.
@@ -39,11 +40,11 @@ class Load:
 
     @property
     def bytes(self) -> int:
-        return 4 * sum(map(models.elements, self.shapes))
+        return 4 * sum(map(architectures.elements, self.shapes))
 
     @property
     def largest_bytes(self) -> int:
-        return 4 * max(map(models.elements, self.shapes))
+        return 4 * max(map(architectures.elements, self.shapes))
 
 
 def tensor(size_bytes: int) -> Load:
@@ -54,7 +55,7 @@ def tensor(size_bytes: int) -> Load:
 def model(name: str) -> Load:
     """The gradients of a model, in forward order."""
     try:
-        return Load(name, tuple(shape for _, shape in models.shapes(name)))
+        return Load(name, tuple(shape for _, shape in architectures.shapes(name)))
     except ValueError as error:
         raise UsageError(f"--model: {error}") from None
 
@@ -181,7 +182,7 @@ def _check_host() -> None:
 def _check_settings(spec: Spec) -> None:
     for name in spec.settings:
         if name in _DECIDED_HERE:
-            raise UsageError(f"--set {name}: `sumpter bench emulate` decides this itself")
+            raise UsageError(f"--set {name}: the emulated cluster decides this itself")
     # The table of settings checks names and values when a role starts.
     probe = {**spec.settings, "token": _native.generate_token(), "lanes": str(spec.lanes)}
     if "ps" in spec.peers:

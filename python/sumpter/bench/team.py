@@ -132,10 +132,14 @@ def team(
     cpu: Sequence[Machine],
     settings: dict[str, str],
     bandwidths_gbps: dict[str, float],
-    shapes: Sequence[tuple[int, ...]],
+    load: object,
     systems: Sequence[str],
+    kind: str = "Worker",
 ) -> Iterator[Team]:
-    """Starts a job with a worker on each GPU machine and a server on each CPU machine."""
+    """Starts a job with a worker on each GPU machine and a server on each CPU machine.
+
+    `kind` names the class of the workers and `load` is what it is told to sum.
+    """
     shared = {"log": "warn", **settings}
     shared |= {"token": _native.generate_token(), "servers": str(len(cpu))}
     shared["start_timeout_s"] = f"{START_TIMEOUT_S:g}"
@@ -144,8 +148,7 @@ def team(
     try:
         for rank, machine in enumerate(gpu):
             own = shared | _bandwidth(machine, bandwidths_gbps)
-            arguments = (rank, len(gpu), machine.address, own, tuple(shapes))
-            workers.append(Remote(machine, "Worker", *arguments))
+            workers.append(Remote(machine, kind, rank, len(gpu), machine.address, own, load))
         (meeting,) = call_all(workers[:1], START_TIMEOUT_S, "host")
         for machine in cpu:
             own = shared | _bandwidth(machine, bandwidths_gbps)

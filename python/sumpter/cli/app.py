@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
-from sumpter.cli import bench, bpslaunch, doctor, drain, jobs, node, plan, run, settings, status
+from sumpter.cli import (
+    bench,
+    bpslaunch,
+    doctor,
+    drain,
+    jobs,
+    node,
+    plan,
+    record,
+    run,
+    settings,
+    status,
+)
 
 app = typer.Typer(
     name="sumpter",
@@ -49,6 +61,11 @@ app.command(
     epilog=bpslaunch.EXAMPLE,
     context_settings={"allow_interspersed_args": False},
 )(bpslaunch.bpslaunch)
+app.command(
+    "record",
+    epilog=record.EXAMPLE,
+    context_settings={"allow_interspersed_args": False},
+)(record.record)
 app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
 app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)

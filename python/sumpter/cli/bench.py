@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sumpter.cli import bench_chaos, bench_local
+from sumpter.cli import bench_chaos, bench_local, bench_replay
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import JsonOption, SetOption, parse_assignments
 
@@ -57,8 +57,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="Sum all gradients of resnet18, resnet50 or vgg16 instead of one tensor; the peer "
-        "is then DDP over Gloo.",
+        help="Sum all gradients of alexnet, bert-large, gpt2, resnet18, resnet50 or vgg16 instead "
+        "of one tensor; the peer is then DDP over Gloo.",
     ),
 ]
 RoundsOption = Annotated[
@@ -311,6 +311,7 @@ def _range(least: str, most: str) -> list[int]:
 
 
 app.command("chaos", epilog=bench_chaos.EXAMPLE)(bench_chaos.chaos)
+app.command("replay", epilog=bench_replay.EXAMPLE)(bench_replay.replay)
 app.command("sum", epilog=bench_local.SUM_EXAMPLE)(bench_local.sum_)
 app.command("server", epilog=bench_local.SERVER_EXAMPLE)(bench_local.server)
 app.command("ablate", epilog=bench_local.ABLATE_EXAMPLE)(bench_local.ablate)

@@ -247,15 +247,15 @@ def _names(option: str, text: str | None, known: tuple[str, ...]) -> tuple[str, 
 
 
 def _tensors(model: str | None, size: str | None) -> list[int]:
-    from sumpter.bench.models import MODELS, elements, shapes
+    from sumpter.profiles.architectures import ARCHITECTURES, elements, shapes
 
     if model is not None and size is not None:
         raise UsageError("--model and --bytes exclude each other")
     if size is not None:
         return [_size("--bytes", size)]
     name = model or "resnet18"
-    if name not in MODELS:
-        raise UsageError(f"--model {name}: known are {', '.join(MODELS)}")
+    if name not in ARCHITECTURES:
+        raise UsageError(f"--model {name}: known are {', '.join(ARCHITECTURES)}")
     return [_FLOAT32_BYTES * elements(shape) for _, shape in shapes(name)]
 
 

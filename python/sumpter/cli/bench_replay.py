@@ -1,0 +1,210 @@
+"""`sumpter bench replay`: its options; the measuring is done in sumpter.bench_replay."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sumpter.cli.errors import UsageError
+from sumpter.cli.options import SetOption, parse_assignments
+
+if TYPE_CHECKING:
+    from sumpter.bench_replay.spec import Spec
+    from sumpter.profiles import Profile
+
+EXAMPLE = "Example: sumpter bench replay --profile resnet50 --workers 4 --servers 0,2"
+# 10 Gb/s stood for by links that two cores can emulate.
+DEFAULT_NETWORK_GBPS = 10.0
+
+ProfileOption = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        "-p",
+        metavar="FILE|NAME",
+        help="A profile's file, or a published architecture: alexnet, bert-large, gpt2, resnet18, "
+        "resnet50 or vgg16.",
+    ),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", metavar="NAME", help="Of the file: sumpter or netai.")
+]
+IterationOption = Annotated[
+    float | None,
+    typer.Option(
+        "--iteration-s", metavar="S", help="An iteration's seconds, which a NetAI log does not say."
+    ),
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option("--batch-size", metavar="N", help="Of a published architecture or a NetAI log."),
+]
+WorkersOption = Annotated[
+    str, typer.Option("--workers", "-n", metavar="N,..", help="Numbers of GPU machines.")
+]
+ServersOption = Annotated[
+    str, typer.Option("--servers", "-s", metavar="K,..", help="Numbers of CPU machines.")
+]
+BandwidthOption = Annotated[
+    float,
+    typer.Option("--bandwidth-mbps", metavar="B", help="Rate of each emulated link, in Mb/s."),
+]
+ScaleOption = Annotated[
+    float,
+    typer.Option(
+        "--scale",
+        metavar="S",
+        help="Divide all sizes by this: tensors, partitions, chunks and credit.",
+    ),
+]
+NetworkOption = Annotated[
+    float | None,
+    typer.Option(
+        "--network-gbps",
+        metavar="B",
+        help="Multiply all times so that the links stand for this rate (default: 10).",
+    ),
+]
+RatioOption = Annotated[
+    float | None,
+    typer.Option(
+        "--ratio",
+        metavar="R",
+        help="Multiply all times so that communication without CPU machines takes R times as long "
+        "as compute, instead of --network-gbps.",
+    ),
+]
+SchedulingOption = Annotated[
+    str,
+    typer.Option(
+        "--scheduling",
+        metavar="NAME,..",
+        help="off (order of readiness), priority (order of the next forward pass), credit (and "
+        "little ahead of what is sent), overlap (and the next forward pass begins with the layers "
+        "whose sums are there).",
+    ),
+]
+PeersOption = Annotated[
+    str,
+    typer.Option(
+        "--peers",
+        metavar="NAME,..",
+        help="What to measure beside: ddp-gloo (torch's DDP with the same timed compute), none.",
+    ),
+]
+IterationsOption = Annotated[
+    int,
+    typer.Option("--iterations", metavar="N", min=1, help="Iterations that count in each turn."),
+]
+TurnsOption = Annotated[
+    int, typer.Option("--turns", metavar="N", min=1, help="Turns of each system, interleaved.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Also write all figures, with those of each iteration, as JSON.",
+    ),
+]
+
+
+def replay(
+    profile: ProfileOption,
+    file_format: FormatOption = "sumpter",
+    iteration_s: IterationOption = None,
+    batch_size: BatchOption = None,
+    workers: WorkersOption = "4",
+    servers: ServersOption = "0",
+    bandwidth_mbps: BandwidthOption = 200.0,
+    scale: ScaleOption = 20.0,
+    network_gbps: NetworkOption = None,
+    ratio: RatioOption = None,
+    scheduling: SchedulingOption = "off,priority,credit,overlap",
+    peers: PeersOption = "ddp-gloo",
+    iterations: IterationsOption = 10,
+    turns: TurnsOption = 3,
+    assignments: SetOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Play a profile's compute as timed waits beside real sums on an emulated cluster.
+
+    Each machine is a network namespace with a shaped link, so this needs root and Linux. Compares
+    ways to schedule with each other, with DDP over Gloo and with the upper bound: one iteration
+    in the time of its compute, or of its communication at best, whichever is longer.
+    """
+    from sumpter.bench import spec as cluster
+    from sumpter.bench import units
+    from sumpter.bench.report import check_writable
+    from sumpter.bench_replay.spec import Spec
+
+    if network_gbps is not None and ratio is not None:
+        raise UsageError("--network-gbps and --ratio exclude each other")
+    if network_gbps is None and ratio is None:
+        network_gbps = DEFAULT_NETWORK_GBPS
+    check_writable(output, "--output")
+    asked = Spec(
+        profile=_profile(profile, file_format, iteration_s, batch_size),
+        workers=units.parse_counts(workers, "--workers", 1),
+        servers=units.parse_counts(servers, "--servers", 0),
+        bandwidth_mbps=units.check_rate(bandwidth_mbps, "--bandwidth-mbps"),
+        scale=scale,
+        network_gbps=network_gbps,
+        ratio=ratio,
+        systems=(*_names(scheduling), *_names(peers)),
+        iterations=iterations,
+        turns=turns,
+        settings=parse_assignments(assignments),
+    )
+    cluster.check_tools()
+    _replay(asked, output)
+
+
+def _replay(asked: Spec, output: Path | None) -> None:
+    """Runs all cells; rows are shown as they come, and the file has all that are done."""
+    from sumpter.bench.progress import Bar
+    from sumpter.bench.report import head_line, row_line
+    from sumpter.bench_replay import report
+    from sumpter.bench_replay.run import run
+
+    cells: list[dict[str, Any]] = []
+    # Closed here whatever happens, since closing it removes the cluster.
+    with Bar() as bar, contextlib.closing(run(asked, bar)) as measured:
+        for cell in measured:
+            bar.note(report.about(cell))
+            if not cells:
+                typer.echo(head_line(report.COLUMNS))
+            for row in report.lines_of(cell):
+                typer.echo(row_line(report.COLUMNS, row))
+            for warning in report.warnings_of(cell):
+                bar.note(warning, "yellow")
+            cells.append(cell)
+            if output is not None:
+                report.write(output, cells)
+
+
+def _profile(
+    text: str, file_format: str, iteration_s: float | None, batch_size: int | None
+) -> Profile:
+    """A profile by file or by name; a file of that name goes first."""
+    from sumpter import profiles
+
+    if text in profiles.NAMES and not Path(text).exists():
+        if iteration_s is not None:
+            raise UsageError(f"--iteration-s: the times of {text} are computed")
+        return profiles.published(text, batch_size)
+    if not Path(text).exists():
+        raise UsageError(
+            f"--profile {text}: no such file, and the published architectures are "
+            f"{', '.join(profiles.NAMES)}"
+        )
+    return profiles.load(text, file_format, iteration_s=iteration_s, batch_size=batch_size)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = (part.strip() for part in text.split(","))
+    return tuple(dict.fromkeys(name for name in names if name not in ("", "none")))

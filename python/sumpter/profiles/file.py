@@ -1,0 +1,131 @@
+"""Profiles as JSON files; `docs/profiles.md` describes the format.
+
+A file of a newer version is refused rather than half understood, and so is a field that version 1
+does not have: it would be a spelling mistake or another tool's file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sumpter._errors import ProfileError
+from sumpter.profiles import checks, netai
+from sumpter.profiles.model import Layer, Profile, Tensor
+
+FORMAT = "sumpter-profile"
+VERSION = 1
+FORMATS = ("sumpter", "netai")
+
+
+def load(
+    path: str | Path,
+    format: str = "sumpter",
+    *,
+    iteration_s: float | None = None,
+    batch_size: int | None = None,
+) -> Profile:
+    """Reads a profile.
+
+    `format` is "sumpter" for this library's JSON or "netai" for the log of gradients of the
+    NetAI'20 scripts. Such a log says nothing of the whole iteration, so its time without
+    communication must be given as `iteration_s`, in seconds, and `batch_size` may be; a Sumpter
+    file has both. Raises ProfileError, which names the file, the field and what was expected.
+    """
+    if format not in FORMATS:
+        raise checks.refuse("format", f"one of {', '.join(FORMATS)}", format)
+    with checks.within(path, ": "):
+        content = netai.read_text(path)
+        if format == "netai":
+            if iteration_s is None:
+                raise ProfileError("a NetAI log has no iteration time: give iteration_s")
+            return netai.parse(content, Path(path).stem, iteration_s, batch_size)
+        if iteration_s is not None or batch_size is not None:
+            raise ProfileError("iteration_s and batch_size are in the file: do not give them")
+        return from_json(_parse(content))
+
+
+def save(profile: Profile, path: str | Path) -> None:
+    """Writes a profile as JSON of the current version."""
+    try:
+        Path(path).write_text(json.dumps(to_json(profile), indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def to_json(profile: Profile) -> dict[str, Any]:
+    """The document of a profile."""
+    return {"format": FORMAT, "version": VERSION, **dataclasses.asdict(profile)}
+
+
+def from_json(document: object) -> Profile:
+    """The profile in a document."""
+    if not isinstance(document, dict) or "format" not in document:
+        raise ProfileError(f"format: expected '{FORMAT}', but there is no such field")
+    if document["format"] != FORMAT:
+        raise checks.refuse("format", f"'{FORMAT}'", document["format"])
+    if "version" not in document:
+        raise ProfileError("version: expected a number, but there is no such field")
+    checks.count("version", document["version"])
+    if document["version"] > VERSION:
+        raise ProfileError(
+            f"version: expected at most {VERSION}, got {document['version']}: "
+            "a newer Sumpter wrote this file; update this one"
+        )
+    content = {name: document[name] for name in document if name not in ("format", "version")}
+    _check_fields(Profile, content)
+    content["layers"] = _entries("layers", content["layers"], lambda entry: _make(Layer, entry))
+    content["tensors"] = _entries("tensors", content["tensors"], lambda entry: _make(Tensor, entry))
+    if content["add"] is not None:
+        content["add"] = _entries("add", content["add"], _pair)
+    return Profile(**content)
+
+
+def _parse(content: str) -> object:
+    def refuse(constant: str) -> None:
+        raise ProfileError(f"expected finite numbers, got {constant}")
+
+    try:
+        return json.loads(content, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        cause = "it is cut short" if error.pos >= len(content.rstrip()) else error.msg
+        raise ProfileError(f"expected the JSON of a profile, but at {where}: {cause}") from None
+    except RecursionError:
+        raise ProfileError("expected the JSON of a profile, but it is nested too deep") from None
+
+
+def _make(kind: type[Any], entry: object) -> Any:
+    if not isinstance(entry, dict):
+        raise checks.refuse(kind.__name__.lower(), "an object", entry)
+    _check_fields(kind, entry)
+    return kind(**entry)
+
+
+def _check_fields(kind: type[Any], given: dict[str, Any]) -> None:
+    names = [field.name for field in dataclasses.fields(kind)]
+    for name in names:
+        if name not in given:
+            raise ProfileError(f"{name}: expected, but there is no such field")
+    for name in given:
+        if name not in names:
+            raise ProfileError(f"{name}: version {VERSION} has no such field")
+
+
+def _entries(field: str, value: object, make: Callable[[object], Any]) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise checks.refuse(field, "a list", value)
+    made = []
+    for index, entry in enumerate(value):
+        with checks.within(f"{field}[{index}]"):
+            made.append(make(entry))
+    return tuple(made)
+
+
+def _pair(entry: object) -> tuple[Any, ...]:
+    if not isinstance(entry, list):
+        raise checks.refuse("point", "[bytes, seconds]", entry)
+    return tuple(entry)

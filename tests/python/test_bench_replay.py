@@ -1,0 +1,350 @@
+"""`sumpter bench replay`: what it plays, what it refuses, and one small run of everything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.testing
+
+from sumpter import _native, profiles
+from sumpter.bench import namespaces
+from sumpter.bench import spec as cluster
+from sumpter.bench_replay import report, variants
+from sumpter.bench_replay.play import Pace, periods, play
+from sumpter.bench_replay.run import quartiles
+from sumpter.bench_replay.script import Script, script_of
+from sumpter.bench_replay.spec import Spec, check
+from sumpter.cli import bench_replay as command
+from sumpter.cli.errors import Failure, UsageError
+from sumpter.profiles import Layer, Profile, Tensor
+
+# Only so that a hang fails instead of blocking; no test's meaning depends on it.
+HANG_S = 600.0
+
+
+def small() -> Profile:
+    """Three layers; the one in the middle has no parameters."""
+    return Profile(
+        name="small",
+        source="recorded",
+        device=None,
+        batch_size=None,
+        iteration_s=0.1,
+        backward_s=0.06,
+        layers=(Layer("in", 0.01, 0.02), Layer("mid", 0.01, 0.03), Layer("out", 0.02, 0.01)),
+        tensors=(
+            Tensor("in.weight", 0, 40_000, "float32", 0.06),
+            Tensor("in.bias", 0, 4, "float32", 0.06),
+            Tensor("out.weight", 2, 80_000, "float16", 0.01),
+        ),
+    )
+
+
+def asked(**changes: Any) -> Spec:
+    given: dict[str, Any] = {
+        "profile": small(),
+        "workers": [2],
+        "servers": [0],
+        "bandwidth_mbps": 200.0,
+        "scale": 10.0,
+        "network_gbps": 10.0,
+        "ratio": None,
+        "systems": ("off", "overlap"),
+        "iterations": 2,
+        "turns": 1,
+    }
+    return Spec(**(given | changes))
+
+
+# --- scripts ---
+
+
+def test_a_script_has_divided_sizes_and_multiplied_times() -> None:
+    script = script_of(small(), scale=10, slowdown=5)
+    assert script.shapes == ((1000,), (1,), (2000,))
+    assert script.bytes == 4 * 3001
+    assert script.tensors_of == ((0, 1), (), (2,))
+    assert script.forward_s == pytest.approx((0.05, 0.05, 0.1))
+    assert [index for index, _ in script.ready] == [2, 1, 0]
+    assert [ready_s for _, ready_s in script.ready] == pytest.approx([0.05, 0.3, 0.3])
+    assert script.compute_s == pytest.approx(5 * small().iteration_s)
+
+
+def test_links_stand_for_a_network_when_sizes_and_times_make_up_for_the_difference() -> None:
+    # Fifty times slower links: sizes are a tenth, so times are fivefold.
+    assert asked().slowdown(allreduce_s=1.0) == pytest.approx(5)
+    assert asked(scale=50.0).slowdown(allreduce_s=1.0) == pytest.approx(1)
+
+
+def test_times_follow_a_ratio_of_communication_to_compute() -> None:
+    wanted = asked(network_gbps=None, ratio=2.0)
+    script = wanted.script(allreduce_s=3.0)
+    assert script.compute_s == pytest.approx(1.5)
+    assert script.bytes == wanted.sized.bytes
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5, 10.0, 20.0, 1e6])
+def test_settings_that_are_sizes_are_divided_and_stay_valid(scale: float) -> None:
+    settings = variants.scaled_settings(scale, {})
+    probe = {**settings, "token": _native.generate_token()}
+    _native.Coordinator("127.0.0.1:0", probe).stop()
+    sizes = {name: int(text) for name, text in settings.items()}
+    if scale == 1:
+        assert sizes == {
+            "partition_bytes": 1 << 20,
+            "chunk_bytes": 1 << 18,
+            "credit_bytes": 1 << 18,
+        }
+    assert sizes["chunk_bytes"] <= sizes["partition_bytes"]
+
+
+def test_settings_that_are_given_count() -> None:
+    assert variants.scaled_settings(20, {"credit_bytes": "64KiB"})["credit_bytes"] == "64KiB"
+
+
+def test_the_unbounded_credit_is_the_most_that_can_be_set() -> None:
+    probe = {"credit_bytes": variants.UNBOUNDED_CREDIT, "token": _native.generate_token()}
+    _native.Coordinator("127.0.0.1:0", probe).stop()
+
+
+# --- playing ---
+
+
+class VirtualClock:
+    """Time passes only where someone waits for it."""
+
+    def __init__(self) -> None:
+        self.time_s = 100.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def sleep_until(self, moment_s: float) -> None:
+        self.time_s = max(self.time_s, moment_s)
+
+
+class Link:
+    """Sums one tensor after the other, each for so long."""
+
+    def __init__(self, clock: VirtualClock, sums_s: list[float]) -> None:
+        self.clock, self.sums_s, self.free_s = clock, sums_s, 0.0
+        self.submitted: list[tuple[int, float]] = []
+
+    def submit(self, index: int) -> OnLink:
+        self.submitted.append((index, self.clock.time_s - 100))
+        self.free_s = max(self.free_s, self.clock.time_s) + self.sums_s[index]
+        return OnLink(self.clock, self.free_s)
+
+
+class OnLink:
+    def __init__(self, clock: VirtualClock, done_s: float) -> None:
+        self.clock, self.done_s = clock, done_s
+
+    def poll(self) -> bool:
+        return self.clock.time_s >= self.done_s
+
+    def wait(self) -> None:
+        self.clock.sleep_until(self.done_s)
+
+
+def script() -> Script:
+    """Forward 1 s and 2 s, backward 4 s; the second layer's gradient after 1 s."""
+    return Script(
+        forward_s=(1.0, 2.0),
+        tensors_of=((0,), (1,)),
+        shapes=((1,), (1,)),
+        ready=((1, 1.0), (0, 3.0)),
+        backward_s=4.0,
+        scale=1.0,
+    )
+
+
+def played(sums_s: list[float], overlap: bool) -> tuple[list[float], Link]:
+    clock = VirtualClock()
+    link = Link(clock, sums_s)
+    return periods(play(script(), link.submit, 3, Pace(clock), overlap=overlap)), link
+
+
+def test_sums_begin_when_their_gradients_are_ready() -> None:
+    _, link = played([0.0, 0.0], overlap=False)
+    # An iteration of warm-up and three that count, of 7 s each.
+    assert link.submitted[:4] == [(1, 4.0), (0, 6.0), (1, 11.0), (0, 13.0)]
+    assert len(link.submitted) == 8
+
+
+def test_sums_in_the_shadow_of_the_backward_pass_cost_nothing() -> None:
+    assert played([0.5, 0.5], overlap=False)[0] == pytest.approx([7, 7, 7])
+
+
+def test_without_overlap_the_forward_pass_waits_for_all_sums() -> None:
+    # The sum of the second layer ends 2 s after its gradient, that of the first 3 s later.
+    assert played([3.0, 2.0], overlap=False)[0] == pytest.approx([9, 9, 9])
+
+
+def test_with_overlap_a_layer_waits_for_its_own_sums_only() -> None:
+    # The first layer's sum is late by 2 s whatever the second layer's does.
+    assert played([3.0, 2.0], overlap=True)[0] == pytest.approx([9, 9, 9])
+    # The second layer's sum takes until 2 s into the forward pass and delays it by a second. The
+    # first layer's stands behind it on the link, but is due only at the next iteration.
+    clock = VirtualClock()
+    link = Link(clock, [0.0, 6.0])
+    first_free = {**vars(script()), "ready": ((0, 1.0), (1, 1.0))}
+    times = play(Script(**first_free), link.submit, 3, Pace(clock), overlap=True)
+    assert periods(times) == pytest.approx([9, 9, 9])
+    clock = VirtualClock()
+    barrier = play(
+        Script(**first_free), Link(clock, [0.0, 6.0]).submit, 3, Pace(clock), overlap=False
+    )
+    assert periods(barrier) == pytest.approx([10, 10, 10])
+
+
+def test_what_a_sleep_overshoots_is_made_up_for() -> None:
+    class Late(VirtualClock):
+        def sleep_until(self, moment_s: float) -> None:
+            self.time_s = max(self.time_s, moment_s + 0.25)
+
+    clock = Late()
+    times = play(script(), Link(clock, [0.0, 0.0]).submit, 3, Pace(clock), overlap=False)
+    assert periods(times) == pytest.approx([7, 7, 7])
+
+
+# --- reports ---
+
+
+def test_quartiles_of_few_figures() -> None:
+    assert quartiles([2.0]) == (2.0, 2.0, 2.0)
+    assert quartiles([1.0, 2.0, 3.0]) == (1.5, 2.0, 2.5)
+
+
+def cell(**changes: Any) -> dict[str, Any]:
+    figures = {
+        "iterations_per_s": 2.0,
+        "iterations_per_s_quartiles": [1.9, 2.1],
+        "share_of_bound": 0.8,
+        "sent_bytes_by_worker": 1e6,
+        "cores_idle": 0.5,
+        "cores_steal": 0.0,
+    }
+    fast = {**figures, "iterations_per_s": 3.0}
+    given = {"workers": 2, "servers": 0, "systems": {"off": figures, "overlap": fast}}
+    return given | changes
+
+
+def test_each_system_is_compared_with_off() -> None:
+    rows = list(report.lines_of(cell()))
+    assert [(row["system"], row["gain_over_off"]) for row in rows] == [
+        ("off", 1.0),
+        ("overlap", 1.5),
+    ]
+    alone = cell()
+    del alone["systems"]["off"]
+    assert [row["gain_over_off"] for row in report.lines_of(alone)] == [None]
+
+
+def test_a_disturbed_cell_says_so() -> None:
+    assert list(report.warnings_of(cell())) == []
+    disturbed = cell()
+    disturbed["systems"]["overlap"] |= {"cores_idle": 0.01, "cores_steal": 0.2}
+    stolen, busy = report.warnings_of(disturbed)
+    assert "took up to 20% of the cores' time" in stolen
+    assert "up to 99% busy" in busy
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"scale": 0.5}, "--scale 0.5"),
+        ({"scale": float("nan")}, "--scale nan"),
+        ({"workers": [1]}, "--workers: with one worker"),
+        ({"ratio": 0.0, "network_gbps": None}, "--ratio 0"),
+        ({"network_gbps": -1.0}, "--network-gbps -1"),
+        ({"systems": ()}, "nothing is left to measure"),
+        ({"systems": ("off", "magic")}, "'magic' is unknown; choose from --scheduling off"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, complaint) -> None:
+    with pytest.raises(UsageError, match=complaint.replace(".", r"\.")):
+        check(asked(**changes))
+
+
+def replay(*arguments: str) -> typer.testing.Result:
+    app = typer.Typer()
+    app.command()(command.replay)
+    return typer.testing.CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ("--profile", "lenet"),
+            "lenet: no such file, and the published architectures are alexnet",
+        ),
+        (("--profile", "vgg16", "--ratio", "1", "--network-gbps", "10"), "exclude each other"),
+        (("--profile", "vgg16", "--iteration-s", "1"), "the times of vgg16 are computed"),
+        (("--profile", "vgg16", "--workers", "some"), "'some' is not a whole number"),
+        (("--profile", "vgg16", "--bandwidth-mbps", "0"), "0 Mb/s is not within"),
+    ],
+)
+def test_wrong_options_are_named(arguments, complaint) -> None:
+    result = replay(*arguments)
+    assert isinstance(result.exception, UsageError)
+    assert complaint in str(result.exception)
+
+
+def test_a_broken_profile_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"format": "sumpter-profile", "version": 9}')
+    result = replay("--profile", str(broken))
+    assert isinstance(result.exception, profiles.ProfileError)
+    assert "version: expected at most 1, got 9" in str(result.exception)
+
+
+# --- a run ---
+
+
+@pytest.mark.exclusive
+def test_a_small_run_plays_all_systems_and_cleans_up(tmp_path: Path) -> None:
+    try:
+        cluster.check_tools()
+    except Failure as failure:
+        pytest.skip(f"cannot emulate a network here: {failure.format_message()}")
+    profiles.save(small(), tmp_path / "small.json")
+    output = tmp_path / "replay.json"
+    arguments = ("--profile", str(tmp_path / "small.json"), "-n", "2", "-s", "1", "--scale", "1")
+    options = ("--bandwidth-mbps", "50", "--ratio", "1", "--iterations", "2", "--turns", "2")
+    call = [sys.executable, "-m", "sumpter", "bench", "replay", *arguments, *options]
+    process = subprocess.Popen(
+        [*call, "-o", str(output)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        out, err = process.communicate(timeout=HANG_S)
+    finally:
+        process.kill()
+    if "too busy to emulate" in err:
+        pytest.skip(err.strip().splitlines()[-1])
+    assert process.returncode == 0, err
+    assert not namespaces.of_run(f"{namespaces.PREFIX}-{process.pid}-")
+    document = json.loads(output.read_text())
+    assert (document["format"], document["version"]) == (report.FORMAT, report.VERSION)
+    (played,) = document["cells"]
+    assert (played["workers"], played["servers"], played["bytes"]) == (2, 1, 120_004)
+    assert played["ratio"] == pytest.approx(1)
+    assert played["bound_seconds"] == max(played["compute_seconds"], played["optimum_seconds"])
+    names = [*variants.BY_NAME, variants.DDP]
+    assert list(played["systems"]) == names
+    assert all(name in out for name in names)
+    for figures in played["systems"].values():
+        assert [len(turn) for turn in figures["periods_s"]] == [2, 2]
+        # Compute is waited for, so no iteration can be shorter.
+        assert min(map(min, figures["periods_s"])) >= 0.999 * played["compute_seconds"]
+        assert 0 < figures["share_of_bound"] < 1.1
+        assert figures["sent_bytes_by_worker"] > 60_000

@@ -1,0 +1,192 @@
+"""Recording profiles: what is made of observations, and what a model in training shows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer.testing
+from torch import nn
+
+import sumpter.torch as bps
+from sumpter import profiles
+from sumpter.cli import record as command
+from sumpter.cli.errors import UsageError
+from sumpter.profiles import ProfileError, observed
+from sumpter.profiles.observed import Forward, Iteration, Parameter
+from sumpter.torch import record_script
+
+
+def iteration(slower: float = 1.0) -> Iteration:
+    """An outer layer that calls an inner one, and the loss between forward and backward."""
+    calls = (Forward(0, None, 0.0, 6.0 * slower), Forward(1, 0, 1.0 * slower, 5.0 * slower))
+    backward = ((0, 8.0 * slower), (1, 9.0 * slower))
+    return Iteration(20.0 * slower, calls, backward, {0: 10.0 * slower, 1: 14.0 * slower})
+
+
+def test_a_profile_is_made_of_medians() -> None:
+    parameters = [Parameter("a", 1, 8, "float32"), Parameter("b", 0, 4, "float32")]
+    iterations = [iteration(), iteration(9.0), iteration()]
+    profile = observed.profile_of("model", ["outer", "inner"], parameters, iterations)
+    assert (profile.source, profile.iteration_s, profile.backward_s) == ("recorded", 20.0, 6.0)
+    # A layer's own time, without that of what it calls.
+    assert [layer.forward_s for layer in profile.layers] == [2.0, 4.0]
+    # Until the next layer begins, and the last one until all gradients are ready.
+    assert [layer.backward_s for layer in profile.layers] == [1.0, 5.0]
+    # In forward order, whatever the order of the parameters.
+    assert [(tensor.name, tensor.ready_s) for tensor in profile.tensors] == [("b", 6.0), ("a", 2.0)]
+
+
+def test_medians_that_do_not_fit_together_still_make_a_profile() -> None:
+    odd = [
+        Iteration(1.0, (), (), {0: 0.1, 1: 0.9}),
+        Iteration(0.2, (), (), {0: 0.1, 1: 0.15}),
+        Iteration(0.3, (), (), {0: 0.0, 1: 0.29}),
+    ]
+    parameters = [Parameter("a", 0, 4, "float32"), Parameter("b", 0, 4, "float32")]
+    profile = observed.profile_of("odd", ["all"], parameters, odd)
+    assert profile.backward_s == profile.tensors[1].ready_s
+
+
+def test_additions_are_measured_by_size() -> None:
+    points = observed.measure_additions()
+    profiles.model.check_additions(points)
+    assert all(seconds > 0 for _, seconds in points)
+    assert points[-1][1] > points[0][1]
+
+
+class Net(nn.Module):
+    """Layers that are declared in another order than used; one is frozen, one never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(8, 1)
+        self.idle = nn.Linear(3, 3)
+        self.first = nn.Linear(4, 8)
+        self.frozen = nn.Linear(8, 8)
+        self.frozen.requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = torch.relu(self.first(batch)) * self.scale
+        return {"out": self.last(self.frozen(hidden))}
+
+
+def train(model: nn.Module, iterations: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch = torch.arange(24, dtype=torch.float32).view(6, 4)
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        model(batch)["out"].square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            model(batch[:1])
+
+
+def test_a_model_in_training_is_recorded_in_the_order_of_use(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    with bps.record(model, tmp_path / "net.json", iterations=3, warmup=1) as recorder:
+        train(model, 3)
+        assert not recorder.is_done
+        with pytest.raises(ProfileError, match="seen 2 of 3 iterations after 1 of warm-up"):
+            _ = recorder.profile
+        train(model, 1)
+    assert recorder.is_done
+    profile = recorder.profile
+    assert profiles.load(tmp_path / "net.json") == profile
+    assert (profile.name, profile.source, profile.device) == ("Net", "recorded", "cpu")
+    assert profile.batch_size == 6
+    assert [layer.name for layer in profile.layers] == ["Net", "first", "frozen", "last"]
+    tensors = {tensor.name: tensor for tensor in profile.tensors}
+    assert list(tensors) == ["scale", "first.weight", "first.bias", "last.weight", "last.bias"]
+    assert [tensor.layer for tensor in profile.tensors] == [0, 1, 1, 3, 3]
+    assert tensors["first.weight"].bytes == 4 * 32
+    assert tensors["last.weight"].ready_s < tensors["scale"].ready_s
+    assert tensors["scale"].ready_s < tensors["first.weight"].ready_s
+    assert all(layer.forward_s > 0 and layer.backward_s >= 0 for layer in profile.layers)
+    assert profile.add is not None
+
+
+def test_recording_changes_no_result_and_leaves_no_hooks() -> None:
+    torch.manual_seed(0)
+    model = Net()
+    torch.manual_seed(0)
+    plain = Net()
+    recorder = bps.record(model, iterations=2, warmup=0)
+    train(model, 6)
+    train(plain, 6)
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+    assert recorder.is_done
+    for module in model.modules():
+        assert not module._forward_hooks and not module._forward_pre_hooks
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters() if p.requires_grad)
+
+
+def test_a_model_that_cannot_be_recorded_is_refused() -> None:
+    with pytest.raises(ValueError, match="no parameter that gets a gradient"):
+        bps.record(nn.ReLU())
+    with pytest.raises(ValueError, match="iterations must be 1 or more"):
+        bps.record(nn.Linear(1, 1), iterations=0)
+    with pytest.raises(ProfileError, match="dtype: parameters of complex64"):
+        bps.record(nn.Linear(1, 1, dtype=torch.complex64))
+
+
+SCRIPT = """
+import sys
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+for _ in range(int(sys.argv[1])):
+    model(torch.ones(2, 4)).sum().backward()
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def run_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def run(*arguments: str) -> int:
+        options = (str(tmp_path / "out.json"), "3", "2", "toy")
+        return record_script.main([*options, str(script), *arguments])
+
+    return run
+
+
+def test_a_script_is_recorded_from_outside(run_script, tmp_path: Path, capfd) -> None:
+    assert run_script("6", "0") == 0
+    assert f"wrote {tmp_path / 'out.json'}" in capfd.readouterr().err
+    profile = profiles.load(tmp_path / "out.json")
+    assert (profile.name, profile.batch_size) == ("toy", 2)
+    assert [layer.name for layer in profile.layers] == ["0", "1", "2"]
+
+
+def test_a_script_that_ends_too_early_leaves_no_profile(run_script, tmp_path, capfd) -> None:
+    assert run_script("4", "0") == 1
+    assert "was not written: seen 1 of 3 iterations" in capfd.readouterr().err
+    assert run_script("0", "7") == 7
+    assert "no module was called in training mode" in capfd.readouterr().err
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "give a command"),
+        (("python",), "give a command"),
+        (("python", "none.py"), "'none.py' is no file"),
+        (("python", "-m"), "needs a module"),
+        (("python3", "-c", "pass"), "options of python are not supported, but -m: -c"),
+    ],
+)
+def test_a_wrong_command_is_named(arguments, complaint) -> None:
+    app = typer.Typer()
+    app.command(context_settings={"allow_interspersed_args": False})(command.record)
+    result = typer.testing.CliRunner().invoke(app, ["-o", "out.json", "--", *arguments])
+    assert isinstance(result.exception, UsageError)
+    assert complaint in str(result.exception)
