@@ -241,9 +241,7 @@ def test_five_thousand_machines_with_a_hundred_layers_have_an_answer() -> None:
         profiles.Tensor(f"layer{i}.weight", i, 400_000 + 10_000 * i, "float32", 0.1 - 0.001 * i)
         for i in range(100)
     )
-    profile = profiles.Profile(
-        "deep", "published", None, 32, 0.15, 0.1, layers, tensors, add=None
-    )
+    profile = profiles.Profile("deep", "published", None, 32, 0.15, 0.1, layers, tensors, add=None)
     cases = [
         whatif.Case(workers=5000, bandwidth_gbps=10.0),
         whatif.Case(workers=5000, servers=1000, architecture="sumpter", bandwidth_gbps=10.0),

@@ -233,13 +233,9 @@ impl<'a> Reference<'a> {
             self.sums.push((*free, unit));
         }
         let now = self.now;
-        let (made, later) = self.sums.iter().partition(|&&(sum_s, _)| sum_s <= now + 1e-15);
-        self.sums = later;
-        for (_, unit) in {
-            let mut made: Vec<(f64, usize)> = made;
-            made.sort_by(|a, b| a.0.total_cmp(&b.0));
-            made
-        } {
+        self.sums.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let made = self.sums.partition_point(|&(sum_s, _)| sum_s <= now + 1e-15);
+        for (_, unit) in self.sums.drain(..made).collect::<Vec<_>>() {
             let (machine, bytes) = (self.layout.units[unit].machine, self.wire_bytes(unit));
             for flow in self.flows.iter_mut().filter(|flow| flow.machine == machine && flow.pull) {
                 flow.queue.push_back((unit, bytes));
