@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_settings_that_are_sizes_are_divided_and_stay_valid(scale: float) -> Non
     settings = variants.scaled_settings(scale, {})
     probe = {**settings, "token": _native.generate_token()}
     _native.Coordinator("127.0.0.1:0", probe).stop()
-    sizes = {name: int(text) for name, text in settings.items()}
+    sizes = {name: int(text) for name, text in settings.items() if name.endswith("_bytes")}
     if scale == 1:
         assert sizes == {
             "partition_bytes": 1 << 20,
@@ -187,20 +188,18 @@ def test_without_overlap_the_forward_pass_waits_for_all_sums() -> None:
 
 
 def test_with_overlap_a_layer_waits_for_its_own_sums_only() -> None:
-    # The first layer's sum is late by 2 s whatever the second layer's does.
+    # The first layer's sum is late by 2 s, and nothing of the next forward pass comes before it.
     assert played([3.0, 2.0], overlap=True)[0] == pytest.approx([9, 9, 9])
-    # The second layer's sum takes until 2 s into the forward pass and delays it by a second. The
-    # first layer's stands behind it on the link, but is due only at the next iteration.
-    clock = VirtualClock()
-    link = Link(clock, [0.0, 6.0])
-    first_free = {**vars(script()), "ready": ((0, 1.0), (1, 1.0))}
-    times = play(Script(**first_free), link.submit, 3, Pace(clock), overlap=True)
-    assert periods(times) == pytest.approx([9, 9, 9])
-    clock = VirtualClock()
-    barrier = play(
-        Script(**first_free), Link(clock, [0.0, 6.0]).submit, 3, Pace(clock), overlap=False
-    )
-    assert periods(barrier) == pytest.approx([10, 10, 10])
+    # Only the second sum is late, by 3 s, of which the forward pass of the first layer hides one.
+    late = replace(script(), ready=((0, 1.0), (1, 1.0)))
+
+    def periods_of(*, overlap: bool) -> list[float]:
+        clock = VirtualClock()
+        link = Link(clock, [0.0, 6.0])
+        return periods(play(late, link.submit, 3, Pace(clock), overlap=overlap))
+
+    assert periods_of(overlap=True) == pytest.approx([9, 9, 9])
+    assert periods_of(overlap=False) == pytest.approx([10, 10, 10])
 
 
 def test_what_a_sleep_overshoots_is_made_up_for() -> None:

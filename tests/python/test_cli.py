@@ -24,6 +24,7 @@ COMMANDS = (
     "whatif",
     "run",
     "bpslaunch",
+    "record",
     "serve",
     "coordinator",
     "status",
@@ -33,7 +34,7 @@ COMMANDS = (
     "config",
     "token",
 )
-INSTRUMENTS = ("emulate", "allreduce", "sum", "server", "ablate")
+INSTRUMENTS = ("emulate", "replay", "allreduce", "sum", "server", "ablate")
 TOKEN = "a-token-for-tests-only"
 
 

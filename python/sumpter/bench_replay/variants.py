@@ -16,6 +16,8 @@ DDP_BUCKET_BYTES = 25 << 20
 # The least that these settings take, and a multiple that each of them takes.
 _GRAIN_BYTES = 4096
 _SCALED = ("partition_bytes", "chunk_bytes", "credit_bytes")
+# A member that says nothing for so long has been lost; before, this machine was only busy.
+_SILENCE = {"peer_timeout_s": "60", "server_timeout_s": "60"}
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,12 @@ BY_NAME = {variant.name: variant for variant in VARIANTS}
 
 
 def scaled_settings(scale: float, given: dict[str, str]) -> dict[str, str]:
-    """The settings that are sizes, divided like the tensors unless given."""
+    """The settings that are sizes, divided like the tensors, and patience; unless given."""
     defaults = {row["name"]: row["default"] for row in _native.settings()}
     scaled = {
         name: str(_grains(parse_size(defaults[name]) / scale) * _GRAIN_BYTES) for name in _SCALED
     }
-    return {**scaled, **given}
+    return {**scaled, **_SILENCE, **given}
 
 
 def _grains(size_bytes: float) -> int:
