@@ -11,6 +11,7 @@ import pytest
 
 from sumpter import profiles, whatif
 from sumpter.cli import main
+from sumpter.whatif import replayed
 
 ROOT = Path(__file__).resolve().parents[2]
 NETAI = ROOT / "tests" / "data" / "netai"
@@ -233,6 +234,27 @@ def test_profiles_that_are_cut_short_foreign_or_newer_are_refused(run, tmp_path:
         "--workers", 4, "--bandwidth-gbps", 10,
     )  # fmt: skip
     assert code == 1 and "line 3 promises 161 tensors, but 97 lines follow" in err
+
+
+def test_predictions_are_near_what_an_emulated_cluster_measured() -> None:
+    records = sorted((ROOT / "benches" / "record").glob("replay-resnet50-2026-11-22-*.json"))
+    comparisons = [one for record in records for one in replayed.compare(record)]
+    assert len(comparisons) == 9
+    errors = sorted(abs(one.error) for one in comparisons if one.system != "priority")
+    assert errors[-1] < 0.06, comparisons
+    assert "9 cells: median error" in replayed.as_markdown(comparisons)
+
+
+def test_files_that_are_no_replay_are_refused(tmp_path: Path, profile_file: Path) -> None:
+    with pytest.raises(profiles.ProfileError, match="resnet18.*format: expected 'sumpter-replay'"):
+        list(replayed.compare(profile_file))
+    newer = tmp_path / "newer.json"
+    newer.write_text('{"format": "sumpter-replay", "version": 9, "cells": []}')
+    with pytest.raises(profiles.ProfileError, match="newer.json: version: expected 1"):
+        list(replayed.compare(newer))
+    newer.write_text('{"format": "sumpter-replay", "version": 1}')
+    with pytest.raises(profiles.ProfileError, match="newer.json: expected the field 'cells'"):
+        list(replayed.compare(newer))
 
 
 def test_five_thousand_machines_with_a_hundred_layers_have_an_answer() -> None:
