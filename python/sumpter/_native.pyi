@@ -166,6 +166,9 @@ def run_coordinator(listen: str, settings: dict[str, str]) -> None:
 def plan(request_json: str) -> str:
     """The plan for a cluster described in JSON, as JSON."""
 
+def whatif(request_json: str) -> str:
+    """What an iteration would take on each of some clusters; request and answer are JSON."""
+
 def status(settings: dict[str, str], job: str | None = None) -> str:
     """The coordinator's view of its jobs, or of one, as JSON."""
 

@@ -22,7 +22,7 @@ TOP_LEVEL_ENTRIES = 20
 UNSAFE_CRATES = {"sum", "transport", "node", "python"}
 
 # Pure functions and state machines: no sockets, threads, clock or environment.
-PURE_CRATES = ("plan", "sum", "wire", "engine")
+PURE_CRATES = ("plan", "whatif", "sum", "wire", "engine")
 IMPURE = re.compile(
     r"\bstd::(net|thread|env|fs|process|os)\b|\b(Instant|SystemTime)\b|\b(mio|tokio|socket2)::"
 )

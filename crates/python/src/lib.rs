@@ -7,6 +7,7 @@ mod bench;
 mod errors;
 mod functions;
 mod seat;
+mod whatif;
 mod worker;
 
 use pyo3::prelude::*;
@@ -24,6 +25,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::serve, module)?)?;
     module.add_function(wrap_pyfunction!(functions::run_coordinator, module)?)?;
     module.add_function(wrap_pyfunction!(functions::plan, module)?)?;
+    module.add_function(wrap_pyfunction!(whatif::whatif, module)?)?;
     module.add_function(wrap_pyfunction!(functions::status, module)?)?;
     module.add_function(wrap_pyfunction!(functions::drain, module)?)?;
     module.add_function(wrap_pyfunction!(functions::settings, module)?)?;

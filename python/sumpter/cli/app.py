@@ -19,6 +19,7 @@ from sumpter.cli import (
     run,
     settings,
     status,
+    whatif,
 )
 
 app = typer.Typer(
@@ -66,6 +67,7 @@ app.command(
     epilog=record.EXAMPLE,
     context_settings={"allow_interspersed_args": False},
 )(record.record)
+app.command("whatif", epilog=whatif.EXAMPLE)(whatif.whatif)
 app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
 app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)

@@ -1,0 +1,11 @@
+//! The what-if simulation: JSON in, JSON out, without the GIL.
+
+use pyo3::prelude::*;
+
+use crate::errors::from_whatif;
+
+/// What an iteration would take on each of some clusters.
+#[pyfunction]
+pub fn whatif(py: Python<'_>, request_json: &str) -> PyResult<String> {
+    py.detach(|| sumpter_whatif::answer_json(request_json)).map_err(from_whatif)
+}

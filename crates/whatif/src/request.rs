@@ -1,0 +1,112 @@
+//! The question in JSON and its answer, for callers in other languages.
+
+use serde::Deserialize;
+use sumpter_plan::Architecture;
+
+use crate::{
+    Addition, Case, Layer, Layout, Outcome, Profile, Tensor, WhatifError, simulate_placed,
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request {
+    profile: RawProfile,
+    cases: Vec<RawCase>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawProfile {
+    iteration_s: f64,
+    backward_s: f64,
+    /// Seconds of the forward pass by layer.
+    forward_s: Vec<Option<f64>>,
+    /// Layer, bytes, seconds at which the gradient is ready.
+    tensors: Vec<(usize, u64, f64)>,
+    add: Option<Vec<(f64, f64)>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCase {
+    workers: u32,
+    servers: u32,
+    architecture: String,
+    bandwidth_gbps: f64,
+    transport_efficiency: f64,
+    compression: f64,
+    fusion_bytes: u64,
+    fusion_timeout_s: f64,
+    partition_bytes: u64,
+    credit_bytes: u64,
+    overlap_forward: bool,
+}
+
+/// Answers `{"profile": ..., "cases": [...]}` with a list of one [`Outcome`] a case, in order.
+/// Cases that follow one another and share their placement share the work of it.
+///
+/// # Errors
+/// What is not such JSON, and values that [`Profile::new`] or [`Case::check`] refuse.
+pub fn answer_json(request: &str) -> Result<String, WhatifError> {
+    let invalid = |error: serde_json::Error| WhatifError::Request(error.to_string());
+    let Request { profile, cases } = serde_json::from_str(request).map_err(invalid)?;
+    let profile = Profile::try_from(profile)?;
+    let cases = cases.into_iter().map(Case::try_from).collect::<Result<Vec<_>, _>>()?;
+    let mut placed: Option<(Case, Layout)> = None;
+    let mut outcomes: Vec<Outcome> = Vec::with_capacity(cases.len());
+    for case in &cases {
+        let layout = match placed.take() {
+            Some((before, layout)) if same_placement(&before, case) => layout,
+            _ => Layout::new(&profile, case)?,
+        };
+        outcomes.push(simulate_placed(&profile, &layout, case)?);
+        placed = Some((*case, layout));
+    }
+    serde_json::to_string(&outcomes).map_err(invalid)
+}
+
+fn same_placement(a: &Case, b: &Case) -> bool {
+    let key = |case: &Case| (case.workers, case.servers, case.architecture, case.partition_bytes);
+    key(a) == key(b)
+}
+
+impl TryFrom<RawProfile> for Profile {
+    type Error = WhatifError;
+
+    fn try_from(raw: RawProfile) -> Result<Self, WhatifError> {
+        let tensor = |(layer, bytes, ready_s)| Tensor { layer, bytes, ready_s };
+        Profile::new(
+            raw.iteration_s,
+            raw.backward_s,
+            raw.forward_s.into_iter().map(|forward_s| Layer { forward_s }).collect(),
+            raw.tensors.into_iter().map(tensor).collect(),
+            raw.add.map(Addition::new).transpose()?,
+        )
+    }
+}
+
+impl TryFrom<RawCase> for Case {
+    type Error = WhatifError;
+
+    fn try_from(raw: RawCase) -> Result<Self, WhatifError> {
+        let architecture: Architecture = raw.architecture.parse().map_err(|()| {
+            WhatifError::field("architecture", &raw.architecture, "allreduce, ps or sumpter")
+        })?;
+        let case = Case {
+            workers: raw.workers,
+            servers: raw.servers,
+            architecture,
+            bandwidth_gbps: raw.bandwidth_gbps,
+            transport_efficiency: raw.transport_efficiency,
+            compression: raw.compression,
+            fusion_bytes: raw.fusion_bytes,
+            fusion_timeout_s: raw.fusion_timeout_s,
+            partition_bytes: raw.partition_bytes,
+            credit_bytes: raw.credit_bytes,
+            overlap_forward: raw.overlap_forward,
+            ..Case::default()
+        };
+        case.check()?;
+        Ok(case)
+    }
+}
