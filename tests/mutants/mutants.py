@@ -95,7 +95,8 @@ MUTANTS = [
         "2: the same bytes everywhere",
         "client/suspension.rs",
         "if let Some(divisor) = op.request.divisor(kept.contributors) {",
-        "if let Some(divisor) = op.request.divisor(kept.contributors).filter(|_| kept.origin > 0) {",
+        "if let Some(divisor) = op.request.divisor(kept.contributors)"
+        ".filter(|_| kept.origin > 0) {",
     ),
     Mutant(
         "what is passed on is divided by the number of those who live now",

@@ -53,7 +53,8 @@ impl EventLoop {
         if let Err(reason) = resumed {
             return self.fail(&OpError::PeerLost(format!("the new plan cannot be used: {reason}")));
         }
-        tracing::info!(target: "notice", %epoch, "going on with {workers} workers, {servers} summation servers");
+        let with = format!("{workers} workers and {servers} summation servers");
+        tracing::info!(target: "notice", %epoch, "going on with {with}");
         self.call_all();
     }
 }

@@ -17,8 +17,8 @@ impl World {
         }
     }
 
-    /// Helpers and workers die or change, everyone stops at a moment of its own, tells what it has, and goes on
-    /// in the next epoch.
+    /// Helpers and workers die or change, everyone stops at a moment of its own, tells what it has,
+    /// and goes on in the next epoch.
     pub(super) fn change(&mut self) -> bool {
         self.changes_left -= 1;
         for helper in self.helpers.clone() {

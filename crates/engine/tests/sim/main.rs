@@ -8,9 +8,10 @@
 //!
 //! What must hold (docs/design.md, section 6): each contribution counts exactly once whatever is
 //! cut and sent again, and all workers get the same bytes; with `deterministic`, the bytes that
-//! rank order gives: by rank in each machine, then by the rank that passes the subtotal on. If workers
-//! die while a round lasts, each element has the contributions of all who lived at some moment of
-//! it, and an average divides by their number. Every result is compared with a scalar model.
+//! rank order gives: by rank in each machine, then by the rank that passes the subtotal on. If
+//! workers die while a round lasts, each element has the contributions of all who lived at some
+//! moment of it, and an average divides by their number. Every result is compared with a scalar
+//! model.
 //!
 //! Replay one: `make sim SEED=7`. More of them: `make sim SEEDS=100000`.
 

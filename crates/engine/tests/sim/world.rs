@@ -72,8 +72,8 @@ impl fmt::Display for Report {
             "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on; faults \
              injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
              changes of epoch ({} of them within another), {} helpers and {} workers killed, {} \
-             stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} damaged frames \
-             noticed",
+             stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} \
+             damaged frames noticed",
             self.operations,
             self.bytes,
             self.steps,
