@@ -9,6 +9,7 @@ import pytest
 import torch
 import typer.testing
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import sumpter.torch as bps
 from sumpter import profiles
@@ -123,6 +124,22 @@ def test_recording_changes_no_result_and_leaves_no_hooks() -> None:
     for module in model.modules():
         assert not module._forward_hooks and not module._forward_pre_hooks
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters() if p.requires_grad)
+
+
+def test_activations_that_are_computed_anew_are_no_obstacle() -> None:
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.inner, batch, use_reentrant=False)
+
+    model = Again()
+    recorder = bps.record(model, iterations=2, warmup=0)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+    assert len(recorder.profile.tensors) == 4
 
 
 def test_a_model_that_cannot_be_recorded_is_refused() -> None:

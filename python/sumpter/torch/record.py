@@ -217,8 +217,9 @@ class _Raw:
                 return stamp - self.begin
             return self.begin.elapsed_time(stamp) / 1000
 
+        # Where activations are computed anew, torch ends the last call as soon as it can.
         calls = [
-            observed.Forward(layer, parent, seconds(begun), seconds(ended))
+            observed.Forward(layer, parent, seconds(begun), seconds(ended or begun))
             for layer, parent, begun, ended in self.calls
         ]
         return observed.Iteration(
