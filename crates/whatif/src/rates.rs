@@ -4,11 +4,12 @@
 //! proportion to what it has queued: rates are max-min fair with the backlog as weight. A
 //! connection that another link holds back leaves its part to the others.
 //!
-//! All workers push to one server at one rate `u` and pull from it at one rate `d`:
+//! All workers push to one server at one rate `u` and pull from it at one rate `d`. With `U` and
+//! `D` for the sums over all servers:
 //!
-//! | link | out | in |
+//! | link of the server's machine | out | in |
 //! |---|---|---|
-//! | GPU machine whose server has `u`, `d` | `sum of all u - u + (n-1) d` | `(n-1) u + sum of all d - d` |
+//! | GPU machine | `U - u + (n-1) d` | `(n-1) u + D - d` |
 //! | CPU machine | `n d` | `n u` |
 //!
 //! Machines of one role and backlog have the same constraints, and these rates are unique, so

@@ -113,7 +113,7 @@ struct Stream<'a> {
     active: Vec<usize>,
     /// The next unit whose gradient is not ready.
     unready: usize,
-    /// Ready, not admitted: by layer, then as dealt.
+    /// Ready, not admitted: in forward order, then as dealt.
     waiting: BinaryHeap<Reverse<(usize, usize)>>,
     /// When each unit's first bytes were sent.
     started: Vec<f64>,
@@ -162,7 +162,6 @@ impl<'a> Stream<'a> {
             if tensor.ready_s > self.now {
                 break;
             }
-            // Tensors are in forward order, layers need not be numbered by it.
             self.waiting.push(Reverse((unit.tensor, self.unready)));
             self.unready += 1;
         }

@@ -72,7 +72,8 @@ proptest! {
             }
         };
         let bound = first_s + load * bytes / case.link_rate();
-        prop_assert!(end(&profile, &case) >= bound * (1.0 - 1e-6), "{} {bound}", end(&profile, &case));
+        let end_s = end(&profile, &case);
+        prop_assert!(end_s >= bound * (1.0 - 1e-6), "{end_s} {bound}");
     }
 
     #[test]

@@ -7,12 +7,30 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import JsonOption, parse_size
+from sumpter.cli.whatif_options import (
+    AddEstimateOption,
+    AdviseOption,
+    ArchitectureOption,
+    BandwidthOption,
+    BatchTimeOption,
+    CompressionOption,
+    CreditOption,
+    EfficiencyOption,
+    FormatOption,
+    FusionBytesOption,
+    FusionTimeoutOption,
+    OverlapOption,
+    PartitionOption,
+    ProfileOption,
+    ServersOption,
+    WorkersOption,
+)
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile
@@ -30,77 +48,22 @@ Row = tuple["Case", float | None, "Outcome"]
 
 
 def whatif(
-    profile: Annotated[
-        Path, typer.Option("--profile", metavar="FILE", help="What an iteration computes.")
-    ],
-    workers: Annotated[
-        str, typer.Option("--workers", "-n", metavar="N,..", help="GPU machines (not GPUs).")
-    ],
-    bandwidth_gbps: Annotated[
-        str,
-        typer.Option("--bandwidth-gbps", metavar="G,..", help="Each machine's link, each way."),
-    ],
-    servers: Annotated[
-        str, typer.Option("--servers", "-s", metavar="K,..", help="CPU machines that help.")
-    ] = "0",
-    architecture: Annotated[
-        str | None,
-        typer.Option(
-            "--architecture",
-            metavar="NAME,..",
-            help="allreduce, ps or sumpter (default: sumpter with servers, else allreduce).",
-        ),
-    ] = None,
-    compression: Annotated[
-        str, typer.Option("--compression", metavar="C,..", help="Divides the bytes sent.")
-    ] = "1",
-    fusion_bytes: Annotated[
-        str, typer.Option("--fusion-bytes", metavar="SIZE,..", help="All-reduce: buffer size.")
-    ] = "64MiB",
-    fusion_timeout_ms: Annotated[
-        str, typer.Option("--fusion-timeout-ms", metavar="T,..", help="All-reduce: buffer age.")
-    ] = "5",
-    partition_bytes: Annotated[
-        str,
-        typer.Option("--partition-bytes", metavar="SIZE,..", help="As in `sumpter config`."),
-    ] = "1MiB",
-    credit_bytes: Annotated[
-        str, typer.Option("--credit-bytes", metavar="SIZE,..", help="As in `sumpter config`.")
-    ] = "256KiB",
-    transport_efficiency: Annotated[
-        str,
-        typer.Option(
-            "--transport-efficiency", metavar="E,..", help="Part of the bandwidth that is used."
-        ),
-    ] = "1",
-    overlap_forward: Annotated[
-        bool,
-        typer.Option(
-            "--overlap-forward", help="Each layer of the next forward pass waits for itself only."
-        ),
-    ] = False,
-    add_estimate: Annotated[
-        Path | None,
-        typer.Option(
-            "--add-estimate",
-            metavar="FILE",
-            help="Lines of `bytes,seconds` of an addition, instead of the profile's.",
-        ),
-    ] = None,
-    batch_time_s: Annotated[
-        str | None,
-        typer.Option(
-            "--batch-time-s",
-            metavar="T,..",
-            help="An iteration without communication, instead of the profile's.",
-        ),
-    ] = None,
-    format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="sumpter, or netai for its logs.")
-    ] = "sumpter",
-    advise: Annotated[
-        bool, typer.Option("--advise", help="Say in words what would help most (one case only).")
-    ] = False,
+    profile: ProfileOption,
+    workers: WorkersOption,
+    bandwidth_gbps: BandwidthOption,
+    servers: ServersOption = "0",
+    architecture: ArchitectureOption = None,
+    compression: CompressionOption = "1",
+    fusion_bytes: FusionBytesOption = "64MiB",
+    fusion_timeout_ms: FusionTimeoutOption = "5",
+    partition_bytes: PartitionOption = "1MiB",
+    credit_bytes: CreditOption = "256KiB",
+    transport_efficiency: EfficiencyOption = "1",
+    overlap_forward: OverlapOption = False,
+    add_estimate: AddEstimateOption = None,
+    batch_time_s: BatchTimeOption = None,
+    format: FormatOption = "sumpter",
+    advise: AdviseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Predict an iteration on other machines, links or helpers, from a profile.
