@@ -296,7 +296,7 @@ fn a_file_that_is_no_certificate_is_named() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// At worst the connection ends: whatever comes instead of a handshake, with a record's first
     /// bytes or without.
