@@ -161,11 +161,13 @@ impl World {
         let chunk_bytes = 64 * rng.u32(1..=8);
         let deterministic = rng.bool();
         let machines = Machines::new(&mut rng, n);
-        let tensors: Vec<_> =
+        let mut tensors: Vec<_> =
             (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
         let workers = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
         let changes_left = if rng.bool() { rng.u32(1..6) } else { 0 };
         let mortal = changes_left > 0 && n > 1 && rng.bool();
+        // A worker that dies must be nobody's hub.
+        tensors.iter_mut().filter(|_| mortal).for_each(Tensor::flatten);
         let checksum = rng.bool();
         let mut world = World {
             flips_left: if checksum { rng.u32(0..20) } else { 0 },
