@@ -122,6 +122,13 @@ pub struct ClusterView {
     pub quota: Quota,
 }
 
+impl ClusterView {
+    /// The workers that have not died, in the order of ranks.
+    pub fn living(&self) -> impl Iterator<Item = &WorkerView> {
+        self.workers.iter().filter(|worker| !self.gone.contains(&worker.rank))
+    }
+}
+
 /// A worker as others see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {

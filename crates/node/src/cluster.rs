@@ -96,7 +96,7 @@ struct Group<'a> {
 impl Cluster {
     pub(crate) fn new(view: &ClusterView, policy: Policy) -> Result<Cluster, PlanError> {
         let (mut lanes, mut sources) = (Vec::new(), Vec::new());
-        for worker in view.workers.iter().filter(|worker| !view.gone.contains(&worker.rank)) {
+        for worker in view.living() {
             let WorkerView { rank, host, machine, lanes: own, bandwidth_gbps } = worker;
             let owner = Owner::Worker(*rank);
             let range = add_lanes(&mut lanes, owner, (host, machine), own);

@@ -46,7 +46,7 @@ impl EventLoop {
         self.know_job(&view);
         let resident = self.open_resident(&view);
         let (epoch, servers) = (view.epoch, view.servers.len());
-        let workers = view.workers.len() - view.gone.len();
+        let workers = view.living().count();
         let Some(session) = self.session.as_mut() else { return };
         let resumed =
             resident.and_then(|resident| session.resume(&self.config, view, &told, resident));

@@ -40,7 +40,7 @@ impl Hubs {
     pub(crate) fn new(view: &ClusterView, deterministic: bool, sums_away: bool) -> Option<Hubs> {
         let mut machines: Vec<Vec<Rank>> = Vec::new();
         let mut known = HashMap::new();
-        for worker in view.workers.iter().filter(|worker| !view.gone.contains(&worker.rank)) {
+        for worker in view.living() {
             let at = *known.entry(worker.machine.as_str()).or_insert(machines.len());
             if at == machines.len() {
                 machines.push(Vec::new());

@@ -62,11 +62,9 @@ impl Run {
             State::Starting | State::Steady | State::Changing(_) => None,
         };
         let awaited = move |rank: &Rank| {
-            back.is_some_and(|back| !back.contains_key(rank))
-                && !self.left.contains(rank)
-                && !self.view.gone.contains(rank)
+            back.is_some_and(|back| !back.contains_key(rank)) && !self.left.contains(rank)
         };
-        self.view.workers.iter().map(|worker| worker.rank).filter(awaited)
+        self.view.living().map(|worker| worker.rank).filter(awaited)
     }
 
     /// A worker that had come back is gone again.

@@ -52,7 +52,7 @@ impl Registry {
             machines: Some(match run {
                 None => machines(machine_names(&workers), machine_names(&servers)),
                 Some(run) => machines(
-                    run.view.workers.iter().map(|worker| &worker.machine),
+                    run.view.living().map(|worker| &worker.machine),
                     run.view.servers.iter().map(|server| &server.machine),
                 ),
             }),

@@ -28,7 +28,7 @@ impl Job {
 impl Run {
     /// What the workers are told if all that live are out of data; from then on all have some.
     pub fn all_out_of_data(&mut self) -> Option<MemberEvent> {
-        let living = self.view.workers.len() - self.view.gone.len();
+        let living = self.view.living().count();
         let last = self.out_of_data.last().copied().filter(|_| self.out_of_data.len() == living)?;
         self.out_of_data.clear();
         Some(MemberEvent::AllOutOfData { last })
