@@ -27,6 +27,8 @@ WORKERS = Path(__file__).parent / "workers"
 TOKEN = "a token that only tests use"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
+# What the coordinator must have of a job's settings, where they are given.
+SHARED = ("peer_timeout_s", "start_timeout_s", "tls_cert", "tls_key", "tls_ca")
 # How long a busy machine may leave a member without a turn, and a job without its last member.
 PATIENCE = {"peer_timeout_s": 40, "start_timeout_s": 300}
 # Mismatches are found by heartbeats, of which there are four in this time.
@@ -58,7 +60,8 @@ class Job:
         self.folder = folder
         self.ranks = ranks
         settings = {**PATIENCE, **settings}
-        self._own = {"token": TOKEN, **{name: _text(settings[name]) for name in PATIENCE}}
+        own = {name: _text(settings[name]) for name in SHARED if name in settings}
+        self._own = {"token": TOKEN, **own}
         self._repeated = repeated
         self._coordinator = self._coordinate("127.0.0.1:0")
         self.address = self._coordinator.address

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from jobs import FINDS_MISMATCHES_S, Job, free_port
+
+CERTIFICATES = Path(__file__).parents[2] / "crates" / "coordinator" / "tests" / "certificates"
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
@@ -25,6 +28,19 @@ def test_exchanges_groups_and_process_sets(
 
 def test_checksums_change_no_result(make_job: Callable[..., Job]) -> None:
     make_job(3, 1, partition_bytes="4KiB", checksum=True).start("exchanges.py").finish()
+
+
+def test_everything_can_be_encrypted(make_job: Callable[..., Job]) -> None:
+    files = {f"tls_{name}": CERTIFICATES / f"{name}.pem" for name in ("cert", "key", "ca")}
+    make_job(3, 1, partition_bytes="4KiB", **files).start("exchanges.py").finish()
+    job = make_job(2, **files)
+    job.make_pipe("refused")
+    for rank in range(2):
+        arguments = ("refused_setting.py", "tls_data", "has true", "has false")
+        job.start_rank(rank, *arguments, SUMPTER_TLS_DATA=str(rank == 1).lower())
+    job.wait_for("refused")
+    assert len(list(job.folder.glob("result.*"))) == 1, job.report("nobody was refused")
+
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1), (4, 0)])
