@@ -42,7 +42,6 @@ def test_everything_can_be_encrypted(make_job: Callable[..., Job]) -> None:
     assert len(list(job.folder.glob("result.*"))) == 1, job.report("nobody was refused")
 
 
-
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1), (4, 0)])
 def test_ranks_with_less_data_than_others(
     make_job: Callable[..., Job], ranks: int, servers: int
