@@ -26,6 +26,7 @@ fuzz_target!(|data: &[u8]| {
         epoch: Epoch(1),
         lane: 0,
         keeps: false,
+        checksum: false,
     };
     let mut client = ClientHandshake::new(hello, [1; 32], token);
     let mut rest = data;
