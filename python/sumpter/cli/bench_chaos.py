@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sumpter.cli.errors import Failure, UsageError
-from sumpter.cli.options import SetOption, parse_assignments
+from sumpter.cli.options import SetOption, parse_free_assignments
 
 EXAMPLE = "Example: sumpter bench chaos --seconds 30 -- python examples/digits.py"
 
@@ -121,7 +121,7 @@ def chaos(
         rate_mbit=units.check_rate(rate_mbit, "--rate-mbit"),
         kinds=kinds_of(names, local, coordinator_restarts),
         reference_servers=reference_servers,
-        settings=_settings(assignments),
+        settings=parse_free_assignments(assignments, _DECIDED_HERE),
     )
     report.check_writable(output, "--output")
     console = Console(highlight=False, markup=False)
@@ -150,20 +150,6 @@ def _slots(servers: int, slots: int | None, reference_servers: int) -> int:
     if max(servers, reference_servers) > count:
         raise UsageError(f"--slots {count}: there must be a place for every server")
     return count
-
-
-def _settings(assignments: list[str] | None) -> dict[str, str]:
-    from sumpter import _native
-
-    settings = parse_assignments(assignments)
-    known = {row["name"]: row["env"] for row in _native.settings()}
-    for name in settings:
-        if name in _DECIDED_HERE:
-            raise UsageError(f"--set {name}: this command decides it")
-        if name not in known:
-            raise UsageError(f"--set {name}: there is no such setting; see `sumpter config`")
-    _native.check_environment({known[name]: text for name, text in settings.items()})
-    return settings
 
 
 def _folder(log_dir: Path | None) -> Path:

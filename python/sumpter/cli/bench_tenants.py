@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sumpter.cli.errors import Failure, UsageError
-from sumpter.cli.options import JsonOption, SetOption, parse_assignments, parse_size
+from sumpter.cli.options import JsonOption, SetOption, parse_free_assignments, parse_size
 
 if TYPE_CHECKING:
     from sumpter.bench_tenants.run import Asked
@@ -106,7 +106,7 @@ def tenants(
         lanes=lanes,
         seconds=seconds,
         rounds=rounds,
-        settings=_settings(assignments),
+        settings=parse_free_assignments(assignments, _DECIDED_HERE),
     )
     report.check_writable(output, "--output")
     found = _run(asked)
@@ -155,17 +155,3 @@ def _size(text: str) -> int:
     if size % _ALIGNMENT_BYTES:
         raise UsageError(f"--bytes {text}: give a multiple of {_ALIGNMENT_BYTES} bytes")
     return size
-
-
-def _settings(assignments: list[str] | None) -> dict[str, str]:
-    from sumpter import _native
-
-    settings = parse_assignments(assignments)
-    known = {row["name"]: row["env"] for row in _native.settings()}
-    for name in settings:
-        if name in _DECIDED_HERE:
-            raise UsageError(f"--set {name}: this command decides it")
-        if name not in known:
-            raise UsageError(f"--set {name}: there is no such setting; see `sumpter config`")
-    _native.check_environment({known[name]: text for name, text in settings.items()})
-    return settings

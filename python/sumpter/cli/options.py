@@ -7,6 +7,7 @@ this module only turns options into that text.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated
 
@@ -80,6 +81,23 @@ def parse_assignments(assignments: list[str] | None) -> dict[str, str]:
         if not equals or not name.strip():
             raise UsageError(f"--set {assignment}: write NAME=VALUE")
         settings[name.strip()] = value.strip()
+    return settings
+
+
+def parse_free_assignments(
+    assignments: list[str] | None, decided: Container[str]
+) -> dict[str, str]:
+    """As parse_assignments(), checked, for a command that decides some settings by itself."""
+    from sumpter import _native
+
+    settings = parse_assignments(assignments)
+    known = {row["name"]: row["env"] for row in _native.settings()}
+    for name in settings:
+        if name in decided:
+            raise UsageError(f"--set {name}: this command decides it")
+        if name not in known:
+            raise UsageError(f"--set {name}: there is no such setting; see `sumpter config`")
+    _native.check_environment({known[name]: text for name, text in settings.items()})
     return settings
 
 
