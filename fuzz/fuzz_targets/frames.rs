@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sumpter_wire::{
-    CHECKED_HEADER_BYTES, HEADER_BYTES, Header, PartitionSpec, SPEC_BYTES, checksum, decode_group,
+    BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, HEADER_BYTES, Header, checksum, decode_group,
     encode_group,
 };
 
@@ -21,10 +21,11 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(header.encode_checked(payload), bytes);
         }
     }
-    if let Some(bytes) = data.first_chunk::<SPEC_BYTES>()
-        && let Ok(spec) = PartitionSpec::decode(bytes)
+    if let Some(bytes) = data.first_chunk::<BEGIN_BYTES>()
+        && let Ok(begin) = Begin::decode(bytes)
     {
-        assert_eq!(spec.encode(), *bytes);
+        assert_eq!(begin.encode(), *bytes);
+        let spec = begin.spec;
         assert!(spec.chunks() >= 1 && spec.chunk_len(spec.chunks() - 1) >= 1);
     }
     if let Ok(ranks) = decode_group(data) {

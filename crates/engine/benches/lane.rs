@@ -10,7 +10,8 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{
-    Collective, Epoch, FrameKind, GroupId, Header, JobId, PartitionSpec, Rank, Round, TensorId,
+    Begin, Collective, Epoch, FrameKind, GroupId, Header, JobId, PartitionSpec, Rank, Round,
+    TensorId,
 };
 
 const LIMITS: LaneLimits =
@@ -74,7 +75,7 @@ impl Bench {
 
     /// One round of the partition; the bytes that came out.
     fn round(&mut self) -> usize {
-        let spec = self.spec.encode();
+        let spec = Begin { spec: self.spec, priority: 0 }.encode();
         let begin = [&self.header(FrameKind::Begin, spec.len()).encode()[..], &spec].concat();
         for conn in self.conns.clone() {
             self.feed(conn, &begin);

@@ -7,7 +7,7 @@
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sumpter_engine::{Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request};
 use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, Epoch, GroupId, HEADER_BYTES, Rank, SPEC_BYTES, TensorId, Tier};
+use sumpter_wire::{BEGIN_BYTES, Collective, Epoch, GroupId, HEADER_BYTES, Rank, TensorId, Tier};
 
 const LANE: ConnId = ConnId(0);
 const CHUNK_BYTES: usize = 64 << 10;
@@ -34,7 +34,7 @@ impl Load {
     /// Bytes that go on the connection: tensors, a header a chunk, a header and a spec a partition.
     fn sent_bytes(self) -> usize {
         let chunks = self.tensors * self.bytes.div_ceil(CHUNK_BYTES);
-        let begins = self.partitions() * (HEADER_BYTES + SPEC_BYTES);
+        let begins = self.partitions() * (HEADER_BYTES + BEGIN_BYTES);
         self.tensors * self.bytes + chunks * HEADER_BYTES + begins
     }
 

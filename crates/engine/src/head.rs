@@ -1,10 +1,10 @@
 //! The first bytes of a frame to send.
 
 use arrayvec::ArrayVec;
-use sumpter_wire::{CHECKED_HEADER_BYTES, Header, SPEC_BYTES};
+use sumpter_wire::{BEGIN_BYTES, CHECKED_HEADER_BYTES, Header};
 
 /// A header and, in the frame that begins a partition, what follows it.
-pub(crate) type Head = ArrayVec<u8, { CHECKED_HEADER_BYTES + SPEC_BYTES }>;
+pub(crate) type Head = ArrayVec<u8, { CHECKED_HEADER_BYTES + BEGIN_BYTES }>;
 
 /// A header's bytes; `payload` is the payload's checksum on a connection that carries them.
 pub(crate) fn head(header: &Header, payload: Option<u32>) -> Head {

@@ -11,6 +11,7 @@ mod hub;
 mod inbox;
 mod lane;
 mod memory;
+mod queue;
 mod recovery;
 mod resident;
 mod spans;

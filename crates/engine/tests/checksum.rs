@@ -9,7 +9,7 @@ use sumpter_engine::{
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::{Side, SimLink};
 use sumpter_wire::{
-    CHECKED_HEADER_BYTES, Collective, Epoch, GroupId, JobId, Rank, SPEC_BYTES, TensorId, Tier,
+    BEGIN_BYTES, CHECKED_HEADER_BYTES, Collective, Epoch, GroupId, JobId, Rank, TensorId, Tier,
 };
 
 const CHUNK: u32 = 64;
@@ -205,7 +205,7 @@ fn what_was_counted_before_a_cut_may_be_overwritten_while_it_is_sent_again() {
     pair.reconnect(0);
     // Its frames are made anew, but only the first beginning leaves before the result is here.
     let (link, on_lane) = &mut pair.links[0];
-    let begin = CHECKED_HEADER_BYTES + SPEC_BYTES;
+    let begin = CHECKED_HEADER_BYTES + BEGIN_BYTES;
     assert_eq!(link.transmit(Side::A, &mut pair.clients[0], LANE, begin), begin);
     link.deliver(Side::B, &mut pair.lane, *on_lane, begin, Duration::ZERO).unwrap();
     link.transmit(Side::B, &mut pair.lane, *on_lane, usize::MAX);

@@ -10,7 +10,7 @@ use crate::ids::{Epoch, GroupId, Rank, Round, TensorId};
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the payload of a [`FrameKind::Begin`] frame.
-pub const SPEC_BYTES: usize = 24;
+pub const BEGIN_BYTES: usize = 24;
 /// The longest payload of a frame that carries no tensor data.
 pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
 
@@ -182,7 +182,7 @@ impl Header {
     fn check_length(&self) -> Result<(), FrameError> {
         let length = self.length as usize;
         let (ok, expected) = match self.kind {
-            FrameKind::Begin => (length == SPEC_BYTES, "the partition spec's"),
+            FrameKind::Begin => (length == BEGIN_BYTES, "the partition spec's"),
             FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
             FrameKind::Done | FrameKind::Ack | FrameKind::Released => (length == 0, "none"),
             FrameKind::Error => (length <= MAX_CONTROL_BYTES, "at most 65536"),
@@ -239,8 +239,8 @@ impl Collective {
     }
 }
 
-/// What a lane must know to sum a partition; it travels in every `Begin` frame, and must be the
-/// same from every member of the group.
+/// What a lane must know to sum a partition; it travels in every [`Begin`], and must be the same
+/// from every member of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartitionSpec {
     /// Bytes of the partition, a multiple of the element size, at least 1.
@@ -276,26 +276,8 @@ impl PartitionSpec {
         left.min(u64::from(self.chunk_bytes)) as u32
     }
 
-    /// The spec's bytes.
-    #[must_use]
-    pub fn encode(&self) -> [u8; SPEC_BYTES] {
-        let mut out = [0; SPEC_BYTES];
-        let words = [self.bytes, self.chunk_bytes, self.group.0, self.root.0];
-        for (place, word) in out[..16].chunks_exact_mut(4).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        out[16] = self.collective as u8;
-        out[17] = self.dtype.code();
-        out[18] = self.op.code();
-        out[19] = u8::from(self.deterministic);
-        out
-    }
-
     /// Reads a spec and checks that it makes sense.
-    ///
-    /// # Errors
-    /// [`FrameError::Spec`] with the field at fault.
-    pub fn decode(bytes: &[u8; SPEC_BYTES]) -> Result<PartitionSpec, FrameError> {
+    fn decode(bytes: &[u8; BEGIN_BYTES]) -> Result<PartitionSpec, FrameError> {
         let fault = |field, value: u64| FrameError::Spec { field, value };
         let code = |at: usize| u64::from(bytes[at]);
         let spec = PartitionSpec {
@@ -320,10 +302,44 @@ impl PartitionSpec {
         if spec.chunk_bytes == 0 || !spec.chunk_bytes.is_multiple_of(element) {
             return Err(fault("chunk_bytes", u64::from(spec.chunk_bytes)));
         }
-        match word(bytes, 20) {
-            0 => Ok(spec),
-            reserved => Err(fault("reserved", u64::from(reserved))),
+        Ok(spec)
+    }
+}
+
+/// The payload of a `Begin` frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Begin {
+    /// The partition.
+    pub spec: PartitionSpec,
+    /// How urgently this member wants the result of this round: the higher goes first.
+    pub priority: i32,
+}
+
+impl Begin {
+    /// The payload's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; BEGIN_BYTES] {
+        let mut out = [0; BEGIN_BYTES];
+        let spec = &self.spec;
+        let words = [spec.bytes, spec.chunk_bytes, spec.group.0, spec.root.0];
+        for (place, word) in out[..16].chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
         }
+        out[16] = spec.collective as u8;
+        out[17] = spec.dtype.code();
+        out[18] = spec.op.code();
+        out[19] = u8::from(spec.deterministic);
+        out[20..].copy_from_slice(&self.priority.to_le_bytes());
+        out
+    }
+
+    /// Reads a payload and checks that its spec makes sense.
+    ///
+    /// # Errors
+    /// [`FrameError::Spec`] with the field at fault.
+    pub fn decode(bytes: &[u8; BEGIN_BYTES]) -> Result<Begin, FrameError> {
+        let priority = word(bytes, 20).cast_signed();
+        Ok(Begin { spec: PartitionSpec::decode(bytes)?, priority })
     }
 }
 

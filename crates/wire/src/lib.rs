@@ -15,8 +15,8 @@ pub use auth::{
 };
 pub use checksum::{CHECKED_HEADER_BYTES, checksum};
 pub use frame::{
-    Collective, FrameError, FrameKind, HEADER_BYTES, Header, MAX_CONTROL_BYTES, PartitionSpec,
-    SPEC_BYTES, Tier, decode_group, encode_group, group_id,
+    BEGIN_BYTES, Begin, Collective, FrameError, FrameKind, HEADER_BYTES, Header, MAX_CONTROL_BYTES,
+    PartitionSpec, Tier, decode_group, encode_group, group_id,
 };
 pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
 pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};

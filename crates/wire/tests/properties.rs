@@ -6,7 +6,7 @@ use sumpter_wire::*;
 
 fn headers() -> impl Strategy<Value = Header> {
     let kinds = prop_oneof![
-        Just((FrameKind::Begin, SPEC_BYTES as u32)),
+        Just((FrameKind::Begin, BEGIN_BYTES as u32)),
         (1u32..u32::MAX).prop_map(|n| (FrameKind::Push, n)),
         (1u32..u32::MAX).prop_map(|n| (FrameKind::Result, n)),
         Just((FrameKind::Done, 0)),
@@ -85,8 +85,9 @@ proptest! {
     }
 
     #[test]
-    fn a_spec_survives_the_wire_and_its_chunks_cover_it(spec in specs()) {
-        prop_assert_eq!(PartitionSpec::decode(&spec.encode()), Ok(spec));
+    fn a_spec_survives_the_wire_and_its_chunks_cover_it(spec in specs(), priority: i32) {
+        let begin = Begin { spec, priority };
+        prop_assert_eq!(Begin::decode(&begin.encode()), Ok(begin));
         let lens: Vec<u32> = (0..spec.chunks()).map(|i| spec.chunk_len(i)).collect();
         prop_assert_eq!(lens.iter().sum::<u32>(), spec.bytes);
         prop_assert!(lens.iter().all(|l| *l > 0 && l % spec.dtype.size() as u32 == 0));
@@ -94,11 +95,11 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_frame_or_an_error(bytes: [u8; HEADER_BYTES], spec: [u8; SPEC_BYTES]) {
+    fn any_bytes_are_a_frame_or_an_error(bytes: [u8; HEADER_BYTES], spec: [u8; BEGIN_BYTES]) {
         if let Ok(header) = Header::decode(&bytes) {
             prop_assert_eq!(header.encode(), bytes);
         }
-        if let Ok(decoded) = PartitionSpec::decode(&spec) {
+        if let Ok(decoded) = Begin::decode(&spec) {
             prop_assert_eq!(decoded.encode(), spec);
         }
     }

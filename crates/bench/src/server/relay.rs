@@ -8,7 +8,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use sumpter_engine::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{FrameKind, HEADER_BYTES, Header, PartitionSpec, SPEC_BYTES, TensorId};
+use sumpter_wire::{BEGIN_BYTES, Begin, FrameKind, HEADER_BYTES, Header, PartitionSpec, TensorId};
 
 use super::staging::Staging;
 
@@ -43,7 +43,7 @@ struct Conn {
 #[derive(Debug)]
 enum Input {
     Header,
-    Begin { header: Header, bytes: [u8; SPEC_BYTES], have: usize },
+    Begin { header: Header, bytes: [u8; BEGIN_BYTES], have: usize },
     Chunk { header: Header, partition: usize, have: usize },
 }
 
@@ -69,7 +69,7 @@ impl Relay {
     fn start(&self, header: Header) -> Result<Input, Violation> {
         match header.kind {
             FrameKind::Ack => Ok(Input::Header),
-            FrameKind::Begin => Ok(Input::Begin { header, bytes: [0; SPEC_BYTES], have: 0 }),
+            FrameKind::Begin => Ok(Input::Begin { header, bytes: [0; BEGIN_BYTES], have: 0 }),
             FrameKind::Push => {
                 let key = (header.tensor, header.partition);
                 let partition = self.index.get(&key).copied();
@@ -87,7 +87,7 @@ impl Relay {
         match std::mem::replace(&mut self.conns[conn.0].input, Input::Header) {
             Input::Header => {}
             Input::Begin { header, bytes, .. } => {
-                let spec = PartitionSpec::decode(&bytes)?;
+                let Begin { spec, .. } = Begin::decode(&bytes)?;
                 let next = self.partitions.len();
                 if *self.index.entry((header.tensor, header.partition)).or_insert(next) == next {
                     let arrived = vec![0; spec.chunks() as usize];
@@ -124,7 +124,7 @@ impl Conn {
             Input::Header => false,
             Input::Begin { bytes, have, .. } => {
                 *have += self.staging.take(&mut bytes[*have..]);
-                *have == SPEC_BYTES
+                *have == BEGIN_BYTES
             }
             Input::Chunk { header, have, .. } => {
                 let length = header.length as usize;
@@ -181,7 +181,7 @@ impl Endpoint for Relay {
         let conn = &mut self.conns[id.0];
         let (have, length) = match &mut conn.input {
             Input::Header => (&mut 0, 0),
-            Input::Begin { have, .. } => (have, SPEC_BYTES),
+            Input::Begin { have, .. } => (have, BEGIN_BYTES),
             Input::Chunk { header, have, .. } => (have, header.length as usize),
         };
         let direct = n.min(length - *have);

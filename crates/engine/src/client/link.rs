@@ -1,7 +1,6 @@
 //! A client's connection to one lane: what waits to be sent, by priority, and what arrives.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 use sumpter_sum::AlignedBuf;
 use sumpter_wire::{GroupId, Header, checksum};
@@ -9,6 +8,7 @@ use sumpter_wire::{GroupId, Header, checksum};
 use super::op::OpId;
 use crate::head::{Head, head};
 use crate::inbox::Inbox;
+use crate::queue::Queue;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -19,11 +19,13 @@ pub(super) struct Link {
     pub keeps: bool,
     pub inbox: Inbox,
     pub input: Input,
-    /// Partitions that were admitted and may start, best first.
-    pub ready: BinaryHeap<Ready>,
+    /// Partitions that were admitted and may start.
+    pub ready: Ready,
     /// The partition whose chunks are being queued.
     pub current: Option<(OpId, usize)>,
     pub output: VecDeque<Frame>,
+    /// Bytes of them.
+    pub output_bytes: usize,
     /// Chunks the lane in this process has asked for in vain and can have now.
     pub offers: VecDeque<(OpId, usize, u32)>,
     /// Bytes of the first frame of `output` that have been sent.
@@ -33,12 +35,8 @@ pub(super) struct Link {
     pub dirty: bool,
 }
 
-/// A partition that may start: the higher priority first, then the earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ready {
-    pub priority: i32,
-    pub order: Reverse<(OpId, usize)>,
-}
+/// Partitions that wait for their turn, by operation and index.
+pub(super) type Ready = Queue<(OpId, usize), ()>;
 
 /// What the next payload bytes are for.
 #[derive(Debug)]
@@ -104,9 +102,10 @@ impl Link {
             keeps: false,
             inbox: Inbox::new(checked),
             input: Input::Header,
-            ready: BinaryHeap::new(),
+            ready: Ready::new(),
             current: None,
             output: VecDeque::new(),
+            output_bytes: 0,
             offers: VecDeque::new(),
             sent: 0,
             groups: HashSet::new(),
@@ -123,12 +122,18 @@ impl Link {
     pub(super) fn push_small(&mut self, header: &Header, payload: &[u8]) {
         let mut head = self.head(header, payload);
         head.try_extend_from_slice(payload).expect("a header and a spec fit");
-        self.output.push_back(Frame { head: FrameHead::Small(head), chunk: None });
+        self.push(Frame { head: FrameHead::Small(head), chunk: None });
+    }
+
+    /// Queues a frame.
+    pub(super) fn push(&mut self, frame: Frame) {
+        self.output_bytes += frame.len();
+        self.output.push_back(frame);
     }
 
     /// Forgets the connection, not the partitions. Returns the frames that will not be sent.
     pub(super) fn reset(&mut self) -> VecDeque<Frame> {
-        let ready = std::mem::take(&mut self.ready);
+        let ready = std::mem::replace(&mut self.ready, Ready::new());
         let frames = std::mem::take(&mut self.output);
         *self = Link {
             ready,

@@ -27,8 +27,7 @@ mod sending;
 mod streaming;
 mod suspension;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -100,8 +99,8 @@ pub struct Client<M> {
     tensors: HashMap<(TensorId, Tier), Tensor>,
     ops: HashMap<OpId, Op<M>>,
     submitted: u64,
-    /// Partitions that are not admitted yet, best first.
-    stream: BinaryHeap<Ready>,
+    /// Partitions that are not admitted yet.
+    stream: Ready,
     /// Bytes of partitions that are admitted and not sent.
     admitted_bytes: usize,
     dirty: VecDeque<ConnId>,
@@ -142,7 +141,7 @@ impl<M: Memory> Client<M> {
             tensors: HashMap::new(),
             ops: HashMap::new(),
             submitted: 0,
-            stream: BinaryHeap::new(),
+            stream: Ready::new(),
             admitted_bytes: 0,
             dirty: VecDeque::new(),
             events: VecDeque::new(),
@@ -261,7 +260,7 @@ impl<M: Memory> Client<M> {
         for frame in self.links[lane.0].reset() {
             self.unqueue(frame.chunk);
         }
-        let mut again = Vec::new();
+        let mut again = Ready::new();
         for (id, op) in self.ops.iter_mut().filter(|(_, op)| op.stage == Stage::Active) {
             for (index, part) in op.parts.iter_mut().enumerate() {
                 if op.places[index].lane == lane && part.begun && !part.done {
@@ -270,11 +269,11 @@ impl<M: Memory> Client<M> {
                     // While the connection is made anew, the others must not wait for it.
                     self.admitted_bytes -= std::mem::take(&mut part.admitted);
                     let priority = op.request.priority;
-                    again.push(Ready { priority, order: Reverse((*id, index)) });
+                    again.push(priority, (*id, index), ());
                 }
             }
         }
-        self.links[lane.0].ready = again.into();
+        self.links[lane.0].ready = again;
         self.admit();
     }
 
@@ -320,11 +319,12 @@ impl<M: Memory> Client<M> {
     fn launch(&mut self, id: OpId) {
         let op = &self.ops[&id];
         let (places, request) = (op.places.clone(), op.request);
-        let part = |index| Ready { priority: request.priority, order: Reverse((id, index)) };
-        if request.streamed {
-            (0..places.len()).for_each(|index| self.begin(part(index)));
-        } else {
-            self.stream.extend((0..places.len()).map(part));
+        for index in 0..places.len() {
+            if request.streamed {
+                self.begin(request.priority, id, index);
+            } else {
+                self.stream.push(request.priority, (id, index), ());
+            }
         }
         if places.is_empty() {
             self.succeed(id);
@@ -335,9 +335,8 @@ impl<M: Memory> Client<M> {
     /// Gives connections the next partitions of the stream, as far as the credit goes.
     fn admit(&mut self) {
         while self.admitted_bytes < self.settings.credit_bytes
-            && let Some(ready) = self.stream.pop()
+            && let Some((priority, (id, index), ())) = self.stream.pop()
         {
-            let Reverse((id, index)) = ready.order;
             let Some(op) = self.ops.get_mut(&id).filter(|op| op.stage == Stage::Active) else {
                 continue;
             };
@@ -347,17 +346,16 @@ impl<M: Memory> Client<M> {
                 op.parts[index].admitted = place.bytes;
                 self.admitted_bytes += place.bytes;
             }
-            self.begin(ready);
+            self.begin(priority, id, index);
         }
     }
 
     /// Gives a partition of an active operation to its connection.
-    fn begin(&mut self, ready: Ready) {
-        let Reverse((id, index)) = ready.order;
+    fn begin(&mut self, priority: i32, id: OpId, index: usize) {
         let op = self.ops.get_mut(&id).expect("an active operation");
         let lane = op.places[index].lane;
         (op.parts[index].begun, op.parts[index].ready) = (true, true);
-        self.links[lane.0].ready.push(ready);
+        self.links[lane.0].ready.push(priority, (id, index), ());
         self.touch(lane);
     }
 
@@ -449,6 +447,7 @@ impl<M: Memory> Endpoint for Client<M> {
             let link = &mut self.links[lane.0];
             link.sent -= len;
             let frame = link.output.pop_front().expect("just seen");
+            link.output_bytes -= len;
             self.unqueue(frame.chunk);
         }
         self.admit();

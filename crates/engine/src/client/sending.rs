@@ -1,14 +1,12 @@
 //! What a client puts on a connection, and when: as little ahead of the connection as keeps it
 //! busy, so that what is urgent overtakes what is not.
 
-use std::cmp::Reverse;
-
-use sumpter_wire::{Collective, Epoch, FrameKind, GroupId, Header, TensorId, encode_group};
+use sumpter_wire::{Begin, Collective, Epoch, FrameKind, GroupId, Header, TensorId, encode_group};
 
 use super::Client;
-use super::link::{ChunkRef, Frame, FrameHead, Ready};
+use super::link::{ChunkRef, Frame, FrameHead};
 use super::op::{Op, OpId, Stage};
-use crate::endpoint::{ConnId, MAX_SLICES};
+use crate::endpoint::{AHEAD_BYTES, ConnId, MAX_SLICES};
 use crate::memory::Memory;
 
 impl<M: Memory> Client<M> {
@@ -16,15 +14,14 @@ impl<M: Memory> Client<M> {
     pub(super) fn refill(&mut self, lane: ConnId) {
         loop {
             let link = &mut self.links[lane.0];
-            if !link.up || link.output.len() >= MAX_SLICES / 2 {
+            let enough = link.output.len() >= MAX_SLICES / 2 || link.output_bytes >= AHEAD_BYTES;
+            if !link.up || enough {
                 return;
             }
             match link.current {
                 Some((id, part)) => self.queue_chunk(lane, id, part),
                 None => match link.ready.pop() {
-                    Some(Ready { order: Reverse((id, part)), .. }) => {
-                        self.start(lane, id, part);
-                    }
+                    Some((_, (id, part), ())) => self.start(lane, id, part),
                     None => return,
                 },
             }
@@ -57,10 +54,10 @@ impl<M: Memory> Client<M> {
             let header = Header::new(FrameKind::Group, epoch, TensorId(spec.group.0));
             let header = Header { length: ranks.len() as u32, ..header };
             let head = [&link.head(&header, &ranks)[..], &ranks].concat().into();
-            link.output.push_back(Frame { head: FrameHead::Group(head), chunk: None });
+            link.push(Frame { head: FrameHead::Group(head), chunk: None });
         }
         let part = &op.parts[index];
-        let encoded = spec.encode();
+        let encoded = Begin { spec, priority: op.request.priority }.encode();
         let header = Header {
             chunk: part.have,
             length: encoded.len() as u32,
@@ -95,7 +92,7 @@ impl<M: Memory> Client<M> {
         // then the lane has it, and drops what comes without a look at its checksum.
         let head = link.head(&header, op.memory.contribution(offset, len));
         let chunk = Some(ChunkRef { op: id, part: index, offset, len });
-        link.output.push_back(Frame { head: FrameHead::Small(head), chunk });
+        link.push(Frame { head: FrameHead::Small(head), chunk });
         op.queued += 1;
     }
 

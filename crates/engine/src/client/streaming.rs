@@ -3,9 +3,7 @@
 //! The owner writes a chunk of the contribution into the memory, then supplies it; the client
 //! sends it in its turn, and says when that chunk of the result is there.
 
-use std::cmp::Reverse;
-
-use super::link::{Frame, Ready};
+use super::link::Frame;
 use super::op::{OpId, Request, Stage, find};
 use super::{Client, Round, TensorId, Tier};
 use crate::endpoint::ConnId;
@@ -32,7 +30,7 @@ impl<M: Memory> Client<M> {
         } else if part.told && !part.ready {
             part.ready = true;
             let priority = op.request.priority;
-            link.ready.push(Ready { priority, order: Reverse((id, index)) });
+            link.ready.push(priority, (id, index), ());
             self.touch(lane);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use sumpter_wire::{Round, TensorId, Tier};
 
 use super::kept::Kept;
-use super::link::Link;
+use super::link::{Link, Ready};
 use super::op::{Layout, Op, OpId, Place, Request, Stage, find};
 use super::{Client, ClientSettings, Event, Relaying, Tensor};
 use crate::endpoint::ConnId;
@@ -34,7 +34,7 @@ impl<M: Memory> Client<M> {
             }
         }
         self.suspended = true;
-        self.stream.clear();
+        self.stream = Ready::new();
         self.admitted_bytes = 0;
         self.dirty.clear();
         let chunk_bytes = self.settings.chunk_bytes as usize;

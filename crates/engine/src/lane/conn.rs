@@ -3,9 +3,10 @@
 use std::collections::{HashSet, VecDeque};
 
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{FrameError, Header, Rank, SPEC_BYTES, checksum};
+use sumpter_wire::{BEGIN_BYTES, FrameError, Header, Rank, checksum};
 
 use super::job::{JobIndex, Key, PartitionIndex};
+use super::outbox::Outbox;
 use super::partition::{ChunkPlace, Serial};
 use crate::endpoint::Incoming;
 use crate::head::{Head, head};
@@ -18,15 +19,11 @@ pub(super) struct Conn {
     pub serial: Serial,
     pub inbox: Inbox,
     pub input: Input,
-    pub output: VecDeque<Frame>,
-    /// Frames that may wait until there is something else to send.
-    pub released: VecDeque<Frame>,
+    pub outbox: Outbox,
     /// What is exchanged with a client in this process, instead of frames with payload.
     pub resident: Option<Visits>,
     /// Partitions whose beginning was answered with an error: what was on its way is dropped.
     pub refused: HashSet<Key>,
-    /// Bytes of the first frame of `output` that have been sent.
-    pub sent: usize,
     pub dirty: bool,
     /// The partition the last chunk was of.
     pub last: PartitionIndex,
@@ -48,7 +45,7 @@ pub(super) enum Input {
     /// A chunk that was received before, or that nobody waits for.
     Discard { left: usize },
     /// What a round is about.
-    Begin { header: Header, bytes: [u8; SPEC_BYTES], have: usize },
+    Begin { header: Header, bytes: [u8; BEGIN_BYTES], have: usize },
     /// The members of a group.
     Group { header: Header, bytes: Vec<u8>, have: usize },
 }
@@ -100,11 +97,9 @@ impl Conn {
             // Nothing leaves the process to be damaged.
             inbox: Inbox::new(checked && !resident),
             input: Input::Header,
-            output: VecDeque::new(),
-            released: VecDeque::new(),
+            outbox: Outbox::new(),
             resident: resident.then(Visits::default),
             refused: HashSet::new(),
-            sent: 0,
             dirty: false,
             last: 0,
         }

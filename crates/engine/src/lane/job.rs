@@ -10,7 +10,7 @@ use sumpter_wire::{
 };
 
 use super::Peer;
-use super::partition::{Beginning, Partition, Serial};
+use super::partition::{Beginning, Listener, Partition};
 use crate::endpoint::{ConnId, Violation};
 
 /// Groups a job may define; a job of 64 workers with every pair and row of a mesh needs fewer.
@@ -192,7 +192,7 @@ impl Job {
     /// `rank` begins a round; makes the partition at its first sight.
     pub(super) fn begin(
         &mut self,
-        (rank, over): (Rank, Serial),
+        (rank, over): (Rank, Listener),
         key: Key,
         spec: PartitionSpec,
         round: Round,

@@ -13,25 +13,22 @@
 mod conn;
 mod job;
 mod limits;
+mod outbox;
 mod partition;
 mod subtotal;
 
 use std::collections::{HashMap, VecDeque};
 
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_wire::{
-    Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, SPEC_BYTES, Tier, decode_group,
-};
+use sumpter_wire::{BEGIN_BYTES, Begin, Epoch, FrameKind, Header, JobId, Rank, Tier, decode_group};
 
 pub use self::limits::JobLimits;
 pub use self::subtotal::Subtotal;
 
 use self::conn::{Conn, Frame, Input, Payload};
 use self::job::{Begun, Job, JobIndex, Jobs, Key, PartitionIndex};
-use self::partition::{ChunkPlace, Expect, Progress, Serial};
-use crate::endpoint::{
-    ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
-};
+use self::partition::{ChunkPlace, Expect, Listener, Progress, Serial};
+use crate::endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation, push_after};
 use crate::head::head;
 use crate::resident::{ChunkId, Visit};
 
@@ -256,7 +253,7 @@ impl Lane {
     /// Whether every result has been handed to the driver.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.conns.iter().flatten().all(|c| c.output.is_empty())
+        self.conns.iter().flatten().all(|c| c.outbox.is_empty())
     }
 
     /// What has been done so far.
@@ -344,10 +341,10 @@ impl Lane {
         }
         conn.input = match header.kind {
             FrameKind::Begin => {
-                if header.length as usize != SPEC_BYTES {
+                if header.length as usize != BEGIN_BYTES {
                     return Err(Violation::state("a beginning of the wrong length"));
                 }
-                Input::Begin { header, bytes: [0; SPEC_BYTES], have: 0 }
+                Input::Begin { header, bytes: [0; BEGIN_BYTES], have: 0 }
             }
             FrameKind::Group => {
                 Input::Group { header, bytes: vec![0; header.length as usize], have: 0 }
@@ -422,7 +419,7 @@ impl Lane {
                 self.jobs[job].define_group(sumpter_wire::GroupId(header.tensor.0), &ranks)
             }
             Input::Begin { header, bytes, .. } => {
-                self.begin(id, header, PartitionSpec::decode(&bytes)?, now)
+                self.begin(id, header, Begin::decode(&bytes)?, now)
             }
         }
     }
@@ -431,7 +428,7 @@ impl Lane {
         &mut self,
         id: ConnId,
         header: Header,
-        spec: PartitionSpec,
+        Begin { spec, priority }: Begin,
         now: Now,
     ) -> Result<(), Violation> {
         if spec.chunk_bytes > self.limits.max_chunk_bytes {
@@ -453,9 +450,9 @@ impl Lane {
         let conn = self.conns[id.0].as_mut().expect("an open connection");
         let (rank, of_job) = (conn.rank, conn.job);
         let job = &mut self.jobs[of_job];
-        let (key, child) = (Key::of(&header), (rank, conn.serial));
+        let (key, over) = (Key::of(&header), Listener { over: conn.serial, priority });
         let (at, slot, completes) =
-            match job.begin(child, key, spec, header.round, &mut self.pool)? {
+            match job.begin((rank, over), key, spec, header.round, &mut self.pool)? {
                 Begun::At { partition, slot, completes } => (partition, slot, completes),
                 Begun::Early => return Ok(()),
                 Begun::Refused(reason) => {
@@ -481,7 +478,7 @@ impl Lane {
                 return Err(Violation::state(format!("rank {rank} had the result before")));
             }
             for chunk in header.chunk..finished {
-                self.send_value(id, at, ChunkPlace { slot, chunk });
+                self.send_value((id, priority), at, ChunkPlace { slot, chunk });
             }
         } else if complete && !completes && self.is_over(of_job, at, slot) {
             self.send_done(id, at, slot);
@@ -535,8 +532,8 @@ impl Lane {
         }
         if let Some(chunk) = progress.finished {
             for child in 0..self.jobs[job].partition(at).members().len() {
-                if let Some(id) = self.listener(job, at, slot, child, true) {
-                    self.send_value(id, at, ChunkPlace { slot, chunk });
+                if let Some(to) = self.listener(job, at, slot, child, true) {
+                    self.send_value(to, at, ChunkPlace { slot, chunk });
                 }
             }
         }
@@ -563,7 +560,7 @@ impl Lane {
 
     fn tell_done(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         for child in 0..self.jobs[job].partition(at).members().len() {
-            if let Some(id) = self.listener(job, at, slot, child, false) {
+            if let Some((id, _)) = self.listener(job, at, slot, child, false) {
                 self.send_done(id, at, slot);
             }
         }
@@ -578,18 +575,18 @@ impl Lane {
             self.tell_done(job, at, slot);
         }
         for child in 0..self.jobs[job].partition(at).members().len() {
-            let Some(id) = self.listener(job, at, slot, child, true) else { continue };
+            let Some((id, _)) = self.listener(job, at, slot, child, true) else { continue };
             let header = self.header(id, FrameKind::Released, at, slot);
             let conn = self.conn(id);
             if conn.resident.is_none() {
                 let head = conn.head(&header, &[]);
-                conn.released.push_back(Frame { head, payload: Payload::None });
+                conn.outbox.push_idle(Frame { head, payload: Payload::None });
             }
         }
     }
 
     /// The connection over which a child began the round, if it is still open and the child
-    /// `receives` data or not, as asked.
+    /// `receives` data or not, as asked; and how urgent it is.
     fn listener(
         &self,
         job: JobIndex,
@@ -597,17 +594,18 @@ impl Lane {
         slot: usize,
         child: usize,
         receives: bool,
-    ) -> Option<ConnId> {
+    ) -> Option<(ConnId, i32)> {
         let job = &self.jobs[job];
         let partition = job.partition(at);
         let rank = partition.members()[child];
         let id = job.children[rank.0 as usize]?;
         let serial = self.conns[id.0].as_ref()?.serial;
         let wanted = partition.spec.collective.receives(rank, partition.spec.root) == receives;
-        (wanted && partition.begun_over(slot, child) == Some(serial)).then_some(id)
+        let Listener { over, priority } = partition.listener(slot, child)?;
+        (wanted && over == serial).then_some((id, priority))
     }
 
-    fn send_value(&mut self, id: ConnId, at: PartitionIndex, place: ChunkPlace) {
+    fn send_value(&mut self, (id, priority): (ConnId, i32), at: PartitionIndex, place: ChunkPlace) {
         if let Some(visits) = &mut self.conn(id).resident {
             return visits.deliver.push_back((at, place));
         }
@@ -618,13 +616,13 @@ impl Lane {
         let header = Header { chunk: place.chunk, length, ..header };
         let payload = Payload::Value { partition: at, at: place, len: length as usize };
         let checksum = conn.inbox.is_checked().then(|| partition.checksum(place));
-        self.push(id, Frame { head: head(&header, checksum), payload });
+        self.push(id, priority, Frame { head: head(&header, checksum), payload });
     }
 
     fn send_done(&mut self, id: ConnId, at: PartitionIndex, slot: usize) {
         let header = self.header(id, FrameKind::Done, at, slot);
         let head = self.conn(id).head(&header, &[]);
-        self.push(id, Frame { head, payload: Payload::None });
+        self.push(id, i32::MAX, Frame { head, payload: Payload::None });
     }
 
     fn header(&self, id: ConnId, kind: FrameKind, at: PartitionIndex, slot: usize) -> Header {
@@ -641,13 +639,12 @@ impl Lane {
         let header =
             Header { kind: FrameKind::Error, chunk: 0, length: text.len() as u32, ..header };
         let head = self.conn(id).head(&header, text);
-        self.push(id, Frame { head, payload: Payload::Text(text.into()) });
+        self.push(id, i32::MAX, Frame { head, payload: Payload::Text(text.into()) });
     }
 
-    fn push(&mut self, id: ConnId, frame: Frame) {
+    fn push(&mut self, id: ConnId, priority: i32, frame: Frame) {
         let conn = self.conns[id.0].as_mut().expect("a child's connection is open");
-        conn.output.append(&mut conn.released);
-        conn.output.push_back(frame);
+        conn.outbox.push(priority, frame);
         if !conn.dirty {
             conn.dirty = true;
             self.dirty.push_back(id);
@@ -658,10 +655,11 @@ impl Lane {
 impl Endpoint for Lane {
     fn pending(&mut self, id: ConnId) -> Outgoing<'_> {
         let mut out = Outgoing::new();
-        let Some(conn) = self.conns[id.0].as_ref() else { return out };
+        let Some(conn) = self.conns[id.0].as_mut() else { return out };
+        conn.outbox.refill();
         let job = &self.jobs[conn.job];
-        let mut skip = conn.sent;
-        for frame in conn.output.iter().take(MAX_SLICES / 2) {
+        let (frames, mut skip) = conn.outbox.chosen();
+        for frame in frames {
             push_after(&mut out, &frame.head, &mut skip);
             match &frame.payload {
                 Payload::None => {}
@@ -680,14 +678,7 @@ impl Endpoint for Lane {
     }
 
     fn sent(&mut self, id: ConnId, n: usize) {
-        let conn = self.conn(id);
-        conn.sent += n;
-        while let Some(len) = conn.output.front().map(Frame::len)
-            && conn.sent >= len
-        {
-            conn.sent -= len;
-            conn.output.pop_front();
-        }
+        self.conn(id).outbox.sent(n);
     }
 
     fn space(&mut self, id: ConnId) -> Incoming<'_> {

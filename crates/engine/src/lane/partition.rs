@@ -26,6 +26,13 @@ use crate::endpoint::{Now, Violation};
 /// A connection's number, never used again, unlike its `ConnId`.
 pub(super) type Serial = u64;
 
+/// How a child began a round: over which connection its results go, and how urgent they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Listener {
+    pub over: Serial,
+    pub priority: i32,
+}
+
 /// A chunk of one of the two live rounds of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkPlace {
@@ -74,7 +81,7 @@ pub(super) struct Partition {
     /// The child in this process, once it has begun a round.
     resident: Option<Resident>,
     slots: [Slot; 2],
-    early: Vec<(usize, Serial)>,
+    early: Vec<(usize, Listener)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +108,7 @@ struct Slot {
 
 #[derive(Clone, Debug, Default)]
 struct Child {
-    begun_over: Option<Serial>,
+    begun: Option<Listener>,
     received: u32,
     acknowledged: bool,
 }
@@ -161,9 +168,9 @@ impl Partition {
         self.slots[slot].complete(&self.spec, self.members.len())
     }
 
-    /// The connection over which `child` began the round in `slot`; results go nowhere else.
-    pub(super) fn begun_over(&self, slot: usize, child: usize) -> Option<Serial> {
-        self.slots[slot].children[child].begun_over
+    /// How `child` began the round in `slot`; results go over no other connection.
+    pub(super) fn listener(&self, slot: usize, child: usize) -> Option<Listener> {
+        self.slots[slot].children[child].begun
     }
 
     /// The finished value of a chunk; `None` if it is not finished.
@@ -191,7 +198,7 @@ impl Partition {
     pub(super) fn begin(
         &mut self,
         child: usize,
-        over: Serial,
+        over: Listener,
         round: Round,
         pool: &mut BufferPool,
     ) -> Result<Beginning, Violation> {
@@ -205,7 +212,7 @@ impl Partition {
             self.start(at, round, pool)?;
         }
         let slot = &mut self.slots[at];
-        if slot.children[child].begun_over.replace(over).is_some() {
+        if slot.children[child].begun.replace(over).is_some() {
             return Ok(Beginning::In { slot: at, completes: false });
         }
         slot.begun += 1;
@@ -226,7 +233,7 @@ impl Partition {
         let previous = &self.slots[1 - (round.0 & 1) as usize];
         previous.round.is_some_and(|r| r.next() == round)
             && !previous.complete(&self.spec, self.members.len())
-            && previous.children[child].begun_over.is_some()
+            && previous.children[child].begun.is_some()
             && !self.spec.collective.contributes(self.members[child], self.spec.root)
     }
 
@@ -268,7 +275,7 @@ impl Partition {
         let place = ChunkPlace { slot, chunk };
         let rank = self.members[child];
         let state = &self.slots[slot];
-        if state.round != Some(round) || state.children[child].begun_over.is_none() {
+        if state.round != Some(round) || state.children[child].begun.is_none() {
             return Err(Violation::state(format!(
                 "rank {rank} sent a chunk of round {round}, which it has not begun"
             )));
@@ -331,7 +338,7 @@ impl Partition {
         let child = self.members.binary_search(&rank).ok();
         let child = child.and_then(|child| slot.children.get_mut(child)).filter(|child| {
             let receives = self.spec.collective.receives(rank, self.spec.root);
-            receives && child.begun_over.is_some()
+            receives && child.begun.is_some()
         });
         let due = slot.round == Some(round) && slot.finished == self.spec.chunks();
         let Some(child) = child.filter(|_| due) else {
@@ -455,7 +462,7 @@ impl Partition {
         let slot = &mut self.slots[place.slot];
         let chunk = &mut slot.chunks[place.chunk as usize];
         let turn = self.resident.and_then(|r| r.turn);
-        let here = self.resident.is_some_and(|r| slot.children[r.child].begun_over.is_some());
+        let here = self.resident.is_some_and(|r| slot.children[r.child].begun.is_some());
         let mut progress = Progress::default();
         loop {
             if chunk.summed + usize::from(chunk.resident) == contributors {

@@ -64,7 +64,7 @@ impl Lane {
         let Some(of_job) = self.jobs.find(job) else { return };
         for at in self.jobs[of_job].refuse(tensor, reason) {
             for (slot, child) in self.jobs[of_job].partition(at).waiting() {
-                if let Some(id) = self.listener(of_job, at, slot, child, true) {
+                if let Some((id, _)) = self.listener(of_job, at, slot, child, true) {
                     let header = self.header(id, FrameKind::Error, at, slot);
                     self.refuse(id, header, reason);
                 }

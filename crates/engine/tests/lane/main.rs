@@ -8,8 +8,8 @@ use std::time::Duration;
 use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, Violation};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_wire::{
-    Collective, Epoch, FrameKind, GroupId, HEADER_BYTES, Header, JobId, PartitionSpec, Rank, Round,
-    TensorId, encode_group, group_id,
+    Begin, Collective, Epoch, FrameKind, GroupId, HEADER_BYTES, Header, JobId, PartitionSpec, Rank,
+    Round, TensorId, encode_group, group_id,
 };
 
 const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 10_000, max_chunk_bytes: 4096, hub: true };
@@ -49,7 +49,7 @@ fn header(kind: FrameKind, length: usize) -> Header {
 }
 
 fn begin(spec: &PartitionSpec) -> Vec<u8> {
-    let payload = spec.encode();
+    let payload = Begin { spec: *spec, priority: 0 }.encode();
     [&header(FrameKind::Begin, payload.len()).encode()[..], &payload].concat()
 }
 

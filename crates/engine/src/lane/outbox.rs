@@ -1,0 +1,82 @@
+//! What a lane has to send to one child: results wait, the most urgent first, until the connection
+//! can take them.
+
+use std::collections::VecDeque;
+
+use super::conn::Frame;
+use crate::endpoint::{AHEAD_BYTES, MAX_SLICES};
+use crate::queue::Queue;
+
+#[derive(Debug)]
+pub(super) struct Outbox {
+    /// By the order in which they were pushed.
+    waiting: Queue<u64, Frame>,
+    pushed: u64,
+    /// Frames that may wait until there is something else to send.
+    idle: VecDeque<Frame>,
+    /// Whose turn has come, in the order of sending.
+    chosen: VecDeque<Frame>,
+    /// Bytes of them, and how many of these have been sent, all of the first frame.
+    chosen_bytes: usize,
+    sent: usize,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Outbox {
+        Outbox {
+            waiting: Queue::new(),
+            pushed: 0,
+            idle: VecDeque::new(),
+            chosen: VecDeque::new(),
+            chosen_bytes: 0,
+            sent: 0,
+        }
+    }
+
+    /// Whether all that cannot wait has been sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.chosen.is_empty() && self.waiting.is_empty()
+    }
+
+    /// A frame to send in its turn.
+    pub(super) fn push(&mut self, priority: i32, frame: Frame) {
+        self.waiting.push(priority, self.pushed, frame);
+        self.pushed += 1;
+    }
+
+    /// A frame that goes with the next one that cannot wait.
+    pub(super) fn push_idle(&mut self, frame: Frame) {
+        self.idle.push_back(frame);
+    }
+
+    /// Chooses what is sent next: enough for one write, and no more, since what comes later may be
+    /// more urgent.
+    pub(super) fn refill(&mut self) {
+        while self.chosen.len() < MAX_SLICES / 2
+            && self.chosen_bytes < AHEAD_BYTES
+            && let Some((_, _, frame)) = self.waiting.pop()
+        {
+            for frame in self.idle.drain(..).chain([frame]) {
+                self.chosen_bytes += frame.len();
+                self.chosen.push_back(frame);
+            }
+        }
+    }
+
+    /// What is sent next, and how many bytes of the first frame have been.
+    pub(super) fn chosen(&self) -> (impl Iterator<Item = &Frame>, usize) {
+        (self.chosen.iter().take(MAX_SLICES / 2), self.sent)
+    }
+
+    /// So many more bytes of the chosen frames have been sent.
+    pub(super) fn sent(&mut self, n: usize) {
+        self.sent += n;
+        while let Some(len) = self.chosen.front().map(Frame::len)
+            && self.sent >= len
+        {
+            self.sent -= len;
+            self.chosen_bytes -= len;
+            self.chosen.pop_front();
+        }
+    }
+}
