@@ -317,7 +317,7 @@ impl EventLoop {
                 socket.deadline = None;
                 self.sockets.greeted(index);
                 let weight = self.jobs.get(&hello.job).map_or(1, |known| known.weight);
-                self.sockets.turns.assign(index, hello.job.0, weight);
+                self.sockets.assign(index, hello.job, weight);
                 if let Some(stale) = old.and_then(|old| self.lane_sockets.remove(&old)) {
                     self.sockets.remove(stale);
                 }

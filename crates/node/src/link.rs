@@ -61,6 +61,15 @@ impl Link {
         either!(self, finish_sending())
     }
 
+    /// Lets the peer be so far ahead of what is read here; within a machine nothing is limited.
+    pub(crate) fn limit_window(&self, bytes: Option<u32>) -> io::Result<()> {
+        match self {
+            Link::Tcp(link) => link.limit_window(bytes),
+            Link::Tls(link) => link.limit_window(bytes),
+            Link::Shm(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn deregister(&mut self, registry: &Registry) {
         either!(self, deregister(registry));
     }

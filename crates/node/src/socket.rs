@@ -28,6 +28,8 @@ pub(crate) struct Socket {
     pub phase: Phase,
     /// Whether it leaves this machine, once it is known whose it is.
     pub away: bool,
+    /// How far ahead the peer may be of what is read here, if that is limited.
+    pub window: Option<u32>,
     /// When a handshake that is not finished is given up.
     pub deadline: Option<Instant>,
     pub peer: String,

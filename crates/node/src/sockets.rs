@@ -8,7 +8,7 @@ use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use sumpter_coordinator::{Origin, Shares};
 use sumpter_transport::{ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, unix_connect};
-use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
+use sumpter_wire::{ClientHandshake, Hello, JobId, ServerHandshake, Token as RunKey};
 
 use crate::greeting::Greeting;
 use crate::join::Listeners;
@@ -22,6 +22,15 @@ const FIRST: usize = 3;
 
 /// A handshake takes two round trips; whoever needs longer is slow on purpose or gone.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Bytes that all connections of a lane may have on their way to it where several jobs share it.
+/// Enough to keep a link of 10 Gb/s busy with a delay of 800 us; and little beside what switches
+/// hold, so that these windows say who gets how much of a busy link, and not losses, which would
+/// give each connection the same.
+const SHARED_WINDOW_BYTES: f64 = (1 << 20) as f64;
+
+/// Less would not be worth a packet.
+const LEAST_WINDOW_BYTES: u32 = 8 << 10;
 
 /// What a process of this machine is called in messages: it has no address.
 const LOCAL_PEER: &str = "a process of this machine";
@@ -147,11 +156,34 @@ impl Sockets {
         self.greeting.end(index);
     }
 
+    /// A socket serves a job of this weight from now on.
+    pub(crate) fn assign(&mut self, index: usize, job: JobId, weight: u32) {
+        self.turns.assign(index, job.0, weight);
+        self.share_windows();
+    }
+
+    /// Gives each connection its part of what may be on its way to this lane.
+    fn share_windows(&mut self) {
+        for (index, part) in self.turns.parts() {
+            let Some(socket) = self.table[index].as_mut() else { continue };
+            let window = part.map(|part| (part * SHARED_WINDOW_BYTES) as u32);
+            let window = window.map(|bytes| bytes.max(LEAST_WINDOW_BYTES));
+            if socket.window != window {
+                socket.window = window;
+                if let Err(error) = socket.link.limit_window(window) {
+                    tracing::debug!(peer = %socket.peer, %error, "a window stays as it was");
+                }
+            }
+        }
+    }
+
     pub(crate) fn remove(&mut self, index: usize) -> Option<Socket> {
         let mut socket = self.table.get_mut(index)?.take()?;
         socket.link.deregister(&self.registry);
         self.greeting.end(index);
-        self.turns.release(index);
+        if self.turns.release(index) {
+            self.share_windows();
+        }
         Some(socket)
     }
 
@@ -194,7 +226,7 @@ impl Sockets {
         let index = free.unwrap_or(self.table.len());
         let link = link(Token(index + FIRST), &self.registry)?;
         let deadline = Some(Instant::now() + HANDSHAKE_LIMIT);
-        let socket = Socket { link, phase, away: true, deadline, peer };
+        let socket = Socket { link, phase, away: true, window: None, deadline, peer };
         if index == self.table.len() {
             self.table.push(None);
         }

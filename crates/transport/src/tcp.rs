@@ -3,6 +3,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
@@ -193,6 +194,19 @@ impl TcpLink {
         Ok(Received { bytes, more: self.readable })
     }
 
+    /// Lets the peer be about so many bytes ahead of what has been read here, or as far as the
+    /// system finds right.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn limit_window(&self, bytes: Option<u32>) -> io::Result<()> {
+        match bytes {
+            // The system counts what it needs beside the bytes, and doubles this for it.
+            Some(bytes) => SockRef::from(&self.stream).set_recv_buffer_size(bytes as usize),
+            None => free_window(&self.stream),
+        }
+    }
+
     /// Says that nothing more will be sent; what was sent still arrives.
     ///
     /// # Errors
@@ -206,6 +220,22 @@ impl TcpLink {
         // Failing here means that the descriptor is gone already; dropping closes it anyway.
         let _ = registry.deregister(&mut self.stream);
     }
+}
+
+/// Lets the system find the size of the receive buffer again, after it was set.
+fn free_window(stream: &TcpStream) -> io::Result<()> {
+    let locked: libc::c_int = 0;
+    // SAFETY: the descriptor is open as long as the stream, and the value outlives the call.
+    let outcome = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BUF_LOCK,
+            (&raw const locked).cast(),
+            size_of_val(&locked) as libc::socklen_t,
+        )
+    };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Begins to connect to `address`, from `source` if one is given.
@@ -236,4 +266,44 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(TcpListener::from_std(socket.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mio::Poll;
+
+    use super::*;
+
+    /// How far a sender gets ahead of a receiver that reads nothing.
+    fn ahead(limit: Option<u32>) -> usize {
+        let poll = Poll::new().unwrap();
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let receiver = listener.accept().unwrap().0;
+        receiver.set_nonblocking(true).unwrap();
+        let receiver = TcpStream::from_std(receiver);
+        let receiver = TcpLink::new(receiver, poll.registry(), Token(0)).unwrap();
+        // A limit that is lifted is none.
+        receiver.limit_window(Some(8 << 10)).unwrap();
+        receiver.limit_window(limit).unwrap();
+        if limit.is_none() {
+            SockRef::from(&receiver.stream).set_recv_buffer_size(1 << 20).unwrap();
+            receiver.limit_window(None).unwrap();
+        }
+        SockRef::from(&sender).set_send_buffer_size(16 << 10).unwrap();
+        sender.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut total = 0;
+        while let Ok(n) = sender.write(&[0; 4096]) {
+            total += n;
+        }
+        total
+    }
+
+    #[test]
+    fn a_window_that_is_limited_keeps_the_peer_from_running_ahead() {
+        let (limited, free) = (ahead(Some(16 << 10)), ahead(None));
+        assert!(4 * limited < free, "{limited} bytes with a limit, {free} without");
+    }
 }

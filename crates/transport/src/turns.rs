@@ -88,13 +88,29 @@ impl Turns {
         self.connections[index].party = at;
     }
 
-    /// `index` belongs to nobody from now on.
-    pub fn release(&mut self, index: usize) {
+    /// `index` belongs to nobody from now on. Returns whether it belonged to a party.
+    pub fn release(&mut self, index: usize) -> bool {
         self.reach(index);
         let party = std::mem::replace(&mut self.connections[index].party, NOBODY);
         if party != NOBODY {
             self.parties[party].members -= 1;
         }
+        party != NOBODY
+    }
+
+    /// Each connection that belongs to a party, and its part of what all parties share by weight,
+    /// the connections of a party alike: all parts together are 1. `None` for who shares nothing,
+    /// because its party is alone.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, Option<f64>)> {
+        let present = || self.parties.iter().filter(|party| party.members > 0);
+        let weights: i64 = present().map(|party| party.weight).sum();
+        let alone = present().count() < 2;
+        self.connections.iter().enumerate().filter(|(_, c)| c.party != NOBODY).map(
+            move |(at, c)| {
+                let Party { weight, members, .. } = self.parties[c.party];
+                (at, (!alone).then(|| weight as f64 / weights as f64 / members as f64))
+            },
+        )
     }
 
     /// `index` wants a turn.
@@ -260,7 +276,7 @@ mod tests {
             for (step, index, bytes) in steps {
                 match step {
                     0 | 1 => turns.assign(index, (bytes % 3) as u64, 1 + (bytes % 4) as u32),
-                    2 => turns.release(index),
+                    2 => drop(turns.release(index)),
                     3..=6 => {
                         turns.ask(index);
                         waiting.insert(index);
@@ -278,6 +294,20 @@ mod tests {
             }
             prop_assert!(waiting.is_empty());
         }
+    }
+
+    #[test]
+    fn parts_follow_weights_not_connections() {
+        let mut turns = Turns::default();
+        turns.assign(0, 7, 1);
+        turns.ask(5);
+        assert_eq!(turns.parts().collect::<Vec<_>>(), [(0, None)]);
+        turns.assign(1, 8, 3);
+        turns.assign(2, 8, 3);
+        let parts = [(0, Some(0.25)), (1, Some(0.375)), (2, Some(0.375))];
+        assert_eq!(turns.parts().collect::<Vec<_>>(), parts);
+        assert!(turns.release(1) && turns.release(2) && !turns.release(2));
+        assert_eq!(turns.parts().collect::<Vec<_>>(), [(0, None)]);
     }
 
     #[test]

@@ -63,12 +63,21 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def emulated(gpu_rates_mbit: list[float], cpu_rates_mbit: list[float]) -> Iterator[Cluster]:
-    """Builds the cluster and removes it when the block is left, however it is left."""
+def emulated(
+    gpu_rates_mbit: list[float],
+    cpu_rates_mbit: list[float],
+    *,
+    receive_window: str = RECEIVE_WINDOW,
+) -> Iterator[Cluster]:
+    """Builds the cluster and removes it when the block is left, however it is left.
+
+    `receive_window` is what connections may have on their way, as in tcp_rmem: bytes at least, at
+    first and at most.
+    """
     prefix = namespaces.run_prefix()
     try:
         try:
-            yield _build(prefix, gpu_rates_mbit, cpu_rates_mbit)
+            yield _build(prefix, gpu_rates_mbit, cpu_rates_mbit, receive_window)
         finally:
             namespaces.remove(namespaces.of_run(prefix))
     finally:
@@ -76,7 +85,12 @@ def emulated(gpu_rates_mbit: list[float], cpu_rates_mbit: list[float]) -> Iterat
         namespaces.remove(namespaces.of_run(prefix))
 
 
-def _build(prefix: str, gpu_rates_mbit: list[float], cpu_rates_mbit: list[float]) -> Cluster:
+def _build(
+    prefix: str,
+    gpu_rates_mbit: list[float],
+    cpu_rates_mbit: list[float],
+    receive_window: str,
+) -> Cluster:
     cluster = Cluster(
         _machines(prefix, "gpu", gpu_rates_mbit, 1),
         _machines(prefix, "cpu", cpu_rates_mbit, 1 + len(gpu_rates_mbit)),
@@ -88,7 +102,7 @@ def _build(prefix: str, gpu_rates_mbit: list[float], cpu_rates_mbit: list[float]
     ip("link", "add", "bridge", "type", "bridge", namespace=switch)
     ip("link", "set", "bridge", "up", namespace=switch)
     for machine in cluster.machines:
-        _connect(machine, switch)
+        _connect(machine, switch, receive_window)
     return cluster
 
 
@@ -99,7 +113,7 @@ def _machines(prefix: str, role: str, rates: list[float], first: int) -> tuple[M
     )
 
 
-def _connect(machine: Machine, switch: str) -> None:
+def _connect(machine: Machine, switch: str, receive_window: str) -> None:
     """Plugs a machine into the bridge with a shaped link."""
     port = f"port-{machine.role}{machine.index}"
     own, limits = machine.namespace, ("mtu", str(MTU_BYTES), "gso_max_size", str(GSO_BYTES))
@@ -116,7 +130,7 @@ def _connect(machine: Machine, switch: str) -> None:
     for device in ("lo", INTERFACE):
         ip("link", "set", device, "up", namespace=own)
     # The tree under /proc/sys/net is that of the namespace of whoever writes.
-    script = f'echo "{RECEIVE_WINDOW}" > /proc/sys/net/ipv4/tcp_rmem'
+    script = f'echo "{receive_window}" > /proc/sys/net/ipv4/tcp_rmem'
     namespaces.call("ip", "netns", "exec", own, "sh", "-c", script)
 
 

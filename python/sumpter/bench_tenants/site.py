@@ -18,6 +18,8 @@ from sumpter.cli.errors import Failure
 
 # A job's link carries so much more than the server's that it never is what limits.
 _WIDER = 4
+# Wide enough that what jobs may have on their way is what the server allows each.
+_RECEIVE_WINDOW = "4096 262144 2097152"
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ def shaped(jobs: int, rate_mbit: float) -> Iterator[Site]:
             "`sumpter bench emulate --clean`"
         )
     wide_mbit = min(_WIDER * rate_mbit, RATE_MBIT_RANGE[1])
-    with cluster.emulated([wide_mbit] * jobs, [rate_mbit, wide_mbit]) as built:
+    rates = ([wide_mbit] * jobs, [rate_mbit, wide_mbit])
+    with cluster.emulated(*rates, receive_window=_RECEIVE_WINDOW) as built:
         switch = f"{namespaces.run_prefix()}switch"
         server, coordinator = (Namespace(machine, switch) for machine in built.cpu)
         yield Site(built.gpu, server, coordinator)

@@ -230,6 +230,14 @@ impl TlsLink {
         Ok(Received { bytes, more: self.is_readable() })
     }
 
+    /// As of [`TcpLink::limit_window`].
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn limit_window(&self, bytes: Option<u32>) -> io::Result<()> {
+        self.tcp.limit_window(bytes)
+    }
+
     /// Says that nothing more will be sent; what was sent still arrives, as long as this is driven
     /// on.
     ///
