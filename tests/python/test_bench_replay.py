@@ -54,7 +54,7 @@ def asked(**changes: Any) -> Spec:
         "bandwidth_mbps": 200.0,
         "scale": 10.0,
         "network_gbps": 10.0,
-        "ratio": None,
+        "ratios": [],
         "systems": ("off", "overlap"),
         "iterations": 2,
         "turns": 1,
@@ -78,15 +78,26 @@ def test_a_script_has_divided_sizes_and_multiplied_times() -> None:
 
 def test_links_stand_for_a_network_when_sizes_and_times_make_up_for_the_difference() -> None:
     # Fifty times slower links: sizes are a tenth, so times are fivefold.
-    assert asked().slowdown(allreduce_s=1.0) == pytest.approx(5)
-    assert asked(scale=50.0).slowdown(allreduce_s=1.0) == pytest.approx(1)
+    assert asked().slowdown(None, allreduce_s=1.0) == pytest.approx(5)
+    assert asked(scale=50.0).slowdown(None, allreduce_s=1.0) == pytest.approx(1)
 
 
 def test_times_follow_a_ratio_of_communication_to_compute() -> None:
-    wanted = asked(network_gbps=None, ratio=2.0)
-    script = wanted.script(allreduce_s=3.0)
+    wanted = asked(network_gbps=None, ratios=[2.0])
+    script = wanted.script(2.0, allreduce_s=3.0)
     assert script.compute_s == pytest.approx(1.5)
     assert script.bytes == wanted.sized.bytes
+
+
+def test_each_combination_of_a_grid_is_a_cell_with_settings_of_its_own() -> None:
+    grid = {"partition_bytes": ["256KiB", "1MiB"], "credit_bytes": ["1MiB", "4MiB", "16MiB"]}
+    wanted = asked(ratios=[0.5, 1.0], grid=grid, settings={"lanes": "1"})
+    points = wanted.cells()
+    assert len(points) == 12
+    assert [point.ratio for point in points] == [0.5] * 6 + [1.0] * 6
+    assert points[1].settings == {"partition_bytes": "256KiB", "credit_bytes": "4MiB"}
+    settings = wanted.settings_at(points[1])
+    assert (settings["credit_bytes"], settings["lanes"]) == ("4MiB", "1")
 
 
 @pytest.mark.parametrize("scale", [1.0, 1.5, 10.0, 20.0, 1e6])
@@ -263,7 +274,7 @@ def test_a_disturbed_cell_says_so() -> None:
         ({"scale": 0.5}, "--scale 0.5"),
         ({"scale": float("nan")}, "--scale nan"),
         ({"workers": [1]}, "--workers: with one worker"),
-        ({"ratio": 0.0, "network_gbps": None}, "--ratio 0"),
+        ({"ratios": [1.0, 0.0], "network_gbps": None}, "--ratio 0"),
         ({"network_gbps": -1.0}, "--network-gbps -1"),
         ({"systems": ()}, "nothing is left to measure"),
         ({"systems": ("off", "magic")}, "'magic' is unknown; choose from --scheduling off"),
@@ -288,6 +299,12 @@ def replay(*arguments: str) -> typer.testing.Result:
             "lenet: no such file, and the published architectures are alexnet",
         ),
         (("--profile", "vgg16", "--ratio", "1", "--network-gbps", "10"), "exclude each other"),
+        (("--profile", "vgg16", "--ratio", "1,x"), "--ratio 1,x: give numbers"),
+        (("--profile", "vgg16", "--grid", "credit_bytes"), "--grid credit_bytes: write NAME=VALUE"),
+        (
+            ("--profile", "vgg16", "--grid", "lanes=1", "--set", "lanes=1"),
+            "--grid and --set both give 'lanes'",
+        ),
         (("--profile", "vgg16", "--iteration-s", "1"), "the times of vgg16 are computed"),
         (("--profile", "vgg16", "--workers", "some"), "'some' is not a whole number"),
         (("--profile", "vgg16", "--bandwidth-mbps", "0"), "0 Mb/s is not within"),

@@ -41,8 +41,9 @@ def lines_of(cell: Row) -> Iterator[Row]:
 
 def about(cell: Row) -> str:
     """What a cell plays and what its links stand for."""
+    settings = "".join(f", {name} {value}" for name, value in cell["grid"].items())
     return (
-        f"{cell['profile']}, n={cell['workers']}, k={cell['servers']}: "
+        f"{cell['profile']}, n={cell['workers']}, k={cell['servers']}{settings}: "
         f"{cell['bytes'] / 1e6:.1f} MB in {cell['tensors']} tensors, "
         f"{cell['compute_seconds']:.3f} s of compute, {cell['optimum_seconds']:.3f} s of "
         f"communication at best; sizes / {cell['scale']:g}, times x {cell['slowdown']:.3g}, so the "

@@ -19,7 +19,7 @@ from sumpter.bench.team import Round, Team, team
 from sumpter.bench.tournament import Links
 from sumpter.bench_replay import spec
 from sumpter.bench_replay.script import Script
-from sumpter.bench_replay.spec import Spec
+from sumpter.bench_replay.spec import Point, Spec
 from sumpter.bench_replay.variants import BY_NAME, DDP, UNBOUNDED_CREDIT
 
 
@@ -52,23 +52,21 @@ def run(asked: Spec, progress: Progress) -> Generator[dict[str, Any], None, None
         links = tournament.measure(everyone, progress.advance)
         progress.links(links)
         links.check(everyone)
-        for counts in asked.cells():
-            cell = _Cell(asked, machines, links, counts)
-            progress.stage(f"{counts[0]} workers, {counts[1]} servers", cell.duration_s())
+        for point in asked.cells():
+            cell = _Cell(asked, machines, links, point)
+            progress.stage(f"{point.workers} workers, {point.servers} servers", cell.duration_s())
             yield {**cell.run(progress.advance), **about}
 
 
 class _Cell:
-    """One number of workers and of servers."""
+    """One number of workers and of servers, one ratio, one combination of settings."""
 
-    def __init__(
-        self, asked: Spec, machines: Cluster, links: Links, counts: tuple[int, int]
-    ) -> None:
-        self._asked = asked
-        self._gpu, self._cpu = machines.gpu[: counts[0]], machines.cpu[: counts[1]]
+    def __init__(self, asked: Spec, machines: Cluster, links: Links, point: Point) -> None:
+        self._asked, self._point = asked, point
+        self._gpu, self._cpu = machines.gpu[: point.workers], machines.cpu[: point.servers]
         self._links = links.only((*self._gpu, *self._cpu))
         self._times: Optimum = optimum(self._gpu, self._cpu, asked.sized.bytes, self._links)
-        self._script: Script = asked.script(self._times.allreduce_seconds)
+        self._script: Script = asked.script(point.ratio, self._times.allreduce_seconds)
 
     def duration_s(self) -> float:
         """About how long the cell takes."""
@@ -100,7 +98,7 @@ class _Cell:
 
     def _teams(self, teams: ExitStack) -> dict[str, Team]:
         """The job that plays each system. A job has one credit, so there may be two."""
-        settings = {**self._asked.cluster().settings, "lanes": "1"}
+        settings = {**self._asked.settings_at(self._point), "lanes": "1"}
         bounded = [name for name in self._asked.systems if name in BY_NAME and BY_NAME[name].credit]
         unbounded = [name for name in self._asked.systems if name not in bounded]
         by_system: dict[str, Team] = {}
@@ -119,7 +117,7 @@ class _Cell:
     def _figures(self, played: dict[str, Played]) -> dict[str, Any]:
         asked, profile, script = self._asked, self._asked.profile, self._script
         bound_s = max(script.compute_s, self._times.seconds)
-        slowdown = asked.slowdown(self._times.allreduce_seconds)
+        slowdown = asked.slowdown(self._point.ratio, self._times.allreduce_seconds)
         return {
             "profile": profile.name,
             "source": profile.source,
@@ -139,7 +137,8 @@ class _Cell:
             "allreduce_optimum_seconds": self._times.allreduce_seconds,
             "ratio": self._times.allreduce_seconds / script.compute_s,
             "bound_seconds": bound_s,
-            "settings": asked.cluster().settings,
+            "settings": asked.settings_at(self._point),
+            "grid": self._point.settings,
             "iterations": asked.iterations,
             "turns": asked.turns,
             "systems": {
@@ -183,5 +182,5 @@ def _estimate_s(asked: Spec, machines: Cluster) -> float:
     """About how long the whole run takes, if the links carry what they are set to."""
     nominal = {machine.name: machine.rate_mbit for machine in machines.machines}
     links = Links(nominal, nominal, 0.0)
-    cells = [_Cell(asked, machines, links, counts).duration_s() for counts in asked.cells()]
+    cells = [_Cell(asked, machines, links, point).duration_s() for point in asked.cells()]
     return tournament.duration_s(len(machines.machines)) + sum(cells)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from dataclasses import dataclass, field
 
 from sumpter.bench import spec
@@ -9,6 +11,16 @@ from sumpter.bench_replay.script import Script, script_of
 from sumpter.bench_replay.variants import BY_NAME, PEERS, scaled_settings
 from sumpter.cli.errors import UsageError
 from sumpter.profiles import Profile
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one cell of a run is about."""
+
+    workers: int
+    servers: int
+    ratio: float | None  # as of Spec.ratios
+    settings: dict[str, str]  # those that differ between cells
 
 
 @dataclass(frozen=True)
@@ -22,30 +34,44 @@ class Spec:
     scale: float
     # What the links stand for, or how long sums take without CPU machines, over the compute.
     network_gbps: float | None
-    ratio: float | None
+    ratios: list[float]
     systems: tuple[str, ...]  # variants, then peers
     iterations: int
     turns: int
     settings: dict[str, str] = field(default_factory=dict)
+    # Values of settings of which each combination is measured.
+    grid: dict[str, list[str]] = field(default_factory=dict)
 
-    def cells(self) -> list[tuple[int, int]]:
-        """Workers and servers of each cell, in the order they run."""
-        return [(n, k) for n in self.workers for k in self.servers]
+    def cells(self) -> list[Point]:
+        """What is measured, in the order of measuring."""
+        ratios = self.ratios or [None]
+        combinations = [
+            dict(zip(self.grid, values, strict=True))
+            for values in itertools.product(*self.grid.values())
+        ]
+        return [
+            Point(*point)
+            for point in itertools.product(self.workers, self.servers, ratios, combinations)
+        ]
 
-    def slowdown(self, allreduce_s: float) -> float:
+    def slowdown(self, ratio: float | None, allreduce_s: float) -> float:
         """What times are multiplied by; `allreduce_s` is what all sums take without servers.
 
         A network of which the links are a factor slower stands for itself if sizes divided by
         `scale` and times multiplied by the slowdown make up for that factor.
         """
-        if self.ratio is not None:
-            return allreduce_s / (self.ratio * self.profile.iteration_s)
+        if ratio is not None:
+            return allreduce_s / (ratio * self.profile.iteration_s)
         assert self.network_gbps is not None, "one of the two is given"
         return self.network_gbps * 1000 / self.bandwidth_mbps / self.scale
 
-    def script(self, allreduce_s: float) -> Script:
+    def script(self, ratio: float | None, allreduce_s: float) -> Script:
         """What a worker plays."""
-        return script_of(self.profile, self.scale, self.slowdown(allreduce_s))
+        return script_of(self.profile, self.scale, self.slowdown(ratio, allreduce_s))
+
+    def settings_at(self, point: Point) -> dict[str, str]:
+        """All settings of a cell's job."""
+        return scaled_settings(self.scale, {**self.settings, **point.settings})
 
     @property
     def sized(self) -> Script:
@@ -75,8 +101,12 @@ def check(asked: Spec) -> None:
         raise UsageError(f"--scale {asked.scale:g}: sizes are divided by 1 or more")
     if min(asked.workers) < 2:
         raise UsageError("--workers: with one worker nothing is sent; give 2 or more")
-    if asked.ratio is not None and not 0 < asked.ratio <= 1000:
-        raise UsageError(f"--ratio {asked.ratio:g} is not within 0 to 1000")
+    for ratio in asked.ratios:
+        if not 0 < ratio <= 1000:
+            raise UsageError(f"--ratio {ratio:g} is not within 0 to 1000")
+    twice = [name for name in asked.grid if name in asked.settings]
+    if twice:
+        raise UsageError(f"--grid and --set both give '{twice[0]}'")
     if asked.network_gbps is not None and asked.network_gbps <= 0:
         raise UsageError(f"--network-gbps {asked.network_gbps:g} is not above 0")
     if not asked.systems:
@@ -85,4 +115,5 @@ def check(asked: Spec) -> None:
     if unknown:
         known = f"--scheduling {', '.join(BY_NAME)}; --peers {', '.join(PEERS)}"
         raise UsageError(f"'{unknown[0]}' is unknown; choose from {known}")
-    spec.check(asked.cluster())
+    for point in asked.cells():
+        spec.check(dataclasses.replace(asked.cluster(), settings=asked.settings_at(point)))

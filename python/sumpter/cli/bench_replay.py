@@ -69,12 +69,21 @@ NetworkOption = Annotated[
     ),
 ]
 RatioOption = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         "--ratio",
-        metavar="R",
+        metavar="R,..",
         help="Multiply all times so that communication without CPU machines takes R times as long "
         "as compute, instead of --network-gbps.",
+    ),
+]
+GridOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        metavar="NAME=V,..",
+        help="Measure with each of these values of a setting, such as partition_bytes=128KiB,1MiB, "
+        "taken as they are, like those of --set; may be repeated, for all combinations.",
     ),
 ]
 SchedulingOption = Annotated[
@@ -123,12 +132,13 @@ def replay(
     bandwidth_mbps: BandwidthOption = 200.0,
     scale: ScaleOption = 20.0,
     network_gbps: NetworkOption = None,
-    ratio: RatioOption = None,
+    ratios: RatioOption = None,
     scheduling: SchedulingOption = "off,priority,credit,overlap",
     peers: PeersOption = "ddp-gloo",
     iterations: IterationsOption = 10,
     turns: TurnsOption = 3,
     assignments: SetOption = None,
+    grid: GridOption = None,
     output: OutputOption = None,
 ) -> None:
     """Play a profile's compute as timed waits beside real sums on an emulated cluster.
@@ -142,9 +152,9 @@ def replay(
     from sumpter.bench.report import check_writable
     from sumpter.bench_replay.spec import Spec
 
-    if network_gbps is not None and ratio is not None:
+    if network_gbps is not None and ratios is not None:
         raise UsageError("--network-gbps and --ratio exclude each other")
-    if network_gbps is None and ratio is None:
+    if network_gbps is None and ratios is None:
         network_gbps = DEFAULT_NETWORK_GBPS
     check_writable(output, "--output")
     asked = Spec(
@@ -154,11 +164,12 @@ def replay(
         bandwidth_mbps=units.check_rate(bandwidth_mbps, "--bandwidth-mbps"),
         scale=scale,
         network_gbps=network_gbps,
-        ratio=ratio,
+        ratios=_numbers(ratios, "--ratio"),
         systems=(*_names(scheduling), *_names(peers)),
         iterations=iterations,
         turns=turns,
         settings=parse_assignments(assignments),
+        grid=_grid(grid or []),
     )
     cluster.check_tools()
     _replay(asked, output)
@@ -203,6 +214,19 @@ def _profile(
             f"{', '.join(profiles.NAMES)}"
         )
     return profiles.load(text, file_format, iteration_s=iteration_s, batch_size=batch_size)
+
+
+def _numbers(text: str | None, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")] if text is not None else []
+    except ValueError:
+        raise UsageError(f"{option} {text}: give numbers with commas between them") from None
+
+
+def _grid(texts: list[str]) -> dict[str, list[str]]:
+    """The values of each setting; whoever takes them checks names and values."""
+    values = parse_assignments(texts, "--grid").items()
+    return {name: [part.strip() for part in text.split(",")] for name, text in values}
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -73,13 +73,13 @@ def parse_size(text: str) -> int:
     return size
 
 
-def parse_assignments(assignments: list[str] | None) -> dict[str, str]:
+def parse_assignments(assignments: list[str] | None, option: str = "--set") -> dict[str, str]:
     """Settings from `name=value` texts; whoever takes them checks names and values."""
     settings: dict[str, str] = {}
     for assignment in assignments or []:
         name, equals, value = assignment.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"--set {assignment}: write NAME=VALUE")
+            raise UsageError(f"{option} {assignment}: write NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings
 
