@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
 use sumpter_engine::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
-use sumpter_transport::{LinkError, TcpLink, Turns};
+use sumpter_transport::{ByteLink, LinkError, TcpLink, Turns};
 
 const MAX_EVENTS: usize = 256;
 

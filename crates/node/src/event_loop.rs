@@ -20,7 +20,7 @@ use crate::command::{Command, Remote};
 use crate::counters::Counters;
 use crate::error::NodeError;
 use crate::join::Listeners;
-use crate::session::Session;
+use crate::session::{Session, patience};
 use crate::socket::{GreetError, Phase, drive_client, drive_server, flush};
 use crate::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};
 use crate::timeline::Record;
@@ -31,10 +31,8 @@ const MAX_EVENTS: usize = 256;
 /// Bytes that may go to the colocated lane before sockets get their turn.
 const IN_PROCESS_TURN: usize = 8 << 20;
 
-/// How long a loop that ends waits for its peers to close, after bytes last moved.
-const LINGER: Duration = Duration::from_secs(2);
-
-/// How long it waits in all: peers that go on with each other may keep it busy.
+/// How long a loop that ends waits for its peers to close, at most: peers that go on with each
+/// other may keep it busy.
 const LAST_LINGER: Duration = Duration::from_secs(20);
 
 /// Turns between two looks at what is ready: whoever becomes ready meanwhile is not left out for
@@ -476,12 +474,13 @@ impl EventLoop {
     /// no result still on its way is cut off.
     fn leave(&mut self, events: &mut Events) {
         let last = Instant::now() + LAST_LINGER;
-        let (mut deadline, mut moved) = (Instant::now() + LINGER, self.counters.moved());
+        let linger = patience(&self.config);
+        let (mut deadline, mut moved) = (Instant::now() + linger, self.counters.moved());
         let mut said_goodbye = false;
         loop {
             self.move_bytes();
             if self.counters.moved() != moved {
-                (deadline, moved) = (Instant::now() + LINGER, self.counters.moved());
+                (deadline, moved) = (Instant::now() + linger, self.counters.moved());
             }
             if self.lane.is_drained() && !said_goodbye {
                 said_goodbye = true;

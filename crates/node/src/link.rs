@@ -5,7 +5,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use mio::Registry;
 use mio::event::Event;
 use sumpter_engine::{ConnId, Endpoint, Now};
-use sumpter_transport::{DEFAULT_RING_BYTES, LinkError, Received, ShmLink, TcpLink, TlsLink};
+use sumpter_transport::{
+    ByteLink, DEFAULT_RING_BYTES, LinkError, Received, ShmLink, TcpLink, TlsLink,
+};
 use sumpter_wire::Token;
 
 /// A connection to a process elsewhere, or to another one of this machine.

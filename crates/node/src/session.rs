@@ -21,8 +21,14 @@ use crate::table::{Table, members};
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// An operation that needs a worker which has left fails once nothing has moved for so long.
-const AFTER_LEAVING: Duration = Duration::from_secs(2);
+/// How long bytes that a worker has sent may take to arrive at least.
+const LEAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long nothing must move before what was sent is taken to have arrived: as long as a process
+/// may be silent on machines that are as busy as these settings expect.
+pub(crate) fn patience(config: &Config) -> Duration {
+    config.peer_timeout().max(LEAST_PATIENCE)
+}
 
 /// The client of a worker: its own tensors, and what it passes on for its machine.
 pub(crate) type WorkerClient = Client<Held<TensorMemory>>;
@@ -54,6 +60,8 @@ pub(crate) struct Session {
     pub left: BTreeSet<Rank>,
     /// When bytes last moved.
     pub last_progress: Instant,
+    /// An operation that needs a worker which has left fails once nothing has moved for so long.
+    patience: Duration,
     /// Why nothing can be submitted any more.
     pub over: Option<OpError>,
 }
@@ -151,6 +159,7 @@ impl Session {
             idlers: Idlers::default(),
             left: BTreeSet::new(),
             last_progress: Instant::now(),
+            patience: patience(config),
             over: None,
         };
         session.connect(settings, resident);
@@ -276,7 +285,7 @@ impl Session {
     /// The earliest time something is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let retry = self.links.iter().filter_map(|d| d.retry_at).min();
-        let leaver = self.needed_leaver().map(|_| self.last_progress + AFTER_LEAVING);
+        let leaver = self.needed_leaver().map(|_| self.last_progress + self.patience);
         [retry, leaver].into_iter().flatten().min()
     }
 
@@ -322,7 +331,7 @@ impl Session {
     /// so long that what it still sent must have arrived.
     pub(crate) fn missing_leaver(&self, now: Instant) -> Option<String> {
         let (rank, name) = self.needed_leaver()?;
-        (self.last_progress + AFTER_LEAVING <= now)
+        (self.last_progress + self.patience <= now)
             .then(|| format!("rank {rank} has left the job, but '{name}' waits for it"))
     }
 

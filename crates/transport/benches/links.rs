@@ -11,7 +11,7 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Poll, Token};
 use rustix::time::{ClockId, clock_gettime};
 use sumpter_transport::{
-    DEFAULT_RING_BYTES, LinkError, ShmLink, TcpLink, TlsConfig, TlsLink, connect, listen,
+    ByteLink, DEFAULT_RING_BYTES, LinkError, ShmLink, TcpLink, TlsConfig, TlsLink, connect, listen,
 };
 
 const CHUNK_BYTES: usize = 256 << 10;
@@ -29,10 +29,10 @@ macro_rules! link {
     ($name:ident, $establish:expr) => {
         impl Link for $name {
             fn send(&mut self, bytes: &[u8]) -> usize {
-                $name::send(self, &[IoSlice::new(bytes)]).expect("connected")
+                ByteLink::send(self, &[IoSlice::new(bytes)]).expect("connected")
             }
             fn recv(&mut self, space: &mut [u8]) -> usize {
-                match $name::recv(self, &mut [IoSliceMut::new(space)]) {
+                match ByteLink::recv(self, &mut [IoSliceMut::new(space)]) {
                     Ok(n) => n,
                     Err(LinkError::Closed) => 0,
                     Err(error) => panic!("{error}"),

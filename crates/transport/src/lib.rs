@@ -13,6 +13,7 @@
 //! | [`ShmLink`] | two processes of one machine | one in, one out |
 //! | [`SimLink`] | two endpoints in a test | two |
 
+mod byte_link;
 mod in_process;
 mod memory;
 mod shm;
@@ -21,10 +22,11 @@ mod tcp;
 mod tls;
 mod turns;
 
+pub use byte_link::{ByteLink, LinkError, Received};
 pub use in_process::in_process;
 pub use memory::TensorMemory;
 pub use shm::{DEFAULT_RING_BYTES, ShmLink, unix_connect, unix_listen};
 pub use sim::{Side, SimLink};
-pub use tcp::{LinkError, Received, TcpLink, connect, listen};
+pub use tcp::{TcpLink, connect, listen};
 pub use tls::{TlsConfig, TlsConfigError, TlsError, TlsLink};
 pub use turns::Turns;

@@ -9,9 +9,8 @@ use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use sumpter_engine::{ConnId, Endpoint, Now, Violation};
 
-use crate::tls::TlsError;
+use crate::byte_link::{ByteLink, LinkError};
 
 /// Connections that may wait to be accepted: more than any job has workers.
 const BACKLOG: i32 = 1024;
@@ -20,37 +19,6 @@ const BACKLOG: i32 = 1024;
 /// the others and of what is urgent; less would wake us more often, and leave the link idle if we
 /// come late.
 const UNSENT_BYTES: u32 = 64 << 10;
-
-/// Bytes a connection may move before others get their turn. Small, so that the same chunk from
-/// all workers comes in one after the other while its sum is in cache; large enough for a read to
-/// be worth its system call.
-pub(crate) const TURN_BYTES: usize = 256 << 10;
-
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub enum LinkError {
-    /// The peer broke the protocol.
-    #[error("protocol violation: {0}")]
-    Violation(#[from] Violation),
-    /// The operating system reported a failure.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    /// The ends do not agree on how to encrypt, or on each other's certificates.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The peer closed the connection.
-    #[error("closed by the peer")]
-    Closed,
-}
-
-/// What a call to [`TcpLink::receive`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Bytes received.
-    pub bytes: usize,
-    /// There may be more right now; call again after others had their turn.
-    pub more: bool,
-}
 
 /// One TCP connection.
 #[derive(Debug)]
@@ -80,17 +48,6 @@ impl TcpLink {
         self.ending |= event.is_read_closed() || event.is_error();
     }
 
-    /// Whether a write might move something.
-    #[must_use]
-    pub fn is_writable(&self) -> bool {
-        self.writable
-    }
-
-    /// Whether a read might give something.
-    pub(crate) fn is_readable(&self) -> bool {
-        self.readable
-    }
-
     /// The error of a connection that could not be made, if that is what happened.
     ///
     /// # Errors
@@ -100,98 +57,6 @@ impl TcpLink {
             Some(error) => Err(error),
             None => self.stream.peer_addr().map(|_| self.stream.set_nodelay(true))?,
         }
-    }
-
-    /// Writes once; 0 when the kernel takes nothing now.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        if !self.writable {
-            return Ok(0);
-        }
-        loop {
-            match self.stream.write_vectored(slices) {
-                Ok(n) => {
-                    // A short write means that the buffer is full; an event tells of new room.
-                    self.writable = n == slices.iter().map(|s| s.len()).sum();
-                    return Ok(n);
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.writable = false;
-                    return Ok(0);
-                }
-                Err(e) => return Err(e),
-            }
-        }
-    }
-
-    /// Reads once; 0 when there is nothing now.
-    ///
-    /// # Errors
-    /// [`LinkError::Closed`] at the end of the stream.
-    pub fn recv(&mut self, spaces: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
-        if !self.readable {
-            return Ok(0);
-        }
-        loop {
-            match self.stream.read_vectored(spaces) {
-                Ok(0) => return Err(LinkError::Closed),
-                Ok(n) => {
-                    // A short read means that the buffer is empty, unless the end is next.
-                    self.readable = self.ending || n == spaces.iter().map(|s| s.len()).sum();
-                    return Ok(n);
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.readable = false;
-                    return Ok(0);
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-
-    /// Sends what an endpoint has, until it has no more or the kernel takes no more. Returns the
-    /// bytes sent.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn transmit(&mut self, from: &mut dyn Endpoint, conn: ConnId) -> io::Result<usize> {
-        let mut total = 0;
-        while self.writable {
-            let pending = from.pending(conn);
-            if pending.is_empty() {
-                break;
-            }
-            let n = self.send(&pending)?;
-            drop(pending);
-            from.sent(conn, n);
-            total += n;
-        }
-        Ok(total)
-    }
-
-    /// Receives into an endpoint until there is no more, or for one turn.
-    ///
-    /// # Errors
-    /// [`LinkError`]; the connection must then be closed.
-    pub fn receive(
-        &mut self,
-        into: &mut dyn Endpoint,
-        conn: ConnId,
-        now: Now,
-    ) -> Result<Received, LinkError> {
-        let mut bytes = 0;
-        while self.readable && bytes < TURN_BYTES {
-            let n = self.recv(&mut into.space(conn))?;
-            if n > 0 {
-                into.filled(conn, n, now)?;
-            }
-            bytes += n;
-        }
-        Ok(Received { bytes, more: self.readable })
     }
 
     /// Lets the peer be about so many bytes ahead of what has been read here, or as far as the
@@ -219,6 +84,59 @@ impl TcpLink {
     pub fn deregister(&mut self, registry: &Registry) {
         // Failing here means that the descriptor is gone already; dropping closes it anyway.
         let _ = registry.deregister(&mut self.stream);
+    }
+}
+
+impl ByteLink for TcpLink {
+    fn can_send(&mut self) -> io::Result<bool> {
+        Ok(self.writable)
+    }
+
+    fn can_receive(&self) -> bool {
+        self.readable
+    }
+
+    fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.writable {
+            return Ok(0);
+        }
+        loop {
+            match self.stream.write_vectored(slices) {
+                Ok(n) => {
+                    // A short write means that the buffer is full; an event tells of new room.
+                    self.writable = n == slices.iter().map(|s| s.len()).sum();
+                    return Ok(n);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.writable = false;
+                    return Ok(0);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn recv(&mut self, spaces: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
+        if !self.readable {
+            return Ok(0);
+        }
+        loop {
+            match self.stream.read_vectored(spaces) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(n) => {
+                    // A short read means that the buffer is empty, unless the end is next.
+                    self.readable = self.ending || n == spaces.iter().map(|s| s.len()).sum();
+                    return Ok(n);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return Ok(0);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
     }
 }
 

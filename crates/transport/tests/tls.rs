@@ -13,7 +13,7 @@ use mio::{Events, Poll, Token};
 use proptest::prelude::*;
 use scripted::Scripted;
 use sumpter_engine::ConnId;
-use sumpter_transport::{LinkError, TlsConfig, TlsError, TlsLink};
+use sumpter_transport::{ByteLink, LinkError, TlsConfig, TlsError, TlsLink};
 
 /// Time stands still in these tests.
 const NOW: Duration = Duration::ZERO;

@@ -26,14 +26,13 @@ use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use sumpter_engine::{ConnId, Endpoint, Now, Violation};
+use sumpter_engine::Violation;
 
 pub use address::{unix_connect, unix_listen};
 use handover::Arrival;
 use region::Region;
 
-use crate::tcp::TURN_BYTES;
-use crate::{LinkError, Received};
+use crate::byte_link::{ByteLink, LinkError};
 
 /// The size of each ring for whoever has no reason to choose another: four of the usual chunks,
 /// so that a writer is chunks ahead, while both rings still fit a last-level cache.
@@ -126,130 +125,6 @@ impl ShmLink {
         self.stream.take_error()?.map_or(Ok(()), Err)
     }
 
-    /// Writes; 0 when there is no room now, and then an event will tell of room. To a peer that is
-    /// gone, nothing can be written: what it sent before is received first, then the end.
-    ///
-    /// # Errors
-    /// What the operating system says, or what is wrong with the peer's memory.
-    pub fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.take_offer()?;
-        if self.finished {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        if !self.writable {
-            return Ok(0);
-        }
-        match &mut self.stage {
-            Stage::Greeting => {
-                let written = unless_blocked(|| self.stream.write_vectored(slices))?;
-                // A handshake that a socket cannot hold goes on with the next event.
-                self.writable = written.is_some();
-                Ok(written.unwrap_or(0))
-            }
-            Stage::Expecting => Ok(0),
-            Stage::Joined(_) if self.ending => {
-                self.writable = false;
-                Ok(0)
-            }
-            Stage::Joined(region) => loop {
-                let n = region.write(slices, || ring(&self.stream))?;
-                if n < slices.iter().map(|s| s.len()).sum() {
-                    self.writable = !region.writer_sleeps()?;
-                    if n == 0 && self.writable {
-                        // Room was made meanwhile. To return 0 is to promise an event.
-                        continue;
-                    }
-                }
-                return Ok(n);
-            },
-        }
-    }
-
-    /// Reads; 0 when there is nothing now, and then an event will tell of more.
-    ///
-    /// # Errors
-    /// [`LinkError::Closed`] at the end, [`LinkError::Violation`] if the peer wrote to the shared
-    /// memory what cannot be.
-    pub fn recv(&mut self, spaces: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
-        self.take_offer().map_err(blame)?;
-        if !self.readable {
-            return Ok(0);
-        }
-        let wanted: usize = spaces.iter().map(|s| s.len()).sum();
-        match &mut self.stage {
-            Stage::Greeting => match unless_blocked(|| self.stream.read_vectored(spaces))? {
-                Some(0) => Err(LinkError::Closed),
-                Some(n) => Ok(n),
-                None => {
-                    self.readable = false;
-                    Ok(0)
-                }
-            },
-            Stage::Expecting => match self.ending {
-                true => Err(LinkError::Closed),
-                false => Ok(0),
-            },
-            Stage::Joined(region) => loop {
-                // Asked first: bytes written before the end are then seen by the read.
-                let ended = self.ending || region.is_finished();
-                let n = region.read(spaces, || ring(&self.stream)).map_err(blame)?;
-                if n < wanted && !ended {
-                    self.readable = !region.reader_sleeps().map_err(blame)?;
-                    if n == 0 && self.readable {
-                        // Bytes or the end came meanwhile. To return 0 is to promise an event.
-                        continue;
-                    }
-                }
-                return match n {
-                    0 if ended && wanted > 0 => Err(LinkError::Closed),
-                    n => Ok(n),
-                };
-            },
-        }
-    }
-
-    /// Sends what an endpoint has, until it has no more or there is no room. Returns the bytes
-    /// sent.
-    ///
-    /// # Errors
-    /// As [`ShmLink::send`].
-    pub fn transmit(&mut self, from: &mut dyn Endpoint, conn: ConnId) -> io::Result<usize> {
-        self.take_offer()?;
-        let mut total = 0;
-        while self.writable {
-            let pending = from.pending(conn);
-            if pending.is_empty() {
-                break;
-            }
-            let n = self.send(&pending)?;
-            drop(pending);
-            from.sent(conn, n);
-            total += n;
-        }
-        Ok(total)
-    }
-
-    /// Receives into an endpoint until there is no more, or for one turn.
-    ///
-    /// # Errors
-    /// [`LinkError`]; the connection must then be closed.
-    pub fn receive(
-        &mut self,
-        into: &mut dyn Endpoint,
-        conn: ConnId,
-        now: Now,
-    ) -> Result<Received, LinkError> {
-        let mut bytes = 0;
-        while self.readable && bytes < TURN_BYTES {
-            let n = self.recv(&mut into.space(conn))?;
-            if n > 0 {
-                into.filled(conn, n, now)?;
-            }
-            bytes += n;
-        }
-        Ok(Received { bytes, more: self.readable })
-    }
-
     /// Says that nothing more will be sent; what was sent still arrives.
     ///
     /// # Errors
@@ -297,6 +172,89 @@ impl ShmLink {
             Ok((0, _)) => self.ending = true,
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.ending = true,
+        }
+    }
+}
+
+impl ByteLink for ShmLink {
+    fn can_send(&mut self) -> io::Result<bool> {
+        self.take_offer()?;
+        Ok(self.writable)
+    }
+
+    fn can_receive(&self) -> bool {
+        self.readable
+    }
+
+    fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.take_offer()?;
+        if self.finished {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if !self.writable {
+            return Ok(0);
+        }
+        match &mut self.stage {
+            Stage::Greeting => {
+                let written = unless_blocked(|| self.stream.write_vectored(slices))?;
+                // A handshake that a socket cannot hold goes on with the next event.
+                self.writable = written.is_some();
+                Ok(written.unwrap_or(0))
+            }
+            Stage::Expecting => Ok(0),
+            Stage::Joined(_) if self.ending => {
+                self.writable = false;
+                Ok(0)
+            }
+            Stage::Joined(region) => loop {
+                let n = region.write(slices, || ring(&self.stream))?;
+                if n < slices.iter().map(|s| s.len()).sum() {
+                    self.writable = !region.writer_sleeps()?;
+                    if n == 0 && self.writable {
+                        // Room was made meanwhile. To return 0 is to promise an event.
+                        continue;
+                    }
+                }
+                return Ok(n);
+            },
+        }
+    }
+
+    fn recv(&mut self, spaces: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
+        self.take_offer().map_err(blame)?;
+        if !self.readable {
+            return Ok(0);
+        }
+        let wanted: usize = spaces.iter().map(|s| s.len()).sum();
+        match &mut self.stage {
+            Stage::Greeting => match unless_blocked(|| self.stream.read_vectored(spaces))? {
+                Some(0) => Err(LinkError::Closed),
+                Some(n) => Ok(n),
+                None => {
+                    self.readable = false;
+                    Ok(0)
+                }
+            },
+            Stage::Expecting => match self.ending {
+                true => Err(LinkError::Closed),
+                false => Ok(0),
+            },
+            Stage::Joined(region) => loop {
+                // Asked first: bytes written before the end are then seen by the read.
+                let ended = self.ending || region.is_finished();
+                let n = region.read(spaces, || ring(&self.stream)).map_err(blame)?;
+                if n < wanted && !ended {
+                    self.readable = !region.reader_sleeps().map_err(blame)?;
+                    if n == 0 && self.readable {
+                        // Bytes or the end came meanwhile. To return 0 is to promise an event.
+                        continue;
+                    }
+                }
+                return match n {
+                    0 if ended && wanted > 0 => Err(LinkError::Closed),
+                    n => Ok(n),
+                };
+            },
         }
     }
 }

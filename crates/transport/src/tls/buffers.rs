@@ -3,7 +3,8 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use crate::tcp::{LinkError, TcpLink};
+use crate::byte_link::{ByteLink, LinkError};
+use crate::tcp::TcpLink;
 use crate::tls::error::TlsError;
 
 /// What one record carries at most.

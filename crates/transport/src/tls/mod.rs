@@ -23,9 +23,9 @@ use mio::{Registry, Token};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
-use sumpter_engine::{ConnId, Endpoint, Now};
 
-use crate::tcp::{LinkError, Received, TURN_BYTES, TcpLink};
+use crate::byte_link::{ByteLink, LinkError};
+use crate::tcp::TcpLink;
 use crate::tls::buffers::{Gather, Target};
 use crate::tls::machine::{Buffers, Machine, Standing, Wish};
 
@@ -148,88 +148,6 @@ impl TlsLink {
         }
     }
 
-    /// Encrypts a batch and writes it; 0 while the one before waits for the kernel.
-    ///
-    /// # Errors
-    /// What the operating system or the record layer says.
-    pub fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let idle = self.flush()? && self.tcp.is_writable();
-        if !idle || !self.established || self.finishing {
-            return Ok(0);
-        }
-        let mut gather = Gather::new(slices);
-        let wish = Wish::Encrypt(&mut gather);
-        self.drive(&mut Target::new(&mut []), wish).map_err(io::Error::other)?;
-        self.flush()?;
-        Ok(gather.taken)
-    }
-
-    /// Fills the spaces from what one read gives; 0 when there is nothing now.
-    ///
-    /// # Errors
-    /// [`LinkError::Closed`] at the end of the stream.
-    pub fn recv(&mut self, spaces: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
-        let flushed = self.flush();
-        let mut target = Target::new(spaces);
-        target.take(&mut self.buffers.plain);
-        while target.filled == 0 {
-            if self.ended {
-                return Err(LinkError::Closed);
-            }
-            if self.read()? == 0 {
-                // What the peer said last counts for more than that nothing can be sent.
-                flushed?;
-                break;
-            }
-            self.drive(&mut target, Wish::Nothing)?;
-        }
-        Ok(target.filled)
-    }
-
-    /// Sends what an endpoint has, until it has no more or the kernel takes no more. Returns the
-    /// bytes sent.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn transmit(&mut self, from: &mut dyn Endpoint, conn: ConnId) -> io::Result<usize> {
-        let mut total = 0;
-        while self.flush()? && self.tcp.is_writable() {
-            let pending = from.pending(conn);
-            if pending.is_empty() {
-                break;
-            }
-            let n = self.send(&pending)?;
-            drop(pending);
-            if n == 0 {
-                break;
-            }
-            from.sent(conn, n);
-            total += n;
-        }
-        Ok(total)
-    }
-
-    /// Receives into an endpoint until there is no more, or for one turn.
-    ///
-    /// # Errors
-    /// [`LinkError`]; the connection must then be closed.
-    pub fn receive(
-        &mut self,
-        into: &mut dyn Endpoint,
-        conn: ConnId,
-        now: Now,
-    ) -> Result<Received, LinkError> {
-        let mut bytes = 0;
-        while self.is_readable() && bytes < TURN_BYTES {
-            let n = self.recv(&mut into.space(conn))?;
-            if n > 0 {
-                into.filled(conn, n, now)?;
-            }
-            bytes += n;
-        }
-        Ok(Received { bytes, more: self.is_readable() })
-    }
-
     /// As of [`TcpLink::limit_window`].
     ///
     /// # Errors
@@ -255,10 +173,6 @@ impl TlsLink {
     /// Takes the connection out of the event loop.
     pub fn deregister(&mut self, registry: &Registry) {
         self.tcp.deregister(registry);
-    }
-
-    fn is_readable(&self) -> bool {
-        !self.buffers.plain.is_empty() || self.ended || self.tcp.is_readable()
     }
 
     /// Reads once; 0 when there is nothing now.
@@ -304,6 +218,47 @@ impl TlsLink {
             self.tcp.finish_sending()?;
         }
         Ok(empty)
+    }
+}
+
+impl ByteLink for TlsLink {
+    fn can_send(&mut self) -> io::Result<bool> {
+        // Also when nothing may be sent any more: what was is driven on.
+        let flushed = self.flush()?;
+        Ok(flushed && self.established && !self.finishing && self.tcp.can_send()?)
+    }
+
+    fn can_receive(&self) -> bool {
+        !self.buffers.plain.is_empty() || self.ended || self.tcp.can_receive()
+    }
+
+    fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.can_send()? {
+            return Ok(0);
+        }
+        let mut gather = Gather::new(slices);
+        let wish = Wish::Encrypt(&mut gather);
+        self.drive(&mut Target::new(&mut []), wish).map_err(io::Error::other)?;
+        self.flush()?;
+        Ok(gather.taken)
+    }
+
+    fn recv(&mut self, spaces: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
+        let flushed = self.flush();
+        let mut target = Target::new(spaces);
+        target.take(&mut self.buffers.plain);
+        while target.filled == 0 {
+            if self.ended {
+                return Err(LinkError::Closed);
+            }
+            if self.read()? == 0 {
+                // What the peer said last counts for more than that nothing can be sent.
+                flushed?;
+                break;
+            }
+            self.drive(&mut target, Wish::Nothing)?;
+        }
+        Ok(target.filled)
     }
 }
 

@@ -6,7 +6,7 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Poll, Token};
 use sumpter_engine::{ConnId, Endpoint};
 use sumpter_transport::{
-    LinkError, ShmLink, Side, SimLink, TcpLink, TlsLink, connect, in_process, listen,
+    ByteLink, LinkError, ShmLink, Side, SimLink, TcpLink, TlsLink, connect, in_process, listen,
 };
 
 use crate::scripted::Scripted;
