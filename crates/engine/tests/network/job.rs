@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use sumpter_engine::{
-    Client, ClientSettings, ConnId, Endpoint, Event, Lane, LaneLimits, OwnedMemory, Peer, Place,
-    Request, exchange,
+    Client, ClientSettings, ConnId, Endpoint, Event, Lane, LaneLimits, OpId, OwnedMemory, Peer,
+    Place, Request, exchange,
 };
-use sumpter_plan::{Cluster, Dealing, Placement, Plan, PlannedServer, predict, server_weights};
+use sumpter_plan::{
+    Cluster, Dealing, PartitionPlace, Placement, Plan, PlannedServer, predict, server_weights,
+};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::in_process;
 use sumpter_wire::{Collective, Epoch, GroupId, JobId, Rank, TensorId, Tier};
@@ -43,8 +45,8 @@ enum End {
     Lane { lane: usize, conn: ConnId },
 }
 
-struct Job {
-    net: Net,
+pub struct Job {
+    pub net: Net,
     clients: Vec<Client<OwnedMemory>>,
     lanes: Vec<Lane>,
     colocated: Vec<ConnId>,
@@ -53,38 +55,35 @@ struct Job {
     to_lane: Vec<Vec<Option<usize>>>,
     to_worker: Vec<Vec<Option<usize>>>,
     finished: usize,
+    /// Operations that have finished since somebody looked, with their ranks.
+    pub done: Vec<(usize, OpId)>,
 }
 
 const JOB: JobId = JobId(1);
 
 pub fn run(setup: &Setup) -> Outcome {
-    let (n, machines) = (setup.workers, setup.rates.len());
-    let mut job = Job::new(setup, n, machines);
-    let mut placement = Placement::new(&plan(setup)).expect("a sound plan");
-    for (index, bytes) in setup.tensors.iter().enumerate() {
-        let places = placement.place(*bytes as u64);
-        for rank in 0..n {
-            job.submit(rank, index, &places, *bytes);
+    let n = setup.workers;
+    let mut job = Job::new(setup);
+    for rank in 0..n {
+        for (index, bytes) in setup.tensors.iter().enumerate() {
+            job.submit(rank, index, *bytes, 0);
         }
+        job.settle(rank);
     }
-    for machine in 0..n {
-        job.settle(machine);
-    }
-    let mut seconds = 0.0;
     while job.finished < n * setup.tensors.len() {
-        match job.net.next() {
-            Next::Arrived(pipe, bytes) => job.deliver(pipe, &bytes),
-            Next::Room(pipe) => job.transmit(pipe),
-            Next::Nothing => panic!("stuck at {} s with {} done", job.net.now, job.finished),
-        }
-        seconds = job.net.now;
+        job.step();
     }
+    let seconds = job.net.now;
     let carried = job.net.carried();
     let idle = |(i, bytes): (usize, &u64)| 1.0 - *bytes as f64 / (setup.rates[i / 2] * seconds);
     let idle = carried.iter().enumerate().map(idle).collect();
+    Outcome { seconds, optimum: optimum(setup), idle }
+}
+
+/// The seconds that all tensors take at best.
+pub fn optimum(setup: &Setup) -> f64 {
     let total = setup.tensors.iter().sum::<usize>() as u64;
-    let optimum = predict(&cluster(setup), total).expect("a sound cluster").time_s;
-    Outcome { seconds, optimum, idle }
+    predict(&cluster(setup), total).expect("a sound cluster").time_s
 }
 
 fn machines(setup: &Setup) -> Vec<sumpter_plan::Machine> {
@@ -111,7 +110,8 @@ fn plan(setup: &Setup) -> Plan {
 }
 
 impl Job {
-    fn new(setup: &Setup, n: usize, machines: usize) -> Job {
+    pub fn new(setup: &Setup) -> Job {
+        let (n, machines) = (setup.workers, setup.rates.len());
         let settings = |rank: usize| ClientSettings {
             rank: Rank(rank as u32),
             world_size: n as u32,
@@ -131,6 +131,7 @@ impl Job {
             to_lane: vec![vec![None; machines]; n],
             to_worker: vec![Vec::new(); machines],
             finished: 0,
+            done: Vec::new(),
         };
         for rank in 0..n {
             let peer = Peer {
@@ -151,7 +152,34 @@ impl Job {
                 }
             }
         }
+        let mut placement = Placement::new(&plan(setup)).expect("a sound plan");
+        for (index, bytes) in setup.tensors.iter().enumerate() {
+            job.register(index, &placement.place(*bytes as u64));
+        }
         job
+    }
+
+    /// Makes known to all clients where a tensor is summed.
+    fn register(&mut self, index: usize, places: &[PartitionPlace]) {
+        let places = places.iter().enumerate().map(|(number, place)| {
+            let stretch = (place.offset as usize, place.bytes as usize);
+            Place::new(ConnId(place.server), number as u32, stretch, GroupId(0), 1)
+        });
+        let places: Vec<_> = places.collect();
+        for client in &mut self.clients {
+            client.register(TensorId(index as u32), Tier::Root, places.clone());
+        }
+    }
+
+    /// Lets the next thing happen in the network. Returns who wanted to be woken now.
+    pub fn step(&mut self) -> Option<usize> {
+        match self.net.next() {
+            Next::Arrived(pipe, bytes) => self.deliver(pipe, &bytes),
+            Next::Room(pipe) => self.transmit(pipe),
+            Next::Due(who) => return Some(who),
+            Next::Nothing => panic!("stuck at {} s with {} done", self.net.now, self.finished),
+        }
+        None
     }
 
     fn connect(&mut self, rank: usize, lane: usize, peer: Peer) {
@@ -167,17 +195,7 @@ impl Job {
         self.clients[rank].connected(ConnId(lane));
     }
 
-    fn submit(
-        &mut self,
-        rank: usize,
-        index: usize,
-        places: &[sumpter_plan::PartitionPlace],
-        bytes: usize,
-    ) {
-        let places = places.iter().enumerate().map(|(number, place)| {
-            let stretch = (place.offset as usize, place.bytes as usize);
-            Place::new(ConnId(place.server), number as u32, stretch, GroupId(0), 1)
-        });
+    pub fn submit(&mut self, rank: usize, index: usize, bytes: usize, priority: i32) -> OpId {
         let request = Request {
             tensor: TensorId(index as u32),
             tier: Tier::Root,
@@ -186,17 +204,15 @@ impl Job {
             op: ReduceOp::Sum,
             root: Rank(0),
             average: false,
-            priority: 0,
+            priority,
             streamed: false,
         };
-        let client = &mut self.clients[rank];
-        client.register(request.tensor, Tier::Root, places.collect::<Vec<_>>());
         let ones = 1.0_f32.to_ne_bytes().repeat(bytes / 4);
-        client.submit(request, OwnedMemory { separate: None, bytes: ones });
+        self.clients[rank].submit(request, OwnedMemory { separate: None, bytes: ones })
     }
 
     /// Moves what can move on a machine, until nothing does.
-    fn settle(&mut self, machine: usize) {
+    pub fn settle(&mut self, machine: usize) {
         loop {
             let mut moved = 0;
             if let Some(client) = self.clients.get_mut(machine) {
@@ -282,9 +298,10 @@ impl Job {
         let expected = self.clients.len() as f32;
         while let Some(event) = self.clients[rank].next_event() {
             match event {
-                Event::Finished(_, outcome) => {
+                Event::Finished(op, outcome) => {
                     assert_eq!(outcome, Ok(()));
                     self.finished += 1;
+                    self.done.push((rank, op));
                 }
                 Event::Released(_, memory) => {
                     let right = |four: &[u8]| four == expected.to_ne_bytes();

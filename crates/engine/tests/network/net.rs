@@ -72,6 +72,8 @@ enum Event {
     Reached(Segment),
     /// The sender learns that bytes have arrived.
     Acknowledged(usize, usize),
+    /// A moment that somebody waits for.
+    Due(usize),
 }
 
 /// The network; directions of links are numbered `2 m` (up) and `2 m + 1` (down).
@@ -91,6 +93,8 @@ pub enum Next {
     Arrived(usize, Vec<u8>),
     /// The sender of a pipe may have room again.
     Room(usize),
+    /// The time has come that this one asked for.
+    Due(usize),
     Nothing,
 }
 
@@ -158,12 +162,18 @@ impl Net {
                 self.enqueue(2 * self.pipes[segment.pipe].way.to + 1, segment);
                 self.next()
             }
+            Event::Due(who) => Next::Due(who),
             Event::Acknowledged(pipe, n) => {
                 self.pipes[pipe].under_way -= n;
                 self.push(pipe);
                 Next::Room(pipe)
             }
         }
+    }
+
+    /// Wakes `who` after so many seconds.
+    pub fn wake(&mut self, who: usize, after: f64) {
+        self.schedule(after, Event::Due(who));
     }
 
     /// Bytes carried so far by each direction of each link.
