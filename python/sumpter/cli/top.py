@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -81,19 +81,19 @@ def _watch(watched: Top, interval: float) -> None:
     note = Text("means since the start; q ends", style="dim")
     console = Console(highlight=False)
     with (
+        # Ctrl-C is a way to end like any other, wherever it comes.
+        suppress(KeyboardInterrupt),
         _keys() as pressed,
         Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
         while True:
             # The width may have changed.
             live.update(Group(render(view, console.width), Text(""), note), refresh=True)
+            if pressed(interval) in ("q", "Q"):
+                return
             try:
-                if pressed(interval) in ("q", "Q"):
-                    return
                 view = watched.look()
                 note = Text(f"every {interval:g} s; q ends", style="dim")
-            except KeyboardInterrupt:
-                return
             except _native.SumpterError as error:
                 # It may come back: the figures of the last look stay.
                 note = Text(f"{error}; q ends", style="red")
