@@ -147,6 +147,12 @@ class Cluster:
             process.wait()
 
 
+def everyone_has_reported(text: str) -> bool:
+    rounds = values(text, "sumpter_rounds_total")
+    memory = values(text, "sumpter_run_memory_bytes", job_name="red")
+    return len(rounds) == 2 and min(rounds) > 2 and len(memory) == 1 and memory[0] > 0
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running(tmp_path_factory.mktemp("metered")) as made:
@@ -157,8 +163,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def running(folder: Path) -> Iterator[Cluster]:
     made = Cluster(folder)
     try:
-        port = made.coordinator_port
-        eventually(lambda: sum(values(scrape(port), "sumpter_rounds_total")) >= 4)
+        eventually(lambda: everyone_has_reported(scrape(made.coordinator_port)))
         yield made
     finally:
         made.stop()
