@@ -116,11 +116,19 @@ class Handle:
 class Coordinator:
     """A coordinator inside this process."""
 
-    def __init__(self, listen: str, settings: dict[str, str], *, repeated: bool = False) -> None:
+    def __init__(
+        self,
+        listen: str,
+        settings: dict[str, str],
+        *,
+        repeated: bool = False,
+        metrics: bool = False,
+    ) -> None:
         """Listens on `listen` ("0.0.0.0:0" takes a free port). A token must be set.
 
         It serves one job: one run of it, after which servers end, or, if `repeated`, as many as
-        its workers begin until `stop`.
+        its workers begin until `stop`. With `metrics` it tells Prometheus at metrics_port, if that
+        is not 0.
         """
 
     @property
@@ -180,6 +188,10 @@ def drain(who: str, settings: dict[str, str]) -> str:
 
 def settings() -> list[dict[str, str]]:
     """Every setting: name, env, unit, default, range, doc."""
+
+def metrics() -> list[dict[str, str | list[str]]]:
+    """Every metric: name, type (counter, gauge), of (coordinator, member, worker), the list of
+    labels of its own, help."""
 
 def check_environment(environment: dict[str, str]) -> None:
     """Raises ConfigError for the first setting that does not hold in such an environment."""

@@ -29,6 +29,7 @@ COMMANDS = (
     "coordinator",
     "status",
     "jobs",
+    "top",
     "drain",
     "doctor",
     "config",

@@ -1,6 +1,7 @@
 //! The settings of one process, checked.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ pub struct Config {
     pub tls_data: bool,
     pub log: String,
     pub timeline: Option<PathBuf>,
+    pub metrics_port: u16,
+    pub metrics_address: Option<IpAddr>,
     /// Where the values came from, for messages.
     sources: BTreeMap<&'static str, Found>,
 }
@@ -135,6 +138,22 @@ impl Config {
     #[must_use]
     pub fn is_mortal(&self) -> bool {
         self.redo && self.min_workers > 0
+    }
+
+    /// Where a coordinator or a server tells what it counts; `None` for nowhere.
+    #[must_use]
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        let address = self.metrics_address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        (self.metrics_port != 0).then(|| SocketAddr::new(address, self.metrics_port))
+    }
+
+    /// Where this worker tells what it counts: each worker of a machine needs a port of its own.
+    /// `None` for nowhere, or beyond the last port.
+    #[must_use]
+    pub fn worker_metrics(&self) -> Option<SocketAddr> {
+        let first = self.metrics()?;
+        let port = u32::from(first.port()) + self.local_rank.unwrap_or(0);
+        Some(SocketAddr::new(first.ip(), u16::try_from(port).ok()?))
     }
 
     /// `start_timeout_s` as a duration.

@@ -3,6 +3,7 @@
 //! A row's default is a text that goes through the same check as a given value, so that a default
 //! outside its own range cannot exist.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::config::Config;
@@ -425,7 +426,37 @@ pub const SETTINGS: &[Setting] = &[
         doc: "A file for rank 0 to write its operations to, for Chrome's tracing or Perfetto.",
         put: |c, v| (!v.is_empty()).then(|| c.timeline = Some(PathBuf::from(v))),
     },
+    Setting {
+        name: "metrics_port",
+        env: "SUMPTER_METRICS_PORT",
+        unit: "",
+        default: "0",
+        range: "a number from 0 to 65535",
+        doc: "Where a coordinator, a server or a worker tells Prometheus what it counts; a worker \
+              adds its local rank to it. 0 is nowhere. See metrics.md.",
+        put: |c, v| number(v, 0..=u16::MAX).map(|x| c.metrics_port = x),
+    },
+    Setting {
+        name: "metrics_address",
+        env: "SUMPTER_METRICS_ADDRESS",
+        unit: "",
+        default: "127.0.0.1",
+        range: "an IP address of this machine",
+        doc: "The address of metrics_port. Whoever reaches it may read: 0.0.0.0 and [::] show the \
+              numbers, and the names of jobs and hosts, to the whole network.",
+        put: |c, v| ip_address(v).map(|x| c.metrics_address = Some(x)),
+    },
 ];
+
+/// An IP address, of version 6 with or without brackets.
+fn ip_address(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match bare {
+        Some(bare) => bare.parse().ok().map(IpAddr::V6),
+        None => text.parse().ok(),
+    }
+}
 
 fn log_filter(text: &str) -> Option<String> {
     let known = |level: &str| {
@@ -451,6 +482,15 @@ mod tests {
         assert_eq!(names.len(), SETTINGS.len());
         assert_eq!(variables.len(), SETTINGS.len());
         assert!(SETTINGS.iter().all(|s| s.doc.ends_with('.') && !s.range.is_empty()));
+    }
+
+    #[test]
+    fn addresses_are_numbers_and_may_have_brackets() {
+        assert_eq!(ip_address(" 10.0.0.1 "), Some(IpAddr::from([10, 0, 0, 1])));
+        assert_eq!(ip_address("[::1]"), ip_address("::1"));
+        assert!(ip_address("::1").is_some());
+        assert_eq!(ip_address("localhost"), None);
+        assert_eq!(ip_address("[10.0.0.1]"), None);
     }
 
     #[test]

@@ -16,11 +16,12 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::error::{CoordinatorError, root_cause};
 use crate::handshake::{nonce, process_number};
+use crate::proto::StatusReport;
 use crate::proto::control_server::ControlServer;
 use crate::registry::{Input, Options, Registry};
 use crate::seats;
 use crate::service::{Service, Shared};
-use crate::tenants::{Keys, Tenants};
+use crate::tenants::{Keys, Scope, Tenants};
 use crate::tls::Tls;
 
 /// How often the registry looks at the clock: well below any time-out a person would set.
@@ -130,6 +131,12 @@ impl Coordinator {
     #[must_use]
     pub fn running(&self) -> bool {
         self.shared.running()
+    }
+
+    /// How it stands with all jobs, for whoever asks from other threads, and for as long.
+    pub fn observer(&self) -> impl Fn() -> StatusReport + Send + Sync + 'static {
+        let shared = self.shared.clone();
+        move || shared.status("", Scope::Cluster)
     }
 
     /// Waits until no worker is left; whether none is. Whoever embeds a coordinator beside a

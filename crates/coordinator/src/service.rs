@@ -145,7 +145,7 @@ impl Shared {
         Some(id)
     }
 
-    fn status(&self, job: &str, scope: Scope) -> proto::StatusReport {
+    pub fn status(&self, job: &str, scope: Scope) -> proto::StatusReport {
         let job = (!job.is_empty()).then_some(job);
         let mut report = self.state().registry.status(self.started.elapsed(), job);
         if scope == Scope::Job {
@@ -387,6 +387,7 @@ impl Reader {
         let proves = |token: &_| transcript.verify(token, ProofRole::Member, &hello.proof);
         let Some((token, scope)) = self.shared.keys.proved(purpose, proves) else {
             warn!(%peer, "refused a process: it does not hold the token");
+            self.shared.state().registry.refused();
             return Err(refused(FatalKind::Auth, "the tokens differ", false));
         };
         Ok((transcript.prove(token, ProofRole::Coordinator), scope))

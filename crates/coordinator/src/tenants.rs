@@ -180,6 +180,7 @@ pub(crate) fn keep_to_job(report: &mut StatusReport) {
     let own: Vec<String> =
         report.jobs.iter().map(|job| format!("{RUN_MEMORY}{}", job.run)).collect();
     report.servers.retain(|server| serves(server.member));
+    report.events.clear();
     for stats in report.servers.iter_mut().filter_map(|server| server.stats.as_mut()) {
         stats.counters.retain(|name, _| own.contains(name));
         stats.late.clear();

@@ -17,7 +17,8 @@ mod resident;
 mod spans;
 
 pub use client::{
-    Awaited, Client, ClientSettings, Event, Kept, Layout, OpId, Place, REPAIRED, Request, Standing,
+    Awaited, Backlog, Client, ClientSettings, Event, Kept, Layout, OpId, Place, REPAIRED, Request,
+    Standing,
 };
 pub use endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
 pub use hub::{Held, Hub, Subtotals};

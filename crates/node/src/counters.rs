@@ -1,10 +1,49 @@
 //! What an event loop counts, and how it is reported.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sumpter_coordinator::{Late, Stats};
-use sumpter_engine::LaneStats;
+use sumpter_engine::{Backlog, LaneStats};
+
+/// What a worker waits for while operations are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Contributions that are not handed to the connections yet.
+    Send,
+    /// Results: the contributions are on their way, or with the lanes.
+    Results,
+    /// A new plan of who sums what.
+    Plan,
+    /// The coordinator's word on a tensor it was told of.
+    Coordinator,
+}
+
+/// The names of the counters of waiting, in the order of [`Cause`].
+const WAITING: [&str; 4] = ["wait_send_s", "wait_results_s", "wait_plan_s", "wait_coordinator_s"];
+
+/// What a worker has under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfClient {
+    pub backlog: Backlog,
+    /// Bytes that take credit.
+    pub admitted_bytes: usize,
+    pub operations: usize,
+}
+
+/// What an event loop knows from elsewhere when it reports.
+#[derive(Debug)]
+pub(crate) struct Surroundings<'a> {
+    pub lane: &'a LaneStats,
+    /// Bytes of the lane's buffers.
+    pub lane_bytes: u64,
+    /// Partitions of the lane that wait for a rank.
+    pub lane_waiting: usize,
+    /// Corrupt frames that the client received.
+    pub corrupt_results: u64,
+    pub tensors: usize,
+    pub client: Option<OfClient>,
+    pub elapsed: Duration,
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -27,6 +66,15 @@ pub(crate) struct Counters {
     /// Time with at least one operation under way.
     busy: Duration,
     busy_since: Option<Instant>,
+    /// By cause.
+    waited: [Duration; WAITING.len()],
+    waiting: Option<(Cause, Instant)>,
+    /// Times that this worker stopped for a new plan.
+    pub pauses: u64,
+    /// Established connections that broke.
+    pub broken: u64,
+    /// Strangers' connections that were turned away.
+    pub refused: u64,
 }
 
 impl Counters {
@@ -59,17 +107,22 @@ impl Counters {
         }
     }
 
+    /// Notes what is waited for from now on.
+    pub(crate) fn wait(&mut self, cause: Option<Cause>, now: Instant) {
+        if self.waiting.map(|(before, _)| before) == cause {
+            return;
+        }
+        if let Some((before, since)) = self.waiting {
+            self.waited[before as usize] += now.saturating_duration_since(since);
+        }
+        self.waiting = cause.map(|cause| (cause, now));
+    }
+
     /// The numbers by name.
-    pub(crate) fn report(
-        &self,
-        lane: &LaneStats,
-        lane_bytes: u64,
-        corrupt_results: u64,
-        tensors: usize,
-        elapsed: Duration,
-    ) -> Stats {
+    pub(crate) fn report(&self, around: &Surroundings<'_>) -> Stats {
+        let Surroundings { lane, elapsed, .. } = around;
         let running = self.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let counters: [(&str, f64); 17] = [
+        let counters: [(&str, f64); 20] = [
             ("bytes_sent", self.bytes_sent as f64),
             ("bytes_received", self.bytes_received as f64),
             ("bytes_sent_away", self.away_sent as f64),
@@ -77,7 +130,7 @@ impl Counters {
             ("bytes_local", self.bytes_local as f64),
             ("rounds", self.operations as f64),
             ("tensor_bytes", self.tensor_bytes as f64),
-            ("tensors", tensors as f64),
+            ("tensors", around.tensors as f64),
             ("step", self.step as f64),
             ("samples", self.samples as f64),
             ("busy_s", (self.busy + running).as_secs_f64()),
@@ -85,8 +138,11 @@ impl Counters {
             ("lane_rounds", lane.rounds as f64),
             ("summed_bytes", lane.summed_bytes as f64),
             ("duplicate_chunks", lane.duplicate_chunks as f64),
-            ("corrupt_frames", (lane.corrupt_frames + corrupt_results) as f64),
-            ("lane_memory_bytes", lane_bytes as f64),
+            ("corrupt_frames", (lane.corrupt_frames + around.corrupt_results) as f64),
+            ("lane_memory_bytes", around.lane_bytes as f64),
+            ("lane_waiting_partitions", around.lane_waiting as f64),
+            ("broken_connections", self.broken as f64),
+            ("refused_connections", self.refused as f64),
         ];
         let late = lane.late.iter().map(|(rank, (count, waited))| Late {
             rank: *rank,
@@ -94,10 +150,77 @@ impl Counters {
             seconds: waited.as_secs_f64(),
         });
         Stats {
-            counters: BTreeMap::from(counters.map(|(k, v)| (k.to_owned(), v))),
+            counters: counters.into_iter().chain(self.of_worker(around)).map(named).collect(),
             late: late.collect(),
             pending: Vec::new(),
             begun: Vec::new(),
         }
+    }
+
+    /// What only a worker counts.
+    fn of_worker(&self, around: &Surroundings<'_>) -> Vec<(&'static str, f64)> {
+        let Some(client) = around.client else { return Vec::new() };
+        let mut waited = self.waited;
+        if let Some((cause, since)) = self.waiting {
+            waited[cause as usize] += since.elapsed();
+        }
+        let waited = WAITING.into_iter().zip(waited.map(|time| time.as_secs_f64()));
+        let now = [
+            ("queued_partitions", client.backlog.partitions as f64),
+            ("queued_bytes", client.backlog.bytes as f64),
+            ("credit_used_bytes", client.admitted_bytes as f64),
+            ("operations", client.operations as f64),
+            ("pauses", self.pauses as f64),
+        ];
+        now.into_iter().chain(waited).collect()
+    }
+}
+
+fn named((name, value): (&str, f64)) -> (String, f64) {
+    (name.to_owned(), value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn report(counters: &Counters, client: Option<OfClient>) -> BTreeMap<String, f64> {
+        let around = Surroundings {
+            lane: &LaneStats::default(),
+            lane_bytes: 0,
+            lane_waiting: 3,
+            corrupt_results: 0,
+            tensors: 0,
+            client,
+            elapsed: Duration::ZERO,
+        };
+        counters.report(&around).counters
+    }
+
+    #[test]
+    fn waiting_adds_up_by_cause_and_stops_when_nothing_is_under_way() {
+        let (start, mut counters) = (Instant::now(), Counters::default());
+        let at = |ms| start + Duration::from_millis(ms);
+        counters.wait(Some(Cause::Send), at(0));
+        counters.wait(Some(Cause::Send), at(10));
+        counters.wait(Some(Cause::Results), at(30));
+        counters.wait(None, at(100));
+        counters.wait(Some(Cause::Plan), at(500));
+        counters.wait(None, at(505));
+        let backlog = Backlog { partitions: 7, bytes: 11 };
+        let client = OfClient { backlog, admitted_bytes: 9, operations: 2 };
+        let told = report(&counters, Some(client));
+        let waited = WAITING.map(|name| told[name]);
+        assert_eq!(waited, [0.030, 0.070, 0.005, 0.0]);
+        let queues = ["queued_partitions", "queued_bytes", "credit_used_bytes", "operations"];
+        assert_eq!(queues.map(|name| told[name]), [7.0, 11.0, 9.0, 2.0]);
+    }
+
+    #[test]
+    fn a_server_tells_nothing_of_what_only_workers_have() {
+        let told = report(&Counters::default(), None);
+        assert_eq!(told["lane_waiting_partitions"], 3.0);
+        assert!(WAITING.iter().all(|name| !told.contains_key(*name)));
     }
 }

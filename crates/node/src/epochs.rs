@@ -30,6 +30,7 @@ impl EventLoop {
         let Some(session) = self.session.as_mut() else { return };
         tracing::info!(target: "notice", %epoch, "{reason}; the plan changes");
         let progress = session.suspend(&mut self.lane);
+        self.counters.pauses += 1;
         let job = session.view.job;
         self.sockets.remove_all(|phase| matches!(phase, Phase::ToLane(_) | Phase::Dialing { .. }));
         self.end_job(job);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use sumpter_config::ConfigError;
 use sumpter_coordinator::{CoordinatorError, FatalKind, JoinError};
+use sumpter_metrics::EndpointError;
 
 /// Why an operation on a tensor failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +108,12 @@ impl From<JoinError> for NodeError {
     fn from(error: JoinError) -> NodeError {
         let message = error.to_string();
         NodeError::fatal(error.kind(), message)
+    }
+}
+
+impl From<EndpointError> for NodeError {
+    fn from(error: EndpointError) -> NodeError {
+        NodeError::Start(error.to_string())
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) struct EventLoop {
     lane_index: u32,
     lane_sockets: HashMap<ConnId, usize>,
     /// The lanes of this process, which share a job's quota.
-    lanes: u32,
+    pub lanes: u32,
     /// Runs whose workers may connect.
     jobs: HashMap<JobId, KnownJob>,
     pub session: Option<Session>,
@@ -142,6 +142,9 @@ impl EventLoop {
             self.serve(&events);
             self.tend(Instant::now());
             self.move_bytes();
+            if let Some(session) = &self.session {
+                self.counters.wait(session.cause(), Instant::now());
+            }
         }
     }
 
@@ -250,12 +253,15 @@ impl EventLoop {
                         tracing::error!(lane = %session.describe(lane), tensor, %error, "closed");
                     }
                     session.lost(lane, Instant::now());
+                    self.counters.broken += u64::from(session.links[lane.0].retry_at.is_some());
                 }
             }
             Phase::FromWorker(conn) => {
                 if broken {
                     tracing::error!(peer = %socket.peer, %error, "closed");
                 }
+                // Whoever leaves in order just hangs up.
+                self.counters.broken += u64::from(!matches!(error, LinkError::Closed));
                 self.lane.close(conn);
                 self.lane_sockets.remove(&conn);
             }
@@ -275,6 +281,7 @@ impl EventLoop {
             Err(GreetError::Handshake(HandshakeError::UnknownJob)) => self.refuse(index),
             Err(error) => {
                 tracing::warn!(peer = %socket.peer, %error, "a connection was refused");
+                self.counters.refused += 1;
                 self.refuse(index);
             }
         }

@@ -9,6 +9,7 @@ use sumpter_engine::{ConnId, Event, OpId, Peer, Violation};
 use sumpter_wire::Rank;
 
 use crate::command::{Command, Submission};
+use crate::counters::{OfClient, Surroundings};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::session::Session;
@@ -332,11 +333,25 @@ impl EventLoop {
     }
 
     pub(crate) fn stats(&self) -> sumpter_coordinator::Stats {
-        let tensors = self.session.as_ref().map_or(0, |s| s.table.len());
-        let (lane, bytes) = (self.lane.stats(), self.lane.allocated_bytes());
-        let corrupt = self.session.as_ref().map_or(0, |s| s.client.corrupt_frames());
-        let mut stats = self.counters.report(lane, bytes, corrupt, tensors, self.now());
+        let session = self.session.as_ref();
+        let mut stats = self.counters.report(&Surroundings {
+            lane: self.lane.stats(),
+            lane_bytes: self.lane.allocated_bytes(),
+            lane_waiting: self.lane.waiting_partitions(),
+            corrupt_results: session.map_or(0, |s| s.client.corrupt_frames()),
+            tensors: session.map_or(0, |s| s.table.len()),
+            client: session.map(|s| OfClient {
+                backlog: s.client.backlog(),
+                admitted_bytes: s.client.admitted_bytes(),
+                operations: s.under_way(),
+            }),
+            elapsed: self.now(),
+        });
         stats.counters.extend(self.run_memory());
+        if session.is_none() && self.start.is_none() {
+            let limit = self.config.max_job_bytes / u64::from(self.lanes.max(1));
+            stats.counters.insert("max_job_bytes".to_owned(), limit as f64);
+        }
         if let Some(session) = &self.session {
             stats.pending = session.pending(Instant::now(), REPORTED_OPS);
             stats.begun = session.begun_by_tensor();

@@ -17,6 +17,7 @@ use crate::command::{Command, Remote};
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
 use crate::join::{data_tls, join_options, lane_listeners, tls};
+use crate::metrics::{OfServer, tell_of_coordinator};
 use crate::tenants::tenants;
 
 /// How often a server looks whether it should stop, and reports what it has counted.
@@ -48,6 +49,11 @@ enum End {
 pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(), NodeError> {
     let lanes = Lanes::start(config)?;
     let options = join_options(config, Role::Server, lanes.addresses.clone())?;
+    let metrics = OfServer::start(config, &options.host, lanes.remotes.clone());
+    let metrics = match metrics {
+        Ok(metrics) => metrics,
+        Err(error) => return lanes.finish(None, Err(error)),
+    };
     let drain_limit = config.peer_timeout() + DRAIN_LIMIT;
     let mut lost: Option<String> = None;
     loop {
@@ -62,6 +68,7 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
                 return lanes.finish(None, Err(error));
             }
         };
+        metrics.joined(member.id());
         let (coordinator, count) = (&options.coordinator, lanes.remotes.len());
         tracing::info!(target: NOTICE, "joined {coordinator} with {count} lanes; waiting for jobs");
         match attend(&member, &ended, &lanes, drain_limit, interrupted) {
@@ -243,7 +250,7 @@ fn handler(remotes: Vec<Remote>, end: Sender<End>) -> impl FnMut(MemberEvent) + 
 }
 
 /// What all lanes have counted together.
-fn total(remotes: &[Remote]) -> Stats {
+pub(crate) fn total(remotes: &[Remote]) -> Stats {
     let mut total = Stats::default();
     for remote in remotes {
         let (answer, stats) = bounded(1);
@@ -276,6 +283,7 @@ pub fn run_coordinator(
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<(), NodeError> {
     let mut coordinator = start_coordinator(listen, config, Serves::ManyJobs)?;
+    let _metrics = tell_of_coordinator(config, &coordinator)?;
     tracing::info!(target: NOTICE, "coordinating at {}", coordinator.address());
     while !interrupted() {
         std::thread::park_timeout(SLICE);

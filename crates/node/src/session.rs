@@ -13,6 +13,7 @@ use sumpter_wire::{Hello, Rank, TensorId, Tier, Token};
 use crate::cluster::{Cluster, Owner, Policy};
 use crate::command::Submission;
 use crate::completion::Promise;
+use crate::counters::Cause;
 use crate::error::OpError;
 use crate::idlers::Idlers;
 use crate::table::{Table, members};
@@ -325,6 +326,22 @@ impl Session {
     /// Whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.running.is_empty() && self.table.waiting().next().is_none()
+    }
+
+    /// How many operations are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.running.len() + self.table.waiting().count()
+    }
+
+    /// What the operations under way wait for, if there are any.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        match () {
+            () if self.is_idle() => None,
+            () if self.suspended => Some(Cause::Plan),
+            () if self.running.is_empty() => Some(Cause::Coordinator),
+            () if self.client.admitted_bytes() > 0 => Some(Cause::Send),
+            () => Some(Cause::Results),
+        }
     }
 
     /// A worker that has left and is needed by an operation, in words, once nothing has moved for

@@ -11,6 +11,7 @@ use sumpter_config::Config;
 use sumpter_coordinator::{
     ClusterView, JoinOptions, Kind, Member, MemberEvent, Role, Stats, TensorSpec,
 };
+use sumpter_metrics::Endpoint;
 use sumpter_sum::ReduceOp;
 use sumpter_transport::TensorMemory;
 use sumpter_wire::Rank;
@@ -20,6 +21,7 @@ use crate::completion::{Callback, Completion, Promise};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::join::{data_tls, join_options, lane_listeners};
+use crate::metrics::tell_of_worker;
 use crate::timeline::Timeline;
 
 /// How often a wait looks whether the caller wants to stop.
@@ -62,6 +64,7 @@ pub struct Worker {
     rank: Rank,
     notifier: Sender<Callback>,
     timeline: Mutex<Option<Timeline>>,
+    metrics: Mutex<Option<Endpoint>>,
     threads: Mutex<Option<[JoinHandle<()>; 2]>>,
 }
 
@@ -77,6 +80,7 @@ impl Worker {
     ) -> Result<Worker, NodeError> {
         let listeners = lane_listeners(config, 0, data_tls(config)?)?;
         let options = worker_options(config, listeners.address)?;
+        let host = options.host.clone();
         let (started, start) = bounded(1);
         let signal = Some(StartSignal(started));
         let (event_loop, remote) = EventLoop::new(config, listeners, (0, 1), signal)?;
@@ -103,8 +107,10 @@ impl Worker {
                     view,
                     notifier,
                     timeline: Mutex::new(None),
+                    metrics: Mutex::new(None),
                     threads: Mutex::new(Some([loop_thread, notify_thread])),
                 };
+                worker.start_metrics(config, &host)?;
                 if let Some(path) = config.timeline.as_deref().filter(|_| config.rank == 0) {
                     worker.start_timeline(path)?;
                 }
@@ -203,6 +209,12 @@ impl Worker {
         timeline.finish()
     }
 
+    fn start_metrics(&self, config: &Config, host: &str) -> Result<(), NodeError> {
+        let endpoint = tell_of_worker(config, host, self.member.id(), self.remote.clone())?;
+        *self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = endpoint;
+        Ok(())
+    }
+
     /// Counts samples trained on, for the live line.
     pub fn record_samples(&self, count: u64) {
         self.remote.send(Command::Samples(count));
@@ -221,6 +233,7 @@ impl Worker {
     pub fn shutdown(&self) {
         let threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         let Some([loop_thread, notify_thread]) = threads else { return };
+        drop(self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
         self.remote.send(Command::Fail(OpError::Closed("the session was shut down".into())));
         let (answer, left) = bounded(1);
         self.member.report(self.stats());

@@ -50,27 +50,34 @@ const WAIT_SLICE: Duration = Duration::from_millis(50);
 #[pyclass(module = "sumpter._native", frozen)]
 pub struct Coordinator {
     inner: std::sync::Mutex<Option<RustCoordinator>>,
+    metrics: std::sync::Mutex<Option<sumpter_metrics::Endpoint>>,
     address: String,
 }
 
 #[pymethods]
 impl Coordinator {
     /// Listens on `listen` (HOST:PORT; port 0 takes a free one). `repeated`: the job may end and
-    /// begin again until `stop`.
+    /// begin again until `stop`. `metrics`: tell Prometheus where the settings say, if they do.
     #[new]
-    #[pyo3(signature = (listen, settings, *, repeated = false))]
+    #[pyo3(signature = (listen, settings, *, repeated = false, metrics = false))]
     fn new(
         py: Python<'_>,
         listen: &str,
         settings: HashMap<String, String>,
         repeated: bool,
+        metrics: bool,
     ) -> PyResult<Self> {
         let config = load(settings)?;
         let serves = if repeated { Serves::OneJob } else { Serves::OneRun };
-        let started = py.detach(|| sumpter_node::start_coordinator(listen, &config, serves));
-        let coordinator = started.map_err(|e| from_node(py, e))?;
+        let started = py.detach(|| {
+            let coordinator = sumpter_node::start_coordinator(listen, &config, serves)?;
+            let told = metrics.then(|| sumpter_node::tell_of_coordinator(&config, &coordinator));
+            Ok((coordinator, told.transpose()?.flatten()))
+        });
+        let (coordinator, metrics) = started.map_err(|e: NodeError| from_node(py, e))?;
         let address = coordinator.address().to_string();
-        Ok(Coordinator { inner: std::sync::Mutex::new(Some(coordinator)), address })
+        let metrics = std::sync::Mutex::new(metrics);
+        Ok(Coordinator { inner: std::sync::Mutex::new(Some(coordinator)), metrics, address })
     }
 
     /// HOST:PORT it listens on.
@@ -90,6 +97,8 @@ impl Coordinator {
     /// Waits a little for members that have not left, then ends it. Safe to call twice.
     fn stop(&self, py: Python<'_>) {
         let inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let metrics = self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        py.detach(|| drop(metrics));
         if let Some(mut coordinator) = inner {
             py.detach(|| {
                 if coordinator.running() {
@@ -195,6 +204,31 @@ pub fn settings(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         Ok(row)
     };
     sumpter_config::SETTINGS.iter().map(row).collect()
+}
+
+/// The table of metrics.
+#[pyfunction]
+pub fn metrics(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    use sumpter_metrics::{Counts, FAMILIES, Family, Metric};
+    let row = |family: &&Family| {
+        let row = PyDict::new(py);
+        row.set_item("name", family.name())?;
+        let kind = match family.metric {
+            Metric::Counter => "counter",
+            Metric::Gauge => "gauge",
+        };
+        row.set_item("type", kind)?;
+        let of = match family.of {
+            Counts::Coordinator => "coordinator",
+            Counts::Member => "member",
+            Counts::Worker => "worker",
+        };
+        row.set_item("of", of)?;
+        row.set_item("labels", family.labels)?;
+        row.set_item("help", family.help)?;
+        Ok(row)
+    };
+    FAMILIES.iter().map(row).collect()
 }
 
 /// Raises ConfigError for the first setting that does not hold in an environment such as this.

@@ -29,6 +29,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::status, module)?)?;
     module.add_function(wrap_pyfunction!(functions::drain, module)?)?;
     module.add_function(wrap_pyfunction!(functions::settings, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::metrics, module)?)?;
     module.add_function(wrap_pyfunction!(functions::check_environment, module)?)?;
     module.add_function(wrap_pyfunction!(functions::machine_id, module)?)?;
     module.add_function(wrap_pyfunction!(functions::generate_token, module)?)?;

@@ -39,6 +39,10 @@ pub struct Serve {
     /// Network interface, or its address, that workers reach this machine by
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
+    /// Tell Prometheus what is counted at `http://127.0.0.1:PORT/metrics`; for other addresses
+    /// --set metrics_address=IP [default: SUMPTER_METRICS_PORT, or not at all]
+    #[arg(long, value_name = "PORT")]
+    metrics_port: Option<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -52,6 +56,9 @@ pub struct Coordinator {
     /// then the servers' alone
     #[arg(long, value_name = "FILE")]
     tenants: Option<String>,
+    /// As of `serve`
+    #[arg(long, value_name = "PORT")]
+    metrics_port: Option<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -77,7 +84,8 @@ impl Command {
             Self::Serve(options) => (options.settings(), &options.common),
             Self::Coordinator(options) => {
                 let tenants = given("tenants", options.tenants.as_ref());
-                (tenants.into_iter().collect(), &options.common)
+                let metrics = given("metrics_port", options.metrics_port.as_ref());
+                (tenants.into_iter().chain(metrics).collect(), &options.common)
             }
         };
         let file = common.token_file.as_ref().map(|path| path.to_string_lossy().into_owned());
@@ -95,6 +103,7 @@ impl Serve {
             ("lanes", &self.lanes),
             ("port", &self.port),
             ("interface", &self.interface),
+            ("metrics_port", &self.metrics_port),
         ]
         .into_iter()
         .filter_map(|(name, value)| given(name, value.as_ref()))
@@ -133,10 +142,12 @@ mod tests {
     #[test]
     fn every_option_of_serve_becomes_a_setting_that_the_table_knows() {
         let line = "sumpter-server serve --join a:1 --lanes 2 --port 7000 --interface eth0 \
-                    --token-file t --set log=info";
+                    --metrics-port 9464 --token-file t --set log=info";
         let names: Vec<String> =
             settings(line).unwrap().into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["coordinator", "lanes", "port", "interface", "token_file", "log"]);
+        let expected =
+            ["coordinator", "lanes", "port", "interface", "metrics_port", "token_file", "log"];
+        assert_eq!(names, expected);
         let known = |name: &String| sumpter_config::SETTINGS.iter().any(|row| row.name == name);
         assert!(names.iter().all(known));
     }

@@ -19,6 +19,7 @@ from sumpter.cli import (
     run,
     settings,
     status,
+    top,
     whatif,
 )
 
@@ -72,6 +73,7 @@ app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
 app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)
 app.command("jobs", epilog=jobs.EXAMPLE)(jobs.jobs)
+app.command("top", epilog=top.EXAMPLE)(top.top)
 app.command("drain", epilog=drain.EXAMPLE)(drain.drain)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 app.command("config", epilog=settings.EXAMPLE)(settings.config)

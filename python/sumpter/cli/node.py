@@ -12,6 +12,7 @@ import typer
 from sumpter import _native
 from sumpter.cli.errors import Failure
 from sumpter.cli.options import (
+    MetricsPortOption,
     SetOption,
     TokenFileOption,
     TokenOption,
@@ -59,12 +60,14 @@ def serve(
             help="Network interface, or its address, that workers reach this machine by.",
         ),
     ] = None,
+    metrics_port: MetricsPortOption = None,
     assignments: SetOption = None,
 ) -> None:
     """Sum gradients on this machine for a job until it ends."""
     settings = parse_assignments(assignments)
     settings |= token_settings(token, token_file)
     settings |= given(coordinator=join, lanes=lanes, port=port, interface=interface)
+    settings |= given(metrics_port=metrics_port)
     _leave_on_sigterm()
     _native.serve(settings)
 
@@ -87,11 +90,12 @@ def coordinator(
             "--token is then the servers' alone.",
         ),
     ] = None,
+    metrics_port: MetricsPortOption = None,
     assignments: SetOption = None,
 ) -> None:
     """Run a coordinator as a process of its own (by default rank 0 embeds one)."""
     settings = parse_assignments(assignments) | token_settings(token, token_file)
-    settings |= given(tenants=tenants)
+    settings |= given(tenants=tenants, metrics_port=metrics_port)
     _leave_on_sigterm()
     _native.run_coordinator(listen, settings)
 

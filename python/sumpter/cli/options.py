@@ -48,6 +48,16 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document instead of a table.")
 ]
 
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        help="Tell Prometheus what is counted at http://127.0.0.1:PORT/metrics; for other "
+        "addresses --set metrics_address=IP (default: SUMPTER_METRICS_PORT, or not at all).",
+    ),
+]
+
 _UNITS = {
     "": 1,
     "B": 1,

@@ -10,7 +10,7 @@ import typer
 
 from sumpter.cli import run_options as opt
 from sumpter.cli.errors import Failure, UsageError
-from sumpter.cli.options import SetOption, given, parse_assignments
+from sumpter.cli.options import MetricsPortOption, SetOption, given, parse_assignments
 
 if TYPE_CHECKING:
     from sumpter.launch import Elastic
@@ -33,6 +33,7 @@ _DECIDED_HERE = frozenset(
         "local_size",
         "machine",
         "max_workers",
+        "metrics_port",
         "min_workers",
         "rank",
         "servers",
@@ -65,6 +66,7 @@ def run(
     deterministic: opt.Deterministic = False,
     bandwidth_gbps: opt.BandwidthGbps = None,
     log_dir: opt.LogDir = None,
+    metrics_port: MetricsPortOption = None,
     assignments: SetOption = None,
 ) -> None:
     """Start a whole job: coordinator here, servers and workers here or on other machines.
@@ -89,6 +91,7 @@ def run(
         layout=layout,
         settings=settings,
         log_dir=log_dir,
+        metrics_port=metrics_port,
         shell=RemoteShell(ssh or DEFAULT_SHELL, ssh_port, ssh_identity),
         python=python or sys.executable,
         folder=folder or Path.cwd(),

@@ -41,8 +41,14 @@ def config(
         bool, typer.Option("--markdown", help="Print docs/configuration.md.")
     ] = False,
     as_json: JsonOption = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print the table of docs/metrics.md instead.")
+    ] = False,
 ) -> None:
     """Show every setting: its name, environment variable, default, range and meaning."""
+    if metrics:
+        typer.echo(metrics_as_markdown(), nl=False)
+        return
     rows = _native.settings()
     if as_json:
         import json
@@ -74,6 +80,16 @@ def as_markdown(rows: list[dict[str, str]]) -> str:
         for owner, variable in _other_variables()
     ]
     return "\n".join(lines) + "\n" + _OTHERS + "\n".join(others) + "\n"
+
+
+def metrics_as_markdown() -> str:
+    """The table of docs/metrics.md."""
+    lines = ["| metric | type | of | own labels | meaning |", "|---|---|---|---|---|"]
+    for row in _native.metrics():
+        labels = ", ".join(f"`{label}`" for label in row["labels"])
+        kind, of = str(row["type"]), str(row["of"])
+        lines.append(_row([f"`{row['name']}`", kind, of, labels, str(row["help"])]))
+    return "\n".join(lines) + "\n"
 
 
 def _other_variables() -> list[tuple[str, Variable]]:

@@ -49,6 +49,7 @@ class JobSpec:
     coordinator: str = ""
     elastic: Elastic | None = None
     address: str = ""  # of this machine for the others, if not to be found out
+    metrics_port: int | None = None  # of the coordinator that is made for the job
 
     @property
     def is_remote(self) -> bool:
@@ -89,11 +90,16 @@ def _meet(spec: JobSpec) -> _Meeting:
         settings = {**spec.settings, "coordinator": spec.coordinator, "servers": servers}
         return _Meeting(settings, None, None)
     token = _native.generate_token()
-    settings = {**spec.settings, "token": token, "servers": servers}
+    # The coordinator tells of all its members: no port is needed in the other processes.
+    settings = {**spec.settings, "token": token, "servers": servers, "metrics_port": "0"}
     listen = f"{_LOOPBACK}:0"
     if spec.is_remote:
         listen = "[::]:0" if ":" in spec.address else "0.0.0.0:0"
-    own = _native.Coordinator(listen, settings, repeated=True)
+    of_coordinator = dict(settings)
+    del of_coordinator["metrics_port"]  # the environment's counts, unless one is given
+    if spec.metrics_port is not None:
+        of_coordinator["metrics_port"] = str(spec.metrics_port)
+    own = _native.Coordinator(listen, of_coordinator, repeated=True, metrics=True)
     settings["coordinator"] = f"{_LOOPBACK}:{own.address.rpartition(':')[2]}"
     return _Meeting(settings, token, own)
 

@@ -26,6 +26,17 @@ class Stats:
     samples: float = 0
     busy_s: float = 0  # with at least one operation under way
     elapsed_s: float = 0
+    bytes_sent_away: float = 0  # that left the machine
+    bytes_received_away: float = 0  # that entered it
+    summed_bytes: float = 0  # of contributions, by the member's lanes
+    operations: float = 0  # under way
+    queued_bytes: float = 0  # of contributions that are still to go
+    lane_waiting_partitions: float = 0  # in the member's lanes, for a rank
+    lane_memory_bytes: float = 0
+    wait_send_s: float = 0  # the busy time by cause
+    wait_results_s: float = 0
+    wait_plan_s: float = 0
+    wait_coordinator_s: float = 0
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,10 @@ class Member:
     machine: str = ""
     stats: Stats = Stats()
     late: tuple[Late, ...] = ()
+    bandwidth_gbps: float | None = None  # of its machine's link, if it is known
+    silent_s: float = 0  # since the coordinator last heard of it
+    draining: bool = False
+    gone: bool = False  # these are its last numbers
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,10 @@ class Job:
     workers: tuple[Member, ...] = ()
     servers: tuple[Member, ...] = ()
     stall: str = ""  # whom everybody waits for, if it is for long
+    state: str = ""
+    epoch: int = 0
+    world_size: int = 0
+    over: bool = False  # all its workers are gone
 
     @property
     def generation(self) -> int:
@@ -93,6 +112,12 @@ def read_status(text: str) -> list[Job]:
     return [_job(entry, servers) for entry in _entries(document, "jobs")]
 
 
+def read_servers(text: str) -> tuple[Member, ...]:
+    """The servers that are here, in a job or not."""
+    servers = _members(json.loads(text), "server", "member")
+    return tuple(server for server in servers if not server.gone)
+
+
 def merge(before: Job | None, now: Job) -> Job:
     """`now`, with members that have left kept as they were last seen."""
     if before is None:
@@ -102,6 +127,10 @@ def merge(before: Job | None, now: Job) -> Job:
         _merge_members(before.workers, now.workers),
         _merge_members(before.servers, now.servers),
         now.stall,
+        now.state,
+        now.epoch,
+        now.world_size,
+        now.over,
     )
 
 
@@ -115,7 +144,16 @@ def _job(entry: Mapping[str, Any], servers: Mapping[int, Member]) -> Job:
     own = [servers[number] for number in entry.get("servers") or [] if number in servers]
     workers = _members(entry, "worker", "rank")
     stall = str(_mapping(entry.get("stall")).get("message", ""))
-    return Job(str(entry.get("name", "default")), tuple(workers), tuple(own), stall)
+    return Job(
+        name=str(entry.get("name", "default")),
+        workers=tuple(workers),
+        servers=tuple(own),
+        stall=stall,
+        state=str(entry.get("state", "")),
+        epoch=int(_number(entry.get("epoch"))),
+        world_size=int(_number(entry.get("world_size"))),
+        over=bool(entry.get("over")),
+    )
 
 
 def _members(document: Mapping[str, Any], role: str, key: str) -> list[Member]:
@@ -133,6 +171,10 @@ def _member(role: str, key: str, entry: Mapping[str, Any]) -> Member:
         machine=str(entry.get("machine", "")),
         stats=Stats(**known),
         late=tuple(_late(late) for late in _entries(stats, "late")),
+        bandwidth_gbps=_number(entry.get("bandwidth_gbps")) or None,
+        silent_s=_number(entry.get("silent_s")),
+        draining=bool(entry.get("draining")),
+        gone=bool(entry.get("gone")),
     )
 
 

@@ -16,6 +16,7 @@ use super::Registry;
 use super::io::{Event, Join};
 use super::job::{Job, Run, Stage};
 use super::returning::Returning;
+use super::tally::Happened;
 use super::words::{list, seconds};
 use crate::types::{FatalKind, MemberEvent, MemberId, Role, ServerView};
 
@@ -200,6 +201,7 @@ impl Registry {
         if stage == Stage::Running {
             run.epochs.state = State::Changing(BTreeMap::new());
             run.epochs.last_change = why.to_owned();
+            self.tally.count(Happened::PlanChanged);
             let reason = why.to_owned();
             self.tell_workers(name, &MemberEvent::Suspend { epoch, reason });
         }

@@ -18,6 +18,7 @@ mod runs;
 mod stalls;
 mod status;
 mod survivors;
+mod tally;
 mod tensors;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -34,6 +35,7 @@ use crate::coordinator::Serves;
 use crate::types::{FatalKind, MemberEvent, MemberId, Role, Stats};
 use job::{Gone, Job};
 use past::Past;
+use tally::{Happened, Tally};
 use waiting::NOTICE_EVERY;
 
 pub(crate) use io::{Event, Input, Join, Message, Options, Refusal};
@@ -49,6 +51,7 @@ pub(crate) struct Registry {
     members: BTreeMap<MemberId, Member>,
     jobs: BTreeMap<String, Job>,
     past: Past,
+    tally: Tally,
     only_job: Option<String>,
     /// How the last run of the only job ended.
     last_end: Option<MemberEvent>,
@@ -84,6 +87,7 @@ impl Registry {
             members: BTreeMap::new(),
             jobs: BTreeMap::new(),
             past: Past::default(),
+            tally: Tally::default(),
             only_job: None,
             last_end: None,
             finished: false,
@@ -132,6 +136,7 @@ impl Registry {
         }
         if let Err(refusal) = self.admit(&join) {
             info!(host = %join.host, reason = %refusal.message, "refused a member");
+            self.tally.count(Happened::Refused);
             if refusal.kind == FatalKind::Mismatch {
                 self.fail_job(&join.job, FatalKind::Mismatch, |_| refusal.message.clone());
             }
@@ -232,7 +237,13 @@ impl Registry {
         let Join { job, role, host, .. } = &member.join;
         match how {
             Gone::Left => info!(member = %id, %host, ?role, "a member left"),
-            Gone::Lost(reason) => warn!(member = %id, %host, ?role, %reason, "a member was lost"),
+            Gone::Lost(reason) => {
+                warn!(member = %id, %host, ?role, %reason, "a member was lost");
+                self.tally.count(match role {
+                    Role::Worker { .. } => Happened::WorkerLost,
+                    Role::Server => Happened::ServerLost,
+                });
+            }
         }
         match role {
             Role::Worker { rank, .. } => self.worker_gone(job, *rank, host, how),
@@ -259,6 +270,11 @@ impl Registry {
         let names: Vec<String> = self.jobs.keys().cloned().collect();
         names.iter().for_each(|name| self.tick_job(now, name));
         self.settle_claims(now);
+    }
+
+    /// A stranger could not prove to hold the token.
+    pub fn refused(&mut self) {
+        self.tally.count(Happened::Refused);
     }
 
     /// The servers that are here, and their hosts.

@@ -22,7 +22,7 @@ pub(super) struct Past {
 impl Past {
     /// Keeps a member's last numbers.
     pub(super) fn member_gone(&mut self, now: Duration, id: MemberId, member: &Member) {
-        let status = member_status(now, id, member);
+        let status = MemberStatus { gone: true, ..member_status(now, id, member) };
         match member.join.role {
             Role::Worker { .. } => {
                 let job = member.join.job.clone();
@@ -39,6 +39,7 @@ impl Past {
         job.workers = self.workers(&job.name).cloned().collect();
         job.workers.sort_by_key(|worker| worker.rank);
         self.workers.retain(|(name, _)| *name != job.name);
+        job.over = true;
         if job.failure.is_empty() {
             job.state = "ended".to_owned();
         }

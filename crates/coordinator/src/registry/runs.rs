@@ -11,6 +11,7 @@ use super::epochs::Epochs;
 use super::io::{Event, Join};
 use super::job::{Failure, Gone, Job, Run, Stage};
 use super::stalls::Watch;
+use super::tally::Happened;
 use super::tensors::TensorTable;
 use crate::coordinator::Serves;
 use crate::types::{ClusterView, FatalKind, MemberEvent, MemberId, WorkerView};
@@ -88,6 +89,11 @@ impl Registry {
         let Some(job) = self.jobs.remove(name) else { return };
         self.past.job_over(self.job_status(self.last_tick, name, &job));
         debug!(job = %name, "a job is over");
+        match (&job.failure, &job.run) {
+            (Some(_), _) => self.tally.count(Happened::JobFailed),
+            (None, Some(_)) => self.tally.count(Happened::JobEnded),
+            (None, None) => {}
+        }
         let servers: Vec<MemberId> = self.servers().map(|(id, _)| id).collect();
         if let Some(run) = &job.run {
             for server in run.informed().filter(|id| servers.contains(id)) {

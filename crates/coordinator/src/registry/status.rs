@@ -28,6 +28,7 @@ impl Registry {
             uptime_s: now.as_secs_f64(),
             jobs,
             servers,
+            events: self.tally.by_name(),
         }
     }
 
@@ -66,6 +67,7 @@ impl Registry {
             },
             quota: Some(quota_to_proto(self.options.tenants.quota(name))),
             stall: self.stall(now, job).map(|stall| stall.to_proto()),
+            over: false,
         }
     }
 }
@@ -102,5 +104,6 @@ pub(super) fn member_status(now: Duration, id: MemberId, member: &Member) -> Mem
         silent_s: now.saturating_sub(member.heard).as_secs_f64(),
         stats: Some(stats_to_proto(&member.stats)),
         draining: member.draining,
+        gone: false,
     }
 }

@@ -22,7 +22,42 @@ pub struct Awaited {
     pub to_receive: usize,
 }
 
+/// What a client has not handed to its connections yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Partitions with contributions that are to be sent.
+    pub partitions: usize,
+    /// Bytes of these contributions.
+    pub bytes: usize,
+}
+
 impl<M: Memory> Client<M> {
+    /// Bytes of partitions that have credit and are not sent.
+    #[must_use]
+    pub fn admitted_bytes(&self) -> usize {
+        self.admitted_bytes
+    }
+
+    /// What has not been handed to the connections yet. It looks at every partition that is under
+    /// way.
+    #[must_use]
+    pub fn backlog(&self) -> Backlog {
+        let (rank, chunk_bytes) = (self.settings.rank, self.settings.chunk_bytes as usize);
+        let mut backlog = Backlog::default();
+        for op in self.ops.values().filter(|op| op.stage == Stage::Active) {
+            for (index, part) in op.parts.iter().enumerate().filter(|(_, part)| !part.done) {
+                let (place, sent) = (op.places[index], part.sent.max(part.have));
+                let left = place.bytes.saturating_sub(sent as usize * chunk_bytes);
+                let resident = self.links.get(place.lane.0).is_none_or(|link| link.resident);
+                if left > 0 && !resident && op.contributes(index, rank) {
+                    backlog.partitions += 1;
+                    backlog.bytes += left;
+                }
+            }
+        }
+        backlog
+    }
+
     /// The lanes that the active operations on a tensor wait for, by lane: the worker's own
     /// operation and what is passed on for its machine. None between two epochs.
     #[must_use]
@@ -103,8 +138,13 @@ mod tests {
         let all = 2 * CHUNK;
         let expected = [awaited(0, false, all, all), awaited(1, true, all, all)];
         assert_eq!(client.awaited(TensorId(5)), expected);
+        // Only what has a connection takes credit.
+        assert_eq!(client.admitted_bytes(), all);
+        assert_eq!(client.backlog(), Backlog { partitions: 2, bytes: 2 * all });
         let bytes: usize = client.pending(LANES[1]).iter().map(|slice| slice.len()).sum();
         client.sent(LANES[1], bytes);
+        assert_eq!(client.admitted_bytes(), 0);
+        assert_eq!(client.backlog(), Backlog { partitions: 1, bytes: all });
         let expected = [awaited(0, false, all, all), awaited(1, true, 0, all)];
         assert_eq!(client.awaited(TensorId(5)), expected);
         assert_eq!(client.awaited(TensorId(6)), []);

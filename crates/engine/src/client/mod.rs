@@ -34,7 +34,7 @@ use std::sync::Arc;
 use sumpter_sum::BufferPool;
 use sumpter_wire::{Epoch, GroupId, Rank, Round, TensorId, Tier, group_id};
 
-pub use self::awaited::Awaited;
+pub use self::awaited::{Awaited, Backlog};
 pub use self::kept::Kept;
 pub use self::op::{Layout, OpId, Place, REPAIRED, Request};
 pub use self::suspension::Standing;

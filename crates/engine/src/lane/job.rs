@@ -45,6 +45,10 @@ impl Jobs {
     pub(super) fn remove(&mut self, at: JobIndex) {
         self.0[at.0] = None;
     }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Job> {
+        self.0.iter().flatten()
+    }
 }
 
 impl Index<JobIndex> for Jobs {
@@ -150,6 +154,11 @@ impl Job {
     /// How many partitions there are.
     pub(super) fn partitions(&self) -> usize {
         self.partitions.len()
+    }
+
+    /// How many partitions wait for a rank.
+    pub(super) fn waiting(&self) -> usize {
+        self.partitions.iter().filter(|partition| partition.is_waiting()).count()
     }
 
     pub(super) fn key(&self, at: PartitionIndex) -> Key {

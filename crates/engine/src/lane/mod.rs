@@ -262,6 +262,13 @@ impl Lane {
         &self.stats
     }
 
+    /// Partitions of which some worker has begun a round and not all chunks are summed: they wait
+    /// for a rank. It looks at every partition.
+    #[must_use]
+    pub fn waiting_partitions(&self) -> usize {
+        self.jobs.iter().map(Job::waiting).sum()
+    }
+
     /// Bytes of buffers the lane owns.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {

@@ -164,6 +164,12 @@ impl Partition {
         self.slots[slot].finished
     }
 
+    /// Whether a round has been begun whose chunks are not all summed.
+    pub(super) fn is_waiting(&self) -> bool {
+        let waits = |slot: &Slot| slot.begun > 0 && (slot.finished as usize) < slot.chunks.len();
+        self.slots.iter().any(|slot| slot.round.is_some() && waits(slot))
+    }
+
     pub(super) fn is_complete(&self, slot: usize) -> bool {
         self.slots[slot].complete(&self.spec, self.members.len())
     }

@@ -97,7 +97,9 @@ fn the_sum_goes_to_both_as_soon_as_the_last_contribution_is_in() {
     let (mut lane, [a, b]) = lane_with_two();
     feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
     assert_eq!(drain(&mut lane, a), []);
+    assert_eq!(lane.waiting_partitions(), 1);
     feed(&mut lane, b, &[begin(&spec(3)), push(0, &[10, 20, 30])].concat()).unwrap();
+    assert_eq!(lane.waiting_partitions(), 0);
     for conn in [a, b] {
         let frame = drain(&mut lane, conn);
         let head = Header::decode(frame.first_chunk::<HEADER_BYTES>().unwrap()).unwrap();

@@ -267,8 +267,46 @@ fn the_status_still_tells_the_last_numbers_of_those_who_left() {
     assert_eq!(rounds(&world), [7.0, 8.0]);
     let report = world.registry.status(world.now, None);
     assert_eq!((report.jobs[0].state.as_str(), report.servers.len()), ("ended", 1));
+    assert!(report.jobs[0].over && report.servers[0].gone);
+    assert!(report.jobs[0].workers.iter().all(|worker| worker.gone));
+    assert_eq!(happened(&world), [("jobs_ended", 1)]);
     // Another run of the name begins a new page.
     world.join(worker(0, 2));
     assert_eq!(rounds(&world), [0.0]);
     assert_eq!(world.registry.status(world.now, None).jobs.len(), 1);
+}
+
+/// What was counted at least once.
+fn happened(world: &World) -> Vec<(&'static str, u64)> {
+    let events = world.registry.status(world.now, None).events;
+    let names = ["jobs_ended", "jobs_failed", "plan_changes", "refused", "servers_lost"];
+    let names = names.into_iter().chain(["workers_lost"]);
+    names.map(|name| (name, events[name])).filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn the_status_counts_what_a_person_may_want_to_be_woken_for() {
+    let mut world = World::new();
+    let server = world.join(server("s"));
+    let workers = [0, 1].map(|rank| world.join(worker(rank, 2)));
+    let view = world.view(server);
+    world.say(server, Message::JobReady(view.job, Epoch(1)));
+    assert_eq!(happened(&world), []);
+    let live = world.registry.status(world.now, None);
+    assert!(!live.jobs[0].over && !live.servers[0].gone && !live.jobs[0].workers[0].gone);
+    world.close(server);
+    assert_eq!(happened(&world), [("plan_changes", 1), ("servers_lost", 1)]);
+    world.refused(worker(1, 3));
+    world.registry.refused();
+    for worker in workers {
+        world.close(worker);
+    }
+    let all = [
+        ("jobs_failed", 1),
+        ("plan_changes", 1),
+        ("refused", 2),
+        ("servers_lost", 1),
+        ("workers_lost", 2),
+    ];
+    assert_eq!(happened(&world), all);
 }

@@ -1,0 +1,183 @@
+//! The table of metrics: names, types, labels, meanings.
+
+/// How a metric behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// It only grows, until its process ends.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// Who has a metric of its own; a coordinator tells those of its members as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// The coordinator.
+    Coordinator,
+    /// Workers and servers.
+    Member,
+    /// Workers.
+    Worker,
+}
+
+/// A metric and what is said of it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Family {
+    /// Its name without unit and suffix.
+    pub(crate) base: &'static str,
+    /// Its unit, or "".
+    pub(crate) unit: &'static str,
+    /// How it behaves.
+    pub metric: Metric,
+    /// Who has it.
+    pub of: Counts,
+    /// The labels beside those that say which job or member it is.
+    pub labels: &'static [&'static str],
+    /// What it means.
+    pub help: &'static str,
+}
+
+impl Family {
+    /// The name of its series.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let unit = if self.unit.is_empty() { "" } else { "_" };
+        let total = if self.metric == Metric::Counter { "_total" } else { "" };
+        format!("{}{unit}{}{total}", self.base, self.unit)
+    }
+
+    const fn labelled(self, labels: &'static [&'static str]) -> Family {
+        Family { labels, ..self }
+    }
+}
+
+const fn counter(of: Counts, base: &'static str, unit: &'static str, help: &'static str) -> Family {
+    Family { base, unit, metric: Metric::Counter, of, labels: &[], help }
+}
+
+const fn gauge(of: Counts, base: &'static str, unit: &'static str, help: &'static str) -> Family {
+    Family { base, unit, metric: Metric::Gauge, of, labels: &[], help }
+}
+
+/// Declares each metric under a name, and the table of them all.
+macro_rules! families {
+    ($($name:ident = $family:expr;)*) => {
+        $(pub(crate) static $name: Family = $family;)*
+
+        /// Every metric, in the order in which they are told.
+        pub static FAMILIES: &[&Family] = &[$(&$name),*];
+    };
+}
+
+use Counts::{Coordinator, Member, Worker};
+
+families! {
+    UPTIME = gauge(Coordinator, "sumpter_coordinator_uptime", "seconds",
+        "Time since the coordinator's start.");
+    MEMBERS_LOST = counter(Coordinator, "sumpter_members_lost", "",
+        "Workers and servers that died or fell silent.").labelled(&["role"]);
+    REFUSED = counter(Coordinator, "sumpter_members_refused", "",
+        "Processes that were not let in, most of them for want of the token.");
+    PLAN_CHANGES = counter(Coordinator, "sumpter_plan_changes", "",
+        "Changes of the plan of running jobs: a server came or went, or a worker died.");
+    JOBS_OVER = counter(Coordinator, "sumpter_jobs_over", "",
+        "Runs that are over, by outcome: ended or failed.").labelled(&["outcome"]);
+    JOBS = gauge(Coordinator, "sumpter_jobs", "",
+        "Jobs that are here.").labelled(&["state"]);
+    JOB_WORKERS = gauge(Coordinator, "sumpter_job_workers", "",
+        "Workers of the job that are here.").labelled(&["job_name"]);
+    JOB_WORKERS_WANTED = gauge(Coordinator, "sumpter_job_workers_wanted", "",
+        "Workers of the job when it is complete.").labelled(&["job_name"]);
+    JOB_SERVERS = gauge(Coordinator, "sumpter_job_servers", "",
+        "Servers in the job's plan.").labelled(&["job_name"]);
+    JOB_MACHINES = gauge(Coordinator, "sumpter_job_machines", "",
+        "Machines of the job: n of kind gpu, with workers, and k of kind cpu, that only help.")
+        .labelled(&["job_name", "kind"]);
+    JOB_EPOCH = gauge(Coordinator, "sumpter_job_epoch", "",
+        "The number of the job's plan.").labelled(&["job_name"]);
+    JOB_TENSORS = gauge(Coordinator, "sumpter_job_tensors", "",
+        "Tensors that the job has declared.").labelled(&["job_name"]);
+    JOB_STALL = gauge(Coordinator, "sumpter_job_stall", "seconds",
+        "How long the oldest operation has waited, once that is longer than stall_warning_s; \
+         else 0.").labelled(&["job_name"]);
+    JOB_OPTIMUM = gauge(Coordinator, "sumpter_job_optimum_goodput", "bytes_per_second",
+        "Tensor bytes in a second that the links could carry under the optimal plan; there is \
+         none unless bandwidth_gbps is known of every machine.").labelled(&["job_name"]);
+    RANK_LAST = counter(Coordinator, "sumpter_rank_last_partitions", "",
+        "Partitions to which this rank was the last to contribute; of a server that sums for \
+         several jobs nothing is counted here.").labelled(&["job_name", "rank"]);
+    RANK_WAITED = counter(Coordinator, "sumpter_rank_waited_for", "seconds",
+        "Time that partitions waited for this rank alone; as above.")
+        .labelled(&["job_name", "rank"]);
+    RUN_MEMORY = gauge(Coordinator, "sumpter_run_memory", "bytes",
+        "Memory that the job's sums occupy on the server.").labelled(&["job_name"]);
+    RUN_MEMORY_LIMIT = gauge(Coordinator, "sumpter_run_memory_limit", "bytes",
+        "What they may occupy: the job's quota or max_job_bytes.").labelled(&["job_name"]);
+    SILENCE = gauge(Coordinator, "sumpter_member_silence", "seconds",
+        "Time since the coordinator last heard of the member.");
+    MEMBER_UPTIME = gauge(Member, "sumpter_member_uptime", "seconds",
+        "Time since the member's start.");
+    TRANSFERRED = counter(Member, "sumpter_transferred", "bytes",
+        "Bytes over connections, by direction (sent, received) and link: network between \
+         machines, machine between processes of one.").labelled(&["direction", "link"]);
+    COLOCATED = counter(Worker, "sumpter_colocated", "bytes",
+        "Bytes between a worker and the lane in its own process.");
+    ROUNDS = counter(Worker, "sumpter_rounds", "",
+        "Operations on tensors that are finished.");
+    TENSOR_BYTES = counter(Worker, "sumpter_tensor", "bytes",
+        "Bytes of tensors of finished operations; over the busy time this is the goodput.");
+    STEP = gauge(Worker, "sumpter_step", "",
+        "Rounds of the tensor that has had the most: the training step.");
+    SAMPLES = counter(Worker, "sumpter_samples", "",
+        "Samples trained on, where the script tells.");
+    BUSY = counter(Worker, "sumpter_busy", "seconds",
+        "Time with an operation under way.");
+    WAITING = counter(Worker, "sumpter_waiting", "seconds",
+        "The busy time by what was waited for: send (contributions are still to go), results \
+         (all is sent), plan (a change of servers), coordinator (its word on a new tensor).")
+        .labelled(&["cause"]);
+    PAUSES = counter(Worker, "sumpter_pauses", "",
+        "Times that the worker stopped for a new plan.");
+    OPERATIONS = gauge(Worker, "sumpter_operations", "",
+        "Operations under way.");
+    QUEUED_PARTITIONS = gauge(Worker, "sumpter_queued_partitions", "",
+        "Partitions with contributions that are still to go.");
+    QUEUED = gauge(Worker, "sumpter_queued", "bytes",
+        "Bytes of contributions that are still to go.");
+    CREDIT = gauge(Worker, "sumpter_credit_used", "bytes",
+        "Bytes of partitions that have begun and are not sent: credit_bytes bounds them.");
+    LANE_ROUNDS = counter(Member, "sumpter_lane_partitions", "",
+        "Rounds of partitions that the member's lanes have summed.");
+    SUMMED = counter(Member, "sumpter_lane_summed", "bytes",
+        "Bytes of contributions that the member's lanes have summed.");
+    LANE_WAITING = gauge(Member, "sumpter_lane_waiting_partitions", "",
+        "Partitions in the member's lanes that wait for a rank.");
+    LANE_MEMORY = gauge(Member, "sumpter_lane_memory", "bytes",
+        "Bytes of the lanes' buffers.");
+    FAULTS = counter(Member, "sumpter_faults", "",
+        "What went wrong and was mended, by kind: corrupt_frame, duplicate_chunk (sent again \
+         after a cut), broken_connection, refused_connection.").labelled(&["kind"]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_follow_the_conventions_and_are_unique() {
+        let names: BTreeSet<String> = FAMILIES.iter().map(|family| family.name()).collect();
+        assert_eq!(names.len(), FAMILIES.len());
+        let fine = |c: char| c.is_ascii_lowercase() || c == '_';
+        assert!(names.iter().all(|name| name.starts_with("sumpter_") && name.chars().all(fine)));
+        assert!(FAMILIES.iter().all(|family| family.help.ends_with('.')));
+        let counters = FAMILIES.iter().filter(|family| family.metric == Metric::Counter);
+        assert!(counters.into_iter().all(|family| family.name().ends_with("_total")));
+    }
+
+    #[test]
+    fn no_label_is_called_as_prometheus_calls_its_own() {
+        let labels = FAMILIES.iter().flat_map(|family| family.labels);
+        assert!(labels.into_iter().all(|label| !["job", "instance", "le"].contains(label)));
+    }
+}

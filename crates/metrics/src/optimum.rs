@@ -1,0 +1,82 @@
+//! What the links of a job could carry at best.
+
+use std::collections::BTreeMap;
+
+use sumpter_coordinator::{JobStatus, MemberStatus};
+use sumpter_plan::{Cluster, Machine, Role, predict};
+
+/// Bytes that are planned for; the time is proportional to them.
+const PLANNED_BYTES: u64 = 1 << 40;
+
+/// Tensor bytes in a second under the optimal plan: `M / t_opt` of BytePS (OSDI'20, section 4).
+/// `None` with one machine of workers, where nothing crosses the network, and unless the
+/// bandwidth of every machine is known.
+pub(crate) fn goodput(job: &JobStatus, servers: &BTreeMap<u64, &MemberStatus>) -> Option<f64> {
+    let workers = job.workers.iter().filter(|worker| !worker.gone);
+    let workers = workers.map(|worker| (Role::Gpu, worker));
+    let servers = job.servers.iter().filter_map(|member| servers.get(member));
+    let mut machines: BTreeMap<&str, Machine> = BTreeMap::new();
+    let mut unknown = BTreeMap::new();
+    for (role, member) in workers.chain(servers.map(|server| (Role::Cpu, *server))) {
+        let name = member.machine.as_str();
+        // A server beside workers is one more server of their machine.
+        let known =
+            machines.entry(name).or_insert(Machine { role, bandwidth_gbps: 0.0, servers: 1 });
+        if known.bandwidth_gbps == 0.0 {
+            known.bandwidth_gbps = member.bandwidth_gbps.unwrap_or(0.0);
+        }
+        unknown.insert(name, known.bandwidth_gbps == 0.0);
+    }
+    if unknown.values().any(|unknown| *unknown) {
+        return None;
+    }
+    let cluster = Cluster::new(machines.into_values().collect()).ok()?;
+    let prediction = predict(&cluster, PLANNED_BYTES).ok()?;
+    (cluster.workers() > 1).then(|| PLANNED_BYTES as f64 / prediction.time_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(number: u64, machine: &str, bandwidth_gbps: Option<f64>) -> MemberStatus {
+        let machine = machine.to_owned();
+        MemberStatus { member: number, machine, bandwidth_gbps, ..MemberStatus::default() }
+    }
+
+    fn optimum(workers: &[(&str, Option<f64>)], servers: &[(&str, Option<f64>)]) -> Option<f64> {
+        let members = |first: u64, of: &[(&str, Option<f64>)]| -> Vec<MemberStatus> {
+            of.iter().zip(first..).map(|((name, gbps), id)| member(id, name, *gbps)).collect()
+        };
+        let servers = members(100, servers);
+        let by_number = servers.iter().map(|server| (server.member, server)).collect();
+        let job = JobStatus {
+            workers: members(0, workers),
+            servers: servers.iter().map(|server| server.member).collect(),
+            ..JobStatus::default()
+        };
+        goodput(&job, &by_number)
+    }
+
+    #[test]
+    fn four_workers_and_two_helpers_reach_the_papers_optimum() {
+        let (w, s) = (["a", "b", "c", "d"].map(|m| (m, Some(8.0))), ["e", "f"]);
+        let told = optimum(&w, &s.map(|m| (m, Some(8.0)))).unwrap();
+        // Every link carries 1.2 of the model: 1e9 bytes/s over 1.2.
+        assert!((told - 1e9 / 1.2).abs() < 1.0, "{told}");
+    }
+
+    #[test]
+    fn workers_of_one_machine_share_its_link_and_need_state_it_once() {
+        let two = [("a", Some(8.0)), ("a", None), ("b", Some(8.0))];
+        assert!((optimum(&two, &[]).unwrap() - 1e9).abs() < 1.0);
+    }
+
+    #[test]
+    fn without_a_network_or_its_bandwidth_there_is_none() {
+        assert_eq!(optimum(&[("a", Some(8.0)), ("a", Some(8.0))], &[]), None);
+        assert_eq!(optimum(&[("a", Some(8.0)), ("b", None)], &[]), None);
+        assert_eq!(optimum(&[("a", Some(8.0)), ("b", Some(8.0))], &[("c", None)]), None);
+        assert_eq!(optimum(&[], &[]), None);
+    }
+}

@@ -1,0 +1,319 @@
+"""What `sumpter top` shows: the jobs of a coordinator between two looks at its status.
+
+All figures are rates between the two looks; with one look only, means since each member's start.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sumpter import _native
+from sumpter.launch.figures import format_bytes, format_optional, goodput_gbps, mean
+from sumpter.launch.status import Job, Member, Stats, read_servers, read_status
+
+# The planner is asked once about this many bytes; the time is proportional to them.
+_PLANNED_BYTES = 10**12
+
+_CAUSES = {
+    "send": "wait_send_s",
+    "results": "wait_results_s",
+    "plan": "wait_plan_s",
+    "coordinator": "wait_coordinator_s",
+}
+
+
+@dataclass(frozen=True)
+class MemberRow:
+    """One worker or server; rates are bytes per second over the network."""
+
+    role: str
+    number: int  # a worker's rank, a server's number with the coordinator
+    host: str
+    state: str  # "", "draining", or for how long it has been silent
+    sent_per_s: float
+    received_per_s: float
+    summed_per_s: float
+    busy: float | None  # the part of the time with an operation under way; of workers
+    waits_for: str  # the cause with most of the busy time: send, results, plan, coordinator
+    operations: int
+    queued_bytes: float
+    waiting_partitions: int  # in its lanes, for a rank
+    memory_bytes: float
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One job."""
+
+    name: str
+    state: str
+    workers: int
+    world_size: int
+    n: int  # machines with workers
+    k: int  # machines that only sum
+    epoch: int
+    step: int
+    goodput_gbps: float | None
+    optimum_share: float | None
+    waited_for: str  # the rank that was last most often, and its part of the waiting
+    stall: str
+    members: tuple[MemberRow, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the coordinator said, and when."""
+
+    at_s: float
+    jobs: dict[str, Job]
+    servers: dict[int, Member]
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown."""
+
+    jobs: tuple[JobRow, ...]
+    servers: tuple[MemberRow, ...]  # every server, in a job or not
+
+    def as_dict(self) -> dict[str, Any]:
+        """The view for JSON."""
+        return asdict(self)
+
+
+class Top:
+    """Looks at a coordinator again and again."""
+
+    def __init__(self, fetch: Callable[[], str]) -> None:
+        self._fetch = fetch
+        self._last: Look | None = None
+
+    def look(self) -> View:
+        """What has changed since the last look; the first one shows means since the start.
+
+        Raises what `fetch` raises.
+        """
+        text = self._fetch()
+        jobs = {job.name: job for job in read_status(text) if not job.over}
+        servers = {server.number: server for server in read_servers(text)}
+        look, before = Look(time.monotonic(), jobs, servers), self._last
+        self._last = look
+        return compare(before, look)
+
+
+def compare(before: Look | None, now: Look) -> View:
+    """The view between two looks, or since the start."""
+    seconds = now.at_s - before.at_s if before else None
+    jobs = []
+    for job in now.jobs.values():
+        known = before.jobs.get(job.name) if before else None
+        jobs.append(_job(known, job, seconds if known else None))
+    old = before.servers if before else {}
+    rows = [_member(old.get(s.number), s, seconds) for s in now.servers.values()]
+    return View(tuple(jobs), tuple(rows))
+
+
+def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
+    workers = tuple(worker for worker in job.workers if not worker.gone)
+    old = {worker.number: worker for worker in before.workers} if before else {}
+    past = tuple(old[worker.number] for worker in workers if worker.number in old)
+    summed = mean(workers, "tensor_bytes") - mean(past, "tensor_bytes")
+    busy_s = mean(workers, "busy_s") - mean(past, "busy_s")
+    share = None
+    optimum = _optimal_s_per_byte(_machines(job, workers))
+    if optimum is not None and busy_s > 0 and summed > 0:
+        share = summed * optimum / busy_s
+    return JobRow(
+        name=job.name,
+        state=job.state,
+        workers=len(workers),
+        world_size=job.world_size,
+        n=job.gpu_machines,
+        k=job.cpu_machines,
+        epoch=job.epoch,
+        step=int(max((worker.stats.step for worker in workers), default=0)),
+        goodput_gbps=goodput_gbps(summed, busy_s),
+        optimum_share=share,
+        waited_for=_waited_for(before, job),
+        stall=job.stall,
+        members=tuple(_member(old.get(worker.number), worker, seconds) for worker in workers),
+    )
+
+
+def _waited_for(before: Job | None, job: Job) -> str:
+    """The rank that the others waited for longest, and its part of all such waiting."""
+    known = {late.rank: late.seconds for late in before.waited_for()} if before else {}
+    waits = [(late.seconds - known.get(late.rank, 0.0), late.rank) for late in job.waited_for()]
+    total = sum(seconds for seconds, _ in waits if seconds > 0)
+    if total <= 0:
+        return ""
+    seconds, rank = max(waits)
+    return f"rank {rank} ({seconds / total:.0%})"
+
+
+def _member(before: Member | None, member: Member, seconds: float | None) -> MemberRow:
+    now, old = member.stats, before.stats if before else Stats()
+    if before is None or now.elapsed_s < old.elapsed_s:
+        old, seconds = Stats(), None
+    span = now.elapsed_s if seconds is None else seconds
+
+    def rate(name: str) -> float:
+        return max(0.0, getattr(now, name) - getattr(old, name)) / span if span > 0 else 0.0
+
+    waits = {cause: rate(name) for cause, name in _CAUSES.items()}
+    worst = max(waits, key=lambda cause: waits[cause])
+    worker = member.role == "worker"
+    state = "draining" if member.draining else ""
+    if member.silent_s > 1.5:
+        state = f"silent for {member.silent_s:.0f} s"
+    return MemberRow(
+        role=member.role,
+        number=member.number,
+        host=member.host,
+        state=state,
+        sent_per_s=rate("bytes_sent_away"),
+        received_per_s=rate("bytes_received_away"),
+        summed_per_s=rate("summed_bytes"),
+        busy=min(1.0, rate("busy_s")) if worker else None,
+        waits_for=worst if worker and waits[worst] > 0 else "",
+        operations=int(now.operations),
+        queued_bytes=now.queued_bytes,
+        waiting_partitions=int(now.lane_waiting_partitions),
+        memory_bytes=now.lane_memory_bytes,
+    )
+
+
+def _machines(job: Job, workers: Sequence[Member]) -> tuple[tuple[str, float], ...]:
+    """Role and bandwidth of each machine; nothing unless all are known."""
+    gpu = _bandwidths(workers)
+    cpu = _bandwidths(job.servers)
+    cpu = {name: gbps for name, gbps in cpu.items() if name not in gpu}
+    if len(gpu) < 2 or None in gpu.values() or None in cpu.values():
+        return ()
+    listed = [("gpu", gpu.values()), ("cpu", cpu.values())]
+    return tuple((role, gbps) for role, values in listed for gbps in values if gbps is not None)
+
+
+def _bandwidths(members: Iterable[Member]) -> dict[str, float | None]:
+    known: dict[str, float | None] = {}
+    for member in members:
+        known[member.machine] = known.get(member.machine) or member.bandwidth_gbps
+    return known
+
+
+@lru_cache(maxsize=64)
+def _optimal_s_per_byte(machines: tuple[tuple[str, float], ...]) -> float | None:
+    """t_opt of a byte under the optimal plan (BytePS, OSDI'20, section 4)."""
+    if not machines:
+        return None
+    entries = [f'[[machine]]\nrole = "{role}"\nbandwidth_gbps = {gbps}' for role, gbps in machines]
+    request = {"bytes": _PLANNED_BYTES, "machines": "\n".join(entries)}
+    return float(json.loads(_native.plan(json.dumps(request)))["time_s"]) / _PLANNED_BYTES
+
+
+def render(view: View, width: int) -> RenderableType:
+    """The view for a terminal of so many columns."""
+    if not view.jobs and not view.servers:
+        return Text("The coordinator knows no job and no server yet.")
+    parts: list[RenderableType] = []
+    for job in view.jobs:
+        parts += [_headline(job), _table(job.members, "rank", width), Text("")]
+    if not view.jobs:
+        parts += [Text("No job."), Text("")]
+    if view.servers:
+        parts += [Text("Servers", style="bold"), _table(view.servers, "server", width)]
+    return Group(*parts)
+
+
+def _headline(job: JobRow) -> Text:
+    colour = {"running": "green", "failed": "red"}.get(job.state, "yellow")
+    line = Text.assemble((job.name, "bold"), "  ", (job.state, colour))
+    facts = {
+        "workers": f"{job.workers}/{job.world_size}",
+        "n": str(job.n),
+        "k": str(job.k),
+        "epoch": str(job.epoch),
+        "step": str(job.step),
+        "goodput": format_optional(job.goodput_gbps, "{:.2f} Gb/s"),
+        "of the optimum": format_optional(job.optimum_share, "{:.0%}"),
+        "waited for": job.waited_for or "-",
+    }
+    for name, value in facts.items():
+        line.append(f"  {name} ", style="dim").append(value)
+    if job.stall:
+        line.append(f"\n{job.stall}", style="bold red")
+    return line
+
+
+# Heading, width, and how dear it is: on a narrow terminal the highest numbers go first.
+_COLUMNS: dict[str, tuple[int, int]] = {
+    "rank": (4, 0),
+    "server": (6, 0),
+    "host": (10, 1),
+    "sent/s": (8, 2),
+    "recv/s": (8, 4),
+    "sums/s": (8, 5),
+    "busy": (4, 3),
+    "waits for": (11, 1),
+    "ops": (5, 8),
+    "queued": (8, 6),
+    "pending": (7, 7),
+    "memory": (8, 9),
+    "state": (14, 10),
+}
+_OF_WORKERS = ("rank", "busy", "waits for", "ops", "queued")
+_LEFT = ("host", "waits for", "state")
+
+
+def _fitting(names: Sequence[str], width: int) -> list[str]:
+    """The dearest columns that fit, in their order."""
+    kept = sorted(names, key=lambda name: _COLUMNS[name][1])
+    while len(kept) > 1 and sum(_COLUMNS[name][0] + 2 for name in kept) > width:
+        kept.pop()
+    return [name for name in names if name in kept]
+
+
+def _table(rows: Sequence[MemberRow], name: str, width: int) -> Table:
+    workers = name == "rank"
+    other = "server" if workers else "rank"
+    names = [n for n in _COLUMNS if n != other and (workers or n == name or n not in _OF_WORKERS)]
+    if not any(row.state for row in rows):
+        names.remove("state")
+    fitting = _fitting(names, width)
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for column in fitting:
+        left = column in _LEFT
+        most = _COLUMNS[column][0] if column == "host" else None
+        justify = "left" if left else "right"
+        table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis", max_width=most)
+    for row in rows:
+        cells = _cells(row)
+        table.add_row(*(cells[column] for column in fitting))
+    return table
+
+
+def _cells(row: MemberRow) -> dict[str, str]:
+    return {
+        "rank": str(row.number),
+        "server": str(row.number),
+        "host": row.host,
+        "sent/s": format_bytes(row.sent_per_s),
+        "recv/s": format_bytes(row.received_per_s),
+        "sums/s": format_bytes(row.summed_per_s),
+        "busy": format_optional(row.busy, "{:.0%}"),
+        "waits for": row.waits_for or "-",
+        "ops": str(row.operations),
+        "queued": format_bytes(row.queued_bytes),
+        "pending": str(row.waiting_partitions),
+        "memory": format_bytes(row.memory_bytes),
+        "state": row.state,
+    }

@@ -1,0 +1,173 @@
+"""`sumpter top`: what it makes of two looks, and how it behaves in a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from rich.console import Console
+
+from sumpter import _native
+from sumpter.launch.top import Top, View, render
+
+TOKEN = "a token that only tests use"
+PATIENCE_S = 60.0
+
+
+def worker(rank: int, **counters: float) -> dict:
+    return {
+        "member": 10 + rank,
+        "rank": rank,
+        "host": f"gpu{rank}",
+        "machine": f"gpu{rank}",
+        "bandwidth_gbps": 8.0,
+        "stats": {"counters": {"rounds": 1, **counters}, "late": []},
+    }
+
+
+def document(workers: list[dict], **job: object) -> str:
+    server = worker(0, elapsed_s=10.0, summed_bytes=5e6) | {"machine": "cpu", "rank": None}
+    entry = {"name": "red", "state": "running", "workers": workers, "servers": [10], **job}
+    return json.dumps({"jobs": [{"world_size": 2, **entry}], "servers": [server]})
+
+
+def looks(monkeypatch: pytest.MonkeyPatch, seconds: float, *documents: str) -> list[View]:
+    """What is seen of each document, so many seconds apart."""
+    texts, now = iter(documents), iter(seconds * index for index in range(len(documents)))
+    monkeypatch.setattr("sumpter.launch.top.time.monotonic", lambda: next(now))
+    top = Top(lambda: next(texts))
+    return [top.look() for _ in documents]
+
+
+def test_figures_are_of_the_time_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both(tensor_bytes: float, busy_s: float, sent: float) -> list[dict]:
+        counts = {"tensor_bytes": tensor_bytes, "busy_s": busy_s, "bytes_sent_away": sent}
+        return [worker(rank, elapsed_s=100.0, **counts, wait_send_s=busy_s) for rank in (0, 1)]
+
+    before, after = both(1e9, 50.0, 7e9), both(2e9, 52.0, 9e9)
+    first, second = looks(monkeypatch, 4.0, document(before), document(after))
+    assert first.jobs[0].goodput_gbps == pytest.approx(0.16)
+    assert first.jobs[0].members[0].sent_per_s == pytest.approx(7e7)
+    job = second.jobs[0]
+    # 1 GB in 2 s, where two machines and a helper at 8 Gb/s could move 1 GB in 1 s.
+    assert job.goodput_gbps == pytest.approx(4.0)
+    assert job.optimum_share == pytest.approx(0.5)
+    assert job.members[0].sent_per_s == pytest.approx(5e8)
+    assert job.members[0].busy == pytest.approx(0.5)
+    assert job.members[0].waits_for == "send"
+
+
+def test_without_a_bandwidth_of_every_machine_there_is_no_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = [worker(rank, tensor_bytes=1e9, busy_s=1.0) for rank in (0, 1)]
+    del workers[1]["bandwidth_gbps"]
+    (view,) = looks(monkeypatch, 1.0, document(workers))
+    assert view.jobs[0].optimum_share is None and view.jobs[0].goodput_gbps == pytest.approx(8.0)
+
+
+def test_a_member_that_came_back_counts_from_its_new_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [worker(rank, elapsed_s=100.0, bytes_sent_away=1e9) for rank in (0, 1)]
+    after = [worker(rank, elapsed_s=2.0, bytes_sent_away=6e6) for rank in (0, 1)]
+    _, view = looks(monkeypatch, 1.0, document(before), document(after))
+    assert view.jobs[0].members[0].sent_per_s == pytest.approx(3e6)
+
+
+def test_who_is_gone_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [worker(0), worker(1) | {"gone": True}]
+    here, over = looks(monkeypatch, 1.0, document(workers), document(workers, over=True))
+    assert [member.number for member in here.jobs[0].members] == [0]
+    assert over.jobs == ()
+
+
+@pytest.mark.parametrize("width", (20, 40, 60, 80, 200))
+def test_it_fits_every_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    late = [{"rank": 1, "count": 3, "seconds": 2.0}]
+    workers = [worker(0, elapsed_s=1.0, queued_bytes=5e6), worker(1) | {"silent_s": 3.0}]
+    workers[0]["stats"]["late"] = late
+    (view,) = looks(monkeypatch, 1.0, document(workers, stall={"message": "waiting for rank 1"}))
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))
+    console.print(render(view, width))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    assert "red" in text and "rank 1 (100%)" in text and "waiting for rank 1" in text
+    assert ("silent for 3 s" in text) == (width >= 200)
+
+
+@pytest.fixture
+def coordinator() -> Iterator[_native.Coordinator]:
+    made = _native.Coordinator("127.0.0.1:0", {"token": TOKEN})
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+class Terminal:
+    """`sumpter top` in a terminal of its own."""
+
+    def __init__(self, coordinator: _native.Coordinator) -> None:
+        address = coordinator.address
+        command = (sys.executable, "-m", "sumpter", "top", "--coordinator", address)
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
+            variables = {**os.environ, "SUMPTER_TOKEN": TOKEN, "TERM": "xterm"}
+            os.execve(sys.executable, [*command, "--interval", "0.2"], variables)
+        size = struct.pack("HHHH", 30, 100, 0, 0)
+        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
+        self.shown = b""
+
+    def read_until(self, holds: Callable[[bytes], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds(self.shown):
+            assert time.monotonic() < deadline, self.shown[-2000:]
+            if select.select([self._terminal], [], [], 0.2)[0]:
+                self.shown += os.read(self._terminal, 65536)
+
+    def press(self, key: bytes) -> None:
+        os.write(self._terminal, key)
+
+    def end(self) -> int:
+        """The exit code, after everything has been read."""
+        try:
+            while data := os.read(self._terminal, 65536):
+                self.shown += data
+        except OSError:  # the other end is closed
+            pass
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.mark.parametrize("key", (b"q", b"\x03"), ids=("q", "ctrl-c"))
+def test_a_key_ends_it_and_the_terminal_is_as_before(
+    coordinator: _native.Coordinator, key: bytes
+) -> None:
+    terminal = Terminal(coordinator)
+    terminal.read_until(lambda shown: b"every 0.2 s; q ends" in shown)
+    terminal.press(key)
+    assert terminal.end() == 0
+    # Back from the alternate screen, the cursor shown, and no traceback.
+    assert b"\x1b[?1049l" in terminal.shown and b"\x1b[?25h" in terminal.shown
+    assert b"Traceback" not in terminal.shown
+
+
+def test_a_coordinator_that_goes_away_is_told_and_the_figures_stay(
+    coordinator: _native.Coordinator,
+) -> None:
+    terminal = Terminal(coordinator)
+    terminal.read_until(lambda shown: b"every 0.2 s" in shown)
+    coordinator.stop()
+    seen = len(terminal.shown)
+    terminal.read_until(lambda shown: b"coordinator" in shown[seen:])
+    terminal.press(b"q")
+    assert terminal.end() == 0
