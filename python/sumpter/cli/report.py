@@ -4,94 +4,41 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from sumpter.cli.errors import UsageError
+from sumpter.cli.report_options import (
+    AddEstimateOption,
+    BandwidthOption,
+    BatchTimeOption,
+    CompressionOption,
+    EfficiencyOption,
+    FilesArgument,
+    OutputOption,
+    ServersOption,
+    StepOption,
+    TitleOption,
+    WorkersOption,
+)
 
-EXAMPLE = "Example: sumpter report run.profile.json bench.csv -n 16 --bandwidth-gbps 25 -o r.html"
-_MOST_MACHINES = 5_000
+EXAMPLE = (
+    "Example: sumpter report run.profile.json bench.csv -n 16 --bandwidth-gbps 25 -o report.html"
+)
 
 
 def report(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="Profiles (`sumpter record`), traces (`sumpter trace`), CSV or JSON of `sumpter "
-            "bench`, in any order; what a file is, is seen from its content.",
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where the page goes.")
-    ] = Path("report.html"),
-    workers: Annotated[
-        int,
-        typer.Option(
-            "--workers",
-            "-n",
-            metavar="N",
-            min=1,
-            max=_MOST_MACHINES,
-            help="What-if: GPU machines (not GPUs).",
-        ),
-    ] = 64,
-    bandwidth_gbps: Annotated[
-        float | None,
-        typer.Option(
-            "--bandwidth-gbps",
-            metavar="G",
-            help="Each machine's link, each way. What-if: 10 unless given. Given, it also judges "
-            "the links of a trace.",
-            show_default=False,
-        ),
-    ] = None,
-    servers: Annotated[
-        int,
-        typer.Option(
-            "--servers",
-            "-s",
-            metavar="K",
-            min=0,
-            max=_MOST_MACHINES,
-            help="What-if: CPU machines that help.",
-        ),
-    ] = 0,
-    compression: Annotated[
-        float, typer.Option("--compression", metavar="C", help="What-if: divides the bytes sent.")
-    ] = 1.0,
-    transport_efficiency: Annotated[
-        float,
-        typer.Option(
-            "--transport-efficiency", metavar="E", help="What-if: part of the bandwidth used."
-        ),
-    ] = 1.0,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            "--step", metavar="S", help="Of a trace: its last one unless given.", show_default=False
-        ),
-    ] = None,
-    add_estimate: Annotated[
-        Path | None,
-        typer.Option(
-            "--add-estimate",
-            metavar="FILE",
-            help="Lines of `bytes,seconds` of an addition, instead of the profile's.",
-        ),
-    ] = None,
-    batch_time_s: Annotated[
-        float | None,
-        typer.Option(
-            "--batch-time-s",
-            metavar="T",
-            help="An iteration without communication: a log of the NetAI scripts needs it.",
-        ),
-    ] = None,
-    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Of the page.")] = (
-        None
-    ),
+    files: FilesArgument,
+    output: OutputOption = Path("report.html"),
+    workers: WorkersOption = 64,
+    bandwidth_gbps: BandwidthOption = None,
+    servers: ServersOption = 0,
+    compression: CompressionOption = 1.0,
+    transport_efficiency: EfficiencyOption = 1.0,
+    step: StepOption = None,
+    add_estimate: AddEstimateOption = None,
+    batch_time_s: BatchTimeOption = None,
+    title: TitleOption = None,
 ) -> None:
     """Make one page of HTML about a run: timeline, share of the optimum, what-if, advice.
 
