@@ -12,7 +12,7 @@ from sumpter.report.tables import Row
 
 _MACHINE = {"measured": "date", "commit": "commit", "processor": "cpu"}
 _SYSTEM = {
-    "off": "no scheduling",
+    "off": "no schedule",
     "priority": "priority",
     "credit": "priority and credit",
     "overlap": "priority, credit, overlap",
@@ -225,7 +225,7 @@ def replay(name: str, cells: Sequence[Row]) -> Section:
     for cell, label in zip(cells, labels, strict=True):
         best = max(cell["systems"], key=lambda system: cell["systems"][system]["share_of_bound"])
         share = cell["systems"][best]["share_of_bound"]
-        findings.append(f"Replay of {label}: {_SYSTEM.get(best, best)} is best, {share:.0%}.")
+        findings.append(f"{label}: {share:.0%} of the bound, with {_SYSTEM.get(best, best)}.")
     return Section("Replayed training", name, findings=findings, figures=figures)
 
 
@@ -261,10 +261,8 @@ def chaos(name: str, found: Sequence[Row]) -> Section:
             }
             figures.append(_bars("Pause of training after a fault", labels, series, "s"))
         count = sum(fault["count"] for fault in faults.values())
-        end = "passed" if one["passed"] else "failed"
-        findings.append(
-            f"Chaos: {end} {count} faults in {one['seconds']:g} s and {one['rounds']} rounds."
-        )
+        end = "Passed" if one["passed"] else "Failed"
+        findings.append(f"{end} {count} faults in {one['seconds']:g} s and {one['rounds']} rounds.")
         warnings += one["problems"]
     return Section(
         "Faults", name, findings=findings, figures=figures, warnings=warnings, facts=_facts(found)

@@ -39,7 +39,7 @@ class Section:
 
     title: str
     source: str  # the file it is from
-    findings: Sequence[str] = ()  # the answer in sentences; shown at the top of the page too
+    findings: Sequence[str] = ()  # the answer in sentences, for the top of the page
     notes: Sequence[str] = ()  # how to read it
     warnings: Sequence[str] = ()
     lead: Sequence[Table] = ()  # tables that are the answer: above the figures

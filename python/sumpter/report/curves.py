@@ -46,8 +46,7 @@ def section(name: str, profile: Profile, case: Case) -> Section:
         notes=(
             "The scaling factor is the time of an iteration without communication over its time "
             "with it: 1 is perfect scaling. The dotted line marks the case above. These are the "
-            "numbers of sumpter whatif; the links are taken to be the only limit besides "
-            "additions.",
+            "numbers that 'sumpter whatif' prints: links are the only limit besides additions.",
         ),
         figures=figures(profile, case),
         lead=tables,

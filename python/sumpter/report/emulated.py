@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -16,14 +17,14 @@ def section(name: str, rows: Sequence[Row]) -> Section:
     rows = sorted(rows, key=_order)
     worst = min(rows, key=lambda row: row["optimum_fraction"])
     findings = [
-        f"{name}: {len(rows)} cells reach {worst['optimum_fraction']:.1%} of the optimum or more; "
+        f"{len(rows)} cells reach {worst['optimum_fraction']:.1%} of the optimum or more; "
         f"the lowest is {_cell(worst)}{_rate(worst, rows)}."
     ]
     compared = [row for row in rows if row.get("gain_over_gloo") is not None]
     if compared:
         best = max(compared, key=lambda row: row["gain_over_gloo"])
         findings.append(
-            f"{name}: at best {best['gain_over_gloo']:.2f} times as fast as Gloo ({_cell(best)})."
+            f"At best {best['gain_over_gloo']:.2f} times as fast as Gloo ({_cell(best)})."
         )
     figures = [_share(rows), _links(rows), _goodput(rows)]
     return Section(
@@ -114,6 +115,7 @@ def _links(rows: Sequence[Row]) -> Figure | None:
     used = [[_used(row, machine) for machine in machines] for row in seen]
     several = len({_load(row) for row in seen}) > 1
     loads = [f" {_load(row)}" if several else "" for row in seen]
+    values = [one for row in used for one in row if one is not None]
     labels = [
         f"n={row['workers']} k={row['servers']}{load}{_rate(row, rows)}"
         for row, load in zip(seen, loads, strict=True)
@@ -128,7 +130,7 @@ def _links(rows: Sequence[Row]) -> Figure | None:
             x=[theme.plain(machine) for machine in machines],
             y=[theme.plain(label) for label in labels],
             z=used,
-            zmin=0,
+            zmin=min(0.9, math.floor(10 * min(values)) / 10),
             zmax=1,
             colorscale="Cividis",
             xgap=2,
@@ -147,7 +149,6 @@ def _links(rows: Sequence[Row]) -> Figure | None:
     theme.finish(plot, x="", y="", height=height)
     plot.update_yaxes(autorange="reversed", type="category", showgrid=False)
     plot.update_xaxes(type="category", showgrid=False)
-    values = [one for row in used for one in row if one is not None]
     table = [
         (label, *(None if one is None else f"{one:.1%}" for one in row))
         for label, row in zip(labels, used, strict=True)

@@ -22,7 +22,7 @@ def section(name: str, profile: Profile) -> Section:
         title=f"One iteration: {profile.name}",
         source=name,
         findings=(
-            f"{profile.name}: {format_bytes(profile.bytes)} of gradients in "
+            f"{format_bytes(profile.bytes)} of gradients in "
             f"{len(profile.tensors)} tensors, {format_seconds(profile.iteration_s)} an iteration; "
             f"half of the bytes are ready {format_seconds(middle.ready_s)} after the backward "
             f"pass of {format_seconds(profile.backward_s)} began.",

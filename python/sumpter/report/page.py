@@ -40,7 +40,6 @@ def render(title: str, sections: Sequence[Section]) -> str:
     return environment.get_template("page.html").render(
         title=title,
         sections=sections,
-        findings=[finding for section in sections for finding in section.findings],
         version=_native.__version__,
         style=Markup(_text("page.css")),
         dark=Markup(_data(theme.DARK)),
