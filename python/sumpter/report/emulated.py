@@ -159,8 +159,8 @@ def _links(rows: Sequence[Row]) -> Figure | None:
         f"{max(values):.1%}.",
         plot=plot,
         table=Table("Part of the time in which a link was in use", ("cell", *machines), table),
-        note="Where helpers are few their links may rest: the optimum itself leaves them idle "
-        "once n machines' own links are full.",
+        note="With more helpers than GPU machines the helpers' links rest even at the optimum: the "
+        "GPU machines' own links are then the limit.",
     )
 
 
