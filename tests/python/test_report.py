@@ -426,3 +426,35 @@ def test_the_documented_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def _page(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
+
+
+def test_a_trace_without_steps_shows_all_of_it(traced) -> None:
+    whole = fake_trace.trace(steps=1, tensors=3)
+    slices = tuple(one for one in whole.slices if one.activity != "step")
+    page = report.make([traced(fake_trace.Trace("a-run", slices, {}))])
+    (timeline_, links) = page.sections[0].figures
+    assert timeline_.title == "The trace: who did what when"
+    assert links.title == "Use of links"
+
+
+def test_bytes_within_a_process_cross_no_link(traced) -> None:
+    def sent(peer: str) -> fake_trace.Slice:
+        return fake_trace.Slice("rank 0 on a", "l", "sending", 0.0, 1.0, "t", 0, 1000, peer)
+
+    file = traced(fake_trace.Trace("a-run", (sent("rank 0"), sent("rank 1")), {}))
+    (_, links) = report.make([file]).sections[0].figures
+    assert links.table.rows[0][1] == "1e+03 B"
+
+
+@pytest.mark.parametrize("value", [10**400, "x", [1], {"a": 1}, None])
+@pytest.mark.parametrize("field", ["part", "part_beside_greedy", "weight"])
+def test_no_value_of_a_field_is_a_traceback(field: str, value: object, tmp_path: Path) -> None:
+    found = json.loads((RECORD / "tenants-2026-11-22.json").read_text())
+    found[0]["jobs"][1][field] = value
+    file = tmp_path / "tenants.json"
+    file.write_text(json.dumps(found))
+    if value is None and field != "weight":
+        assert report.make([file]).sections
+    else:
+        with pytest.raises(report.ReportError, match=rf"tenants.json: row 1: jobs\[1\].{field}: "):
+            report.make([file])

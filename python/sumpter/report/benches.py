@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sumpter.launch.figures import format_bytes
-from sumpter.report import theme
+from sumpter.report import tables, theme
 from sumpter.report.blocks import Cell, Figure, Section, Table
 from sumpter.report.tables import Row
 
@@ -171,11 +171,11 @@ def ablate(name: str, rows: Sequence[Row]) -> Section:
     speeds = [
         field
         for field in rows[0]
-        if field.endswith("gb_per_s") and all(_is_speed(row.get(field)) for row in rows)
+        if field.endswith("gb_per_s") and all(tables.is_number(row.get(field)) for row in rows)
     ]
     fixed = {"ablation", "equal_results", "gain", *speeds}
     varied = [f for f in rows[0] if f not in fixed and not isinstance(rows[0][f], float)]
-    labels = [", ".join(f"{_words(f)} {row[f]}" for f in varied) for row in rows]
+    labels = [", ".join(f"{_words(f)} {row.get(f)}" for f in varied) for row in rows]
     title = f"Ablation: {rows[0]['ablation']}"
     figures = []
     if speeds:
@@ -184,10 +184,6 @@ def ablate(name: str, rows: Sequence[Row]) -> Section:
     different = [row for row in rows if row.get("equal_results") is False]
     warnings = ["The ways compared do not give equal results."] if different else []
     return Section(title, name, figures=figures, warnings=warnings, facts=_facts(rows))
-
-
-def _is_speed(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _words(field: str) -> str:

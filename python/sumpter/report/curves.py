@@ -7,7 +7,9 @@ Training?" (NetAI 2020), and by helpers, which that paper does not have. All num
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,7 @@ from sumpter.launch.figures import format_bytes, format_seconds
 from sumpter.profiles import Profile
 from sumpter.report import theme
 from sumpter.report.blocks import Figure, Section, Table
-from sumpter.whatif import Case, advise, simulate
+from sumpter.whatif import Case, Outcome, advise, simulate
 from sumpter.whatif.advice import in_words
 
 # As in the paper, and what machines have today.
@@ -67,10 +69,31 @@ def figures(profile: Profile, case: Case) -> tuple[Figure, ...]:
         ("by helpers", "CPU machines that help", "servers", by_helpers),
         ("by compression", "compression (bytes sent, divided by)", "compression", by_compression),
     )
+    lines = [make(case) for *_, make in drawn]
+    asked = [one for drawing in lines for _, cases in drawing for one in cases]
+    outcomes = _simulated(profile, asked)
     return tuple(
-        _figure(profile, case, title, axis, field, lines(case))
-        for title, axis, field, lines in drawn
+        _figure(case, title, axis, field, drawing, outcomes)
+        for (title, axis, field, _), drawing in zip(drawn, lines, strict=True)
     )
+
+
+def _simulated(profile: Profile, cases: Sequence[Case]) -> dict[Case, Outcome]:
+    """Each case once. Those of the same machines follow one another, which shares their plan;
+    others are simulated side by side, in threads that Python does not hold up."""
+    groups: dict[tuple[int, int, str], list[Case]] = {}
+    for case in dict.fromkeys(cases):
+        groups.setdefault((case.workers, case.servers, case.architecture), []).append(case)
+    found: dict[Case, Outcome] = {}
+    with ThreadPoolExecutor(_threads()) as threads:
+        answers = threads.map(lambda group: simulate(profile, group), groups.values())
+        for group, outcomes in zip(groups.values(), answers, strict=True):
+            found |= zip(group, outcomes, strict=True)
+    return found
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def by_bandwidth(case: Case) -> list[Line]:
@@ -152,17 +175,20 @@ def _about(case: Case, scaling_factor: float) -> str:
 
 
 def _figure(
-    profile: Profile, case: Case, title: str, axis: str, field: str, lines: list[Line]
+    case: Case,
+    title: str,
+    axis: str,
+    field: str,
+    lines: list[Line],
+    outcomes: dict[Case, Outcome],
 ) -> Figure:
     import plotly.graph_objects as go
 
     position = _positions(title, lines)
-    listed = [one for _, cases in lines for one in cases]
-    outcomes = iter(simulate(profile, listed))
     plot, columns = go.Figure(), {}
     for index, (label, cases) in enumerate(lines):
         x = position(label, cases)
-        y = [next(outcomes).scaling_factor for _ in cases]
+        y = [outcomes[one].scaling_factor for one in cases]
         columns[label] = dict(zip(x, y, strict=True))
         plot.add_scatter(x=x, y=y, name=label, hovertemplate="%{x}: %{y:.4f}", **theme.line(index))
     now = getattr(case, field)

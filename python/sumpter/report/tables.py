@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +16,25 @@ from typing import Any
 
 from sumpter.report.errors import ReportError, refuse
 
+# Whole numbers of JSON have no limit; numbers that are plotted do.
+_LARGEST = 1e300
+
 Row = dict[str, Any]
 Check = tuple[str, Callable[[Any], bool]]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> bool:
+    """A finite number that a plot can show."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -_LARGEST < value < _LARGEST
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-NUMBER: Check = ("a number of at least 0", lambda value: _is_number(value) and value >= 0)
-POSITIVE: Check = ("a number above 0", lambda value: _is_number(value) and value > 0)
+NUMBER: Check = ("a number of at least 0", lambda value: is_number(value) and value >= 0)
+POSITIVE: Check = ("a number above 0", lambda value: is_number(value) and value > 0)
 COUNT: Check = ("a whole number of at least 0", _is_count)
 TEXT: Check = ("a text", lambda value: isinstance(value, str) and bool(value))
 FLAG: Check = ("true or false", lambda value: isinstance(value, bool))
@@ -166,7 +170,15 @@ _INNER: dict[str, tuple[str, dict[str, Check]]] = {
     "emulate": ("link_idle", {"sent": NUMBER, "received": NUMBER}),
     "replay": ("systems", {"iterations_per_s": POSITIVE, "share_of_bound": NUMBER}),
     "chaos": ("faults", {"count": COUNT, "median_pause_s": NUMBER, "longest_pause_s": NUMBER}),
-    "tenants": ("jobs", {"job": TEXT, "weight": POSITIVE, "part": optional(NUMBER)}),
+    "tenants": (
+        "jobs",
+        {
+            "job": TEXT,
+            "weight": POSITIVE,
+            "part": optional(NUMBER),
+            "part_beside_greedy": optional(NUMBER),
+        },
+    ),
 }
 
 

@@ -60,7 +60,8 @@ def section(name: str, trace: Trace, step: int | None, bandwidth_gbps: float | N
     """The timeline of a step (the last one by default), waiting by cause, use of links."""
     explanations = _explanations(trace, step)
     shown = max((one.step for one in explanations), default=step)
-    window = _window(trace, shown, [one for one in explanations if one.step == shown])
+    explained = [one for one in explanations if one.step == shown]
+    window = _window(trace, shown, explained)
     slices = [one for one in trace.slices if one.end_s > window.begin_s]
     slices = [one for one in slices if one.begin_s < window.end_s]
     figures = [_timeline(trace, slices, window)]
@@ -68,12 +69,12 @@ def section(name: str, trace: Trace, step: int | None, bandwidth_gbps: float | N
         figures.append(_causes(explanations))
     figures += [figure for figure in (_links(slices, window, bandwidth_gbps),) if figure]
     clocks = trace.clock_error_s
-    sentences = [text for one in explanations if one.step == shown for text in one.sentences]
     return Section(
         title=f"Timeline: {trace.run}",
         source=name,
-        findings=sentences[:4],
-        notes=(f"{window.label} lasted {format_seconds(window.duration_s)}.", *sentences[4:]),
+        findings=_in_short(explained),
+        notes=(f"{window.label} lasted {format_seconds(window.duration_s)}.",),
+        lead=[_in_words(explained)] if explained else (),
         figures=figures,
         tables=[_time_by_activity(slices, window)],
         facts={
@@ -87,12 +88,32 @@ def section(name: str, trace: Trace, step: int | None, bandwidth_gbps: float | N
 def _explanations(trace: Trace, step: int | None) -> tuple[Explanation, ...]:
     from sumpter.trace import explain
 
+    if step is None and not any(one.activity == "step" for one in trace.slices):
+        return ()
     found = explain(trace, step)
     if step is not None and not found:
         known = sorted({one.step for one in explain(trace)})
         listed = ", ".join(map(str, known)) or "none"
         raise ReportError(f"--step {step}: expected a step of the trace: {listed}")
     return found
+
+
+def _in_short(explained: Sequence[Explanation]) -> list[str]:
+    """The slowest rank of a step, and what it waited for most."""
+    if not explained:
+        return []
+    slowest = max(explained, key=lambda one: one.duration_s)
+    return [sentence.strip().rstrip(".") + "." for sentence in slowest.sentences[:3]]
+
+
+def _in_words(explained: Sequence[Explanation]) -> Table:
+    rows = [
+        (one.rank, 1e3 * one.duration_s, " ".join(text.strip() for text in one.sentences[:1]))
+        + ("; ".join(text.strip() for text in one.sentences[1:]) or None,)
+        for one in explained
+    ]
+    heads = ("rank", "ms", "in words", "by cause")
+    return Table(f"Step {explained[0].step} by rank", heads, rows)
 
 
 def _window(trace: Trace, step: int | None, explained: Sequence[Explanation]) -> Window:
@@ -262,7 +283,7 @@ def _links(slices: Sequence[Slice], window: Window, bandwidth_gbps: float | None
 
     moved: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for one in slices:
-        if one.activity in ("sending", "receiving") and one.bytes:
+        if one.activity in ("sending", "receiving") and one.bytes and not _is_local(one):
             moved[one.process][one.activity] += one.bytes
     if not moved or window.duration_s <= 0:
         return None
@@ -309,6 +330,11 @@ def _links(slices: Sequence[Slice], window: Window, bandwidth_gbps: float | None
         if bandwidth_gbps
         else "With --bandwidth-gbps these become shares of what the links can carry.",
     )
+
+
+def _is_local(one: Slice) -> bool:
+    """Whether the other end is in the same process: such bytes cross no link."""
+    return one.peer is not None and f"{one.process} ".startswith(f"{one.peer} ")
 
 
 def _time_by_activity(slices: Sequence[Slice], window: Window) -> Table:
