@@ -21,6 +21,7 @@ from sumpter.cli.options import parse_assignments, parse_size
 
 COMMANDS = (
     "plan",
+    "report",
     "whatif",
     "run",
     "bpslaunch",

@@ -16,6 +16,7 @@ from sumpter.cli import (
     node,
     plan,
     record,
+    report,
     run,
     settings,
     status,
@@ -69,6 +70,7 @@ app.command(
     context_settings={"allow_interspersed_args": False},
 )(record.record)
 app.command("whatif", epilog=whatif.EXAMPLE)(whatif.whatif)
+app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
 app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)

@@ -1,0 +1,77 @@
+"""`sumpter report`: one page about a run, from what other commands have written."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import typer
+
+from sumpter.cli.errors import UsageError
+from sumpter.cli.report_options import (
+    AddEstimateOption,
+    BandwidthOption,
+    BatchTimeOption,
+    CompressionOption,
+    EfficiencyOption,
+    FilesArgument,
+    OutputOption,
+    ServersOption,
+    StepOption,
+    TitleOption,
+    WorkersOption,
+)
+
+EXAMPLE = (
+    "Example: sumpter report run.profile.json bench.csv -n 16 --bandwidth-gbps 25 -o report.html"
+)
+
+
+def report(
+    files: FilesArgument,
+    output: OutputOption = Path("report.html"),
+    workers: WorkersOption = 64,
+    bandwidth_gbps: BandwidthOption = None,
+    servers: ServersOption = 0,
+    compression: CompressionOption = 1.0,
+    transport_efficiency: EfficiencyOption = 1.0,
+    step: StepOption = None,
+    add_estimate: AddEstimateOption = None,
+    batch_time_s: BatchTimeOption = None,
+    title: TitleOption = None,
+) -> None:
+    """Make one page of HTML about a run: timeline, share of the optimum, what-if, advice.
+
+    The page is complete and opens without a network. `docs/report.md` shows one.
+    """
+    from sumpter import report as reports
+    from sumpter.bench.report import check_writable
+
+    positive = {
+        "--bandwidth-gbps": bandwidth_gbps,
+        "--compression": compression,
+        "--transport-efficiency": transport_efficiency,
+        "--batch-time-s": batch_time_s,
+    }
+    for option, value in positive.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{option} {value:g}: expected a number above 0")
+    check_writable(output, "--output")
+    for file in files:
+        if file.exists() and output.exists() and file.samefile(output):
+            raise UsageError(f"--output {output}: this is a file to be read; name another")
+    question = reports.Question(
+        workers=workers,
+        servers=servers,
+        bandwidth_gbps=bandwidth_gbps,
+        compression=compression,
+        transport_efficiency=transport_efficiency,
+        step=step,
+        batch_time_s=batch_time_s,
+        add_estimate=add_estimate,
+    )
+    page = reports.make(files, question, title)
+    reports.write(page, output)
+    for section in page.sections:
+        typer.echo(f"{section.source}: {section.title}")
+    typer.echo(f"wrote {output} ({len(page.html.encode()) / 1e6:.1f} MB)")
