@@ -76,6 +76,8 @@ pub(crate) struct EventLoop {
     pub counters: Counters,
     pub next_report: Option<Instant>,
     pub timeline: Option<Sender<Record>>,
+    /// Who waits for a plan of an epoch.
+    pub asked_for_plan: Vec<(Epoch, Sender<ClusterView>)>,
     in_process_more: bool,
 }
 
@@ -116,6 +118,7 @@ impl EventLoop {
             counters: Counters::default(),
             next_report: None,
             timeline: None,
+            asked_for_plan: Vec::new(),
             in_process_more: false,
         };
         Ok((event_loop, Remote { sender, waker }))

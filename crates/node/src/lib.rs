@@ -31,5 +31,5 @@ mod worker;
 pub use completion::Completion;
 pub use error::{NodeError, OpError};
 pub use join::seat_options;
-pub use server::{drain, run_coordinator, serve, start_coordinator, status};
+pub use server::{drain, run_coordinator, serve, start_coordinator, status, tune};
 pub use worker::{OpRequest, Worker};

@@ -37,6 +37,12 @@ impl EventLoop {
             }
             Command::Timeline(records) => self.timeline = records,
             Command::Stats(answer) => drop(answer.send(self.stats())),
+            Command::Plan(epoch, answer) => {
+                if self.session.as_ref().is_some_and(|session| session.over.is_none()) {
+                    self.asked_for_plan.push((epoch, answer));
+                    self.tell_plan();
+                }
+            }
             Command::Fail(reason) => self.fail(&reason),
             Command::Leave(_) => unreachable!("the loop itself leaves"),
         }
@@ -275,6 +281,7 @@ impl EventLoop {
             return;
         }
         session.over = Some(reason.clone());
+        self.asked_for_plan.clear();
         session.idlers.fail(reason);
         for submission in session.table.take_waiting() {
             let name = &submission.spec.name;

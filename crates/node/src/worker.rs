@@ -13,7 +13,7 @@ use sumpter_coordinator::{
 };
 use sumpter_sum::ReduceOp;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::Rank;
+use sumpter_wire::{Epoch, Rank};
 
 use crate::command::{Command, Remote, Submission};
 use crate::completion::{Callback, Completion, Promise};
@@ -214,6 +214,30 @@ impl Worker {
         let (answer, stats) = bounded(1);
         self.remote.send(Command::Stats(answer));
         stats.recv().unwrap_or_default()
+    }
+
+    /// The plan, once it is that of epoch `epoch` or a later one. `interrupted` is asked often;
+    /// when it says true, the wait ends.
+    ///
+    /// # Errors
+    /// [`NodeError`] if the session ends first, or if interrupted.
+    pub fn plan_from(
+        &self,
+        epoch: Epoch,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<ClusterView, NodeError> {
+        let (answer, told) = bounded(1);
+        self.remote.send(Command::Plan(epoch, answer));
+        loop {
+            match told.recv_timeout(SLICE) {
+                Ok(view) => return Ok(view),
+                Err(_) if interrupted() => return Err(NodeError::Interrupted),
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => {
+                    return Err(NodeError::PeerLost("the session is over".to_owned()));
+                }
+            }
+        }
     }
 
     /// Ends the membership: what others still wait for is sent first. Operations under way fail.

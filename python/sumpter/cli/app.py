@@ -19,6 +19,7 @@ from sumpter.cli import (
     run,
     settings,
     status,
+    tune,
     whatif,
 )
 
@@ -73,6 +74,7 @@ app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)
 app.command("jobs", epilog=jobs.EXAMPLE)(jobs.jobs)
 app.command("drain", epilog=drain.EXAMPLE)(drain.drain)
+app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 app.command("config", epilog=settings.EXAMPLE)(settings.config)
 app.command("token", epilog=node.TOKEN_EXAMPLE)(node.token)
