@@ -105,6 +105,12 @@ class Worker:
         `gpu` with living workers and `cpu` with servers only.
         """
 
+    def step(self, step: int) -> tuple[int, float]:
+        """The training step, once it is `step` or a later one, and when it was seen.
+
+        Seconds on a clock of this worker's. The step is the most rounds any one tensor has had.
+        """
+
     def stop_timeline(self) -> None:
         """Completes the file of start_timeline(), if there is one."""
 

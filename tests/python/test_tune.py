@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 
 import pytest
@@ -72,4 +71,17 @@ def test_a_command_changes_a_running_job(
     with (job.folder / "may end").open("wb"):
         pass
     job.finish()
-    assert os.listdir(job.folder)
+
+
+@pytest.mark.parametrize("tuner", ["grid", "bayes"])
+def test_a_tuner_works_on_a_running_job(make_job: Callable[..., Job], tuner: str) -> None:
+    if tuner == "bayes":
+        pytest.importorskip("bayes_opt", reason="needs bayesian-optimization")
+    job = make_job(2)
+    job.start("is_searched.py", tuner).finish()
+    said = job.output(0)
+    assert f"tuner: {tuner} begins: groups of 10 steps" in said, said
+    assert f"tuner: {tuner} tries partition" in said, said
+    assert "tuner: autobyte begins" in said, said
+    assert "Traceback" not in said, said
+    assert "tuner:" not in job.output(1)

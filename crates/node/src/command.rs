@@ -36,6 +36,8 @@ pub(crate) enum Command {
     /// No more data: take part with zeros until all workers are out of data, then answer with the
     /// last one.
     OutOfData(Sender<Result<Rank, OpError>>),
+    /// The training step, once it is this one or a later one, and when it was first seen.
+    Step(u64, Sender<(u64, Instant)>),
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),

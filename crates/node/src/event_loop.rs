@@ -78,6 +78,8 @@ pub(crate) struct EventLoop {
     pub timeline: Option<Sender<Record>>,
     /// Who waits for a plan of an epoch.
     pub asked_for_plan: Vec<(Epoch, Sender<ClusterView>)>,
+    /// Who waits for a training step.
+    pub asked_for_step: Vec<(u64, Sender<(u64, Instant)>)>,
     in_process_more: bool,
 }
 
@@ -119,6 +121,7 @@ impl EventLoop {
             next_report: None,
             timeline: None,
             asked_for_plan: Vec::new(),
+            asked_for_step: Vec::new(),
             in_process_more: false,
         };
         Ok((event_loop, Remote { sender, waker }))

@@ -216,28 +216,25 @@ impl Worker {
         stats.recv().unwrap_or_default()
     }
 
-    /// The plan, once it is that of epoch `epoch` or a later one. `interrupted` is asked often;
-    /// when it says true, the wait ends.
+    /// The plan, once it is that of epoch `epoch` or a later one. For a thread that has nothing
+    /// else to do.
     ///
     /// # Errors
-    /// [`NodeError`] if the session ends first, or if interrupted.
-    pub fn plan_from(
-        &self,
-        epoch: Epoch,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<ClusterView, NodeError> {
+    /// [`NodeError`] if the session ends first.
+    pub fn plan_from(&self, epoch: Epoch) -> Result<ClusterView, NodeError> {
         let (answer, told) = bounded(1);
         self.remote.send(Command::Plan(epoch, answer));
-        loop {
-            match told.recv_timeout(SLICE) {
-                Ok(view) => return Ok(view),
-                Err(_) if interrupted() => return Err(NodeError::Interrupted),
-                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
-                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => {
-                    return Err(NodeError::PeerLost("the session is over".to_owned()));
-                }
-            }
-        }
+        told.recv().map_err(|_| session_over())
+    }
+
+    /// The training step, once it is `step` or a later one, and when it was seen.
+    ///
+    /// # Errors
+    /// As of [`plan_from`](Self::plan_from).
+    pub fn step_from(&self, step: u64) -> Result<(u64, Instant), NodeError> {
+        let (answer, told) = bounded(1);
+        self.remote.send(Command::Step(step, answer));
+        told.recv().map_err(|_| session_over())
     }
 
     /// Ends the membership: what others still wait for is sent first. Operations under way fail.
@@ -266,6 +263,10 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.shutdown();
     }
+}
+
+fn session_over() -> NodeError {
+    NodeError::PeerLost("the session is over".to_owned())
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, NodeError> {

@@ -34,6 +34,7 @@ pub fn load(settings: HashMap<String, String>) -> PyResult<Config> {
 pub struct Worker {
     inner: RustWorker,
     config: Config,
+    joined: Instant,
 }
 
 #[pymethods]
@@ -57,7 +58,7 @@ impl Worker {
                 joined => joined,
             }
         })?;
-        Ok(Worker { inner: joined, config })
+        Ok(Worker { inner: joined, config, joined: Instant::now() })
     }
 
     /// This worker's rank.
@@ -207,8 +208,8 @@ impl Worker {
     /// `epoch` or a later one.
     #[pyo3(signature = (epoch = 0))]
     fn plan(&self, py: Python<'_>, epoch: u32) -> PyResult<String> {
-        let view =
-            interruptible(py, |interrupted| self.inner.plan_from(Epoch(epoch), interrupted))?;
+        let view = py.detach(|| self.inner.plan_from(Epoch(epoch)));
+        let view = view.map_err(|e| from_node(py, e))?;
         let config = self.config.changed(&view.changes).map_err(from_config)?;
         let gone: Vec<u32> = view.gone.iter().map(|rank| rank.0).collect();
         let machines = view.machines();
@@ -219,6 +220,14 @@ impl Worker {
             "machines": {"gpu": machines.0, "cpu": machines.1},
         })
         .to_string())
+    }
+
+    /// The training step, once it is `step` or a later one, and the seconds since the worker
+    /// joined at which it was seen.
+    fn step(&self, py: Python<'_>, step: u64) -> PyResult<(u64, f64)> {
+        let seen = py.detach(|| self.inner.step_from(step));
+        let (step, at) = seen.map_err(|e| from_node(py, e))?;
+        Ok((step, at.saturating_duration_since(self.joined).as_secs_f64()))
     }
 
     /// Sends what others still wait for, leaves the job and ends the threads.

@@ -342,6 +342,6 @@ fn who_keeps_a_change_from_being_complete_is_not_waited_for_without_end() {
     for worker in scene.workers.clone() {
         let (kind, message) = scene.world.fatal(worker);
         assert_eq!(kind, FatalKind::PeerLost);
-        assert_eq!(message, "rank 1 did not stop for a change of servers within 30 s");
+        assert_eq!(message, "rank 1 did not stop for a change of plan within 30 s");
     }
 }
