@@ -30,6 +30,7 @@ COMMANDS = (
     "status",
     "jobs",
     "drain",
+    "tune",
     "doctor",
     "config",
     "token",

@@ -37,17 +37,21 @@ def numbers(job: Job, point: Point) -> np.ndarray:
     """Shape (7,): both bandwidths and the sizes, each against what the job sends, and n and k."""
     sent = float(job.layers[:, 2].sum()) * link_bytes(job)
     compute = max(job.compute_s, 1e-9)
-    up, down = (max(gbps, 1e-6) * 1e9 / 8 * compute / max(sent, 1.0) for gbps in (
-        job.up_gbps, job.down_gbps))
-    return np.array([
-        np.log2(up),
-        np.log2(down),
-        np.log2(job.workers) - 2,
-        np.log2(1 + job.servers) - 1,
-        np.log2(point.partition / MIB),
-        np.log2(point.credit / point.partition) - 1.5,
-        np.log2(max(job.layers[:, 2].sum(), 1.0) / (64 * MIB)),
-    ])
+    up, down = (
+        max(gbps, 1e-6) * 1e9 / 8 * compute / max(sent, 1.0)
+        for gbps in (job.up_gbps, job.down_gbps)
+    )
+    return np.array(
+        [
+            np.log2(up),
+            np.log2(down),
+            np.log2(job.workers) - 2,
+            np.log2(1 + job.servers) - 1,
+            np.log2(point.partition / MIB),
+            np.log2(point.credit / point.partition) - 1.5,
+            np.log2(max(job.layers[:, 2].sum(), 1.0) / (64 * MIB)),
+        ]
+    )
 
 
 class MetaNetwork:
@@ -94,7 +98,8 @@ class MetaNetwork:
         state = np.zeros(HIDDEN)
         for layer in range(LAYERS):
             of_input, of_state, bias = (
-                self._weights[f"lstm.{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias")
+                self._weights[f"lstm.{name}_l{layer}"]
+                for name in ("weight_ih", "weight_hh", "bias")
             )
             state, cell, outputs = np.zeros(HIDDEN), np.zeros(HIDDEN), []
             for gates in sequence @ of_input.T + bias:

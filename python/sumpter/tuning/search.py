@@ -101,8 +101,7 @@ class Bayes(Search):
             import bayes_opt
         except ImportError:
             raise ConfigError(
-                "tuner bayes needs the package bayesian-optimization: "
-                "pip install 'sumpter[tuning]'"
+                "tuner bayes needs the package bayesian-optimization: pip install 'sumpter[tuning]'"
             ) from None
         self._library = bayes_opt
         # Its every evaluation is a line of its own.
@@ -125,7 +124,10 @@ class Bayes(Search):
         if len(self.tried) <= len(first):
             return self._near(*first[len(self.tried) - 1])
         optimizer = self._library.BayesianOptimization(
-            f=None, pbounds=self._bounds, random_state=len(self.tried), verbose=0,
+            f=None,
+            pbounds=self._bounds,
+            random_state=len(self.tried),
+            verbose=0,
             allow_duplicate_points=True,
         )
         for tried, speed in self.tried.items():

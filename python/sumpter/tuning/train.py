@@ -15,7 +15,14 @@ import numpy as np
 
 from sumpter import profiles
 from sumpter.tuning.network import (
-    FILE, FORMAT, HEAD, HIDDEN, LAYERS, VERSION, layer_features, numbers,
+    FILE,
+    FORMAT,
+    HEAD,
+    HIDDEN,
+    LAYERS,
+    VERSION,
+    layer_features,
+    numbers,
 )
 from sumpter.tuning.points import BUCKETS, GRID, MIB, Job, Point, embedded
 from sumpter.tuning.surface import Network, iteration_s, link_bytes
@@ -84,11 +91,13 @@ def train(count: int, epochs: int, seed: int) -> tuple[dict[str, np.ndarray], fl
     torch.manual_seed(seed)
     layers, others, ys = (torch.from_numpy(array) for array in samples(count, seed))
     lstm = torch.nn.LSTM(3, HIDDEN, LAYERS, batch_first=True)
-    head = torch.nn.ModuleDict({
-        "first": torch.nn.Linear(HIDDEN + others.shape[1], HEAD),
-        "second": torch.nn.Linear(HEAD, HEAD),
-        "last": torch.nn.Linear(HEAD, 1),
-    })
+    head = torch.nn.ModuleDict(
+        {
+            "first": torch.nn.Linear(HIDDEN + others.shape[1], HEAD),
+            "second": torch.nn.Linear(HEAD, HEAD),
+            "last": torch.nn.Linear(HEAD, 1),
+        }
+    )
     parameters = [*lstm.parameters(), *head.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=3e-3)
     held = count // 10 // POINTS * POINTS
@@ -110,8 +119,11 @@ def train(count: int, epochs: int, seed: int) -> tuple[dict[str, np.ndarray], fl
         schedule.step()
     with torch.no_grad():
         error = (predicted(torch.arange(held)) - ys[:held]).abs().median().exp() - 1
-    weights = {f"{name}.{key}": value.numpy() for name, module in head.items()
-               for key, value in module.state_dict().items()}
+    weights = {
+        f"{name}.{key}": value.numpy()
+        for name, module in head.items()
+        for key, value in module.state_dict().items()
+    }
     state = lstm.state_dict()
     for layer in range(LAYERS):
         weights[f"lstm.weight_ih_l{layer}"] = state[f"weight_ih_l{layer}"].numpy()
