@@ -24,7 +24,7 @@ FORMAT, VERSION = "sumpter-autobyte", 1
 FILE = Path(__file__).with_name("autobyte.npz")
 LAYERS, HIDDEN, HEAD = 2, 24, 32
 # How far a job's measurements may move the last layer, over how much they scatter.
-PRIOR = 0.1
+PRIOR = 0.01
 
 
 def layer_features(job: Job) -> np.ndarray:
@@ -72,10 +72,15 @@ class MetaNetwork:
         self._weights = weights
         self._trained = np.append(weights["last.weight"][0], weights["last.bias"])
         self.last = self._trained.copy()
+        self._embedded: tuple[np.ndarray, np.ndarray] | None = None
 
     def phi(self, job: Job, points: Sequence[Point]) -> np.ndarray:
         """What the last layer sees: shape (points, HEAD + 1)."""
-        state = self._lstm(layer_features(job))
+        layers = layer_features(job)
+        # A job's layers stay mostly as they are, and this is the most of the work.
+        if self._embedded is None or not np.array_equal(self._embedded[0], layers):
+            self._embedded = layers, self._lstm(layers)
+        state = self._embedded[1]
         features = np.stack([np.concatenate([state, numbers(job, one)]) for one in points])
         for name in ("first", "second"):
             weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
