@@ -8,6 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .type_attribute(".sumpter.v1.StatusReport", SERIALIZE)
         .type_attribute(".sumpter.v1.DrainReport", SERIALIZE)
         .type_attribute(".sumpter.v1.ServerName", SERIALIZE)
+        .type_attribute(".sumpter.v1.TuneReport", SERIALIZE)
         .type_attribute(".sumpter.v1.JobStatus", SERIALIZE)
         .type_attribute(".sumpter.v1.MachineCount", SERIALIZE)
         .type_attribute(".sumpter.v1.MemberStatus", SERIALIZE)

@@ -40,6 +40,7 @@ from sumpter._front import (
     synchronize,
 )
 from sumpter._native import __version__
+from sumpter.tuning import tune
 
 __all__ = [
     "ArrayHandle",
@@ -69,4 +70,5 @@ __all__ = [
     "shutdown",
     "size",
     "synchronize",
+    "tune",
 ]

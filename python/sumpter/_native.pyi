@@ -89,6 +89,28 @@ class Worker:
     def start_timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes what operations do from now on to a file that Chrome and Perfetto show."""
 
+    def tune(
+        self, changes: dict[str, str], *, reset: bool = False, epoch: int | None = None
+    ) -> int:
+        """Has the coordinator change settings of this job; the epoch from which on they hold.
+
+        With `epoch`, only if the plan is still that one's. Raises ConfigError, and changes
+        nothing, for what cannot be had.
+        """
+
+    def plan(self, epoch: int = 0) -> str:
+        """The plan, once it is that of `epoch` or a later one, as JSON.
+
+        `epoch`; `settings`: what may change, as texts; `gone`: ranks that have died; `machines`:
+        `gpu` with living workers and `cpu` with servers only.
+        """
+
+    def step(self, step: int) -> tuple[int, float]:
+        """The training step, once it is `step` or a later one, and when it was seen.
+
+        Seconds on a clock of this worker's. The step is the most rounds any one tensor has had.
+        """
+
     def stop_timeline(self) -> None:
         """Completes the file of start_timeline(), if there is one."""
 
@@ -184,6 +206,19 @@ def drain(who: str, settings: dict[str, str]) -> str:
     """Has the coordinator take the server of this number, or all of this host, out of all jobs.
 
     JSON: `drained` and `others`, each a list of servers with `member` and `host`.
+    """
+
+def tune(
+    changes: dict[str, str],
+    settings: dict[str, str],
+    *,
+    job: str | None = None,
+    reset: bool = False,
+) -> str:
+    """Has the coordinator change settings of a running job, of the only one without `job`.
+
+    JSON: `job`, the `epoch` from which on all ranks run with it, and `settings`: what may change,
+    as it is then. Raises ConfigError, and changes nothing, for what cannot be had.
     """
 
 def settings() -> list[dict[str, str]]:

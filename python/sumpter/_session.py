@@ -72,6 +72,14 @@ class Session:
         self._scopes: dict[tuple[str, int], dict[str, object]] = {}
         # What is entered before the worker finishes what is in flight, and left when it has.
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+        if self.rank == 0 and self.world_size > 1:
+            self._let_tune()
+
+    def _let_tune(self) -> None:
+        """Begins the thread in which a tuner works, now or when somebody asks for one."""
+        from sumpter.tuning.driver import Driver
+
+        Driver(self.worker).start()
 
     def close(self) -> None:
         """Leaves the job, then stops the embedded coordinator if there is one."""

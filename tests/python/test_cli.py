@@ -32,6 +32,7 @@ COMMANDS = (
     "jobs",
     "top",
     "drain",
+    "tune",
     "doctor",
     "config",
     "token",

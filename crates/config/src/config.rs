@@ -39,6 +39,7 @@ pub struct Config {
     pub partition_bytes: u64,
     pub chunk_bytes: u64,
     pub credit_bytes: u64,
+    pub tuner: String,
     pub deterministic: bool,
     pub checksum: bool,
     pub architecture: Architecture,
@@ -174,7 +175,7 @@ impl Config {
         Duration::from_secs_f64(self.server_timeout_s)
     }
 
-    fn put(
+    pub(crate) fn put(
         &mut self,
         setting: &'static Setting,
         source: Source,
@@ -230,7 +231,7 @@ impl Config {
         self.sources.get(name).map_or(Source::Default, |found| found.source.clone())
     }
 
-    fn conflict(&self, first: &str, second: &str, reason: &'static str) -> ConfigError {
+    pub(crate) fn conflict(&self, first: &str, second: &str, reason: &'static str) -> ConfigError {
         let describe = |name: &str| match self.sources.get(name) {
             Some(Found { source, value }) => format!("{name} = {value} ({source})"),
             None => name.to_owned(),

@@ -14,6 +14,8 @@ pub enum Source {
     Environment(&'static str),
     /// The table's own default.
     Default,
+    /// The running job.
+    Job,
 }
 
 impl fmt::Display for Source {
@@ -22,6 +24,7 @@ impl fmt::Display for Source {
             Source::Argument => f.write_str("argument"),
             Source::Environment(name) => write!(f, "environment variable {name}"),
             Source::Default => f.write_str("default"),
+            Source::Job => f.write_str("as the job runs"),
         }
     }
 }
@@ -48,6 +51,15 @@ pub enum ConfigError {
         name: String,
         /// The setting whose name is most like it.
         nearest: Option<&'static str>,
+    },
+    /// A name that is not one of the settings that may change while a job runs.
+    #[error(
+        "{name:?} cannot be changed while a job runs; partition_bytes, chunk_bytes, credit_bytes \
+         and tuner can"
+    )]
+    Fixed {
+        /// The name that was given.
+        name: String,
     },
     /// Two settings that cannot both hold.
     #[error("settings {first} and {second} contradict each other: {reason}")]

@@ -14,6 +14,7 @@ mod parse;
 mod settings;
 mod tenants;
 mod tls;
+mod tuning;
 
 pub use config::{Config, load, load_from};
 pub use error::{ConfigError, Source};
@@ -22,3 +23,4 @@ pub use machine::{host_name, local_machine_id};
 pub use settings::{SETTINGS, Setting};
 pub use tenants::TenantRow;
 pub use tls::TlsFiles;
+pub use tuning::{TUNABLE, TUNERS, Texts, change, in_force, readable};

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use crate::config::Config;
 use crate::parse::{GIB, KIB, MIB, PIB, boolean, host_port, number, size_in, word};
+use crate::tuning::TUNERS;
 
 /// One setting.
 pub struct Setting {
@@ -232,8 +233,19 @@ pub const SETTINGS: &[Setting] = &[
         default: "256KiB",
         range: "a size from 4KiB to 1TiB",
         doc: "How far ahead of what it has sent a worker may begin with partitions; the less, the \
-              better every link gets its share and the sooner an urgent tensor overtakes.",
+              better every link gets its share and the sooner an urgent tensor overtakes. Equal on \
+              every rank.",
         put: |c, v| size_in(v, 4 * KIB..=1024 * GIB, 1).map(|x| c.credit_bytes = x),
+    },
+    Setting {
+        name: "tuner",
+        env: "SUMPTER_TUNER",
+        unit: "",
+        default: "fixed",
+        range: "fixed, grid, bayes or autobyte",
+        doc: "Who chooses partition_bytes, chunk_bytes and credit_bytes while the job runs: \
+              nobody, or a tuner of this name in rank 0; see tuning.md. Equal on every rank.",
+        put: |c, v| TUNERS.contains(&v.trim()).then(|| c.tuner = v.trim().to_owned()),
     },
     Setting {
         name: "deterministic",

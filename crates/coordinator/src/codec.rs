@@ -109,6 +109,7 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         | ToMember::Welcome(_)
         | ToMember::Refused(_)
         | ToMember::DrainReport(_)
+        | ToMember::TuneReport(_)
         | ToMember::Seating(_)
         | ToMember::SeatsChanged(_)
         | ToMember::SeatsOver(_)
@@ -387,6 +388,7 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         gone: view.gone.into_iter().map(|rank| rank.0).collect(),
         key: view.key.as_ref().map_or_else(Vec::new, |key| key.reveal().to_vec()),
         quota: Some(quota_to_proto(view.quota)),
+        changes: view.changes,
     }
 }
 
@@ -432,6 +434,7 @@ pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, M
         gone: view.gone.into_iter().map(Rank).collect(),
         key: Some(Token::received(&view.key).ok_or("a view without the run's key")?),
         quota: quota_from_proto(view.quota),
+        changes: view.changes,
     })
 }
 
@@ -491,6 +494,7 @@ mod tests {
             gone: [Rank(1)].into(),
             key: Some(Token::new("the key of this run").unwrap()),
             quota: Quota { weight: 3, max_bytes: Some(1 << 40), max_connections: Some(8) },
+            changes: [("chunk_bytes".to_owned(), "65536".to_owned())].into(),
         }
     }
 

@@ -28,10 +28,10 @@ mod types;
 pub use codec::decode_any;
 pub use coordinator::{Coordinator, CoordinatorOptions, Serves};
 pub use error::{CoordinatorError, JoinError};
-pub use member::{Member, Seat, SeatOptions, drain, status};
+pub use member::{Member, Seat, SeatOptions, drain, status, tune};
 pub use proto::{
     DrainReport, JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, PendingOperation,
-    ServerName, StatusReport,
+    ServerName, StatusReport, TuneReport, TuneRequest,
 };
 pub use seats::Seating;
 pub use shares::{Origin, Shares};

@@ -172,6 +172,18 @@ impl Shared {
         proto::DrainReport { drained: names(drained).collect(), others: names(others).collect() }
     }
 
+    /// Begins to change the settings of a running job, or says why not.
+    fn tune(&self, request: &proto::TuneRequest) -> proto::TuneReport {
+        let mut state = self.state();
+        match state.registry.changed(request) {
+            Ok((name, changes)) => {
+                state.apply(self.started.elapsed(), Input::Tune(name.clone(), changes));
+                state.registry.tune_report(&name)
+            }
+            Err(refusal) => proto::TuneReport { refusal, ..proto::TuneReport::default() },
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // The registry is sound after every step, so a panic elsewhere takes nothing from it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -355,6 +367,10 @@ impl Reader {
                     refused(FatalKind::Protocol, "a request to drain nobody", false)
                 })?;
                 answer(outbound, &proof, ToMember::DrainReport(self.shared.drain(&who)));
+                Ok(None)
+            }
+            Some(proto::purpose::Body::Tune(request)) => {
+                answer(outbound, &proof, ToMember::TuneReport(self.shared.tune(&request)));
                 Ok(None)
             }
             None => Err(refused(FatalKind::Protocol, "a greeting without a purpose", false)),

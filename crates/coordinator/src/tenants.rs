@@ -140,7 +140,10 @@ impl Keys {
             Some(Purpose::Status(status)) if !status.job.is_empty() => {
                 vec![cluster, (by_job(&status.job), Scope::Job)]
             }
-            Some(Purpose::Status(_) | Purpose::Drain(_)) | None => vec![cluster],
+            Some(Purpose::Tune(tune)) if !tune.job.is_empty() => {
+                vec![cluster, (by_job(&tune.job), Scope::Job)]
+            }
+            Some(Purpose::Status(_) | Purpose::Drain(_) | Purpose::Tune(_)) | None => vec![cluster],
         };
         // All are tried, for the same reason as above.
         let tried: Vec<_> =

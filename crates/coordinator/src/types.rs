@@ -97,8 +97,8 @@ pub struct ServerMemory {
     pub max_job_bytes: u64,
 }
 
-/// Who takes part in a run, the same for all. The servers change with the epoch; the workers stay,
-/// but for those that die.
+/// Who takes part in a run, the same for all. The servers and what was changed of the settings
+/// change with the epoch; the workers stay, but for those that die.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterView {
     /// The run's number.
@@ -120,9 +120,19 @@ pub struct ClusterView {
     pub key: Option<Token>,
     /// What the job may take of each server; put in likewise.
     pub quota: Quota,
+    /// Settings that differ from those the workers began with, as texts by name.
+    pub changes: BTreeMap<String, String>,
 }
 
 impl ClusterView {
+    /// Machines with workers that live, and machines with servers only: the rule's n and k.
+    #[must_use]
+    pub fn machines(&self) -> (usize, usize) {
+        let gpu: BTreeSet<&str> = self.living().map(|worker| worker.machine.as_str()).collect();
+        let cpu: BTreeSet<&str> = self.servers.iter().map(|s| s.machine.as_str()).collect();
+        (gpu.len(), cpu.difference(&gpu).count())
+    }
+
     /// The workers that have not died, in the order of ranks.
     pub fn living(&self) -> impl Iterator<Item = &WorkerView> {
         self.workers.iter().filter(|worker| !self.gone.contains(&worker.rank))
@@ -367,12 +377,12 @@ pub enum MemberEvent {
         /// The round, from 0 for each tensor.
         round: u64,
     },
-    /// The servers of the run change (to workers): stop, close the run's data connections, and
+    /// The plan of the run changes (to workers): stop, close the run's data connections, and
     /// answer with [`Member::progress`](crate::Member::progress).
     Suspend {
         /// The epoch to answer for; an answer for an older one counts for nothing.
         epoch: Epoch,
-        /// Why, in words.
+        /// Why, in words; empty if only settings change.
         reason: String,
     },
     /// All workers have stopped, and the servers of the new plan are ready (to workers).

@@ -152,6 +152,11 @@ impl Hub {
         self.running.clear();
     }
 
+    /// A new epoch begins, with chunks of this size.
+    pub fn resume(&mut self, chunk_bytes: u32) {
+        self.chunk_bytes = chunk_bytes as usize;
+    }
+
     /// Passes on the subtotals that the lane has; true if there were any.
     pub fn pass_on<M: Memory>(&mut self, client: &mut Client<Held<M>>, lane: &mut Lane) -> bool {
         let mut any = false;

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use mio::Waker;
-use sumpter_coordinator::{Member, MemberEvent, Stats, TensorSpec};
+use sumpter_coordinator::{ClusterView, Member, MemberEvent, Stats, TensorSpec};
 use sumpter_transport::TensorMemory;
-use sumpter_wire::Rank;
+use sumpter_wire::{Epoch, Rank};
 
 use crate::completion::Promise;
 use crate::error::OpError;
@@ -36,9 +36,13 @@ pub(crate) enum Command {
     /// No more data: take part with zeros until all workers are out of data, then answer with the
     /// last one.
     OutOfData(Sender<Result<Rank, OpError>>),
+    /// The training step, once it is this one or a later one, and when it was first seen.
+    Step(u64, Sender<(u64, Instant)>),
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),
+    /// The plan, once it is that of this epoch or a later one.
+    Plan(Epoch, Sender<ClusterView>),
     /// Tell of operations that are done from now on, or no longer.
     Timeline(Option<Sender<Record>>),
     /// Fail everything with this reason, now and from now on.

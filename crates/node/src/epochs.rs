@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use sumpter_config::Config;
+use sumpter_config::{Config, readable};
 use sumpter_coordinator::{ClusterView, TensorSpec};
 use sumpter_engine::{
     ConnId, Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on,
@@ -28,7 +28,11 @@ impl EventLoop {
     /// The plan is about to change: stops, and tells what this worker has.
     pub(crate) fn suspend(&mut self, epoch: Epoch, reason: &str) {
         let Some(session) = self.session.as_mut() else { return };
-        tracing::info!(target: "notice", %epoch, "{reason}; the plan changes");
+        // A change of settings is told when it is made.
+        if !reason.is_empty() {
+            tracing::info!(target: "notice", %epoch, "{reason}; the plan changes");
+            session.announced = true;
+        }
         let progress = session.suspend(&mut self.lane);
         self.counters.pauses += 1;
         let job = session.view.job;
@@ -49,14 +53,40 @@ impl EventLoop {
         let (epoch, servers) = (view.epoch, view.servers.len());
         let workers = view.living().count();
         let Some(session) = self.session.as_mut() else { return };
+        let changes = session.view.changes.clone();
         let resumed =
             resident.and_then(|resident| session.resume(&self.config, view, &told, resident));
         if let Err(reason) = resumed {
             return self.fail(&OpError::PeerLost(format!("the new plan cannot be used: {reason}")));
         }
-        let with = format!("{workers} workers and {servers} summation servers");
-        tracing::info!(target: "notice", %epoch, "going on with {with}");
+        if std::mem::take(&mut session.announced) {
+            let with = format!("{workers} workers and {servers} summation servers");
+            tracing::info!(target: "notice", %epoch, "going on with {with}");
+        }
+        if session.view.changes != changes && session.rank == Rank(0) {
+            let tunable = self.config.changed(&session.view.changes).map(|c| c.tunable());
+            let texts = tunable.unwrap_or_default();
+            let texts = texts.iter().map(|(name, text)| format!("{name}={}", readable(text)));
+            let settings = texts.collect::<Vec<_>>().join(" ");
+            tracing::info!(target: "notice", %epoch, "from now on {settings}");
+        }
         self.call_all();
+        self.tell_plan();
+    }
+
+    /// Tells the plan to those who wait for this one.
+    pub(crate) fn tell_plan(&mut self) {
+        let Some(session) = self.session.as_ref().filter(|session| !session.suspended) else {
+            return;
+        };
+        self.asked_for_plan.retain(|(epoch, answer)| {
+            let told = *epoch <= session.view.epoch;
+            if told {
+                // Whoever asked may have given up.
+                let _ = answer.send(session.view.clone());
+            }
+            !told
+        });
     }
 }
 
@@ -83,8 +113,10 @@ impl Session {
             let progress = progress::decode(bytes);
             all.insert(*rank, progress.map_err(|error| format!("rank {rank}: {error}"))?);
         }
-        self.cluster = Cluster::new(&view, policy(config)).map_err(|error| error.to_string())?;
-        let settings = client_settings(config, &view);
+        // Sizes and credit are part of the plan: they change where all have stopped.
+        let config = config.changed(&view.changes).map_err(|error| error.to_string())?;
+        self.cluster = Cluster::new(&view, policy(&config)).map_err(|error| error.to_string())?;
+        let settings = client_settings(&config, &view);
         self.view = view;
         self.suspended = false;
         self.connect(settings, resident);

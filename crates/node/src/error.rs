@@ -43,6 +43,9 @@ pub enum NodeError {
     /// A setting is missing or out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// What was asked for cannot be had: ask for something else.
+    #[error("{0}")]
+    Refused(String),
     /// The token is absent or wrong.
     #[error("{0}")]
     Auth(String),

@@ -74,6 +74,10 @@ pub(crate) struct EventLoop {
     pub counters: Counters,
     pub next_report: Option<Instant>,
     pub timeline: Option<Sender<Record>>,
+    /// Who waits for a plan of an epoch.
+    pub asked_for_plan: Vec<(Epoch, Sender<ClusterView>)>,
+    /// Who waits for a training step.
+    pub asked_for_step: Vec<(u64, Sender<(u64, Instant)>)>,
     in_process_more: bool,
 }
 
@@ -114,6 +118,8 @@ impl EventLoop {
             counters: Counters::default(),
             next_report: None,
             timeline: None,
+            asked_for_plan: Vec::new(),
+            asked_for_step: Vec::new(),
             in_process_more: false,
         };
         Ok((event_loop, Remote { sender, waker }))

@@ -114,6 +114,8 @@ pub(crate) fn join_options(
     let equal = [
         ("partition_bytes", config.partition_bytes.to_string()),
         ("chunk_bytes", config.chunk_bytes.to_string()),
+        ("credit_bytes", config.credit_bytes.to_string()),
+        ("tuner", config.tuner.clone()),
         ("deterministic", config.deterministic.to_string()),
         ("checksum", config.checksum.to_string()),
         ("min_workers", config.min_workers.to_string()),

@@ -33,5 +33,5 @@ pub use completion::Completion;
 pub use error::{NodeError, OpError};
 pub use join::seat_options;
 pub use metrics::tell_of_coordinator;
-pub use server::{drain, run_coordinator, serve, start_coordinator, status};
+pub use server::{drain, run_coordinator, serve, start_coordinator, status, tune};
 pub use worker::{OpRequest, Worker};

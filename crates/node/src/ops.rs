@@ -38,9 +38,39 @@ impl EventLoop {
             }
             Command::Timeline(records) => self.timeline = records,
             Command::Stats(answer) => drop(answer.send(self.stats())),
+            Command::Plan(epoch, answer) => {
+                if self.is_open() {
+                    self.asked_for_plan.push((epoch, answer));
+                    self.tell_plan();
+                }
+            }
+            Command::Step(step, answer) => {
+                if self.is_open() {
+                    self.asked_for_step.push((step, answer));
+                    self.tell_step();
+                }
+            }
             Command::Fail(reason) => self.fail(&reason),
             Command::Leave(_) => unreachable!("the loop itself leaves"),
         }
+    }
+
+    /// Whether there is a run that goes on.
+    fn is_open(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.over.is_none())
+    }
+
+    /// Tells the training step to those who wait for this one.
+    fn tell_step(&mut self) {
+        let (now, step) = (Instant::now(), self.counters.step);
+        self.asked_for_step.retain(|(awaited, answer)| {
+            let told = *awaited <= step;
+            if told {
+                // Whoever asked may have given up.
+                let _ = answer.send((step, now));
+            }
+            !told
+        });
     }
 
     fn hear(&mut self, event: MemberEvent) {
@@ -227,6 +257,7 @@ impl EventLoop {
         }
         if let (true, Some(session)) = (any, &self.session) {
             self.counters.busy(!session.is_idle(), Instant::now());
+            self.tell_step();
         }
         any
     }
@@ -276,6 +307,8 @@ impl EventLoop {
             return;
         }
         session.over = Some(reason.clone());
+        self.asked_for_plan.clear();
+        self.asked_for_step.clear();
         session.idlers.fail(reason);
         for submission in session.table.take_waiting() {
             let name = &submission.spec.name;

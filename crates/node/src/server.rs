@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use sumpter_config::Config;
+use sumpter_config::{Config, Texts};
 use sumpter_coordinator::{
     Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Late, Member, MemberEvent, Role,
-    Serves, Stats, StatusReport, Tls,
+    Serves, Stats, StatusReport, Tls, TuneReport, TuneRequest,
 };
 use sumpter_wire::Token;
 
@@ -336,6 +336,29 @@ pub fn status(config: &Config, job: Option<&str>) -> Result<StatusReport, NodeEr
 pub fn drain(config: &Config, who: &str) -> Result<DrainReport, NodeError> {
     let (coordinator, token, tls) = access(config)?;
     Ok(sumpter_coordinator::drain(coordinator, &token, tls.as_ref(), who)?)
+}
+
+/// Has the coordinator of these settings change settings of a running job: those named, by their
+/// texts, after all others are as at the start if `reset`. `None` is the only job there is. With an
+/// `epoch`, only if the plan is still that one's.
+///
+/// # Errors
+/// As of [`status`], and if nothing changes because of what was asked.
+pub fn tune(
+    config: &Config,
+    job: Option<&str>,
+    settings: Texts,
+    reset: bool,
+    epoch: Option<u32>,
+) -> Result<TuneReport, NodeError> {
+    let (coordinator, token, tls) = access(config)?;
+    let (job, epoch) = (job.unwrap_or_default().to_owned(), epoch.unwrap_or_default());
+    let request = TuneRequest { job, settings, reset, epoch };
+    let report = sumpter_coordinator::tune(coordinator, &token, tls.as_ref(), request)?;
+    match report.refusal.is_empty() {
+        true => Ok(report),
+        false => Err(NodeError::Refused(report.refusal)),
+    }
 }
 
 /// Where the coordinator is, and what it asks for.

@@ -46,6 +46,8 @@ pub(crate) struct Session {
     pub rescue: Rescue,
     /// Between two epochs.
     pub suspended: bool,
+    /// Whether it was told why the next epoch begins.
+    pub announced: bool,
     pub table: Table,
     pub links: Vec<Dial>,
     /// The lane in this process, if it is reached directly: its connection in the client and in
@@ -151,6 +153,7 @@ impl Session {
             hub,
             rescue: Rescue::default(),
             suspended: false,
+            announced: false,
             table: Table::default(),
             links: Vec::new(),
             own: None,
@@ -171,6 +174,7 @@ impl Session {
     pub(crate) fn connect(&mut self, settings: ClientSettings, resident: Option<ConnId>) {
         let lanes = self.cluster.lanes.len();
         self.client.resume(settings, lanes);
+        self.hub.resume(settings.chunk_bytes);
         self.links = (0..lanes).map(|_| Dial::default()).collect();
         let own = self.cluster.lane_of(self.rank);
         let vanishes = |lane: &ConnId| self.cluster.may_vanish(*lane) && Some(*lane) != own;

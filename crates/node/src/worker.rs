@@ -14,7 +14,7 @@ use sumpter_coordinator::{
 use sumpter_metrics::Endpoint;
 use sumpter_sum::ReduceOp;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::Rank;
+use sumpter_wire::{Epoch, Rank};
 
 use crate::command::{Command, Remote, Submission};
 use crate::completion::{Callback, Completion, Promise};
@@ -228,6 +228,27 @@ impl Worker {
         stats.recv().unwrap_or_default()
     }
 
+    /// The plan, once it is that of epoch `epoch` or a later one. For a thread that has nothing
+    /// else to do.
+    ///
+    /// # Errors
+    /// [`NodeError`] if the session ends first.
+    pub fn plan_from(&self, epoch: Epoch) -> Result<ClusterView, NodeError> {
+        let (answer, told) = bounded(1);
+        self.remote.send(Command::Plan(epoch, answer));
+        told.recv().map_err(|_| session_over())
+    }
+
+    /// The training step, once it is `step` or a later one, and when it was seen.
+    ///
+    /// # Errors
+    /// As of [`plan_from`](Self::plan_from).
+    pub fn step_from(&self, step: u64) -> Result<(u64, Instant), NodeError> {
+        let (answer, told) = bounded(1);
+        self.remote.send(Command::Step(step, answer));
+        told.recv().map_err(|_| session_over())
+    }
+
     /// Ends the membership: what others still wait for is sent first. Operations under way fail.
     /// Safe to call twice.
     pub fn shutdown(&self) {
@@ -255,6 +276,10 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.shutdown();
     }
+}
+
+fn session_over() -> NodeError {
+    NodeError::PeerLost("the session is over".to_owned())
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, NodeError> {

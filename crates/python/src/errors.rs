@@ -50,7 +50,7 @@ pub fn from_node(py: Python<'_>, error: NodeError) -> PyErr {
     }
     let text = error.to_string();
     match error {
-        NodeError::Config(_) => ConfigError::new_err(text),
+        NodeError::Config(_) | NodeError::Refused(_) => ConfigError::new_err(text),
         NodeError::Auth(_) => AuthError::new_err(text),
         NodeError::Mismatch(_) => MismatchError::new_err(text),
         NodeError::PeerLost(_) => PeerLostError::new_err(text),

@@ -1,6 +1,6 @@
 //! The functions of the module: servers, coordinators, plans and settings.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -186,6 +186,23 @@ pub fn status(
 pub fn drain(py: Python<'_>, who: &str, settings: HashMap<String, String>) -> PyResult<String> {
     let config = load(settings)?;
     let report = py.detach(|| sumpter_node::drain(&config, who));
+    let report = report.map_err(|e| from_node(py, e))?;
+    serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
+}
+
+/// Has the coordinator change settings of a running job, given as texts by name. What it is asked
+/// to run with, as JSON.
+#[pyfunction]
+#[pyo3(signature = (changes, settings, *, job = None, reset = false))]
+pub fn tune(
+    py: Python<'_>,
+    changes: BTreeMap<String, String>,
+    settings: HashMap<String, String>,
+    job: Option<&str>,
+    reset: bool,
+) -> PyResult<String> {
+    let config = load(settings)?;
+    let report = py.detach(|| sumpter_node::tune(&config, job, changes, reset, None));
     let report = report.map_err(|e| from_node(py, e))?;
     serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
 }

@@ -28,6 +28,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(whatif::whatif, module)?)?;
     module.add_function(wrap_pyfunction!(functions::status, module)?)?;
     module.add_function(wrap_pyfunction!(functions::drain, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::tune, module)?)?;
     module.add_function(wrap_pyfunction!(functions::settings, module)?)?;
     module.add_function(wrap_pyfunction!(functions::metrics, module)?)?;
     module.add_function(wrap_pyfunction!(functions::check_environment, module)?)?;

@@ -1,17 +1,18 @@
 //! `Worker` and `Handle`: what the Python fronts submit to and wait on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use serde_json::json;
 use sumpter_config::Config;
 use sumpter_coordinator::{Kind, TensorSpec};
 use sumpter_node::{Completion, NodeError, OpError, OpRequest, Worker as RustWorker};
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::TensorMemory;
-use sumpter_wire::Rank;
+use sumpter_wire::{Epoch, Rank};
 
 use crate::errors::{ConfigError, DeadlineError, from_config, from_node, from_op};
 use crate::functions::{init_log, interruptible, stats_json};
@@ -33,6 +34,7 @@ pub fn load(settings: HashMap<String, String>) -> PyResult<Config> {
 pub struct Worker {
     inner: RustWorker,
     config: Config,
+    joined: Instant,
 }
 
 #[pymethods]
@@ -56,7 +58,7 @@ impl Worker {
                 joined => joined,
             }
         })?;
-        Ok(Worker { inner: joined, config })
+        Ok(Worker { inner: joined, config, joined: Instant::now() })
     }
 
     /// This worker's rank.
@@ -185,6 +187,47 @@ impl Worker {
     /// What has been counted so far, as JSON.
     fn stats(&self, py: Python<'_>) -> String {
         stats_json(&py.detach(|| self.inner.stats()))
+    }
+
+    /// Has the job's coordinator change settings while the job runs; returns the epoch from which
+    /// on they hold. With `epoch`, only if the plan is still that one's.
+    #[pyo3(signature = (changes, *, reset = false, epoch = None))]
+    fn tune(
+        &self,
+        py: Python<'_>,
+        changes: BTreeMap<String, String>,
+        reset: bool,
+        epoch: Option<u32>,
+    ) -> PyResult<u32> {
+        let job = Some(self.config.job.as_str());
+        let report = py.detach(|| sumpter_node::tune(&self.config, job, changes, reset, epoch));
+        report.map(|report| report.epoch).map_err(|e| from_node(py, e))
+    }
+
+    /// The plan's epoch and what may change of the settings, as JSON, once the plan is that of
+    /// `epoch` or a later one.
+    #[pyo3(signature = (epoch = 0))]
+    fn plan(&self, py: Python<'_>, epoch: u32) -> PyResult<String> {
+        let view = py.detach(|| self.inner.plan_from(Epoch(epoch)));
+        let view = view.map_err(|e| from_node(py, e))?;
+        let config = self.config.changed(&view.changes).map_err(from_config)?;
+        let gone: Vec<u32> = view.gone.iter().map(|rank| rank.0).collect();
+        let machines = view.machines();
+        Ok(json!({
+            "epoch": view.epoch.0,
+            "settings": config.tunable(),
+            "gone": gone,
+            "machines": {"gpu": machines.0, "cpu": machines.1},
+        })
+        .to_string())
+    }
+
+    /// The training step, once it is `step` or a later one, and the seconds since the worker
+    /// joined at which it was seen.
+    fn step(&self, py: Python<'_>, step: u64) -> PyResult<(u64, f64)> {
+        let seen = py.detach(|| self.inner.step_from(step));
+        let (step, at) = seen.map_err(|e| from_node(py, e))?;
+        Ok((step, at.saturating_duration_since(self.joined).as_secs_f64()))
     }
 
     /// Sends what others still wait for, leaves the job and ends the threads.

@@ -21,6 +21,7 @@ from sumpter.cli import (
     settings,
     status,
     top,
+    tune,
     whatif,
 )
 
@@ -77,6 +78,7 @@ app.command("status", epilog=status.EXAMPLE)(status.status)
 app.command("jobs", epilog=jobs.EXAMPLE)(jobs.jobs)
 app.command("top", epilog=top.EXAMPLE)(top.top)
 app.command("drain", epilog=drain.EXAMPLE)(drain.drain)
+app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 app.command("config", epilog=settings.EXAMPLE)(settings.config)
 app.command("token", epilog=node.TOKEN_EXAMPLE)(node.token)

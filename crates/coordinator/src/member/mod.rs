@@ -236,6 +236,22 @@ pub fn drain(
     }
 }
 
+/// Asks a coordinator to change settings of a running job; what it answers, a refusal included.
+///
+/// # Errors
+/// [`JoinError`] if it does not answer, or does not hold the token.
+pub fn tune(
+    coordinator: &str,
+    token: &Token,
+    tls: Option<&Tls>,
+    request: proto::TuneRequest,
+) -> Result<proto::TuneReport, JoinError> {
+    match ask(coordinator, token, tls, proto::purpose::Body::Tune(request))? {
+        Some(ToMember::TuneReport(report)) => Ok(report),
+        _ => Err(no_answer(coordinator, "it did not say what it changes")),
+    }
+}
+
 /// The coordinator's answer to one who does not become a member.
 fn ask(
     coordinator: &str,

@@ -1,5 +1,5 @@
-//! The epochs of a run: whenever its servers change, or a worker dies that it can do without, it
-//! goes on under a new plan.
+//! The epochs of a run: whenever its servers or sizes change, or a worker dies that it can do
+//! without, it goes on under a new plan.
 //!
 //! A change suspends the workers and tells the servers of the new plan of it. Once every worker
 //! that is here has said what it has, and every server of the plan is ready, the workers get the
@@ -35,7 +35,7 @@ pub(super) struct Epochs {
     pub retired: BTreeSet<MemberId>,
     /// Servers that some worker cannot use; they are in no later plan.
     pub dropped: BTreeSet<MemberId>,
-    /// Why the servers last changed.
+    /// Why the plan last changed.
     pub last_change: String,
 }
 
@@ -177,11 +177,18 @@ impl Registry {
                 format!("{why}; with architecture=ps no other can take its place")
             });
         }
-        self.begin_epoch(name, &wanted, why);
+        self.begin_epoch(name, &wanted, why, why);
     }
 
-    /// Begins the next epoch of a run, under these servers.
-    pub(super) fn begin_epoch(&mut self, name: &str, wanted: &BTreeSet<MemberId>, why: &str) {
+    /// Begins the next epoch of a run, under these servers; the workers are told a reason if they
+    /// are to tell it.
+    pub(super) fn begin_epoch(
+        &mut self,
+        name: &str,
+        wanted: &BTreeSet<MemberId>,
+        why: &str,
+        told: &str,
+    ) {
         let Some(job) = self.jobs.get(name) else { return };
         let (stage, Some(run)) = (job.stage(), &job.run) else { return };
         let present: BTreeSet<MemberId> = run.view.servers.iter().map(|s| s.member).collect();
@@ -202,7 +209,7 @@ impl Registry {
             run.epochs.state = State::Changing(BTreeMap::new());
             run.epochs.last_change = why.to_owned();
             self.tally.count(Happened::PlanChanged);
-            let reason = why.to_owned();
+            let reason = told.to_owned();
             self.tell_workers(name, &MemberEvent::Suspend { epoch, reason });
         }
         for server in wanted {
@@ -280,7 +287,7 @@ impl Registry {
             let (ranks, limit) = (list(silent), seconds(limit));
             if late.is_empty() {
                 return self.fail_job(name, FatalKind::PeerLost, |_| {
-                    format!("rank {ranks} did not stop for a change of servers within {limit}")
+                    format!("rank {ranks} did not stop for a change of plan within {limit}")
                 });
             }
             if let Some(run) = self.jobs.get_mut(name).and_then(Job::running) {

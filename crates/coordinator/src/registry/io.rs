@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sumpter_config::Texts;
 use sumpter_wire::{Epoch, JobId, TensorId};
 
 use crate::coordinator::Serves;
@@ -46,6 +47,9 @@ pub(crate) enum Input {
     Tick,
     /// A person asks that a server be taken out of all runs.
     Drain(MemberId),
+    /// The job of this name is to go on with these changes, which have been
+    /// [looked at](super::Registry::changed).
+    Tune(String, Texts),
     /// The coordinator is about to end.
     Stop,
 }

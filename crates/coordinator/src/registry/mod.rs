@@ -22,6 +22,7 @@ mod tally;
 mod tensors;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tuning;
 mod waiting;
 mod words;
 
@@ -109,6 +110,7 @@ impl Registry {
             Input::Closed(member, reason) => self.remove(member, &Gone::Lost(reason)),
             Input::Tick => self.tick(now),
             Input::Drain(member) => self.drain(member),
+            Input::Tune(name, changes) => self.tune(&name, changes),
             Input::Stop => self.stop(),
         }
         self.settle_drains();

@@ -306,7 +306,7 @@ impl Registry {
             // There it is said what that means.
             return self.replan(name, why);
         }
-        self.begin_epoch(name, &wanted, why);
+        self.begin_epoch(name, &wanted, why, why);
     }
 
     /// Gives up on workers that do not come back.

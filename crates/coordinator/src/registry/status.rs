@@ -6,6 +6,7 @@ use std::time::Duration;
 use sumpter_wire::PROTOCOL_VERSION;
 
 use super::job::Job;
+use super::tuning::settings;
 use super::{Member, Registry};
 use crate::codec::{quota_to_proto, stats_to_proto};
 use crate::proto::{JobStatus, MachineCount, MemberStatus, StatusReport};
@@ -68,6 +69,7 @@ impl Registry {
             quota: Some(quota_to_proto(self.options.tenants.quota(name))),
             stall: self.stall(now, job).map(|stall| stall.to_proto()),
             over: false,
+            settings: settings(job),
         }
     }
 }

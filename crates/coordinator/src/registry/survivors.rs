@@ -58,7 +58,7 @@ impl Registry {
             self.replan(name, &why);
             return true;
         }
-        self.begin_epoch(name, &wanted, &why);
+        self.begin_epoch(name, &wanted, &why, &why);
         let run = self.jobs.get_mut(name).and_then(Job::running);
         if let Some(event) = run.and_then(Run::all_out_of_data) {
             self.tell_workers(name, &event);

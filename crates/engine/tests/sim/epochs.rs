@@ -9,6 +9,11 @@ impl World {
         let (n, lanes) = (self.workers.len(), self.lanes.len());
         let on = self.machines().clone();
         self.epoch = Epoch(self.epoch.0 + 1);
+        // Partitions are dealt out anew with every plan; chunks are what they were, or not.
+        if self.epoch.0 > 1 && self.rng.bool() {
+            self.chunk_bytes = 64 * self.rng.u32(1..=8);
+            self.report.resized += 1;
+        }
         self.helpers = (n..lanes).filter(|_| self.rng.u32(0..4) > 0).collect();
         self.gone.clear();
         let lanes: Vec<usize> = self.living().union(&self.helpers).copied().collect();
@@ -166,8 +171,8 @@ impl World {
         };
         let worker = &mut self.workers[rank];
         worker.progress = None;
-        worker.hub = Hub::new(JOB, self.chunk_bytes);
         worker.client.resume(settings, lanes);
+        worker.hub.resume(self.chunk_bytes);
         let first = if self.mortal { 0 } else { n };
         for lane in (first..lanes).filter(|lane| self.keeps && *lane != rank) {
             worker.client.keep_results_of(ConnId(lane));

@@ -4,7 +4,8 @@
 //! With checksums on, bits are flipped on their way; that may cost the connection, no more.
 //!
 //! Workers share machines, and machines pass on one subtotal each. Helpers die, come and go, and
-//! workers die; then a new epoch begins, sometimes before all have heard of the one before.
+//! workers die, partitions and chunks get another size; then a new epoch begins, sometimes before
+//! all have heard of the one before.
 //!
 //! What must hold (docs/design.md, section 6): each contribution counts exactly once whatever is
 //! cut and sent again, and all workers get the same bytes; with `deterministic`, the bytes that
@@ -52,7 +53,7 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.cuts > 1000 && total.half_open > 100 && total.duplicates > 100, "{total}");
         assert!(total.subtotals > 1000, "{total}");
         assert!(total.epochs > 1000 && total.nested > 100 && total.kills > 500, "{total}");
-        assert!(total.deaths > 200, "{total}");
+        assert!(total.deaths > 200 && total.resized > 500, "{total}");
         assert!(total.flips > 1000 && total.corrupt > 500, "{total}");
         assert!(total.relays > 1000 && total.sums > 500, "{total}");
     }

@@ -35,6 +35,8 @@ pub struct Report {
     pub epochs: u64,
     pub nested: u64,
     pub kills: u64,
+    /// Epochs with another size of chunks than the one before.
+    pub resized: u64,
     /// Workers killed.
     pub deaths: u64,
     /// Stretches of interrupted rounds that were passed on, and that were summed again.
@@ -57,6 +59,7 @@ impl Report {
         self.epochs += other.epochs;
         self.nested += other.nested;
         self.kills += other.kills;
+        self.resized += other.resized;
         self.deaths += other.deaths;
         self.relays += other.relays;
         self.sums += other.sums;
@@ -71,9 +74,9 @@ impl fmt::Display for Report {
             f,
             "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on; faults \
              injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
-             changes of epoch ({} of them within another), {} helpers and {} workers killed, {} \
-             stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} \
-             damaged frames noticed",
+             changes of epoch ({} of them within another, {} to other sizes), {} helpers and {} \
+             workers killed, {} stretches of interrupted rounds passed on and {} summed again; {} \
+             bits flipped, {} damaged frames noticed",
             self.operations,
             self.bytes,
             self.steps,
@@ -83,6 +86,7 @@ impl fmt::Display for Report {
             self.duplicates,
             self.epochs,
             self.nested,
+            self.resized,
             self.kills,
             self.deaths,
             self.relays,

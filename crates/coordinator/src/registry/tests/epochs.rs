@@ -3,15 +3,15 @@
 use super::*;
 
 /// A run of `n` workers under `hosts`, started and with nothing left to read.
-struct Scene {
-    world: World,
-    servers: Vec<MemberId>,
-    workers: Vec<MemberId>,
+pub(super) struct Scene {
+    pub world: World,
+    pub servers: Vec<MemberId>,
+    pub workers: Vec<MemberId>,
     job: JobId,
 }
 
 impl Scene {
-    fn new(hosts: &[&str], n: u32) -> Self {
+    pub(super) fn new(hosts: &[&str], n: u32) -> Self {
         Self::with(hosts, n, |join| join)
     }
 
@@ -28,23 +28,23 @@ impl Scene {
     }
 
     /// Every worker has been told of the epoch, once, for this reason.
-    fn suspended(&mut self, epoch: u32, reason: &str) {
+    pub(super) fn suspended(&mut self, epoch: u32, reason: &str) {
         let event = MemberEvent::Suspend { epoch: Epoch(epoch), reason: reason.to_owned() };
         for worker in self.workers.clone() {
             assert_eq!(self.world.told_one(worker), event);
         }
     }
 
-    fn answer(&mut self, worker: usize, epoch: u32) {
+    pub(super) fn answer(&mut self, worker: usize, epoch: u32) {
         let payload = vec![worker as u8, epoch as u8];
         self.world.say(self.workers[worker], Message::Progress(Epoch(epoch), payload));
     }
 
-    fn ready(&mut self, server: MemberId, epoch: u32) {
+    pub(super) fn ready(&mut self, server: MemberId, epoch: u32) {
         self.world.say(server, Message::JobReady(self.job, Epoch(epoch)));
     }
 
-    fn servers_told(&mut self, servers: &[MemberId], epoch: u32) {
+    pub(super) fn servers_told(&mut self, servers: &[MemberId], epoch: u32) {
         for server in servers {
             let view = self.world.view(*server);
             assert_eq!((view.epoch, view.job), (Epoch(epoch), self.job));
@@ -53,7 +53,7 @@ impl Scene {
     }
 
     /// The workers that are here go on in this epoch under these servers.
-    fn resumed(&mut self, epoch: u32, servers: &[MemberId]) {
+    pub(super) fn resumed(&mut self, epoch: u32, servers: &[MemberId]) {
         for worker in self.workers.clone() {
             let (view, progress) = match self.world.told_one(worker) {
                 MemberEvent::Resume { view, progress } => (view, progress),
@@ -75,7 +75,7 @@ impl Scene {
         self.resumed(epoch, servers);
     }
 
-    fn untold(&mut self) {
+    pub(super) fn untold(&mut self) {
         for member in [&self.workers[..], &self.servers[..]].concat() {
             assert_eq!(self.world.told(member), []);
         }
@@ -342,6 +342,6 @@ fn who_keeps_a_change_from_being_complete_is_not_waited_for_without_end() {
     for worker in scene.workers.clone() {
         let (kind, message) = scene.world.fatal(worker);
         assert_eq!(kind, FatalKind::PeerLost);
-        assert_eq!(message, "rank 1 did not stop for a change of servers within 30 s");
+        assert_eq!(message, "rank 1 did not stop for a change of plan within 30 s");
     }
 }

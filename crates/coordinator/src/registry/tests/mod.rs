@@ -10,6 +10,7 @@ mod stalls;
 mod start;
 mod survivors;
 mod tensors;
+mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -46,6 +46,11 @@ enum Act {
         member: u64,
         itself: bool,
     },
+    Tune {
+        job: u8,
+        partition: u8,
+        reset: bool,
+    },
     Leave {
         member: u64,
     },
@@ -86,6 +91,8 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (1..12u64, 1..12u64).prop_map(|(member, server)| Act::Suspect { member, server }),
         1 => (member.clone(), any::<bool>())
             .prop_map(|(member, itself)| Act::Drain { member, itself }),
+        2 => (0..2u8, 1..5u8, any::<bool>())
+            .prop_map(|(job, partition, reset)| Act::Tune { job, partition, reset }),
         1 => member.clone().prop_map(|member| Act::Leave { member }),
         1 => member.clone().prop_map(|member| Act::Close { member }),
         1 => member.prop_map(|member| Act::Violate { member }),
@@ -139,6 +146,10 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
         }
         Act::Drain { member, itself: true } => Input::Message(MemberId(member), Message::Drain),
         Act::Drain { member, itself: false } => Input::Drain(MemberId(member)),
+        Act::Tune { job, partition, reset } => {
+            let size = ("partition_bytes".to_owned(), (4096 << partition).to_string());
+            Input::Tune(format!("job{job}"), [size].into_iter().filter(|_| !reset).collect())
+        }
         Act::Leave { member } => Input::Message(MemberId(member), Message::Leave),
         Act::Close { member } => Input::Closed(MemberId(member), "gone".to_owned()),
         Act::Violate { member } => Input::Violation(MemberId(member), "nonsense".to_owned()),

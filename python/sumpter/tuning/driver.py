@@ -1,0 +1,128 @@
+"""Lets a tuner work on a running job: a thread of rank 0.
+
+It measures groups of training steps, tells the tuner their speed, and asks the coordinator for
+what the tuner chooses. Which tuner that is, is part of the plan, like the sizes: `sumpter tune
+--tuner` and `sumpter.tune(tuner=...)` change it. With the tuner `fixed` the thread sleeps until
+the plan changes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from dataclasses import replace
+from typing import Any
+
+from sumpter import _native
+from sumpter._errors import ConfigError, SumpterError
+from sumpter.tuning.points import Job, Point, Tuner, uniform_layers
+from sumpter.tuning.tuners import make
+
+# Training steps of a group: AutoByte's. The first ones of a plan are not measured: connections
+# are new, and a step that the change interrupted is longer than others.
+GROUP = 10
+UNMEASURED = 2
+# What is assumed of links that nothing has kept busy.
+ASSUMED_GBPS = 0.1
+# The part of an iteration that is compute, if the model's times are not known.
+ASSUMED_COMPUTE = 0.7
+
+
+class Driver(threading.Thread):
+    """Works until the session ends."""
+
+    def __init__(self, worker: _native.Worker) -> None:
+        super().__init__(name="sumpter-tuner", daemon=True)
+        self._worker = worker
+        self._fastest = 0.0
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except SumpterError:
+            # The session is over, and whoever works with it hears why.
+            return
+
+    def _work(self) -> None:
+        epoch, tuner = 0, make("fixed")
+        while True:
+            # A tuner that does nothing needs no measurements.
+            waits = epoch + 1 if tuner.name == "fixed" else 0
+            plan = json.loads(self._worker.plan(waits))
+            epoch, name = plan["epoch"], plan["settings"]["tuner"]
+            if name != tuner.name:
+                tuner = self._changed(name)
+            if tuner.name != "fixed":
+                self._turn(tuner, plan)
+
+    def _changed(self, name: str) -> Tuner:
+        try:
+            tuner = make(name)
+        except ConfigError as error:
+            say(f"{error}; the sizes stay as they are")
+            self._ask({"tuner": "fixed"}, None)
+            return make("fixed")
+        if name != "fixed":
+            say(f"{name} begins: groups of {GROUP} steps")
+        return tuner
+
+    def _turn(self, tuner: Tuner, plan: dict[str, Any]) -> None:
+        """One group of steps, and what follows from it."""
+        epoch, settings = plan["epoch"], plan["settings"]
+        sizes = (int(settings[f"{name}_bytes"]) for name in ("partition", "credit", "chunk"))
+        at = Point(*sizes)
+        begun, _ = self._worker.step(0)
+        first, since = self._worker.step(begun + UNMEASURED)
+        before = self._counters()
+        last, until = self._worker.step(first + GROUP)
+        after = self._counters()
+        if json.loads(self._worker.plan())["epoch"] != epoch or until <= since:
+            return
+        speed = (last - first) / (until - since)
+        choice = tuner.observe(at, speed, self._job(plan, speed, (before, after)))
+        if choice.why:
+            say(f"{tuner.name} {choice.why}")
+        if choice.point != at:
+            point = choice.point
+            asked = {"partition": point.partition, "credit": point.credit, "chunk": point.chunk}
+            self._ask({name: str(size) for name, size in asked.items()}, epoch, tuner.name)
+
+    def _ask(self, changes: dict[str, str], epoch: int | None, tuner: str | None = None) -> None:
+        changes = changes | ({"tuner": tuner} if tuner else {})
+        try:
+            self._worker.plan(self._worker.tune(changes, epoch=epoch))
+        except ConfigError as error:
+            # Somebody else changed the plan meanwhile; what is now is looked at next.
+            say(f"not changed: {error}")
+
+    def _counters(self) -> dict[str, float]:
+        return json.loads(self._worker.stats())["counters"]
+
+    def _job(
+        self, plan: dict[str, Any], speed: float, seen: tuple[dict[str, float], dict[str, float]]
+    ) -> Job:
+        """What is known of the job. Without the model's times, they are guessed from its speed."""
+        before, after = seen
+        moved = {name: after[name] - before[name] for name in before}
+        seconds = max(moved["elapsed_s"], 1e-6)
+        job = Job(
+            max(plan["machines"]["gpu"], 1),
+            plan["machines"]["cpu"],
+            gbps(moved["bytes_sent_away"] / seconds),
+            gbps(moved["bytes_received_away"] / seconds),
+        )
+        self._fastest = max(self._fastest, speed)
+        steps = max(moved["step"], 1.0)
+        sent = moved["tensor_bytes"] / steps
+        return replace(job, layers=uniform_layers(ASSUMED_COMPUTE / self._fastest, max(sent, 1.0)))
+
+
+def gbps(bytes_a_second: float) -> float:
+    """What a link carries at least, given what it just carried."""
+    return max(bytes_a_second * 8e-9, ASSUMED_GBPS)
+
+
+def say(words: str) -> None:
+    """Tells the user of this job, on standard error of rank 0."""
+    print(f"tuner: {words}", file=sys.stderr, flush=True)

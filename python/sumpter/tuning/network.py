@@ -1,0 +1,122 @@
+"""AutoByte's meta-network: from a model, a network and the sizes to the time of an iteration.
+
+Layers, embedded to a fixed number, go through a two-layer LSTM; its last state and numbers about
+the cluster and the sizes go through a small head to the logarithm of the iteration's time over
+its compute. The head's last layer is what adapts to a job: its weights become those that a
+Gaussian prior around the trained ones and the job's own measurements make most likely.
+
+Inference is plain NumPy. The weights come with the package, in `autobyte.npz`, made by
+`python -m sumpter.tuning.train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sumpter._errors import ConfigError
+from sumpter.tuning.points import BUCKETS, MIB, Job, Point
+from sumpter.tuning.surface import link_bytes
+
+FORMAT, VERSION = "sumpter-autobyte", 1
+FILE = Path(__file__).with_name("autobyte.npz")
+LAYERS, HIDDEN, HEAD = 2, 24, 32
+# How far a job's measurements may move the last layer, over how much they scatter.
+PRIOR = 0.01
+
+
+def layer_features(job: Job) -> np.ndarray:
+    """Shape (BUCKETS, 3): each layer's parts of the compute and of the bytes, from the input on."""
+    totals = np.array([job.compute_s, job.compute_s, job.layers[:, 2].sum()])
+    return job.layers / np.maximum(totals, 1e-12) * BUCKETS
+
+
+def numbers(job: Job, point: Point) -> np.ndarray:
+    """Shape (7,): both bandwidths and the sizes, each against what the job sends, and n and k."""
+    sent = float(job.layers[:, 2].sum()) * link_bytes(job)
+    compute = max(job.compute_s, 1e-9)
+    up, down = (
+        max(gbps, 1e-6) * 1e9 / 8 * compute / max(sent, 1.0)
+        for gbps in (job.up_gbps, job.down_gbps)
+    )
+    return np.array(
+        [
+            np.log2(up),
+            np.log2(down),
+            np.log2(job.workers) - 2,
+            np.log2(1 + job.servers) - 1,
+            np.log2(point.partition / MIB),
+            np.log2(point.credit / point.partition) - 1.5,
+            np.log2(max(job.layers[:, 2].sum(), 1.0) / (64 * MIB)),
+        ]
+    )
+
+
+class MetaNetwork:
+    """A trained network. Raises ConfigError for a file of another kind or version."""
+
+    def __init__(self, path: Path = FILE) -> None:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                weights = {name: file[name] for name in file.files}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"tuner autobyte: cannot read {path}: {error}") from None
+        kind, version = str(weights.get("format")), int(weights.get("version", 0))
+        if kind != FORMAT or version != VERSION:
+            raise ConfigError(
+                f"tuner autobyte: {path} is of version {version}, this is version {VERSION}: "
+                "make it anew with `python -m sumpter.tuning.train`"
+            )
+        self._weights = weights
+        self._trained = np.append(weights["last.weight"][0], weights["last.bias"])
+        self.last = self._trained.copy()
+        self._embedded: tuple[np.ndarray, np.ndarray] | None = None
+
+    def phi(self, job: Job, points: Sequence[Point]) -> np.ndarray:
+        """What the last layer sees: shape (points, HEAD + 1)."""
+        layers = layer_features(job)
+        # A job's layers stay mostly as they are, and this is the most of the work.
+        if self._embedded is None or not np.array_equal(self._embedded[0], layers):
+            self._embedded = layers, self._lstm(layers)
+        state = self._embedded[1]
+        features = np.stack([np.concatenate([state, numbers(job, one)]) for one in points])
+        for name in ("first", "second"):
+            weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
+            features = np.tanh(features @ weight.T + bias)
+        return np.hstack([features, np.ones((len(points), 1))])
+
+    def speeds(self, job: Job, points: Sequence[Point]) -> np.ndarray:
+        """Iterations a second at each point."""
+        return np.exp(-self.phi(job, points) @ self.last) / max(job.compute_s, 1e-9)
+
+    def adapt(self, seen: Sequence[tuple[Job, Point, float]]) -> None:
+        """Transfer learning: the last layer that these speeds and the trained one make likely."""
+        rows = np.vstack([self.phi(job, [point]) for job, point, _ in seen])
+        truth = np.array([-np.log(speed * max(job.compute_s, 1e-9)) for job, _, speed in seen])
+        miss = truth - rows @ self._trained
+        gram = rows @ rows.T + PRIOR * np.eye(len(rows))
+        self.last = self._trained + rows.T @ np.linalg.solve(gram, miss)
+
+    def _lstm(self, sequence: np.ndarray) -> np.ndarray:
+        state = np.zeros(HIDDEN)
+        for layer in range(LAYERS):
+            of_input, of_state, bias = (
+                self._weights[f"lstm.{name}_l{layer}"]
+                for name in ("weight_ih", "weight_hh", "bias")
+            )
+            state, cell, outputs = np.zeros(HIDDEN), np.zeros(HIDDEN), []
+            for gates in sequence @ of_input.T + bias:
+                # In torch's order: input, forget, cell, output.
+                gates = gates + of_state @ state
+                into, forget, new, out = np.split(gates, 4)
+                cell = _sigmoid(forget) * cell + _sigmoid(into) * np.tanh(new)
+                state = _sigmoid(out) * np.tanh(cell)
+                outputs.append(state)
+            sequence = np.array(outputs)
+        return state
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))

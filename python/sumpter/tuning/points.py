@@ -1,0 +1,96 @@
+"""What a tuner chooses among, and what it says of its choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+KIB, MIB = 1 << 10, 1 << 20
+PARTITIONS = tuple(256 * KIB << power for power in range(6))  # to 8 MiB
+CREDITS = (1, 2, 4, 8)  # in partitions
+CHUNK = 256 * KIB  # the setting's default; smaller for smaller partitions
+# Layers that a model is described by, whatever its number of layers.
+BUCKETS = 16
+
+
+@dataclass(frozen=True)
+class Point:
+    """The sizes of a plan, in bytes. The credit is not under a partition, a chunk not over it."""
+
+    partition: int
+    credit: int
+    chunk: int
+
+    def __str__(self) -> str:
+        return f"partition {readable(self.partition)}, credit {readable(self.credit)}"
+
+
+def readable(size: int) -> str:
+    """A size as people write it: `4MiB`."""
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if size % unit == 0:
+            return f"{size // unit}{name}"
+    return str(size)
+
+
+def point(partition: int, credits: float) -> Point:
+    """A partition of 4 KiB or a multiple, and a credit of so many partitions."""
+    partition = max(4 * KIB, partition // (4 * KIB) * 4 * KIB)
+    return Point(partition, max(partition, round(partition * credits)), min(CHUNK, partition))
+
+
+GRID = tuple(point(partition, credits) for partition in PARTITIONS for credits in CREDITS)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is known of a job beside its speed. Layers are in forward order, each a row."""
+
+    workers: int  # machines with workers (n)
+    servers: int = 0  # machines that only help (k)
+    up_gbps: float = 10.0  # of a worker's machine
+    down_gbps: float = 10.0
+    # Seconds of the forward and backward pass, and bytes of the gradients: shape (BUCKETS, 3).
+    layers: np.ndarray = field(default_factory=lambda: uniform_layers(0.1, 100 * MIB))
+
+    @property
+    def compute_s(self) -> float:
+        """The compute of one iteration."""
+        return float(self.layers[:, :2].sum())
+
+
+def uniform_layers(compute_s: float, gradient_bytes: float) -> np.ndarray:
+    """A model of which no more is known: a third of its compute is the forward pass."""
+    row = np.array([compute_s / 3, compute_s * 2 / 3, gradient_bytes]) / BUCKETS
+    return np.tile(row, (BUCKETS, 1))
+
+
+def embedded(layers: np.ndarray) -> np.ndarray:
+    """Any number of layers as BUCKETS of them: shape (m, 3) to (BUCKETS, 3), with equal sums."""
+    totals = np.vstack([np.zeros(3), np.cumsum(layers, axis=0)])
+    ends = np.linspace(0, len(layers), BUCKETS + 1)
+    at = [np.interp(ends, np.arange(len(totals)), column) for column in totals.T]
+    return np.diff(np.stack(at, axis=1), axis=0)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The point of the next group of iterations, and why."""
+
+    point: Point
+    why: str = ""
+
+
+class Tuner(Protocol):
+    """Chooses points from the speeds that were measured: no clock, no network, no threads."""
+
+    name: str
+
+    def observe(self, at: Point, speed: float, job: Job) -> Choice:
+        """What to do after a group of iterations at a point, at `speed` iterations a second.
+
+        A choice with words is told in the log; one without is for a point that stays.
+        """
+        ...

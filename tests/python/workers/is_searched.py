@@ -1,0 +1,40 @@
+"""Works while a tuner changes the sizes, then while another one is asked for."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from common import RANK, WORLD_SIZE
+
+import sumpter
+from sumpter.tuning import settings
+
+if sys.argv[1] == "bayes":
+    # Which takes seconds: the job would be over.
+    import bayes_opt  # noqa: F401
+
+GROUPS = 34
+
+
+def work(steps: int) -> None:
+    for step in range(steps):
+        total = sumpter.push_pull(np.full(50_000, RANK + step, np.float32), False, "gradient")
+        assert (total == sum(range(WORLD_SIZE)) + WORLD_SIZE * step).all()
+
+
+sumpter.init(tuner=sys.argv[1])
+assert settings()["tuner"] == sys.argv[1]
+work(GROUPS * 12)
+if RANK == 1:
+    # What a person asks for stays.
+    assert sumpter.tune(partition="2MiB", credit="2MiB")["tuner"] == "fixed"
+sumpter.barrier()
+work(50)
+sumpter.barrier()
+assert settings()["partition_bytes"] == 2 << 20 and settings()["tuner"] == "fixed"
+sumpter.barrier()
+if RANK == 1:
+    assert sumpter.tune(tuner="autobyte")["tuner"] == "autobyte"
+work(60)
+sumpter.shutdown()
