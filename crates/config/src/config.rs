@@ -58,6 +58,7 @@ pub struct Config {
     pub tls_data: bool,
     pub log: String,
     pub timeline: Option<PathBuf>,
+    pub trace_events: u32,
     /// Where the values came from, for messages.
     sources: BTreeMap<&'static str, Found>,
 }

@@ -425,6 +425,16 @@ pub const SETTINGS: &[Setting] = &[
         doc: "A file for rank 0 to write its operations to, for Chrome's tracing or Perfetto.",
         put: |c, v| (!v.is_empty()).then(|| c.timeline = Some(PathBuf::from(v))),
     },
+    Setting {
+        name: "trace_events",
+        env: "SUMPTER_TRACE_EVENTS",
+        unit: "events",
+        default: "65536",
+        range: "0 to 16777216",
+        doc: "How many of its latest events each client and each lane keeps for `sumpter trace`, \
+              at 56 bytes each; 0 records nothing.",
+        put: |c, v| number(v, 0..=1 << 24).map(|x| c.trace_events = x),
+    },
 ];
 
 fn log_filter(text: &str) -> Option<String> {

@@ -140,7 +140,12 @@ impl Keys {
             Some(Purpose::Status(status)) if !status.job.is_empty() => {
                 vec![cluster, (by_job(&status.job), Scope::Job)]
             }
-            Some(Purpose::Status(_) | Purpose::Drain(_)) | None => vec![cluster],
+            Some(Purpose::Trace(trace)) if !trace.job.is_empty() => {
+                vec![cluster, (by_job(&trace.job), Scope::Job)]
+            }
+            Some(Purpose::Status(_) | Purpose::Drain(_) | Purpose::Trace(_)) | None => {
+                vec![cluster]
+            }
         };
         // All are tried, for the same reason as above.
         let tried: Vec<_> =

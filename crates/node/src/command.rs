@@ -6,8 +6,9 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use mio::Waker;
 use sumpter_coordinator::{Member, MemberEvent, Stats, TensorSpec};
+use sumpter_observe::Recording;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::Rank;
+use sumpter_wire::{JobId, Rank};
 
 use crate::completion::Promise;
 use crate::error::OpError;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),
+    /// Answer with what has been recorded of a run.
+    Recordings(JobId, Sender<Vec<Recording>>),
     /// Tell of operations that are done from now on, or no longer.
     Timeline(Option<Sender<Record>>),
     /// Fail everything with this reason, now and from now on.

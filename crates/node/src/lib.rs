@@ -25,6 +25,7 @@ mod sockets;
 mod table;
 mod tenants;
 mod timeline;
+mod trace;
 mod waits;
 mod worker;
 
@@ -32,4 +33,5 @@ pub use completion::Completion;
 pub use error::{NodeError, OpError};
 pub use join::seat_options;
 pub use server::{drain, run_coordinator, serve, start_coordinator, status};
+pub use trace::{TraceSummary, trace};
 pub use worker::{OpRequest, Worker};

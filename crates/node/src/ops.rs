@@ -36,6 +36,7 @@ impl EventLoop {
                 self.report_soon();
             }
             Command::Timeline(records) => self.timeline = records,
+            Command::Recordings(job, answer) => drop(answer.send(self.recordings(job))),
             Command::Stats(answer) => drop(answer.send(self.stats())),
             Command::Fail(reason) => self.fail(&reason),
             Command::Leave(_) => unreachable!("the loop itself leaves"),
@@ -92,6 +93,7 @@ impl EventLoop {
                 };
                 self.fail(&error);
             }
+            MemberEvent::TraceAsked { request, job } => self.answer_trace(request, job),
             MemberEvent::Drained | MemberEvent::GivenUp { .. } | MemberEvent::Finished => {}
         }
     }

@@ -19,6 +19,7 @@ from sumpter.cli import (
     run,
     settings,
     status,
+    trace,
     whatif,
 )
 
@@ -71,6 +72,7 @@ app.command("whatif", epilog=whatif.EXAMPLE)(whatif.whatif)
 app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
 app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)
+app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
 app.command("jobs", epilog=jobs.EXAMPLE)(jobs.jobs)
 app.command("drain", epilog=drain.EXAMPLE)(drain.drain)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)

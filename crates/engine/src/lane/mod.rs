@@ -13,11 +13,13 @@
 mod conn;
 mod job;
 mod limits;
+mod notes;
 mod partition;
 mod subtotal;
 
 use std::collections::{HashMap, VecDeque};
 
+use sumpter_observe::{Kind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_wire::{
     Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, SPEC_BYTES, Tier, decode_group,
@@ -123,6 +125,7 @@ pub struct Lane {
     subtotals: VecDeque<(JobIndex, PartitionIndex, ChunkPlace)>,
     pool: BufferPool,
     stats: LaneStats,
+    recorder: Recorder,
 }
 
 impl Lane {
@@ -139,6 +142,7 @@ impl Lane {
             subtotals: VecDeque::new(),
             pool: BufferPool::new(KEPT_BYTES),
             stats: LaneStats::default(),
+            recorder: Recorder::default(),
         }
     }
 
@@ -306,6 +310,10 @@ impl Lane {
         let of_job = conn.job;
         let job = &mut self.jobs[of_job];
         let Some(at) = job.find(of.key(), 0) else { return };
+        if job.partition(at).adding_begins(of.place()) {
+            self.note(Kind::SumBegin, (of_job, at, of.place().slot), None);
+        }
+        let job = &mut self.jobs[of_job];
         let progress = job.partition_mut(at).contribute_resident(of.place(), bytes, &mut self.pool);
         self.stats.summed_bytes += bytes.len() as u64;
         self.distribute(of_job, at, of.place().slot, &progress);
@@ -321,7 +329,10 @@ impl Lane {
             let conn = self.conn(id);
             if matches!(conn.input, Input::Header) {
                 match conn.inbox.header()? {
-                    Some(header) => self.start_frame(id, header)?,
+                    Some(header) => {
+                        self.start_frame(id, header)?;
+                        self.note_arrival(id);
+                    }
                     None => return Ok(()),
                 }
             } else if conn.advance() {
@@ -407,11 +418,12 @@ impl Lane {
 
     fn finish_frame(&mut self, id: ConnId, now: Now) -> Result<(), Violation> {
         let conn = self.conn(id);
-        let job = conn.job;
+        let (job, rank) = (conn.job, conn.rank);
         match std::mem::replace(&mut conn.input, Input::Header) {
             Input::Header | Input::Discard { .. } => Ok(()),
             Input::Chunk { bytes, partition, child, at, .. } => {
                 self.stats.summed_bytes += bytes.len() as u64;
+                self.note_chunk(job, partition, at, rank);
                 let place = self.jobs[job].partition_mut(partition);
                 let progress = place.contribute(child, at, bytes, &mut self.pool, now);
                 self.distribute(job, partition, at.slot, &progress);
@@ -504,6 +516,10 @@ impl Lane {
         slot: usize,
         now: Now,
     ) {
+        let PartitionSpec { collective, root, .. } = self.jobs[of_job].partition(at).spec;
+        if collective.contributes(rank, root) {
+            self.note(Kind::ArriveEnd, (of_job, at, slot), Some(rank));
+        }
         let partition = self.jobs[of_job].partition_mut(at);
         let child = partition.members().binary_search(&rank).expect("a member began");
         let (steps, late) = partition.admit_resident(child, slot, &mut self.pool, now);
@@ -548,6 +564,7 @@ impl Lane {
     /// A round is complete.
     fn complete(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         self.stats.rounds += 1;
+        self.note(Kind::SumEnd, (job, at, slot), None);
         if self.is_over(job, at, slot) {
             self.tell_done(job, at, slot);
         }
@@ -610,6 +627,11 @@ impl Lane {
     fn send_value(&mut self, id: ConnId, at: PartitionIndex, place: ChunkPlace) {
         if let Some(visits) = &mut self.conn(id).resident {
             return visits.deliver.push_back((at, place));
+        }
+        if place.chunk == 0 {
+            let conn = self.conn(id);
+            let (job, rank) = (conn.job, conn.rank);
+            self.note(Kind::ReturnBegin, (job, at, place.slot), Some(rank));
         }
         let header = self.header(id, FrameKind::Result, at, place.slot);
         let conn = self.conns[id.0].as_ref().expect("an open connection");
@@ -680,13 +702,15 @@ impl Endpoint for Lane {
     }
 
     fn sent(&mut self, id: ConnId, n: usize) {
-        let conn = self.conn(id);
-        conn.sent += n;
-        while let Some(len) = conn.output.front().map(Frame::len)
-            && conn.sent >= len
+        self.conn(id).sent += n;
+        while let Some(frame) = self.conn(id).output.front()
+            && let len = frame.len()
+            && self.conn(id).sent >= len
         {
+            let conn = self.conn(id);
             conn.sent -= len;
-            conn.output.pop_front();
+            let frame = conn.output.pop_front().expect("just seen");
+            self.note_sent(id, &frame.payload);
         }
     }
 
