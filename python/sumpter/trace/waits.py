@@ -12,8 +12,10 @@ followed back, and every instant of the step gets the one cause that it waited f
 
 Chunks overlap: a lane adds and returns the first while the last are on their way. Each cause
 therefore ends with the last chunk of its stage, and what is hidden behind an earlier stage does not
-count. Where a boundary is not recorded, the time goes to the stage before it. Clocks may
-make a stage end before the one before it; it then has no length.
+count. A tensor that comes right when all before it are summed (a loss that is averaged after the
+gradients) was waiting for them: then their way is followed back as well. Where a boundary is not
+recorded, the time goes to the next stage. Clocks may make a stage end before the one before it; it
+then has no length.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ from dataclasses import dataclass, field
 from sumpter._errors import TraceError
 from sumpter.trace.file import Slice, Trace
 
+# A cause, and when it ends; None if that is not known.
+_Stage = tuple[str, float | None]
+# A gradient that comes within this share of the time that the results before it took, when all of
+# them are there, was waiting for them.
+_AT_ONCE = 0.1
 # A sum of a tensor's partition in one round.
 _Key = tuple[str | None, int | None, int | None, int | None]
 
@@ -116,8 +123,7 @@ def _explain(step: Slice, slices: list[Slice], sums: dict[_Key, list[_Sum]]) -> 
         shares = {"computing": 1.0}
         return Explanation(step.round or 0, rank, step.end_s - step.begin_s, shares, ())
     last = max(inside, key=lambda one: one.end_s)
-    made = _sum_of(last, sums.get(_key(last), []))
-    stages = _stages(step, last, slices, made, rank)
+    stages = _chain(last, inside, slices, sums, rank)
     times = _clipped(stages, step)
     duration_s = step.end_s - step.begin_s
     shares = {cause: s / duration_s if duration_s else 0.0 for cause, s in times.items()}
@@ -128,6 +134,38 @@ def _explain(step: Slice, slices: list[Slice], sums: dict[_Key, list[_Sum]]) -> 
     return Explanation(step.round, rank, duration_s, shares, sentences)
 
 
+def _chain(
+    last: Slice,
+    inside: list[Slice],
+    slices: list[Slice],
+    sums: dict[_Key, list[_Sum]],
+    rank: int,
+) -> list[_Stage]:
+    """The stages of the last result and, where it was asked for only when all before it was
+    there, of what it waited for in turn."""
+    begins_s: dict[str | None, float] = {}
+    own: dict[_Key, list[Slice]] = defaultdict(list)
+    for one in slices:
+        own[_key(one)].append(one)
+        if one.activity == "queued" and one.round == last.round:
+            begins_s.setdefault(one.tensor, one.begin_s)
+    stages: list[_Stage] = []
+    while True:
+        made = _sum_of(last, sums.get(_key(last), []))
+        stages = _stages(last, own[_key(last)], made, rank) + stages
+        ready_s = begins_s.get(last.tensor)
+        if ready_s is None:
+            return stages
+        earlier = [one for one in inside if begins_s.get(one.tensor, ready_s) < ready_s]
+        before = max(earlier, key=lambda one: one.end_s, default=None)
+        if before is None:
+            return stages
+        gap_s = ready_s - before.end_s
+        if not 0 <= gap_s <= _AT_ONCE * (before.end_s - begins_s[before.tensor]):
+            return stages
+        last = before
+
+
 def _sum_of(last: Slice, made: list[_Sum]) -> _Sum | None:
     """The sum that a result is of: that of the lane it came from."""
     if len(made) <= 1:
@@ -136,11 +174,8 @@ def _sum_of(last: Slice, made: list[_Sum]) -> _Sum | None:
     return next((one for one in made if one.process.startswith(owner)), None)
 
 
-def _stages(
-    step: Slice, last: Slice, slices: list[Slice], made: _Sum | None, rank: int
-) -> list[tuple[str, float | None]]:
-    """Causes in the order in which they follow each other, and when each ends; None if unknown."""
-    own = [one for one in slices if _key(one) == _key(last)]
+def _stages(last: Slice, own: list[Slice], made: _Sum | None, rank: int) -> list[_Stage]:
+    """The causes of one partition in the order in which they follow each other."""
 
     def of(activity: str) -> Slice | None:
         found = [one for one in own if one.activity == activity]
@@ -171,7 +206,7 @@ def _stages(
     ]
 
 
-def _clipped(stages: list[tuple[str, float | None]], step: Slice) -> dict[str, float]:
+def _clipped(stages: list[_Stage], step: Slice) -> dict[str, float]:
     """Seconds by cause; they sum to the step's."""
     times: dict[str, float] = defaultdict(float)
     at_s = step.begin_s
