@@ -4,8 +4,8 @@
 //! `replied`, the member hears that at `heard`: `sent` and `heard` by the member's clock, the other
 //! two by the coordinator's. Nothing arrives before it was sent, so the offset (coordinator minus
 //! member) is at most `received - sent` at the time `sent`, and at least `replied - heard` at the
-//! time `heard`. (NTP takes the middle: RFC 5905, section 8.) Two clocks that run evenly differ by a
-//! line over time, and each sample bounds it above and below. All lines between the bounds are
+//! time `heard`. (NTP takes the middle: RFC 5905, section 8.) Two clocks that run evenly differ by
+//! a line over time, and each sample bounds it above and below. All lines between the bounds are
 //! possible; the middle of them is taken, and half of their spread is the error bound.
 //!
 //! The bound holds whatever the delays are, equal both ways or not, as long as no clock changes its

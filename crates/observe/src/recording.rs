@@ -171,7 +171,10 @@ mod tests {
         fn recordings()(
             lane: Option<u16>,
             lost: u64,
-            what in vec((0..Kind::ALL.len(), parts(), peers(), any::<u32>(), 0..u64::MAX / 128), 0..100),
+            what in vec(
+                (0..Kind::ALL.len(), parts(), peers(), any::<u32>(), 0..u64::MAX / 128),
+                0..100,
+            ),
         ) -> Recording {
             let mut at_ns = 0;
             let event = |(kind, part, peer, bytes, later)| {

@@ -58,6 +58,6 @@ fn a_run_that_is_not_there_is_refused_in_words() {
     assert!(ask(Some("other")).contains("no job called 'other' is running"));
     let of = |job: &str| Peer::join(JoinOptions { job: job.to_owned(), ..worker(address, 0, 1) });
     let peers = ["red", "blue"].map(of);
-    peers.each_ref().map(Peer::started);
+    peers.iter().for_each(|peer| drop(peer.started()));
     assert!(ask(None).contains("several jobs are running: blue, red; name one"));
 }
