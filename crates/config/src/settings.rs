@@ -432,7 +432,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "65536",
         range: "0 to 16777216",
         doc: "How many of its latest events each client and each lane keeps for `sumpter trace`, \
-              at 56 bytes each; 0 records nothing.",
+              at 48 bytes each; 0 records nothing.",
         put: |c, v| number(v, 0..=1 << 24).map(|x| c.trace_events = x),
     },
 ];
