@@ -24,6 +24,7 @@ __all__ = [
     "ProfileError",
     "StartError",
     "SumpterError",
+    "TraceError",
     "UnsupportedError",
 ]
 
@@ -42,6 +43,10 @@ class UnsupportedError(SumpterError, TypeError):
 
 class ProfileError(SumpterError, ValueError):
     """A profile's file, or a field of a profile, is not what it has to be."""
+
+
+class TraceError(SumpterError, ValueError):
+    """A trace's file is not what it has to be, or has not what is asked for."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):

@@ -221,6 +221,19 @@ def tune(
     as it is then. Raises ConfigError, and changes nothing, for what cannot be had.
     """
 
+def trace(settings: dict[str, str], job: str | None, steps: int, path: str) -> str:
+    """Writes the last steps of a run, or of the only one, to a file for Perfetto.
+
+    JSON: `job`, `steps` and `slices` in the file, `clock_error_s` by process, and `missing`, the
+    members that did not answer.
+    """
+
+def read_trace(bytes: bytes) -> str:
+    """What is in a file of `trace`: `run`, `slices`, `clock_error_s`, as JSON.
+
+    StartError says what is wrong with any other bytes.
+    """
+
 def settings() -> list[dict[str, str]]:
     """Every setting: name, env, unit, default, range, doc."""
 

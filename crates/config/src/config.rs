@@ -62,6 +62,7 @@ pub struct Config {
     pub timeline: Option<PathBuf>,
     pub metrics_port: u16,
     pub metrics_address: Option<IpAddr>,
+    pub trace_events: u32,
     /// Where the values came from, for messages.
     sources: BTreeMap<&'static str, Found>,
 }

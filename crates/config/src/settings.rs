@@ -458,6 +458,16 @@ pub const SETTINGS: &[Setting] = &[
               numbers, and the names of jobs and hosts, to the whole network.",
         put: |c, v| ip_address(v).map(|x| c.metrics_address = Some(x)),
     },
+    Setting {
+        name: "trace_events",
+        env: "SUMPTER_TRACE_EVENTS",
+        unit: "events",
+        default: "65536",
+        range: "0 to 16777216",
+        doc: "How many of its latest events each client and each lane keeps for `sumpter trace`, \
+              at 48 bytes each; 0 records nothing.",
+        put: |c, v| number(v, 0..=1 << 24).map(|x| c.trace_events = x),
+    },
 ];
 
 /// An IP address, of version 6 with or without brackets.

@@ -98,6 +98,9 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         ToMember::Stalled(proto::Stalled { message, over }) => {
             MemberEvent::Stalled { message, over }
         }
+        ToMember::TraceAsked(proto::TraceAsked { request, job }) => {
+            MemberEvent::TraceAsked { request, job: JobId(job) }
+        }
         ToMember::Drained(_) => MemberEvent::Drained,
         ToMember::GivenUp(proto::GivenUp { message }) => MemberEvent::GivenUp { message },
         ToMember::JobEnded(ended) => MemberEvent::JobEnded { job: JobId(ended.job) },
@@ -110,6 +113,8 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         | ToMember::Refused(_)
         | ToMember::DrainReport(_)
         | ToMember::TuneReport(_)
+        | ToMember::TraceHead(_)
+        | ToMember::TracePart(_)
         | ToMember::Seating(_)
         | ToMember::SeatsChanged(_)
         | ToMember::SeatsOver(_)
@@ -193,6 +198,7 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
         }
         FromMember::Drain(_) => Ok(Message::Drain),
         FromMember::Leave(_) => Ok(Message::Leave),
+        FromMember::TracePiece(_) => Err("a trace nobody takes".to_owned()),
         FromMember::AskSeat(_) | FromMember::LeaveSeat(_) => Err("a word of a seat".to_owned()),
     }
 }
@@ -235,6 +241,9 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
         }
         MemberEvent::Stalled { message, over } => {
             ToMember::Stalled(proto::Stalled { message, over })
+        }
+        MemberEvent::TraceAsked { request, job } => {
+            ToMember::TraceAsked(proto::TraceAsked { request, job: job.0 })
         }
         MemberEvent::Drained => ToMember::Drained(proto::Drained {}),
         MemberEvent::GivenUp { message } => ToMember::GivenUp(proto::GivenUp { message }),
@@ -528,6 +537,7 @@ mod tests {
             MemberEvent::Suspend { epoch: Epoch(7), reason },
             MemberEvent::Resume { view: view(), progress: vec![(rank, vec![1, 0, 255])] },
             MemberEvent::Stalled { message: message.clone(), over: true },
+            MemberEvent::TraceAsked { request: 3, job: JobId(7) },
             MemberEvent::Drained,
             MemberEvent::GivenUp { message: message.clone() },
             MemberEvent::JobEnded { job: JobId(1) },

@@ -22,13 +22,14 @@ mod shares;
 mod strangers;
 mod tenants;
 mod tls;
+mod traces;
 mod types;
 
 #[cfg(fuzzing)]
 pub use codec::decode_any;
 pub use coordinator::{Coordinator, CoordinatorOptions, Serves};
 pub use error::{CoordinatorError, JoinError};
-pub use member::{Member, Seat, SeatOptions, drain, status, tune};
+pub use member::{Member, Seat, SeatOptions, TraceOf, Traces, drain, status, traces, tune};
 pub use proto::{
     DrainReport, JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, PendingOperation,
     ServerName, StatusReport, TuneReport, TuneRequest,

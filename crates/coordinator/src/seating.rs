@@ -157,6 +157,6 @@ fn told_to_proto(told: Told) -> ToMember {
             message,
             retry: false,
         }),
-        Told::Heard => ToMember::HeartbeatSeen(proto::HeartbeatSeen {}),
+        Told::Heard => ToMember::HeartbeatSeen(proto::HeartbeatSeen::default()),
     }
 }

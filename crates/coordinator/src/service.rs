@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use sumpter_observe::monotonic_ns;
 use sumpter_wire::{PROTOCOL_VERSION, Proof, ProofRole};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -29,11 +30,12 @@ use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::drain_request::Who;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
-use crate::registry::{Event, Input, Options, Registry};
+use crate::registry::{Event, Input, Message, Options, Registry};
 use crate::rejoin::Rejoin;
 use crate::seating::Seating;
 use crate::shares::{Origin, Shares};
 use crate::tenants::{Keys, Scope, keep_to_job};
+use crate::traces::Traces;
 use crate::types::{FatalKind, MemberId};
 
 /// What a member may leave unread: the whole tensor table of a large model, or it counts as dead.
@@ -58,9 +60,10 @@ pub(crate) struct Shared {
     changed: Condvar,
 }
 
-struct State {
+pub(crate) struct State {
     keys: Arc<Keys>,
-    registry: Registry,
+    pub registry: Registry,
+    pub traces: Traces,
     sessions: HashMap<MemberId, Session>,
     last_member: u64,
     stopping: bool,
@@ -70,6 +73,8 @@ struct State {
 struct Session {
     outbound: Outbound,
     proof: Proof,
+    /// When the latest heartbeat was sent, by its sender's clock, and when it was received.
+    beat: (u64, u64),
     /// Dropped with the session, which ends the task that reads from the member.
     _reading: oneshot::Sender<()>,
 }
@@ -94,6 +99,7 @@ impl Shared {
                 registry: Registry::new(options, Box::new(draw)),
                 sessions: HashMap::new(),
                 last_member: 0,
+                traces: Traces::default(),
                 stopping: false,
             }),
             changed: Condvar::new(),
@@ -145,6 +151,17 @@ impl Shared {
         Some(id)
     }
 
+    /// What a member says; of a heartbeat it is noted when it was received.
+    fn timed(&self, id: MemberId, message: MemberMessage) -> Result<Message, String> {
+        if let Some(FromMember::Heartbeat(proto::Heartbeat { sent_ns, .. })) = message.body {
+            let received_ns = monotonic_ns();
+            if let Some(session) = self.state().sessions.get_mut(&id) {
+                session.beat = (sent_ns, received_ns);
+            }
+        }
+        message_from_proto(message)
+    }
+
     pub fn status(&self, job: &str, scope: Scope) -> proto::StatusReport {
         let job = (!job.is_empty()).then_some(job);
         let mut report = self.state().registry.status(self.started.elapsed(), job);
@@ -184,7 +201,7 @@ impl Shared {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // The registry is sound after every step, so a panic elsewhere takes nothing from it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -215,7 +232,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, member: MemberId, event: Event) -> Result<(), String> {
+    pub(crate) fn tell(&mut self, member: MemberId, event: Event) -> Result<(), String> {
         let Some(session) = self.sessions.get(&member) else { return Ok(()) };
         let body = match event {
             Event::Close => {
@@ -230,7 +247,12 @@ impl State {
                 message: refusal.message,
                 retry: refusal.retry,
             }),
-            Event::HeartbeatSeen => ToMember::HeartbeatSeen(proto::HeartbeatSeen {}),
+            Event::HeartbeatSeen => {
+                let (sent_ns, received_ns) = session.beat;
+                let replied_ns = monotonic_ns();
+                let seen = proto::HeartbeatSeen { sent_ns, received_ns, replied_ns };
+                ToMember::HeartbeatSeen(seen)
+            }
             Event::LeaveSeen => ToMember::LeaveSeen(proto::LeaveSeen {}),
             Event::Tell(mut event) => {
                 self.keys.complete(&mut event);
@@ -282,6 +304,8 @@ impl Control for Service {
 enum Purpose {
     Join(Box<crate::registry::Join>),
     Seat(proto::SeatRequest),
+    /// The number of a request that is being answered.
+    Trace(u64),
 }
 
 /// The task that reads what one member says.
@@ -303,6 +327,12 @@ impl Reader {
                     Duration::ZERO,
                 ))));
                 self.shared.seating.serve(outbound, &mut self.inbound, request).await;
+            }
+            Ok(Some((Purpose::Trace(request), _))) => {
+                // The members' answers go there; whoever asked hangs up when it has them.
+                while let Ok(Some(_)) = self.inbound.message().await {}
+                self.shared.end_trace(request);
+                drop(outbound);
             }
             Ok(None) => drop(outbound),
             Err(refused) => {
@@ -373,6 +403,13 @@ impl Reader {
                 answer(outbound, &proof, ToMember::TuneReport(self.shared.tune(&request)));
                 Ok(None)
             }
+            Some(proto::purpose::Body::Trace(request)) => {
+                let head = self.shared.trace_head(&request.job);
+                let head = head.map_err(|what| refused(FatalKind::Start, &what, false))?;
+                // Before the members' answers, which go to the same queue.
+                answer(outbound, &proof, ToMember::TraceHead(head.clone()));
+                Ok(Some((Purpose::Trace(self.shared.begin_trace(&head, outbound)), proof)))
+            }
             None => Err(refused(FatalKind::Protocol, "a greeting without a purpose", false)),
         }
     }
@@ -412,7 +449,7 @@ impl Reader {
     /// Passes on what a member says until its session ends on either side.
     async fn serve(&mut self, outbound: Outbound, join: crate::registry::Join, proof: Proof) {
         let (reading, mut ended) = oneshot::channel();
-        let session = Session { outbound, proof, _reading: reading };
+        let session = Session { outbound, proof, beat: (0, 0), _reading: reading };
         let Some(id) = self.shared.enter(session, join) else { return };
         loop {
             let message = tokio::select! {
@@ -420,7 +457,11 @@ impl Reader {
                 message = self.inbound.message() => message,
             };
             let input = match message {
-                Ok(Some(message)) => match message_from_proto(message) {
+                Ok(Some(MemberMessage { body: Some(FromMember::TracePiece(piece)) })) => {
+                    self.shared.pass_on_trace(id, piece);
+                    continue;
+                }
+                Ok(Some(message)) => match self.shared.timed(id, message) {
                     Ok(message) => Input::Message(id, message),
                     Err(what) => Input::Violation(id, what),
                 },
@@ -470,7 +511,7 @@ fn answer(outbound: &Outbound, proof: &Proof, body: ToMember) {
     }
 }
 
-fn message(body: ToMember) -> CoordinatorMessage {
+pub(crate) fn message(body: ToMember) -> CoordinatorMessage {
     CoordinatorMessage { body: Some(body) }
 }
 

@@ -143,7 +143,11 @@ impl Keys {
             Some(Purpose::Tune(tune)) if !tune.job.is_empty() => {
                 vec![cluster, (by_job(&tune.job), Scope::Job)]
             }
-            Some(Purpose::Status(_) | Purpose::Drain(_) | Purpose::Tune(_)) | None => vec![cluster],
+            Some(Purpose::Trace(trace)) if !trace.job.is_empty() => {
+                vec![cluster, (by_job(&trace.job), Scope::Job)]
+            }
+            Some(Purpose::Status(_) | Purpose::Drain(_) | Purpose::Tune(_) | Purpose::Trace(_))
+            | None => vec![cluster],
         };
         // All are tried, for the same reason as above.
         let tried: Vec<_> =

@@ -400,6 +400,14 @@ pub enum MemberEvent {
         /// Whether the wait is over.
         over: bool,
     },
+    /// Somebody wants to see what this member has recorded of a run: answer with
+    /// [`Member::send_trace`](crate::Member::send_trace).
+    TraceAsked {
+        /// The request's number.
+        request: u64,
+        /// The run.
+        job: JobId,
+    },
     /// No run uses this server any more: it may leave (to servers that drain).
     Drained,
     /// The coordinator heard nothing from this server for too long and no longer counts on it

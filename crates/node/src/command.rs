@@ -6,8 +6,9 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use mio::Waker;
 use sumpter_coordinator::{ClusterView, Member, MemberEvent, Stats, TensorSpec};
+use sumpter_observe::Recording;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::{Epoch, Rank};
+use sumpter_wire::{Epoch, JobId, Rank};
 
 use crate::completion::Promise;
 use crate::error::OpError;
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Stats(Sender<Stats>),
     /// The plan, once it is that of this epoch or a later one.
     Plan(Epoch, Sender<ClusterView>),
+    /// Answer with what has been recorded of a run.
+    Recordings(JobId, Sender<Vec<Recording>>),
     /// Tell of operations that are done from now on, or no longer.
     Timeline(Option<Sender<Record>>),
     /// Fail everything with this reason, now and from now on.

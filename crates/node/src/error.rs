@@ -85,6 +85,17 @@ pub enum NodeError {
         /// What the operating system says.
         source: std::io::Error,
     },
+    /// There is no trace.
+    #[error(transparent)]
+    Trace(#[from] sumpter_observe::TraceError),
+    /// A trace cannot be written.
+    #[error("cannot write the trace {}: {source}", path.display())]
+    TraceFile {
+        /// Its file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
     /// The caller asked to stop waiting.
     #[error("interrupted")]
     Interrupted,

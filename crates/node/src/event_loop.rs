@@ -24,6 +24,7 @@ use crate::session::{Session, patience};
 use crate::socket::{GreetError, Phase, drive_client, drive_server, flush};
 use crate::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};
 use crate::timeline::Record;
+use crate::trace::recorder;
 use crate::worker::StartSignal;
 
 const MAX_EVENTS: usize = 256;
@@ -62,7 +63,7 @@ pub(crate) struct EventLoop {
     pub sockets: Sockets,
     pub lane: Lane,
     /// This lane's number with its owner.
-    lane_index: u32,
+    pub lane_index: u32,
     lane_sockets: HashMap<ConnId, usize>,
     /// The lanes of this process, which share a job's quota.
     pub lanes: u32,
@@ -100,6 +101,8 @@ impl EventLoop {
             // A worker's lane has a client beside it, which waits for the start.
             hub: start.is_some(),
         };
+        let mut lane = Lane::new(limits);
+        lane.record(recorder(config));
         let event_loop = EventLoop {
             config: config.clone(),
             machine: config.machine_id(),
@@ -107,7 +110,7 @@ impl EventLoop {
             origin: Instant::now(),
             commands,
             sockets,
-            lane: Lane::new(limits),
+            lane,
             lane_index,
             lane_sockets: HashMap::new(),
             lanes,

@@ -26,6 +26,7 @@ mod sockets;
 mod table;
 mod tenants;
 mod timeline;
+mod trace;
 mod waits;
 mod worker;
 
@@ -34,4 +35,5 @@ pub use error::{NodeError, OpError};
 pub use join::seat_options;
 pub use metrics::tell_of_coordinator;
 pub use server::{drain, run_coordinator, serve, start_coordinator, status, tune};
+pub use trace::{TraceSummary, trace};
 pub use worker::{OpRequest, Worker};

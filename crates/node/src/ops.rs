@@ -37,6 +37,7 @@ impl EventLoop {
                 self.report_soon();
             }
             Command::Timeline(records) => self.timeline = records,
+            Command::Recordings(job, answer) => drop(answer.send(self.recordings(job))),
             Command::Stats(answer) => drop(answer.send(self.stats())),
             Command::Plan(epoch, answer) => {
                 if self.is_open() {
@@ -123,6 +124,7 @@ impl EventLoop {
                 };
                 self.fail(&error);
             }
+            MemberEvent::TraceAsked { request, job } => self.answer_trace(request, job),
             MemberEvent::Drained | MemberEvent::GivenUp { .. } | MemberEvent::Finished => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use sumpter_coordinator::{
     Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Late, Member, MemberEvent, Role,
     Serves, Stats, StatusReport, Tls, TuneReport, TuneRequest,
 };
-use sumpter_wire::Token;
+use sumpter_wire::{JobId, Token};
 
 use crate::command::{Command, Remote};
 use crate::error::NodeError;
@@ -19,6 +20,7 @@ use crate::event_loop::EventLoop;
 use crate::join::{data_tls, join_options, lane_listeners, tls};
 use crate::metrics::{OfServer, tell_of_coordinator};
 use crate::tenants::tenants;
+use crate::trace::answer_of;
 
 /// How often a server looks whether it should stop, and reports what it has counted.
 const SLICE: Duration = Duration::from_millis(100);
@@ -33,6 +35,8 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How a session with the coordinator ends.
 enum End {
+    /// Not at all: somebody asks for a trace of a run.
+    Asked(u64, JobId),
     /// There is nothing left to do.
     Finished,
     Failed(NodeError),
@@ -60,7 +64,7 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
         let (end, ended) = bounded(4);
         let handler = handler(lanes.remotes.clone(), end);
         let member = match (join(options.clone(), handler, interrupted), &lost) {
-            (Ok(Some(member)), _) => member,
+            (Ok(Some(member)), _) => Arc::new(member),
             (Ok(None), _) => return lanes.finish(None, Ok(())),
             (Err(error), None) => return lanes.finish(None, Err(error)),
             (Err(error), Some(lost)) => {
@@ -74,6 +78,7 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
         match attend(&member, &ended, &lanes, drain_limit, interrupted) {
             End::Finished => return lanes.finish(Some(&member), Ok(())),
             End::Failed(error) => return lanes.finish(Some(&member), Err(error)),
+            End::Asked(..) => {}
             End::Lost(message) => {
                 tracing::warn!("{message}; joining anew");
                 lost = Some(message);
@@ -166,7 +171,7 @@ fn join(
 
 /// Reports what the lanes count until the session is over.
 fn attend(
-    member: &Member,
+    member: &Arc<Member>,
     ended: &Receiver<End>,
     lanes: &Lanes,
     drain_limit: Duration,
@@ -177,6 +182,10 @@ fn attend(
     loop {
         match ended.recv_timeout(SLICE) {
             // Who is leaving anyway need not wait for another coordinator.
+            Ok(End::Asked(request, job)) => {
+                answer_of(&lanes.remotes, request, job, member.clone());
+                continue;
+            }
             Ok(End::Lost(_)) if leaving.is_some() => return End::Finished,
             Ok(end) => return end,
             Err(RecvTimeoutError::Timeout) => {}
@@ -228,6 +237,7 @@ fn handler(remotes: Vec<Remote>, end: Sender<End>) -> impl FnMut(MemberEvent) + 
                 tracing::info!(target: NOTICE, "the job has ended");
                 return tell(&event);
             }
+            MemberEvent::TraceAsked { request, job } => End::Asked(*request, *job),
             MemberEvent::Finished => End::Finished,
             MemberEvent::Drained => {
                 tracing::info!(target: NOTICE, "no job uses this server any more");
@@ -362,7 +372,7 @@ pub fn tune(
 }
 
 /// Where the coordinator is, and what it asks for.
-fn access(config: &Config) -> Result<(&str, Token, Option<Tls>), NodeError> {
+pub(crate) fn access(config: &Config) -> Result<(&str, Token, Option<Tls>), NodeError> {
     let token = config.token()?;
     let token =
         token.ok_or_else(|| NodeError::Auth("no job token: set SUMPTER_TOKEN".to_owned()))?;

@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 use sumpter_config::Config;
 use sumpter_coordinator::{ClusterView, Kind, MemberId, TensorSpec};
 use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, Layout, OpId, Request, Rescue};
+use sumpter_observe::Peer;
 use sumpter_plan::PlanError;
 use sumpter_transport::TensorMemory;
 use sumpter_wire::{Hello, Rank, TensorId, Tier, Token};
 
-use crate::cluster::{Cluster, Owner, Policy};
+use crate::cluster::{Cluster, LaneAddress, Owner, Policy};
 use crate::command::Submission;
 use crate::completion::Promise;
 use crate::counters::Cause;
 use crate::error::OpError;
 use crate::idlers::Idlers;
 use crate::table::{Table, members};
+use crate::trace::recorder;
 
 /// The first pause before a lane is called again; doubled up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -91,6 +93,15 @@ pub(crate) fn client_settings(config: &Config, view: &ClusterView) -> ClientSett
     }
 }
 
+/// What a lane is called in a trace.
+fn peer(lane: &LaneAddress) -> Peer {
+    let index = u16::try_from(lane.index).unwrap_or(u16::MAX);
+    match lane.owner {
+        Owner::Worker(Rank(rank)) => Peer::WorkerLane { rank, lane: index },
+        Owner::Server(id) => Peer::ServerLane { member: id as u32, lane: index },
+    }
+}
+
 /// An operation the client has, as the outside knows it.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -143,7 +154,8 @@ impl Session {
         let rank = Rank(config.rank);
         let cluster = Cluster::new(&view, policy(config))?;
         let settings = client_settings(config, &view);
-        let client = Client::new(settings, 0);
+        let mut client = Client::new(settings, 0);
+        client.record(recorder(config));
         let hub = Hub::new(view.job, settings.chunk_bytes);
         let mut session = Session {
             view,
@@ -181,6 +193,7 @@ impl Session {
         for lane in (0..lanes).map(ConnId).filter(vanishes) {
             self.client.keep_results_of(lane);
         }
+        self.client.name_lanes(self.cluster.lanes.iter().map(peer).collect());
         self.own = own.zip(resident);
         if let Some((on_client, _)) = self.own {
             self.client.attached(on_client);

@@ -54,11 +54,12 @@ pub fn from_node(py: Python<'_>, error: NodeError) -> PyErr {
         NodeError::Auth(_) => AuthError::new_err(text),
         NodeError::Mismatch(_) => MismatchError::new_err(text),
         NodeError::PeerLost(_) => PeerLostError::new_err(text),
-        NodeError::Start(_) | NodeError::Listen { .. } | NodeError::Io { .. } => {
-            StartError::new_err(text)
-        }
+        NodeError::Start(_)
+        | NodeError::Listen { .. }
+        | NodeError::Io { .. }
+        | NodeError::Trace(_) => StartError::new_err(text),
         // OSError makes the subclass of the number.
-        NodeError::Timeline { path, source } => {
+        NodeError::Timeline { path, source } | NodeError::TraceFile { path, source } => {
             PyOSError::new_err((source.raw_os_error().unwrap_or_default(), text, path))
         }
         NodeError::Interrupted => SumpterError::new_err(text),

@@ -7,6 +7,7 @@ mod bench;
 mod errors;
 mod functions;
 mod seat;
+mod trace;
 mod whatif;
 mod worker;
 
@@ -29,6 +30,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::status, module)?)?;
     module.add_function(wrap_pyfunction!(functions::drain, module)?)?;
     module.add_function(wrap_pyfunction!(functions::tune, module)?)?;
+    module.add_function(wrap_pyfunction!(trace::trace, module)?)?;
+    module.add_function(wrap_pyfunction!(trace::read_trace, module)?)?;
     module.add_function(wrap_pyfunction!(functions::settings, module)?)?;
     module.add_function(wrap_pyfunction!(functions::metrics, module)?)?;
     module.add_function(wrap_pyfunction!(functions::check_environment, module)?)?;

@@ -22,6 +22,7 @@ from sumpter.cli import (
     status,
     top,
     tune,
+    trace,
     whatif,
 )
 
@@ -75,6 +76,7 @@ app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
 app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)
+app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
 app.command("jobs", epilog=jobs.EXAMPLE)(jobs.jobs)
 app.command("top", epilog=top.EXAMPLE)(top.top)
 app.command("drain", epilog=drain.EXAMPLE)(drain.drain)

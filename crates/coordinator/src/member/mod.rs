@@ -3,6 +3,7 @@
 //! The queue of what a member says is unbounded, but what fills it is not: each tensor is declared
 //! once, and heartbeats stop within the peer time-out if the coordinator no longer reads.
 
+mod clock;
 #[cfg(test)]
 mod comebacks;
 mod greeting;
@@ -10,6 +11,7 @@ mod memory;
 mod returning;
 mod seat;
 mod session;
+mod traces;
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, PoisonError, mpsc as blocking};
@@ -32,6 +34,7 @@ use greeting::Greeting;
 use returning::AWAY_LIMIT;
 pub use seat::{Seat, SeatOptions};
 use session::{Command, Session, Standing, StatsSlot};
+pub use traces::{TraceOf, Traces, traces};
 
 /// How long leaving waits for the coordinator to have seen it.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
@@ -126,6 +129,12 @@ impl Member {
     /// Asks to be taken out of all runs (for servers); the answer is [`MemberEvent::Drained`].
     pub fn drain(&self) {
         self.ask(Command::Drain);
+    }
+
+    /// Answers [`MemberEvent::TraceAsked`] with a piece of what was recorded, in bytes that only
+    /// members understand; `last` completes the answer.
+    pub fn send_trace(&self, request: u64, payload: Vec<u8>, last: bool) {
+        self.ask(Command::Trace(request, payload, last));
     }
 
     /// Leaves the latest numbers for the next heartbeat.

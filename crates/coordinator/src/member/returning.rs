@@ -82,6 +82,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                 self.standing.set_id(MemberId(greeted.welcome.member));
                 self.greeted = greeted;
                 self.heard = Instant::now();
+                self.clock.forget();
                 for command in self.memory.unanswered() {
                     self.say_of(command);
                 }

@@ -307,7 +307,7 @@ impl Holder {
                     }
                     None => return End::Left,
                 },
-                _ = beats.tick() => say(FromMember::Heartbeat(proto::Heartbeat { stats: None })),
+                _ = beats.tick() => say(FromMember::Heartbeat(proto::Heartbeat::default())),
                 () = sleep_until(heard + limit) => return End::Lost,
             }
         }

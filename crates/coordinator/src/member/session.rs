@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
 use std::time::Duration;
 
+use sumpter_observe::monotonic_ns;
 use sumpter_wire::{Epoch, JobId, Rank, TensorId};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::Status;
 
+use super::clock::{ClockLog, Next};
 use super::greeting::Greeted;
 use super::memory::Memory;
 use crate::codec::{event_from_proto, spec_to_proto, stats_to_proto};
@@ -39,6 +41,8 @@ pub(super) enum Command {
     Progress(Epoch, Vec<u8>),
     Suspect(MemberId, String),
     Drain,
+    /// Some of a trace: the request, the bytes, whether they are the last.
+    Trace(u64, Vec<u8>, bool),
     /// Leave, and say so to the sender's other end.
     Leave(blocking::SyncSender<()>),
 }
@@ -82,6 +86,7 @@ pub(super) struct Session<F> {
     pub(super) standing: Arc<Standing>,
     pub(super) heard: Instant,
     pub(super) memory: Memory,
+    pub(super) clock: ClockLog,
     leaving: Option<blocking::SyncSender<()>>,
     /// After this, the end of the stream is no news.
     over: bool,
@@ -105,6 +110,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             standing,
             heard: Instant::now(),
             memory: Memory::default(),
+            clock: ClockLog::default(),
             leaving: None,
             over: false,
         }
@@ -173,6 +179,10 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                 FromMember::Suspect(proto::Suspect { member, reason, epoch })
             }
             Command::Drain => FromMember::Drain(proto::Drain {}),
+            Command::Trace(request, payload, last) => {
+                let clock = if last { self.clock.samples() } else { Vec::new() };
+                FromMember::TracePiece(proto::TracePiece { request, payload, last, clock })
+            }
             Command::Leave(done) => {
                 // The last numbers, for whoever looks after the end.
                 self.beat();
@@ -204,7 +214,19 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             let _ = self.leaving.take().map(|done| done.try_send(()));
             return ControlFlow::Break(None);
         }
+        if let ToMember::HeartbeatSeen(seen) = &body {
+            match self.clock.hear(seen, monotonic_ns()) {
+                Next::Nothing => {}
+                Next::Beat => self.beat(),
+                Next::Answer(asked) => asked.into_iter().for_each(|event| self.pass_on(event)),
+            }
+        }
         match event_from_proto(body) {
+            Ok(Some(event @ MemberEvent::TraceAsked { .. })) => {
+                if self.clock.ask(event) {
+                    self.beat();
+                }
+            }
             Ok(Some(event)) => self.pass_on(event),
             Ok(None) => {}
             Err(what) => {
@@ -262,7 +284,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
     fn beat(&mut self) {
         let stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner).take();
         let stats = stats.as_ref().map(stats_to_proto);
-        self.say(FromMember::Heartbeat(proto::Heartbeat { stats }));
+        self.say(FromMember::Heartbeat(proto::Heartbeat { stats, sent_ns: monotonic_ns() }));
     }
 
     fn say(&self, body: FromMember) {

@@ -128,6 +128,11 @@ impl Job {
             && self.run.as_ref().is_some_and(|run| run.awaited().next().is_some())
     }
 
+    /// Whether its workers may be at work.
+    pub fn is_running(&self) -> bool {
+        matches!(self.stage(), Stage::Running)
+    }
+
     /// The run, if declarations and signs of it count.
     pub fn running(&mut self) -> Option<&mut Run> {
         match self.stage() {

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use sumpter_wire::PROTOCOL_VERSION;
 
+use super::admission::base_name;
 use super::job::Job;
 use super::tuning::settings;
-use super::{Member, Registry};
+use super::{Join, Member, Registry};
 use crate::codec::{quota_to_proto, stats_to_proto};
-use crate::proto::{JobStatus, MachineCount, MemberStatus, StatusReport};
+use crate::proto::{JobStatus, MachineCount, MemberStatus, StatusReport, TraceHead, TraceMember};
 use crate::types::{MemberId, Role};
 
 impl Registry {
@@ -31,6 +32,38 @@ impl Registry {
             servers,
             events: self.tally.by_name(),
         }
+    }
+
+    /// Who is in the run of a job, or of the only one, and what its tensors are called.
+    ///
+    /// # Errors
+    /// A text if there is no such run, or none is named where there are several.
+    pub fn trace_head(&self, only: Option<&str>) -> Result<TraceHead, String> {
+        let fits = |name: &str| only.is_none_or(|only| only == name || only == base_name(name));
+        let running = self.jobs.iter().filter(|(name, job)| fits(name) && job.is_running());
+        let running: Vec<(&String, &Job)> = running.collect();
+        let (name, job) = match (&running[..], only) {
+            ([one], _) => *one,
+            ([], Some(only)) => return Err(format!("no job called '{only}' is running")),
+            ([], None) => return Err("no job is running".to_owned()),
+            (several, _) => {
+                let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
+                return Err(format!("several jobs are running: {}; name one", names.join(", ")));
+            }
+        };
+        let run = job.run.as_ref().expect("a job that is running has a run");
+        let servers = run.view.servers.iter().map(|server| server.member);
+        let asked = |id: MemberId| {
+            let Join { host, role, .. } = &self.members.get(&id)?.join;
+            let rank = if let Role::Worker { rank, .. } = role { Some(rank.0) } else { None };
+            Some(TraceMember { member: id.0, rank, host: host.clone() })
+        };
+        Ok(TraceHead {
+            job: name.clone(),
+            run: run.id.0,
+            members: job.present.values().copied().chain(servers).filter_map(asked).collect(),
+            tensors: run.table.names().map(str::to_owned).collect(),
+        })
     }
 
     /// The state of a job; of its workers, also those that have left.

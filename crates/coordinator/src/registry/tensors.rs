@@ -47,6 +47,11 @@ impl TensorTable {
         self.entries.len()
     }
 
+    /// The tensors' names, by number.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|entry| entry.spec.name.as_str())
+    }
+
     /// A tensor's number and spec.
     pub fn find(&self, name: &str) -> Option<(usize, &TensorSpec)> {
         let index = *self.ids.get(name)?;

@@ -6,6 +6,7 @@ mod refusal;
 mod seat;
 mod tenants;
 mod tls;
+mod trace;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

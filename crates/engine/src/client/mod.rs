@@ -21,6 +21,7 @@
 mod awaited;
 mod kept;
 mod link;
+mod notes;
 mod op;
 mod receiving;
 mod sending;
@@ -31,6 +32,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use sumpter_observe::{Kind, Peer, Recorder};
 use sumpter_sum::BufferPool;
 use sumpter_wire::{Epoch, GroupId, Rank, Round, TensorId, Tier, group_id};
 
@@ -113,6 +115,9 @@ pub struct Client<M> {
     /// Between two epochs: operations wait for their new layouts.
     suspended: bool,
     corrupt_frames: u64,
+    /// What happened, and what the lanes are called there.
+    recorder: Recorder,
+    peers: Vec<Peer>,
 }
 
 /// What this worker passes on of a tensor in this epoch.
@@ -150,6 +155,8 @@ impl<M: Memory> Client<M> {
             relays: HashMap::new(),
             suspended: false,
             corrupt_frames: 0,
+            recorder: Recorder::default(),
+            peers: Vec::new(),
         }
     }
 
@@ -186,10 +193,13 @@ impl<M: Memory> Client<M> {
         let round = tensor.next_round;
         tensor.next_round = round.next();
         let places = tensor.layout.of(round).clone();
-        self.ops.insert(id, Op::new(request, round, memory, places));
-        if tensor.active.is_some() {
+        let waits = tensor.active.is_some();
+        if waits {
             tensor.waiting.push_back(id);
-        } else {
+        }
+        self.ops.insert(id, Op::new(request, round, memory, places));
+        self.note_op(Kind::Submitted, id);
+        if !waits {
             self.activate(id);
         }
         id
@@ -387,6 +397,7 @@ impl<M: Memory> Client<M> {
                 link.input = Input::Discard { left: *len - *have };
             }
         }
+        self.note_op(Kind::Finished, id);
         self.events.push_back(Event::Finished(id, outcome));
         self.release(id);
         self.admit();
@@ -448,6 +459,7 @@ impl<M: Memory> Endpoint for Client<M> {
             link.sent -= len;
             let frame = link.output.pop_front().expect("just seen");
             link.output_bytes -= len;
+            frame.chunk.into_iter().for_each(|chunk| self.note_sent(chunk));
             self.unqueue(frame.chunk);
         }
         self.admit();

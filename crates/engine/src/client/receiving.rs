@@ -1,5 +1,6 @@
 //! What a client does with a lane's frames: results into the tensors, each chunk once and in order.
 
+use sumpter_observe::Kind;
 use sumpter_wire::{FrameKind, Header, Round, TensorId, Tier};
 
 use super::link::{Input, Link};
@@ -31,6 +32,9 @@ impl<M: Memory> Client<M> {
                 return Err(Violation::state(format!("a {:?} frame from a lane", header.kind)));
             }
         };
+        if let Input::Chunk { op, part, chunk: 0, .. } = input {
+            self.note(Kind::ReceiveBegin, op, part);
+        }
         self.links[lane.0].input = input;
         Ok(())
     }
@@ -171,6 +175,8 @@ impl<M: Memory> Client<M> {
             self.events.push_back(Event::Arrived { op: id, number: op.places[part].number, chunk });
         }
         if (chunk as usize + 1) * chunk_bytes as usize >= op.places[part].bytes {
+            let resident = self.links[op.places[part].lane.0].resident;
+            self.note(if resident { Kind::CopyEnd } else { Kind::ReceiveEnd }, id, part);
             self.queue_ack(id, part);
             self.all_kept(id, part);
             self.part_done(id, part);
@@ -203,6 +209,9 @@ impl<M: Memory> Client<M> {
     ) -> Result<(), Violation> {
         let input = self.expect(lane, of, value.len())?;
         if let Input::Chunk { op: id, part, chunk, len, .. } = input {
+            if chunk == 0 {
+                self.note(Kind::CopyBegin, id, part);
+            }
             let op = self.ops.get_mut(&id).expect("a receiving operation");
             let (offset, _) = op.range(part, chunk, self.settings.chunk_bytes);
             op.memory.result(offset, len).copy_from_slice(value);

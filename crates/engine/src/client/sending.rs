@@ -32,6 +32,7 @@ impl<M: Memory> Client<M> {
     fn start(&mut self, lane: ConnId, id: OpId, index: usize) {
         let Some(op) = self.ops.get(&id).filter(|op| op.stage == Stage::Active) else { return };
         if !op.parts[index].told {
+            self.note_turn(lane, id, index);
             self.queue_begin(lane, id, index);
         }
         let op = self.ops.get_mut(&id).expect("an active operation");

@@ -13,14 +13,18 @@
 mod conn;
 mod job;
 mod limits;
+mod notes;
 mod outbox;
 mod partition;
 mod subtotal;
 
 use std::collections::{HashMap, VecDeque};
 
+use sumpter_observe::{Kind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_wire::{BEGIN_BYTES, Begin, Epoch, FrameKind, Header, JobId, Rank, Tier, decode_group};
+use sumpter_wire::{
+    BEGIN_BYTES, Begin, Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, Tier, decode_group,
+};
 
 pub use self::limits::JobLimits;
 pub use self::subtotal::Subtotal;
@@ -120,6 +124,7 @@ pub struct Lane {
     subtotals: VecDeque<(JobIndex, PartitionIndex, ChunkPlace)>,
     pool: BufferPool,
     stats: LaneStats,
+    recorder: Recorder,
 }
 
 impl Lane {
@@ -136,6 +141,7 @@ impl Lane {
             subtotals: VecDeque::new(),
             pool: BufferPool::new(KEPT_BYTES),
             stats: LaneStats::default(),
+            recorder: Recorder::default(),
         }
     }
 
@@ -310,6 +316,10 @@ impl Lane {
         let of_job = conn.job;
         let job = &mut self.jobs[of_job];
         let Some(at) = job.find(of.key(), 0) else { return };
+        if job.partition(at).adding_begins(of.place()) {
+            self.note(Kind::SumBegin, (of_job, at, of.place().slot), None);
+        }
+        let job = &mut self.jobs[of_job];
         let progress = job.partition_mut(at).contribute_resident(of.place(), bytes, &mut self.pool);
         self.stats.summed_bytes += bytes.len() as u64;
         self.distribute(of_job, at, of.place().slot, &progress);
@@ -325,7 +335,10 @@ impl Lane {
             let conn = self.conn(id);
             if matches!(conn.input, Input::Header) {
                 match conn.inbox.header()? {
-                    Some(header) => self.start_frame(id, header)?,
+                    Some(header) => {
+                        self.start_frame(id, header)?;
+                        self.note_arrival(id);
+                    }
                     None => return Ok(()),
                 }
             } else if conn.advance() {
@@ -411,11 +424,12 @@ impl Lane {
 
     fn finish_frame(&mut self, id: ConnId, now: Now) -> Result<(), Violation> {
         let conn = self.conn(id);
-        let job = conn.job;
+        let (job, rank) = (conn.job, conn.rank);
         match std::mem::replace(&mut conn.input, Input::Header) {
             Input::Header | Input::Discard { .. } => Ok(()),
             Input::Chunk { bytes, partition, child, at, .. } => {
                 self.stats.summed_bytes += bytes.len() as u64;
+                self.note_chunk(job, partition, at, rank);
                 let place = self.jobs[job].partition_mut(partition);
                 let progress = place.contribute(child, at, bytes, &mut self.pool, now);
                 self.distribute(job, partition, at.slot, &progress);
@@ -508,6 +522,10 @@ impl Lane {
         slot: usize,
         now: Now,
     ) {
+        let PartitionSpec { collective, root, .. } = self.jobs[of_job].partition(at).spec;
+        if collective.contributes(rank, root) {
+            self.note(Kind::ArriveEnd, (of_job, at, slot), Some(rank));
+        }
         let partition = self.jobs[of_job].partition_mut(at);
         let child = partition.members().binary_search(&rank).expect("a member began");
         let (steps, late) = partition.admit_resident(child, slot, &mut self.pool, now);
@@ -552,6 +570,7 @@ impl Lane {
     /// A round is complete.
     fn complete(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         self.stats.rounds += 1;
+        self.note(Kind::SumEnd, (job, at, slot), None);
         if self.is_over(job, at, slot) {
             self.tell_done(job, at, slot);
         }
@@ -615,6 +634,11 @@ impl Lane {
     fn send_value(&mut self, (id, priority): (ConnId, i32), at: PartitionIndex, place: ChunkPlace) {
         if let Some(visits) = &mut self.conn(id).resident {
             return visits.deliver.push_back((at, place));
+        }
+        if place.chunk == 0 {
+            let conn = self.conn(id);
+            let (job, rank) = (conn.job, conn.rank);
+            self.note(Kind::ReturnBegin, (job, at, place.slot), Some(rank));
         }
         let header = self.header(id, FrameKind::Result, at, place.slot);
         let conn = self.conns[id.0].as_ref().expect("an open connection");
@@ -686,6 +710,9 @@ impl Endpoint for Lane {
 
     fn sent(&mut self, id: ConnId, n: usize) {
         self.conn(id).outbox.sent(n);
+        while let Some(frame) = self.conn(id).outbox.pop_sent() {
+            self.note_sent(id, &frame.payload);
+        }
     }
 
     fn space(&mut self, id: ConnId) -> Incoming<'_> {

@@ -71,12 +71,13 @@ impl Outbox {
     /// So many more bytes of the chosen frames have been sent.
     pub(super) fn sent(&mut self, n: usize) {
         self.sent += n;
-        while let Some(len) = self.chosen.front().map(Frame::len)
-            && self.sent >= len
-        {
-            self.sent -= len;
-            self.chosen_bytes -= len;
-            self.chosen.pop_front();
-        }
+    }
+
+    /// The next frame of which all bytes have been sent.
+    pub(super) fn pop_sent(&mut self) -> Option<Frame> {
+        let len = self.chosen.front().map(Frame::len).filter(|len| self.sent >= *len)?;
+        self.sent -= len;
+        self.chosen_bytes -= len;
+        self.chosen.pop_front()
     }
 }

@@ -146,6 +146,16 @@ impl Partition {
         }
     }
 
+    /// Whether the next contribution to a chunk is the first of the partition to be added to
+    /// another.
+    pub(super) fn adding_begins(&self, place: ChunkPlace) -> bool {
+        let chunk = self.slots[place.slot].chunks.get(place.chunk as usize);
+        chunk.is_some_and(|chunk| {
+            let held = chunk.held.iter().flatten().count();
+            place.chunk == 0 && chunk.summed + held + usize::from(chunk.resident) == 1
+        })
+    }
+
     /// Bytes of accumulators this partition may hold.
     pub(super) fn memory_bytes(spec: &PartitionSpec) -> u64 {
         let widening = spec.dtype.accumulator().size() / spec.dtype.size();

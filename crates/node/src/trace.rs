@@ -1,0 +1,143 @@
+//! What this process has recorded, for whoever asks; and the trace of a run, made of what all its
+//! processes have.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, unbounded};
+use sumpter_config::Config;
+use sumpter_coordinator::{Member, TraceOf};
+use sumpter_observe::{
+    self as observe, Activity, Event, Recorder, Recording, Role, Source, Trace, TraceError, align,
+    build,
+};
+use sumpter_wire::JobId;
+
+use crate::command::{Command, Remote};
+use crate::error::NodeError;
+use crate::event_loop::EventLoop;
+use crate::server::access;
+
+/// A ring as the settings want it.
+pub(crate) fn recorder(config: &Config) -> Recorder {
+    Recorder::new(config.trace_events as usize, observe::monotonic_ns)
+}
+
+impl EventLoop {
+    /// What has been recorded here of a run: a lane may serve others as well.
+    pub(crate) fn recordings(&self, job: JobId) -> Vec<Recording> {
+        let recorder = self.lane.recorder();
+        let of_run = |event: &Event| event.run == job.0;
+        let events = recorder.snapshot().into_iter().filter(of_run).collect();
+        let source = Source::Lane(self.lane_index);
+        let mut all = vec![Recording { source, lost: recorder.lost(), events }];
+        if let Some(session) = self.session.as_ref().filter(|s| s.view.job == job) {
+            let recorder = session.client.recorder();
+            let (events, lost) = (recorder.snapshot(), recorder.lost());
+            all.push(Recording { source: Source::Client, lost, events });
+        }
+        all
+    }
+
+    /// Answers a request for a trace, from a thread of its own: encoding takes milliseconds.
+    pub(crate) fn answer_trace(&self, request: u64, job: JobId) {
+        let Some(member) = self.member.clone() else { return };
+        let recordings = self.recordings(job);
+        answer(request, member, move || recordings);
+    }
+}
+
+/// Lets the lanes of a server answer a request for a trace.
+pub(crate) fn answer_of(remotes: &[Remote], request: u64, job: JobId, member: Arc<Member>) {
+    let (sender, recordings): (_, Receiver<Vec<Recording>>) = unbounded();
+    for remote in remotes {
+        remote.send(Command::Recordings(job, sender.clone()));
+    }
+    drop(sender);
+    answer(request, member, move || recordings.into_iter().flatten().collect());
+}
+
+fn answer(
+    request: u64,
+    member: Arc<Member>,
+    recordings: impl FnOnce() -> Vec<Recording> + Send + 'static,
+) {
+    let body = move || {
+        for recording in recordings() {
+            for piece in recording.encode() {
+                member.send_trace(request, piece, false);
+            }
+        }
+        member.send_trace(request, Vec::new(), true);
+    };
+    if let Err(error) = std::thread::Builder::new().name("sumpter-trace".into()).spawn(body) {
+        tracing::warn!(%error, "no thread to answer a request for a trace");
+    }
+}
+
+/// What was written to a trace's file.
+#[derive(Clone, Debug)]
+pub struct TraceSummary {
+    /// The job's name.
+    pub job: String,
+    /// The last steps that are complete on every worker.
+    pub steps: usize,
+    /// What happened in them.
+    pub slices: usize,
+    /// The processes, and by how many seconds their times may be off.
+    pub processes: Vec<(String, f64)>,
+    /// Members that did not answer.
+    pub missing: Vec<String>,
+}
+
+/// Writes the last steps of a run to a file for Perfetto: of the job of this name, or of the only
+/// one of the coordinator of these settings.
+///
+/// # Errors
+/// [`NodeError`] without a coordinator that has such a run, without a complete step, or if the
+/// file cannot be written.
+pub fn trace(
+    config: &Config,
+    job: Option<&str>,
+    steps: usize,
+    path: &Path,
+) -> Result<TraceSummary, NodeError> {
+    let (coordinator, token, tls) = access(config)?;
+    let traces = sumpter_coordinator::traces(coordinator, &token, tls.as_ref(), job)?;
+    let members = traces.members.into_iter().map(member).collect::<Result<Vec<_>, _>>()?;
+    let run = format!("{}/{:016x}", traces.job, traces.run);
+    let trace = build(&run, &members, &traces.tensors, steps)?;
+    std::fs::write(path, observe::write(&trace))
+        .map_err(|source| NodeError::TraceFile { path: path.to_owned(), source })?;
+    Ok(TraceSummary {
+        job: traces.job,
+        steps: complete_steps(&trace),
+        slices: trace.slices.len(),
+        processes: trace.processes,
+        missing: traces.missing,
+    })
+}
+
+fn complete_steps(trace: &Trace) -> usize {
+    let steps = trace.slices.iter().filter(|slice| slice.activity == Activity::Step);
+    steps.filter_map(|slice| slice.round).collect::<std::collections::BTreeSet<_>>().len()
+}
+
+/// A member's recordings, and its clock against the coordinator's while they were made.
+fn member(of: TraceOf) -> Result<observe::Member, TraceError> {
+    let (process, role) = match of.rank {
+        Some(rank) => (format!("rank {rank} on {}", of.host), Role::Worker(rank)),
+        None => (format!("server {} on {}", of.member, of.host), Role::Server(of.member as u32)),
+    };
+    let decode = |piece: &Vec<u8>| {
+        let read = Recording::decode(piece);
+        read.map_err(|problem| TraceError::Recording { process: process.clone(), problem })
+    };
+    let recordings = of.pieces.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
+    let times = || recordings.iter().flat_map(|recording| &recording.events).map(|e| e.at_ns);
+    let last = of.samples.iter().map(|sample| sample.heard_ns).max().unwrap_or(0);
+    let window = (times().min().unwrap_or(last), times().max().unwrap_or(last));
+    let clock = align(&of.samples, window)
+        .map_err(|problem| TraceError::Clock { process: process.clone(), problem })?;
+    Ok(observe::Member { process, role, clock, recordings })
+}

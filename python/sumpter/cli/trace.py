@@ -1,0 +1,129 @@
+"""`sumpter trace`: what a running job did, on one clock, as a file for Perfetto or in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sumpter import _native
+from sumpter.cli.errors import Failure, UsageError
+from sumpter.cli.options import (
+    JobOption,
+    JsonOption,
+    TokenFileOption,
+    TokenOption,
+    given,
+    token_settings,
+)
+
+if TYPE_CHECKING:
+    from sumpter.trace import Explanation
+
+EXAMPLE = "Example: sumpter trace --steps 5 -o run.pftrace --explain --coordinator 10.0.0.1:7700"
+_MOST_STEPS = 10_000
+_DEFAULT_STEPS = 5
+
+
+def trace(
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            "--coordinator",
+            metavar="HOST:PORT",
+            help="The job's coordinator (default: SUMPTER_COORDINATOR).",
+        ),
+    ] = None,
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    job: JobOption = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            help=f"The last N steps that are complete on every worker (default {_DEFAULT_STEPS}).",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="The file (default: run.pftrace)."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--read", metavar="FILE", help="Explain this file; ask no job."),
+    ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Print what each step waited for, in percent by cause."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write what a running job has just done to a file for Perfetto (ui.perfetto.dev).
+
+    Every worker and every server keeps its latest events in a ring; this collects them through the
+    coordinator, aligns the clocks and says by how much they may be off. docs/tracing.md.
+    """
+    if file is not None:
+        if steps is not None or output is not None or coordinator is not None:
+            raise UsageError("--read explains a file: --coordinator, --steps and -o do not apply")
+        _print_explained(file, as_json)
+        return
+    if steps is not None and not 1 <= steps <= _MOST_STEPS:
+        raise UsageError(f"--steps {steps}: expected 1 to {_MOST_STEPS}")
+    path = output or Path("run.pftrace")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {path}: there is no directory {path.parent}")
+    settings = token_settings(token, token_file) | given(coordinator=coordinator)
+    wanted = steps or _DEFAULT_STEPS
+    text = _native.trace(settings, job, wanted, str(path))
+    if as_json and not explain:
+        typer.echo(json.dumps(json.loads(text) | {"file": str(path)}))
+    elif not as_json:
+        _print_summary(json.loads(text), path, wanted)
+    if explain:
+        _print_explained(path, as_json)
+
+
+def _print_summary(summary: dict[str, object], path: Path, wanted: int) -> None:
+    clocks = summary["clock_error_s"]
+    assert isinstance(clocks, dict)
+    worst, error_s = max(clocks.items(), key=lambda item: item[1])
+    typer.echo(
+        f"{path}: {summary['steps']} steps of job '{summary['job']}', {summary['slices']} slices "
+        f"of {len(clocks)} processes; clocks aligned within {error_s * 1e6:.0f} us ({worst})"
+    )
+    if summary["steps"] != wanted:
+        typer.echo(
+            f"Of {wanted} steps only {summary['steps']} are complete in every ring; the setting "
+            "trace_events makes rings larger."
+        )
+    missing = summary["missing"]
+    if isinstance(missing, list) and missing:
+        typer.echo(f"No answer from {', '.join(map(str, missing))}: not in the file.")
+
+
+def _print_explained(path: Path, as_json: bool) -> None:
+    from sumpter.trace import TraceError, explain, read
+
+    try:
+        found = explain(read(path))
+    except TraceError as error:
+        raise Failure(str(error)) from error
+    if as_json:
+        typer.echo(json.dumps([_as_dict(one) for one in found], indent=2))
+        return
+    for one in found:
+        typer.echo("\n".join(one.sentences))
+
+
+def _as_dict(one: Explanation) -> dict[str, object]:
+    return {
+        "step": one.step,
+        "rank": one.rank,
+        "duration_s": one.duration_s,
+        "shares": one.shares,
+        "sentences": list(one.sentences),
+    }
