@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,12 +238,18 @@ def test_profiles_that_are_cut_short_foreign_or_newer_are_refused(run, tmp_path:
 
 
 def test_predictions_are_near_what_an_emulated_cluster_measured() -> None:
-    records = sorted((ROOT / "benches" / "record").glob("replay-resnet50-2026-11-22-*.json"))
-    comparisons = [one for record in records for one in replayed.compare(record)]
-    assert len(comparisons) == 9
-    errors = sorted(abs(one.error) for one in comparisons if one.system != "priority")
-    assert errors[-1] < 0.06, comparisons
-    assert "9 cells: median error" in replayed.as_markdown(comparisons)
+    records = (ROOT / "benches" / "record").glob("replay-*-2026-11-22*.json")
+    # Those named after their links are older than results that wait by priority.
+    fresh = sorted(record for record in records if "mbps" not in record.name)
+    comparisons = [one for record in fresh for one in replayed.compare(record)]
+    assert len(comparisons) >= 90
+    as_run = [one for one in comparisons if one.system != "priority"]
+    errors = sorted(abs(one.error) for one in as_run)
+    assert statistics.median(errors) < 0.02, comparisons
+    # Where sizes were not divided so far that what is in flight is a good part of the model.
+    near = [abs(one.error) for one in as_run if one.profile in ("resnet50", "vgg16", "alexnet")]
+    assert len(near) >= 40 and max(near) < 0.1, comparisons
+    assert f"- all: {len(comparisons)} cells, median error" in replayed.as_markdown(comparisons)
 
 
 def test_files_that_are_no_replay_are_refused(tmp_path: Path, profile_file: Path) -> None:

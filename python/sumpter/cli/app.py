@@ -21,8 +21,8 @@ from sumpter.cli import (
     settings,
     status,
     top,
-    tune,
     trace,
+    tune,
     whatif,
 )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sumpter import profiles
+from sumpter.cli.options import parse_size
 from sumpter.whatif.cases import Case, simulate
 
 FORMAT, VERSION = "sumpter-replay", 1
@@ -37,6 +38,7 @@ class Comparison:
     servers: int
     bandwidth_mbps: float
     profile: str
+    ratio: float  # of all sums at best without servers to compute
     system: str
     measured_s: float
     predicted_s: float
@@ -75,14 +77,15 @@ def _compare(cell: dict[str, Any]) -> Iterator[Comparison]:
         servers=cell["servers"],
         architecture="sumpter",
         bandwidth_gbps=1e-3 * cell["link_goodput_mbit"],
-        partition_bytes=int(cell["settings"]["partition_bytes"]),
-        credit_bytes=int(cell["settings"]["credit_bytes"]),
+        partition_bytes=int(parse_size(cell["settings"]["partition_bytes"])),
+        credit_bytes=int(parse_size(cell["settings"]["credit_bytes"])),
     )
     measured = {name: cell["systems"][name] for name in _SYSTEMS if name in cell["systems"]}
     outcomes = simulate(profile, [replace(case, **_SYSTEMS[name]) for name in measured])
     machines = (cell["workers"], cell["servers"], cell["bandwidth_mbps"], cell["profile"])
+    ratio = cell["ratio"]
     for (name, system), outcome in zip(measured.items(), outcomes, strict=True):
-        yield Comparison(*machines, name, system["seconds"], outcome.iteration_time_s)
+        yield Comparison(*machines, ratio, name, system["seconds"], outcome.iteration_time_s)
 
 
 def _scaled(cell: dict[str, Any]) -> profiles.Profile:
@@ -98,19 +101,32 @@ def _scaled(cell: dict[str, Any]) -> profiles.Profile:
 def as_markdown(comparisons: Sequence[Comparison]) -> str:
     """A table, and the distribution of the errors."""
     lines = [
-        "| GPU machines | CPU machines | links (Mb/s) | profile | system "
+        "| GPU machines | CPU machines | links (Mb/s) | profile | comm/comp | system "
         "| measured (s) | predicted (s) | error |",
-        "|---:|---:|---:|---|---|---:|---:|---:|",
+        "|---:|---:|---:|---|---:|---|---:|---:|---:|",
     ]
     lines += [
-        f"| {one.workers} | {one.servers} | {one.bandwidth_mbps:g} | {one.profile} | {one.system} "
+        f"| {one.workers} | {one.servers} | {one.bandwidth_mbps:g} | {one.profile} "
+        f"| {one.ratio:.1f} | {one.system} "
         f"| {one.measured_s:.3f} | {one.predicted_s:.3f} | {one.error:+.1%} |"
         for one in comparisons
     ]
-    errors = sorted(abs(one.error) for one in comparisons)
-    middle = statistics.median(errors)
-    lines += ["", f"{len(errors)} cells: median error {middle:.1%}, largest {errors[-1]:.1%}."]
+    lines += ["", _distribution("all", comparisons)]
+    for system in _SYSTEMS:
+        of_system = [one for one in comparisons if one.system == system]
+        if of_system:
+            lines.append(_distribution(system, of_system))
     return "\n".join(lines)
+
+
+def _distribution(of: str, comparisons: Sequence[Comparison]) -> str:
+    """How large errors are, in words."""
+    errors = sorted(abs(one.error) for one in comparisons)
+    near = sum(error <= 0.05 for error in errors) / len(errors)
+    return (
+        f"- {of}: {len(errors)} cells, median error {statistics.median(errors):.1%}, "
+        f"within 5 % in {near:.0%}, largest {errors[-1]:.1%}"
+    )
 
 
 def main(paths: Sequence[str]) -> None:
