@@ -498,7 +498,10 @@ impl EventLoop {
             if self.counters.moved() != moved {
                 (deadline, moved) = (Instant::now() + linger, self.counters.moved());
             }
-            if self.lane.is_drained() && !said_goodbye {
+            // Whoever is late to a broadcast finds its result here, unless the job has failed.
+            let failed = self.session.as_ref().is_some_and(|session| session.over.is_some());
+            let done = self.lane.is_drained() && (failed || !self.lane.is_expected());
+            if done && !said_goodbye {
                 said_goodbye = true;
                 let established = |p: &Phase| matches!(p, Phase::ToLane(_) | Phase::FromWorker(_));
                 for socket in self.sockets.iter_mut().filter(|s| established(&s.phase)) {

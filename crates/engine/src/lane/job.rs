@@ -156,6 +156,11 @@ impl Job {
         self.partitions.len()
     }
 
+    /// Whether a result is here that somebody has not asked for yet.
+    pub(super) fn is_expected(&self) -> bool {
+        self.partitions.iter().any(Partition::is_expected)
+    }
+
     /// How many partitions wait for a rank.
     pub(super) fn waiting(&self) -> usize {
         self.partitions.iter().filter(|partition| partition.is_waiting()).count()

@@ -262,6 +262,12 @@ impl Lane {
         self.conns.iter().flatten().all(|c| c.outbox.is_empty())
     }
 
+    /// Whether a result is here that somebody has not asked for yet, but will.
+    #[must_use]
+    pub fn is_expected(&self) -> bool {
+        self.jobs.iter().any(Job::is_expected)
+    }
+
     /// What has been done so far.
     #[must_use]
     pub fn stats(&self) -> &LaneStats {

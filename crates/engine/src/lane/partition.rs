@@ -184,6 +184,13 @@ impl Partition {
         self.slots[slot].complete(&self.spec, self.members.len())
     }
 
+    /// Whether a result is here that somebody has not asked for yet: the receiver of a broadcast.
+    pub(super) fn is_expected(&self) -> bool {
+        let members = self.members.len();
+        let finished = |slot: &&Slot| slot.round.is_some() && slot.finished == self.spec.chunks();
+        self.slots.iter().filter(finished).any(|slot| slot.begun < members)
+    }
+
     /// How `child` began the round in `slot`; results go over no other connection.
     pub(super) fn listener(&self, slot: usize, child: usize) -> Option<Listener> {
         self.slots[slot].children[child].begun

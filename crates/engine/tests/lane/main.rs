@@ -109,6 +109,40 @@ fn the_sum_goes_to_both_as_soon_as_the_last_contribution_is_in() {
 }
 
 #[test]
+fn a_broadcast_is_expected_until_its_last_receiver_has_asked_for_it() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let broadcast = PartitionSpec { collective: Collective::Broadcast, ..spec(3) };
+    assert!(!lane.is_expected());
+    feed(&mut lane, a, &begin(&broadcast)).unwrap();
+    assert!(!lane.is_expected(), "there is no result yet");
+    feed(&mut lane, a, &push(0, &[1, 2, 3])).unwrap();
+    assert!(lane.is_expected() && lane.is_drained());
+    feed(&mut lane, b, &begin(&broadcast)).unwrap();
+    assert!(!lane.is_expected() && !lane.is_drained());
+    assert_eq!(drain(&mut lane, b)[HEADER_BYTES..], [1, 2, 3]);
+}
+
+#[test]
+fn among_results_that_wait_each_receiver_gets_first_what_it_finds_urgent() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let urgent = |tensor: u8, priority: i32| {
+        let payload = Begin { spec: spec(1), priority }.encode();
+        let head = header(FrameKind::Begin, payload.len()).encode();
+        let frames = [[&head[..], &payload].concat(), push(0, &[tensor])];
+        frames.map(|frame| of_tensor(tensor, 0, frame)).concat()
+    };
+    for (tensor, of_a, of_b) in [(1, 0, 5), (2, 7, 5), (3, 7, 9)] {
+        feed(&mut lane, a, &urgent(tensor, of_a)).unwrap();
+        feed(&mut lane, b, &urgent(tensor, of_b)).unwrap();
+    }
+    for (conn, order) in [(a, [2, 3, 1]), (b, [3, 1, 2])] {
+        let bytes = drain(&mut lane, conn);
+        let sums: Vec<u8> = bytes.chunks(HEADER_BYTES + 1).map(|f| f[HEADER_BYTES]).collect();
+        assert_eq!(sums, order.map(|tensor| 2 * tensor));
+    }
+}
+
+#[test]
 fn another_spec_is_answered_with_an_error_that_tells_both() {
     let (mut lane, [a, b]) = lane_with_two();
     feed(&mut lane, a, &begin(&spec(3))).unwrap();
