@@ -9,7 +9,14 @@ import typer
 
 from sumpter import _native
 from sumpter.cli.errors import Failure
-from sumpter.cli.options import JsonOption, TokenFileOption, TokenOption, given, token_settings
+from sumpter.cli.options import (
+    CoordinatorOption,
+    JsonOption,
+    TokenFileOption,
+    TokenOption,
+    given,
+    token_settings,
+)
 
 EXAMPLE = "Example: sumpter drain cpu-3 --coordinator 10.0.0.1:7700 --token-file job.token"
 
@@ -23,14 +30,7 @@ def drain(
             "servers.",
         ),
     ],
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            "--coordinator",
-            metavar="HOST:PORT",
-            help="The coordinator (default: SUMPTER_COORDINATOR).",
-        ),
-    ] = None,
+    coordinator: CoordinatorOption = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
 from sumpter import _native
 from sumpter.cli.options import (
+    CoordinatorOption,
     JobOption,
     JsonOption,
     TokenFileOption,
@@ -21,14 +21,7 @@ EXAMPLE = "Example: sumpter jobs --coordinator 10.0.0.1:7700 --token-file cluste
 
 
 def jobs(
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            "--coordinator",
-            metavar="HOST:PORT",
-            help="The coordinator (default: SUMPTER_COORDINATOR).",
-        ),
-    ] = None,
+    coordinator: CoordinatorOption = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
     job: JobOption = None,

@@ -28,6 +28,14 @@ TokenFileOption = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help="File that holds the job's token."),
 ]
+CoordinatorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="The job's coordinator (default: SUMPTER_COORDINATOR).",
+    ),
+]
 JobOption = Annotated[
     str | None,
     typer.Option(

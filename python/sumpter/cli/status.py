@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from sumpter import _native
 from sumpter.cli.options import (
+    CoordinatorOption,
     JobOption,
     JsonOption,
     TokenFileOption,
@@ -20,14 +19,7 @@ EXAMPLE = "Example: sumpter status --coordinator 10.0.0.1:7700 --token-file job.
 
 
 def status(
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            "--coordinator",
-            metavar="HOST:PORT",
-            help="The job's coordinator (default: SUMPTER_COORDINATOR).",
-        ),
-    ] = None,
+    coordinator: CoordinatorOption = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
     job: JobOption = None,

@@ -12,6 +12,7 @@ import typer
 
 from sumpter import _native
 from sumpter.cli.options import (
+    CoordinatorOption,
     JobOption,
     JsonOption,
     TokenFileOption,
@@ -27,14 +28,7 @@ EXAMPLE = "Example: sumpter top --coordinator 10.0.0.1:7700 --token-file cluster
 
 
 def top(
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            "--coordinator",
-            metavar="HOST:PORT",
-            help="The coordinator (default: SUMPTER_COORDINATOR).",
-        ),
-    ] = None,
+    coordinator: CoordinatorOption = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
     job: JobOption = None,

@@ -11,6 +11,7 @@ import typer
 from sumpter import _native
 from sumpter.cli.errors import Failure, UsageError
 from sumpter.cli.options import (
+    CoordinatorOption,
     JobOption,
     JsonOption,
     TokenFileOption,
@@ -28,14 +29,7 @@ _DEFAULT_STEPS = 5
 
 
 def trace(
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            "--coordinator",
-            metavar="HOST:PORT",
-            help="The job's coordinator (default: SUMPTER_COORDINATOR).",
-        ),
-    ] = None,
+    coordinator: CoordinatorOption = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
     job: JobOption = None,

@@ -10,6 +10,7 @@ import typer
 from sumpter import _native
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import (
+    CoordinatorOption,
     JsonOption,
     TokenFileOption,
     TokenOption,
@@ -53,14 +54,7 @@ def tune(
             help="Which job, if there are several; with a list of tenants its token suffices.",
         ),
     ] = None,
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            "--coordinator",
-            metavar="HOST:PORT",
-            help="The job's coordinator (default: SUMPTER_COORDINATOR).",
-        ),
-    ] = None,
+    coordinator: CoordinatorOption = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
