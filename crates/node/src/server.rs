@@ -377,7 +377,10 @@ pub(crate) fn access(config: &Config) -> Result<(&str, Token, Option<Tls>), Node
     let token =
         token.ok_or_else(|| NodeError::Auth("no job token: set SUMPTER_TOKEN".to_owned()))?;
     let coordinator = config.coordinator.as_deref();
-    let coordinator =
-        coordinator.ok_or_else(|| NodeError::Start("no coordinator given".to_owned()))?;
+    let coordinator = coordinator.ok_or_else(|| {
+        NodeError::Start(
+            "no coordinator given: set SUMPTER_COORDINATOR, or give --coordinator".to_owned(),
+        )
+    })?;
     Ok((coordinator, token, tls(config)?))
 }
