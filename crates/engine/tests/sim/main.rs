@@ -20,7 +20,10 @@ mod model;
 mod tensor;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use world::{Report, World};
 
@@ -30,23 +33,41 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().filter(|v| !v.is_empty()).map(|v| v.parse().expect("a number"))
 }
 
+/// Takes one seed after the other until `end`; a failure is the end of all seeds.
+fn simulate(next: &AtomicU64, end: u64) -> Report {
+    let mut total = Report::default();
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= end {
+            return total;
+        }
+        match catch_unwind(AssertUnwindSafe(|| World::new(seed).run())) {
+            Ok(report) => total.add(&report),
+            Err(panic) => {
+                next.fetch_max(end, Ordering::Relaxed);
+                println!("seed {seed} failed; replay it with: make sim SEED={seed}");
+                resume_unwind(panic);
+            }
+        }
+    }
+}
+
 #[test]
 fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
     let seeds = match number("SUMPTER_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("SUMPTER_SIM_SEEDS").unwrap_or(DEFAULT_SEEDS),
     };
+    let next = AtomicU64::new(seeds.start);
     let mut total = Report::default();
-    for seed in seeds.clone() {
-        let run = catch_unwind(AssertUnwindSafe(|| World::new(seed).run()));
-        match run {
-            Ok(report) => total.add(&report),
-            Err(panic) => {
-                println!("seed {seed} failed; replay it with: make sim SEED={seed}");
-                std::panic::resume_unwind(panic);
-            }
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let threads: Vec<_> =
+            (0..cores).map(|_| scope.spawn(|| simulate(&next, seeds.end))).collect();
+        for thread in threads {
+            total.add(&thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }
-    }
+    });
     println!("simulation: {} seeds, {total}", seeds.end - seeds.start);
     println!("invariants held: exactly once; same bytes on every worker; rank order");
     if seeds.end - seeds.start >= 1000 {
