@@ -28,6 +28,7 @@ use std::thread;
 use world::{Report, World};
 
 const DEFAULT_SEEDS: u64 = 10_000;
+const PROGRESS_EVERY: u64 = 50_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().filter(|v| !v.is_empty()).map(|v| v.parse().expect("a number"))
@@ -40,6 +41,9 @@ fn simulate(next: &AtomicU64, end: u64) -> Report {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         if seed >= end {
             return total;
+        }
+        if seed > 0 && seed % PROGRESS_EVERY == 0 {
+            println!("{seed} of {end} seeds, nothing wrong so far");
         }
         match catch_unwind(AssertUnwindSafe(|| World::new(seed).run())) {
             Ok(report) => total.add(&report),
