@@ -129,8 +129,14 @@ def _slurm_tasks(environment: Environment) -> str:
     return str(_slurm.tasks_on(int(node or 0), environment["SLURM_STEP_TASKS_PER_NODE"]))
 
 
-def _first_host(name: str) -> Callable[[Environment], str]:
-    return lambda environment: _slurm.first_host(environment[name])
+def _first_host(name: str) -> Callable[[Environment], str | None]:
+    def read(environment: Environment) -> str | None:
+        if environment.get("SLURM_STEP_NUM_NODES", "").strip() == "1":
+            # All tasks are here, and what Slurm calls this node need not be a name to look up.
+            return None
+        return _slurm.first_host(environment[name])
+
+    return read
 
 
 def _byteps_rank(environment: Environment) -> str:

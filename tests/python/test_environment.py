@@ -241,6 +241,80 @@ def test_where_rank_0_is_comes_from_the_launcher() -> None:
     assert understand(one_machine, {}).master_host == "127.0.0.1"
 
 
+# What the launchers really set, of that which says where a process is: Open MPI 4.1.4, MPICH 4.0.2
+# and Slurm 22.05.8, the last for task 2 of `srun -N2 -n3` and for task 1 of `srun -N1 -n2`.
+CAPTURED_OPEN_MPI = {
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_NODE_RANK": "1",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_MCA_ess_base_jobid": "1157431297",
+    "OMPI_MCA_orte_num_nodes": "1",
+    "OMPI_UNIVERSE_SIZE": "2",
+    "PMIX_NAMESPACE": "1157431297",
+    "PMIX_RANK": "1",
+}
+CAPTURED_MPICH = {
+    "MPI_LOCALNRANKS": "2",
+    "MPI_LOCALRANKID": "1",
+    "PMI_FD": "8",
+    "PMI_RANK": "1",
+    "PMI_SIZE": "2",
+}
+CAPTURED_SLURM = {
+    "SLURMD_NODENAME": "n2",
+    "SLURM_JOB_ID": "1",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_NNODES": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_NPROCS": "3",
+    "SLURM_NTASKS": "3",
+    "SLURM_PROCID": "2",
+    "SLURM_STEPID": "0",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+    "SLURM_TASKS_PER_NODE": "2,1",
+}
+CAPTURED_SLURM_NODE = {
+    **CAPTURED_SLURM,
+    "SLURM_JOB_NODELIST": "n1",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NODELIST": "n1",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("captured", "place", "host"),
+    [
+        (CAPTURED_OPEN_MPI, ("1", "2", "1", "2"), "127.0.0.1"),
+        (CAPTURED_MPICH, ("1", "2", "1", "2"), "127.0.0.1"),
+        (CAPTURED_SLURM, ("2", "3", "0", "1"), "n1"),
+        # Slurm's name of the only node is not needed, and may be unknown to everyone else.
+        (CAPTURED_SLURM_NODE, ("1", "2", "1", "2"), "127.0.0.1"),
+    ],
+)
+def test_what_launchers_really_set_is_understood(
+    captured: dict[str, str], place: tuple[str, ...], host: str
+) -> None:
+    understood = understand(captured, {})
+    names = ("rank", "world_size", "local_rank", "local_size")
+    assert tuple(understood.settings[name] for name in names) == place
+    assert understood.master_host == host
+    assert bool(understood.master_port) == (captured is not CAPTURED_MPICH)
+
+
 def test_a_port_is_derived_from_what_the_ranks_share() -> None:
     ports = {understand({**SLURM, "SLURM_PROCID": rank}, {}).master_port for rank in "0123"}
     assert len(ports) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -86,6 +87,27 @@ def test_mpirun_on_one_machine_needs_nothing_else() -> None:
 
     ranks = [rank(number) for number in range(2)]
     assert [started.output() for started in ranks] == ["0 2 [3.0]\n", "1 2 [3.0]\n"]
+
+
+@pytest.mark.parametrize("command", ["mpirun.openmpi", "mpiexec.hydra"])
+def test_a_real_mpirun_starts_a_job(command: str, port: str) -> None:
+    if shutil.which(command) is None:
+        pytest.skip(f"{command} is not installed (Debian: openmpi-bin, mpich)")
+    # Open MPI refuses to run for root, and more processes than cores, unless it is told.
+    allowed = ["--oversubscribe"] if command == "mpirun.openmpi" else []
+    allowed += ["--allow-run-as-root"] if allowed and os.geteuid() == 0 else []
+    launcher = [command, *allowed, "-n", "2", sys.executable, "-c", TORCH_SUM]
+    # MPICH says nothing from which all ranks could derive a port.
+    known = {} if allowed else {"MASTER_PORT": port}
+    own = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
+    # The ranks share one pipe: each is to write its line at once.
+    known["PYTHONUNBUFFERED"] = ""
+    environment = {**own, **as_variables(PATIENCE), **known}
+    done = subprocess.run(
+        launcher, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0 2 [3.0]", "1 2 [3.0]"]
 
 
 def test_srun_tells_where_rank_0_is() -> None:
