@@ -493,6 +493,8 @@ impl EventLoop {
         let linger = patience(&self.config);
         let (mut deadline, mut moved) = (Instant::now() + linger, self.counters.moved());
         let mut said_goodbye = false;
+        // What the loop was woken for beside the command to leave: no event tells of it again.
+        self.serve(events);
         loop {
             self.move_bytes();
             if self.counters.moved() != moved {
