@@ -141,10 +141,12 @@ class Session:
                     f"an operation named {name!r} is still in flight on rank {self.rank}: "
                     "synchronize it first, or give the two different names"
                 )
-        if self.noted is not None and kind == "all_reduce":
-            before = self.noted.get(name)
+        # Whoever wants to know is another thread, and may want so no longer at any time.
+        noted = self.noted
+        if noted is not None and kind == "all_reduce":
+            before = noted.get(name)
             rounds = before.rounds + 1 if before is not None else 1
-            self.noted[name] = Noted(shape, dtype, priority, rounds)
+            noted[name] = Noted(shape, dtype, priority, rounds)
         handle = self.worker.submit(
             kind=kind,
             name=name,

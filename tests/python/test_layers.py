@@ -109,3 +109,22 @@ def test_a_tuner_that_cannot_begin_leaves_the_sizes(
     assert driver_of(worker)._changed("autobyte").name == "fixed"
     assert worker.asked == [{"tuner": "fixed"}], "no size may change"
     assert "is of version 99" in capsys.readouterr().err
+
+
+def test_noting_may_end_in_the_middle_of_a_submission() -> None:
+    answers: list[dict[str, Noted] | None] = [None, {}]
+
+    class Fleeting(Session):
+        """The tuner's thread stops noting as soon as somebody has looked."""
+
+        @property
+        def noted(self) -> dict[str, Noted] | None:
+            return answers.pop() if answers else None
+
+    session = object.__new__(Fleeting)
+    session.worker = cast(Any, SimpleNamespace(submit=lambda **_: "handle"))
+    handle = session.submit(
+        **{"kind": "all_reduce", "name": "x", "shape": (1,), "dtype": "float32"},
+        **{"send": 0, "receive": 0, "keep": None},
+    )
+    assert handle == "handle"
