@@ -147,6 +147,28 @@ def test_speed_over_time_is_drawn(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_files_of_one_cluster_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    named = {"profile": "small", "scale": 2}
+    first = [run("fixed", [2.0] * 50, **named), run("bayes", [1.0] * 50, **named)]
+    report.write(tmp_path / "first.json", first, [])
+    report.write(tmp_path / "second.json", [run("grid", [1.0] * 50, **named)], [])
+    files = [str(tmp_path / name) for name in ("first.json", "second.json")]
+    monkeypatch.setattr(sys, "argv", ["report", *files, "--plot", str(tmp_path / "both.png")])
+    report.main()
+    out = capsys.readouterr().out
+    assert "small, n = 2, k = 0, sizes / 2" in out
+    # Against the other file's grid.
+    (line,) = (line for line in out.splitlines() if line.split()[:1] == ["bayes"])
+    assert line.split()[:7] == ["bayes", "50", "1.000", "2.000", "1.000", "0", "0.0"]
+    assert (tmp_path / "both.png").exists()
+    (tmp_path / "second.json").write_text('{"format": "other"}')
+    with pytest.raises(SystemExit, match="is not a file of `sumpter bench tune"):
+        report.main()
+
+
 # --- refusals ---
 
 

@@ -78,6 +78,12 @@ def test_any_number_of_layers_is_embedded_with_equal_sums() -> None:
         np.testing.assert_allclose(embedded(rows).sum(0), rows.sum(0))
 
 
+def test_a_point_has_sizes_that_people_can_read() -> None:
+    odd = point(1_800_000, 1.4)
+    assert str(odd) == "partition 1756KiB, credit 2460KiB"
+    assert point(1, 0.1) == Point(4096, 4096, 4096)
+
+
 def test_fixed_changes_nothing() -> None:
     assert run(Fixed(), job(1), 5) == (START, [])
 

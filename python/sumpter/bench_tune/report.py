@@ -1,17 +1,23 @@
-"""The figures as a table for people, as a file for programs, and as a picture."""
+"""The figures as a table for people, as a file for programs, and as a picture; and of files that
+runs have written, with those of one cluster together:
+
+python -m sumpter.bench_tune.report FILE... --plot speed.png
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sumpter.bench.report import Column, Row, figure
+from sumpter.bench.plot import check_plot
+from sumpter.bench.report import Column, Row, figure, head_line, row_line
 from sumpter.bench_replay.report import warnings_of as disturbed
-from sumpter.bench_tune.figures import Run
-from sumpter.cli.errors import Failure
+from sumpter.bench_tune.figures import Run, row
+from sumpter.cli.errors import Failure, UsageError
 from sumpter.tuning.points import readable
 
 FORMAT = "sumpter-bench-tune"
@@ -33,6 +39,18 @@ COLUMNS = (
     Column("core idle", 9, figure("cores_idle", "{:.0%}")),
     Column("steal", 6, figure("cores_steal", "{:.1%}")),
 )
+
+
+def title(run: Run) -> str:
+    """What is played, and what happens meanwhile, in a few words."""
+    words = f"{run['profile']}, n = {run['workers']}, k = {run['servers']}, sizes / "
+    words += f"{run['scale']:g}"
+    if run["rates_mbit"]:
+        rates = ", ".join(f"{rate:g}" for rate in run["rates_mbit"])
+        words += f"; links of {rates} Mb/s in turn (the slowest is grey)"
+    if run["second_job"] is not None:
+        words += "; a second job (grey)"
+    return words
 
 
 def about(run: Run) -> str:
@@ -57,6 +75,19 @@ def write(file: Path, runs: Sequence[Run], rows: Sequence[Row]) -> None:
         file.write_text(json.dumps(document) + "\n")
     except OSError as error:
         raise Failure(f"cannot write {file}: {error.strerror}") from error
+
+
+def read(file: Path) -> list[Run]:
+    """The runs in a file of `sumpter bench tune --output`."""
+    try:
+        document = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise Failure(f"cannot read {file}: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise Failure(f"{file} is not a file of `sumpter bench tune --output`")
+    if document.get("version") != VERSION:
+        raise Failure(f"{file} is of version {document.get('version')}, this is {VERSION}")
+    return document["runs"]
 
 
 def speeds(periods_s: Sequence[float]) -> list[float]:
@@ -101,3 +132,29 @@ def _shaded(run: Run) -> Iterator[tuple[int, int]]:
         for first in range(0, count, every):
             if rates[first // every % len(rates)] == min(rates):
                 yield first, min(first + every, count)
+
+
+def main() -> None:
+    """Prints the tables of files, and draws them."""
+    parser = argparse.ArgumentParser(description="Tables and a picture of what tuners did.")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--plot", type=Path)
+    given = parser.parse_args()
+    panels: dict[str, dict[str, Run]] = {}
+    try:
+        check_plot(given.plot)
+        for run in (run for file in given.files for run in read(file)):
+            # Of a tuner that ran twice, the first run counts.
+            panels.setdefault(title(run), {}).setdefault(run["tuner"], run)
+        for name, runs in panels.items():
+            print(name, head_line(COLUMNS), sep="\n")
+            for run in runs.values():
+                print(row_line(COLUMNS, row(run, list(runs.values()))))
+        if given.plot is not None:
+            draw([(name, list(runs.values())) for name, runs in panels.items()], given.plot)
+    except (Failure, UsageError) as error:
+        raise SystemExit(f"error: {error.format_message()}") from None
+
+
+if __name__ == "__main__":
+    main()

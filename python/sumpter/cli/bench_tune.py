@@ -175,7 +175,7 @@ def _tune(asked: Asked, output: Path | None, plot: Path | None) -> None:
     for line in rows:
         typer.echo(row_line(report.COLUMNS, line))
     if plot is not None:
-        report.draw([(f"{runs[0]['profile']}, k = {runs[0]['servers']}", runs)], plot)
+        report.draw([(report.title(runs[0]), runs)], plot)
 
 
 def _between(text: str) -> tuple[int, int]:
