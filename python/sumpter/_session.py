@@ -16,11 +16,14 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sumpter import _native, _seat
 from sumpter._errors import DuplicateNameError, NotInitializedError, StartError
 from sumpter._rendezvous import Board, is_elastic, job_name, meet
+
+if TYPE_CHECKING:
+    from sumpter.profiles import Profile
 
 # How many operations of one description may be in flight before a new one queues behind the
 # oldest: enough to keep a pipeline of collectives busy, few enough for a small tensor table.
@@ -52,6 +55,15 @@ class Done:
         callback()
 
 
+class Noted(NamedTuple):
+    """A tensor that is summed."""
+
+    shape: Sequence[int]
+    dtype: str
+    priority: int  # of its last round; higher goes first
+    rounds: int  # begun since somebody wants to know
+
+
 class Session:
     """An open membership: the native worker plus the names it has handed out."""
 
@@ -70,6 +82,10 @@ class Session:
         self._counters: dict[str, int] = {}
         self._in_flight: dict[str, Handle] = {}
         self._scopes: dict[tuple[str, int], dict[str, object]] = {}
+        # What is summed, while somebody wants to know.
+        self.noted: dict[str, Noted] | None = None
+        # What the model's layers take, if that was given to `tune`.
+        self.profile: Profile | None = None
         # What is entered before the worker finishes what is in flight, and left when it has.
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
         if self.rank == 0 and self.world_size > 1:
@@ -79,7 +95,7 @@ class Session:
         """Begins the thread in which a tuner works, now or when somebody asks for one."""
         from sumpter.tuning.driver import Driver
 
-        Driver(self.worker).start()
+        Driver(self).start()
 
     def close(self) -> None:
         """Leaves the job, then stops the embedded coordinator if there is one."""
@@ -125,6 +141,12 @@ class Session:
                     f"an operation named {name!r} is still in flight on rank {self.rank}: "
                     "synchronize it first, or give the two different names"
                 )
+        # Whoever wants to know is another thread, and may want so no longer at any time.
+        noted = self.noted
+        if noted is not None and kind == "all_reduce":
+            before = noted.get(name)
+            rounds = before.rounds + 1 if before is not None else 1
+            noted[name] = Noted(shape, dtype, priority, rounds)
         handle = self.worker.submit(
             kind=kind,
             name=name,

@@ -15,7 +15,7 @@ import typer.testing
 from sumpter import _native, profiles
 from sumpter.bench import namespaces
 from sumpter.bench import spec as cluster
-from sumpter.bench_replay import report, variants
+from sumpter.bench_replay import report, surface, variants
 from sumpter.bench_replay.play import Pace, periods, play
 from sumpter.bench_replay.run import quartiles
 from sumpter.bench_replay.script import Script, script_of
@@ -108,7 +108,7 @@ def test_settings_that_are_sizes_are_divided_and_stay_valid(scale: float) -> Non
     sizes = {name: int(text) for name, text in settings.items() if name.endswith("_bytes")}
     if scale == 1:
         assert sizes == {
-            "partition_bytes": 1 << 20,
+            "partition_bytes": 1 << 18,
             "chunk_bytes": 1 << 18,
             "credit_bytes": 1 << 18,
         }
@@ -265,6 +265,45 @@ def test_a_disturbed_cell_says_so() -> None:
     assert "up to 99% busy" in busy
 
 
+def surface_cell(partition: str, credit: str, share: float) -> dict[str, Any]:
+    grid = {"partition_bytes": partition, "credit_bytes": credit}
+    systems = {"overlap": {"share_of_bound": share}}
+    return cell(profile="small", ratio=1.0, scale=8.0, grid=grid, systems=systems)
+
+
+def test_a_grid_over_both_sizes_is_a_surface(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    cells = [
+        surface_cell("8KiB", "16KiB", 0.9),
+        surface_cell("8KiB", "32KiB", 0.8),
+        surface_cell("16KiB", "32KiB", 0.7),
+    ]
+    (found,) = surface.of_cells(cells)
+    assert found.shares == {(8192, 16384): 0.9, (8192, 32768): 0.8, (16384, 32768): 0.7}
+    assert (found.axis(0), found.axis(1)) == ([8192, 16384], [16384, 32768])
+    assert "small, n = 2, k = 0, overlap" in found.title
+    assert surface.of_cells([cell(grid={"lanes": "1"})]) == []
+    surface.draw([found] * 3, tmp_path / "surface.png")
+    assert (tmp_path / "surface.png").read_bytes().startswith(b"\x89PNG")
+    report.write(tmp_path / "replay.json", cells)
+    assert surface.read(tmp_path / "replay.json") == [found]
+
+
+def test_files_without_a_surface_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    for text, complaint in (
+        (None, "cannot read"),
+        ("{", "cannot read"),
+        ('{"format": "sumpter-profile"}', "is not a file of `sumpter bench replay"),
+        (f'{{"format": "{report.FORMAT}", "version": 99}}', "of version 99, this is 1"),
+        (f'{{"format": "{report.FORMAT}", "version": 1, "cells": []}}', "has no --grid over"),
+    ):
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(Failure, match=complaint):
+            surface.read(file)
+
+
 # --- refusals ---
 
 
@@ -305,6 +344,7 @@ def replay(*arguments: str) -> typer.testing.Result:
             ("--profile", "vgg16", "--grid", "lanes=1", "--set", "lanes=1"),
             "--grid and --set both give 'lanes'",
         ),
+        (("--profile", "vgg16", "--plot", "s.png", "--grid", "lanes=1"), "give --grid for both"),
         (("--profile", "vgg16", "--iteration-s", "1"), "the times of vgg16 are computed"),
         (("--profile", "vgg16", "--workers", "some"), "'some' is not a whole number"),
         (("--profile", "vgg16", "--bandwidth-mbps", "0"), "0 Mb/s is not within"),

@@ -78,6 +78,12 @@ def test_any_number_of_layers_is_embedded_with_equal_sums() -> None:
         np.testing.assert_allclose(embedded(rows).sum(0), rows.sum(0))
 
 
+def test_a_point_has_sizes_that_people_can_read() -> None:
+    odd = point(1_800_000, 1.4)
+    assert str(odd) == "partition 1756KiB, credit 2460KiB"
+    assert point(1, 0.1) == Point(4096, 4096, 4096)
+
+
 def test_fixed_changes_nothing() -> None:
     assert run(Fixed(), job(1), 5) == (START, [])
 
@@ -178,8 +184,21 @@ def test_a_file_of_another_version_is_named(tmp_path: Path) -> None:
     np.savez(other, **weights | {"version": np.array(99)})
     with pytest.raises(ConfigError, match="is of version 99, this is version 1"):
         MetaNetwork(other)
-    other.write_bytes(b"no network")
-    with pytest.raises(ConfigError, match="cannot read"):
+    for broken in (b"no network", b"", b"PK\x03\x04 cut short"):
+        other.write_bytes(broken)
+        with pytest.raises(ConfigError, match="cannot read"):
+            MetaNetwork(other)
+    for changes, complaint in (
+        ({"format": np.array("other")}, "is no file of a tuner"),
+        ({"version": np.array("new")}, "is of version new"),
+        ({"last.weight": np.zeros((1, 3))}, r"has no last.weight of shape \(1, 32\)"),
+    ):
+        np.savez(other, **weights | changes)
+        with pytest.raises(ConfigError, match=complaint):
+            MetaNetwork(other)
+    del weights["lstm.bias_l1"]
+    np.savez(other, **weights)
+    with pytest.raises(ConfigError, match=r"has no lstm.bias_l1 of shape \(96,\)"):
         MetaNetwork(other)
 
 

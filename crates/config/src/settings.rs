@@ -211,10 +211,11 @@ pub const SETTINGS: &[Setting] = &[
         name: "partition_bytes",
         env: "SUMPTER_PARTITION_BYTES",
         unit: "bytes",
-        default: "1MiB",
+        default: "256KiB",
         range: "a size from 4KiB to 1GiB that is a multiple of 4KiB",
-        doc: "The largest slice of a tensor that is scheduled and placed as one; tensors on many \
-              servers are cut finer. Equal on every rank.",
+        doc: "The largest slice of a tensor that is scheduled and placed as one; a tensor is cut \
+              finer, down to 32KiB, into up to 256 partitions for each server that sums. Equal on \
+              every rank.",
         put: |c, v| size_in(v, 4 * KIB..=GIB, 4 * KIB).map(|x| c.partition_bytes = x),
     },
     Setting {
@@ -233,8 +234,8 @@ pub const SETTINGS: &[Setting] = &[
         default: "256KiB",
         range: "a size from 4KiB to 1TiB",
         doc: "How far ahead of what it has sent a worker may begin with partitions; the less, the \
-              better every link gets its share and the sooner an urgent tensor overtakes. Equal on \
-              every rank.",
+              better every link gets its share and the sooner an urgent tensor overtakes. Less \
+              than a partition counts as one. Equal on every rank.",
         put: |c, v| size_in(v, 4 * KIB..=1024 * GIB, 1).map(|x| c.credit_bytes = x),
     },
     Setting {

@@ -48,7 +48,7 @@ fn without_anything_given_the_defaults_hold() {
     let config = load(&[], &[]).unwrap();
     assert_eq!(config.coordinator, None);
     assert_eq!((config.rank, config.world_size), (0, 1));
-    assert_eq!(config.partition_bytes, 1 << 20);
+    assert_eq!(config.partition_bytes, 256 << 10);
     assert_eq!(config.chunk_bytes, 256 << 10);
     assert_eq!(config.credit_bytes, 256 << 10);
     assert_eq!(config.max_job_bytes, 64 << 30);

@@ -51,7 +51,7 @@ impl Default for Case {
             compression: 1.0,
             fusion_bytes: 64 << 20,
             fusion_timeout_s: 0.005,
-            partition_bytes: 1 << 20,
+            partition_bytes: 256 << 10,
             credit_bytes: 256 << 10,
             window_bytes: 128 << 10,
             overlap_forward: false,

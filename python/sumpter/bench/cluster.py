@@ -85,6 +85,18 @@ def emulated(
         namespaces.remove(namespaces.of_run(prefix))
 
 
+def reshape(cluster: Cluster, rate_mbit: float) -> None:
+    """Gives all links this rate from now on; what is queued stays."""
+    rate = f"{rate_mbit:g}mbit"
+    for machine in cluster.machines:
+        switch, port = _port(machine)
+        for namespace, device in ((machine.namespace, INTERFACE), (switch, port)):
+            tc(
+                *("qdisc", "change", "dev", device, "root", "tbf", "rate", rate, *SHAPING),
+                namespace=namespace,
+            )
+
+
 def _build(
     prefix: str,
     gpu_rates_mbit: list[float],
@@ -102,8 +114,14 @@ def _build(
     ip("link", "add", "bridge", "type", "bridge", namespace=switch)
     ip("link", "set", "bridge", "up", namespace=switch)
     for machine in cluster.machines:
-        _connect(machine, switch, receive_window)
+        _connect(machine, receive_window)
     return cluster
+
+
+def _port(machine: Machine) -> tuple[str, str]:
+    """The bridge's end of a machine's link: its namespace and its device."""
+    prefix = machine.namespace.removesuffix(f"{machine.role}{machine.index}")
+    return f"{prefix}switch", f"port-{machine.role}{machine.index}"
 
 
 def _machines(prefix: str, role: str, rates: list[float], first: int) -> tuple[Machine, ...]:
@@ -113,9 +131,9 @@ def _machines(prefix: str, role: str, rates: list[float], first: int) -> tuple[M
     )
 
 
-def _connect(machine: Machine, switch: str, receive_window: str) -> None:
+def _connect(machine: Machine, receive_window: str) -> None:
     """Plugs a machine into the bridge with a shaped link."""
-    port = f"port-{machine.role}{machine.index}"
+    switch, port = _port(machine)
     own, limits = machine.namespace, ("mtu", str(MTU_BYTES), "gso_max_size", str(GSO_BYTES))
     ip("link", "add", INTERFACE, "netns", own, "type", "veth", "peer", port, "netns", switch)
     for namespace, device in ((own, INTERFACE), (switch, port)):

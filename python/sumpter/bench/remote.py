@@ -18,9 +18,10 @@ import signal
 import time
 import traceback
 from collections.abc import Sequence
+from ctypes import c_long
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 from sumpter.bench import namespaces
 from sumpter.bench.cluster import Machine
@@ -37,6 +38,7 @@ _KINDS = {
     "Player": "sumpter.bench_replay.rank",
     "Probe": "sumpter.bench.probe",
     "Server": "sumpter.bench.rank",
+    "Tuned": "sumpter.bench_tune.rank",
     "Worker": "sumpter.bench.rank",
 }
 
@@ -47,6 +49,11 @@ _PRELOADED = ("torch", "sumpter.torch", "sumpter.bench.rank")
 def preload(*more: str) -> None:
     """What the fork server imports for all processes; effective before the first one starts."""
     _context.set_forkserver_preload([*_PRELOADED, *more])
+
+
+def counter() -> c_long:
+    """A number that the command and its processes share, as an argument of a Remote."""
+    return cast(c_long, _context.RawValue(c_long, -1))
 
 
 class Remote:
@@ -76,6 +83,10 @@ class Remote:
             self._pipe.send((method, arguments))
         except OSError:
             raise Failure(f"the {self.name} ended early; its output says why") from None
+
+    def answered(self) -> bool:
+        """Whether the call under way has a result, good or bad."""
+        return self._pipe.poll()
 
     def leave(self) -> None:
         """Closes the pipe: the process ends in its own way."""

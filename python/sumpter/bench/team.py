@@ -34,14 +34,27 @@ class Team:
         self.workers = workers
         self.servers = servers
 
-    def round(self, system: str, number: int, timeout_s: float) -> Round:
-        """Runs one checked round; raises when a result is wrong or a process fails."""
+    def round(
+        self,
+        system: str,
+        number: int,
+        timeout_s: float,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Round:
+        """Runs one checked round; raises when a result is wrong or a process fails.
+
+        `meanwhile` is called once it runs.
+        """
+
+        def timed() -> list[Any]:
+            for worker in self.workers:
+                worker.send("run", system)
+            meanwhile()
+            return gather(self.workers, timeout_s)
+
         call_all(self.workers, timeout_s, "prepare", system, number)
         server_cpu_s = self._server_cpu_s()
-        run = _counted(
-            [*self.workers, *self.servers],
-            lambda: call_all(self.workers, timeout_s, "run", system),
-        )
+        run = _counted([*self.workers, *self.servers], timed)
         server_cpu_s = self._server_cpu_s() - server_cpu_s
         call_all(self.workers, timeout_s, "check", system, number)
         return Round(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sumpter.cli import bench_chaos, bench_local, bench_replay, bench_tenants
+from sumpter.cli import bench_chaos, bench_local, bench_replay, bench_tenants, bench_tune
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import JsonOption, SetOption, parse_assignments
 
@@ -312,6 +312,7 @@ def _range(least: str, most: str) -> list[int]:
 
 app.command("chaos", epilog=bench_chaos.EXAMPLE)(bench_chaos.chaos)
 app.command("replay", epilog=bench_replay.EXAMPLE)(bench_replay.replay)
+app.command("tune", epilog=bench_tune.EXAMPLE)(bench_tune.tune)
 app.command("sum", epilog=bench_local.SUM_EXAMPLE)(bench_local.sum_)
 app.command("server", epilog=bench_local.SERVER_EXAMPLE)(bench_local.server)
 app.command("ablate", epilog=bench_local.ABLATE_EXAMPLE)(bench_local.ablate)

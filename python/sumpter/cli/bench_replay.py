@@ -120,6 +120,15 @@ OutputOption = Annotated[
         help="Also write all figures, with those of each iteration, as JSON.",
     ),
 ]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        help="With --grid over partition_bytes and credit_bytes: draw the share of the bound by "
+        "both; .png, .svg or .pdf decides how.",
+    ),
+]
 
 
 def replay(
@@ -140,6 +149,7 @@ def replay(
     assignments: SetOption = None,
     grid: GridOption = None,
     output: OutputOption = None,
+    plot: PlotOption = None,
 ) -> None:
     """Play a profile's compute as timed waits beside real sums on an emulated cluster.
 
@@ -149,16 +159,22 @@ def replay(
     """
     from sumpter.bench import spec as cluster
     from sumpter.bench import units
+    from sumpter.bench.plot import check_plot
     from sumpter.bench.report import check_writable
     from sumpter.bench_replay.spec import Spec
+    from sumpter.bench_replay.surface import AXES, draw, of_cells
 
     if network_gbps is not None and ratios is not None:
         raise UsageError("--network-gbps and --ratio exclude each other")
     if network_gbps is None and ratios is None:
         network_gbps = DEFAULT_NETWORK_GBPS
     check_writable(output, "--output")
+    check_plot(plot)
+    values = _grid(grid or [])
+    if plot is not None and not set(AXES) <= set(values):
+        raise UsageError(f"--plot draws speed by {' and '.join(AXES)}: give --grid for both")
     asked = Spec(
-        profile=_profile(profile, file_format, iteration_s, batch_size),
+        profile=profile_of(profile, file_format, iteration_s, batch_size),
         workers=units.parse_counts(workers, "--workers", 1),
         servers=units.parse_counts(servers, "--servers", 0),
         bandwidth_mbps=units.check_rate(bandwidth_mbps, "--bandwidth-mbps"),
@@ -169,13 +185,15 @@ def replay(
         iterations=iterations,
         turns=turns,
         settings=parse_assignments(assignments),
-        grid=_grid(grid or []),
+        grid=values,
     )
     cluster.check_tools()
-    _replay(asked, output)
+    cells = _replay(asked, output)
+    if plot is not None:
+        draw(of_cells(cells), plot)
 
 
-def _replay(asked: Spec, output: Path | None) -> None:
+def _replay(asked: Spec, output: Path | None) -> list[dict[str, Any]]:
     """Runs all cells; rows are shown as they come, and the file has all that are done."""
     from sumpter.bench.progress import Bar
     from sumpter.bench.report import head_line, row_line
@@ -196,9 +214,10 @@ def _replay(asked: Spec, output: Path | None) -> None:
             cells.append(cell)
             if output is not None:
                 report.write(output, cells)
+    return cells
 
 
-def _profile(
+def profile_of(
     text: str, file_format: str, iteration_s: float | None, batch_size: int | None
 ) -> Profile:
     """A profile by file or by name; a file of that name goes first."""

@@ -11,13 +11,17 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sumpter import _native
 from sumpter._errors import ConfigError, SumpterError
-from sumpter.tuning.points import Job, Point, Tuner, uniform_layers
+from sumpter.tuning.layers import Summed, in_each_step, of_profile, of_tensors, with_bytes
+from sumpter.tuning.points import Job, Point, Tuner
 from sumpter.tuning.tuners import make
+
+if TYPE_CHECKING:
+    from sumpter._session import Session
 
 # Training steps of a group: AutoByte's. The first ones of a plan are not measured: connections
 # are new, and a step that the change interrupted is longer than others.
@@ -32,9 +36,9 @@ ASSUMED_COMPUTE = 0.7
 class Driver(threading.Thread):
     """Works until the session ends."""
 
-    def __init__(self, worker: _native.Worker) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(name="sumpter-tuner", daemon=True)
-        self._worker = worker
+        self._session, self._worker = session, session.worker
         self._fastest = 0.0
 
     def run(self) -> None:
@@ -74,13 +78,16 @@ class Driver(threading.Thread):
         at = Point(*sizes)
         begun, _ = self._worker.step(0)
         first, since = self._worker.step(begun + UNMEASURED)
-        before = self._counters()
+        before, self._session.noted = self._counters(), {}
         last, until = self._worker.step(first + GROUP)
-        after = self._counters()
+        after, noted = self._counters(), dict(self._session.noted)
+        self._session.noted = None
         if json.loads(self._worker.plan())["epoch"] != epoch or until <= since:
             return
         speed = (last - first) / (until - since)
-        choice = tuner.observe(at, speed, self._job(plan, speed, (before, after)))
+        moved = {name: after[name] - before[name] for name in before}
+        tensors = in_each_step(noted, last - first)
+        choice = tuner.observe(at, speed, self._job(plan, speed, moved, tensors))
         if choice.why:
             say(f"{tuner.name} {choice.why}")
         if choice.point != at:
@@ -100,11 +107,13 @@ class Driver(threading.Thread):
         return json.loads(self._worker.stats())["counters"]
 
     def _job(
-        self, plan: dict[str, Any], speed: float, seen: tuple[dict[str, float], dict[str, float]]
+        self,
+        plan: dict[str, Any],
+        speed: float,
+        moved: dict[str, float],
+        tensors: Sequence[Summed],
     ) -> Job:
-        """What is known of the job. Without the model's times, they are guessed from its speed."""
-        before, after = seen
-        moved = {name: after[name] - before[name] for name in before}
+        """What is known of the job. Without a profile, its times are guessed from its speed."""
         seconds = max(moved["elapsed_s"], 1e-6)
         job = Job(
             max(plan["machines"]["gpu"], 1),
@@ -113,9 +122,11 @@ class Driver(threading.Thread):
             gbps(moved["bytes_received_away"] / seconds),
         )
         self._fastest = max(self._fastest, speed)
-        steps = max(moved["step"], 1.0)
-        sent = moved["tensor_bytes"] / steps
-        return replace(job, layers=uniform_layers(ASSUMED_COMPUTE / self._fastest, max(sent, 1.0)))
+        profile = self._session.profile
+        if profile is not None:
+            size = sum(tensor.bytes for tensor in tensors)
+            return replace(job, layers=with_bytes(of_profile(profile), size))
+        return replace(job, layers=of_tensors(tensors, ASSUMED_COMPUTE / self._fastest))
 
 
 def gbps(bytes_a_second: float) -> float:

@@ -11,6 +11,7 @@ Inference is plain NumPy. The weights come with the package, in `autobyte.npz`, 
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from sumpter.tuning.surface import link_bytes
 FORMAT, VERSION = "sumpter-autobyte", 1
 FILE = Path(__file__).with_name("autobyte.npz")
 LAYERS, HIDDEN, HEAD = 2, 24, 32
+# What it sees of each layer, and of the cluster and the sizes.
+FEATURES, NUMBERS = 3, 7
 # How far a job's measurements may move the last layer, over how much they scatter.
 PRIOR = 0.01
 
@@ -58,18 +61,7 @@ class MetaNetwork:
     """A trained network. Raises ConfigError for a file of another kind or version."""
 
     def __init__(self, path: Path = FILE) -> None:
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                weights = {name: file[name] for name in file.files}
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"tuner autobyte: cannot read {path}: {error}") from None
-        kind, version = str(weights.get("format")), int(weights.get("version", 0))
-        if kind != FORMAT or version != VERSION:
-            raise ConfigError(
-                f"tuner autobyte: {path} is of version {version}, this is version {VERSION}: "
-                "make it anew with `python -m sumpter.tuning.train`"
-            )
-        self._weights = weights
+        self._weights = weights = _read(path)
         self._trained = np.append(weights["last.weight"][0], weights["last.bias"])
         self.last = self._trained.copy()
         self._embedded: tuple[np.ndarray, np.ndarray] | None = None
@@ -116,6 +108,40 @@ class MetaNetwork:
                 outputs.append(state)
             sequence = np.array(outputs)
         return state
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """The weights in a file, all of them and of the right shapes."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            weights = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"tuner autobyte: cannot read {path}: {error}") from None
+    again = "make it anew with `python -m sumpter.tuning.train`"
+    if str(weights.get("format")) != FORMAT:
+        raise ConfigError(f"tuner autobyte: {path} is no file of a tuner: {again}")
+    version = str(weights.get("version"))
+    if version != str(VERSION):
+        raise ConfigError(
+            f"tuner autobyte: {path} is of version {version}, this is version {VERSION}: {again}"
+        )
+    for name, shape in _shapes().items():
+        if name not in weights or weights[name].shape != shape:
+            raise ConfigError(f"tuner autobyte: {path} has no {name} of shape {shape}: {again}")
+    return weights
+
+
+def _shapes() -> dict[str, tuple[int, ...]]:
+    """The shape of each array of weights, as torch calls them."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(LAYERS):
+        shapes[f"lstm.weight_ih_l{layer}"] = (4 * HIDDEN, HIDDEN if layer else FEATURES)
+        shapes[f"lstm.weight_hh_l{layer}"] = (4 * HIDDEN, HIDDEN)
+        shapes[f"lstm.bias_l{layer}"] = (4 * HIDDEN,)
+    sizes = {"first": (HEAD, HIDDEN + NUMBERS), "second": (HEAD, HEAD), "last": (1, HEAD)}
+    for name, shape in sizes.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

@@ -36,9 +36,11 @@ def readable(size: int) -> str:
 
 
 def point(partition: int, credits: float) -> Point:
-    """A partition of 4 KiB or a multiple, and a credit of so many partitions."""
-    partition = max(4 * KIB, partition // (4 * KIB) * 4 * KIB)
-    return Point(partition, max(partition, round(partition * credits)), min(CHUNK, partition))
+    """A partition and a credit of about so many of them, both multiples of 4 KiB."""
+    grain = 4 * KIB
+    partition = max(grain, partition // grain * grain)
+    credit = max(partition, round(partition * credits / grain) * grain)
+    return Point(partition, credit, min(CHUNK, partition))
 
 
 GRID = tuple(point(partition, credits) for partition in PARTITIONS for credits in CREDITS)

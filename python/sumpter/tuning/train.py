@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sumpter import profiles
+from sumpter.tuning.layers import of_profile
 from sumpter.tuning.network import (
     FILE,
     FORMAT,
@@ -24,7 +25,7 @@ from sumpter.tuning.network import (
     layer_features,
     numbers,
 )
-from sumpter.tuning.points import BUCKETS, GRID, MIB, Job, Point, embedded
+from sumpter.tuning.points import BUCKETS, GRID, MIB, Job, Point
 from sumpter.tuning.surface import Network, iteration_s, link_bytes
 
 PUBLISHED = ("alexnet", "gpt2", "resnet18", "resnet50", "vgg16")
@@ -34,21 +35,10 @@ POINTS = 6
 
 def layers_of(name: str) -> np.ndarray:
     """The layers of a published architecture: shape (BUCKETS, 3)."""
-    profile = profiles.published(name, 32)
-    count = len(profile.forward_times_s)
-    rows = np.zeros((count, 3))
-    rows[:, 0] = [seconds or 0.0 for seconds in profile.forward_times_s]
-    ready = np.zeros(count)
-    for tensor in profile.tensors:
-        rows[tensor.layer, 2] += tensor.bytes
-        ready[tensor.layer] = max(ready[tensor.layer], tensor.ready_s)
-    # A layer without gradients is done when the one behind it is.
-    for layer in reversed(range(count)):
-        ready[layer] = max(ready[layer], ready[layer + 1] if layer + 1 < count else 0.0)
-    rows[:, 1] = ready - np.append(ready[1:], 0.0)
-    if rows[:, 0].sum() == 0:
-        rows[:, 0] = rows[:, 1] / 2
-    return embedded(rows)
+    layers = of_profile(profiles.published(name, 32))
+    if layers[:, 0].sum() == 0:
+        layers[:, 0] = layers[:, 1] / 2
+    return layers
 
 
 def random_job(random: np.random.Generator, known: list[np.ndarray]) -> tuple[Job, Network]:

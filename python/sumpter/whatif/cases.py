@@ -29,7 +29,7 @@ class Case:
     transport_efficiency: float = 1.0  # the part of the bandwidth that is used
     fusion_bytes: int = 64 << 20
     fusion_timeout_s: float = 0.005
-    partition_bytes: int = 1 << 20
+    partition_bytes: int = 256 << 10
     credit_bytes: int = 256 << 10
     overlap_forward: bool = False  # layers begin when their own gradients are there
 

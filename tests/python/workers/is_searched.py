@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from common import RANK, WORLD_SIZE
+from common import FOLDER, RANK, WORLD_SIZE
 
 import sumpter
+from sumpter import profiles
 from sumpter.tuning import settings
 
 if sys.argv[1] == "bayes":
@@ -36,5 +37,17 @@ assert settings()["partition_bytes"] == 2 << 20 and settings()["tuner"] == "fixe
 sumpter.barrier()
 if RANK == 1:
     assert sumpter.tune(tuner="autobyte")["tuner"] == "autobyte"
+known = FOLDER / f"{RANK}.json"
+profiles.save(profiles.published("alexnet", 1), known)
+if RANK == 0:
+    assert sumpter.tune(profile=known)["partition_bytes"] == 2 << 20
+# No such file; and the tuner works in rank 0.
+for profile in [FOLDER / "absent.json"] + ([known] if RANK == 1 else []):
+    try:
+        sumpter.tune(tuner="fixed", profile=profile)
+    except sumpter.SumpterError as error:
+        assert "absent.json" in str(error) or "rank 0" in str(error), error
+    else:
+        raise AssertionError(f"{profile} was taken")
 work(60)
 sumpter.shutdown()

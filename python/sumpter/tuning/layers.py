@@ -1,0 +1,73 @@
+"""What is known of a model's layers: from the tensors that a job sums, and from a profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sumpter.profiles import Profile
+from sumpter.tuning.points import embedded, uniform_layers
+
+if TYPE_CHECKING:
+    from sumpter._session import Noted
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A tensor that a job sums, as rank 0 knows it."""
+
+    bytes: int
+    priority: int  # higher goes first
+
+
+def in_each_step(noted: Mapping[str, Noted], steps: int) -> list[Summed]:
+    """The tensors of the model: those that most of these steps summed.
+
+    What is summed once in a while, such as metrics, is none of it.
+    """
+    often = (tensor for tensor in noted.values() if tensor.rounds > steps / 2)
+    return [Summed(math.prod(one.shape) * _item_bytes(one.dtype), one.priority) for one in often]
+
+
+def _item_bytes(dtype: str) -> int:
+    """Of an element type by name, such as 2 of `bfloat16`."""
+    return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz")) // 8
+
+
+def of_tensors(tensors: Sequence[Summed], compute_s: float) -> np.ndarray:
+    """Shape (BUCKETS, 3): a layer for each tensor, in the order of priority, of equal times.
+
+    A third of the compute is the forward pass.
+    """
+    if not tensors:
+        return uniform_layers(compute_s, 1.0)
+    rows = np.zeros((len(tensors), 3))
+    rows[:, :2] = np.array([1 / 3, 2 / 3]) * compute_s / len(tensors)
+    # The most urgent one is what the next forward pass needs first.
+    rows[:, 2] = [tensor.bytes for tensor in sorted(tensors, key=lambda one: -one.priority)]
+    return embedded(rows)
+
+
+def of_profile(profile: Profile) -> np.ndarray:
+    """Shape (BUCKETS, 3): the profile's own times and sizes."""
+    count = len(profile.layers)
+    rows = np.zeros((count, 3))
+    rows[:, 0] = profile.forward_times_s
+    ready = np.zeros(count)
+    for tensor in profile.tensors:
+        rows[tensor.layer, 2] += tensor.bytes
+        ready[tensor.layer] = max(ready[tensor.layer], tensor.ready_s)
+    # A layer without gradients is done when the one behind it is.
+    for layer in reversed(range(count)):
+        ready[layer] = max(ready[layer], ready[layer + 1] if layer + 1 < count else 0.0)
+    rows[:, 1] = ready - np.append(ready[1:], 0.0)
+    return embedded(rows)
+
+
+def with_bytes(layers: np.ndarray, total: float) -> np.ndarray:
+    """The same layers with so many bytes together, as when gradients are sent compressed."""
+    return layers * np.array([1.0, 1.0, total / max(layers[:, 2].sum(), 1.0)])

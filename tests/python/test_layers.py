@@ -1,0 +1,130 @@
+"""What a tuner is told of a job's layers."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from sumpter import ConfigError, profiles
+from sumpter._session import Noted, Session
+from sumpter.profiles import Profile
+from sumpter.tuning import driver
+from sumpter.tuning.driver import Driver
+from sumpter.tuning.layers import Summed, in_each_step, of_profile, of_tensors, with_bytes
+from sumpter.tuning.points import BUCKETS, Job
+
+
+def tensors(*sizes: int) -> list[Summed]:
+    """The last one is the most urgent."""
+    return [Summed(size, priority) for priority, size in enumerate(sizes)]
+
+
+def test_layers_have_the_tensors_sizes_in_the_order_of_priority() -> None:
+    sizes = [1000 * (i + 1) for i in range(BUCKETS)]
+    layers = of_tensors(tensors(*sizes), compute_s=0.3)
+    np.testing.assert_allclose(layers[:, 2], sizes[::-1])
+    np.testing.assert_allclose(layers[:, 0].sum(), 0.1)
+    np.testing.assert_allclose(layers[:, 1], 0.2 / BUCKETS)
+    # Any number of tensors; none is a job of which nothing is known.
+    assert of_tensors(tensors(5, 7), 0.3)[:, 2].sum() == pytest.approx(12)
+    assert of_tensors([], 0.3).shape == (BUCKETS, 3)
+
+
+def test_what_is_summed_once_in_a_while_is_no_layer() -> None:
+    noted = {
+        "weight": Noted((3, 4), "float32", 2, 10),
+        "half": Noted((5,), "bfloat16", 1, 9),
+        "loss": Noted((), "float64", 0, 1),
+    }
+    assert in_each_step(noted, 10) == [Summed(48, 2), Summed(10, 1)]
+
+
+def test_layers_of_a_profile_have_its_times_and_the_jobs_bytes() -> None:
+    profile = profiles.published("vgg16", 32)
+    layers = of_profile(profile)
+    assert layers[:, :2].sum() == pytest.approx(profile.iteration_s, rel=1e-6)
+    assert layers[:, 2].sum() == pytest.approx(profile.bytes)
+    half = with_bytes(layers, profile.bytes / 2)
+    assert half[:, 2].sum() == pytest.approx(profile.bytes / 2)
+    np.testing.assert_array_equal(half[:, :2], layers[:, :2])
+
+
+class FakeWorker:
+    """A job that runs at 10 steps a second."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, str]] = []
+
+    def tune(self, changes: dict[str, str], *, epoch: int | None = None) -> int:
+        self.asked.append(changes)
+        return 2
+
+    def plan(self, epoch: int = 0) -> str:
+        return json.dumps({"epoch": 2})
+
+
+def driver_of(worker: FakeWorker, profile: Profile | None = None) -> Driver:
+    session = SimpleNamespace(worker=worker, profile=profile, noted=None)
+    return Driver(cast(Session, session))
+
+
+def told(profile: Profile | None) -> Job:
+    """What a tuner is told of a job."""
+    plan = {"machines": {"gpu": 4, "cpu": 2}}
+    moved = {"elapsed_s": 1.0, "bytes_sent_away": 25e6, "bytes_received_away": 5e7}
+    return driver_of(FakeWorker(), profile)._job(plan, 10.0, moved, tensors(100, 300))
+
+
+def test_a_tuner_is_told_the_real_sizes() -> None:
+    job = told(None)
+    assert (job.workers, job.servers) == (4, 2)
+    assert (job.up_gbps, job.down_gbps) == pytest.approx((0.2, 0.4))
+    assert job.layers[:, 2].sum() == pytest.approx(400)
+    assert job.layers[0, 2] > job.layers[-1, 2], "the most urgent tensor is the larger one"
+    assert job.compute_s == pytest.approx(driver.ASSUMED_COMPUTE / 10)
+
+
+def test_a_tuner_is_told_a_profiles_times() -> None:
+    profile = profiles.published("alexnet", 32)
+    job = told(profile)
+    assert job.compute_s == pytest.approx(profile.iteration_s, rel=1e-6)
+    assert job.layers[:, 2].sum() == pytest.approx(400)
+
+
+def test_a_tuner_that_cannot_begin_leaves_the_sizes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(name: str) -> Any:
+        if name != "fixed":
+            raise ConfigError("tuner autobyte: f is of version 99, this is version 1")
+        return real(name)
+
+    real = driver.make
+    monkeypatch.setattr(driver, "make", refuse)
+    worker = FakeWorker()
+    assert driver_of(worker)._changed("autobyte").name == "fixed"
+    assert worker.asked == [{"tuner": "fixed"}], "no size may change"
+    assert "is of version 99" in capsys.readouterr().err
+
+
+def test_noting_may_end_in_the_middle_of_a_submission() -> None:
+    answers: list[dict[str, Noted] | None] = [None, {}]
+
+    class Fleeting(Session):
+        """The tuner's thread stops noting as soon as somebody has looked."""
+
+        @property
+        def noted(self) -> dict[str, Noted] | None:
+            return answers.pop() if answers else None
+
+    session = object.__new__(Fleeting)
+    session.worker = cast(Any, SimpleNamespace(submit=lambda **_: "handle"))
+    handle = session.submit(
+        **{"kind": "all_reduce", "name": "x", "shape": (1,), "dtype": "float32"},
+        **{"send": 0, "receive": 0, "keep": None},
+    )
+    assert handle == "handle"
