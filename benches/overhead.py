@@ -7,7 +7,7 @@
 `trace` and `metrics` sum the gradients of ResNet-18 again and again in two workers on this machine,
 by turns with and without what is asked about, in both orders. A worker's processor time is that of
 its steps, without its start; the job's is that of all its processes, from start to end. `record`
-runs a training loop in torch with hooks and without. Prints the median over all pairs of
+trains in torch in one process, by turns with hooks and without. Prints the median over all pairs of
 "with" over "without", and the quartiles; a pair's two runs follow each other, so what else the
 machine does mostly cancels.
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -30,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PORT = 9464
-WARMUP = 5
+WARMUP, BLOCK = 5, 20
 Figures = dict[str, float]
 
 
@@ -45,12 +44,13 @@ def main() -> None:
     parser.add_argument("--inner", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inner is not None:
-        (train if asked.what == "record" else work)(asked)
+        work(asked)
         return
     pairs = []
+    train = training() if asked.what == "record" else None
     for number in range(asked.pairs):
         order = (True, False) if number % 2 else (False, True)
-        found = {watched: measure(asked, watched) for watched in order}
+        found = train() if train else {watched: measure(asked, watched) for watched in order}
         pairs.append({"with": found[True], "without": found[False]})
         print(f"pair {number + 1} of {asked.pairs}", file=sys.stderr)
         if asked.output:
@@ -77,10 +77,6 @@ def measure(asked: argparse.Namespace, watched: bool) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         inner = [__file__, asked.what, "--inner", folder, "--steps", str(asked.steps)]
         command = [sys.executable, *inner]
-        if asked.what == "record":
-            environment = os.environ | {"OVERHEAD_RECORD": str(int(watched))}
-            subprocess.run(command, check=True, env=environment)
-            return json.loads((Path(folder) / "0").read_text())
         run = [sys.executable, "-m", "sumpter", "run", "-n", "2"]
         if asked.what == "trace" and not watched:
             run += ["--set", "trace_events=0"]
@@ -155,8 +151,8 @@ def work(asked: argparse.Namespace) -> None:
     sumpter.shutdown()
 
 
-def train(asked: argparse.Namespace) -> None:
-    """A training loop on the processor, with hooks or without."""
+def training() -> Callable[[], dict[bool, Figures]]:
+    """What trains on the processor for a pair of blocks of steps, without hooks and with."""
     import torch
 
     import sumpter.torch as bps
@@ -173,18 +169,20 @@ def train(asked: argparse.Namespace) -> None:
     model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images, labels = torch.randn(8, 3, 16, 16), torch.arange(8)
-    # So many that the hooks stay until after the last step that is timed.
-    if os.environ["OVERHEAD_RECORD"] == "1":
-        bps.record(model, asked.inner / "profile.json", iterations=asked.steps + WARMUP)
 
     def step() -> None:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
 
-    found = timed(step, asked.steps)
-    figures = {"CPU s": found["cpu_s"], "iteration ms": 1e3 * found["step_s"]}
-    (asked.inner / "0").write_text(json.dumps(figures))
+    def block(watched: bool) -> Figures:
+        # So many that the hooks stay until after the last step that is timed.
+        steps = BLOCK + WARMUP + 1
+        with bps.record(model, None, iterations=steps) if watched else nothing():
+            found = timed(step, BLOCK)
+        return {"CPU s": found["cpu_s"], "iteration ms": 1e3 * found["step_s"]}
+
+    return lambda: {watched: block(watched) for watched in (False, True)}
 
 
 def timed(step: Callable[[], None], steps: int) -> Figures:
