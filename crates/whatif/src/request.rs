@@ -44,8 +44,8 @@ struct RawCase {
     overlap_forward: bool,
 }
 
-/// Answers `{"profile": ..., "cases": [...], "bottleneck": true}` with a list of one [`Outcome`] a case, in order.
-/// Cases that follow one another and share their placement share the work of it.
+/// Answers `{"profile": ..., "cases": [...], "bottleneck": true}` with a list of one [`Outcome`] a
+/// case, in order. Cases that follow one another and share their placement share the work of it.
 ///
 /// # Errors
 /// What is not such JSON, and values that [`Profile::new`] or [`Case::check`] refuse.
