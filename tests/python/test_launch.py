@@ -354,9 +354,11 @@ class TestStatus:
         assert optimum_share(job, 10**9, 1.0, None) is None
 
     def test_bytes_are_written_with_a_binary_unit(self) -> None:
-        assert [format_bytes(size) for size in (0, 1536, 2**30, 2**51)] == [
+        assert [format_bytes(size) for size in (0, 1000, 1536, 1023.4 * 2**20, 2**30, 2**51)] == [
             "0 B",
+            "1000 B",
             "1.5 KiB",
+            "1023 MiB",
             "1 GiB",
             "2,048 TiB",
         ]

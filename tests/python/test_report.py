@@ -316,7 +316,6 @@ REFUSED = {
     "CSV without rows": (_written(HEAD + "\n"), "expected at least one row below the head"),
     "CSV cut short": (_cut_csv, "it may be cut short"),
     "a CSV row cut short": (_written(HEAD + "\n8,1,67108864\n"), "line 2: expected 49 cells"),
-    "no end of the last line": (_written(EMULATE.read_text()[:-1]), "the file is cut short"),
     "another program's CSV": (_written("name,age\nx,3\n"), "got age, name"),
     "JSON cut short": (_cut_json, "it is cut short"),
     "another program's JSON": (_written('{"a": 1}'), "expected the fields of `sumpter bench`"),
@@ -458,3 +457,21 @@ def test_no_value_of_a_field_is_a_traceback(field: str, value: object, tmp_path:
     else:
         with pytest.raises(report.ReportError, match=rf"tenants.json: row 1: jobs\[1\].{field}: "):
             report.make([file])
+
+
+def test_a_csv_whose_last_line_has_no_end_is_whole(run, tmp_path: Path) -> None:
+    file = _written(EMULATE.read_text().rstrip())(tmp_path)
+    code, err, _ = run(file)
+    assert code == 0, err
+
+
+def test_what_takes_long_says_how_far_it_is() -> None:
+    from sumpter import profiles
+    from sumpter.report import curves
+    from sumpter.report.compose import Question
+
+    heard: list[tuple[int, int]] = []
+    case = Question(workers=2).case()
+    profile = profiles.published("resnet18")
+    curves.figures(profile, case, lambda done, total: heard.append((done, total)))
+    assert heard == sorted(heard) and heard[-1][0] == heard[-1][1] > 20

@@ -8,8 +8,8 @@ use crossbeam_channel::{Receiver, unbounded};
 use sumpter_config::Config;
 use sumpter_coordinator::{Member, TraceOf};
 use sumpter_observe::{
-    self as observe, Activity, Event, Recorder, Recording, Role, Source, Trace, TraceError, align,
-    build,
+    self as observe, Activity, Clockwork, Event, Recorder, Recording, Role, Source, Tightened,
+    Trace, TraceError, align, build, tighten,
 };
 use sumpter_wire::JobId;
 
@@ -88,6 +88,8 @@ pub struct TraceSummary {
     pub processes: Vec<(String, f64)>,
     /// Members that did not answer.
     pub missing: Vec<String>,
+    /// What the data connections said of the clocks.
+    pub clocks: Tightened,
 }
 
 /// Writes the last steps of a run to a file for Perfetto: of the job of this name, or of the only
@@ -105,6 +107,8 @@ pub fn trace(
     let (coordinator, token, tls) = access(config)?;
     let traces = sumpter_coordinator::traces(coordinator, &token, tls.as_ref(), job)?;
     let members = traces.members.into_iter().map(member).collect::<Result<Vec<_>, _>>()?;
+    let (mut members, clockworks): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+    let clocks = tighten(&mut members, &clockworks);
     let run = format!("{}/{:016x}", traces.job, traces.run);
     let trace = build(&run, &members, &traces.tensors, steps)?;
     std::fs::write(path, observe::write(&trace))
@@ -115,6 +119,7 @@ pub fn trace(
         slices: trace.slices.len(),
         processes: trace.processes,
         missing: traces.missing,
+        clocks,
     })
 }
 
@@ -124,7 +129,7 @@ fn complete_steps(trace: &Trace) -> usize {
 }
 
 /// A member's recordings, and its clock against the coordinator's while they were made.
-fn member(of: TraceOf) -> Result<observe::Member, TraceError> {
+fn member(of: TraceOf) -> Result<(observe::Member, Clockwork), TraceError> {
     let (process, role) = match of.rank {
         Some(rank) => (format!("rank {rank} on {}", of.host), Role::Worker(rank)),
         None => (format!("server {} on {}", of.member, of.host), Role::Server(of.member as u32)),
@@ -139,5 +144,6 @@ fn member(of: TraceOf) -> Result<observe::Member, TraceError> {
     let window = (times().min().unwrap_or(last), times().max().unwrap_or(last));
     let clock = align(&of.samples, window)
         .map_err(|problem| TraceError::Clock { process: process.clone(), problem })?;
-    Ok(observe::Member { process, role, clock, recordings })
+    let clockwork = Clockwork { samples: of.samples, window };
+    Ok((observe::Member { process, role, clock, recordings }, clockwork))
 }

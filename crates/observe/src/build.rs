@@ -20,7 +20,7 @@ pub enum Role {
 
 impl Role {
     /// What others call one of its lanes.
-    fn lane(self, lane: u32) -> Peer {
+    pub(crate) fn lane(self, lane: u32) -> Peer {
         let lane = u16::try_from(lane).unwrap_or(u16::MAX);
         match self {
             Role::Worker(rank) => Peer::WorkerLane { rank, lane },

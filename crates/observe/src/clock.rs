@@ -47,13 +47,16 @@ pub struct Alignment {
     drift: f64,
     /// How far an aligned time may be off, anywhere in the window that was asked for.
     pub error_ns: f64,
+    /// The two ends of that window by the member's clock, with how far the time that the
+    /// coordinator's showed then may lie from what [`Alignment::map`] says: half of the spread.
+    ends: [(u64, f64); 2],
 }
 
 impl Alignment {
     /// A clock that is the coordinator's own.
     #[must_use]
     pub fn same() -> Alignment {
-        Alignment { origin: (0, 0), drift: 0.0, error_ns: 0.0 }
+        Alignment { origin: (0, 0), drift: 0.0, error_ns: 0.0, ends: [(0, 0.0), (u64::MAX, 0.0)] }
     }
 
     /// A time of the member's clock by the coordinator's.
@@ -63,6 +66,36 @@ impl Alignment {
         let aligned = self.origin.1 + since + (since as f64 * self.drift).round() as i128;
         aligned.clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
+
+    /// How far an aligned time may be off at this moment. What the lines between the bounds leave
+    /// free is convex in time, so that inside the window a straight line between its ends bounds
+    /// it; outside nothing is promised.
+    pub(crate) fn error_at(&self, member_ns: u64) -> f64 {
+        let [(from, before), (to, after)] = self.ends;
+        if to <= from {
+            return before.max(after) + ROUNDING_NS;
+        }
+        let share = member_ns.saturating_sub(from) as f64 / (to - from) as f64;
+        before + (after - before) * share.clamp(0.0, 1.0) + ROUNDING_NS
+    }
+}
+
+/// Times are whole nanoseconds, and a line is drawn in floats.
+const ROUNDING_NS: f64 = 2.0;
+
+/// What is known of a clock from elsewhere: at this time by the member's clock the coordinator's
+/// showed at most, or at least, that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub at_ns: u64,
+    pub theirs_ns: i64,
+}
+
+/// Limits from above and from below.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Limits {
+    pub above: Vec<Limit>,
+    pub below: Vec<Limit>,
 }
 
 /// What the samples say of the offset, as bounds `offset(at) <= limit` or `>= limit`; times and
@@ -141,6 +174,15 @@ fn search(mut low: f64, mut high: f64, of: impl Fn(f64) -> f64) -> f64 {
 /// # Errors
 /// A text if there is no sample, or none that makes sense.
 pub fn align(samples: &[Sample], window: (u64, u64)) -> Result<Alignment, String> {
+    align_within(samples, window, &Limits::default())
+}
+
+/// As [`align`], among the lines that keep these limits as well.
+pub(crate) fn align_within(
+    samples: &[Sample],
+    window: (u64, u64),
+    limits: &Limits,
+) -> Result<Alignment, String> {
     let sane = |s: &&Sample| s.sent_ns <= s.heard_ns && s.received_ns <= s.replied_ns;
     let samples: Vec<Sample> = samples.iter().filter(sane).copied().collect();
     let Some(last) = samples.last() else {
@@ -150,28 +192,33 @@ pub fn align(samples: &[Sample], window: (u64, u64)) -> Result<Alignment, String
     let base = i128::from(last.received_ns) - i128::from(origin);
     let at = |ns: u64| (i128::from(ns) - i128::from(origin)) as f64;
     let offset = |theirs: u64, ours: u64| (i128::from(theirs) - i128::from(ours) - base) as f64;
-    let ends = [at(window.0.min(window.1)), at(window.1.max(window.0))];
+    let window = (window.0.min(window.1), window.1.max(window.0));
+    let ends = [at(window.0), at(window.1)];
+    let known = |of: &[Limit]| -> Vec<(f64, f64)> {
+        let bound = |l: &Limit| {
+            let offset = i128::from(l.theirs_ns) - i128::from(l.at_ns) - base;
+            (at(l.at_ns), offset as f64)
+        };
+        of.iter().map(bound).collect()
+    };
     for first in 0..samples.len() {
         let used = &samples[first..];
-        let bounds = Bounds {
-            above: used.iter().map(|s| (at(s.sent_ns), offset(s.received_ns, s.sent_ns))).collect(),
-            below: used
-                .iter()
-                .map(|s| (at(s.heard_ns), offset(s.replied_ns, s.heard_ns)))
-                .collect(),
-        };
+        let mut bounds = Bounds { above: known(&limits.above), below: known(&limits.below) };
+        let heard = used.iter().map(|s| (at(s.heard_ns), offset(s.replied_ns, s.heard_ns)));
+        bounds.above.extend(used.iter().map(|s| (at(s.sent_ns), offset(s.received_ns, s.sent_ns))));
+        bounds.below.extend(heard);
         let ranges = ends.map(|end| bounds.seen_from(end).range());
         let [Some(begin), Some(end)] = ranges else { continue };
         let [at_begin, at_end] = [begin, end].map(|(low, high)| low.midpoint(high));
         let span = ends[1] - ends[0];
         let drift = if span > 0.0 { (at_end - at_begin) / span } else { 0.0 };
-        let spread = (begin.1 - begin.0).max(end.1 - end.0);
+        let halves = [begin, end].map(|(low, high)| (high - low) / 2.0);
         let theirs = base + (at_begin - drift * ends[0]).round() as i128;
         return Ok(Alignment {
             origin: (origin, i128::from(origin) + theirs),
             drift,
-            // Times are whole nanoseconds.
-            error_ns: spread / 2.0 + 2.0,
+            error_ns: halves[0].max(halves[1]) + ROUNDING_NS,
+            ends: [(window.0, halves[0]), (window.1, halves[1])],
         });
     }
     Err("its messages to the coordinator seem to arrive before they are sent".to_owned())

@@ -16,6 +16,7 @@ mod perfetto;
 mod recording;
 mod ring;
 mod steps;
+mod tighten;
 
 pub use build::{Member, Role, Slice, Trace, build};
 pub use clock::{Alignment, MAX_DRIFT, Sample, align, monotonic_ns};
@@ -25,3 +26,4 @@ pub use file::{VERSION, read, write};
 pub use label::Activity;
 pub use recording::{Recording, Source};
 pub use ring::Recorder;
+pub use tighten::{Clockwork, Tightened, tighten};

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use serde_json::json;
+use sumpter_observe::Tightened;
 
 use crate::errors::{StartError, from_node};
 use crate::worker::load;
@@ -21,11 +22,17 @@ pub fn trace(
     let config = load(settings)?;
     let summary = py.detach(|| sumpter_node::trace(&config, job, steps, &path));
     let summary = summary.map_err(|e| from_node(py, e))?;
+    let (before_s, contradicted) = match summary.clocks {
+        Tightened::From(before_ns) => (Some(before_ns / 1e9), None),
+        Tightened::Contradicted(by) => (None, Some(by)),
+    };
     Ok(json!({
         "job": summary.job,
         "steps": summary.steps,
         "slices": summary.slices,
         "clock_error_s": summary.processes.into_iter().collect::<HashMap<_, _>>(),
+        "heartbeats_error_s": before_s,
+        "contradicted_by": contradicted,
         "missing": summary.missing,
     })
     .to_string())

@@ -32,8 +32,8 @@ pub struct Outcome {
     pub iteration_time_s: f64,
     /// What communication adds to the iteration.
     pub overhead_s: f64,
-    /// Why.
-    pub bottleneck: Bottleneck,
+    /// Why; `None` if that was not asked.
+    pub bottleneck: Option<Bottleneck>,
 }
 
 /// Simulates one iteration.
@@ -41,11 +41,12 @@ pub struct Outcome {
 /// # Errors
 /// A case that [`Case::check`] refuses, or `overlap_forward` without forward times.
 pub fn simulate(profile: &Profile, case: &Case) -> Result<Outcome, WhatifError> {
-    simulate_placed(profile, &Layout::new(profile, case)?, case)
+    simulate_placed(profile, &Layout::new(profile, case)?, case, true)
 }
 
 /// As [`simulate`], with the [`Layout`] of another case that differs in nothing but bandwidth,
-/// efficiency, compression, credit and overlap.
+/// efficiency, compression, credit and overlap. Why it takes so long is up to two more simulations,
+/// made if `why`.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -53,21 +54,34 @@ pub fn simulate_placed(
     profile: &Profile,
     layout: &Layout,
     case: &Case,
+    why: bool,
 ) -> Result<Outcome, WhatifError> {
     case.check()?;
     let compute_s = profile.iteration_s();
     let overhead_s = overhead(profile, layout, case)?;
     let iteration_time_s = compute_s + overhead_s;
-    let bottleneck = if overhead_s <= NEGLIGIBLE * iteration_time_s {
-        Bottleneck::None
-    } else {
-        let bandwidth_gbps = case.bandwidth_gbps * UNLIMITED;
-        let unlimited = overhead(profile, layout, &Case { bandwidth_gbps, ..*case })?;
-        let added = overhead(&profile.without_addition(), layout, case)?;
-        if unlimited <= added { Bottleneck::Network } else { Bottleneck::Addition }
-    };
+    let bottleneck = if why { Some(bottleneck(profile, layout, case, overhead_s)?) } else { None };
     let scaling_factor = compute_s / iteration_time_s;
     Ok(Outcome { scaling_factor, iteration_time_s, overhead_s, bottleneck })
+}
+
+fn bottleneck(
+    profile: &Profile,
+    layout: &Layout,
+    case: &Case,
+    overhead_s: f64,
+) -> Result<Bottleneck, WhatifError> {
+    if overhead_s <= NEGLIGIBLE * (profile.iteration_s() + overhead_s) {
+        return Ok(Bottleneck::None);
+    }
+    let bandwidth_gbps = case.bandwidth_gbps * UNLIMITED;
+    let unlimited = overhead(profile, layout, &Case { bandwidth_gbps, ..*case })?;
+    let added = if profile.has_addition() {
+        overhead(&profile.without_addition(), layout, case)?
+    } else {
+        overhead_s
+    };
+    Ok(if unlimited <= added { Bottleneck::Network } else { Bottleneck::Addition })
 }
 
 fn overhead(profile: &Profile, layout: &Layout, case: &Case) -> Result<f64, WhatifError> {

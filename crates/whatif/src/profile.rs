@@ -109,6 +109,11 @@ impl Profile {
         self.addition.as_ref().map_or(0.0, |addition| addition.seconds(bytes))
     }
 
+    /// Whether additions take time.
+    pub(crate) fn has_addition(&self) -> bool {
+        self.addition.is_some()
+    }
+
     /// The same iteration if additions took no time.
     #[must_use]
     pub fn without_addition(&self) -> Self {

@@ -12,6 +12,8 @@ use crate::{
 struct Request {
     profile: RawProfile,
     cases: Vec<RawCase>,
+    /// Whether to find the bottleneck of each.
+    bottleneck: bool,
 }
 
 #[derive(Deserialize)]
@@ -42,14 +44,14 @@ struct RawCase {
     overlap_forward: bool,
 }
 
-/// Answers `{"profile": ..., "cases": [...]}` with a list of one [`Outcome`] a case, in order.
-/// Cases that follow one another and share their placement share the work of it.
+/// Answers `{"profile": ..., "cases": [...], "bottleneck": true}` with a list of one [`Outcome`] a
+/// case, in order. Cases that follow one another and share their placement share the work of it.
 ///
 /// # Errors
 /// What is not such JSON, and values that [`Profile::new`] or [`Case::check`] refuse.
 pub fn answer_json(request: &str) -> Result<String, WhatifError> {
     let invalid = |error: serde_json::Error| WhatifError::Request(error.to_string());
-    let Request { profile, cases } = serde_json::from_str(request).map_err(invalid)?;
+    let Request { profile, cases, bottleneck } = serde_json::from_str(request).map_err(invalid)?;
     let profile = Profile::try_from(profile)?;
     let cases = cases.into_iter().map(Case::try_from).collect::<Result<Vec<_>, _>>()?;
     let mut placed: Option<(Case, Layout)> = None;
@@ -59,7 +61,7 @@ pub fn answer_json(request: &str) -> Result<String, WhatifError> {
             Some((before, layout)) if same_placement(&before, case) => layout,
             _ => Layout::new(&profile, case)?,
         };
-        outcomes.push(simulate_placed(&profile, &layout, case)?);
+        outcomes.push(simulate_placed(&profile, &layout, case, bottleneck)?);
         placed = Some((*case, layout));
     }
     serde_json::to_string(&outcomes).map_err(invalid)

@@ -19,6 +19,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::rates::{Kind, Rates, fair};
 use crate::{Case, Layout, Profile, Unit};
@@ -99,6 +100,26 @@ impl PartialOrd for Moment {
 impl Ord for Moment {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
+    }
+}
+
+/// A hash of a few numbers that come from no adversary.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+        let mixed = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -228,7 +249,7 @@ impl<'a> Stream<'a> {
         let gpus = self.active.iter().filter(|&&machine| machine < self.workers).count();
         let idle = (self.workers - gpus) as f64;
         let mut kinds = vec![Kind { cpu: false, push: 0.0, pull: 0.0, count: idle }];
-        let mut alike = HashMap::new();
+        let mut alike: HashMap<_, _, BuildHasherDefault<Mixer>> = HashMap::default();
         let mut kind_of = Vec::with_capacity(self.active.len());
         for &machine in &self.active {
             let server = &self.servers[machine];

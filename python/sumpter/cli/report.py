@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
 from pathlib import Path
 
 import typer
@@ -25,6 +27,11 @@ from sumpter.cli.report_options import (
 EXAMPLE = (
     "Example: sumpter report run.profile.json bench.csv -n 16 --bandwidth-gbps 25 -o report.html"
 )
+
+# When the first word on progress comes, and how often there is another.
+_FIRST_S, _TERMINAL_S, _LOG_S = 1.0, 0.2, 5.0
+# To the beginning of the line, and all of it away.
+_CLEAR = "\r\x1b[K"
 
 
 def report(
@@ -70,8 +77,32 @@ def report(
         batch_time_s=batch_time_s,
         add_estimate=add_estimate,
     )
-    page = reports.make(files, question, title)
+    page = reports.make(files, question, title, _Progress())
     reports.write(page, output)
     for section in page.sections:
         typer.echo(f"{section.source}: {section.title}")
     typer.echo(f"wrote {output} ({len(page.html.encode()) / 1e6:.1f} MB)")
+
+
+class _Progress:
+    """Says on standard error how far a report is, once it has taken longer than a blink: in place
+    on a terminal, else now and then a line."""
+
+    def __init__(self) -> None:
+        self._next_s = time.monotonic() + _FIRST_S
+        self._pause_s = _TERMINAL_S if sys.stderr.isatty() else _LOG_S
+        self._shown = False
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        now_s = time.monotonic()
+        if done == total and self._shown and sys.stderr.isatty():
+            typer.echo(_CLEAR, err=True, nl=False)
+            return
+        if now_s < self._next_s or done == total:
+            return
+        self._next_s, self._shown = now_s + self._pause_s, True
+        text = f"{name}: {done} of {total} what-if cases simulated"
+        if sys.stderr.isatty():
+            typer.echo(_CLEAR + text, err=True, nl=False)
+        else:
+            typer.echo(text, err=True)

@@ -88,7 +88,14 @@ def _print_summary(summary: dict[str, object], path: Path, wanted: int) -> None:
     typer.echo(
         f"{path}: {summary['steps']} steps of job '{summary['job']}', {summary['slices']} slices "
         f"of {len(clocks)} processes; clocks aligned within {error_s * 1e6:.0f} us ({worst})"
+        + _tightened(summary, error_s)
     )
+    if (who := summary["contradicted_by"]) is not None:
+        typer.echo(
+            f"By the aligned clocks, messages of {who} arrived before they were sent: a clock was "
+            "set or changed its rate, and times of different processes may be off by more.",
+            err=True,
+        )
     if summary["steps"] != wanted:
         typer.echo(
             f"Of {wanted} steps only {summary['steps']} are complete in every ring; the setting "
@@ -97,6 +104,14 @@ def _print_summary(summary: dict[str, object], path: Path, wanted: int) -> None:
     missing = summary["missing"]
     if isinstance(missing, list) and missing:
         typer.echo(f"No answer from {', '.join(map(str, missing))}: not in the file.")
+
+
+def _tightened(summary: dict[str, object], error_s: float) -> str:
+    """What the data connections gave, if they gave anything to speak of."""
+    before_s = summary["heartbeats_error_s"]
+    if not isinstance(before_s, float) or error_s > 0.95 * before_s:
+        return ""
+    return f", {before_s * 1e6:.0f} us without the data connections' own times"
 
 
 def _print_explained(path: Path, as_json: bool) -> None:

@@ -54,7 +54,8 @@ def format_bytes(count: float) -> str:
     """`1.5 GiB`, with three significant digits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
-            return f"{count:.3g} {unit}"
+            # From 1000 on, three significant digits would take an exponent.
+            return f"{count:.3g} {unit}" if abs(count) < 999.5 else f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:,.3g} TiB" if count < 1000 else f"{count:,.0f} TiB"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # The smallest cluster of the paper's figures on which the network is in doubt.
 WORKERS, BANDWIDTH_GBPS = 64, 10.0
+# Hears of a file, and how many of how many cases are simulated.
+Advance = Callable[[str, int, int], None]
 _EXTRA = "pip install 'sumpter[report]'"
 
 
@@ -56,9 +58,14 @@ class Page:
 
 
 def make(
-    paths: Sequence[str | Path], question: Question | None = None, title: str | None = None
+    paths: Sequence[str | Path],
+    question: Question | None = None,
+    title: str | None = None,
+    advance: Advance | None = None,
 ) -> Page:
     """The page about some files: profiles, traces and what benches wrote, in any order.
+
+    `advance` hears of what takes long: the file's name, how many of how many cases are simulated.
 
     What a file is, is seen from its content. Raises ReportError, ProfileError, TraceError or
     ConfigError, which name the file or option, the field and what was expected; and ReportError
@@ -70,7 +77,7 @@ def make(
         raise ReportError(f"expected at least one file: {inputs.KNOWN}")
     asked = inputs.Asked(question.batch_time_s, question.add_estimate)
     read = [inputs.read(Path(path), asked) for path in paths]
-    sections = tuple(section for one in read for section in _sections(one, question))
+    sections = tuple(section for one in read for section in _sections(one, question, advance))
     names = read[0].name if len(read) == 1 else f"{len(read)} files"
     from sumpter.report.page import render
 
@@ -85,11 +92,15 @@ def write(page: Page, path: str | Path) -> None:
         raise ReportError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _sections(one: inputs.Input, question: Question) -> Iterator[Section]:
+def _sections(one: inputs.Input, question: Question, advance: Advance | None) -> Iterator[Section]:
     if one.kind == "profile":
         from sumpter.report import curves, iteration
 
-        yield curves.section(one.name, one.content, question.case())
+        def simulated(done: int, total: int) -> None:
+            if advance is not None:
+                advance(one.name, done, total)
+
+        yield curves.section(one.name, one.content, question.case(), simulated)
         yield iteration.section(one.name, one.content)
     elif one.kind == "trace":
         from sumpter.report import timeline

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +29,17 @@ _HELPER_PARTS = (0, 0.125, 0.25, 0.5, 0.75, 1)
 _WORKER_PARTS = (4, 2, 1)
 
 Line = tuple[str, Sequence[Case]]
+# Hears how many of how many cases are simulated.
+Advance = Callable[[int, int], None]
 
 
-def section(name: str, profile: Profile, case: Case) -> Section:
+def _quiet(done: int, total: int) -> None:
+    pass
+
+
+def section(name: str, profile: Profile, case: Case, advance: Advance = _quiet) -> Section:
     """What-if curves around a case, and what would help it most."""
-    outcome, advice = advise(profile, case)
+    outcome, advice = advise(profile, case, bottlenecks=False)
     sentences = in_words(outcome, advice)
     rows = [
         (one.change, f"{one.gain:+.0%}", one.outcome.scaling_factor, one.outcome.iteration_time_s)
@@ -50,7 +56,7 @@ def section(name: str, profile: Profile, case: Case) -> Section:
             "with it: 1 is perfect scaling. The dotted line marks the case above. These are the "
             "numbers that 'sumpter whatif' prints: links are the only limit besides additions.",
         ),
-        figures=figures(profile, case),
+        figures=figures(profile, case, advance),
         lead=tables,
         facts={
             "gradients": format_bytes(profile.bytes),
@@ -61,7 +67,7 @@ def section(name: str, profile: Profile, case: Case) -> Section:
     )
 
 
-def figures(profile: Profile, case: Case) -> tuple[Figure, ...]:
+def figures(profile: Profile, case: Case, advance: Advance = _quiet) -> tuple[Figure, ...]:
     """The four curves around a case."""
     drawn = (
         ("by bandwidth", "bandwidth of each machine (Gb/s)", "bandwidth_gbps", by_bandwidth),
@@ -71,25 +77,36 @@ def figures(profile: Profile, case: Case) -> tuple[Figure, ...]:
     )
     lines = [make(case) for *_, make in drawn]
     asked = [one for drawing in lines for _, cases in drawing for one in cases]
-    outcomes = _simulated(profile, asked)
+    outcomes = _simulated(profile, asked, advance)
     return tuple(
         _figure(case, title, axis, field, drawing, outcomes)
         for (title, axis, field, _), drawing in zip(drawn, lines, strict=True)
     )
 
 
-def _simulated(profile: Profile, cases: Sequence[Case]) -> dict[Case, Outcome]:
+def _simulated(profile: Profile, cases: Sequence[Case], advance: Advance) -> dict[Case, Outcome]:
     """Each case once. Those of the same machines follow one another, which shares their plan;
     others are simulated side by side, in threads that Python does not hold up."""
     groups: dict[tuple[int, int, str], list[Case]] = {}
     for case in dict.fromkeys(cases):
         groups.setdefault((case.workers, case.servers, case.architecture), []).append(case)
     found: dict[Case, Outcome] = {}
+    total = sum(map(len, groups.values()))
     with ThreadPoolExecutor(_threads()) as threads:
-        answers = threads.map(lambda group: simulate(profile, group), groups.values())
-        for group, outcomes in zip(groups.values(), answers, strict=True):
-            found |= zip(group, outcomes, strict=True)
+        waiting = {
+            threads.submit(simulate, profile, group, bottleneck=False): group
+            for group in sorted(groups.values(), key=_work, reverse=True)
+        }
+        for done in as_completed(waiting):
+            found |= zip(waiting[done], done.result(), strict=True)
+            advance(len(found), total)
     return found
+
+
+def _work(group: Sequence[Case]) -> int:
+    """About in proportion to what simulating it takes; the longest begin first."""
+    fluid = group[0].architecture != "allreduce"
+    return len(group) * (group[0].workers + group[0].servers) * fluid
 
 
 def _threads() -> int:
