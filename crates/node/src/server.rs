@@ -14,11 +14,12 @@ use sumpter_coordinator::{
 };
 use sumpter_wire::{JobId, Token};
 
-use crate::command::{Command, Remote};
+use crate::command::Command;
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
 use crate::join::{data_tls, join_options, lane_listeners, tls};
 use crate::metrics::{OfServer, tell_of_coordinator};
+use crate::remote::Remote;
 use crate::tenants::tenants;
 use crate::trace::answer_of;
 
