@@ -7,7 +7,7 @@
 
 use loom::sync;
 
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../src/completion.rs"]
 mod completion;
 #[path = "../src/remote.rs"]

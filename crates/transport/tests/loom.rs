@@ -6,7 +6,7 @@
 
 use loom::sync;
 
-#[allow(dead_code, private_interfaces)]
+#[allow(dead_code, private_interfaces, unused_imports)]
 #[path = "../src/shm/positions.rs"]
 mod positions;
 
