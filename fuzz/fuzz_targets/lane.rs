@@ -66,5 +66,8 @@ fuzz_target!(|data: &[u8]| {
         while let Some((of, _, bytes)) = lane.next_subtotal() {
             lane.return_total(of, bytes).expect("it was lent");
         }
+        while let Some(total) = lane.next_total() {
+            lane.release_total(total);
+        }
     }
 });

@@ -16,7 +16,7 @@ use sumpter_wire::{Collective, JobId, PartitionSpec, Round, TensorId, Tier};
 
 use crate::client::{Client, Event, Layout, OpId, Place, Request};
 use crate::endpoint::Violation;
-use crate::lane::{Lane, Subtotal};
+use crate::lane::{Lane, Subtotal, Total};
 use crate::memory::Memory;
 
 /// The memory of an operation: a tensor of the worker's, or subtotals of its machine.
@@ -157,8 +157,14 @@ impl Hub {
         self.chunk_bytes = chunk_bytes as usize;
     }
 
-    /// Passes on the subtotals that the lane has; true if there were any.
+    /// Passes on the subtotals that the lane has; true if there were any. Tells the lanes that
+    /// made the totals of those that this machine has.
     pub fn pass_on<M: Memory>(&mut self, client: &mut Client<Held<M>>, lane: &mut Lane) -> bool {
+        while let Some(Total { job, tensor, partition, round }) = lane.next_total() {
+            if job == self.job && !self.closed && !self.failed.contains(&tensor) {
+                client.acknowledge(tensor, partition, round);
+            }
+        }
         let mut any = false;
         while let Some((of, spec, bytes)) = lane.next_subtotal() {
             any = true;
@@ -253,6 +259,10 @@ impl Hub {
                 if let (Err(reason), false) = (outcome, self.closed) {
                     self.refuse(lane, self.running[&op].tensor, &reason);
                 }
+                Ok(None)
+            }
+            Event::Everywhere { tensor, number: partition, round } => {
+                lane.release_total(Total { job: self.job, tensor, partition, round });
                 Ok(None)
             }
             Event::Released(op, Held::Subtotals(memory)) => {

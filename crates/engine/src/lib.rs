@@ -22,7 +22,7 @@ pub use client::{
 };
 pub use endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
 pub use hub::{Held, Hub, Subtotals};
-pub use lane::{Harvested, JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal};
+pub use lane::{Harvested, JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total};
 pub use memory::{Memory, OwnedMemory};
 pub use recovery::{
     Lost, Progress, Relay, Repair, Rescue, Stock, Subject, Vault, first_passed_on, repairs, spared,

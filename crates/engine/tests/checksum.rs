@@ -158,7 +158,7 @@ impl Pair {
             match event {
                 Event::Finished(_, outcome) => assert_eq!(outcome, Ok(())),
                 Event::Released(_, memory) => self.results[rank] = Some(memory.bytes),
-                Event::Arrived { .. } => panic!("nobody streams"),
+                Event::Arrived { .. } | Event::Everywhere { .. } => panic!("nobody streams"),
             }
         }
     }

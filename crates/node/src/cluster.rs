@@ -109,12 +109,7 @@ impl Cluster {
         }
         let epoch = u64::from(view.epoch.0);
         let whole = Deal::new(epoch, policy, &sources, |_| true)?;
-        // A hub has a result before the others of its machine do, and those that wait for the word
-        // that all have it hear of hubs only. So it must not die.
-        let hubs = match policy.mortal {
-            true => None,
-            false => Hubs::new(view, policy.deterministic, whole.sums_away),
-        };
+        let hubs = Hubs::new(view, policy.deterministic, whole.sums_away);
         Ok(Cluster { lanes, hubs, policy, epoch, sources, whole, parts: HashMap::new() })
     }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
-use mio::Waker;
 use sumpter_coordinator::{ClusterView, Member, MemberEvent, Stats, TensorSpec};
 use sumpter_observe::Recording;
 use sumpter_transport::TensorMemory;
@@ -52,22 +51,4 @@ pub(crate) enum Command {
     Fail(OpError),
     /// Send what is to be sent, close what is open, then answer and end.
     Leave(Sender<()>),
-}
-
-/// The way to an event loop from other threads.
-#[derive(Clone, Debug)]
-pub(crate) struct Remote {
-    pub sender: Sender<Command>,
-    pub waker: Arc<Waker>,
-}
-
-impl Remote {
-    /// Hands over a command; false when the loop has ended.
-    pub(crate) fn send(&self, command: Command) -> bool {
-        let sent = self.sender.send(command).is_ok();
-        if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "an event loop could not be woken");
-        }
-        sent
-    }
 }

@@ -1,12 +1,11 @@
 //! How a caller learns that its operation is done.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
-
+use crate::channel::{self, Sender};
 use crate::error::OpError;
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// What runs when an operation is done.
 pub(crate) type Callback = Box<dyn FnOnce() + Send>;
@@ -102,7 +101,7 @@ impl Promise {
 
     /// For an operation that nobody waits for.
     pub(crate) fn unwatched() -> Promise {
-        Promise(Completion::new(crossbeam_channel::bounded(0).0))
+        Promise(Completion::new(channel::unbounded().0))
     }
 
     pub(crate) fn finish(&self, outcome: Result<(), OpError>) {

@@ -16,10 +16,11 @@ use sumpter_engine::{ConnId, Endpoint, JobLimits, Lane, LaneLimits, Peer, exchan
 use sumpter_transport::{LinkError, in_process};
 use sumpter_wire::{Epoch, HandshakeError, Hello, JobId, Token};
 
-use crate::command::{Command, Remote};
+use crate::command::Command;
 use crate::counters::Counters;
 use crate::error::NodeError;
 use crate::join::Listeners;
+use crate::remote::Remote;
 use crate::session::{Session, patience};
 use crate::socket::{GreetError, Phase, drive_client, drive_server, flush};
 use crate::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};

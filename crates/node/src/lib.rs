@@ -3,6 +3,11 @@
 //! A [`Worker`] runs one event loop that drives its client and its colocated lane; [`serve`] runs
 //! one per lane. Nothing is shared between loops; other threads send them commands.
 
+// What threads share takes these from here: `tests/loom.rs` has others.
+use crossbeam_channel as channel;
+use mio as waker;
+use std::sync;
+
 mod address;
 mod cluster;
 mod command;
@@ -19,6 +24,7 @@ mod link;
 mod metrics;
 mod ops;
 mod progress;
+mod remote;
 mod server;
 mod session;
 mod socket;

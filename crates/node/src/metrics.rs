@@ -9,8 +9,9 @@ use sumpter_config::Config;
 use sumpter_coordinator::{Coordinator, MemberId};
 use sumpter_metrics::{Endpoint, Process, of_coordinator, of_process};
 
-use crate::command::{Command, Remote};
+use crate::command::Command;
 use crate::error::NodeError;
+use crate::remote::Remote;
 use crate::server::total;
 
 /// Tells of a coordinator of this process, if the settings say where.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use sumpter_config::{Config, Texts};
 use sumpter_coordinator::{
     Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Late, Member, MemberEvent, Role,
@@ -14,11 +14,12 @@ use sumpter_coordinator::{
 };
 use sumpter_wire::{JobId, Token};
 
-use crate::command::{Command, Remote};
+use crate::command::Command;
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
 use crate::join::{data_tls, join_options, lane_listeners, tls};
 use crate::metrics::{OfServer, tell_of_coordinator};
+use crate::remote::Remote;
 use crate::tenants::tenants;
 use crate::trace::answer_of;
 
@@ -33,10 +34,15 @@ const NOTICE: &str = "notice";
 /// without it: a moment each, but on machines that may be busy.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
+/// What a session with the coordinator brings to whoever attends to it.
+enum News {
+    /// Somebody asks for a trace of a run.
+    TraceAsked(u64, JobId),
+    Ended(End),
+}
+
 /// How a session with the coordinator ends.
 enum End {
-    /// Not at all: somebody asks for a trace of a run.
-    Asked(u64, JobId),
     /// There is nothing left to do.
     Finished,
     Failed(NodeError),
@@ -61,8 +67,8 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
     let drain_limit = config.peer_timeout() + DRAIN_LIMIT;
     let mut lost: Option<String> = None;
     loop {
-        let (end, ended) = bounded(4);
-        let handler = handler(lanes.remotes.clone(), end);
+        let (tell, news) = unbounded();
+        let handler = handler(lanes.remotes.clone(), tell);
         let member = match (join(options.clone(), handler, interrupted), &lost) {
             (Ok(Some(member)), _) => Arc::new(member),
             (Ok(None), _) => return lanes.finish(None, Ok(())),
@@ -75,10 +81,9 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
         metrics.joined(member.id());
         let (coordinator, count) = (&options.coordinator, lanes.remotes.len());
         tracing::info!(target: NOTICE, "joined {coordinator} with {count} lanes; waiting for jobs");
-        match attend(&member, &ended, &lanes, drain_limit, interrupted) {
+        match attend(&member, &news, &lanes, drain_limit, interrupted) {
             End::Finished => return lanes.finish(Some(&member), Ok(())),
             End::Failed(error) => return lanes.finish(Some(&member), Err(error)),
-            End::Asked(..) => {}
             End::Lost(message) => {
                 tracing::warn!("{message}; joining anew");
                 lost = Some(message);
@@ -172,7 +177,7 @@ fn join(
 /// Reports what the lanes count until the session is over.
 fn attend(
     member: &Arc<Member>,
-    ended: &Receiver<End>,
+    news: &Receiver<News>,
     lanes: &Lanes,
     drain_limit: Duration,
     interrupted: &mut dyn FnMut() -> bool,
@@ -180,14 +185,14 @@ fn attend(
     let mut slices = 0;
     let mut leaving: Option<Instant> = None;
     loop {
-        match ended.recv_timeout(SLICE) {
-            // Who is leaving anyway need not wait for another coordinator.
-            Ok(End::Asked(request, job)) => {
+        match news.recv_timeout(SLICE) {
+            Ok(News::TraceAsked(request, job)) => {
                 answer_of(&lanes.remotes, request, job, member.clone());
                 continue;
             }
-            Ok(End::Lost(_)) if leaving.is_some() => return End::Finished,
-            Ok(end) => return end,
+            // Who is leaving anyway need not wait for another coordinator.
+            Ok(News::Ended(End::Lost(_))) if leaving.is_some() => return End::Finished,
+            Ok(News::Ended(end)) => return end,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return End::Lost("the session with the coordinator ended".into());
@@ -214,7 +219,7 @@ fn attend(
     }
 }
 
-fn handler(remotes: Vec<Remote>, end: Sender<End>) -> impl FnMut(MemberEvent) + Send + 'static {
+fn handler(remotes: Vec<Remote>, news: Sender<News>) -> impl FnMut(MemberEvent) + Send + 'static {
     let mut jobs = BTreeSet::new();
     move |event| {
         let tell = |event: &MemberEvent| {
@@ -222,7 +227,7 @@ fn handler(remotes: Vec<Remote>, end: Sender<End>) -> impl FnMut(MemberEvent) + 
                 remote.send(Command::Member(event.clone()));
             }
         };
-        let over = match &event {
+        let end = match &event {
             MemberEvent::JobStarted(view) => {
                 let (name, workers, epoch) = (&view.name, view.workers.len(), view.epoch);
                 if jobs.insert(view.job) {
@@ -237,7 +242,10 @@ fn handler(remotes: Vec<Remote>, end: Sender<End>) -> impl FnMut(MemberEvent) + 
                 tracing::info!(target: NOTICE, "the job has ended");
                 return tell(&event);
             }
-            MemberEvent::TraceAsked { request, job } => End::Asked(*request, *job),
+            MemberEvent::TraceAsked { request, job } => {
+                let _ = news.send(News::TraceAsked(*request, *job));
+                return;
+            }
             MemberEvent::Finished => End::Finished,
             MemberEvent::Drained => {
                 tracing::info!(target: NOTICE, "no job uses this server any more");
@@ -255,7 +263,7 @@ fn handler(remotes: Vec<Remote>, end: Sender<End>) -> impl FnMut(MemberEvent) + 
             }
             _ => return,
         };
-        let _ = end.try_send(over);
+        let _ = news.send(News::Ended(end));
     }
 }
 

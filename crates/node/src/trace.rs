@@ -13,9 +13,10 @@ use sumpter_observe::{
 };
 use sumpter_wire::JobId;
 
-use crate::command::{Command, Remote};
+use crate::command::Command;
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
+use crate::remote::Remote;
 use crate::server::access;
 
 /// A ring as the settings want it.

@@ -16,12 +16,13 @@ use sumpter_sum::ReduceOp;
 use sumpter_transport::TensorMemory;
 use sumpter_wire::{Epoch, Rank};
 
-use crate::command::{Command, Remote, Submission};
+use crate::command::{Command, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::join::{data_tls, join_options, lane_listeners};
 use crate::metrics::tell_of_worker;
+use crate::remote::Remote;
 use crate::timeline::Timeline;
 
 /// How often a wait looks whether the caller wants to stop.

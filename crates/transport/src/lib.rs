@@ -13,6 +13,9 @@
 //! | [`ShmLink`] | two processes of one machine | one in, one out |
 //! | [`SimLink`] | two endpoints in a test | two |
 
+// What threads and processes share takes its atomics from here: `tests/loom.rs` has others.
+use std::sync;
+
 mod byte_link;
 mod in_process;
 mod memory;

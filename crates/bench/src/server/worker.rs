@@ -71,7 +71,9 @@ impl Worker {
             driver.turn(client)?;
             while let Some(event) = client.next_event() {
                 match event {
-                    Event::Finished(_, Ok(())) | Event::Arrived { .. } => {}
+                    Event::Finished(_, Ok(()))
+                    | Event::Arrived { .. }
+                    | Event::Everywhere { .. } => {}
                     Event::Finished(_, Err(reason)) => return Err(BenchError::Wrong(reason)),
                     Event::Released(id, memory) => {
                         returned[(id.0 - first) as usize] = Some(memory);

@@ -11,9 +11,9 @@ use std::ops::Range;
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_wire::{FrameKind, Header, Round, TensorId, Tier};
 
-use super::Client;
 use super::link::Input;
 use super::op::OpId;
+use super::{Client, Event};
 use crate::endpoint::ConnId;
 use crate::memory::Memory;
 use crate::resident::ChunkId;
@@ -72,6 +72,13 @@ impl Shelf {
         }
     }
 
+    /// All of a partition is here, and the lane is told so.
+    fn complete(&mut self, of: (TensorId, Tier, u32), round: Round) {
+        if let Some(kept) = self.0.get_mut(&of).filter(|kept| kept.round == round) {
+            kept.complete = true;
+        }
+    }
+
     /// Takes everything out.
     pub(super) fn empty(&mut self) -> Vec<Kept> {
         std::mem::take(&mut self.0).into_values().flat_map(|kept| kept.chunks).collect()
@@ -107,13 +114,20 @@ impl<M: Memory> Client<M> {
     pub(super) fn all_kept(&mut self, id: OpId, part: usize) {
         let op = &self.ops[&id];
         let key = (op.request.tensor, op.tier(part), op.places[part].number);
-        if let Some(kept) = self.shelf.0.get_mut(&key).filter(|kept| kept.round == op.round) {
-            kept.complete = true;
-        }
+        self.shelf.complete(key, op.round);
+    }
+
+    /// The lane of a streamed partition may be told that this machine has all of it.
+    pub(super) fn told(&mut self, tensor: TensorId, number: u32, round: Round) {
+        self.shelf.complete((tensor, Tier::Root, number), round);
     }
 
     /// A lane says that everyone has a partition's result.
     pub(super) fn let_go(&mut self, of: ChunkId) {
+        let ChunkId { tensor, tier, partition: number, round, .. } = of;
+        if tier == Tier::Root && self.tensors.contains_key(&(tensor, Tier::Machine)) {
+            self.events.push_back(Event::Everywhere { tensor, number, round });
+        }
         let key = (of.tensor, of.tier, of.partition);
         if self.shelf.0.get(&key).is_some_and(|kept| kept.round == of.round)
             && let Some(kept) = self.shelf.0.remove(&key)

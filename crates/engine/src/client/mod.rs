@@ -88,6 +88,15 @@ pub enum Event<M> {
         /// The chunk.
         chunk: u32,
     },
+    /// Everyone has a round's result of a partition of which this worker streams a subtotal.
+    Everywhere {
+        /// The tensor.
+        tensor: TensorId,
+        /// The partition's number.
+        number: u32,
+        /// The round.
+        round: Round,
+    },
     /// The memory is no longer used.
     Released(OpId, M),
 }

@@ -171,14 +171,18 @@ impl<M: Memory> Client<M> {
             sumpter_sum::divide(op.request.dtype, result, divisor);
         }
         op.parts[part].have = chunk + 1;
-        if op.request.streamed {
+        let streamed = op.request.streamed;
+        if streamed {
             self.events.push_back(Event::Arrived { op: id, number: op.places[part].number, chunk });
         }
         if (chunk as usize + 1) * chunk_bytes as usize >= op.places[part].bytes {
             let resident = self.links[op.places[part].lane.0].resident;
             self.note(if resident { Kind::CopyEnd } else { Kind::ReceiveEnd }, id, part);
-            self.queue_ack(id, part);
-            self.all_kept(id, part);
+            // Of a subtotal's total, whoever streams it knows when others may be told.
+            if !streamed {
+                self.queue_ack(id, part);
+                self.all_kept(id, part);
+            }
             self.part_done(id, part);
         }
     }

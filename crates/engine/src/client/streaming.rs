@@ -3,6 +3,8 @@
 //! The owner writes a chunk of the contribution into the memory, then supplies it; the client
 //! sends it in its turn, and says when that chunk of the result is there.
 
+use sumpter_wire::{FrameKind, Header};
+
 use super::link::Frame;
 use super::op::{OpId, Request, Stage, find};
 use super::{Client, Round, TensorId, Tier};
@@ -32,6 +34,21 @@ impl<M: Memory> Client<M> {
             let priority = op.request.priority;
             link.ready.push(priority, (id, index), ());
             self.touch(lane);
+        }
+    }
+
+    /// Whoever is to have the result of a streamed partition from here has it, or does not need it:
+    /// tells the lane that made it.
+    pub fn acknowledge(&mut self, tensor: TensorId, number: u32, round: Round) {
+        let Some(streamed) = self.tensors.get(&(tensor, Tier::Root)) else { return };
+        let places = streamed.layout.of(round);
+        let Some(lane) = find(places, number).map(|part| places[part].lane) else { return };
+        self.told(tensor, number, round);
+        let link = &mut self.links[lane.0];
+        // If the lane is one that may die, it is told when the connection is there again.
+        if link.up {
+            let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
+            link.push_small(&Header { partition: number, round, ..header }, &[]);
         }
     }
 

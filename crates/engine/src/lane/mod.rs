@@ -23,11 +23,12 @@ use std::collections::{HashMap, VecDeque};
 use sumpter_observe::{Kind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_wire::{
-    BEGIN_BYTES, Begin, Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, Tier, decode_group,
+    BEGIN_BYTES, Begin, Epoch, FrameKind, Header, JobId, PartitionSpec, Rank, Round, Tier,
+    decode_group,
 };
 
 pub use self::limits::JobLimits;
-pub use self::subtotal::Subtotal;
+pub use self::subtotal::{Subtotal, Total};
 
 use self::conn::{Conn, Frame, Input, Payload};
 use self::job::{Begun, Job, JobIndex, Jobs, Key, PartitionIndex};
@@ -122,6 +123,8 @@ pub struct Lane {
     dirty: VecDeque<ConnId>,
     /// Subtotals to be passed on.
     subtotals: VecDeque<(JobIndex, PartitionIndex, ChunkPlace)>,
+    /// Totals that this machine has, of which nobody elsewhere knows yet.
+    totals: VecDeque<(JobIndex, PartitionIndex, Round)>,
     pool: BufferPool,
     stats: LaneStats,
     recorder: Recorder,
@@ -139,6 +142,7 @@ impl Lane {
             opened: 0,
             dirty: VecDeque::new(),
             subtotals: VecDeque::new(),
+            totals: VecDeque::new(),
             pool: BufferPool::new(KEPT_BYTES),
             stats: LaneStats::default(),
             recorder: Recorder::default(),
@@ -245,6 +249,7 @@ impl Lane {
         self.known.remove(&job);
         let Some(at) = self.jobs.find(job) else { return Vec::new() };
         self.subtotals.retain(|(of, ..)| *of != at);
+        self.totals.retain(|(of, ..)| *of != at);
         let of_job = |c: &Option<Conn>| c.as_ref().is_some_and(|c| c.job == at);
         let ids: Vec<_> =
             (0..self.conns.len()).filter(|i| of_job(&self.conns[*i])).map(ConnId).collect();
@@ -416,8 +421,14 @@ impl Lane {
                 let at = job.find(Key::of(&header), conn.last);
                 let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
                 let partition = job.partition_mut(at);
-                if partition.acknowledge(rank, header.round, &mut self.pool)? {
-                    self.released(of_job, at, (header.round.0 & 1) as usize);
+                let last = partition.acknowledge(rank, header.round)?;
+                match header.tier {
+                    // Other machines may lack it, and whoever has it may die.
+                    Tier::Machine if last && job.keeps => {
+                        self.totals.push_back((of_job, at, header.round));
+                    }
+                    _ if last => self.released(of_job, at, (header.round.0 & 1) as usize),
+                    _ => {}
                 }
                 return Ok(());
             }
@@ -598,11 +609,13 @@ impl Lane {
         }
     }
 
-    /// Every receiver has a round's result.
+    /// Everyone who receives a round's result has it.
     fn released(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
+        self.jobs[job].partition_mut(at).free(slot, &mut self.pool);
         if !self.jobs[job].keeps {
             return;
         }
+        self.release_beside(job, at, slot);
         if self.jobs[job].partition(at).is_complete(slot) {
             self.tell_done(job, at, slot);
         }

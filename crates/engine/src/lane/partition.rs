@@ -11,7 +11,8 @@
 //!   may read at any time, so it is taken last, when a chunk's sum is about to leave (in rank
 //!   order, when its turn comes), and sending, receiving and copying it are saved.
 //! - A finished chunk's accumulator is not touched until every receiver has acknowledged the
-//!   partition, or until its slot starts another round.
+//!   partition, in a hub whose workers may die those of other machines as well, or until its slot
+//!   starts another round.
 //! - In a *hub* (the machine tier) a chunk that has all contributions is a subtotal: its
 //!   accumulator is lent to whoever passes it on, and the chunk is finished when the total came
 //!   back in it.
@@ -345,15 +346,9 @@ impl Partition {
         progress
     }
 
-    /// `rank` holds all of a round's result: once all receivers do, the accumulators go back to
-    /// the pool, where the next chunk finds them while they are in cache. Returns whether this was
-    /// the last. A worker that lost its connection says it again.
-    pub(super) fn acknowledge(
-        &mut self,
-        rank: Rank,
-        round: Round,
-        pool: &mut BufferPool,
-    ) -> Result<bool, Violation> {
+    /// `rank` holds all of a round's result. Returns whether this was the last receiver. A worker
+    /// that lost its connection says it again.
+    pub(super) fn acknowledge(&mut self, rank: Rank, round: Round) -> Result<bool, Violation> {
         let slot = &mut self.slots[(round.0 & 1) as usize];
         if slot.round.is_some_and(|later| later > round) {
             return Ok(false);
@@ -373,11 +368,14 @@ impl Partition {
             return Ok(false);
         }
         slot.acknowledged += 1;
-        let released = slot.acknowledged == self.receivers;
-        if released {
-            slot.chunks.iter_mut().filter_map(|c| c.sum.take()).for_each(|sum| pool.give(sum));
-        }
-        Ok(released)
+        Ok(slot.acknowledged == self.receivers)
+    }
+
+    /// Nobody needs the result of the round in `slot` any more: its accumulators go back to the
+    /// pool, where the next chunk finds them while they are in cache.
+    pub(super) fn free(&mut self, slot: usize, pool: &mut BufferPool) {
+        let chunks = self.slots[slot].chunks.iter_mut();
+        chunks.filter_map(|chunk| chunk.sum.take()).for_each(|sum| pool.give(sum));
     }
 
     /// Takes the results out that some receiver may not have: round, chunk and bytes.

@@ -4,7 +4,7 @@ use sumpter_sum::AlignedBuf;
 use sumpter_wire::{FrameKind, JobId, PartitionSpec, Round, TensorId, Tier};
 
 use super::Lane;
-use super::job::Key;
+use super::job::{JobIndex, Key, PartitionIndex};
 use super::partition::ChunkPlace;
 use crate::endpoint::Violation;
 
@@ -21,6 +21,19 @@ pub struct Subtotal {
     pub round: Round,
     /// The chunk.
     pub chunk: u32,
+}
+
+/// A round of a partition whose total is on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Total {
+    /// The run.
+    pub job: JobId,
+    /// The tensor.
+    pub tensor: TensorId,
+    /// The partition's number.
+    pub partition: u32,
+    /// The round.
+    pub round: Round,
 }
 
 impl Lane {
@@ -54,9 +67,45 @@ impl Lane {
         let key = Key { tensor, tier: Tier::Machine, partition };
         let at = job.find(key, 0).ok_or_else(|| Violation::state("a total of nothing"))?;
         let place = ChunkPlace { slot: (round.0 & 1) as usize, chunk };
-        let progress = job.partition_mut(at).take_total(place, round, total)?;
+        let state = job.partition_mut(at);
+        let progress = state.take_total(place, round, total)?;
+        let last = chunk + 1 == state.spec.chunks();
+        if last && !job.keeps {
+            self.totals.push_back((of_job, at, round));
+        }
         self.distribute(of_job, at, place.slot, &progress);
         Ok(())
+    }
+
+    /// The next total that is on this machine: where its workers may die, in all of them, which
+    /// keep it until it has been [released](Self::release_total); else in this lane. The lane that
+    /// made it may be told.
+    pub fn next_total(&mut self) -> Option<Total> {
+        let (of_job, at, round) = self.totals.pop_front()?;
+        let Key { tensor, partition, .. } = self.jobs[of_job].key(at);
+        Some(Total { job: self.jobs[of_job].id, tensor, partition, round })
+    }
+
+    /// Everyone has this total, on all machines: tells this machine's workers. Where these are not
+    /// waited for, they may still lack it; then it stays for them.
+    pub fn release_total(&mut self, of: Total) {
+        let Total { job, tensor, partition, round } = of;
+        let Some(of_job) = self.jobs.find(job) else { return };
+        let key = Key { tensor, tier: Tier::Machine, partition };
+        let Some(at) = self.jobs[of_job].find(key, 0) else { return };
+        let (slot, state) = ((round.0 & 1) as usize, self.jobs[of_job].partition(at));
+        if state.round(slot) == Some(round) && state.is_released(slot) {
+            self.released(of_job, at, slot);
+        }
+    }
+
+    /// What everyone has may be the total of subtotals that were passed on to this very lane.
+    pub(super) fn release_beside(&mut self, of_job: JobIndex, at: PartitionIndex, slot: usize) {
+        let job = &self.jobs[of_job];
+        let Key { tensor, tier, partition } = job.key(at);
+        if let (Tier::Root, Some(round)) = (tier, job.partition(at).round(slot)) {
+            self.release_total(Total { job: job.id, tensor, partition, round });
+        }
     }
 
     /// The subtotals of a tensor cannot be passed on: tells this machine's workers why.

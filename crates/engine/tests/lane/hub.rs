@@ -1,7 +1,8 @@
 //! A lane that is its machine's hub, and a client whose contribution comes bit by bit.
 
 use sumpter_engine::{
-    Client, ClientSettings, Event, Held, Hub, Memory, OpId, OwnedMemory, Place, Request,
+    Client, ClientSettings, Event, Held, Hub, Memory, OpId, OwnedMemory, Place, Request, Subtotal,
+    Total,
 };
 use sumpter_wire::Tier;
 
@@ -39,6 +40,51 @@ fn a_subtotal_is_passed_on_and_the_total_goes_to_this_machines_workers() {
         let head = head(&frame);
         assert_eq!((head.kind, head.tier), (FrameKind::Result, Tier::Machine));
         assert_eq!(frame[HEADER_BYTES..], [99; 3]);
+    }
+}
+
+/// A lane whose results are kept, and a total that came back to it, which both workers are sent.
+fn with_a_total(keeps: bool) -> (Lane, [ConnId; 2], Total) {
+    let mut lane = Lane::new(LIMITS);
+    let conns = [0, 1].map(|rank| lane.open(Peer { keeps, ..peer(rank) }).expect("fits").0);
+    conns.iter().for_each(|conn| contribute(&mut lane, *conn, &[1; 3]));
+    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    lane.return_total(of, bytes).expect("it was lent");
+    let Subtotal { job, tensor, partition, round, .. } = of;
+    conns.iter().for_each(|conn| drop(drain(&mut lane, *conn)));
+    (lane, conns, Total { job, tensor, partition, round })
+}
+
+#[test]
+fn the_lane_that_made_a_total_may_be_told_once_it_is_back() {
+    let (mut lane, _, total) = with_a_total(false);
+    assert_eq!(lane.next_total(), Some(total));
+    assert_eq!(lane.next_total(), None);
+    // Everyone elsewhere has it; whether this machine's workers have is for these to say.
+    lane.release_total(total);
+    assert_eq!(lane.harvest(JobId(1)).len(), 1);
+}
+
+#[test]
+fn where_workers_may_die_a_total_is_held_until_everyone_everywhere_has_it() {
+    let (mut lane, [a, b], total) = with_a_total(true);
+    feed(&mut lane, a, &of_machine(ack())).unwrap();
+    assert_eq!(lane.next_total(), None, "one of the two may lack it");
+    feed(&mut lane, b, &of_machine(ack())).unwrap();
+    assert_eq!(lane.next_total(), Some(total));
+    lane.release_total(total);
+    assert!(lane.harvest(JobId(1)).is_empty(), "nobody needs it any more");
+    // The word of it goes with the next result.
+    let next = |frame: Vec<u8>| of_machine(of_tensor(5, 1, frame));
+    for (conn, data) in [(a, [1; 3]), (b, [2; 3])] {
+        let frames = [next(begin(&spec(3))), next(push(0, &data))];
+        feed(&mut lane, conn, &frames.concat()).unwrap();
+    }
+    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    lane.return_total(of, bytes).expect("it was lent");
+    for conn in [a, b] {
+        let first = head(&drain(&mut lane, conn));
+        assert_eq!((first.kind, first.round), (FrameKind::Released, Round(0)));
     }
 }
 

@@ -119,11 +119,6 @@ impl Tensor {
         }
     }
 
-    /// No machine passes a subtotal on.
-    pub fn flatten(&mut self) {
-        self.tiered = false;
-    }
-
     /// Deals the partitions out anew, to some of `lanes`, for those who live.
     pub fn deal(&mut self, rng: &mut Rng, lanes: &[usize], (n, on): (usize, &Machines)) {
         self.members.retain(|rank| lanes.contains(&(rank.0 as usize)));

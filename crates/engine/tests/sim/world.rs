@@ -165,13 +165,11 @@ impl World {
         let chunk_bytes = 64 * rng.u32(1..=8);
         let deterministic = rng.bool();
         let machines = Machines::new(&mut rng, n);
-        let mut tensors: Vec<_> =
+        let tensors: Vec<_> =
             (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
         let workers = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
         let changes_left = if rng.bool() { rng.u32(1..6) } else { 0 };
         let mortal = changes_left > 0 && n > 1 && rng.bool();
-        // A worker that dies must be nobody's hub.
-        tensors.iter_mut().filter(|_| mortal).for_each(Tensor::flatten);
         let checksum = rng.bool();
         let mut world = World {
             flips_left: if checksum { rng.u32(0..20) } else { 0 },
@@ -401,7 +399,7 @@ impl World {
             let heard = worker.hub.hear(event, &mut worker.client, &mut self.lanes[rank]);
             let Some(event) = heard.expect("no violation") else { continue };
             match event {
-                Event::Arrived { .. } => panic!("no worker streams"),
+                Event::Arrived { .. } | Event::Everywhere { .. } => panic!("no worker streams"),
                 Event::Finished(id, outcome) => {
                     assert_eq!(outcome, Ok(()), "{:?}", worker.running[&id]);
                     worker.finished += 1;

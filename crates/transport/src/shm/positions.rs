@@ -8,13 +8,10 @@
 //! Nobody is woken who does not sleep. A side that is about to sleep raises its flag, then looks
 //! once more; the other side moves its position, then looks at the flag. A sequentially
 //! consistent fence between the two steps of each makes sure that at least one of them sees the
-//! other. Whoever sees a flag lowers it and rings, so a sleep costs one wake-up. The model of all
-//! interleavings is at the end of this file: `RUSTFLAGS="--cfg loom" cargo test --release loom`.
+//! other. Whoever sees a flag lowers it and rings, so a sleep costs one wake-up. All interleavings
+//! are tried by `tests/loom.rs`.
 
-#[cfg(all(test, loom))]
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(not(all(test, loom)))]
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A value on cache lines of its own: processors fetch lines in pairs of 64 bytes.
 #[derive(Debug, Default)]
@@ -222,7 +219,7 @@ fn wake(sleeps: &AtomicU32, now: impl FnOnce() -> bool) -> MustRing {
     must
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -290,95 +287,5 @@ mod tests {
         reader.stage(3);
         shared.tail.0.store(2, Ordering::Relaxed);
         assert_eq!(reader.available(&shared, 1), Err(Insane), "written, then not written");
-    }
-}
-
-/// Every interleaving of a writer and a reader that sleep on each other.
-#[cfg(all(test, loom))]
-mod loom_model {
-    use loom::cell::UnsafeCell;
-    use loom::sync::{Arc, Notify};
-    use loom::thread;
-
-    use super::*;
-
-    const CAPACITY: u64 = 2;
-    const BYTES: u64 = 3;
-
-    struct World {
-        shared: Positions,
-        ring: [UnsafeCell<u64>; CAPACITY as usize],
-        to_reader: Notify,
-        to_writer: Notify,
-    }
-
-    impl World {
-        fn slot(&self, position: u64) -> &UnsafeCell<u64> {
-            &self.ring[(position % CAPACITY) as usize]
-        }
-    }
-
-    fn write(world: &World) {
-        let mut writer = Writer::new(CAPACITY);
-        while writer.position() < BYTES {
-            if writer.room(&world.shared, 1).expect("sane") == 0 {
-                if writer.sleeps(&world.shared).expect("sane") {
-                    world.to_writer.wait();
-                }
-                continue;
-            }
-            let position = writer.position();
-            // SAFETY: loom checks that nobody else has access to the cell.
-            world.slot(position).with_mut(|cell| unsafe { *cell = position });
-            writer.stage(1);
-            if writer.publish(&world.shared) {
-                world.to_reader.notify();
-            }
-        }
-        if writer.finish(&world.shared) {
-            world.to_reader.notify();
-        }
-    }
-
-    fn read(world: &World) {
-        let mut reader = Reader::new(CAPACITY);
-        loop {
-            let finished = Reader::is_finished(&world.shared);
-            if reader.available(&world.shared, 1).expect("sane") > 0 {
-                let position = reader.position();
-                // SAFETY: as above.
-                let byte = world.slot(position).with(|cell| unsafe { *cell });
-                assert_eq!(byte, position);
-                reader.stage(1);
-                if reader.release(&world.shared) {
-                    world.to_writer.notify();
-                }
-            } else if finished {
-                break;
-            } else if reader.sleeps(&world.shared).expect("sane") {
-                world.to_reader.wait();
-            }
-        }
-        assert_eq!(reader.position(), BYTES, "the end came before a byte");
-    }
-
-    #[test]
-    fn loom_no_byte_and_no_wake_up_is_lost() {
-        // Bounded: without, the model runs for hours; bugs of this kind show with two or three.
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
-            let world = Arc::new(World {
-                shared: Positions::default(),
-                ring: Default::default(),
-                to_reader: Notify::new(),
-                to_writer: Notify::new(),
-            });
-            world.shared.begin();
-            let writers = world.clone();
-            let writer = thread::spawn(move || write(&writers));
-            read(&world);
-            writer.join().expect("the writer ends");
-        });
     }
 }
