@@ -42,7 +42,7 @@ fn simulate(next: &AtomicU64, end: u64) -> Report {
         if seed >= end {
             return total;
         }
-        if seed > 0 && seed % PROGRESS_EVERY == 0 {
+        if seed > 0 && seed.is_multiple_of(PROGRESS_EVERY) {
             println!("{seed} of {end} seeds, nothing wrong so far");
         }
         match catch_unwind(AssertUnwindSafe(|| World::new(seed).run())) {
