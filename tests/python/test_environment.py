@@ -281,7 +281,8 @@ CAPTURED_SLURM = {
     "SLURM_STEP_TASKS_PER_NODE": "2,1",
     "SLURM_TASKS_PER_NODE": "2,1",
 }
-CAPTURED_SLURM_NODE = {
+# As the former, with what a step of one node has in place of it.
+SLURM_ON_ONE_NODE = {
     **CAPTURED_SLURM,
     "SLURM_JOB_NODELIST": "n1",
     "SLURM_LOCALID": "1",
@@ -302,7 +303,7 @@ CAPTURED_SLURM_NODE = {
         (CAPTURED_MPICH, ("1", "2", "1", "2"), "127.0.0.1"),
         (CAPTURED_SLURM, ("2", "3", "0", "1"), "n1"),
         # Slurm's name of the only node is not needed, and may be unknown to everyone else.
-        (CAPTURED_SLURM_NODE, ("1", "2", "1", "2"), "127.0.0.1"),
+        (SLURM_ON_ONE_NODE, ("1", "2", "1", "2"), "127.0.0.1"),
     ],
 )
 def test_what_launchers_really_set_is_understood(
