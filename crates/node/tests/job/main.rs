@@ -96,15 +96,19 @@ fn who_waits_for_a_rank_that_has_left_is_told_so() {
 
 #[test]
 fn a_result_on_its_way_survives_its_summer_leaving() {
-    let job = Job::start(0);
-    // Rank 1 leaves as soon as it has its own result; rank 0 must still get all of its own.
-    job.run(2, &[], |worker| {
-        let len = 4_000_000;
-        let (completion, tensor) = submit(worker, spec("last", &[len]), vec![1.5; len as usize]);
-        assert_eq!(wait(&completion), Ok(()));
-        assert!(tensor.values().iter().all(|v| *v == 3.0));
-    });
-    job.finish();
+    // Whoever has its own result first leaves at once; the other must still get all of its own. Over
+    // TCP what is left goes out when the kernel says so, which may be as the word to leave comes.
+    for _ in 0..8 {
+        let job = Job::start(0);
+        job.run(2, &[], |worker| {
+            let len = 4_000_000;
+            let last = spec("last", &[len]);
+            let (completion, tensor) = submit(worker, last, vec![1.5; len as usize]);
+            assert_eq!(wait(&completion), Ok(()));
+            assert!(tensor.values().iter().all(|v| *v == 3.0));
+        });
+        job.finish();
+    }
 }
 
 #[test]
