@@ -208,6 +208,30 @@ def test_a_killed_launcher_leaves_no_orphan() -> None:
     assert launched.finish() == -signal.SIGKILL
 
 
+def test_a_job_goes_on_when_nobody_reads_it_any_more() -> None:
+    worker = "import time\nfor i in range(6): print(i, flush=True); time.sleep(0.2)"
+    command = [
+        sys.executable,
+        "-m",
+        "sumpter",
+        "run",
+        "-n",
+        "1",
+        "--",
+        sys.executable,
+        "-c",
+        worker,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"[worker 0] 0\n"
+        process.stdout.close()
+        try:
+            assert process.wait(HANG_S) == 0
+        finally:
+            process.kill()
+
+
 def test_logs_keep_the_raw_output_of_each_process(tmp_path: Path) -> None:
     log_dir = tmp_path / "logs"
     run("-n", "2", "--log-dir", str(log_dir), worker="import os; print('rank', os.environ['RANK'])")

@@ -6,11 +6,12 @@ pipe the bytes pass unchanged behind a plain label.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -73,9 +74,12 @@ class Output:
             self._console.print(self._coloured(label, lines), soft_wrap=True)
         else:
             prefix = f"[{label}] ".encode()
-            stream.flush()
-            stream.buffer.write(b"".join(prefix + line + b"\n" for line in lines))
-            stream.buffer.flush()
+            try:
+                stream.flush()
+                stream.buffer.write(b"".join(prefix + line + b"\n" for line in lines))
+                stream.buffer.flush()
+            except BrokenPipeError:
+                _discard(stream)
 
     def say(self, message: str) -> None:
         """A line of the launcher itself, on standard error."""
@@ -102,3 +106,10 @@ class Output:
             shown.append(f"[{label}] ", style=label.style)
             shown.append_text(Text.from_ansi(line.decode(errors="replace")))
         return shown
+
+
+def _discard(stream: TextIO) -> None:
+    """Nobody reads `stream` any more: what is still to come goes nowhere, and the job goes on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
