@@ -96,8 +96,8 @@ fn who_waits_for_a_rank_that_has_left_is_told_so() {
 
 #[test]
 fn a_result_on_its_way_survives_its_summer_leaving() {
-    // Whoever has its own result first leaves at once; the other must still get all of its own. What
-    // is left goes out when the kernel says so, which may be as the word to leave comes.
+    // Whoever has its own result first leaves at once; the other must still get all of its own.
+    // What is left goes out when the kernel says so, which may be as the word to leave comes.
     for _ in 0..8 {
         let job = Job::start(0);
         job.run(2, &[], |worker| {
