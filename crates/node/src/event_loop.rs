@@ -13,7 +13,7 @@ use mio::{Events, Poll, Waker};
 use sumpter_config::Config;
 use sumpter_coordinator::{ClusterView, Member, run_memory_counter};
 use sumpter_engine::{ConnId, Endpoint, JobLimits, Lane, LaneLimits, Peer, exchange};
-use sumpter_transport::{LinkError, in_process};
+use sumpter_transport::{LinkError, Received, in_process};
 use sumpter_wire::{Epoch, HandshakeError, Hello, JobId, Token};
 
 use crate::command::Command;
@@ -211,7 +211,10 @@ impl EventLoop {
                 let Some(session) = self.session.as_mut() else { return };
                 let sent = socket.link.transmit(&mut session.client, lane);
                 let received = socket.link.receive(&mut session.client, lane, now);
-                session.last_progress = Instant::now();
+                let moved = |r: &Received| r.bytes > 0;
+                if sent.as_ref().is_ok_and(|sent| *sent > 0) || received.as_ref().is_ok_and(moved) {
+                    session.last_progress = Instant::now();
+                }
                 self.account(index, sent, received);
             }
             Phase::FromWorker(conn) => {
@@ -228,7 +231,7 @@ impl EventLoop {
         &mut self,
         index: usize,
         sent: io::Result<usize>,
-        received: Result<sumpter_transport::Received, LinkError>,
+        received: Result<Received, LinkError>,
     ) {
         match (sent, received) {
             (Ok(sent), Ok(received)) => {

@@ -48,7 +48,7 @@ impl Idlers {
 impl Session {
     /// A worker that has left will never run out of data.
     pub(crate) fn fail_idling(&mut self) {
-        if let Some(rank) = self.left.first() {
+        if let Some((rank, _)) = self.left.first() {
             let reason = format!("rank {rank} has left the job without running out of data");
             self.idlers.fail(&OpError::PeerLost(reason));
         }

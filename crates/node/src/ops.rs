@@ -106,8 +106,7 @@ impl EventLoop {
             }
             MemberEvent::WorkerLeft { rank } => {
                 if let Some(session) = self.session.as_mut() {
-                    session.left.insert(rank);
-                    session.last_progress = Instant::now();
+                    session.left.push((rank, Instant::now()));
                     session.fail_idling();
                 }
             }

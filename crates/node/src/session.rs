@@ -1,6 +1,6 @@
 //! A worker's part in a run: its client, the connections to all lanes, and what is under way.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use sumpter_config::Config;
@@ -61,9 +61,9 @@ pub(crate) struct Session {
     /// Rounds finished, by tensor.
     pub rounds: HashMap<TensorId, u64>,
     pub idlers: Idlers,
-    /// Workers that have finished.
-    pub left: BTreeSet<Rank>,
-    /// When bytes last moved.
+    /// Workers that have finished and when, in the order in which they did.
+    pub left: Vec<(Rank, Instant)>,
+    /// When bytes last moved, or an operation began.
     pub last_progress: Instant,
     /// An operation that needs a worker which has left fails once nothing has moved for so long.
     patience: Duration,
@@ -117,6 +117,15 @@ pub(crate) struct Running {
     pub since: Instant,
     /// When the client got it.
     pub begun: Instant,
+}
+
+/// A worker that has left although an operation needs it.
+struct Leaver<'a> {
+    rank: Rank,
+    /// What needs it.
+    name: &'a str,
+    /// Until then it may only be late.
+    missing_from: Instant,
 }
 
 /// The state of a connection to a lane elsewhere.
@@ -173,7 +182,7 @@ impl Session {
             begun: HashMap::new(),
             rounds: HashMap::new(),
             idlers: Idlers::default(),
-            left: BTreeSet::new(),
+            left: Vec::new(),
             last_progress: Instant::now(),
             patience: patience(config),
             over: None,
@@ -262,7 +271,7 @@ impl Session {
     /// Whether there is no need to call a lane again: its worker has finished.
     pub(crate) fn has_left(&self, lane: ConnId) -> bool {
         match self.cluster.lanes[lane.0].owner {
-            Owner::Worker(rank) => self.left.contains(&rank),
+            Owner::Worker(rank) => self.left.iter().any(|(left, _)| *left == rank),
             Owner::Server(_) => false,
         }
     }
@@ -303,7 +312,7 @@ impl Session {
     /// The earliest time something is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let retry = self.links.iter().filter_map(|d| d.retry_at).min();
-        let leaver = self.needed_leaver().map(|_| self.last_progress + self.patience);
+        let leaver = self.needed_leaver().map(|leaver| leaver.missing_from);
         [retry, leaver].into_iter().flatten().min()
     }
 
@@ -364,20 +373,28 @@ impl Session {
     /// A worker that has left and is needed by an operation, in words, once nothing has moved for
     /// so long that what it still sent must have arrived.
     pub(crate) fn missing_leaver(&self, now: Instant) -> Option<String> {
-        let (rank, name) = self.needed_leaver()?;
-        (self.last_progress + self.patience <= now)
+        let Leaver { rank, name, missing_from } = self.needed_leaver()?;
+        (missing_from <= now)
             .then(|| format!("rank {rank} has left the job, but '{name}' waits for it"))
     }
 
-    fn needed_leaver(&self) -> Option<(Rank, &str)> {
-        let needs = |r: &Running| r.members.iter().find(|m| self.left.contains(m)).copied();
+    /// The first to leave of those that operations under way need: others that leave after it
+    /// give it no more time.
+    fn needed_leaver(&self) -> Option<Leaver<'_>> {
         if self.left.is_empty() || self.over.is_some() {
             return None;
         }
-        let running = self.running.values().find_map(|r| Some((needs(r)?, r.name.as_str())));
+        let leaver = |(rank, since): (Rank, Instant), name| {
+            let missing_from = self.last_progress.max(since) + self.patience;
+            Leaver { rank, name, missing_from }
+        };
+        let running = self.left.iter().find_map(|left| {
+            let needing = self.running.values().find(|r| r.members.contains(&left.0))?;
+            Some(leaver(*left, needing.name.as_str()))
+        });
         running.or_else(|| {
             let waiting = self.table.waiting().next()?;
-            Some((*self.left.first()?, waiting.spec.name.as_str()))
+            Some(leaver(*self.left.first()?, waiting.spec.name.as_str()))
         })
     }
 }
