@@ -24,6 +24,7 @@ RESNET50 = NETAI / "resnet50.bk.log"
 ADDITIONS = NETAI / "cuda_vec_add.log"
 BATCH_S = 0.12808580219559176
 EMULATE = RECORD / "emulate-2026-11-22-n8.csv"
+TUNE = RECORD / "tune-switch-2026-11-23.json"
 REPLAY = RECORD / "replay-resnet50-2026-11-22-40mbps.json"
 NASTY = "<script>alert(1)</script><a href='https://example.org'>x</a>&"
 
@@ -159,8 +160,8 @@ def test_helpers_are_compared_with_parameter_servers_and_all_reduce() -> None:
     assert [lines[name][2] for name in names] == expected
 
 
-# Of `sumpter bench tune`, which draws for itself, and of the scripts in benches.
-NO_PAGE = ("costs-", "overhead-", "stragglers-", "tune-")
+# Of the scripts in benches.
+NO_PAGE = ("costs-", "overhead-", "stragglers-")
 RECORDS = [f for f in sorted(RECORD.glob("*.[cj]s*")) if not f.name.startswith(NO_PAGE)]
 
 
@@ -171,6 +172,18 @@ def test_recorded_measurements_make_a_page(file: Path, run) -> None:
     contents = Contents(page)
     assert contents.plots and all(plot["data"] for plot in contents.plots.values())
     assert all(len(rows) > 1 for rows in contents.tables.values())
+
+
+def test_tuners_are_drawn_over_time_with_what_happened_meanwhile(run) -> None:
+    code, err, page = run(TUNE)
+    assert code == 0, err
+    contents = Contents(page)
+    (plot,) = contents.plots.values()
+    runs = json.loads(TUNE.read_text())["runs"]
+    assert [line["name"] for line in plot["data"]] == [one["tuner"] for one in runs]
+    # The links were slow every other 20 iterations.
+    assert len(plot["layout"]["shapes"]) == len(runs[0]["periods_s"]) // 40
+    assert "bayes had 97.2% of fixed, autobyte had 97.6% of fixed" in page
 
 
 def test_shares_of_the_optimum_are_those_of_the_file(run) -> None:
@@ -331,6 +344,22 @@ REFUSED = {
     "a newer replay": (
         _edited('"version": 1', '"version": 2', REPLAY),
         "version: expected 1, got 2: a newer Sumpter wrote this file",
+    ),
+    "a newer bench of tuners": (
+        _edited('"version": 1', '"version": 2', TUNE),
+        "version: expected 1, got 2: a newer Sumpter wrote this file",
+    ),
+    "a tuner that never ran": (
+        _written(re.sub(r'"periods_s": \[[^]]*\]', '"periods_s": []', TUNE.read_text())),
+        "row 1: periods_s: expected a list of at least one number above 0",
+    ),
+    "a tuner without sizes": (
+        _edited('"sizes"', '"seizes"', TUNE),
+        "row 1: sizes: expected, but there is no such field",
+    ),
+    "no cells": (
+        _written('{"format": "sumpter-replay", "version": 1, "cells": []}'),
+        "cells: expected a list of at least one object",
     ),
     "infinite": (_written('[{"a": Infinity}]'), "expected finite numbers, got Infinity"),
     "not a number": (

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sumpter import profiles, whatif
+from sumpter.bench.document import DocumentError
 from sumpter.cli import main
 from sumpter.whatif import replayed
 
@@ -253,14 +254,14 @@ def test_predictions_are_near_what_an_emulated_cluster_measured() -> None:
 
 
 def test_files_that_are_no_replay_are_refused(tmp_path: Path, profile_file: Path) -> None:
-    with pytest.raises(profiles.ProfileError, match="resnet18.*format: expected 'sumpter-replay'"):
+    with pytest.raises(DocumentError, match="resnet18.*format: expected 'sumpter-replay'"):
         list(replayed.compare(profile_file))
     newer = tmp_path / "newer.json"
     newer.write_text('{"format": "sumpter-replay", "version": 9, "cells": []}')
-    with pytest.raises(profiles.ProfileError, match="newer.json: version: expected 1"):
+    with pytest.raises(DocumentError, match="newer.json: version: expected 1"):
         list(replayed.compare(newer))
     newer.write_text('{"format": "sumpter-replay", "version": 1}')
-    with pytest.raises(profiles.ProfileError, match="newer.json: expected the field 'cells'"):
+    with pytest.raises(DocumentError, match="newer.json: cells: expected a list"):
         list(replayed.compare(newer))
 
 

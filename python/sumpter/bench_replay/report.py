@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from sumpter.bench.document import REPLAY
 from sumpter.bench.report import Column, Row, figure
-from sumpter.cli.errors import Failure
 
-FORMAT = "sumpter-replay"
-VERSION = 1
 # Cores this busy may have set the time instead of the links.
 _BUSY = 0.9
 _STOLEN = 0.02
@@ -71,11 +67,7 @@ def warnings_of(cell: Row) -> Iterator[str]:
 
 def write(file: Path, cells: list[Row]) -> None:
     """All figures, with every iteration's seconds."""
-    document: dict[str, Any] = {"format": FORMAT, "version": VERSION, "cells": cells}
-    try:
-        file.write_text(json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        raise Failure(f"cannot write {file}: {error.strerror}") from error
+    REPLAY.write(file, cells)
 
 
 def _quartiles(row: Row) -> list[float]:

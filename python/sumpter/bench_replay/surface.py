@@ -6,14 +6,15 @@ python -m sumpter.bench_replay.surface FILE... -o surface.png
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sumpter._errors import SumpterError
+from sumpter.bench.document import REPLAY, DocumentError
 from sumpter.bench.plot import check_plot
-from sumpter.cli.errors import Failure, UsageError
+from sumpter.cli.errors import Failure, UsageError, message_of
 from sumpter.cli.options import parse_size
 from sumpter.tuning.points import readable
 
@@ -89,17 +90,10 @@ def _draw_panel(panel: Any, surface: Surface) -> None:
 
 def read(file: Path) -> list[Surface]:
     """The surfaces in a file of `sumpter bench replay -o`."""
-    from sumpter.bench_replay.report import FORMAT, VERSION
-
     try:
-        document = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise Failure(f"cannot read {file}: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise Failure(f"{file} is not a file of `sumpter bench replay --output`")
-    if document.get("version") != VERSION:
-        raise Failure(f"{file} is of version {document.get('version')}, this is {VERSION}")
-    surfaces = of_cells(document["cells"])
+        surfaces = of_cells(REPLAY.read(file))
+    except KeyError as error:
+        raise DocumentError(f"{file}: expected the field {error}") from None
     if not surfaces:
         raise Failure(f"{file} has no --grid over {' and '.join(AXES)}")
     return surfaces
@@ -114,8 +108,8 @@ def main() -> None:
     try:
         check_plot(given.plot)
         draw([surface for file in given.files for surface in read(file)], given.plot)
-    except (Failure, UsageError) as error:
-        raise SystemExit(f"error: {error.format_message()}") from None
+    except (SumpterError, UsageError, Failure) as error:
+        raise SystemExit(f"error: {message_of(error)}") from None
 
 
 if __name__ == "__main__":

@@ -7,21 +7,19 @@ python -m sumpter.bench_tune.report FILE... --plot speed.png
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from sumpter._errors import SumpterError
+from sumpter.bench.document import TUNE
 from sumpter.bench.plot import check_plot
 from sumpter.bench.report import Column, Row, figure, head_line, row_line
 from sumpter.bench_replay.report import warnings_of as disturbed
 from sumpter.bench_tune.figures import Run, row
-from sumpter.cli.errors import Failure, UsageError
+from sumpter.cli.errors import Failure, UsageError, message_of
 from sumpter.tuning.points import readable
 
-FORMAT = "sumpter-bench-tune"
-VERSION = 1
 # Iterations of which the picture shows the median.
 _SMOOTHED = 5
 
@@ -70,24 +68,12 @@ def warnings_of(run: Run) -> Iterator[str]:
 
 def write(file: Path, runs: Sequence[Run], rows: Sequence[Row]) -> None:
     """All figures, with every iteration's seconds."""
-    document: dict[str, Any] = {"format": FORMAT, "version": VERSION, "rows": rows, "runs": runs}
-    try:
-        file.write_text(json.dumps(document) + "\n")
-    except OSError as error:
-        raise Failure(f"cannot write {file}: {error.strerror}") from error
+    TUNE.write(file, runs, rows=rows)
 
 
 def read(file: Path) -> list[Run]:
     """The runs in a file of `sumpter bench tune --output`."""
-    try:
-        document = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise Failure(f"cannot read {file}: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise Failure(f"{file} is not a file of `sumpter bench tune --output`")
-    if document.get("version") != VERSION:
-        raise Failure(f"{file} is of version {document.get('version')}, this is {VERSION}")
-    return document["runs"]
+    return TUNE.read(file)
 
 
 def speeds(periods_s: Sequence[float]) -> list[float]:
@@ -109,7 +95,7 @@ def draw(panels: Sequence[tuple[str, Sequence[Run]]], file: Path) -> None:
     ):
         for run in runs:
             axes.plot(speeds(run["periods_s"]), label=run["tuner"], linewidth=1)
-        for first, last in _shaded(runs[0]):
+        for first, last in shaded(runs[0]):
             axes.axvspan(first, last, color="0.9", linewidth=0)
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("iteration")
@@ -123,7 +109,7 @@ def draw(panels: Sequence[tuple[str, Sequence[Run]]], file: Path) -> None:
         raise Failure(f"cannot write {file}: {error.strerror}") from error
 
 
-def _shaded(run: Run) -> Iterator[tuple[int, int]]:
+def shaded(run: Run) -> Iterator[tuple[int, int]]:
     """Iterations with a second job, or with the slowest links."""
     if run["second_job"] is not None:
         yield tuple(run["second_job"])
@@ -152,8 +138,10 @@ def main() -> None:
                 print(row_line(COLUMNS, row(run, list(runs.values()))))
         if given.plot is not None:
             draw([(name, list(runs.values())) for name, runs in panels.items()], given.plot)
-    except (Failure, UsageError) as error:
-        raise SystemExit(f"error: {error.format_message()}") from None
+    except KeyError as error:
+        raise SystemExit(f"error: expected the field {error} in each run") from None
+    except (SumpterError, UsageError, Failure) as error:
+        raise SystemExit(f"error: {message_of(error)}") from None
 
 
 if __name__ == "__main__":

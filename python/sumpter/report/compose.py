@@ -110,6 +110,10 @@ def _sections(one: inputs.Input, question: Question, advance: Advance | None) ->
         from sumpter.report import emulated
 
         yield emulated.section(one.name, one.content)
+    elif one.kind == "tune":
+        from sumpter.report import tuned
+
+        yield tuned.section(one.name, one.content)
     else:
         from sumpter.report.benches import SECTIONS
 

@@ -6,21 +6,21 @@ else is refused in one sentence that says what was expected.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sumpter.bench.document import REPLAY, TUNE, DocumentError, parse
 from sumpter.report import tables
 from sumpter.report.errors import ReportError, refuse
-from sumpter.report.tables import Row
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile
 
 KNOWN = "a profile, a trace, or what `sumpter bench` wrote"
-_REPLAY, _REPLAY_VERSION = "sumpter-replay", 1
+_PROFILE = "sumpter-profile"
+_DOCUMENTS = {"replay": REPLAY, "tune": TUNE}
 # Perfetto's files begin with a packet: field 1, of known length.
 _PACKET = b"\x0a"
 # Text has none of these; a trace has them from its first packet on.
@@ -40,7 +40,8 @@ class Asked:
 class Input:
     """One file: its name as shown, what it is, and its content.
 
-    `kind` is "profile", "trace", a kind of `tables.KINDS`, "replay", "tenants" or "chaos".
+    `kind` is "profile", "trace", a kind of `tables.KINDS`, "replay", "tune",
+    "tenants" or "chaos".
     """
 
     name: str
@@ -63,7 +64,10 @@ def read(path: Path, asked: Asked) -> Input:
     except UnicodeDecodeError:
         raise ReportError(f"{path}: expected {KNOWN}, but this is no text in UTF-8") from None
     if text.lstrip()[0] in "{[":
-        return _json(path, text, asked)
+        try:
+            return _json(path, text, asked)
+        except DocumentError as error:
+            raise ReportError(str(error)) from None
     if tables.has_head(text):
         return Input(path.name, *tables.from_csv(path, text))
     if _is_netai(text):
@@ -85,7 +89,7 @@ def _trace(path: Path, content: bytes) -> Input:
 
 
 def _json(path: Path, text: str, asked: Asked) -> Input:
-    document = _parse(path, text)
+    document = parse(path, text)
     if isinstance(document, dict) and "format" in document:
         return _formatted(path, document, asked)
     rows = document if isinstance(document, list) else [document]
@@ -104,39 +108,15 @@ def _formatted(path: Path, document: dict[str, Any], asked: Asked) -> Input:
     """A document that says what it is."""
     from sumpter import profiles
 
-    if document["format"] == _REPLAY:
-        return Input(path.name, "replay", _cells(path, document))
-    if document["format"] != "sumpter-profile":
-        expected = f"'sumpter-profile' or '{_REPLAY}'"
+    for kind, written in _DOCUMENTS.items():
+        if document["format"] == written.format:
+            rows = written.rows_of(path, document)
+            return Input(path.name, kind, tables.checked(path, kind, rows))
+    if document["format"] != _PROFILE:
+        known = [_PROFILE, *(written.format for written in _DOCUMENTS.values())]
+        expected = " or ".join(repr(format) for format in known)
         raise refuse(f"{path}: format", expected, document["format"])
     return Input(path.name, "profile", _with_additions(profiles.load(path), asked))
-
-
-def _cells(path: Path, document: dict[str, Any]) -> list[Row]:
-    version = document.get("version")
-    if version != _REPLAY_VERSION:
-        newer = isinstance(version, int) and version > _REPLAY_VERSION
-        cause = ": a newer Sumpter wrote this file; update this one" if newer else ""
-        raise ReportError(f"{path}: version: expected {_REPLAY_VERSION}, got {version!r}{cause}")
-    cells = document.get("cells")
-    if not isinstance(cells, list) or not cells or not all(isinstance(c, dict) for c in cells):
-        raise refuse(f"{path}: cells", "a list of at least one object", cells)
-    return tables.checked(path, "replay", cells)
-
-
-def _parse(path: Path, text: str) -> object:
-    def constant(name: str) -> None:
-        raise ReportError(f"{path}: expected finite numbers, got {name}")
-
-    try:
-        return json.loads(text, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
-        cause = "it is cut short" if cut else error.msg
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ReportError(f"{path}: expected JSON, but at {where}: {cause}") from None
-    except RecursionError:
-        raise ReportError(f"{path}: expected JSON of a bench, but it is nested too deep") from None
 
 
 def _is_netai(text: str) -> bool:

@@ -36,15 +36,35 @@ def _is_count(value: object) -> bool:
 NUMBER: Check = ("a number of at least 0", lambda value: is_number(value) and value >= 0)
 POSITIVE: Check = ("a number above 0", lambda value: is_number(value) and value > 0)
 COUNT: Check = ("a whole number of at least 0", _is_count)
+INTEGER: Check = (
+    "a whole number",
+    lambda value: isinstance(value, int) and not isinstance(value, bool),
+)
 TEXT: Check = ("a text", lambda value: isinstance(value, str) and bool(value))
 FLAG: Check = ("true or false", lambda value: isinstance(value, bool))
 OBJECTS: Check = (
     "a list of objects",
     lambda value: isinstance(value, list) and all(isinstance(one, dict) for one in value),
 )
+SOME_OBJECTS: Check = (
+    "a list of at least one object",
+    lambda value: bool(value) and OBJECTS[1](value),
+)
 OBJECT_OF_OBJECTS: Check = (
     "an object of objects",
     lambda value: isinstance(value, dict) and all(isinstance(v, dict) for v in value.values()),
+)
+NUMBERS: Check = (
+    "a list of numbers of at least 0",
+    lambda value: isinstance(value, list) and all(is_number(v) and v >= 0 for v in value),
+)
+SPAN: Check = (
+    "two whole numbers of at least 0",
+    lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)),
+)
+PERIODS: Check = (
+    "a list of at least one number above 0",
+    lambda value: isinstance(value, list) and bool(value) and all(map(POSITIVE[1], value)),
 )
 TEXTS: Check = (
     "a list of texts",
@@ -148,6 +168,24 @@ KINDS: dict[str, Kind] = {
             "systems": OBJECT_OF_OBJECTS,
         },
     ),
+    "tune": Kind(
+        "sumpter bench tune",
+        frozenset(),
+        {
+            "profile": TEXT,
+            "workers": COUNT,
+            "servers": COUNT,
+            "scale": POSITIVE,
+            "tuner": TEXT,
+            "periods_s": PERIODS,
+            "sizes": SOME_OBJECTS,
+            "rates_mbit": NUMBERS,
+            "every": POSITIVE,
+            "second_job": optional(SPAN),
+            "cores_idle": optional(NUMBER),
+            "cores_steal": optional(NUMBER),
+        },
+    ),
     "tenants": Kind(
         "sumpter bench tenants",
         frozenset({"jobs", "jain"}),
@@ -169,6 +207,10 @@ KINDS: dict[str, Kind] = {
 _INNER: dict[str, tuple[str, dict[str, Check]]] = {
     "emulate": ("link_idle", {"sent": NUMBER, "received": NUMBER}),
     "replay": ("systems", {"iterations_per_s": POSITIVE, "share_of_bound": NUMBER}),
+    "tune": (
+        "sizes",
+        {"iteration": INTEGER, "partition_bytes": POSITIVE, "credit_bytes": POSITIVE},
+    ),
     "chaos": ("faults", {"count": COUNT, "median_pause_s": NUMBER, "longest_pause_s": NUMBER}),
     "tenants": (
         "jobs",

@@ -7,7 +7,6 @@ prints a table of both and the distribution of errors.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from sumpter import profiles
+from sumpter.bench.document import REPLAY, DocumentError
 from sumpter.cli.options import parse_size
 from sumpter.whatif.cases import Case, simulate
 
-FORMAT, VERSION = "sumpter-replay", 1
 # More than any model: nothing is held back.
 _UNBOUNDED_BYTES = 1 << 60
 # How each system of a replay differs from the model's defaults. `off` sends in another order.
@@ -52,22 +51,14 @@ class Comparison:
 def compare(path: str | Path) -> Iterator[Comparison]:
     """One comparison for each cell of a replay and each system that is modelled.
 
-    Raises ProfileError, which names the file, for one that is not of a replay.
+    Raises DocumentError, which names the file, for one that is not of a replay.
     """
     try:
-        document = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise profiles.ProfileError(f"{path}: expected the JSON of a replay: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise profiles.ProfileError(f"{path}: format: expected '{FORMAT}'")
-    if document.get("version") != VERSION:
-        raise profiles.ProfileError(f"{path}: version: expected {VERSION}")
-    try:
-        for cell in document["cells"]:
+        for cell in REPLAY.read(Path(path)):
             if cell["source"] == "published":
                 yield from _compare(cell)
     except KeyError as error:
-        raise profiles.ProfileError(f"{path}: expected the field {error}") from None
+        raise DocumentError(f"{path}: expected the field {error}") from None
 
 
 def _compare(cell: dict[str, Any]) -> Iterator[Comparison]:
@@ -133,7 +124,7 @@ def main(paths: Sequence[str]) -> None:
     """Prints the comparisons of some files."""
     try:
         comparisons = [one for path in paths for one in compare(path)]
-    except profiles.ProfileError as error:
+    except DocumentError as error:
         sys.exit(f"error: {error}")
     if not comparisons:
         sys.exit("usage: python -m sumpter.whatif.replayed replay.json ...")
