@@ -15,6 +15,7 @@ import typer.testing
 from sumpter import _native, profiles
 from sumpter.bench import namespaces
 from sumpter.bench import spec as cluster
+from sumpter.bench.document import REPLAY, DocumentError
 from sumpter.bench_replay import report, surface, variants
 from sumpter.bench_replay.play import Pace, periods, play
 from sumpter.bench_replay.run import quartiles
@@ -292,15 +293,17 @@ def test_a_grid_over_both_sizes_is_a_surface(tmp_path: Path) -> None:
 def test_files_without_a_surface_are_named(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     for text, complaint in (
-        (None, "cannot read"),
-        ("{", "cannot read"),
-        ('{"format": "sumpter-profile"}', "is not a file of `sumpter bench replay"),
-        (f'{{"format": "{report.FORMAT}", "version": 99}}', "of version 99, this is 1"),
-        (f'{{"format": "{report.FORMAT}", "version": 1, "cells": []}}', "has no --grid over"),
+        (None, "other.json: cannot be read"),
+        ("{", "other.json: expected the JSON of a bench, but .* cut short"),
+        ('{"format": "sumpter-profile"}', "format: expected 'sumpter-replay', as `sumpter bench"),
+        ('{"format": "sumpter-replay", "version": 9}', "version: expected 1, got 9: a newer"),
+        ('{"format": "sumpter-replay", "version": 1, "cells": []}', "cells: expected a list"),
+        ('{"format": "sumpter-replay", "version": 1, "cells": [{}]}', "expected the field 'grid'"),
+        ('{"format": "sumpter-replay", "version": 1, "cells": [{"grid": {}}]}', "has no --grid"),
     ):
         if text is not None:
             file.write_text(text)
-        with pytest.raises(Failure, match=complaint):
+        with pytest.raises((DocumentError, Failure), match=complaint):
             surface.read(file)
 
 
@@ -390,7 +393,7 @@ def test_a_small_run_plays_all_systems_and_cleans_up(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert not namespaces.of_run(f"{namespaces.PREFIX}-{process.pid}-")
     document = json.loads(output.read_text())
-    assert (document["format"], document["version"]) == (report.FORMAT, report.VERSION)
+    assert (document["format"], document["version"]) == (REPLAY.format, REPLAY.version)
     (played,) = document["cells"]
     assert (played["workers"], played["servers"], played["bytes"]) == (2, 1, 120_004)
     assert played["ratio"] == pytest.approx(1)

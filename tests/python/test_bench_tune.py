@@ -16,6 +16,7 @@ import typer.testing
 from sumpter import profiles
 from sumpter.bench import namespaces
 from sumpter.bench import spec as cluster
+from sumpter.bench.document import TUNE
 from sumpter.bench_replay import spec as replay
 from sumpter.bench_tune import figures, report
 from sumpter.bench_tune.scaled import Model, Scaled
@@ -165,7 +166,7 @@ def test_files_of_one_cluster_are_compared(
     assert line.split()[:7] == ["bayes", "50", "1.000", "2.000", "1.000", "0", "0.0"]
     assert (tmp_path / "both.png").exists()
     (tmp_path / "second.json").write_text('{"format": "other"}')
-    with pytest.raises(SystemExit, match="is not a file of `sumpter bench tune"):
+    with pytest.raises(SystemExit, match="expected 'sumpter-bench-tune', as `sumpter bench tune"):
         report.main()
 
 
@@ -245,7 +246,7 @@ def test_a_small_run_tunes_beside_a_second_job_and_cleans_up(tmp_path: Path) -> 
     assert process.returncode == 0, err
     assert not namespaces.of_run(f"{namespaces.PREFIX}-{process.pid}-")
     document = json.loads(output.read_text())
-    assert (document["format"], document["version"]) == (report.FORMAT, report.VERSION)
+    assert (document["format"], document["version"]) == (TUNE.format, TUNE.version)
     fixed, grid = document["runs"]
     assert [len(one["periods_s"]) for one in (fixed, grid)] == [60, 60]
     assert len(fixed["sizes"]) == 1 and not fixed["groups"]

@@ -126,7 +126,7 @@ def test_plan_reads_a_list_of_machines(sumpter: Command, tmp_path: Path) -> None
         (("plan",), "--workers"),
         (("plan", "-n", "0"), "workers is 0"),
         (("plan", "-n", "-3"), "workers is -3"),
-        (("plan", "-n", "4", "--bytes", "1XB"), "'1XB' is not a size"),
+        (("plan", "-n", "4", "--bytes", "1XB"), "--bytes: '1XB' is not a size"),
         (("plan", "-n", "4", "--bytes", "0"), "at least one byte"),
         (("plan", "-n", "4", "--bandwidth-gbps", "0"), "bandwidth_gbps is 0"),
         (("plan", "-n", "many"), "--workers"),

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sumpter import profiles, whatif
+from sumpter import _native, profiles, whatif
 from sumpter.bench.document import DocumentError
 from sumpter.cli import main
+from sumpter.cli.options import parse_size
 from sumpter.whatif import replayed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,7 +191,7 @@ def test_advice_in_words(run, profile_file: Path) -> None:
         (("--transport-efficiency", "0"), "transport_efficiency is 0; expected"),
         (("--transport-efficiency", "1.5"), "transport_efficiency is 1.5; expected"),
         (("--fusion-timeout-ms", "-1"), "fusion_timeout_s is -0.001; expected"),
-        (("--fusion-bytes", "big"), "'big' is not a size"),
+        (("--fusion-bytes", "big"), "--fusion-bytes: 'big' is not a size"),
         (("--credit-bytes", "999999999TiB"), "--credit-bytes"),
         (("--partition-bytes", "100"), "partition_bytes is 100; expected a positive multiple"),
         (("--architecture", "ring"), "--architecture ring: expected allreduce, ps, sumpter"),
@@ -204,7 +205,8 @@ def test_advice_in_words(run, profile_file: Path) -> None:
         (("--workers", "2,4", "--advise"), "--advise is about one case"),
         (("--add-estimate", "nowhere.log"), "nowhere.log: cannot be read"),
         (("--add-estimate", RESNET50), "resnet50.bk.log: line 1"),
-        (("--profile", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("--partition", "0"), "--partition-bytes: '0' is too small"),
+        (("--profile", "nowhere.json"), "nowhere.json: no such file, and the published"),
         (("--profile", RESNET50), "resnet50.bk.log: expected the JSON of a profile"),
     ],
 )
@@ -213,6 +215,26 @@ def test_wrong_use_is_one_clear_line(run, profile_file: Path, arguments, words: 
     code, out, err = run(*given, *arguments)
     assert code in (1, 2) and out == ""
     assert len(err.splitlines()) == 1 and words in err, err
+
+
+def test_published_architectures_need_no_file(run) -> None:
+    given = ("--profile", "bert-large", "--workers", "4", "--bandwidth-gbps", "10", "--json")
+    code, out, _ = run(*given)
+    (found,) = json.loads(out)
+    assert code == 0
+    case = whatif.Case(workers=4, bandwidth_gbps=10)
+    (expected,) = whatif.simulate(profiles.published("bert-large"), [case])
+    assert found["iteration_time_s"] == expected.iteration_time_s
+
+
+def test_sizes_that_are_not_given_are_those_of_the_settings(run) -> None:
+    defaults = {row["name"]: row["default"] for row in _native.settings()}
+    names = ("partition_bytes", "credit_bytes")
+    given = ("--profile", "resnet50", "--workers", 4, "--servers", 2, "--bandwidth-gbps", 10)
+    explicit = [word for name in names for word in (f"--{name.replace('_', '-')}", defaults[name])]
+    assert run(*given, "--json") == run(*given, *explicit, "--json")
+    case = whatif.Case(workers=4)
+    assert all(getattr(case, name) == parse_size(defaults[name]) for name in names)
 
 
 def test_profiles_that_are_cut_short_foreign_or_newer_are_refused(run, tmp_path: Path) -> None:

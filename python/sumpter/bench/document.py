@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sumpter import _json
 from sumpter._errors import SumpterError
 
 
@@ -60,22 +61,11 @@ class Document:
 
 
 def parse(path: Path, text: str) -> object:
-    """The JSON of a file; only finite numbers. Raises DocumentError, which says where it ends."""
-
-    def constant(name: str) -> None:
-        raise DocumentError(f"{path}: expected finite numbers, got {name}")
-
+    """The JSON of a file that a bench has written. Raises DocumentError."""
     try:
-        return json.loads(text, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
-        cause = "it is cut short" if cut else error.msg
-        where = f"line {error.lineno}, column {error.colno}"
-        raise DocumentError(f"{path}: expected JSON, but at {where}: {cause}") from None
-    except RecursionError:
-        raise DocumentError(
-            f"{path}: expected JSON of a bench, but it is nested too deep"
-        ) from None
+        return _json.parse(text, "a bench")
+    except ValueError as error:
+        raise DocumentError(f"{path}: {error}") from None
 
 
 REPLAY = Document("sumpter-replay", 1, "cells", "sumpter bench replay")

@@ -24,7 +24,7 @@ def parse_counts(text: str, option: str, least: int) -> list[int]:
 
 def parse_sizes(text: str, option: str, multiple: int = 4) -> list[int]:
     """Sizes in bytes from `64MiB,16MiB`; each must hold whole elements of `multiple` bytes."""
-    sizes = [parse_size(part) for part in _parts(text, option)]
+    sizes = [parse_size(part, option) for part in _parts(text, option)]
     for size in sizes:
         if size % multiple:
             raise UsageError(f"{option} {text}: {size} bytes are not a multiple of {multiple}")

@@ -207,7 +207,7 @@ def _failures() -> Iterator[None]:
 
 
 def _size(option: str, text: str) -> int:
-    size = parse_size(text)
+    size = parse_size(text, option)
     if size % 64 or size > _MOST_BYTES:
         raise UsageError(f"{option} {text}: give a multiple of 64 bytes, at most 64GiB")
     return size

@@ -10,6 +10,7 @@ import typer
 
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import SetOption, parse_assignments
+from sumpter.cli.profile import ProfileOption, published
 
 if TYPE_CHECKING:
     from sumpter.bench_replay.spec import Spec
@@ -19,16 +20,6 @@ EXAMPLE = "Example: sumpter bench replay --profile resnet50 --workers 4 --server
 # 10 Gb/s stood for by links that two cores can emulate.
 DEFAULT_NETWORK_GBPS = 10.0
 
-ProfileOption = Annotated[
-    str,
-    typer.Option(
-        "--profile",
-        "-p",
-        metavar="FILE|NAME",
-        help="A profile's file, or a published architecture: alexnet, bert-large, gpt2, resnet18, "
-        "resnet50 or vgg16.",
-    ),
-]
 FormatOption = Annotated[
     str, typer.Option("--format", metavar="NAME", help="Of the file: sumpter or netai.")
 ]
@@ -220,19 +211,15 @@ def _replay(asked: Spec, output: Path | None) -> list[dict[str, Any]]:
 def profile_of(
     text: str, file_format: str, iteration_s: float | None, batch_size: int | None
 ) -> Profile:
-    """A profile by file or by name; a file of that name goes first."""
+    """A profile by file or by name."""
     from sumpter import profiles
 
-    if text in profiles.NAMES and not Path(text).exists():
-        if iteration_s is not None:
-            raise UsageError(f"--iteration-s: the times of {text} are computed")
-        return profiles.published(text, batch_size)
-    if not Path(text).exists():
-        raise UsageError(
-            f"--profile {text}: no such file, and the published architectures are "
-            f"{', '.join(profiles.NAMES)}"
-        )
-    return profiles.load(text, file_format, iteration_s=iteration_s, batch_size=batch_size)
+    named = published(text, batch_size)
+    if named is None:
+        return profiles.load(text, file_format, iteration_s=iteration_s, batch_size=batch_size)
+    if iteration_s is not None:
+        raise UsageError(f"--iteration-s: the times of {text} are computed")
+    return named
 
 
 def _numbers(text: str | None, option: str) -> list[float]:

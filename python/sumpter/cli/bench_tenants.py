@@ -151,7 +151,7 @@ def _weights(jobs: int, text: str | None) -> tuple[int, ...]:
 
 
 def _size(text: str) -> int:
-    size = parse_size(text)
+    size = parse_size(text, "--bytes")
     if size % _ALIGNMENT_BYTES:
         raise UsageError(f"--bytes {text}: give a multiple of {_ALIGNMENT_BYTES} bytes")
     return size

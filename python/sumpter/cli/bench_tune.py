@@ -16,12 +16,12 @@ from sumpter.cli.bench_replay import (
     IterationOption,
     NetworkOption,
     OutputOption,
-    ProfileOption,
     ScaleOption,
     profile_of,
 )
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import SetOption, parse_assignments
+from sumpter.cli.profile import ProfileOption
 
 if TYPE_CHECKING:
     from sumpter.bench_tune.spec import Asked

@@ -80,14 +80,15 @@ _UNITS = {
 }
 
 
-def parse_size(text: str) -> int:
-    """Bytes from `1GiB`, `100MB`, `1.5GiB` or a plain number."""
+def parse_size(text: str, option: str = "") -> int:
+    """Bytes from `1GiB`, `100MB`, `1.5GiB` or a plain number; complaints name the option."""
+    what = f"{option}: '{text}'".removeprefix(": ")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in _UNITS:
-        raise UsageError(f"'{text}' is not a size; write for example 65536, 100MB or 1GiB")
+        raise UsageError(f"{what} is not a size; write for example 65536, 100MB or 1GiB")
     size = round(float(match[1]) * _UNITS[match[2].upper()])
     if size < 1:
-        raise UsageError(f"'{text}' is too small; a size is at least one byte")
+        raise UsageError(f"{what} is too small; a size is at least one byte")
     return size
 
 

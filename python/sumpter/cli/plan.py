@@ -55,7 +55,7 @@ def plan(
     given = {
         "workers": workers,
         "servers": servers,
-        "bytes": None if size is None else parse_size(size),
+        "bytes": None if size is None else parse_size(size, "--bytes"),
         "bandwidth_gbps": bandwidth_gbps,
         "machines": None if machines is None else _read(machines),
     }

@@ -13,6 +13,7 @@ import typer
 
 from sumpter.cli.errors import UsageError
 from sumpter.cli.options import JsonOption, parse_size
+from sumpter.cli.profile import ProfileOption, published
 from sumpter.cli.whatif_options import (
     AddEstimateOption,
     AdviseOption,
@@ -27,7 +28,6 @@ from sumpter.cli.whatif_options import (
     FusionTimeoutOption,
     OverlapOption,
     PartitionOption,
-    ProfileOption,
     ServersOption,
     WorkersOption,
 )
@@ -56,7 +56,7 @@ def whatif(
     compression: CompressionOption = "1",
     fusion_bytes: FusionBytesOption = "64MiB",
     fusion_timeout_ms: FusionTimeoutOption = "5",
-    partition_bytes: PartitionOption = "1MiB",
+    partition_bytes: PartitionOption = "256KiB",
     credit_bytes: CreditOption = "256KiB",
     transport_efficiency: EfficiencyOption = "1",
     overlap_forward: OverlapOption = False,
@@ -115,7 +115,7 @@ def _check_count(
         raise UsageError(f"--advise is about one case, but the lists make {count}")
 
 
-def _load(file: Path, format: str, time_s: float | None, additions: Path | None) -> Profile:
+def _load(file: str, format: str, time_s: float | None, additions: Path | None) -> Profile:
     from sumpter import profiles
 
     if format not in profiles.FORMATS:
@@ -127,7 +127,7 @@ def _load(file: Path, format: str, time_s: float | None, additions: Path | None)
             raise UsageError("--format netai needs --batch-time-s T: its logs do not say it")
         loaded = profiles.load(file, format, iteration_s=time_s)
     else:
-        loaded = profiles.load(file, format)
+        loaded = published(file) or profiles.load(file, format)
         if time_s is not None:
             try:
                 loaded = replace(loaded, iteration_s=time_s)
@@ -272,7 +272,7 @@ def _numbers(text: str, option: str) -> list[float]:
 
 
 def _sizes(text: str, option: str) -> list[int]:
-    sizes = [parse_size(part) for part in _parts(text, option)]
+    sizes = [parse_size(part, option) for part in _parts(text, option)]
     for size in sizes:
         if size > _MOST_BYTES:
             raise UsageError(f"{option} {size}: expected at most {_MOST_BYTES} bytes")

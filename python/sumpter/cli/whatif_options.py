@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-ProfileOption = Annotated[
-    Path, typer.Option("--profile", metavar="FILE", help="What an iteration computes.")
-]
 WorkersOption = Annotated[
     str, typer.Option("--workers", "-n", metavar="N,..", help="GPU machines (not GPUs).")
 ]
@@ -39,7 +36,9 @@ FusionTimeoutOption = Annotated[
 ]
 PartitionOption = Annotated[
     str,
-    typer.Option("--partition-bytes", metavar="SIZE,..", help="As in `sumpter config`."),
+    typer.Option(
+        "--partition-bytes", "--partition", metavar="SIZE,..", help="As in `sumpter config`."
+    ),
 ]
 CreditOption = Annotated[
     str, typer.Option("--credit-bytes", metavar="SIZE,..", help="As in `sumpter config`.")

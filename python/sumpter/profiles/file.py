@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sumpter import _json
 from sumpter._errors import ProfileError
 from sumpter.profiles import checks, netai
 from sumpter.profiles.model import Layer, Profile, Tensor
@@ -85,17 +86,10 @@ def from_json(document: object) -> Profile:
 
 
 def _parse(content: str) -> object:
-    def refuse(constant: str) -> None:
-        raise ProfileError(f"expected finite numbers, got {constant}")
-
     try:
-        return json.loads(content, parse_constant=refuse)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        cause = "it is cut short" if error.pos >= len(content.rstrip()) else error.msg
-        raise ProfileError(f"expected the JSON of a profile, but at {where}: {cause}") from None
-    except RecursionError:
-        raise ProfileError("expected the JSON of a profile, but it is nested too deep") from None
+        return _json.parse(content, "a profile")
+    except ValueError as error:
+        raise ProfileError(str(error)) from None
 
 
 def _make(kind: type[Any], entry: object) -> Any:
