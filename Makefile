@@ -22,7 +22,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python sim mutants fuzz matrix bench chaos docs server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python sim mutants sanitize fuzz matrix bench chaos docs server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -67,6 +67,9 @@ mutants: setup ## Plant bugs in the protocol, one after the other; the simulatio
 
 $(TOOLS)/bin/cargo-fuzz:
 	cargo install cargo-fuzz --version 0.13.2 --locked --root $(TOOLS)
+
+sanitize: ## Run the Rust tests under ThreadSanitizer and AddressSanitizer (needs a nightly Rust).
+	$(PYTHON) tests/sanitize/sanitize.py
 
 fuzz: $(TOOLS)/bin/cargo-fuzz ## Fuzz every decoder for FUZZ_SECONDS each, as many at once as cores.
 	PATH="$(TOOLS)/bin:$$PATH" cargo fuzz build --sanitizer none --target-dir target/fuzz

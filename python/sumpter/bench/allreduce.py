@@ -1,11 +1,13 @@
 """`sumpter bench allreduce`: latency and goodput on the cluster that this process is a rank of.
 
 Every rank runs this module; rank 0 reports. All ways to sum take turns, so that a noisy machine
-disturbs them alike, and every result is checked. A time is that of the slowest rank.
+disturbs them alike, and every result is checked. A time is that of the slowest rank; processor
+time and context switches, which are steadier, are means over ranks and operations.
 """
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +46,15 @@ class Asked:
     gloo: bool
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What one operation took in this process, all its threads together."""
+
+    seconds: float
+    cpu_seconds: float
+    switches: int
+
+
 class Ranks:
     """This process' groups: the default one on Sumpter, and one on Gloo beside it."""
 
@@ -71,6 +82,12 @@ class Ranks:
         times = torch.tensor(seconds, dtype=torch.float64)
         dist.all_reduce(times, op=dist.ReduceOp.MAX, group=self.gloo)
         return times.numpy()
+
+    def mean(self, value: float) -> float:
+        """The mean of all ranks' values."""
+        total = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(total, group=self.gloo)
+        return float(total) / self.size
 
     def largest_bytes(self) -> int:
         """The largest tensor for which every machine has the memory."""
@@ -111,34 +128,36 @@ def _measure(ranks: Ranks, asked: Asked, size: int) -> list[dict[str, Any]]:
     ways = _ways(ranks, asked, tensor)
     count = repetitions(size, asked.rounds)
     in_blocks = size < BLOCK_BYTES
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    spent: dict[str, list[Spent]] = {name: [] for name in ways}
     number = 0
-    while len(times["push_pull"]) < count:
+    while len(spent["push_pull"]) < count:
         for name, way in ways.items():
-            block = min(BLOCK, count - len(times[name])) if in_blocks else 1
+            block = min(BLOCK, count - len(spent[name])) if in_blocks else 1
             if not in_blocks:
                 dist.barrier(group=ranks.gloo)
             # The very first operation of a name makes its tensor known: never timed.
-            lead = 1 if in_blocks or not times[name] else 0
+            lead = 1 if in_blocks or not spent[name] else 0
             for index in range(lead + block):
-                seconds = _once(way, payload, tensor, number)
+                one = _once(way, payload, tensor, number)
                 number += 1
                 if index >= lead:
-                    times[name].append(seconds)
-    slowest = {name: ranks.slowest(seconds) for name, seconds in times.items()}
-    return [_row(ranks, size, name, slowest) for name in ways]
+                    spent[name].append(one)
+    slowest = {name: ranks.slowest([one.seconds for one in ones]) for name, ones in spent.items()}
+    return [_row(ranks, size, name, slowest) | _costs(ranks, spent[name]) for name in ways]
 
 
 def _once(
     way: Callable[[], torch.Tensor], payload: Payload, tensor: torch.Tensor, number: int
-) -> float:
-    """One checked operation; its seconds on this rank."""
+) -> Spent:
+    """One checked operation, and what it took on this rank."""
     payload.fill([tensor], number)
-    start = time.perf_counter()
+    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     result = way()
-    seconds = time.perf_counter() - start
+    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
     payload.check([result], number)
-    return seconds
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
+    return Spent(seconds, cpu_s, switches)
 
 
 def _ways(ranks: Ranks, asked: Asked, tensor: torch.Tensor) -> dict[str, Callable]:
@@ -176,6 +195,14 @@ def _row(ranks: Ranks, size: int, name: str, times: dict[str, np.ndarray]) -> di
         "goodput_gbps": size * 8e-9 / median,
         "gloo_seconds": gloo,
         "gain_over_gloo": None if gloo is None else gloo / median,
+    }
+
+
+def _costs(ranks: Ranks, spent: Sequence[Spent]) -> dict[str, Any]:
+    count = len(spent)
+    return {
+        "cpu_seconds": ranks.mean(sum(one.cpu_seconds for one in spent) / count),
+        "context_switches": ranks.mean(sum(one.switches for one in spent) / count),
     }
 
 
