@@ -79,7 +79,7 @@ MUTANTS = [
     Mutant(
         "who receives nothing forgets too soon",
         "3: a killed server loses nothing",
-        "lane/mod.rs",
+        "lane/sending.rs",
         "!job.keeps || job.partition(at).is_released(slot)",
         "!job.keeps || job.partition(at).is_complete(slot)",
     ),

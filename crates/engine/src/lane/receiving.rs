@@ -1,0 +1,241 @@
+//! What arrives: frames of a child, each checked against what the lane knows before it counts.
+
+use sumpter_observe::Kind;
+use sumpter_wire::{
+    BEGIN_BYTES, Begin, FrameKind, Header, PartitionSpec, Rank, Tier, decode_group,
+};
+
+use super::Lane;
+use super::conn::Input;
+use super::job::{Begun, JobIndex, Key, PartitionIndex};
+use super::partition::{ChunkPlace, Expect, Listener};
+use crate::endpoint::{ConnId, Now, Violation};
+
+/// Chunks of a partition: the largest partition in the smallest chunks that settings allow. It
+/// bounds what a client that holds the token can make a lane keep beside the sums themselves.
+const MAX_CHUNKS: u32 = 1 << 18;
+
+/// Refusals a connection may collect; a client stops at the first that reaches it.
+const MAX_REFUSED: usize = 1 << 16;
+
+impl Lane {
+    /// Takes in what has been received.
+    pub(super) fn take_in(&mut self, id: ConnId, now: Now) -> Result<(), Violation> {
+        loop {
+            let conn = self.conn(id);
+            if matches!(conn.input, Input::Header) {
+                match conn.inbox.header()? {
+                    Some(header) => {
+                        self.start_frame(id, header)?;
+                        self.note_arrival(id);
+                    }
+                    None => return Ok(()),
+                }
+            } else if conn.advance() {
+                conn.check()?;
+                self.finish_frame(id, now)?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn start_frame(&mut self, id: ConnId, header: Header) -> Result<(), Violation> {
+        let conn = self.conns[id.0].as_mut().expect("an open connection");
+        let job = &self.jobs[conn.job];
+        if header.epoch != job.epoch {
+            return Err(Violation::state(format!(
+                "a frame of epoch {}; the epoch is {}",
+                header.epoch, job.epoch
+            )));
+        }
+        conn.input = match header.kind {
+            FrameKind::Begin => {
+                if header.length as usize != BEGIN_BYTES {
+                    return Err(Violation::state("a beginning of the wrong length"));
+                }
+                Input::Begin { header, bytes: [0; BEGIN_BYTES], have: 0 }
+            }
+            FrameKind::Group => {
+                Input::Group { header, bytes: vec![0; header.length as usize], have: 0 }
+            }
+            FrameKind::Push if conn.resident.is_some() => {
+                return Err(Violation::state("a chunk from a client that shares memory"));
+            }
+            FrameKind::Push if conn.refused.contains(&Key::of(&header)) => {
+                Input::Discard { left: header.length as usize }
+            }
+            FrameKind::Push => {
+                let at = job.find(Key::of(&header), conn.last);
+                let at = at.ok_or_else(|| Violation::state("a chunk of an unknown partition"))?;
+                conn.last = at;
+                let partition = job.partition(at);
+                let child = partition
+                    .members()
+                    .binary_search(&conn.rank)
+                    .map_err(|_| Violation::state("a chunk from outside the group"))?;
+                let (place, expect) = partition.expect(child, header.round, header.chunk)?;
+                let len = partition.spec.chunk_len(header.chunk);
+                if header.length != len {
+                    return Err(Violation::state(format!(
+                        "chunk {} has {} bytes, expected {len}",
+                        header.chunk, header.length
+                    )));
+                }
+                match expect {
+                    Expect::Duplicate => {
+                        self.stats.duplicate_chunks += 1;
+                        Input::Discard { left: len as usize }
+                    }
+                    Expect::Fresh => {
+                        let bytes = self.pool.take(len as usize);
+                        Input::Chunk { bytes, have: 0, partition: at, child, at: place }
+                    }
+                }
+            }
+            FrameKind::Ack if conn.refused.contains(&Key::of(&header)) => Input::Header,
+            FrameKind::Ack => {
+                let (rank, of_job) = (conn.rank, conn.job);
+                let job = &mut self.jobs[of_job];
+                let at = job.find(Key::of(&header), conn.last);
+                let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
+                let partition = job.partition_mut(at);
+                let last = partition.acknowledge(rank, header.round)?;
+                match header.tier {
+                    // Other machines may lack it, and whoever has it may die.
+                    Tier::Machine if last && job.keeps => {
+                        self.totals.push_back((of_job, at, header.round));
+                    }
+                    _ if last => self.released(of_job, at, (header.round.0 & 1) as usize),
+                    _ => {}
+                }
+                return Ok(());
+            }
+            FrameKind::Result | FrameKind::Done | FrameKind::Error | FrameKind::Released => {
+                return Err(Violation::state(format!("a {:?} frame from a client", header.kind)));
+            }
+        };
+        Ok(())
+    }
+
+    fn finish_frame(&mut self, id: ConnId, now: Now) -> Result<(), Violation> {
+        let conn = self.conn(id);
+        let (job, rank) = (conn.job, conn.rank);
+        match std::mem::replace(&mut conn.input, Input::Header) {
+            Input::Header | Input::Discard { .. } => Ok(()),
+            Input::Chunk { bytes, partition, child, at, .. } => {
+                self.stats.summed_bytes += bytes.len() as u64;
+                self.note_chunk(job, partition, at, rank);
+                let place = self.jobs[job].partition_mut(partition);
+                let progress = place.contribute(child, at, bytes, &mut self.pool, now);
+                self.distribute(job, partition, at.slot, &progress);
+                Ok(())
+            }
+            Input::Group { header, bytes, .. } => {
+                let ranks = decode_group(&bytes)?;
+                self.jobs[job].define_group(sumpter_wire::GroupId(header.tensor.0), &ranks)
+            }
+            Input::Begin { header, bytes, .. } => {
+                self.begin(id, header, Begin::decode(&bytes)?, now)
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        id: ConnId,
+        header: Header,
+        Begin { spec, priority }: Begin,
+        now: Now,
+    ) -> Result<(), Violation> {
+        if spec.chunk_bytes > self.limits.max_chunk_bytes {
+            let limit = self.limits.max_chunk_bytes;
+            return Err(Violation::state(format!(
+                "chunks of {} bytes; this lane takes at most {limit}",
+                spec.chunk_bytes
+            )));
+        }
+        if spec.chunks() > MAX_CHUNKS {
+            let chunks = spec.chunks();
+            return Err(Violation::state(format!(
+                "a partition of {chunks} chunks; this lane takes at most {MAX_CHUNKS}"
+            )));
+        }
+        if header.tier == Tier::Machine && !self.limits.hub {
+            return Err(Violation::state("nobody passes this lane's subtotals on"));
+        }
+        let conn = self.conns[id.0].as_mut().expect("an open connection");
+        let (rank, of_job) = (conn.rank, conn.job);
+        let job = &mut self.jobs[of_job];
+        let (key, over) = (Key::of(&header), Listener { over: conn.serial, priority });
+        let (at, slot, completes) =
+            match job.begin((rank, over), key, spec, header.round, &mut self.pool)? {
+                Begun::At { partition, slot, completes } => (partition, slot, completes),
+                Begun::Early => return Ok(()),
+                Begun::Refused(reason) => {
+                    let refused = &mut self.conn(id).refused;
+                    if refused.len() >= MAX_REFUSED {
+                        return Err(Violation::state("too many refused partitions"));
+                    }
+                    refused.insert(key);
+                    self.refuse(id, header, &reason);
+                    return Ok(());
+                }
+            };
+        let partition = job.partition(at);
+        let (finished, complete) = (partition.finished(slot), partition.is_complete(slot));
+        if header.chunk > finished {
+            return Err(Violation::state(format!(
+                "rank {rank} claims {} finished chunks of {finished}",
+                header.chunk
+            )));
+        }
+        if spec.collective.receives(rank, spec.root) {
+            if header.chunk < finished && partition.is_released(slot) {
+                return Err(Violation::state(format!("rank {rank} had the result before")));
+            }
+            for chunk in header.chunk..finished {
+                self.send_value((id, priority), at, ChunkPlace { slot, chunk });
+            }
+        } else if complete && !completes && self.is_over(of_job, at, slot) {
+            self.send_done(id, at, slot);
+        }
+        if completes {
+            self.complete(of_job, at, slot);
+        }
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
+        if conn.resident.is_some() {
+            self.admit_resident((of_job, rank), at, slot, now);
+        }
+        Ok(())
+    }
+
+    /// The child in this process is in: its contribution can be had from now on.
+    fn admit_resident(
+        &mut self,
+        (of_job, rank): (JobIndex, Rank),
+        at: PartitionIndex,
+        slot: usize,
+        now: Now,
+    ) {
+        let PartitionSpec { collective, root, .. } = self.jobs[of_job].partition(at).spec;
+        if collective.contributes(rank, root) {
+            self.note(Kind::ArriveEnd, (of_job, at, slot), Some(rank));
+        }
+        let partition = self.jobs[of_job].partition_mut(at);
+        let child = partition.members().binary_search(&rank).expect("a member began");
+        let (steps, late) = partition.admit_resident(child, slot, &mut self.pool, now);
+        self.count_late(late);
+        for progress in steps {
+            self.distribute(of_job, at, slot, &progress);
+        }
+    }
+
+    pub(super) fn count_late(&mut self, late: Option<(Rank, Now)>) {
+        if let Some((rank, waited)) = late {
+            let late = self.stats.late.entry(rank).or_default();
+            late.0 += 1;
+            late.1 += waited;
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What leaves: a chunk's sum to whoever receives it, and word of what is done or refused.
+
+use sumpter_observe::Kind;
+use sumpter_wire::{FrameKind, Header};
+
+use super::Lane;
+use super::conn::{Frame, Payload};
+use super::job::{JobIndex, Key, PartitionIndex};
+use super::partition::{ChunkPlace, Listener, Progress};
+use crate::endpoint::ConnId;
+use crate::head::head;
+
+impl Lane {
+    /// Sends what a contribution finished to those who wait for it.
+    pub(super) fn distribute(
+        &mut self,
+        job: JobIndex,
+        at: PartitionIndex,
+        slot: usize,
+        progress: &Progress,
+    ) {
+        self.count_late(progress.late);
+        if let Some(chunk) = progress.asked {
+            let resident = self.jobs[job].resident.and_then(|id| self.conns[id.0].as_mut());
+            if let Some(visits) = resident.and_then(|conn| conn.resident.as_mut()) {
+                visits.ask.push_back((at, ChunkPlace { slot, chunk }));
+            }
+        }
+        if let Some(chunk) = progress.subtotal {
+            self.subtotals.push_back((job, at, ChunkPlace { slot, chunk }));
+        }
+        if let Some(chunk) = progress.finished {
+            for child in 0..self.jobs[job].partition(at).members().len() {
+                if let Some(to) = self.listener(job, at, slot, child, true) {
+                    self.send_value(to, at, ChunkPlace { slot, chunk });
+                }
+            }
+        }
+        if progress.complete {
+            self.complete(job, at, slot);
+        }
+    }
+
+    /// A round is complete.
+    pub(super) fn complete(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
+        self.stats.rounds += 1;
+        self.note(Kind::SumEnd, (job, at, slot), None);
+        if self.is_over(job, at, slot) {
+            self.tell_done(job, at, slot);
+        }
+        self.jobs[job].partition_mut(at).admit_early(slot, &mut self.pool);
+    }
+
+    /// Whether those who receive no data may forget a round that is complete: what they contributed
+    /// is not needed again. If this lane may vanish, that is so once all others have the result.
+    pub(super) fn is_over(&self, job: JobIndex, at: PartitionIndex, slot: usize) -> bool {
+        let job = &self.jobs[job];
+        !job.keeps || job.partition(at).is_released(slot)
+    }
+
+    fn tell_done(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
+        for child in 0..self.jobs[job].partition(at).members().len() {
+            if let Some((id, _)) = self.listener(job, at, slot, child, false) {
+                self.send_done(id, at, slot);
+            }
+        }
+    }
+
+    /// Everyone who receives a round's result has it.
+    pub(super) fn released(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
+        self.jobs[job].partition_mut(at).free(slot, &mut self.pool);
+        if !self.jobs[job].keeps {
+            return;
+        }
+        self.release_beside(job, at, slot);
+        if self.jobs[job].partition(at).is_complete(slot) {
+            self.tell_done(job, at, slot);
+        }
+        for child in 0..self.jobs[job].partition(at).members().len() {
+            let Some((id, _)) = self.listener(job, at, slot, child, true) else { continue };
+            let header = self.header(id, FrameKind::Released, at, slot);
+            let conn = self.conn(id);
+            if conn.resident.is_none() {
+                let head = conn.head(&header, &[]);
+                conn.outbox.push_idle(Frame { head, payload: Payload::None });
+            }
+        }
+    }
+
+    /// The connection over which a child began the round, if it is still open and the child
+    /// `receives` data or not, as asked; and how urgent it is.
+    pub(super) fn listener(
+        &self,
+        job: JobIndex,
+        at: PartitionIndex,
+        slot: usize,
+        child: usize,
+        receives: bool,
+    ) -> Option<(ConnId, i32)> {
+        let job = &self.jobs[job];
+        let partition = job.partition(at);
+        let rank = partition.members()[child];
+        let id = job.children[rank.0 as usize]?;
+        let serial = self.conns[id.0].as_ref()?.serial;
+        let wanted = partition.spec.collective.receives(rank, partition.spec.root) == receives;
+        let Listener { over, priority } = partition.listener(slot, child)?;
+        (wanted && over == serial).then_some((id, priority))
+    }
+
+    pub(super) fn send_value(
+        &mut self,
+        (id, priority): (ConnId, i32),
+        at: PartitionIndex,
+        place: ChunkPlace,
+    ) {
+        if let Some(visits) = &mut self.conn(id).resident {
+            return visits.deliver.push_back((at, place));
+        }
+        if place.chunk == 0 {
+            let conn = self.conn(id);
+            let (job, rank) = (conn.job, conn.rank);
+            self.note(Kind::ReturnBegin, (job, at, place.slot), Some(rank));
+        }
+        let header = self.header(id, FrameKind::Result, at, place.slot);
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
+        let partition = self.jobs[conn.job].partition_mut(at);
+        let length = partition.spec.chunk_len(place.chunk);
+        let header = Header { chunk: place.chunk, length, ..header };
+        let payload = Payload::Value { partition: at, at: place, len: length as usize };
+        let checksum = conn.inbox.is_checked().then(|| partition.checksum(place));
+        self.push(id, priority, Frame { head: head(&header, checksum), payload });
+    }
+
+    pub(super) fn send_done(&mut self, id: ConnId, at: PartitionIndex, slot: usize) {
+        let header = self.header(id, FrameKind::Done, at, slot);
+        let head = self.conn(id).head(&header, &[]);
+        self.push(id, i32::MAX, Frame { head, payload: Payload::None });
+    }
+
+    pub(super) fn header(
+        &self,
+        id: ConnId,
+        kind: FrameKind,
+        at: PartitionIndex,
+        slot: usize,
+    ) -> Header {
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
+        let job = &self.jobs[conn.job];
+        let Key { tensor, tier, partition } = job.key(at);
+        let round = job.partition(at).round(slot).expect("a live round");
+        Header { tier, partition, round, ..Header::new(kind, job.epoch, tensor) }
+    }
+
+    pub(super) fn refuse(&mut self, id: ConnId, header: Header, reason: &str) {
+        let text = reason.as_bytes();
+        let text = &text[..text.len().min(sumpter_wire::MAX_CONTROL_BYTES)];
+        let header =
+            Header { kind: FrameKind::Error, chunk: 0, length: text.len() as u32, ..header };
+        let head = self.conn(id).head(&header, text);
+        self.push(id, i32::MAX, Frame { head, payload: Payload::Text(text.into()) });
+    }
+
+    fn push(&mut self, id: ConnId, priority: i32, frame: Frame) {
+        let conn = self.conns[id.0].as_mut().expect("a child's connection is open");
+        conn.outbox.push(priority, frame);
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push_back(id);
+        }
+    }
+}
