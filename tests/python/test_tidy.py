@@ -277,3 +277,15 @@ def test_every_make_target_the_documents_name_exists() -> None:
         for target in re.findall(r"(?<=`make )[a-z-]+", path.read_text())
     }
     assert named <= targets
+
+
+def test_the_bugs_that_mutants_plant_still_have_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "mutants"))
+    import mutants
+
+    lost = [
+        f"{mutant.name}: {mutant.file}"
+        for mutant in mutants.MUTANTS
+        if (ROOT / mutants.ENGINE / mutant.file).read_text().count(mutant.sound) != 1
+    ]
+    found(lost, "tests/mutants/mutants.py: say where these lines are now")
