@@ -330,6 +330,7 @@ pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
         round: op.round,
         waits_for: op.waits_for.clone(),
         suspicion: suspicion_to_proto(op.suspicion),
+        left_bytes: op.left_bytes,
     });
     let (counters, begun) = (stats.counters.clone(), stats.begun.clone());
     proto::MemberStats { counters, late: late.collect(), pending: pending.collect(), begun }
@@ -348,6 +349,7 @@ fn stats_from_proto(stats: proto::MemberStats) -> Stats {
         round: op.round,
         waits_for: cut(op.waits_for),
         suspicion: suspicion_from_proto(op.suspicion),
+        left_bytes: op.left_bytes,
     });
     let (late, pending) = (late.collect(), pending.collect());
     let counters = stats.counters.into_iter().take(MAX_COUNTERS);
@@ -570,6 +572,7 @@ mod tests {
                 round: 3,
                 waits_for: "lane 0".into(),
                 suspicion: Suspicion::NotConnected,
+                left_bytes: 12_345,
             }],
             begun: vec![4, 0, 1],
         };

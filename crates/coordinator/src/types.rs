@@ -305,6 +305,9 @@ pub struct PendingOp {
     pub waits_for: String,
     /// How likely it is that the operation waits because of that lane.
     pub suspicion: Suspicion,
+    /// Bytes that are still to come or, if none come to this worker, to go; 0 for a young
+    /// operation.
+    pub left_bytes: u64,
 }
 
 /// How likely it is that an operation waits because of the lane it names.

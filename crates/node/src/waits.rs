@@ -24,13 +24,13 @@ impl Session {
         all.truncate(limit);
         let report = |(since, round, name, tag, tensor): (_, _, &String, &String, _)| {
             let age = now.saturating_duration_since(since);
-            let (waits_for, suspicion) = match tensor {
-                _ if age < YOUNG => (String::new(), Suspicion::Near),
-                None => ("the coordinator's word on it".to_owned(), Suspicion::Near),
-                Some(tensor) => self.waits_for(tensor, now),
+            let waits = match tensor {
+                _ if age < YOUNG => PendingOp::default(),
+                None => waits_for("the coordinator's word on it", Suspicion::Near),
+                Some(tensor) => self.waits(tensor, now),
             };
             let (name, tag) = (name.clone(), tag.clone());
-            PendingOp { name, tag, since_ms: age.as_millis() as u64, round, waits_for, suspicion }
+            PendingOp { name, tag, since_ms: age.as_millis() as u64, round, ..waits }
         };
         all.into_iter().map(report).collect()
     }
@@ -41,10 +41,11 @@ impl Session {
         (0..self.table.len() as u32).map(begun).collect()
     }
 
-    /// Of the lanes a tensor waits for, the most suspicious one, and how it stands.
-    fn waits_for(&self, tensor: TensorId, now: Instant) -> (String, Suspicion) {
+    /// Of the lanes a tensor waits for, the most suspicious one, and how it stands; and what is
+    /// left of all.
+    fn waits(&self, tensor: TensorId, now: Instant) -> PendingOp {
         if self.suspended {
-            return ("the new plan of who sums what".to_owned(), Suspicion::Away);
+            return waits_for("the new plan of who sums what", Suspicion::Away);
         }
         let awaited = self.client.awaited(tensor);
         let suspicion = |awaited: &Awaited| match awaited.up {
@@ -62,7 +63,22 @@ impl Session {
             }
             (false, None) => "not connected yet".to_owned(),
         };
-        (format!("{}: {state}", self.describe(worst.lane)), suspicion(worst))
+        let words = format!("{}: {state}", self.describe(worst.lane));
+        PendingOp { left_bytes: left_bytes(&awaited), ..waits_for(&words, suspicion(worst)) }
+    }
+}
+
+fn waits_for(words: &str, suspicion: Suspicion) -> PendingOp {
+    PendingOp { waits_for: words.to_owned(), suspicion, ..PendingOp::default() }
+}
+
+/// What is still to come or, if none is, to go. What comes never comes again, but what goes may
+/// have to, after a cut.
+fn left_bytes(awaited: &[Awaited]) -> u64 {
+    let sum = |bytes: fn(&Awaited) -> usize| awaited.iter().map(bytes).sum::<usize>() as u64;
+    match sum(|a| a.to_receive) {
+        0 => sum(|a| a.to_send),
+        bytes => bytes,
     }
 }
 
@@ -97,5 +113,13 @@ mod tests {
         assert_eq!(connected(&awaited(12_000, 3_100_000)), "connected, 12 kB still to send");
         assert!(connected(&awaited(0, 0)).starts_with("connected, its word"));
         assert_eq!(megabytes(999), "999 B");
+    }
+
+    #[test]
+    fn what_is_left_is_what_comes_and_for_a_sender_what_goes() {
+        let lane = |to_send, to_receive| Awaited { lane: ConnId(0), up: true, to_send, to_receive };
+        assert_eq!(left_bytes(&[lane(7, 40), lane(8, 2)]), 42);
+        assert_eq!(left_bytes(&[lane(7, 0), lane(8, 0)]), 15);
+        assert_eq!(left_bytes(&[]), 0);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! An operation waits for the ranks that have not begun its round; if there are none, for a lane,
 //! which its worker names. A rank that has not begun but still moves, with other tensors, is slow
-//! and nothing more: a wait counts from when the last sign of it came.
+//! and nothing more, and so is a large transfer: a wait counts from when the last sign came.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sumpter_wire::Rank;
@@ -68,12 +68,16 @@ impl Stall {
     }
 }
 
-/// Whether a worker has begun or finished an operation between two reports.
+/// Whether a worker has begun or finished an operation between two reports, or part of one.
 pub(super) fn has_moved(before: &Stats, now: &Stats) -> bool {
-    fn rounds(stats: &Stats) -> BTreeSet<(&str, u64)> {
-        stats.pending.iter().map(|op| (op.name.as_str(), op.round)).collect()
+    fn left(stats: &Stats) -> BTreeMap<(&str, u64), u64> {
+        stats.pending.iter().map(|op| ((op.name.as_str(), op.round), op.left_bytes)).collect()
     }
-    before.begun != now.begun || rounds(before) != rounds(now)
+    let (then, left) = (left(before), left(now));
+    // More than before means that something is to be sent again.
+    before.begun != now.begun
+        || !then.keys().eq(left.keys())
+        || left.iter().any(|(op, bytes)| *bytes < then[op])
 }
 
 /// Whether a rank gets a round's result as soon as the root has begun it.

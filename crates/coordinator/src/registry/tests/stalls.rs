@@ -49,6 +49,36 @@ fn stall(world: &World) -> Option<crate::proto::Stall> {
 }
 
 #[test]
+fn a_large_transfer_that_goes_on_is_no_stall_and_one_that_stands_still_is() {
+    let (mut world, workers) = waiting(10, 0);
+    let mut left_bytes = 1 << 30;
+    let mut pass = |world: &mut World, seconds, per_second| {
+        for _ in 0..seconds {
+            left_bytes -= per_second;
+            for member in &workers {
+                let op = PendingOp {
+                    name: "w".into(),
+                    since_ms: world.now.as_millis() as u64,
+                    left_bytes,
+                    ..PendingOp::default()
+                };
+                let stats = Stats { pending: vec![op], begun: vec![1], ..Stats::default() };
+                world.say(*member, Message::Heartbeat(Some(stats)));
+            }
+            world.pass(Duration::from_secs(1));
+        }
+    };
+    pass(&mut world, 40, 1 << 20);
+    assert_eq!(stall(&world), None);
+    pass(&mut world, 12, 0);
+    let shown = stall(&world).expect("nothing comes any more");
+    assert!(shown.message.contains("all 2 ranks have begun this round"), "{shown:?}");
+    assert!((12.0..14.0).contains(&shown.seconds), "since it last moved: {shown:?}");
+    pass(&mut world, 1, 1);
+    assert_eq!(stall(&world), None);
+}
+
+#[test]
 fn the_lowest_rank_hears_whom_everybody_waits_for_and_that_it_is_over() {
     let (mut world, workers) = waiting(10, 0);
     let told = wait(&mut world, &workers, 15);
