@@ -108,7 +108,8 @@ class Call:
         if reduction.premultiplies:
             send = send * op.factor
         receives = target is not None and root in (None, self._group.rank)
-        receive = writable(target) if receives else None
+        in_place = target is source and send.data_ptr() == source.data_ptr()
+        receive = (send if in_place else writable(target)) if receives else None
         self._submit(
             kind,
             source,
@@ -207,10 +208,10 @@ class Call:
 def reducible(tensors: list[torch.Tensor], op: dist.ReduceOp) -> bool:
     """Whether the core has a kernel for this reduction of these tensors."""
     kind = op.op
-    return all(
-        tensor.layout is torch.strided and _reduction(tensor.dtype, kind) is not None
-        for tensor in tensors
-    )
+    for tensor in tensors:
+        if tensor.layout is not torch.strided or _reduction(tensor.dtype, kind) is None:
+            return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -73,15 +73,19 @@ def moved_form(tensor: torch.Tensor) -> WireForm:
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if its memory can be sent as it lies, else a contiguous copy."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    tensor = tensor.detach()
+    return tensor if _is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def writable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if results can be received into it, else contiguous memory like it."""
     tensor = tensor.detach()
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-        return tensor
-    return tensor.new_empty(tensor.shape)
+    return tensor if _is_plain(tensor) else tensor.new_empty(tensor.shape)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the memory is what the tensor's elements are, in their order."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def describe(kind: str, tensor: torch.Tensor, shape: Sequence[int], detail: str) -> str:
