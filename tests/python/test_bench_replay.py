@@ -24,6 +24,7 @@ from sumpter.bench_replay.spec import Spec, check
 from sumpter.cli import bench_replay as command
 from sumpter.cli.errors import Failure, UsageError
 from sumpter.profiles import Layer, Profile, Tensor
+from sumpter.report.errors import ReportError
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -268,8 +269,9 @@ def test_a_disturbed_cell_says_so() -> None:
 
 def surface_cell(partition: str, credit: str, share: float) -> dict[str, Any]:
     grid = {"partition_bytes": partition, "credit_bytes": credit}
-    systems = {"overlap": {"share_of_bound": share}}
-    return cell(profile="small", ratio=1.0, scale=8.0, grid=grid, systems=systems)
+    systems = {"overlap": {"iterations_per_s": 2.0, "share_of_bound": share}}
+    sizes = {"profile": "small", "ratio": 1.0, "scale": 8.0, "stands_for_gbps": 10.0}
+    return cell(**sizes, grid=grid, systems=systems)
 
 
 def test_a_grid_over_both_sizes_is_a_surface(tmp_path: Path) -> None:
@@ -290,6 +292,11 @@ def test_a_grid_over_both_sizes_is_a_surface(tmp_path: Path) -> None:
     assert surface.read(tmp_path / "replay.json") == [found]
 
 
+def _cell(**fields: object) -> str:
+    cell = {"profile": "a", "workers": 2, "servers": 0, "stands_for_gbps": 1, "systems": {}}
+    return json.dumps({"format": "sumpter-replay", "version": 1, "cells": [cell | fields]})
+
+
 def test_files_without_a_surface_are_named(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     for text, complaint in (
@@ -298,12 +305,17 @@ def test_files_without_a_surface_are_named(tmp_path: Path) -> None:
         ('{"format": "sumpter-profile"}', "format: expected 'sumpter-replay', as `sumpter bench"),
         ('{"format": "sumpter-replay", "version": 9}', "version: expected 1, got 9: a newer"),
         ('{"format": "sumpter-replay", "version": 1, "cells": []}', "cells: expected a list"),
-        ('{"format": "sumpter-replay", "version": 1, "cells": [{}]}', "expected the field 'grid'"),
-        ('{"format": "sumpter-replay", "version": 1, "cells": [{"grid": {}}]}', "has no --grid"),
+        (
+            '{"format": "sumpter-replay", "version": 1, "cells": [{}]}',
+            "row 1: profile: expected, but",
+        ),
+        (_cell(), "expected the field 'grid'"),
+        (_cell(grid=3), "row 1: grid: expected an object of texts, or nothing, got 3"),
+        (_cell(grid={}), "has no --grid over"),
     ):
         if text is not None:
             file.write_text(text)
-        with pytest.raises((DocumentError, Failure), match=complaint):
+        with pytest.raises((DocumentError, ReportError, Failure), match=complaint):
             surface.read(file)
 
 

@@ -208,8 +208,12 @@ def test_a_killed_launcher_leaves_no_orphan() -> None:
     assert launched.finish() == -signal.SIGKILL
 
 
-def test_a_job_goes_on_when_nobody_reads_it_any_more() -> None:
-    worker = "import time\nfor i in range(6): print(i, flush=True); time.sleep(0.2)"
+def test_a_job_goes_on_when_nobody_reads_it_any_more(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    os.mkfifo(gone)
+    # The rest is said when the reader is gone, and after that once more.
+    worker = f"print(0, flush=True); open({str(gone)!r}).read()\n"
+    worker += "for i in range(1, 2000): print(i, flush=True)"
     command = [
         sys.executable,
         "-m",
@@ -227,6 +231,7 @@ def test_a_job_goes_on_when_nobody_reads_it_any_more() -> None:
         assert process.stdout.readline() == b"[worker 0] 0\n"
         process.stdout.close()
         try:
+            gone.open("w").close()
             assert process.wait(HANG_S) == 0
         finally:
             process.kill()

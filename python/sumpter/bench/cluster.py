@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
 from sumpter.bench import namespaces
 from sumpter.bench.namespaces import ip, tc
 
@@ -71,10 +73,13 @@ def emulated(
 ) -> Iterator[Cluster]:
     """Builds the cluster and removes it when the block is left, however it is left.
 
+    What runs that were killed have left behind is removed first, with a line that says so.
     `receive_window` is what connections may have on their way, as in tcp_rmem: bytes at least, at
     first and at most.
     """
     prefix = namespaces.run_prefix()
+    if left := namespaces.remove_leftovers():
+        typer.echo(f"removed {left} network namespace(s) of a run that was killed", err=True)
     try:
         try:
             yield _build(prefix, gpu_rates_mbit, cpu_rates_mbit, receive_window)

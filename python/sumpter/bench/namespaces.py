@@ -49,6 +49,17 @@ def leftovers(folder: Path = FOLDER) -> list[str]:
     return sorted(name for name in _names(folder) if _run_is_dead(name))
 
 
+def remove_leftovers(folder: Path = FOLDER) -> int:
+    """Removes the leftovers; how many there were. Two runs may do so at once."""
+    found = leftovers(folder)
+    try:
+        remove(found)
+    except Failure:
+        if set(found) & set(leftovers(folder)):
+            raise
+    return len(found)
+
+
 def living_runs(folder: Path = FOLDER) -> set[str]:
     """Prefixes of the clusters that other living processes emulate now."""
     own = run_prefix()

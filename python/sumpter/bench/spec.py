@@ -106,12 +106,6 @@ def check(spec: Spec) -> None:
         )
     _check_settings(spec)
     check_memory(spec, counters.available_bytes())
-    left = namespaces.leftovers()
-    if left:
-        raise Failure(
-            f"{len(left)} network namespace(s) of a run that was killed are left over "
-            f"({left[0]}, ...): remove them with `sumpter bench emulate --clean`"
-        )
 
 
 def warnings(spec: Spec) -> list[str]:

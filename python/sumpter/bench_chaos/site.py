@@ -133,9 +133,3 @@ def _check_emulation() -> None:
     except Failure as failure:
         reason = failure.format_message()
         raise Failure(f"{reason}; --local has plain processes on loopback instead") from None
-    left = namespaces.leftovers()
-    if left:
-        raise Failure(
-            f"{len(left)} network namespace(s) of a killed run are left over: remove them with "
-            "`sumpter bench emulate --clean`"
-        )

@@ -90,8 +90,10 @@ def _draw_panel(panel: Any, surface: Surface) -> None:
 
 def read(file: Path) -> list[Surface]:
     """The surfaces in a file of `sumpter bench replay -o`."""
+    from sumpter.report import tables
+
     try:
-        surfaces = of_cells(REPLAY.read(file))
+        surfaces = of_cells(tables.checked(file, "replay", REPLAY.read(file)))
     except KeyError as error:
         raise DocumentError(f"{file}: expected the field {error}") from None
     if not surfaces:

@@ -7,14 +7,13 @@ measured then is how that link is shared, and not the cores.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sumpter.bench import cluster, namespaces, spec
 from sumpter.bench.cluster import Machine
 from sumpter.bench.units import RATE_MBIT_RANGE
 from sumpter.bench_chaos.site import Loopback, Namespace, Place
-from sumpter.cli.errors import Failure
 
 # A job's link carries so much more than the server's that it never is what limits.
 _WIDER = 4
@@ -42,12 +41,6 @@ def loopback(jobs: int) -> Iterator[Site]:
 def shaped(jobs: int, rate_mbit: float) -> Iterator[Site]:
     """Network namespaces; the server's link carries `rate_mbit` each way."""
     spec.check_tools()
-    left: Sequence[str] = namespaces.leftovers()
-    if left:
-        raise Failure(
-            f"{len(left)} network namespace(s) of a killed run are left over: remove them with "
-            "`sumpter bench emulate --clean`"
-        )
     wide_mbit = min(_WIDER * rate_mbit, RATE_MBIT_RANGE[1])
     rates = ([wide_mbit] * jobs, [rate_mbit, wide_mbit])
     with cluster.emulated(*rates, receive_window=_RECEIVE_WINDOW) as built:

@@ -73,7 +73,9 @@ def write(file: Path, runs: Sequence[Run], rows: Sequence[Row]) -> None:
 
 def read(file: Path) -> list[Run]:
     """The runs in a file of `sumpter bench tune --output`."""
-    return TUNE.read(file)
+    from sumpter.report import tables
+
+    return tables.checked(file, "tune", TUNE.read(file))
 
 
 def speeds(periods_s: Sequence[float]) -> list[float]:
@@ -138,8 +140,6 @@ def main() -> None:
                 print(row_line(COLUMNS, row(run, list(runs.values()))))
         if given.plot is not None:
             draw([(name, list(runs.values())) for name, runs in panels.items()], given.plot)
-    except KeyError as error:
-        raise SystemExit(f"error: expected the field {error} in each run") from None
     except (SumpterError, UsageError, Failure) as error:
         raise SystemExit(f"error: {message_of(error)}") from None
 

@@ -192,9 +192,8 @@ def _clean() -> None:
     from sumpter.bench import namespaces, spec
 
     spec.check_tools()
-    left = namespaces.leftovers()
-    namespaces.remove(left)
-    typer.echo(f"removed {len(left)} network namespace(s)" if left else "nothing was left over")
+    left = namespaces.remove_leftovers()
+    typer.echo(f"removed {left} network namespace(s)" if left else "nothing was left over")
 
 
 def _machines(

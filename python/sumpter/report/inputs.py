@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sumpter.profiles import Profile
 
 KNOWN = "a profile, a trace, or what `sumpter bench` wrote"
-_PROFILE = "sumpter-profile"
 _DOCUMENTS = {"replay": REPLAY, "tune": TUNE}
 # Perfetto's files begin with a packet: field 1, of known length.
 _PACKET = b"\x0a"
@@ -112,8 +111,8 @@ def _formatted(path: Path, document: dict[str, Any], asked: Asked) -> Input:
         if document["format"] == written.format:
             rows = written.rows_of(path, document)
             return Input(path.name, kind, tables.checked(path, kind, rows))
-    if document["format"] != _PROFILE:
-        known = [_PROFILE, *(written.format for written in _DOCUMENTS.values())]
+    if document["format"] != profiles.file.FORMAT:
+        known = [profiles.file.FORMAT, *(written.format for written in _DOCUMENTS.values())]
         expected = " or ".join(repr(format) for format in known)
         raise refuse(f"{path}: format", expected, document["format"])
     return Input(path.name, "profile", _with_additions(profiles.load(path), asked))

@@ -54,6 +54,10 @@ OBJECT_OF_OBJECTS: Check = (
     "an object of objects",
     lambda value: isinstance(value, dict) and all(isinstance(v, dict) for v in value.values()),
 )
+OBJECT_OF_TEXTS: Check = (
+    "an object of texts",
+    lambda value: isinstance(value, dict) and all(isinstance(v, str) for v in value.values()),
+)
 NUMBERS: Check = (
     "a list of numbers of at least 0",
     lambda value: isinstance(value, list) and all(is_number(v) and v >= 0 for v in value),
@@ -166,7 +170,11 @@ KINDS: dict[str, Kind] = {
             "servers": COUNT,
             "stands_for_gbps": POSITIVE,
             "systems": OBJECT_OF_OBJECTS,
+            "grid": optional(OBJECT_OF_TEXTS),
+            "scale": optional(POSITIVE),
+            "ratio": optional(POSITIVE),
         },
+        frozenset({"grid", "scale", "ratio"}),
     ),
     "tune": Kind(
         "sumpter bench tune",
