@@ -4,19 +4,20 @@
     python benches/overhead.py metrics
     python benches/overhead.py record
 
-`trace` and `metrics` sum the gradients of ResNet-18 again and again in two workers on this machine,
-by turns with and without what is asked about, in both orders. A worker's processor time is that of
-its steps, without its start; the job's is that of all its processes, from start to end. `record`
-trains in torch in one process, by turns with hooks and without. Prints the median over all pairs of
-"with" over "without", and the quartiles; a pair's two runs follow each other, so what else the
-machine does mostly cancels.
+`trace` and `metrics` start two jobs of two workers on this machine, one with what is asked about
+and one without. They sum the gradients of ResNet-18 a block of steps each by turns, in both orders,
+while the other one waits: a pair of blocks takes seconds, so what else the machine does mostly
+cancels. Processor time is that of all processes of a job. `record` trains in torch in one process,
+by turns with hooks and without. Prints the median over all pairs of "with" over "without", the
+standard error of that median, and the quartiles.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import resource
+import math
 import statistics
 import subprocess
 import sys
@@ -26,10 +27,16 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
+import psutil
+
 PORT = 9464
-WARMUP, BLOCK = 5, 20
+WARMUP = 5
+WORKERS = 2
+# Where a process' memory lies makes it faster or slower for all its life: so new ones, by and by.
+PAIRS_OF_A_START = 20
 Figures = dict[str, float]
 
 
@@ -37,96 +44,133 @@ def main() -> None:
     """Measures pairs and prints their ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("trace", "metrics", "record"))
-    parser.add_argument("--pairs", type=int, default=11, help="(default: 11)")
-    parser.add_argument("--steps", type=int, default=150, help="of each run (default: 150)")
+    parser.add_argument("--pairs", type=int, default=200, help="(default: 200)")
+    parser.add_argument("--steps", type=int, default=8, help="of each block (default: 8)")
     parser.add_argument("--port", type=int, default=PORT, help=f"(default: {PORT})")
-    parser.add_argument("-o", "--output", type=Path, help="also write each run's figures, as JSON")
-    parser.add_argument("--inner", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "-o", "--output", type=Path, help="also write each block's figures, as JSON"
+    )
+    parser.add_argument("--inner", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inner is not None:
-        work(asked)
+        work(asked.inner)
         return
-    pairs = []
-    train = training() if asked.what == "record" else None
-    for number in range(asked.pairs):
-        order = (True, False) if number % 2 else (False, True)
-        found = train() if train else {watched: measure(asked, watched) for watched in order}
-        pairs.append({"with": found[True], "without": found[False]})
-        print(f"pair {number + 1} of {asked.pairs}", file=sys.stderr)
-        if asked.output:
-            document = {"what": asked.what, "steps": asked.steps, "pairs": pairs}
-            asked.output.write_text(json.dumps(document, indent=1) + "\n")
+    pairs: list[dict[str, Figures]] = []
+    while len(pairs) < asked.pairs:
+        with training(asked.steps) if asked.what == "record" else two_jobs(asked) as block:
+            for number in range(min(PAIRS_OF_A_START, asked.pairs - len(pairs))):
+                order = (True, False) if number % 2 else (False, True)
+                found = {watched: block(watched) for watched in order}
+                pairs.append({"with": found[True], "without": found[False]})
+                print(f"\rpair {len(pairs)} of {asked.pairs}", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    if asked.output:
+        document = {"what": asked.what, "steps": asked.steps, "pairs": pairs}
+        asked.output.write_text(json.dumps(document, indent=1) + "\n")
     print_ratios(pairs)
 
 
 def print_ratios(pairs: list[dict[str, Figures]]) -> None:
     """A line for each figure: its medians, and the ratio pair by pair."""
-    print(f"{'figure':<20} {'without':>9} {'with':>9}   ratio: median (quartiles)")
+    print(f"{'figure':<16} {'without':>9} {'with':>9}   ratio: median, its error (quartiles)")
     for figure in pairs[0]["with"]:
         sides = [statistics.median(pair[side][figure] for pair in pairs) for side in pairs[0]]
         ratios = [pair["with"][figure] / pair["without"][figure] for pair in pairs]
         low, middle, high = statistics.quantiles(ratios, n=4)
+        # A normal distribution has its quartiles 1.35 standard deviations apart, and a median
+        # has 1.25 times the error of a mean.
+        error = 1.25 * (high - low) / 1.35 / math.sqrt(len(ratios))
         print(
-            f"{figure:<20} {sides[1]:9.4f} {sides[0]:9.4f}   "
-            f"{middle - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})"
+            f"{figure:<16} {sides[1]:9.4f} {sides[0]:9.4f}   "
+            f"{middle - 1:+.2%} +- {error:.2%} ({low - 1:+.2%} to {high - 1:+.2%})"
         )
 
 
-def measure(asked: argparse.Namespace, watched: bool) -> Figures:
-    """The figures of one run."""
-    with tempfile.TemporaryDirectory() as folder:
-        inner = [__file__, asked.what, "--inner", folder, "--steps", str(asked.steps)]
-        command = [sys.executable, *inner]
-        run = [sys.executable, "-m", "sumpter", "run", "-n", "2"]
-        if asked.what == "trace" and not watched:
-            run += ["--set", "trace_events=0"]
-        scrape = asked.what == "metrics" and watched
-        run += ["--metrics-port", str(asked.port)] if scrape else []
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        with scraping(asked.port) if scrape else nothing() as scrapes:
-            subprocess.run([*run, "--", *command], check=True, stdout=subprocess.DEVNULL)
-        if scrape and not scrapes:
-            raise SystemExit("the endpoint never answered")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        ranks = [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(2)]
+@contextmanager
+def two_jobs(asked: argparse.Namespace) -> Iterator[Callable[[bool], Figures]]:
+    """Plays a block of steps in the job that is watched, or in the other."""
+    off = ["--set", "trace_events=0"] if asked.what == "trace" else []
+    on = ["--metrics-port", str(asked.port)] if asked.what == "metrics" else []
+    with job(off) as without, job(on) as with_it:
+
+        def block(watched: bool) -> Figures:
+            with reading(asked.port) if watched and on else contextlib.nullcontext():
+                return (with_it if watched else without)(asked.steps)
+
+        yield block
+
+
+@contextmanager
+def job(options: list[str]) -> Iterator[Callable[[int], Figures]]:
+    """A job of workers that waits for blocks of steps; plays one, with its figures."""
+    with tempfile.TemporaryDirectory() as folder, Listener(f"{folder}/driver") as listener:
+        run = [sys.executable, "-m", "sumpter", "run", "-n", str(WORKERS), *options, "--"]
+        command = [*run, sys.executable, __file__, "trace", "--inner", listener.address]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            workers = [listener.accept() for _ in range(WORKERS)]
+            play_block(workers, WARMUP)
+            yield lambda steps: block_of(process.pid, workers, steps)
+            play_block(workers, 0)
+            if process.wait() != 0:
+                raise SystemExit(f"{' '.join(run)} failed")
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def block_of(launcher: int, workers: list[Connection], steps: int) -> Figures:
+    """A block's figures; processor time is that of all processes of the job."""
+    before = cpu_s(launcher)
+    found = play_block(workers, steps)
+    step_s = statistics.median(one["step_s"] for one in found)
     return {
-        "worker CPU s": sum(rank["cpu_s"] for rank in ranks),
-        "job CPU s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-        "step ms": 1e3 * ranks[0]["step_s"],
-        "goodput Gb/s": 8e-9 * ranks[0]["bytes"] / ranks[0]["step_s"],
+        "CPU ms a step": 1e3 * (cpu_s(launcher) - before) / steps,
+        "step ms": 1e3 * step_s,
+        "goodput Gb/s": 8e-9 * found[0]["bytes"] / step_s,
     }
 
 
-@contextmanager
-def nothing() -> Iterator[list[int]]:
-    yield []
+def play_block(workers: list[Connection], steps: int) -> list[Figures]:
+    """Has all workers play so many steps; what each of them found."""
+    for worker in workers:
+        worker.send(steps)
+    return [worker.recv() for worker in workers]
+
+
+def cpu_s(launcher: int) -> float:
+    """Processor time so far of a process and all that it started."""
+    root = psutil.Process(launcher)
+    times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
+    return sum(one.user + one.system for one in times)
 
 
 @contextmanager
-def scraping(port: int) -> Iterator[list[int]]:
-    """Reads the endpoint each second, in a thread; the sizes of the answers."""
+def reading(port: int) -> Iterator[None]:
+    """Reads the endpoint once, and then each second, in a thread."""
     over, sizes = threading.Event(), []
 
     def scrape() -> None:
-        while not over.wait(1.0):
-            try:
-                url = f"http://127.0.0.1:{port}/metrics"
-                with urllib.request.urlopen(url, timeout=1) as answer:
-                    sizes.append(len(answer.read()))
-            except OSError:
-                continue
+        url = f"http://127.0.0.1:{port}/metrics"
+        while True:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                sizes.append(len(answer.read()))
+            if over.wait(1.0):
+                return
 
     thread = threading.Thread(target=scrape)
     thread.start()
     try:
-        yield sizes
+        yield
     finally:
         over.set()
         thread.join()
+    if not sizes:
+        raise SystemExit("the endpoint did not answer")
 
 
-def work(asked: argparse.Namespace) -> None:
-    """A worker: sums all gradients of a model, step after step."""
+def work(driver: str) -> None:
+    """A worker: sums all gradients of a model, step after step, as often as it is told."""
     import numpy as np
 
     import sumpter
@@ -144,15 +188,18 @@ def work(asked: argparse.Namespace) -> None:
         for handle in handles:
             sumpter.synchronize(handle)
 
-    found = timed(step, asked.steps)
-    found["bytes"] = sum(gradient.nbytes for gradient in gradients.values())
-    (asked.inner / str(sumpter.rank())).write_text(json.dumps(found))
+    size = float(sum(gradient.nbytes for gradient in gradients.values()))
+    with Client(driver) as orders:
+        while steps := orders.recv():
+            orders.send({"step_s": timed(step, steps), "bytes": size})
+        orders.send({})
     sumpter.barrier()
     sumpter.shutdown()
 
 
-def training() -> Callable[[], dict[bool, Figures]]:
-    """What trains on the processor for a pair of blocks of steps, without hooks and with."""
+@contextmanager
+def training(steps: int) -> Iterator[Callable[[bool], Figures]]:
+    """What trains on the processor for a block of steps, with hooks or without."""
     import torch
 
     import sumpter.torch as bps
@@ -177,24 +224,25 @@ def training() -> Callable[[], dict[bool, Figures]]:
 
     def block(watched: bool) -> Figures:
         # So many that the hooks stay until after the last step that is timed.
-        steps = BLOCK + WARMUP + 1
-        with bps.record(model, None, iterations=steps) if watched else nothing():
-            found = timed(step, BLOCK)
-        return {"CPU s": found["cpu_s"], "iteration ms": 1e3 * found["step_s"]}
+        hooks = bps.record(model, None, iterations=WARMUP + steps + 1) if watched else None
+        with hooks or contextlib.nullcontext():
+            timed(step, WARMUP)
+            before = time.process_time()
+            step_s = timed(step, steps)
+            cpu = time.process_time() - before
+        return {"CPU ms a step": 1e3 * cpu / steps, "step ms": 1e3 * step_s}
 
-    return lambda: {watched: block(watched) for watched in (False, True)}
+    yield block
 
 
-def timed(step: Callable[[], None], steps: int) -> Figures:
-    """Processor time of this process in all steps, and the median step; seconds."""
-    for _ in range(WARMUP):
-        step()
-    took, cpu_s = [], time.process_time()
+def timed(step: Callable[[], None], steps: int) -> float:
+    """Seconds of the median step."""
+    took = []
     for _ in range(steps):
         begin = time.perf_counter()
         step()
         took.append(time.perf_counter() - begin)
-    return {"cpu_s": time.process_time() - cpu_s, "step_s": statistics.median(took)}
+    return statistics.median(took)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -421,6 +424,36 @@ def test_every_alert_is_tested() -> None:
     tested = (MONITORING / "rules.test.yml").read_text()
     missing = [rule["alert"] for rule in rules() if "alert" in rule and rule["alert"] not in tested]
     assert missing == []
+
+
+def test_grafanas_own_schema_keeps_every_field_of_the_dashboard() -> None:
+    plugins.register_default_plugins()
+    understood = json.loads(JSONEncoder().encode(GrafanaDashboard.from_json(dashboard())))
+    variables = dashboard()["templating"]["list"]
+    # The text that Grafana's editor shows for a query; the schema has the query alone.
+    known = {f"templating/list/{i}/definition" for i in range(len(variables))}
+    assert set(lost(dashboard(), understood)) <= known
+
+
+def lost(written: object, understood: object, path: str = "") -> Iterator[str]:
+    """Paths of what is in one JSON document and not, or not the same, in another."""
+    match written, understood:
+        case dict(), dict():
+            pairs = ((str(key), value, understood.get(key)) for key, value in written.items())
+        case list(), list() if len(written) == len(understood):
+            both = zip(written, understood, strict=True)
+            pairs = ((str(i), *one) for i, one in enumerate(both))
+        case _:
+            if written != understood:
+                yield path
+            return
+    for key, value, other in pairs:
+        yield from lost(value, other, f"{path}/{key}".removeprefix("/"))
+
+
+def test_a_field_that_grafana_does_not_know_is_found() -> None:
+    assert list(lost({"a": [{"b": 1, "c": 2}], "d": 3}, {"a": [{"b": 1}], "d": 3})) == ["a/0/c"]
+    assert list(lost({"a": [1, 2]}, {"a": [1]})) == ["a"]
 
 
 def test_grafanas_linter_accepts_the_dashboard() -> None:

@@ -9,7 +9,6 @@ each gradient is complete. They are removed as soon as enough iterations have be
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -110,8 +109,7 @@ class Recorder:
                 yield module.register_forward_pre_hook(self._begin_layer)
                 yield module.register_forward_hook(self._end_layer)
         for index, parameter in enumerate(self._parameters.values()):
-            ready = functools.partial(self._gradient_ready, index)
-            yield parameter.register_post_accumulate_grad_hook(ready)
+            yield parameter.register_post_accumulate_grad_hook(self._at_gradient(index))
 
     def _begin_iteration(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         now = self._stamp()
@@ -130,6 +128,8 @@ class Recorder:
             self._batch_size = None if given is None else len(given)
         self._current = _Raw(now)
 
+    # What follows runs for each layer of each iteration, so it does as little as it can.
+
     def _begin_layer(self, module: torch.nn.Module, args: tuple) -> None:
         raw = self._current
         if raw is not None:
@@ -142,18 +142,33 @@ class Recorder:
         raw = self._current
         if raw is None or not raw.open:
             return
-        raw.calls[raw.open.pop()][3] = self._stamp()
-        for tensor in _tensors(output):
-            if tensor.requires_grad:
-                begun = functools.partial(self._backward_begins, raw, self._layers[module])
-                tensor.register_hook(begun)
+        call = raw.calls[raw.open.pop()]
+        call[3] = self._stamp()
+        for tensor in (output,) if isinstance(output, torch.Tensor) else _tensors(output):
+            node = tensor.grad_fn
+            if node is not None:
+                # A tenth of what a hook of the tensor costs.
+                node.register_prehook(self._at_backward(raw, call[0]))
+            elif tensor.requires_grad:
+                tensor.register_hook(self._at_backward(raw, call[0]))
 
-    def _backward_begins(self, raw: _Raw, layer: int, gradient: torch.Tensor) -> None:
-        raw.backward.append((layer, self._stamp()))
+    def _at_backward(self, raw: _Raw, layer: int) -> Callable[[object], None]:
+        stamp, note = self._stamp, raw.backward.append
 
-    def _gradient_ready(self, index: int, parameter: torch.Tensor) -> None:
-        if self._current is not None:
-            self._current.ready[index] = self._stamp()
+        def backward_begins(gradients: object) -> None:
+            note((layer, stamp()))
+
+        return backward_begins
+
+    def _at_gradient(self, index: int) -> Callable[[torch.Tensor], None]:
+        stamp = self._stamp
+
+        def gradient_ready(parameter: torch.Tensor) -> None:
+            raw = self._current
+            if raw is not None:
+                raw.ready[index] = stamp()
+
+        return gradient_ready
 
     def _finish(self) -> None:
         self.close()
