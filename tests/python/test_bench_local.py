@@ -139,9 +139,10 @@ def test_server_loads_every_cell_and_relates_it_to_no_summation_and_raw_tcp(
     assert cells == [(1, 1), (1, 2), (3, 1), (3, 2)]
     for row in rows:
         assert row["correct"] is True and row["bytes"] == 2 << 20
-        for variant in ("", "without_summation_", "raw_tcp_"):
+        for variant in ("", "without_summation_", "raw_tcp_", "summing_tcp_"):
             positive(row, f"{variant}goodput_gb_per_s", f"{variant}worker_cpu_s_per_gb")
         positive(row, "goodput_ratio", "cpu_ratio_to_raw_tcp", "server_calls_per_gb")
+        positive(row, "goodput_ratio_to_summing_tcp", "cpu_ratio_to_summing_tcp")
         assert row["goodput_ratio_low"] <= row["goodput_ratio_high"]
     with file.open() as stream:
         assert len(list(csv.DictReader(stream))) == len(rows)
@@ -151,7 +152,7 @@ def test_server_takes_the_tensors_of_a_model(bench: Bench) -> None:
     (row,) = rows_of(bench("server", "--workers", "1", "--lanes", "1", "--rounds", "1", "--json"))
     assert row["bytes"] == 11_689_512 * 4
     table = bench("server", "--workers", "1", "--lanes", "1", "--rounds", "1", "--bytes", "1MiB")
-    assert table.code == 0 and "ratio to no summation" in table.out
+    assert table.code == 0 and "workers that compute nothing" in table.out
 
 
 @pytest.mark.parametrize("name", ABLATIONS)

@@ -168,6 +168,7 @@ fn sample_json(sample: &Sample) -> serde_json::Value {
         Variant::Sum => "sum",
         Variant::Relay => "relay",
         Variant::Raw => "raw",
+        Variant::Bare => "bare",
     };
     json!({
         "variant": variant,

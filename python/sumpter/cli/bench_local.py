@@ -106,9 +106,12 @@ def server(
     partition_bytes: Annotated[
         str,
         typer.Option("--partition-bytes", metavar="SIZE", help="The largest slice of a tensor."),
-    ] = "1MiB",
+    ] = "256KiB",
     chunk_bytes: Annotated[
         str, typer.Option("--chunk-bytes", metavar="SIZE", help="The unit of streaming.")
+    ] = "256KiB",
+    credit_bytes: Annotated[
+        str, typer.Option("--credit-bytes", metavar="SIZE", help="How far ahead workers begin.")
     ] = "256KiB",
     csv: CsvOption = None,
     as_json: JsonOption = False,
@@ -121,7 +124,7 @@ def server(
         tensors=_tensors(model, size),
         partition_bytes=_size("--partition-bytes", partition_bytes),
         chunk_bytes=_size("--chunk-bytes", chunk_bytes),
-        credit_bytes=32 << 20,
+        credit_bytes=_size("--credit-bytes", credit_bytes),
         rounds=_at_least("--rounds", rounds, 1),
     )
     counts, lane_counts = _counts("--workers", workers), _counts("--lanes", lanes)

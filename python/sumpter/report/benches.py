@@ -156,6 +156,7 @@ def server(name: str, rows: Sequence[Row]) -> Section:
         "summing": "goodput_gb_per_s",
         "without summing": "without_summation_goodput_gb_per_s",
         "raw TCP": "raw_tcp_goodput_gb_per_s",
+        "raw TCP that sums": "summing_tcp_goodput_gb_per_s",
     }
     series = {label: [row.get(field) for row in rows] for label, field in fields.items()}
     return Section(

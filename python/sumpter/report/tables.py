@@ -159,6 +159,7 @@ KINDS: dict[str, Kind] = {
             "goodput_gb_per_s": NUMBER,
             "without_summation_goodput_gb_per_s": optional(NUMBER),
             "raw_tcp_goodput_gb_per_s": optional(NUMBER),
+            "summing_tcp_goodput_gb_per_s": optional(NUMBER),
         },
     ),
     "replay": Kind(

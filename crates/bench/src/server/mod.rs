@@ -1,10 +1,11 @@
 //! One server under the load of workers that compute nothing (PHub's ZeroCompute test), beside
-//! the same event loop without summation and beside plain TCP.
+//! the same event loop without summation, plain TCP, and plain TCP with the same additions.
 //!
 //! All variants have the same threads, connections and tensors and take turns round by round, so
 //! that what the machine does meanwhile hits all of them. Every round's results are checked,
 //! outside the time that is measured.
 
+mod bare;
 mod memory;
 mod raw;
 mod relay;
@@ -22,6 +23,7 @@ use sumpter_plan::{Dealing, Placement, Plan, PlannedServer};
 use sumpter_transport::LinkError;
 use sumpter_wire::{Epoch, GroupId, JobId, Rank};
 
+use self::bare::BareServer;
 use self::relay::Relay;
 use self::worker::{Order, Worker};
 use crate::cpu::{ThreadCpu, total_s};
@@ -47,11 +49,13 @@ pub enum Variant {
     Relay,
     /// The same bytes without frames.
     Raw,
+    /// The same bytes without frames, and the same additions.
+    Bare,
 }
 
 impl Variant {
     /// Every variant.
-    pub const ALL: [Variant; 3] = [Variant::Sum, Variant::Relay, Variant::Raw];
+    pub const ALL: [Variant; 4] = [Variant::Sum, Variant::Relay, Variant::Raw, Variant::Bare];
 }
 
 /// What to measure.
@@ -189,7 +193,7 @@ impl Bench {
         for variant in Variant::ALL {
             let mut cpus = Vec::new();
             theirs.iter_mut().for_each(|streams| streams.push(Vec::new()));
-            for _ in 0..spec.lanes {
+            for lane in 0..spec.lanes {
                 let pairs = loopback_pairs(spec.workers);
                 let mut ours = Vec::new();
                 for (pair, streams) in
@@ -199,7 +203,7 @@ impl Bench {
                     streams[variant as usize].push(pair.1);
                 }
                 let counters = bench.lane_counters[variant as usize].clone();
-                let endpoint = endpoint(variant, spec)?;
+                let endpoint = endpoint(variant, spec, lane_bytes(places, lane))?;
                 let driver = Driver::new(ours, counters);
                 let driver = driver.map_err(BenchError::io("making an event loop"))?;
                 let (tell, told) = channel();
@@ -288,10 +292,21 @@ fn introduced(told: &Receiver<std::io::Result<ThreadCpu>>) -> Result<ThreadCpu, 
     told.recv().map_err(died)?.map_err(BenchError::io("finding a thread's processor time"))
 }
 
-fn endpoint(variant: Variant, spec: &ServerSpec) -> Result<Box<dyn Endpoint + Send>, BenchError> {
+/// What each worker contributes to one lane in a round.
+fn lane_bytes(places: &[Vec<Place>], lane: usize) -> usize {
+    places.iter().flatten().filter(|place| place.lane.0 == lane).map(|place| place.bytes).sum()
+}
+
+/// A lane of the variant, to which each worker contributes `bytes` in a round.
+fn endpoint(
+    variant: Variant,
+    spec: &ServerSpec,
+    bytes: usize,
+) -> Result<Box<dyn Endpoint + Send>, BenchError> {
     match variant {
         Variant::Relay => Ok(Box::new(Relay::new(spec.workers, spec.chunk_bytes))),
         Variant::Raw => Ok(Box::new(RawServer::new(spec.workers, spec.chunk_bytes))),
+        Variant::Bare => Ok(Box::new(BareServer::new(spec.workers, bytes, spec.chunk_bytes))),
         Variant::Sum => {
             let chunk = spec.chunk_bytes as u32;
             let limits =

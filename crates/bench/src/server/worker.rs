@@ -46,7 +46,7 @@ impl Worker {
         match order {
             Order::Round(Variant::Sum) => self.engine_round(Variant::Sum, 0),
             Order::Round(Variant::Relay) => self.engine_round(Variant::Relay, 1),
-            Order::Round(Variant::Raw) => self.raw_round(),
+            Order::Round(variant @ (Variant::Raw | Variant::Bare)) => self.raw_round(variant),
             Order::Check(variant) => self.check(variant),
         }
         .inspect_err(|_| {
@@ -86,8 +86,8 @@ impl Worker {
         Ok(())
     }
 
-    fn raw_round(&mut self) -> Result<(), BenchError> {
-        let driver = self.drivers.get_mut(Variant::Raw as usize);
+    fn raw_round(&mut self, variant: Variant) -> Result<(), BenchError> {
+        let driver = self.drivers.get_mut(variant as usize);
         let driver = driver.ok_or(BenchError::Interrupted)?;
         let mut client = RawClient::new(std::mem::take(&mut self.memory), self.pieces.clone());
         driver.flush(&mut client)?;
@@ -99,9 +99,11 @@ impl Worker {
     }
 
     fn check(&mut self, variant: Variant) -> Result<(), BenchError> {
-        let sum = (1..=self.workers as u32).sum();
-        // Servers that do not sum answer with zeros.
-        let expected = Pattern::new(if variant == Variant::Sum { sum } else { 0 });
+        let expected = Pattern::new(match variant {
+            Variant::Sum | Variant::Bare => (1..=self.workers as u32).sum(),
+            // Servers that do not sum answer with zeros.
+            Variant::Relay | Variant::Raw => 0,
+        });
         for (tensor, memory) in self.memory.iter_mut().enumerate() {
             if let Some(at) = memory.check(&expected) {
                 return Err(BenchError::Wrong(format!(
