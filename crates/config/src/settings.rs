@@ -214,8 +214,8 @@ pub const SETTINGS: &[Setting] = &[
         default: "256KiB",
         range: "a size from 4KiB to 1GiB that is a multiple of 4KiB",
         doc: "The largest slice of a tensor that is scheduled and placed as one; a tensor is cut \
-              finer, down to 32KiB, into up to 256 partitions for each server that sums. Equal on \
-              every rank.",
+              finer, down to 32KiB, so that the credit has room for eight, and into up to 256 \
+              partitions for each server that sums. Equal on every rank.",
         put: |c, v| size_in(v, 4 * KIB..=GIB, 4 * KIB).map(|x| c.partition_bytes = x),
     },
     Setting {

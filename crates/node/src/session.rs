@@ -7,7 +7,7 @@ use sumpter_config::Config;
 use sumpter_coordinator::{ClusterView, Kind, MemberId, TensorSpec};
 use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, Layout, OpId, Request, Rescue};
 use sumpter_observe::Peer;
-use sumpter_plan::PlanError;
+use sumpter_plan::{PlanError, largest_partition};
 use sumpter_transport::TensorMemory;
 use sumpter_wire::{Hello, Rank, TensorId, Tier, Token};
 
@@ -73,7 +73,7 @@ pub(crate) struct Session {
 
 pub(crate) fn policy(config: &Config) -> Policy {
     Policy {
-        partition_bytes: config.partition_bytes,
+        partition_bytes: largest_partition(config.partition_bytes, config.credit_bytes),
         architecture: config.architecture,
         dealing: config.placement,
         deterministic: config.deterministic,

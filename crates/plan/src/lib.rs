@@ -84,7 +84,9 @@ pub use error::PlanError;
 pub use hashed::HashedDealer;
 pub use lanes::{LaneAssigner, lpt};
 pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
-pub use placement::{PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, PlannedServer};
+pub use placement::{
+    PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, PlannedServer, largest_partition,
+};
 pub use policy::{Architecture, Dealing};
 pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict};
 pub use report::{MachineReport, PlanReport, report_json};

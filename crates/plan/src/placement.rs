@@ -2,7 +2,8 @@
 //!
 //! A tensor is cut into partitions of one size (the last may be smaller), in the order in which
 //! they are sent: what the plan allows, halved until every server gets its share of this tensor
-//! to within a few percent. A [`Dealer`] gives each to a server, on every server a
+//! to within a few percent. What the plan allows leaves room in the credit
+//! ([`largest_partition`]). A [`Dealer`] gives each to a server, on every server a
 //! [`LaneAssigner`] gives each to a lane.
 //!
 //! Each size has a dealer of its own. A dealer lets every stretch of its stream deviate by two of
@@ -27,6 +28,9 @@ const PARTITIONS_PER_SERVER: u64 = 256;
 
 /// Below this, frames and system calls cost more than finer shares gain.
 const SMALLEST_PARTITION_BYTES: u64 = 32 << 10;
+
+/// Partitions that a credit has room for, so that each of several servers has something to receive.
+const PARTITIONS_IN_CREDIT: u64 = 8;
 
 /// Most lanes of one server: more than any machine has cores, few enough to allocate.
 const MAX_LANES: u32 = 4096;
@@ -105,6 +109,30 @@ fn sizes(largest: u64) -> impl Iterator<Item = u64> {
         *size >= SMALLEST_PARTITION_BYTES && size.is_multiple_of(PARTITION_ALIGN_BYTES)
     };
     std::iter::successors(Some(largest), move |size| Some(size / 2).filter(fits))
+}
+
+/// The largest size of a partition beside a credit, for [`Plan::partition_bytes`]: what was asked
+/// for, halved until the credit has room for eight, but not below the smallest size.
+///
+/// Workers begin with partitions in one order, `credit_bytes` ahead of what they have sent. With
+/// fewer partitions in that, all send to the same one or two servers at once, whose links are
+/// crowded while others idle.
+///
+/// ```
+/// use sumpter_plan::largest_partition;
+///
+/// assert_eq!(largest_partition(1 << 20, 2 << 20), 256 << 10);
+/// assert_eq!(largest_partition(1 << 20, 1 << 10), 32 << 10);
+/// assert_eq!(largest_partition(4096, 1 << 10), 4096);
+/// ```
+#[must_use]
+pub fn largest_partition(partition_bytes: u64, credit_bytes: u64) -> u64 {
+    let room = credit_bytes / PARTITIONS_IN_CREDIT;
+    let fits = |size: &u64| *size <= room;
+    sizes(partition_bytes)
+        .find(fits)
+        .or_else(|| sizes(partition_bytes).last())
+        .unwrap_or(partition_bytes)
 }
 
 impl Placement {

@@ -1,7 +1,8 @@
 //! Which server sums which partition: the planner's answer for the tensors of a profile.
 
 use sumpter_plan::{
-    Architecture, Dealing, Machine, Placement, Plan, PlannedServer, Role, server_weights,
+    Architecture, Dealing, Machine, Placement, Plan, PlannedServer, Role, largest_partition,
+    server_weights,
 };
 
 use crate::{Case, Profile, WhatifError};
@@ -61,7 +62,7 @@ fn plan(case: &Case) -> Result<Plan, WhatifError> {
     let weights = server_weights(&machines)?;
     Ok(Plan {
         epoch: 1,
-        partition_bytes: case.partition_bytes,
+        partition_bytes: largest_partition(case.partition_bytes, case.credit_bytes),
         servers: weights.iter().map(|&weight| PlannedServer { weight, lanes: 1 }).collect(),
         dealing: Dealing::Balanced,
     })

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Instant;
 
 use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, Place};
-use sumpter_plan::{Dealing, Placement, Plan, PlannedServer};
+use sumpter_plan::{Dealing, Placement, Plan, PlannedServer, largest_partition};
 use sumpter_transport::LinkError;
 use sumpter_wire::{Epoch, GroupId, JobId, Rank};
 
@@ -119,7 +119,8 @@ impl ServerSpec {
     /// Where every partition of every tensor is summed, lane by connection.
     fn places(&self) -> Result<Vec<Vec<Place>>, BenchError> {
         let servers = vec![PlannedServer { weight: 1.0, lanes: self.lanes as u32 }];
-        let (partition_bytes, dealing) = (self.partition_bytes as u64, Dealing::default());
+        let (partition, credit) = (self.partition_bytes as u64, self.credit_bytes as u64);
+        let (partition_bytes, dealing) = (largest_partition(partition, credit), Dealing::default());
         let plan = Plan { epoch: 1, partition_bytes, servers, dealing };
         let placement = Placement::new(&plan);
         let mut placement = placement.map_err(|e| BenchError::Argument(e.to_string()))?;

@@ -7,7 +7,8 @@ use sumpter_engine::{
     Place, Request, exchange,
 };
 use sumpter_plan::{
-    Cluster, Dealing, PartitionPlace, Placement, Plan, PlannedServer, predict, server_weights,
+    Cluster, Dealing, PartitionPlace, Placement, Plan, PlannedServer, largest_partition, predict,
+    server_weights,
 };
 use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::in_process;
@@ -106,7 +107,8 @@ fn plan(setup: &Setup) -> Plan {
     let servers = weights.iter().map(|weight| PlannedServer { weight: *weight, lanes: 1 });
     let dealing = Dealing::Balanced;
     let servers = servers.collect();
-    Plan { epoch: 1, partition_bytes: setup.partition_bytes, servers, dealing }
+    let partition_bytes = largest_partition(setup.partition_bytes, setup.credit_bytes as u64);
+    Plan { epoch: 1, partition_bytes, servers, dealing }
 }
 
 impl Job {

@@ -19,7 +19,7 @@ const MODEL: Model =
 
 /// The defaults of the settings.
 fn setup(workers: usize, rates: Vec<f64>, tensors: Vec<usize>) -> Setup {
-    let (partition_bytes, chunk_bytes, credit_bytes) = (1 << 20, 256 << 10, 256 << 10);
+    let (partition_bytes, chunk_bytes, credit_bytes) = (256 << 10, 256 << 10, 256 << 10);
     Setup { workers, rates, tensors, partition_bytes, chunk_bytes, credit_bytes, model: MODEL }
 }
 
@@ -50,6 +50,12 @@ fn a_large_tensor_is_near_the_optimum_for_every_number_of_servers() {
     }
     let fraction = uniform(8, 8, 64 << 20).fraction();
     assert!((0.965..=1.0).contains(&fraction), "n = k = 8: {fraction}");
+}
+
+#[test]
+fn a_tensor_of_more_partitions_than_balance_asks_for_is_near_it_too() {
+    let fraction = uniform(4, 0, 128 << 20).fraction();
+    assert!((0.99..=1.0).contains(&fraction), "{fraction}");
 }
 
 #[test]
