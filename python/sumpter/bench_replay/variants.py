@@ -22,7 +22,7 @@ _SILENCE = {"peer_timeout_s": "60", "server_timeout_s": "60"}
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to schedule; each adds one thing to the one before."""
+    """One way to schedule. A job does as `paced`, and as `overlap` with `overlap_forward`."""
 
     name: str
     priority: bool  # forward order; else the order in which gradients get ready
@@ -32,6 +32,7 @@ class Variant:
 
 VARIANTS = (
     Variant("off", priority=False, credit=False, overlap=False),
+    Variant("paced", priority=False, credit=True, overlap=False),
     Variant("priority", priority=True, credit=False, overlap=False),
     Variant("credit", priority=True, credit=True, overlap=False),
     Variant("overlap", priority=True, credit=True, overlap=True),

@@ -82,9 +82,9 @@ SchedulingOption = Annotated[
     typer.Option(
         "--scheduling",
         metavar="NAME,..",
-        help="off (order of readiness), priority (order of the next forward pass), credit (and "
-        "little ahead of what is sent), overlap (and the next forward pass begins with the layers "
-        "whose sums are there).",
+        help="off (order of readiness), paced (and little ahead of what is sent: a job's default), "
+        "priority (order of the next forward pass), credit (and little ahead of what is sent), "
+        "overlap (and the next forward pass begins with the layers whose sums are there).",
     ),
 ]
 PeersOption = Annotated[
@@ -133,7 +133,7 @@ def replay(
     scale: ScaleOption = 20.0,
     network_gbps: NetworkOption = None,
     ratios: RatioOption = None,
-    scheduling: SchedulingOption = "off,priority,credit,overlap",
+    scheduling: SchedulingOption = "off,paced,priority,credit,overlap",
     peers: PeersOption = "ddp-gloo",
     iterations: IterationsOption = 10,
     turns: TurnsOption = 3,

@@ -13,6 +13,7 @@ from sumpter.report.tables import Row
 _MACHINE = {"measured": "date", "commit": "commit", "processor": "cpu"}
 _SYSTEM = {
     "off": "no schedule",
+    "paced": "credit",
     "priority": "priority",
     "credit": "priority and credit",
     "overlap": "priority, credit, overlap",

@@ -119,6 +119,10 @@ _hooks = WeakTensorKeyDictionary()
 class GradientExchange(PassCounter):
     """Exchanges each gradient as soon as it is complete: which are due, which are in flight."""
 
+    # Whether something waits for one gradient and not for all. Where all are waited for, an order
+    # gains nothing, and ranks that overtake at different moments wait for each other.
+    by_need = False
+
     def __init__(
         self,
         names: Names,
@@ -135,7 +139,6 @@ class GradientExchange(PassCounter):
         scope = scope_of(names, process_set, *wire)
         self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
         self._identities = {parameter: Identity(scope + name) for parameter, name in names.items()}
-        # The next forward pass needs the first layers first.
         self.order = NeedOrder(names)
         super().__init__(names, passes)
 
@@ -191,7 +194,7 @@ class GradientExchange(PassCounter):
             parameter.grad,
             self._identities[parameter],
             self._reduction,
-            self.order.priority(parameter),
+            self.order.priority(parameter) if self.by_need else 0,
             self._process_set,
         )
 

@@ -232,6 +232,9 @@ class Updates:
 class OverlappedExchange(GradientExchange):
     """An exchange whose results are applied later: watches that nobody interferes."""
 
+    # The next forward pass needs the first layers first.
+    by_need = True
+
     def __init__(self, *arguments: Any) -> None:
         self._sent: dict[torch.nn.Parameter, tuple[torch.Tensor, int]] = {}
         self.updates: Updates | None = None
