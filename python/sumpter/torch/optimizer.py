@@ -47,7 +47,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     Gradients of `backward_passes_per_step` backward passes are added up before they are
     exchanged, and are not divided by that number. Parameters that a backward pass did not reach
     are exchanged as zeros, since another rank may have reached them. `num_groups` and `groups`
-    are accepted for compatibility: gradients are cut and scheduled by size and priority anyway.
+    are accepted for compatibility: gradients are cut by size anyway.
     A sparse gradient is exchanged as it is, entry by entry, unless `sparse_as_dense`. On a rank
     outside `process_set` nothing is exchanged.
 
@@ -56,7 +56,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
 
     With `overlap_forward` step() returns at once and takes the gradients along. The next forward
     pass waits layer by layer, for the parameters that it is about to use, and updates them by the
-    optimizer's own rule. synchronize() after step() updates all of them. ValueError for an
+    optimizer's own rule. synchronize() after step() updates all of them. What the forward pass uses
+    first is sent first; without `overlap_forward` the order is that of readiness. ValueError for an
     optimizer that does not update each parameter by itself, such as LBFGS.
     """
     op = ReduceOp(op)
