@@ -161,6 +161,7 @@ KINDS: dict[str, Kind] = {
             "raw_tcp_goodput_gb_per_s": optional(NUMBER),
             "summing_tcp_goodput_gb_per_s": optional(NUMBER),
         },
+        frozenset({"summing_tcp_goodput_gb_per_s"}),
     ),
     "replay": Kind(
         "sumpter bench replay",
