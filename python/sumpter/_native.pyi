@@ -234,6 +234,9 @@ def read_trace(bytes: bytes) -> str:
     StartError says what is wrong with any other bytes.
     """
 
+def default_credit(gbps: float | None) -> int:
+    """The credit in bytes where none is set, for machines the slowest of which carries `gbps`."""
+
 def settings() -> list[dict[str, str]]:
     """Every setting: name, env, unit, default, range, doc."""
 

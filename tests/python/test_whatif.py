@@ -234,7 +234,28 @@ def test_sizes_that_are_not_given_are_those_of_the_settings(run) -> None:
     explicit = [word for name in names for word in (f"--{name.replace('_', '-')}", defaults[name])]
     assert run(*given, "--json") == run(*given, *explicit, "--json")
     case = whatif.Case(workers=4)
-    assert all(getattr(case, name) == parse_size(defaults[name]) for name in names)
+    assert case.partition_bytes == parse_size(defaults["partition_bytes"])
+    assert (case.credit_bytes, defaults["credit_bytes"]) == (None, "auto")
+
+
+@pytest.mark.parametrize("gbps", [0.2, 4, 100])
+def test_the_credit_is_that_of_a_job_on_such_links(run, gbps: float) -> None:
+    given = ("--profile", "vgg16", "--workers", 4, "--servers", 2, "--bandwidth-gbps", gbps)
+    credit = str(_native.default_credit(gbps))
+    assert run(*given, "--json") == run(*given, "--json", "--credit-bytes", credit)
+
+
+def test_cases_of_a_grid_do_not_depend_on_their_neighbours() -> None:
+    # The credit decides how finely tensors are cut, and so where partitions are placed.
+    cases = [
+        whatif.Case(4, servers, "sumpter", 10, credit_bytes=credit, partition_bytes=1 << 20)
+        for servers in (2, 4)
+        for credit in (64 << 10, 8 << 20, None)
+    ]
+    profile = profiles.published("vgg16")
+    alone = [whatif.simulate(profile, [case])[0] for case in cases]
+    assert whatif.simulate(profile, cases) == alone
+    assert len({one.iteration_time_s for one in alone}) == len(cases)
 
 
 def test_profiles_that_are_cut_short_foreign_or_newer_are_refused(run, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ pub struct Config {
     pub max_workers: u32,
     pub partition_bytes: u64,
     pub chunk_bytes: u64,
-    pub credit_bytes: u64,
+    /// None: as the plan's links have it, see `sumpter_plan::default_credit`.
+    pub credit_bytes: Option<u64>,
     pub tuner: String,
     pub deterministic: bool,
     pub checksum: bool,

@@ -10,6 +10,9 @@ use crate::config::Config;
 use crate::parse::{GIB, KIB, MIB, PIB, boolean, host_port, number, size_in, word};
 use crate::tuning::TUNERS;
 
+/// The word for a value that Sumpter decides by itself.
+pub(crate) const AUTO: &str = "auto";
+
 /// One setting.
 pub struct Setting {
     /// Its name: of the argument and of the field in [`Config`].
@@ -231,12 +234,20 @@ pub const SETTINGS: &[Setting] = &[
         name: "credit_bytes",
         env: "SUMPTER_CREDIT_BYTES",
         unit: "bytes",
-        default: "256KiB",
-        range: "a size from 4KiB to 1TiB",
+        default: "auto",
+        range: "auto or a size from 4KiB to 1TiB",
         doc: "How far ahead of what it has sent a worker may begin with partitions; the less, the \
               better every link gets its share and the sooner an urgent tensor overtakes. Less \
-              than a partition counts as one. Equal on every rank.",
-        put: |c, v| size_in(v, 4 * KIB..=1024 * GIB, 1).map(|x| c.credit_bytes = x),
+              than a partition counts as one. auto is what the slowest machine's link sends in a \
+              millisecond by bandwidth_gbps, from 128KiB to 1MiB; 256KiB unless that is known of \
+              every machine; 1MiB where there is one machine only. Equal on every rank.",
+        put: |c, v| match v.trim() {
+            AUTO => {
+                c.credit_bytes = None;
+                Some(())
+            }
+            size => size_in(size, 4 * KIB..=1024 * GIB, 1).map(|x| c.credit_bytes = Some(x)),
+        },
     },
     Setting {
         name: "tuner",

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::config::Config;
 use crate::error::{ConfigError, Source};
 use crate::parse::{GIB, KIB, MIB};
-use crate::settings::SETTINGS;
+use crate::settings::{AUTO, SETTINGS};
 
 /// The settings that may change while a job runs.
 pub const TUNABLE: [&str; 4] = ["partition_bytes", "chunk_bytes", "credit_bytes", "tuner"];
@@ -38,11 +38,17 @@ impl Config {
         TUNABLE.iter().map(|name| ((*name).to_owned(), self.text(name))).collect()
     }
 
+    /// The credit, or that the plan decides it.
+    #[must_use]
+    pub fn credit_text(&self) -> String {
+        self.credit_bytes.map_or_else(|| AUTO.to_owned(), |bytes| bytes.to_string())
+    }
+
     fn text(&self, name: &str) -> String {
         match name {
             "partition_bytes" => self.partition_bytes.to_string(),
             "chunk_bytes" => self.chunk_bytes.to_string(),
-            "credit_bytes" => self.credit_bytes.to_string(),
+            "credit_bytes" => self.credit_text(),
             _ => self.tuner.clone(),
         }
     }
@@ -74,7 +80,7 @@ pub fn change(start: &Texts, changes: &Texts, asked: &Texts) -> Result<Texts, Co
         config.tuner = TUNERS[0].to_owned();
     }
     if (asks("credit_bytes") || asks("partition_bytes"))
-        && config.credit_bytes < config.partition_bytes
+        && config.credit_bytes.is_some_and(|credit| credit < config.partition_bytes)
     {
         let reason = "a credit under a partition; change both";
         return Err(config.conflict("credit_bytes", "partition_bytes", reason));
@@ -167,6 +173,16 @@ mod tests {
         // Not what was so before.
         let low = texts(&[("credit_bytes", "4096")]);
         assert!(change(&low, &Texts::new(), &texts(&[("chunk", "64KiB")])).is_ok());
+    }
+
+    #[test]
+    fn a_credit_that_the_plan_decides_goes_with_every_partition() {
+        let automatic = texts(&[("partition_bytes", "262144"), ("credit_bytes", "auto")]);
+        let larger = texts(&[("partition", "8MiB")]);
+        let changes = change(&automatic, &Texts::new(), &larger).unwrap();
+        assert_eq!(in_force(&automatic, &changes)["credit_bytes"], "auto");
+        let back = change(&start(), &Texts::new(), &texts(&[("credit", "auto")])).unwrap();
+        assert_eq!(back, texts(&[("credit_bytes", "auto")]));
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn without_anything_given_the_defaults_hold() {
     assert_eq!((config.rank, config.world_size), (0, 1));
     assert_eq!(config.partition_bytes, 256 << 10);
     assert_eq!(config.chunk_bytes, 256 << 10);
-    assert_eq!(config.credit_bytes, 256 << 10);
+    assert_eq!(config.credit_bytes, None);
     assert_eq!(config.max_job_bytes, 64 << 30);
     assert_eq!(config.start_timeout().as_secs(), 30);
     assert_eq!(config.peer_timeout().as_secs(), 4);

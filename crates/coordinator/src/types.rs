@@ -133,6 +133,25 @@ impl ClusterView {
         (gpu.len(), cpu.difference(&gpu).count())
     }
 
+    /// What the slowest machine's link carries each way, in Gb/s, if it is known of all; without
+    /// end where there is one machine, which needs no link.
+    #[must_use]
+    pub fn slowest_gbps(&self) -> Option<f64> {
+        if self.machines() == (1, 0) {
+            return Some(f64::INFINITY);
+        }
+        let workers = self.living().map(|w| (w.machine.as_str(), w.bandwidth_gbps));
+        let servers = self.servers.iter().map(|s| (s.machine.as_str(), s.bandwidth_gbps));
+        // One process of a machine may know what the others do not.
+        let mut machines: BTreeMap<&str, Option<f64>> = BTreeMap::new();
+        for (machine, gbps) in workers.chain(servers) {
+            let known = machines.entry(machine).or_default();
+            *known = known.or(gbps);
+        }
+        let slower = |slowest: f64, gbps: Option<f64>| gbps.map(|gbps| slowest.min(gbps));
+        machines.into_values().try_fold(f64::INFINITY, slower)
+    }
+
     /// The workers that have not died, in the order of ranks.
     pub fn living(&self) -> impl Iterator<Item = &WorkerView> {
         self.workers.iter().filter(|worker| !self.gone.contains(&worker.rank))

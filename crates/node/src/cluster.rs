@@ -286,6 +286,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_credit_is_that_of_the_slowest_link_unless_it_is_set() {
+        let config = sumpter_config::load_from(&[], |_| None).unwrap();
+        let mut view = view(&["a", "a", "b"], &["s"]);
+        let credit = |view: &ClusterView| {
+            crate::in_force(&config, view).unwrap()["credit_bytes"].parse::<u64>().unwrap()
+        };
+        assert_eq!(credit(&view), 256 << 10);
+        // One process of a machine knows for all.
+        view.workers[0].bandwidth_gbps = Some(25.0);
+        view.workers[2].bandwidth_gbps = Some(4.0);
+        assert_eq!(credit(&view), 256 << 10);
+        view.servers[0].bandwidth_gbps = Some(10.0);
+        assert_eq!(credit(&view), 488 << 10);
+        // Those that have died do not count, and what is set does.
+        view.gone.insert(Rank(2));
+        assert_eq!(credit(&view), 1 << 20);
+        view.changes.insert("credit_bytes".into(), "65536".into());
+        assert_eq!(credit(&view), 64 << 10);
+    }
+
+    #[test]
+    fn one_machine_has_no_slow_link() {
+        assert_eq!(view(&["a", "a"], &["a"]).slowest_gbps(), Some(f64::INFINITY));
+        assert_eq!(view(&["a"], &["s"]).slowest_gbps(), None);
+    }
+
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
         let dealing = Dealing::Balanced;
         let (deterministic, mortal) = (false, false);

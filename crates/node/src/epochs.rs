@@ -17,7 +17,7 @@ use crate::error::OpError;
 use crate::event_loop::EventLoop;
 use crate::hubs::route;
 use crate::progress;
-use crate::session::{Dial, Session, client_settings, policy};
+use crate::session::{Dial, Session, client_settings, in_force, policy};
 use crate::socket::Phase;
 use crate::table::collective;
 
@@ -64,8 +64,7 @@ impl EventLoop {
             tracing::info!(target: "notice", %epoch, "going on with {with}");
         }
         if session.view.changes != changes && session.rank == Rank(0) {
-            let tunable = self.config.changed(&session.view.changes).map(|c| c.tunable());
-            let texts = tunable.unwrap_or_default();
+            let texts = in_force(&self.config, &session.view).unwrap_or_default();
             let texts = texts.iter().map(|(name, text)| format!("{name}={}", readable(text)));
             let settings = texts.collect::<Vec<_>>().join(" ");
             tracing::info!(target: "notice", %epoch, "from now on {settings}");
@@ -115,7 +114,8 @@ impl Session {
         }
         // Sizes and credit are part of the plan: they change where all have stopped.
         let config = config.changed(&view.changes).map_err(|error| error.to_string())?;
-        self.cluster = Cluster::new(&view, policy(&config)).map_err(|error| error.to_string())?;
+        self.cluster =
+            Cluster::new(&view, policy(&config, &view)).map_err(|error| error.to_string())?;
         let settings = client_settings(&config, &view);
         self.view = view;
         self.suspended = false;

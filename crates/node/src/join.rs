@@ -114,7 +114,7 @@ pub(crate) fn join_options(
     let equal = [
         ("partition_bytes", config.partition_bytes.to_string()),
         ("chunk_bytes", config.chunk_bytes.to_string()),
-        ("credit_bytes", config.credit_bytes.to_string()),
+        ("credit_bytes", config.credit_text()),
         ("tuner", config.tuner.clone()),
         ("deterministic", config.deterministic.to_string()),
         ("checksum", config.checksum.to_string()),

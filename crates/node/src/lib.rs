@@ -41,5 +41,6 @@ pub use error::{NodeError, OpError};
 pub use join::seat_options;
 pub use metrics::tell_of_coordinator;
 pub use server::{drain, run_coordinator, serve, start_coordinator, status, tune};
+pub use session::in_force;
 pub use trace::{TraceSummary, trace};
 pub use worker::{OpRequest, Worker};

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use sumpter_config::Config;
+use sumpter_config::{Config, ConfigError, Texts};
 use sumpter_coordinator::{ClusterView, Kind, MemberId, TensorSpec};
 use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, Layout, OpId, Request, Rescue};
 use sumpter_observe::Peer;
-use sumpter_plan::{PlanError, largest_partition};
+use sumpter_plan::{PlanError, default_credit, largest_partition};
 use sumpter_transport::TensorMemory;
 use sumpter_wire::{Hello, Rank, TensorId, Tier, Token};
 
@@ -71,9 +71,25 @@ pub(crate) struct Session {
     pub over: Option<OpError>,
 }
 
-pub(crate) fn policy(config: &Config) -> Policy {
+/// How far ahead of what they have sent this plan's workers begin with partitions.
+fn credit(config: &Config, view: &ClusterView) -> u64 {
+    config.credit_bytes.unwrap_or_else(|| default_credit(view.slowest_gbps()))
+}
+
+/// The settings that may change while a job runs, as they are in this plan.
+///
+/// # Errors
+/// [`ConfigError`] if what the plan changes is no setting.
+pub fn in_force(config: &Config, view: &ClusterView) -> Result<Texts, ConfigError> {
+    let config = config.changed(&view.changes)?;
+    let mut texts = config.tunable();
+    texts.insert("credit_bytes".to_owned(), credit(&config, view).to_string());
+    Ok(texts)
+}
+
+pub(crate) fn policy(config: &Config, view: &ClusterView) -> Policy {
     Policy {
-        partition_bytes: largest_partition(config.partition_bytes, config.credit_bytes),
+        partition_bytes: largest_partition(config.partition_bytes, credit(config, view)),
         architecture: config.architecture,
         dealing: config.placement,
         deterministic: config.deterministic,
@@ -87,7 +103,7 @@ pub(crate) fn client_settings(config: &Config, view: &ClusterView) -> ClientSett
         world_size: view.workers.len() as u32,
         epoch: view.epoch,
         chunk_bytes: config.chunk_bytes as u32,
-        credit_bytes: config.credit_bytes as usize,
+        credit_bytes: credit(config, view) as usize,
         deterministic: config.deterministic,
         checksum: config.checksum,
     }
@@ -161,7 +177,7 @@ impl Session {
         resident: Option<ConnId>,
     ) -> Result<Session, PlanError> {
         let rank = Rank(config.rank);
-        let cluster = Cluster::new(&view, policy(config))?;
+        let cluster = Cluster::new(&view, policy(config, &view))?;
         let settings = client_settings(config, &view);
         let mut client = Client::new(settings, 0);
         client.record(recorder(config));

@@ -66,6 +66,7 @@
 
 #![forbid(unsafe_code)]
 
+mod credit;
 mod dealer;
 mod error;
 mod hashed;
@@ -79,6 +80,7 @@ mod request;
 mod shares;
 mod uniform;
 
+pub use credit::default_credit;
 pub use dealer::Dealer;
 pub use error::PlanError;
 pub use hashed::HashedDealer;

@@ -207,6 +207,13 @@ pub fn tune(
     serde_json::to_string(&report).map_err(|e| StartError::new_err(e.to_string()))
 }
 
+/// The credit in bytes where none is set, for machines the slowest of which carries `gbps`.
+#[pyfunction]
+#[pyo3(signature = (gbps))]
+pub fn default_credit(gbps: Option<f64>) -> u64 {
+    sumpter_plan::default_credit(gbps)
+}
+
 /// The table of settings.
 #[pyfunction]
 pub fn settings(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {

@@ -210,12 +210,12 @@ impl Worker {
     fn plan(&self, py: Python<'_>, epoch: u32) -> PyResult<String> {
         let view = py.detach(|| self.inner.plan_from(Epoch(epoch)));
         let view = view.map_err(|e| from_node(py, e))?;
-        let config = self.config.changed(&view.changes).map_err(from_config)?;
+        let settings = sumpter_node::in_force(&self.config, &view).map_err(from_config)?;
         let gone: Vec<u32> = view.gone.iter().map(|rank| rank.0).collect();
         let machines = view.machines();
         Ok(json!({
             "epoch": view.epoch.0,
-            "settings": config.tunable(),
+            "settings": settings,
             "gone": gone,
             "machines": {"gpu": machines.0, "cpu": machines.1},
         })

@@ -2,7 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use sumpter_plan::{Architecture, BANDWIDTH_GBPS, MAX_MACHINES, PARTITION_ALIGN_BYTES};
+use sumpter_plan::{
+    Architecture, BANDWIDTH_GBPS, MAX_MACHINES, PARTITION_ALIGN_BYTES, default_credit,
+};
 
 use crate::WhatifError;
 use crate::error::within;
@@ -52,7 +54,7 @@ impl Default for Case {
             fusion_bytes: 64 << 20,
             fusion_timeout_s: 0.005,
             partition_bytes: 256 << 10,
-            credit_bytes: 256 << 10,
+            credit_bytes: default_credit(Some(100.0)),
             window_bytes: 128 << 10,
             overlap_forward: false,
         }

@@ -1,7 +1,7 @@
 //! The question in JSON and its answer, for callers in other languages.
 
 use serde::Deserialize;
-use sumpter_plan::Architecture;
+use sumpter_plan::{Architecture, default_credit, largest_partition};
 
 use crate::{
     Addition, Case, Layer, Layout, Outcome, Profile, Tensor, WhatifError, simulate_placed,
@@ -40,7 +40,8 @@ struct RawCase {
     fusion_bytes: u64,
     fusion_timeout_s: f64,
     partition_bytes: u64,
-    credit_bytes: u64,
+    /// None: as a job takes it by itself.
+    credit_bytes: Option<u64>,
     overlap_forward: bool,
 }
 
@@ -68,8 +69,9 @@ pub fn answer_json(request: &str) -> Result<String, WhatifError> {
 }
 
 fn same_placement(a: &Case, b: &Case) -> bool {
-    let key = |case: &Case| (case.workers, case.servers, case.architecture, case.partition_bytes);
-    key(a) == key(b)
+    let machines = |case: &Case| (case.workers, case.servers, case.architecture);
+    let largest = |case: &Case| largest_partition(case.partition_bytes, case.credit_bytes);
+    machines(a) == machines(b) && largest(a) == largest(b)
 }
 
 impl TryFrom<RawProfile> for Profile {
@@ -94,6 +96,7 @@ impl TryFrom<RawCase> for Case {
         let architecture: Architecture = raw.architecture.parse().map_err(|()| {
             WhatifError::field("architecture", &raw.architecture, "allreduce, ps or sumpter")
         })?;
+        let link_gbps = raw.bandwidth_gbps;
         let case = Case {
             workers: raw.workers,
             servers: raw.servers,
@@ -104,7 +107,7 @@ impl TryFrom<RawCase> for Case {
             fusion_bytes: raw.fusion_bytes,
             fusion_timeout_s: raw.fusion_timeout_s,
             partition_bytes: raw.partition_bytes,
-            credit_bytes: raw.credit_bytes,
+            credit_bytes: raw.credit_bytes.unwrap_or_else(|| default_credit(Some(link_gbps))),
             overlap_forward: raw.overlap_forward,
             ..Case::default()
         };

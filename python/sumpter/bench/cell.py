@@ -82,7 +82,7 @@ def _measure(
     gpu, cpu = machines
     systems = asked.systems(load, len(cpu))
     settings = {**asked.settings, "lanes": str(asked.lanes)}
-    bandwidths = spec.bandwidths_gbps(asked, links.goodput_mbit)
+    bandwidths = spec.bandwidths_gbps(links.goodput_mbit)
     slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.seconds)
     timeout_s = max(LEAST_TIMEOUT_S, PATIENCE * slowest_s)
     with ExitStack() as teams:
@@ -177,7 +177,7 @@ def figures(
         **_costs(measured.rounds["sumpter"], load, machines, links),
         **_limits(measured.rounds["sumpter"], gpu, links),
         "lane_memory_bytes": measured.lane_memory_bytes,
-        **_memory(asked, load, machines, times),
+        **_memory(asked, load, machines, links, times),
         "lanes": asked.lanes,
         "settings": asked.settings,
         "disturbed_rounds": measured.disturbed,
@@ -266,11 +266,15 @@ def _idle(moved_bytes: float, seconds: float, goodput_mbit: float) -> float:
 
 
 def _memory(
-    asked: Spec, load: Load, machines: tuple[Sequence[Machine], Sequence[Machine]], times: Optimum
+    asked: Spec,
+    load: Load,
+    machines: tuple[Sequence[Machine], Sequence[Machine]],
+    links: Links,
+    times: Optimum,
 ) -> dict[str, Any]:
     """What each server may hold at most: twice its share and the credit of all workers."""
     gpu, cpu = machines
-    credit_bytes = len(gpu) * spec.setting_bytes(asked, "credit_bytes")
+    credit_bytes = len(gpu) * spec.credit_bytes(asked, links.goodput_mbit)
     bounds = [
         round(2 * (times.shares[machine.name] * load.bytes + credit_bytes)) for machine in cpu
     ]

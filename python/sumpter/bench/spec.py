@@ -75,11 +75,6 @@ class Spec:
     lanes: int = 1
     settings: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def uniform(self) -> bool:
-        """Whether all links have one rate."""
-        return len({*self.gpu_rates_mbit, *self.cpu_rates_mbit}) == 1
-
     def cells(self) -> list[tuple[Load, int, int]]:
         """All combinations, in the order they run: by load, then n, then k."""
         return [(load, n, k) for load in self.loads for n in self.workers for k in self.servers]
@@ -184,14 +179,13 @@ def _check_settings(spec: Spec) -> None:
     _native.Coordinator("127.0.0.1:0", probe).stop()
 
 
-def bandwidths_gbps(spec: Spec, goodput_mbit: dict[str, float]) -> dict[str, float]:
-    """What each machine is told about its link; nothing where all are equal."""
-    if spec.uniform:
-        return {}
+def bandwidths_gbps(goodput_mbit: dict[str, float]) -> dict[str, float]:
+    """What each machine is told about its link."""
     return {name: mbit / 1000 for name, mbit in goodput_mbit.items()}
 
 
-def setting_bytes(spec: Spec, name: str) -> int:
-    """The value of a setting that is a size."""
-    row = next(row for row in _native.settings() if row["name"] == name)
-    return parse_size(spec.settings.get(name, row["default"]))
+def credit_bytes(spec: Spec, goodput_mbit: dict[str, float]) -> int:
+    """The credit of the job: what is set, or what it takes by itself."""
+    given = spec.settings.get("credit_bytes", "auto")
+    slowest_gbps = min(bandwidths_gbps(goodput_mbit).values())
+    return _native.default_credit(slowest_gbps) if given == "auto" else parse_size(given)

@@ -41,8 +41,12 @@ BY_NAME = {variant.name: variant for variant in VARIANTS}
 
 
 def scaled_settings(scale: float, given: dict[str, str]) -> dict[str, str]:
-    """The settings that are sizes, divided like the tensors, and patience; unless given."""
+    """The settings that are sizes, divided like the tensors, and patience; unless given.
+
+    The credit is that of a job that does not know its links.
+    """
     defaults = {row["name"]: row["default"] for row in _native.settings()}
+    defaults["credit_bytes"] = str(_native.default_credit(None))
     scaled = {
         name: str(_grains(parse_size(defaults[name]) / scale) * _GRAIN_BYTES) for name in _SCALED
     }

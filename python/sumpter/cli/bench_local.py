@@ -112,7 +112,7 @@ def server(
     ] = "256KiB",
     credit_bytes: Annotated[
         str, typer.Option("--credit-bytes", metavar="SIZE", help="How far ahead workers begin.")
-    ] = "256KiB",
+    ] = "1MiB",
     csv: CsvOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -57,7 +57,7 @@ def whatif(
     fusion_bytes: FusionBytesOption = "64MiB",
     fusion_timeout_ms: FusionTimeoutOption = "5",
     partition_bytes: PartitionOption = "256KiB",
-    credit_bytes: CreditOption = "256KiB",
+    credit_bytes: CreditOption = "auto",
     transport_efficiency: EfficiencyOption = "1",
     overlap_forward: OverlapOption = False,
     add_estimate: AddEstimateOption = None,
@@ -81,7 +81,7 @@ def whatif(
             1e-3 * time_ms for time_ms in _numbers(fusion_timeout_ms, "--fusion-timeout-ms")
         ],
         "partition_bytes": _sizes(partition_bytes, "--partition-bytes"),
-        "credit_bytes": _sizes(credit_bytes, "--credit-bytes"),
+        "credit_bytes": _credits(credit_bytes),
         "overlap_forward": [overlap_forward],
     }
     architectures = _words(architecture, "--architecture")
@@ -211,6 +211,9 @@ def _columns() -> list[tuple[str, Callable[[Row], str], bool]]:
     """Title, text of a row, and whether it is shown although all rows have the same."""
     from sumpter.launch.figures import format_bytes, format_seconds
 
+    def size(count: int | None) -> str:
+        return "auto" if count is None else format_bytes(count)
+
     return [
         ("workers", lambda row: str(row[0].workers), True),
         ("servers", lambda row: str(row[0].servers), True),
@@ -221,7 +224,7 @@ def _columns() -> list[tuple[str, Callable[[Row], str], bool]]:
         ("fusion", lambda row: format_bytes(row[0].fusion_bytes), False),
         ("timeout", lambda row: f"{1e3 * row[0].fusion_timeout_s:g} ms", False),
         ("partition", lambda row: format_bytes(row[0].partition_bytes), False),
-        ("credit", lambda row: format_bytes(row[0].credit_bytes), False),
+        ("credit", lambda row: size(row[0].credit_bytes), False),
         ("batch", lambda row: "" if row[1] is None else format_seconds(row[1]), False),
     ]
 
@@ -269,6 +272,13 @@ def _numbers(text: str, option: str) -> list[float]:
             raise UsageError(f"{option} {part}: expected a number")
         numbers.append(number)
     return list(dict.fromkeys(numbers))
+
+
+def _credits(text: str) -> list[int | None]:
+    """Sizes, or None for what a job takes by itself."""
+    parts = _parts(text, "--credit-bytes")
+    found = (None if part == "auto" else _sizes(part, "--credit-bytes")[0] for part in parts)
+    return list(dict.fromkeys(found))
 
 
 def _sizes(text: str, option: str) -> list[int]:

@@ -30,7 +30,7 @@ class Case:
     fusion_bytes: int = 64 << 20
     fusion_timeout_s: float = 0.005
     partition_bytes: int = 256 << 10
-    credit_bytes: int = 256 << 10
+    credit_bytes: int | None = None  # None: as a job takes it at this bandwidth
     overlap_forward: bool = False  # layers begin when their own gradients are there
 
 

@@ -9,6 +9,7 @@ mod replay;
 use job::{Outcome, Setup, optimum, run};
 use net::Model;
 use replay::{Layer, Way, play};
+use sumpter_plan::default_credit;
 
 /// 200 Mb/s. Only the latency, tiny beside it, makes the rate matter.
 const RATE: f64 = 25e6;
@@ -17,9 +18,11 @@ const RATE: f64 = 25e6;
 const MODEL: Model =
     Model { segment: 16 << 10, window: 64 << 10, unsent: 64 << 10, latency: 50e-6 };
 
-/// The defaults of the settings.
+/// The defaults of the settings, where the bandwidth of every link is known.
 fn setup(workers: usize, rates: Vec<f64>, tensors: Vec<usize>) -> Setup {
-    let (partition_bytes, chunk_bytes, credit_bytes) = (256 << 10, 256 << 10, 256 << 10);
+    let (partition_bytes, chunk_bytes) = (256 << 10, 256 << 10);
+    let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let credit_bytes = default_credit(Some(slowest * 8e-9)) as usize;
     Setup { workers, rates, tensors, partition_bytes, chunk_bytes, credit_bytes, model: MODEL }
 }
 
@@ -43,13 +46,13 @@ fn show(what: &str, outcome: &Outcome) {
 fn a_large_tensor_is_near_the_optimum_for_every_number_of_servers() {
     for (n, servers) in [(2, [0, 1, 2, 4]), (4, [0, 1, 2, 4]), (8, [0, 1, 2, 4])] {
         for k in servers {
-            let least = if k == 0 { 0.99 } else { 0.965 };
+            let least = if k == 0 { 0.99 } else { 0.97 };
             let fraction = uniform(n, k, 64 << 20).fraction();
             assert!((least..=1.0).contains(&fraction), "n = {n}, k = {k}: {fraction}");
         }
     }
     let fraction = uniform(8, 8, 64 << 20).fraction();
-    assert!((0.965..=1.0).contains(&fraction), "n = k = 8: {fraction}");
+    assert!((0.97..=1.0).contains(&fraction), "n = k = 8: {fraction}");
 }
 
 #[test]
@@ -60,9 +63,9 @@ fn a_tensor_of_more_partitions_than_balance_asks_for_is_near_it_too() {
 
 #[test]
 fn a_smaller_tensor_loses_what_filling_and_draining_the_queues_costs() {
-    for (n, k) in [(2, 1), (4, 1), (4, 2), (4, 4), (8, 2), (8, 8)] {
+    for (n, k) in [(2, 1), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4), (8, 8)] {
         let fraction = uniform(n, k, 16 << 20).fraction();
-        assert!((0.9..=1.0).contains(&fraction), "n = {n}, k = {k}: {fraction}");
+        assert!((0.93..=1.0).contains(&fraction), "n = {n}, k = {k}: {fraction}");
     }
 }
 

@@ -67,7 +67,7 @@ fn what_cannot_be_changes_nothing() {
     let mut scene = Scene::new(&["a"], 2);
     let refusals = [
         (asks(&[("partition", "0")]), "multiple of 4KiB"),
-        (asks(&[("partition", "2MiB")]), "a credit under a partition"),
+        (asks(&[("credit", "64KiB")]), "a credit under a partition"),
         (asks(&[("job", "x")]), "cannot be changed while a job runs"),
         (TuneRequest { job: "other".to_owned(), ..asks(&WIDER) }, "jobs there are: default"),
         (TuneRequest { epoch: 7, ..asks(&WIDER) }, "the plan of epoch 7 is over; it is 1 now"),
