@@ -146,8 +146,8 @@ BandwidthGbps = Annotated[
     typer.Option(
         "--bandwidth-gbps",
         metavar="G",
-        help="Bandwidth of a machine's link each way; the share of the optimum needs it "
-        "(default: SUMPTER_BANDWIDTH_GBPS).",
+        help="Bandwidth of a machine's link each way; the share of the optimum and the best "
+        "credit need it (default: SUMPTER_BANDWIDTH_GBPS).",
     ),
 ]
 LogDir = Annotated[
