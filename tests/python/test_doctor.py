@@ -420,7 +420,7 @@ def test_settings_of_the_environment_are_shown_without_secrets() -> None:
     says(settings.check_settings(Machine())[0], OK, "defaults")
     machine = Machine(SUMPTER_CREDIT_BYTES="1MiB", SUMPTER_TOKEN="a secret of many letters")
     findings = settings.check_settings(machine)
-    says(only(findings, "SUMPTER_CREDIT_BYTES"), OK, "1MiB", "default 256KiB")
+    says(only(findings, "SUMPTER_CREDIT_BYTES"), OK, "1MiB", "default auto")
     assert not any("secret" in finding.found for finding in findings)
 
 
