@@ -359,6 +359,8 @@ def replay(*arguments: str) -> typer.testing.Result:
             ("--profile", "vgg16", "--grid", "lanes=1", "--set", "lanes=1"),
             "--grid and --set both give 'lanes'",
         ),
+        (("--profile", "vgg16", "--set", "credit_bytes=auto"), "credit_bytes=auto: the model is"),
+        (("--profile", "vgg16", "--grid", "credit_bytes=64KiB,auto"), "give the credit a size"),
         (("--profile", "vgg16", "--plot", "s.png", "--grid", "lanes=1"), "give --grid for both"),
         (("--profile", "vgg16", "--iteration-s", "1"), "the times of vgg16 are computed"),
         (("--profile", "vgg16", "--workers", "some"), "'some' is not a whole number"),

@@ -107,6 +107,9 @@ def check(asked: Spec) -> None:
     twice = [name for name in asked.grid if name in asked.settings]
     if twice:
         raise UsageError(f"--grid and --set both give '{twice[0]}'")
+    if "auto" in (asked.settings.get("credit_bytes"), *asked.grid.get("credit_bytes", ())):
+        # It would follow the emulated links, which are slower than those they stand for.
+        raise UsageError("credit_bytes=auto: the model is scaled down, so give the credit a size")
     if asked.network_gbps is not None and asked.network_gbps <= 0:
         raise UsageError(f"--network-gbps {asked.network_gbps:g} is not above 0")
     if not asked.systems:
