@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -90,11 +92,11 @@ def test_a_model_in_training_is_recorded_in_the_order_of_use(tmp_path: Path) -> 
     torch.manual_seed(0)
     model = Net()
     with bps.record(model, tmp_path / "net.json", iterations=3, warmup=1) as recorder:
-        train(model, 3)
+        train(model, 5)
         assert not recorder.is_done
-        with pytest.raises(ProfileError, match="seen 2 of 3 iterations after 1 of warm-up"):
+        with pytest.raises(ProfileError, match="seen 4 of 6 iterations after 1 of warm-up"):
             _ = recorder.profile
-        train(model, 1)
+        train(model, 2)
     assert recorder.is_done
     profile = recorder.profile
     assert profiles.load(tmp_path / "net.json") == profile
@@ -126,6 +128,23 @@ def test_recording_changes_no_result_and_leaves_no_hooks() -> None:
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters() if p.requires_grad)
 
 
+def test_what_watching_costs_is_not_in_the_time_of_an_iteration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = itertools.count()
+    # A clock that only reading moves: as if to watch were all that takes time.
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with bps.record(model, iterations=2, warmup=0) as recorder:
+        for _ in range(5):
+            model(torch.ones(1, 2)).sum().backward()
+        monkeypatch.undo()
+    profile = recorder.profile
+    # Two gradients and the end; with its layers, 7 more.
+    assert profile.iteration_s == 3.0
+    assert [layer.forward_s for layer in profile.layers] == [1.0, 1.0]
+
+
 def test_activations_that_are_computed_anew_are_no_obstacle() -> None:
     class Again(nn.Module):
         def __init__(self) -> None:
@@ -137,7 +156,7 @@ def test_activations_that_are_computed_anew_are_no_obstacle() -> None:
 
     model = Again()
     recorder = bps.record(model, iterations=2, warmup=0)
-    for _ in range(3):
+    for _ in range(5):
         model(torch.ones(2, 4)).sum().backward()
     assert len(recorder.profile.tensors) == 4
 
@@ -176,7 +195,7 @@ def run_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_script_is_recorded_from_outside(run_script, tmp_path: Path, capfd) -> None:
-    assert run_script("6", "0") == 0
+    assert run_script("9", "0") == 0
     assert f"wrote {tmp_path / 'out.json'}" in capfd.readouterr().err
     profile = profiles.load(tmp_path / "out.json")
     assert (profile.name, profile.batch_size) == ("toy", 2)
@@ -185,7 +204,7 @@ def test_a_script_is_recorded_from_outside(run_script, tmp_path: Path, capfd) ->
 
 def test_a_script_that_ends_too_early_leaves_no_profile(run_script, tmp_path, capfd) -> None:
     assert run_script("4", "0") == 1
-    assert "was not written: seen 1 of 3 iterations" in capfd.readouterr().err
+    assert "was not written: seen 1 of 6 iterations" in capfd.readouterr().err
     assert run_script("0", "7") == 7
     assert "no module was called in training mode" in capfd.readouterr().err
     assert not (tmp_path / "out.json").exists()

@@ -23,7 +23,13 @@ def record(
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where the profile goes.")
     ] = Path("run.profile.json"),
     iterations: Annotated[
-        int, typer.Option("--iterations", metavar="N", min=1, help="Iterations that count.")
+        int,
+        typer.Option(
+            "--iterations",
+            metavar="N",
+            min=1,
+            help="Iterations whose layers are watched; after each comes one where they are not.",
+        ),
     ] = 5,
     warmup: Annotated[
         int, typer.Option("--warmup", metavar="N", min=1, help="Iterations before them.")

@@ -4,11 +4,13 @@
         train(model)
 
 Hooks note when each layer's forward pass begins and ends, when its backward pass begins, and when
-each gradient is complete. They are removed as soon as enough iterations have been seen.
+each gradient is complete. That takes time, so every other iteration only its own time is noted.
+They are removed as soon as enough iterations have been seen.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +34,9 @@ _log = logging.getLogger("sumpter")
 
 class Recorder:
     """Watches a model until it has seen enough iterations of training.
+
+    Those of the warm-up do not count. Then the layers of one iteration are watched, and the next
+    one shows how long an iteration lasts where they are not, until so many of both are seen.
 
     An iteration begins with a forward pass of the model in training mode and with gradients, and
     lasts until its next forward pass of any kind. Its time is that of the process, with whatever it
@@ -61,9 +66,9 @@ class Recorder:
         if not self._parameters:
             raise ValueError("the model has no parameter that gets a gradient")
         self._stamp, self._device = _clock(next(iter(self._parameters.values())))
-        self._layers: dict[torch.nn.Module, int] = {}  # by first use
         self._names = {module: path or self._name for path, module in model.named_modules()}
         self._current: _Raw | None = None
+        self._watched: _Raw | None = None  # the current one, if its layers are watched
         self._seen: list[_Raw] = []
         self._profile: profiles.Profile | None = None
         self._hooks = list(self._install())
@@ -89,8 +94,9 @@ class Recorder:
         """The profile; raises ProfileError until enough iterations have been seen."""
         if self._profile is None:
             raise ProfileError(
-                f"seen {max(0, len(self._seen) - self._warmup)} of {self._wanted} iterations after "
-                f"{self._warmup} of warm-up; an iteration ends when the model is called again"
+                f"seen {max(0, len(self._seen) - self._warmup)} of {2 * self._wanted} iterations "
+                f"after {self._warmup} of warm-up (layers are watched in every other one); an "
+                "iteration ends when the model is called again"
             )
         return self._profile
 
@@ -99,7 +105,7 @@ class Recorder:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._current = None
+        self._current = self._watched = None
 
     def _install(self) -> Iterator[Any]:
         # First, so that an iteration begins before its first layer does.
@@ -113,11 +119,11 @@ class Recorder:
 
     def _begin_iteration(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         now = self._stamp()
-        raw, self._current = self._current, None
+        raw, self._current, self._watched = self._current, None, None
         if raw is not None and raw.ready:
             raw.end = now
             self._seen.append(raw)
-            if len(self._seen) == self._warmup + self._wanted:
+            if len(self._seen) == self._warmup + 2 * self._wanted:
                 self._finish()
                 return
         if not (module.training and torch.is_grad_enabled()):
@@ -127,36 +133,38 @@ class Recorder:
             given = next((one for one in (*args, *kwargs.values()) if _is_batch(one)), None)
             self._batch_size = None if given is None else len(given)
         self._current = _Raw(now)
+        counted = len(self._seen) - self._warmup
+        if counted >= 0 and counted % 2 == 0:
+            self._watched = self._current
 
     # What follows runs for each layer of each iteration, so it does as little as it can.
 
     def _begin_layer(self, module: torch.nn.Module, args: tuple) -> None:
-        raw = self._current
+        raw = self._watched
         if raw is not None:
-            layer = self._layers.setdefault(module, len(self._layers))
-            parent = raw.open[-1] if raw.open else None
-            raw.open.append(len(raw.calls))
-            raw.calls.append([layer, parent, self._stamp(), None])
+            raw.forward.append(module)
+            raw.forward.append(self._stamp())
 
     def _end_layer(self, module: torch.nn.Module, args: tuple, output: object) -> None:
-        raw = self._current
-        if raw is None or not raw.open:
+        raw = self._watched
+        if raw is None:
             return
-        call = raw.calls[raw.open.pop()]
-        call[3] = self._stamp()
+        raw.forward.append(None)
+        raw.forward.append(self._stamp())
         for tensor in (output,) if isinstance(output, torch.Tensor) else _tensors(output):
             node = tensor.grad_fn
             if node is not None:
                 # A tenth of what a hook of the tensor costs.
-                node.register_prehook(self._at_backward(raw, call[0]))
+                node.register_prehook(self._at_backward(raw, module))
             elif tensor.requires_grad:
-                tensor.register_hook(self._at_backward(raw, call[0]))
+                tensor.register_hook(self._at_backward(raw, module))
 
-    def _at_backward(self, raw: _Raw, layer: int) -> Callable[[object], None]:
+    def _at_backward(self, raw: _Raw, module: torch.nn.Module) -> Callable[[object], None]:
         stamp, note = self._stamp, raw.backward.append
 
         def backward_begins(gradients: object) -> None:
-            note((layer, stamp()))
+            note(module)
+            note(stamp())
 
         return backward_begins
 
@@ -174,20 +182,22 @@ class Recorder:
         self.close()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        iterations = [raw.timed() for raw in self._seen[self._warmup :]]
+        watched, alone = self._seen[self._warmup :: 2], self._seen[self._warmup + 1 :: 2]
+        used = dict.fromkeys(x for raw in watched for x in raw.forward[::2] if x is not None)
+        layers = {module: index for index, module in enumerate(used)}
+        iterations = [
+            dataclasses.replace(raw.timed(layers), seconds=plain.seconds)
+            for raw, plain in zip(watched, alone, strict=True)
+        ]
         complete = set.intersection(*(set(one.ready) for one in iterations))
-        parameters = self._describe(complete)
-        kept = [
-            observed.Iteration(
-                one.seconds,
-                one.calls,
-                one.backward,
-                {new: one.ready[old] for new, old in enumerate(sorted(complete))},
-            )
+        parameters = self._describe(complete, layers)
+        numbers = {old: new for new, old in enumerate(sorted(complete))}
+        iterations = [
+            dataclasses.replace(one, ready={numbers[old]: one.ready[old] for old in numbers})
             for one in iterations
         ]
         self._profile = observed.profile_of(
-            *(self._name, [self._names[module] for module in self._layers], parameters, kept),
+            *(self._name, [self._names[module] for module in layers], parameters, iterations),
             device=_device_name(self._device),
             batch_size=self._batch_size,
             add=observed.measure_additions(),
@@ -196,10 +206,12 @@ class Recorder:
             profiles.save(self._profile, self._output)
             _log.info("wrote the profile of %s to %s", self._name, self._output)
 
-    def _describe(self, complete: set[int]) -> list[observed.Parameter]:
+    def _describe(
+        self, complete: set[int], layers: dict[torch.nn.Module, int]
+    ) -> list[observed.Parameter]:
         """The parameters that always got a gradient, each with the first layer that has it."""
         layer_of: dict[torch.Tensor, int] = {}
-        for module, layer in self._layers.items():
+        for module, layer in layers.items():
             for parameter in module.parameters(recurse=False):
                 layer_of.setdefault(parameter, layer)
         described = []
@@ -219,30 +231,42 @@ class _Raw:
 
     begin: Any
     end: Any = None
-    calls: list[list[Any]] = field(default_factory=list)
-    open: list[int] = field(default_factory=list)
-    backward: list[tuple[int, Any]] = field(default_factory=list)
+    # By turns what a stamp is of, and the stamp: tuples would make the garbage collector run.
+    # A layer where its forward pass begins; None where that of the last one to begin ends.
+    forward: list[Any] = field(default_factory=list)
+    # A layer where its backward pass begins.
+    backward: list[Any] = field(default_factory=list)
     ready: dict[int, Any] = field(default_factory=dict)
 
-    def timed(self) -> observed.Iteration:
-        """The same in seconds since its begin."""
+    @property
+    def seconds(self) -> float:
+        return self._since_begin(self.end)
 
-        def seconds(stamp: Any) -> float:
-            if isinstance(stamp, float):
-                return stamp - self.begin
-            return self.begin.elapsed_time(stamp) / 1000
-
-        # Where activations are computed anew, torch ends the last call as soon as it can.
-        calls = [
-            observed.Forward(layer, parent, seconds(begun), seconds(ended or begun))
-            for layer, parent, begun, ended in self.calls
-        ]
+    def timed(self, layers: dict[torch.nn.Module, int]) -> observed.Iteration:
+        """The same in seconds since its begin, with the numbers of layers."""
+        calls: list[observed.Forward] = []
+        running: list[int] = []
+        for module, stamp in _pairs(self.forward):
+            moment_s = self._since_begin(stamp)
+            if module is not None:
+                parent = running[-1] if running else None
+                running.append(len(calls))
+                # Where activations are computed anew, torch leaves the last call without its end.
+                calls.append(observed.Forward(layers[module], parent, moment_s, moment_s))
+            elif running:
+                last = running.pop()
+                calls[last] = dataclasses.replace(calls[last], ended_s=moment_s)
         return observed.Iteration(
-            seconds(self.end),
+            self.seconds,
             tuple(calls),
-            tuple((layer, seconds(stamp)) for layer, stamp in self.backward),
-            {index: seconds(stamp) for index, stamp in self.ready.items()},
+            tuple((layers[x], self._since_begin(at)) for x, at in _pairs(self.backward)),
+            {index: self._since_begin(stamp) for index, stamp in self.ready.items()},
         )
+
+    def _since_begin(self, stamp: Any) -> float:
+        if isinstance(stamp, float):
+            return stamp - self.begin
+        return self.begin.elapsed_time(stamp) / 1000
 
 
 def record(
@@ -256,7 +280,8 @@ def record(
 ) -> Recorder:
     """Records the profile of a model while it trains; returns the recorder, also as a context.
 
-    `recorder.profile` has it after `warmup` iterations, which do not count, and `iterations`.
+    `recorder.profile` has it after `warmup` iterations, which do not count, and twice `iterations`:
+    of half of them layers are watched, the other half shows how long one lasts without that.
     """
     return Recorder(
         model, output, iterations=iterations, warmup=warmup, name=name, batch_size=batch_size
@@ -284,6 +309,10 @@ def _clock(parameter: torch.Tensor) -> tuple[Callable[[], Any], torch.device]:
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _is_batch(value: object) -> bool:
