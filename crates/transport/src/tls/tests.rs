@@ -1,6 +1,7 @@
 //! Tests: what is put into records, and keys that are used up.
 
-use std::sync::OnceLock;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
@@ -78,9 +79,10 @@ fn short_lived(records: u64) -> TlsConfig {
     let suite = provider.cipher_suites[0].tls13().expect("a cipher of TLS 1.3");
     let &Tls13CipherSuite { ref common, hkdf_provider, aead_alg, quic } = suite;
     let common = rustls::CipherSuiteCommon { confidentiality_limit: records, ..*common };
-    // Rustls wants it to live for ever, and a sanitizer wants to see that it does.
-    static SUITE: OnceLock<Tls13CipherSuite> = OnceLock::new();
-    let suite = SUITE.get_or_init(|| Tls13CipherSuite { common, hkdf_provider, aead_alg, quic });
+    let suite = Box::leak(Box::new(Tls13CipherSuite { common, hkdf_provider, aead_alg, quic }));
+    // Rustls wants it to live for ever, and a sanitizer wants to see that somebody has it.
+    static KEPT: AtomicPtr<Tls13CipherSuite> = AtomicPtr::new(ptr::null_mut());
+    KEPT.store(suite, Ordering::Relaxed);
     provider.cipher_suites = vec![SupportedCipherSuite::Tls13(suite)];
     TlsConfig::with_provider(provider, pem!("cert"), pem!("key"), pem!("ca")).expect("good")
 }
