@@ -31,6 +31,19 @@ INTERRUPTIBLE = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from sumpter.cli import main; main(sys.argv[1:])"
 )
+CERTIFICATES = Path(__file__).parents[2] / "crates" / "coordinator" / "tests" / "certificates"
+# In a process of its own, as a rank is: what it sets up stays.
+RANK = """
+import json, sys
+from sumpter import _native
+from sumpter.bench.rank import Worker
+settings = json.loads(sys.argv[1])
+worker = Worker(0, 1, "127.0.0.1", {**settings, "token": _native.generate_token()}, [(8,)])
+worker.join(worker.host(), ["sumpter"])
+print(worker.status())
+worker.stop()
+worker.stop_hosting()
+"""
 CONGESTION_FILE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
@@ -438,6 +451,14 @@ def test_a_small_run_measures_checks_and_cleans_up(emulate, tmp_path: Path) -> N
     assert len(rows[1]["lane_memory_bytes"]) == 1
     assert max(rows[1]["lane_memory_bytes"]) <= max(rows[1]["lane_memory_bound_bytes"])
     assert len(table.read_text().splitlines()) == 3
+
+
+def test_the_status_of_an_encrypted_cell_can_be_read() -> None:
+    files = {f"tls_{name}": str(CERTIFICATES / f"{name}.pem") for name in ("cert", "key", "ca")}
+    command = [sys.executable, "-c", RANK, json.dumps(files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["jobs"]) == 1
 
 
 @pytest.mark.exclusive

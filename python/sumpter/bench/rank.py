@@ -112,7 +112,7 @@ class Worker:
 
     def status(self) -> str:
         """The coordinator's view of the job, as JSON."""
-        return _native.status({name: self._settings[name] for name in ("coordinator", "token")})
+        return _native.status(self._settings)
 
     def stats(self) -> str:
         """What this worker counts, as JSON."""
