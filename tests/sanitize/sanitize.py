@@ -2,9 +2,10 @@
 
     python tests/sanitize/sanitize.py [thread] [address] [-- ARGUMENTS OF THE TESTS]
 
-Needs a nightly toolchain with the sanitizers' runtimes (`rustup toolchain install nightly`), and
-says so where there is none. The standard library is the one that comes with it, so it is not
-instrumented itself: what that leads to is listed, with the reason of each, in `thread.txt`.
+Needs a nightly toolchain with the sanitizers' runtimes and the sources of the standard library
+(`rustup toolchain install nightly --component rust-src`), and says so where there is none. The
+standard library is compiled with the tests: a sanitizer that does not see what orders threads there
+takes nearly every hand-over for a race.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def target() -> str | None:
     host = next((x[6:] for x in (nightly("-vV") or "").splitlines() if x.startswith("host: ")), "")
     folder = Path(nightly("--print", "sysroot") or "/") / "lib/rustlib" / host / "lib"
     found = all(list(folder.glob(f"librustc*_rt.{runtime}.a")) for runtime in RUNTIME.values())
-    return host if host and found else None
+    sources = folder.parents[1] / "src" / "rust" / "library" / "Cargo.lock"
+    return host if host and found and sources.exists() else None
 
 
 def test_programs() -> list[str]:
@@ -61,7 +63,13 @@ def run(sanitizer: str, host: str, arguments: list[str]) -> int:
         "SUMPTER_SIM_SEEDS": os.environ.get("SUMPTER_SIM_SEEDS", "300"),
     }
     packages = [word for crate in CRATES for word in ("-p", f"sumpter-{crate}")]
-    where = ["--target", host, "--target-dir", str(ROOT / "target" / "sanitize" / sanitizer)]
+    where = [
+        "-Zbuild-std",
+        "--target",
+        host,
+        "--target-dir",
+        str(ROOT / "target" / "sanitize" / sanitizer),
+    ]
     command = ["cargo", "+nightly", "test", "--locked", "--no-fail-fast", *where, *packages]
     command += ["--lib", "--bins", *(word for name in test_programs() for word in ("--test", name))]
     return subprocess.run([*command, "--", *arguments], cwd=ROOT, env=environment).returncode
@@ -79,8 +87,8 @@ def main() -> int:
     host = target()
     if host is None:
         print(
-            "SKIPPED: no nightly toolchain with sanitizers here; get one with:"
-            " rustup toolchain install nightly",
+            "SKIPPED: no nightly toolchain with sanitizers and rust-src here; get one with:"
+            " rustup toolchain install nightly --component rust-src",
             file=sys.stderr,
         )
         return 0
