@@ -28,7 +28,7 @@ def record(
             "--iterations",
             metavar="N",
             min=1,
-            help="Iterations whose layers are watched; after each comes one where they are not.",
+            help="Iterations whose layers are watched; of as many others they are not.",
         ),
     ] = 5,
     warmup: Annotated[

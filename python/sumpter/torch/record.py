@@ -4,7 +4,7 @@
         train(model)
 
 Hooks note when each layer's forward pass begins and ends, when its backward pass begins, and when
-each gradient is complete. That takes time, so every other iteration only its own time is noted.
+each gradient is complete. That takes time, so of every second iteration only its own time is noted.
 They are removed as soon as enough iterations have been seen.
 """
 
@@ -35,8 +35,8 @@ _log = logging.getLogger("sumpter")
 class Recorder:
     """Watches a model until it has seen enough iterations of training.
 
-    Those of the warm-up do not count. Then the layers of one iteration are watched, and the next
-    one shows how long an iteration lasts where they are not, until so many of both are seen.
+    Those of the warm-up do not count. Of each two after them, the layers of one are watched, and
+    the other shows how long an iteration lasts where they are not.
 
     An iteration begins with a forward pass of the model in training mode and with gradients, and
     lasts until its next forward pass of any kind. Its time is that of the process, with whatever it
@@ -95,7 +95,7 @@ class Recorder:
         if self._profile is None:
             raise ProfileError(
                 f"seen {max(0, len(self._seen) - self._warmup)} of {2 * self._wanted} iterations "
-                f"after {self._warmup} of warm-up (layers are watched in every other one); an "
+                f"after {self._warmup} of warm-up (the layers of every second one are watched); an "
                 "iteration ends when the model is called again"
             )
         return self._profile
@@ -133,8 +133,7 @@ class Recorder:
             given = next((one for one in (*args, *kwargs.values()) if _is_batch(one)), None)
             self._batch_size = None if given is None else len(given)
         self._current = _Raw(now)
-        counted = len(self._seen) - self._warmup
-        if counted >= 0 and counted % 2 == 0:
+        if _is_watched(len(self._seen) - self._warmup):
             self._watched = self._current
 
     # What follows runs for each layer of each iteration, so it does as little as it can.
@@ -182,7 +181,9 @@ class Recorder:
         self.close()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        watched, alone = self._seen[self._warmup :: 2], self._seen[self._warmup + 1 :: 2]
+        watched, alone = [], []
+        for number, raw in enumerate(self._seen[self._warmup :]):
+            (watched if _is_watched(number) else alone).append(raw)
         used = dict.fromkeys(x for raw in watched for x in raw.forward[::2] if x is not None)
         layers = {module: index for index, module in enumerate(used)}
         iterations = [
@@ -286,6 +287,14 @@ def record(
     return Recorder(
         model, output, iterations=iterations, warmup=warmup, name=name, batch_size=batch_size
     )
+
+
+def _is_watched(number: int) -> bool:
+    """Whether the layers of this iteration after the warm-up are watched; one of each two is.
+
+    First the first one, then the second one: a script may step after every other iteration only.
+    """
+    return number >= 0 and number % 4 in (0, 3)
 
 
 def _clock(parameter: torch.Tensor) -> tuple[Callable[[], Any], torch.device]:
