@@ -237,6 +237,14 @@ def read_trace(bytes: bytes) -> str:
 def default_credit(gbps: float | None) -> int:
     """The credit in bytes where none is set, for machines the slowest of which carries `gbps`."""
 
+def cut_bytes(
+    partition_bytes: int, credit_bytes: int, tensor_bytes: int | None = None, servers: int = 1
+) -> int:
+    """How large partitions of a tensor are at most under a plan's two sizes.
+
+    Without a tensor: of the largest that there could be. `servers` is how many of them sum.
+    """
+
 def settings() -> list[dict[str, str]]:
     """Every setting: name, env, unit, default, range, doc."""
 

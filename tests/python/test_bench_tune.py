@@ -77,7 +77,7 @@ def test_a_tuner_sees_the_cluster_that_the_model_stands_for() -> None:
 
     layers = np.tile([0.2, 0.4, 1000.0], (16, 1))
     at = Point(16 * KIB, 32 * KIB, 16 * KIB)
-    choice = Scaled(Spy(), model).observe(at, 3.0, Job(4, 2, 0.2, 0.1, layers))
+    choice = Scaled(Spy(), model).observe(at, 3.0, Job(4, 2, 0.2, 0.1, True, layers))
     assert choice.point == at, "who stays must not be told to change"
     ((point_seen, speed, job),) = seen
     assert point_seen == Point(256 * KIB, 512 * KIB, 256 * KIB)
@@ -90,7 +90,7 @@ def test_a_tuner_sees_the_cluster_that_the_model_stands_for() -> None:
 @pytest.mark.parametrize("scale", [1, 16, 43, 105, 1000])
 def test_a_search_ends_however_much_rounding_makes_equal(scale: int) -> None:
     noted: list[dict[str, Any]] = []
-    tuner, at = Scaled(Grid(), Model(scale, 1.0), noted.append), point(MIB // scale, 1)
+    tuner, at = Scaled(Grid(), Model(scale, 1.0), noted.append), point(MIB // scale, MIB // scale)
     for _ in range(len(GRID) + 2):
         at = tuner.observe(at, 1.0, Job(4)).point
         assert 4096 <= at.chunk <= at.partition <= at.credit

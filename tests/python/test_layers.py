@@ -29,6 +29,9 @@ def test_layers_have_the_tensors_sizes_in_the_order_of_priority() -> None:
     np.testing.assert_allclose(layers[:, 2], sizes[::-1])
     np.testing.assert_allclose(layers[:, 0].sum(), 0.1)
     np.testing.assert_allclose(layers[:, 1], 0.2 / BUCKETS)
+    # As they got ready, if nobody has put them into an order.
+    ready = [Summed(size, 0) for size in sizes]
+    np.testing.assert_allclose(of_tensors(ready, compute_s=0.3)[:, 2], sizes[::-1])
     # Any number of tensors; none is a job of which nothing is known.
     assert of_tensors(tensors(5, 7), 0.3)[:, 2].sum() == pytest.approx(12)
     assert of_tensors([], 0.3).shape == (BUCKETS, 3)

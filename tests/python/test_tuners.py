@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sumpter import ConfigError
+from sumpter import ConfigError, _native
 from sumpter.tuning.autobyte import AutoByte
 from sumpter.tuning.network import FILE, MetaNetwork
-from sumpter.tuning.points import BUCKETS, GRID, MIB, Job, Point, Tuner, embedded, point
+from sumpter.tuning.points import BUCKETS, GRID, KIB, MIB, Job, Point, Tuner, embedded, point
 from sumpter.tuning.search import Bayes, Fixed, Grid
 from sumpter.tuning.surface import Network, iteration_s
 from sumpter.tuning.tuners import TUNERS, make
 
-START = point(MIB, 1)
+START = point(32 * KIB, 2 * MIB)
 
 
 def layers(seed: int, mebibytes: float = 60.0) -> np.ndarray:
@@ -30,10 +30,10 @@ def layers(seed: int, mebibytes: float = 60.0) -> np.ndarray:
 
 
 def job(seed: int, gbps: float = 10.0) -> Job:
-    return Job(4, 2, gbps, gbps, layers(seed))
+    return Job(4, 2, gbps, gbps, True, layers(seed))
 
 
-NETWORK = Network(partition_s=100e-6, answer_s=1e-3, overlap_forward=True)
+NETWORK = Network(partition_s=50e-6, answer_s=1e-3)
 
 
 def speed(job: Job, at: Point) -> float:
@@ -60,7 +60,7 @@ def test_the_surface_trades_overhead_for_overtaking() -> None:
     # A slow link waits for nothing but bytes; each partition costs the same time anywhere.
     assert iteration_s(slow, GRID[0], NETWORK) > iteration_s(slow, GRID[-1], NETWORK)
     free = replace(NETWORK, partition_s=0.0, answer_s=1e-9)
-    fine, coarse = (iteration_s(slow, at, free) for at in (point(64 << 10, 1), point(8 * MIB, 8)))
+    fine, coarse = (iteration_s(slow, at, free) for at in (GRID[0], GRID[-1]))
     assert fine <= coarse
     # No more than compute where links are endless; never less than either bound.
     assert iteration_s(replace(fast, up_gbps=1e6, down_gbps=1e6), GRID[-1], free) == pytest.approx(
@@ -79,9 +79,19 @@ def test_any_number_of_layers_is_embedded_with_equal_sums() -> None:
 
 
 def test_a_point_has_sizes_that_people_can_read() -> None:
-    odd = point(1_800_000, 1.4)
+    odd = point(1_800_000, 2_521_000)
     assert str(odd) == "partition 1756KiB, credit 2460KiB"
-    assert point(1, 0.1) == Point(4096, 4096, 4096)
+    assert point(1, 0) == Point(4096, 4096, 4096)
+
+
+def test_the_grid_has_no_point_that_acts_as_another_one() -> None:
+    assert len(set(GRID)) == len(GRID)
+    acts = {(_native.cut_bytes(at.partition, at.credit), at.credit) for at in GRID}
+    assert len(acts) == len(GRID)
+    # Tensors of many MiB tell all of them apart, those of a few only what is under 32 KiB.
+    for size, partitions in ((2048 * MIB, 4), (16 * MIB, 2)):
+        cut = {_native.cut_bytes(at.partition, at.credit, size, 6) for at in GRID}
+        assert len(cut) == partitions, (size, cut)
 
 
 def test_fixed_changes_nothing() -> None:
@@ -143,7 +153,7 @@ def test_autobyte_learns_what_it_was_not_told() -> None:
     """Its job says 10 Gb/s and even layers, where the truth is neither."""
     parts = []
     for seed in range(6):
-        truth, told = job(seed, 5.0), Job(4, 2)
+        truth, told = job(seed, 5.0), Job(4, 2, overlaps=True)
         tuner, at, start = AutoByte(), START, speed(job(seed, 5.0), START)
         for _ in range(15):
             at = tuner.observe(at, speed(truth, at), told).point
@@ -182,7 +192,7 @@ def test_a_file_of_another_version_is_named(tmp_path: Path) -> None:
         weights = {name: file[name] for name in file.files}
     other = tmp_path / "other.npz"
     np.savez(other, **weights | {"version": np.array(99)})
-    with pytest.raises(ConfigError, match="is of version 99, this is version 1"):
+    with pytest.raises(ConfigError, match="is of version 99, this is version 2"):
         MetaNetwork(other)
     for broken in (b"no network", b"", b"PK\x03\x04 cut short"):
         other.write_bytes(broken)

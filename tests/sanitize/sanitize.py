@@ -55,7 +55,9 @@ def run(sanitizer: str, host: str, arguments: list[str]) -> int:
     """Runs all tests under one sanitizer."""
     environment = {
         **os.environ,
-        "RUSTFLAGS": f"-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer",
+        # A sanitizer sees memory that is mapped and unmapped by libc's calls, not by a bare one.
+        "RUSTFLAGS": f"-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer"
+        " --cfg=rustix_use_libc",
         # Fast enough for the tests' own limits of time, and with names in reports.
         "CARGO_PROFILE_DEV_OPT_LEVEL": "1",
         "CARGO_PROFILE_DEV_DEBUG": "line-tables-only",

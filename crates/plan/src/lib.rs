@@ -88,6 +88,7 @@ pub use lanes::{LaneAssigner, lpt};
 pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
 pub use placement::{
     PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, PlannedServer, largest_partition,
+    partition_of,
 };
 pub use policy::{Architecture, Dealing};
 pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict};

@@ -135,6 +135,23 @@ pub fn largest_partition(partition_bytes: u64, credit_bytes: u64) -> u64 {
         .unwrap_or(partition_bytes)
 }
 
+/// How large the partitions of a tensor are: the largest size, halved while that makes the shares
+/// of the servers that sum more even, but not below the smallest size.
+///
+/// ```
+/// use sumpter_plan::partition_of;
+///
+/// assert_eq!(partition_of(1 << 20, 128 << 10, 4), 32 << 10);
+/// assert_eq!(partition_of(512 << 20, 128 << 10, 4), 128 << 10);
+/// assert_eq!(partition_of(1 << 20, 4096, 4), 4096);
+/// ```
+#[must_use]
+pub fn partition_of(tensor_bytes: u64, largest: u64, summing: u64) -> u64 {
+    let even = tensor_bytes / (PARTITIONS_PER_SERVER * summing.max(1));
+    let fits = |size: &u64| *size <= even;
+    sizes(largest).find(fits).or_else(|| sizes(largest).last()).unwrap_or(largest)
+}
+
 impl Placement {
     /// Starts an epoch with nothing placed.
     ///
@@ -198,11 +215,8 @@ impl Placement {
 
     /// How large the partitions of a tensor are, and by how many halvings.
     fn partition_size(&self, tensor_bytes: u64) -> (usize, u64) {
-        let fine = tensor_bytes / (PARTITIONS_PER_SERVER * self.summing.max(1));
-        let coarse = sizes(self.partition_bytes).take_while(|size| *size > fine).count();
-        let finest = sizes(self.partition_bytes).count() - 1;
-        let halvings = coarse.min(finest);
-        (halvings, self.partition_bytes >> halvings)
+        let size = partition_of(tensor_bytes, self.partition_bytes, self.summing);
+        (sizes(self.partition_bytes).take_while(|larger| *larger > size).count(), size)
     }
 
     /// Gives every server's partitions of this tensor to its lanes, as one set.

@@ -214,6 +214,19 @@ pub fn default_credit(gbps: Option<f64>) -> u64 {
     sumpter_plan::default_credit(gbps)
 }
 
+/// How large partitions are under a plan's two sizes: those of a tensor, or the largest.
+#[pyfunction]
+#[pyo3(signature = (partition_bytes, credit_bytes, tensor_bytes = None, servers = 1))]
+pub fn cut_bytes(
+    partition_bytes: u64,
+    credit_bytes: u64,
+    tensor_bytes: Option<u64>,
+    servers: u64,
+) -> u64 {
+    let largest = sumpter_plan::largest_partition(partition_bytes, credit_bytes);
+    tensor_bytes.map_or(largest, |bytes| sumpter_plan::partition_of(bytes, largest, servers))
+}
+
 /// The table of settings.
 #[pyfunction]
 pub fn settings(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {

@@ -33,6 +33,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(trace::trace, module)?)?;
     module.add_function(wrap_pyfunction!(trace::read_trace, module)?)?;
     module.add_function(wrap_pyfunction!(functions::default_credit, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::cut_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(functions::settings, module)?)?;
     module.add_function(wrap_pyfunction!(functions::metrics, module)?)?;
     module.add_function(wrap_pyfunction!(functions::check_environment, module)?)?;

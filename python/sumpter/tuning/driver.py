@@ -16,7 +16,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sumpter._errors import ConfigError, SumpterError
-from sumpter.tuning.layers import Summed, in_each_step, of_profile, of_tensors, with_bytes
+from sumpter.tuning.layers import (
+    Summed,
+    are_ordered,
+    in_each_step,
+    of_profile,
+    of_tensors,
+    with_bytes,
+)
 from sumpter.tuning.points import Job, Point, Tuner
 from sumpter.tuning.tuners import make
 
@@ -120,6 +127,7 @@ class Driver(threading.Thread):
             plan["machines"]["cpu"],
             gbps(moved["bytes_sent_away"] / seconds),
             gbps(moved["bytes_received_away"] / seconds),
+            are_ordered(tensors),
         )
         self._fastest = max(self._fastest, speed)
         profile = self._session.profile

@@ -41,15 +41,24 @@ def _item_bytes(dtype: str) -> int:
 def of_tensors(tensors: Sequence[Summed], compute_s: float) -> np.ndarray:
     """Shape (BUCKETS, 3): a layer for each tensor, in the order of priority, of equal times.
 
-    A third of the compute is the forward pass.
+    A third of the compute is the forward pass. Without priorities they were summed as they got
+    ready, so the last one is what the forward pass needs first.
     """
     if not tensors:
         return uniform_layers(compute_s, 1.0)
     rows = np.zeros((len(tensors), 3))
     rows[:, :2] = np.array([1 / 3, 2 / 3]) * compute_s / len(tensors)
-    # The most urgent one is what the next forward pass needs first.
-    rows[:, 2] = [tensor.bytes for tensor in sorted(tensors, key=lambda one: -one.priority)]
+    if are_ordered(tensors):
+        in_order = sorted(tensors, key=lambda one: -one.priority)
+    else:
+        in_order = list(reversed(tensors))
+    rows[:, 2] = [tensor.bytes for tensor in in_order]
     return embedded(rows)
+
+
+def are_ordered(tensors: Sequence[Summed]) -> bool:
+    """Whether their priorities differ: then the next forward pass begins while they travel."""
+    return len({tensor.priority for tensor in tensors}) > 1
 
 
 def of_profile(profile: Profile) -> np.ndarray:

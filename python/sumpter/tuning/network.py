@@ -17,15 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
+from sumpter import _native
 from sumpter._errors import ConfigError
-from sumpter.tuning.points import BUCKETS, MIB, Job, Point
+from sumpter.tuning.points import BUCKETS, KIB, MIB, Job, Point
 from sumpter.tuning.surface import link_bytes
 
-FORMAT, VERSION = "sumpter-autobyte", 1
+FORMAT, VERSION = "sumpter-autobyte", 2
 FILE = Path(__file__).with_name("autobyte.npz")
 LAYERS, HIDDEN, HEAD = 2, 24, 32
 # What it sees of each layer, and of the cluster and the sizes.
-FEATURES, NUMBERS = 3, 7
+FEATURES, NUMBERS = 3, 9
 # How far a job's measurements may move the last layer, over how much they scatter.
 PRIOR = 0.01
 
@@ -37,7 +38,8 @@ def layer_features(job: Job) -> np.ndarray:
 
 
 def numbers(job: Job, point: Point) -> np.ndarray:
-    """Shape (7,): both bandwidths and the sizes, each against what the job sends, and n and k."""
+    """Shape (NUMBERS,): both bandwidths against what the job sends while it computes, n and k,
+    both sizes, bytes and compute of an iteration, and whether the forward pass overlaps."""
     sent = float(job.layers[:, 2].sum()) * link_bytes(job)
     compute = max(job.compute_s, 1e-9)
     up, down = (
@@ -50,9 +52,11 @@ def numbers(job: Job, point: Point) -> np.ndarray:
             np.log2(down),
             np.log2(job.workers) - 2,
             np.log2(1 + job.servers) - 1,
-            np.log2(point.partition / MIB),
-            np.log2(point.credit / point.partition) - 1.5,
-            np.log2(max(job.layers[:, 2].sum(), 1.0) / (64 * MIB)),
+            np.log2(_native.cut_bytes(point.partition, point.credit) / (32 * KIB)),
+            (np.log2(point.credit / MIB) + 1) / 2,
+            np.log2(max(job.layers[:, 2].sum(), 1.0) / (64 * MIB)) / 2,
+            np.log2(compute / 0.3) / 2,
+            float(job.overlaps),
         ]
     )
 

@@ -7,9 +7,13 @@ from typing import Protocol
 
 import numpy as np
 
+from sumpter import _native
+
 KIB, MIB = 1 << 10, 1 << 20
-PARTITIONS = tuple(256 * KIB << power for power in range(6))  # to 8 MiB
-CREDITS = (1, 2, 4, 8)  # in partitions
+# What a plan tells apart: over 32 KiB it cuts by itself to an eighth of the credit, and all but
+# tensors of many MiB finer still.
+PARTITIONS = tuple(16 * KIB << power for power in range(4))  # to 128 KiB
+CREDITS = tuple(128 * KIB << power for power in range(6))  # to 4 MiB
 CHUNK = 256 * KIB  # the setting's default; smaller for smaller partitions
 # Layers that a model is described by, whatever its number of layers.
 BUCKETS = 16
@@ -35,15 +39,20 @@ def readable(size: int) -> str:
     return str(size)
 
 
-def point(partition: int, credits: float) -> Point:
-    """A partition and a credit of about so many of them, both multiples of 4 KiB."""
+def point(partition: int, credit: int) -> Point:
+    """A partition and a credit of about these sizes, both multiples of 4 KiB."""
     grain = 4 * KIB
     partition = max(grain, partition // grain * grain)
-    credit = max(partition, round(partition * credits / grain) * grain)
-    return Point(partition, credit, min(CHUNK, partition))
+    return Point(partition, max(partition, credit // grain * grain), min(CHUNK, partition))
 
 
-GRID = tuple(point(partition, credits) for partition in PARTITIONS for credits in CREDITS)
+# No partition that a plan would cut finer beside this credit.
+GRID = tuple(
+    point(partition, credit)
+    for credit in CREDITS
+    for partition in PARTITIONS
+    if _native.cut_bytes(partition, credit) == partition
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ class Job:
     servers: int = 0  # machines that only help (k)
     up_gbps: float = 10.0  # of a worker's machine
     down_gbps: float = 10.0
+    # Whether the next forward pass begins while sums are on their way.
+    overlaps: bool = False
     # Seconds of the forward and backward pass, and bytes of the gradients: shape (BUCKETS, 3).
     layers: np.ndarray = field(default_factory=lambda: uniform_layers(0.1, 100 * MIB))
 

@@ -112,17 +112,18 @@ class Bayes(Search):
         super()._begin()
         self._bounds = {
             "partition": (math.log2(PARTITIONS[0]), math.log2(PARTITIONS[-1])),
-            "credits": (math.log2(CREDITS[0]), math.log2(CREDITS[-1])),
+            "credit": (math.log2(CREDITS[0]), math.log2(CREDITS[-1])),
         }
 
     def propose(self) -> Point | None:
         if len(self.tried) > self.trials:
             return None
-        low, high = self._bounds["partition"]
-        # Corners and the middle first: a process of no points knows nothing.
-        first = [(low + (high - low) * a, b) for a, b in ((0.5, 1.0), (0.1, 2.0), (0.9, 1.0))]
+        # Spread over the credit first: a process of no points knows nothing.
+        first = ((0.5, 0.5), (0.5, 0.1), (0.9, 0.9))
         if len(self.tried) <= len(first):
-            return self._near(*first[len(self.tried) - 1])
+            parts = first[len(self.tried) - 1]
+            bounds = zip(self._bounds.values(), parts, strict=True)
+            return self._near(*(low + (high - low) * part for (low, high), part in bounds))
         optimizer = self._library.BayesianOptimization(
             f=None,
             pbounds=self._bounds,
@@ -131,21 +132,22 @@ class Bayes(Search):
             allow_duplicate_points=True,
         )
         for tried, speed in self.tried.items():
-            at = math.log2(tried.partition), math.log2(tried.credit / tried.partition)
+            at = math.log2(tried.partition), math.log2(tried.credit)
             inside = {
                 name: min(max(value, bounds[0]), bounds[1])
                 for (name, bounds), value in zip(self._bounds.items(), at, strict=True)
             }
             optimizer.register(params=inside, target=speed)
         proposed = optimizer.suggest()
-        return self._near(proposed["partition"], proposed["credits"])
+        return self._near(proposed["partition"], proposed["credit"])
 
-    def _near(self, partition: float, credits: float) -> Point | None:
+    def _near(self, partition: float, credit: float) -> Point | None:
         """The point of these logarithms, rounded to a quarter of an octave; a new one."""
         for shift in range(24):
-            size = 2 ** (round(partition * 4 + (-1) ** shift * ((shift + 1) // 2)) / 4)
-            size = min(max(size, PARTITIONS[0]), PARTITIONS[-1])
-            found = point(round(size), 2 ** (round(credits * 2) / 2))
+            # Credits below and above, in turn.
+            size = 2 ** (round(credit * 4 + (-1) ** shift * ((shift + 1) // 2)) / 4)
+            size = min(max(size, CREDITS[0]), CREDITS[-1])
+            found = point(round(2 ** (round(partition * 4) / 4)), round(size))
             if found not in self.tried:
                 return found
         return None

@@ -1,20 +1,29 @@
-"""Makes the file of the meta-network: `python -m sumpter.tuning.train [--samples N] [--out FILE]`.
+"""Makes the file of the meta-network: `python -m sumpter.tuning.train --replay FILE...`.
 
-The training data are the simulated surfaces of sumpter.tuning.surface, for models whose layers
-are those of published architectures or random, on random networks; the loss is the squared error
-(L2) of the logarithm of the time. Needs torch. A seed makes the same file again.
+The training data are what `sumpter bench replay` measured, in its files, and the simulated
+surfaces of sumpter.tuning.surface, for models whose layers are those of published architectures or
+random, on random networks: few measurements say what is so, many simulations what may be. The loss
+is the squared error (L2) of the logarithm of the time, and of how points of one surface differ in
+it, which is what a tuner asks for. Needs torch. A seed makes the same file again. `--leave-out
+PROFILE` leaves a model's measurements out, and says how well they are predicted.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sumpter import profiles
-from sumpter.tuning.layers import of_profile
+from sumpter._errors import SumpterError
+from sumpter.bench.document import REPLAY
+from sumpter.cli.options import parse_size
+from sumpter.tuning.layers import of_profile, with_bytes
 from sumpter.tuning.network import (
     FILE,
     FORMAT,
@@ -25,12 +34,35 @@ from sumpter.tuning.network import (
     layer_features,
     numbers,
 )
-from sumpter.tuning.points import BUCKETS, GRID, MIB, Job, Point
+from sumpter.tuning.points import BUCKETS, GRID, MIB, Job, Point, point
 from sumpter.tuning.surface import Network, iteration_s, link_bytes
 
 PUBLISHED = ("alexnet", "gpt2", "resnet18", "resnet50", "vgg16")
 # One surface gives so many samples.
 POINTS = 6
+# Of a step of training: simulated surfaces, and samples that were measured.
+SURFACES, MEASURED = 75, 64
+# What differences between points of a surface weigh.
+DIFFERENCES = 10.0
+# What a job does, of what the replay bench compares: whether the forward pass overlaps.
+OVERLAPS = {"paced": False, "overlap": True}
+# The part of the cores' time that others may have taken from a measurement.
+MOST_STOLEN = 0.1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A job, its sizes, and the seconds of an iteration."""
+
+    job: Job
+    point: Point
+    seconds: float
+    profile: str = ""
+
+    @property
+    def y(self) -> float:
+        """What the network predicts: the logarithm of the time over the compute."""
+        return float(np.log(self.seconds / self.job.compute_s))
 
 
 def layers_of(name: str) -> np.ndarray:
@@ -46,40 +78,89 @@ def random_job(random: np.random.Generator, known: list[np.ndarray]) -> tuple[Jo
     layers = known[random.integers(len(known))].copy()
     if random.random() < 0.5:
         layers = random.lognormal(0, 1, (BUCKETS, 3))
-    layers[:, :2] *= random.uniform(0.02, 0.5) / layers[:, :2].sum()
+    layers[:, :2] *= 10 ** random.uniform(-1.7, 0.7) / layers[:, :2].sum()
     layers[:, 2] *= MIB * 2 ** random.uniform(3, 8.5) / layers[:, 2].sum()
     workers, servers = int(random.integers(2, 17)), int(random.integers(0, 9))
     job = Job(workers, servers, layers=layers)
-    # From a network that is four times too slow to one that is eight times too fast.
+    # From a network that is 32 times too slow to one that is eight times too fast.
     needed = layers[:, 2].sum() * link_bytes(job) / job.compute_s * 8 / 1e9
-    gbps = float(needed * 2 ** random.uniform(-2, 3))
+    gbps = float(needed * 2 ** random.uniform(-5, 3))
     down = gbps * (1.0 if random.random() < 0.7 else 2 ** random.uniform(0, 1.5))
-    job = Job(workers, servers, gbps, down, layers)
-    own = 10 ** random.uniform(-4.7, -3.3)
-    return job, Network(own, 10 ** random.uniform(-3.7, -2.7), random.random() < 0.7)
+    job = Job(workers, servers, gbps, down, bool(random.random() < 0.7), layers)
+    own, answer = 10 ** random.uniform(-5.7, -4.3), 10 ** random.uniform(-4, -2.7)
+    return job, Network(own, answer, random.uniform(0, 0.5))
 
 
-def samples(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Layers, numbers, and the logarithm of the time over the compute."""
+def simulated(count: int, seed: int) -> list[Sample]:
+    """So many samples of simulated surfaces."""
     random = np.random.default_rng(seed)
     known = [layers_of(name) for name in PUBLISHED]
-    rows: list[tuple[np.ndarray, np.ndarray, float]] = []
-    while len(rows) < count:
+    found: list[Sample] = []
+    while len(found) < count:
         job, network = random_job(random, known)
         for index in random.choice(len(GRID), POINTS, replace=False):
-            point: Point = GRID[index]
-            y = float(np.log(iteration_s(job, point, network) / job.compute_s))
-            rows.append((layer_features(job), numbers(job, point), y))
-    layers, others, ys = zip(*rows[:count], strict=True)
-    return np.array(layers, np.float32), np.array(others, np.float32), np.array(ys, np.float32)
+            at = GRID[index]
+            found.append(Sample(job, at, iteration_s(job, at, network)))
+    return found[:count]
 
 
-def train(count: int, epochs: int, seed: int) -> tuple[dict[str, np.ndarray], float]:
-    """The weights, and the median error of the predicted time on surfaces it has not seen."""
+def measured(files: Sequence[Path]) -> list[Sample]:
+    """What the replay bench measured, in its files, of models whose layers are published."""
+    found = []
+    for file in files:
+        for cell in REPLAY.read(file):
+            if cell["profile"] not in profiles.NAMES:
+                continue
+            for system, figures in cell["systems"].items():
+                if system in OVERLAPS and figures["cores_steal"] <= MOST_STOLEN:
+                    job = job_of(cell, OVERLAPS[system])
+                    found.append(Sample(job, point_of(cell), figures["seconds"], cell["profile"]))
+    return found
+
+
+def job_of(cell: dict[str, Any], overlaps: bool) -> Job:
+    """The job of a cell, as small and as slow as it was."""
+    layers = layers_of(cell["profile"])
+    layers[:, :2] *= cell["compute_seconds"] / layers[:, :2].sum()
+    gbps = cell["link_goodput_mbit"] / 1e3
+    layers = with_bytes(layers, cell["bytes"])
+    return Job(cell["workers"], cell["servers"], gbps, gbps, overlaps, layers)
+
+
+def point_of(cell: dict[str, Any]) -> Point:
+    """The sizes of a cell."""
+    sizes = (cell["settings"][name] for name in ("partition_bytes", "credit_bytes"))
+    return point(*(int(parse_size(size)) for size in sizes))
+
+
+def arrays(samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Layers, numbers, and what is to be predicted."""
+    layers = np.array([layer_features(one.job) for one in samples], np.float32)
+    others = np.array([numbers(one.job, one.point) for one in samples], np.float32)
+    return layers, others, np.array([one.y for one in samples], np.float32)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The weights, and the median errors of the predicted time on what was not learned from."""
+
+    weights: dict[str, np.ndarray]
+    simulated_error: float
+    measured_error: float | None
+
+
+def train(
+    surfaces: Sequence[Sample], cells: Sequence[Sample], steps: int, seed: int, without: str = ""
+) -> Trained:
+    """Trains on nine tenths of the surfaces, and on the cells of all profiles but `without`."""
     import torch
 
     torch.manual_seed(seed)
-    layers, others, ys = (torch.from_numpy(array) for array in samples(count, seed))
+    held = len(surfaces) // 10 // POINTS * POINTS
+    kept = [cell for cell in cells if cell.profile != without]
+    tested = [cell for cell in cells if cell.profile == without]
+    learned = [*surfaces[held:], *kept]
+    layers, others, ys = (torch.from_numpy(array) for array in arrays(learned))
     lstm = torch.nn.LSTM(3, HIDDEN, LAYERS, batch_first=True)
     head = torch.nn.ModuleDict(
         {
@@ -90,52 +171,86 @@ def train(count: int, epochs: int, seed: int) -> tuple[dict[str, np.ndarray], fl
     )
     parameters = [*lstm.parameters(), *head.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=3e-3)
-    held = count // 10 // POINTS * POINTS
-    batch, steps = 512, epochs * ((count - held) // 512 + 1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
 
-    def predicted(at: torch.Tensor) -> torch.Tensor:
-        _, (state, _) = lstm(layers[at])
-        features = torch.cat([state[-1], others[at]], 1)
+    def predicted(layers: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        _, (state, _) = lstm(layers)
+        features = torch.cat([state[-1], others], 1)
         features = torch.tanh(head["second"](torch.tanh(head["first"](features))))
         return head["last"](features)[:, 0]
 
+    def error(samples: Sequence[Sample]) -> float:
+        with torch.no_grad():
+            layers, others, ys = (torch.from_numpy(array) for array in arrays(samples))
+            return float((predicted(layers, others) - ys).abs().median().exp() - 1)
+
+    first_cell = len(learned) - len(kept)
     for _ in range(steps):
-        at = torch.randint(held, count, (batch,))
-        loss = (predicted(at) - ys[at]).square().mean()
+        surface = torch.randint(0, first_cell // POINTS, (SURFACES, 1)) * POINTS
+        at = (surface + torch.arange(POINTS)).flatten()
+        if kept:
+            at = torch.cat([at, torch.randint(first_cell, len(learned), (MEASURED,))])
+        misses = predicted(layers[at], others[at]) - ys[at]
+        of_surfaces = misses[: SURFACES * POINTS].view(SURFACES, POINTS)
+        loss = misses.square().mean() + DIFFERENCES * of_surfaces.var(1).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-    with torch.no_grad():
-        error = (predicted(torch.arange(held)) - ys[:held]).abs().median().exp() - 1
-    weights = {
-        f"{name}.{key}": value.numpy()
-        for name, module in head.items()
-        for key, value in module.state_dict().items()
-    }
+    return Trained(
+        _arrays_of(lstm, head),
+        error(surfaces[:held]),
+        error(tested) if tested else None,
+    )
+
+
+def _arrays_of(lstm: Any, head: Any) -> dict[str, np.ndarray]:
+    """The weights, by the names of `autobyte.npz`."""
+    weights = {name: value.numpy() for name, value in head.state_dict().items()}
     state = lstm.state_dict()
     for layer in range(LAYERS):
         weights[f"lstm.weight_ih_l{layer}"] = state[f"weight_ih_l{layer}"].numpy()
         weights[f"lstm.weight_hh_l{layer}"] = state[f"weight_hh_l{layer}"].numpy()
         bias = state[f"bias_ih_l{layer}"] + state[f"bias_hh_l{layer}"]
         weights[f"lstm.bias_l{layer}"] = bias.numpy()
-    return weights, float(error)
+    return weights
 
 
 def main() -> None:
     """Trains, and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, default=24_000)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--replay", type=Path, nargs="*", default=[], help="files of bench replay")
+    parser.add_argument("--samples", type=int, default=24_000, help="of simulated surfaces")
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=FILE)
+    parser.add_argument(
+        "--leave-out",
+        nargs="*",
+        default=[],
+        metavar="PROFILE",
+        help="train without a profile's measurements, test with them, and write nothing",
+    )
     given = parser.parse_args()
     began = time.monotonic()
-    weights, error = train(given.samples, given.epochs, given.seed)
-    np.savez_compressed(given.out, format=FORMAT, version=VERSION, **weights)
+    try:
+        cells = measured(given.replay)
+    except SumpterError as error:
+        parser.error(str(error))
+    surfaces = simulated(given.samples, given.seed)
+    for name in given.leave_out:
+        if not any(cell.profile == name for cell in cells):
+            parser.error(f"--leave-out {name}: nothing of that in the files of --replay")
+        trained = train(surfaces, cells, given.steps, given.seed, name)
+        print(f"{name}: median error {trained.measured_error:.1%} of what it has not seen")
+    if given.leave_out:
+        return
+    trained = train(surfaces, cells, given.steps, given.seed)
+    np.savez_compressed(given.out, format=FORMAT, version=VERSION, **trained.weights)
     seconds = time.monotonic() - began
-    print(f"{given.out}: {given.samples} samples, median error {error:.1%}, {seconds:.0f} s")
+    data = f"{len(surfaces)} simulated and {len(cells)} measured samples"
+    error = f"median error {trained.simulated_error:.1%} on surfaces that it has not seen"
+    print(f"{given.out}: {data}, {error}, {seconds:.0f} s")
 
 
 if __name__ == "__main__":
