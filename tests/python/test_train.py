@@ -86,6 +86,10 @@ def test_a_file_that_was_trained_is_used(
     with pytest.raises(SystemExit):
         train.main()
     assert "--leave-out gpt2: nothing of that" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["train", "--samples", "5"])
+    with pytest.raises(SystemExit):
+        train.main()
+    assert "give --samples 60 at least" in capsys.readouterr().err
 
 
 def test_what_is_shipped_predicts_what_was_measured() -> None:

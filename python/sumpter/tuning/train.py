@@ -232,6 +232,8 @@ def main() -> None:
         help="train without a profile's measurements, test with them, and write nothing",
     )
     given = parser.parse_args()
+    if given.samples < 10 * POINTS or given.steps < 1:
+        parser.error(f"give --samples {10 * POINTS} at least, and --steps 1")
     began = time.monotonic()
     try:
         cells = measured(given.replay)
