@@ -56,6 +56,12 @@ def test_what_is_no_replay_is_named(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(DocumentError, match=r"other.json"):
         train.measured([file])
+    lacking = cell()
+    del lacking["link_goodput_mbit"]
+    for broken in (lacking, cell(systems=[1])):
+        REPLAY.write(file, [broken])
+        with pytest.raises(DocumentError, match=r"other.json: a cell is not as"):
+            train.measured([file])
 
 
 def test_the_records_have_every_profile_that_was_replayed() -> None:
@@ -90,6 +96,10 @@ def test_a_file_that_was_trained_is_used(
     with pytest.raises(SystemExit):
         train.main()
     assert "give --samples 60 at least" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["train", "--out", str(tmp_path / "none" / "new.npz")])
+    with pytest.raises(SystemExit):
+        train.main()
+    assert "there is no folder" in capsys.readouterr().err
 
 
 def test_what_is_shipped_predicts_what_was_measured() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from sumpter import profiles
 from sumpter._errors import SumpterError
-from sumpter.bench.document import REPLAY
+from sumpter.bench.document import REPLAY, DocumentError
 from sumpter.cli.options import parse_size
 from sumpter.tuning.layers import of_profile, with_bytes
 from sumpter.tuning.network import (
@@ -106,16 +106,27 @@ def simulated(count: int, seed: int) -> list[Sample]:
 
 def measured(files: Sequence[Path]) -> list[Sample]:
     """What the replay bench measured, in its files, of models whose layers are published."""
-    found = []
+    found: list[Sample] = []
     for file in files:
         for cell in REPLAY.read(file):
-            if cell["profile"] not in profiles.NAMES:
-                continue
-            for system, figures in cell["systems"].items():
-                if system in OVERLAPS and figures["cores_steal"] <= MOST_STOLEN:
-                    job = job_of(cell, OVERLAPS[system])
-                    found.append(Sample(job, point_of(cell), figures["seconds"], cell["profile"]))
+            try:
+                found += samples_of(cell)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise DocumentError(
+                    f"{file}: a cell is not as `sumpter bench replay` writes it: {error!r}"
+                ) from None
     return found
+
+
+def samples_of(cell: dict[str, Any]) -> list[Sample]:
+    """What a cell says of a job; nothing if its model's layers are not published."""
+    if cell["profile"] not in profiles.NAMES:
+        return []
+    return [
+        Sample(job_of(cell, OVERLAPS[system]), point_of(cell), one["seconds"], cell["profile"])
+        for system, one in cell["systems"].items()
+        if system in OVERLAPS and one["cores_steal"] <= MOST_STOLEN
+    ]
 
 
 def job_of(cell: dict[str, Any], overlaps: bool) -> Job:
@@ -234,6 +245,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.samples < 10 * POINTS or given.steps < 1:
         parser.error(f"give --samples {10 * POINTS} at least, and --steps 1")
+    if not given.out.parent.is_dir():
+        parser.error(f"--out {given.out}: there is no folder {given.out.parent}")
     began = time.monotonic()
     try:
         cells = measured(given.replay)
