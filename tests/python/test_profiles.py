@@ -12,6 +12,7 @@ import pytest
 from sumpter import SumpterError, profiles
 from sumpter.profiles import Layer, Profile, ProfileError, Tensor, architectures
 
+PLAYED = Path(__file__).resolve().parents[2] / "crates/engine/tests/network/profiles"
 NETAI_LOG = """first col: time wait for previous layer; second col: param size in bytes
 1
 3
@@ -254,3 +255,15 @@ def test_what_cannot_be_computed_is_refused() -> None:
         profiles.published("vgg16", batch_size=0)
     with pytest.raises(ProfileError, match="flops_per_s: expected a number above 0, got 0"):
         profiles.published("vgg16", flops_per_s=0)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "alexnet", "bert-large", "gpt2"])
+def test_the_engine_plays_the_same_models_in_virtual_time(name: str) -> None:
+    profile = profiles.published(name)
+    lines = []
+    for index, layer in enumerate(profile.layers):
+        sizes = [tensor.bytes for tensor in profile.tensors if tensor.layer == index] or [0]
+        # What a layer computes comes with its first tensor.
+        lines.append(f"{layer.forward_s * 1e6:.1f} {layer.backward_s * 1e6:.1f} {sizes[0]}")
+        lines += [f"0 0 {size}" for size in sizes[1:]]
+    assert (PLAYED / f"{name}.txt").read_text().splitlines() == lines

@@ -5,10 +5,10 @@
 mod job;
 mod net;
 mod replay;
+mod training;
 
-use job::{Outcome, Setup, optimum, run};
+use job::{Outcome, Setup, run};
 use net::Model;
-use replay::{Layer, Way, play};
 use sumpter_plan::default_credit;
 
 /// 200 Mb/s. Only the latency, tiny beside it, makes the rate matter.
@@ -92,77 +92,4 @@ fn many_tensors_are_near_the_optimum_together() {
     let outcome = run(&setup(4, vec![RATE; 6], tensors));
     show("141 tensors of 1 KiB to 8 MiB, n = 4, k = 2", &outcome);
     assert!((0.93..=1.0).contains(&outcome.fraction()), "{}", outcome.fraction());
-}
-
-/// The seconds of an iteration over those of its bound, for each way to order sums, with and
-/// without a credit; sums without servers take as long as compute.
-struct Shares {
-    off: f64,
-    paced: f64,
-    credit: f64,
-    overlap: f64,
-}
-
-fn shares(what: &str, k: usize, tensors: &[usize], seconds: &[(f64, f64)]) -> Shares {
-    let (n, rate) = (4, 1.25e9);
-    let model = Model { latency: 20e-6, ..MODEL };
-    let bounded = |k| Setup { model, ..setup(n, vec![rate; n + k], tensors.to_vec()) };
-    let compute: f64 = seconds.iter().map(|(forward, backward)| forward + backward).sum();
-    let slowdown = optimum(&bounded(0)) / compute;
-    let layer = |(forward, backward): &(f64, f64)| Layer {
-        forward: forward * slowdown,
-        backward: backward * slowdown,
-    };
-    let layers: Vec<Layer> = seconds.iter().map(layer).collect();
-    let bound = (compute * slowdown).max(optimum(&bounded(k)));
-    let share = |way: Way, credit_bytes: usize| {
-        bound / play(&Setup { credit_bytes, ..bounded(k) }, &layers, way, 3, 0.02)
-    };
-    let (ready_first, urgent_first) =
-        (Way { urgent_first: false, overlap: false }, Way { urgent_first: true, overlap: false });
-    let credit = bounded(k).credit_bytes;
-    let shares = Shares {
-        off: share(ready_first, usize::MAX),
-        paced: share(ready_first, credit),
-        credit: share(urgent_first, credit),
-        overlap: share(Way { overlap: true, ..urgent_first }, credit),
-    };
-    let Shares { off, paced, credit, overlap } = shares;
-    println!(
-        "{what}, n = {n}, k = {k}, of the bound: off {off:.3}, with credit {paced:.3}, with \
-         priority too {credit:.3}, with overlap too {overlap:.3}"
-    );
-    shares
-}
-
-#[test]
-fn what_is_urgent_first_lets_the_next_forward_pass_begin() {
-    // As in a convolutional network: later layers are larger, and take no longer.
-    let tensors: Vec<usize> = (0..20).map(|i| (128 << 10) << (i / 4)).collect();
-    let seconds = vec![(1.0, 2.0); tensors.len()];
-    for k in [0, 2, 4] {
-        let Shares { off, paced, credit, overlap } = shares("20 layers", k, &tensors, &seconds);
-        assert!(overlap >= 0.85, "{overlap} of the bound");
-        assert!(overlap >= 0.98 * off && paced >= 0.98 * off && credit >= 0.97 * paced);
-        assert!(k != 0 || overlap >= 1.15 * off, "{overlap} after {off}");
-    }
-}
-
-/// Layers of ResNet-50: microseconds of the forward and the backward pass in proportion to
-/// arithmetic, and bytes of gradients (`sumpter.profiles`).
-const RESNET50: &str = include_str!("resnet50.txt");
-
-#[test]
-#[ignore = "takes some minutes; prints a table with --nocapture"]
-fn resnet50_in_full_size() {
-    let rows = RESNET50.lines().map(|line| {
-        let mut words = line.split(' ').map(|word| word.parse::<f64>().expect("a number"));
-        let mut next = || words.next().expect("three numbers");
-        ((next(), next()), next() as usize)
-    });
-    let (seconds, tensors): (Vec<_>, Vec<_>) = rows.unzip();
-    for k in [0, 2, 4] {
-        let Shares { off, overlap, .. } = shares("ResNet-50", k, &tensors, &seconds);
-        assert!(overlap >= 0.95 && overlap >= 0.98 * off, "{overlap} after {off}");
-    }
 }

@@ -135,7 +135,11 @@ impl Net {
                 return;
             }
             *under_way += n;
-            let (queue, bytes) = (2 * way.from, unsent.drain(..n).collect());
+            let (first, second) = unsent.as_slices();
+            let head = n.min(first.len());
+            let bytes = [&first[..head], &second[..n - head]].concat();
+            unsent.drain(..n);
+            let queue = 2 * way.from;
             self.enqueue(queue, Segment { pipe, bytes });
         }
     }

@@ -8,7 +8,8 @@ use sumpter_engine::OpId;
 
 use crate::job::{Job, Setup};
 
-/// A layer: seconds of its forward and backward pass; its tensor is that of the same index.
+/// A layer: seconds of its forward and backward pass; its tensor is that of the same index, and may
+/// be empty.
 #[derive(Clone, Copy)]
 pub struct Layer {
     pub forward: f64,
@@ -40,14 +41,23 @@ struct Replay<'a> {
     tensors: &'a [usize],
     layers: &'a [Layer],
     way: Way,
+    paces: Vec<f64>,
     jitter: f64,
     random: fastrand::Rng,
     players: Vec<Player>,
 }
 
-/// Plays so many iterations and one before; returns the mean seconds of those that count. `jitter`
-/// is by how much each layer's compute varies, as a part of it.
-pub fn play(setup: &Setup, layers: &[Layer], way: Way, iterations: usize, jitter: f64) -> f64 {
+/// How ranks differ in what they take for a layer, as parts of it.
+#[derive(Clone, Copy)]
+pub struct Uneven {
+    /// By how much each layer varies, at random.
+    pub jitter: f64,
+    /// By how much the first rank is faster than the last one; those between are in steps.
+    pub skew: f64,
+}
+
+/// Plays so many iterations and one before; returns the mean seconds of those that count.
+pub fn play(setup: &Setup, layers: &[Layer], way: Way, iterations: usize, uneven: Uneven) -> f64 {
     let fresh = |_| Player {
         layer: 0,
         backward: false,
@@ -60,7 +70,8 @@ pub fn play(setup: &Setup, layers: &[Layer], way: Way, iterations: usize, jitter
         tensors: &setup.tensors,
         layers,
         way,
-        jitter,
+        paces: (0..setup.workers).map(|rank| pace(rank, setup.workers, uneven.skew)).collect(),
+        jitter: uneven.jitter,
         random: fastrand::Rng::with_seed(7),
         players: (0..setup.workers).map(fresh).collect(),
     };
@@ -75,10 +86,16 @@ pub fn play(setup: &Setup, layers: &[Layer], way: Way, iterations: usize, jitter
     replay.players.iter().map(mean).sum::<f64>() / setup.workers as f64
 }
 
+/// The last rank's is 1.
+fn pace(rank: usize, ranks: usize, skew: f64) -> f64 {
+    let behind = (ranks - 1 - rank) as f64 / (ranks - 1).max(1) as f64;
+    1.0 - skew * behind
+}
+
 impl Replay<'_> {
     fn compute(&mut self, rank: usize, seconds: f64) {
         let varied = seconds * (1.0 + self.jitter * (2.0 * self.random.f64() - 1.0));
-        self.job.net.wake(rank, varied);
+        self.job.net.wake(rank, varied * self.paces[rank]);
     }
 
     /// Begins a layer's forward pass if what it needs is there.
@@ -110,8 +127,10 @@ impl Replay<'_> {
             self.compute(rank, layers[layer].backward);
         } else {
             let priority = if self.way.urgent_first { -(layer as i32) } else { 0 };
-            player.under_way[layer] =
-                Some(self.job.submit(rank, layer, self.tensors[layer], priority));
+            if self.tensors[layer] > 0 {
+                player.under_way[layer] =
+                    Some(self.job.submit(rank, layer, self.tensors[layer], priority));
+            }
             if layer > 0 {
                 player.layer -= 1;
                 self.compute(rank, layers[layer - 1].backward);
