@@ -22,6 +22,7 @@ from sumpter.bench.cluster import Machine
 from sumpter.bench.optimum import fraction, optimum, ratio
 from sumpter.bench.probe import Exchanged
 from sumpter.bench.tournament import Links, schedule, summarize
+from sumpter.cli.bench import _emulate as emulate_cells
 from sumpter.cli.errors import Failure, UsageError
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
@@ -349,6 +350,21 @@ def test_csv_keeps_every_figure(tmp_path: Path) -> None:
     assert json.loads(first["link_idle"]) == {"gpu-0": 0.5}
     assert second["extra"] == "1"
     assert first["gloo_seconds"] == ""
+
+
+def test_a_run_that_is_cut_off_leaves_the_rows_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: object) -> Iterator[dict]:
+        yield row()
+        yield row(servers=2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sumpter.bench.emulate.run", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        emulate_cells(asked(), False, tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open(newline="") as stream:
+        assert [found["servers"] for found in csv.DictReader(stream)] == ["0", "2"]
 
 
 # --- runs ---

@@ -13,7 +13,18 @@ import pytest
 from sumpter import ConfigError, _native
 from sumpter.tuning.autobyte import AutoByte
 from sumpter.tuning.network import FILE, MetaNetwork
-from sumpter.tuning.points import BUCKETS, GRID, KIB, MIB, Job, Point, Tuner, embedded, point
+from sumpter.tuning.points import (
+    BUCKETS,
+    GRID,
+    KIB,
+    MIB,
+    Job,
+    Point,
+    Tuner,
+    acts_as,
+    embedded,
+    point,
+)
 from sumpter.tuning.search import Bayes, Fixed, Grid
 from sumpter.tuning.surface import Network, iteration_s
 from sumpter.tuning.tuners import TUNERS, make
@@ -103,6 +114,17 @@ def test_the_grid_finds_its_best_and_says_what_it_gave() -> None:
     at, said = run(Grid(), one, len(GRID) + 2)
     assert speed(one, at) >= best(one) * 0.99
     assert len(said) >= len(GRID) - 1 and said[-1].startswith("keeps partition"), said
+
+
+def test_the_grid_measures_nothing_twice() -> None:
+    # A plan makes of the defaults what one of the grid's points is.
+    default = point(256 * KIB, 256 * KIB)
+    assert default not in GRID and acts_as(default) in GRID
+    for tuner in (Grid(), Bayes()):
+        _, said = run(tuner, job(2), len(GRID) + 1, default)
+        assert not any(f"tries {acts_as(default)} " in line for line in said), said
+        if tuner.name == "grid":
+            assert f"the fastest of {len(GRID)}" in said[-1], said
 
 
 def test_a_search_that_finds_nothing_better_goes_back() -> None:

@@ -152,19 +152,20 @@ def emulate(
     )
     report.check_writable(csv, "--csv")
     check_plot(plot)
-    rows = _emulate(asked, as_json)
+    rows = _emulate(asked, as_json, csv)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
-    if csv is not None:
-        report.write_csv(csv, rows)
     if plot is not None:
         from sumpter.bench.plot import draw
 
         draw(rows, plot)
 
 
-def _emulate(asked: Spec, as_json: bool) -> list[dict[str, Any]]:
-    """Runs all cells; rows are shown as they come, unless one document is wanted at the end."""
+def _emulate(asked: Spec, as_json: bool, csv: Path | None) -> list[dict[str, Any]]:
+    """Runs all cells; rows are shown as they come, unless one document is wanted at the end.
+
+    The file has each row as soon as it is there: a run of an hour may be cut off.
+    """
     from sumpter.bench import report, spec
     from sumpter.bench.emulate import run
     from sumpter.bench.progress import Bar
@@ -182,6 +183,8 @@ def _emulate(asked: Spec, as_json: bool) -> list[dict[str, Any]]:
             for warning in report.warnings_of(row):
                 bar.note(warning, "yellow")
             rows.append(row)
+            if csv is not None:
+                report.write_csv(csv, rows)
     if not as_json:
         for line in report.summary(rows):
             typer.echo(line)
@@ -260,17 +263,15 @@ def allreduce(
     wanted = _range(min_bytes, max_bytes) if sizes is None else _sizes(sizes)
     if set(_peers(peers)) - {"gloo"}:
         raise UsageError("--peers: bench allreduce measures beside gloo or none")
-    rows = _allreduce(wanted, rounds, "gloo" in _peers(peers), as_json)
+    rows = _allreduce(wanted, rounds, "gloo" in _peers(peers), as_json, csv)
     if rows and as_json:
         typer.echo(json.dumps(rows))
-    if rows and csv is not None:
-        report.write_csv(csv, rows)
 
 
 def _allreduce(
-    sizes: list[int], rounds: int | None, gloo: bool, as_json: bool
+    sizes: list[int], rounds: int | None, gloo: bool, as_json: bool, csv: Path | None
 ) -> list[dict[str, Any]]:
-    """Runs all sizes; the rows on rank 0, nothing elsewhere."""
+    """Runs all sizes; the rows on rank 0, nothing elsewhere. The file has each as it comes."""
     from sumpter.bench import record, report
     from sumpter.bench.allreduce import Asked, Ranks, run
 
@@ -285,6 +286,8 @@ def _allreduce(
                     typer.echo(report.head_line(report.ALLREDUCE))
                 typer.echo(report.row_line(report.ALLREDUCE, row))
             rows.append({**row, **about})
+            if csv is not None:
+                report.write_csv(csv, rows)
     return rows
 
 

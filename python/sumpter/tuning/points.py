@@ -46,13 +46,14 @@ def point(partition: int, credit: int) -> Point:
     return Point(partition, max(partition, credit // grain * grain), min(CHUNK, partition))
 
 
-# No partition that a plan would cut finer beside this credit.
-GRID = tuple(
-    point(partition, credit)
-    for credit in CREDITS
-    for partition in PARTITIONS
-    if _native.cut_bytes(partition, credit) == partition
-)
+def acts_as(at: Point) -> Point:
+    """The point that a plan makes of this one: it cuts partitions finer beside a small credit."""
+    partition = _native.cut_bytes(at.partition, at.credit)
+    return Point(partition, at.credit, min(at.chunk, partition))
+
+
+_PAIRS = tuple(point(partition, credit) for credit in CREDITS for partition in PARTITIONS)
+GRID = tuple(at for at in _PAIRS if acts_as(at) == at)
 
 
 @dataclass(frozen=True)

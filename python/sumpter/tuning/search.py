@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 
 from sumpter._errors import ConfigError
-from sumpter.tuning.points import CREDITS, GRID, PARTITIONS, Choice, Job, Point, point
+from sumpter.tuning.points import CREDITS, GRID, PARTITIONS, Choice, Job, Point, acts_as, point
 
 # A change of speed that is no noise: AutoByte's.
 TRIGGER = 0.05
@@ -43,6 +43,10 @@ class Search(ABC):
     @abstractmethod
     def propose(self) -> Point | None:
         """The next point to try, given `self.tried`; None when that is enough."""
+
+    def knows(self, at: Point) -> bool:
+        """Whether a point was tried that a plan does not tell from this one."""
+        return acts_as(at) in map(acts_as, self.tried)
 
     def observe(self, at: Point, speed: float, job: Job) -> Choice:
         if self._settled is not None:
@@ -87,7 +91,7 @@ class Grid(Search):
     name = "grid"
 
     def propose(self) -> Point | None:
-        return next((point for point in GRID if point not in self.tried), None)
+        return next((point for point in GRID if not self.knows(point)), None)
 
 
 class Bayes(Search):
@@ -148,6 +152,6 @@ class Bayes(Search):
             size = 2 ** (round(credit * 4 + (-1) ** shift * ((shift + 1) // 2)) / 4)
             size = min(max(size, CREDITS[0]), CREDITS[-1])
             found = point(round(2 ** (round(partition * 4) / 4)), round(size))
-            if found not in self.tried:
+            if not self.knows(found):
                 return found
         return None
