@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sumpter.bench import cell, counters, mesh, namespaces, report, spec, team, units
+from sumpter.bench import cell, cluster, counters, mesh, namespaces, report, spec, team, units
 from sumpter.bench.cluster import Machine
 from sumpter.bench.optimum import fraction, optimum, ratio
 from sumpter.bench.probe import Exchanged
@@ -403,6 +403,24 @@ def emulate() -> Iterator[object]:
         process.wait()
     assert not [name for name in namespaces.leftovers() if _pid(name) in _pids(started)]
     assert CONGESTION_FILE.read_text() == control
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_machines_have_the_kernel_settings_that_were_asked_for(
+    emulate: object, restarts: bool
+) -> None:
+    with cluster.emulated(
+        [100.0], [], receive_window="4096 5000 6000", idle_restart=restarts
+    ) as built:
+        (machine,) = built.machines
+        names = ("tcp_rmem", "tcp_slow_start_after_idle")
+        files = [f"/proc/sys/net/ipv4/{name}" for name in names]
+        command = ["ip", "netns", "exec", machine.namespace, "cat", *files]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [line.split() for line in said.splitlines()] == [
+        ["4096", "5000", "6000"],
+        [str(int(restarts))],
+    ]
 
 
 def _pids(processes: list[subprocess.Popen]) -> set[int]:

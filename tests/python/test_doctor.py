@@ -365,6 +365,18 @@ def test_socket_buffers_are_held_against_the_bandwidth() -> None:
     says(only(limits.check_buffers(machine), "net.tcp_rmem"), OK, "1 Gb/s", "interface")
 
 
+def test_connections_that_start_slowly_after_a_pause_are_pointed_out() -> None:
+    machine = Machine()
+    machine.files["/proc/sys/net/ipv4/tcp_slow_start_after_idle"] = "1"
+    machine.files["/proc/sys/net/ipv4/tcp_congestion_control"] = "cubic"
+    says(only(limits.check_buffers(machine), "pauses"), NOTE, "tcp_slow_start_after_idle=0")
+    machine.files["/proc/sys/net/ipv4/tcp_congestion_control"] = "bbr"
+    says(only(limits.check_buffers(machine), "pauses"), OK, "as before")
+    machine.files["/proc/sys/net/ipv4/tcp_congestion_control"] = "cubic"
+    machine.files["/proc/sys/net/ipv4/tcp_slow_start_after_idle"] = "0"
+    says(only(limits.check_buffers(machine), "pauses"), OK, "as before")
+
+
 def test_a_processor_without_vector_units_is_pointed_out() -> None:
     machine = Machine()
     machine.files["/proc/cpuinfo"] = "processor\t: 0\nmodel name\t: QEMU\nflags\t\t: sse2 avx2 f16c"

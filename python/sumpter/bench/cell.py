@@ -180,6 +180,7 @@ def figures(
         **_memory(asked, load, machines, links, times),
         "lanes": asked.lanes,
         "settings": asked.settings,
+        "idle_restart": asked.idle_restart,
         "disturbed_rounds": measured.disturbed,
         "repeated_rounds": measured.repeated,
         # Any wrong element would have ended the run.

@@ -6,7 +6,8 @@ carries its rate and no more. What the recipe is for:
 - cubic, since it is what users have; namespaces inherit it from the root namespace when they are
   made and cannot set it themselves, so it is set there for that moment and put back;
 - a small token bucket keeps the rate honest, a deep queue behind it avoids losses;
-- bounded receive windows keep queues and round trips short, and flows fair.
+- bounded receive windows keep queues and round trips short, and flows fair;
+- connections start slowly again after a pause, as the kernel has it by default, or do not.
 """
 
 from __future__ import annotations
@@ -70,19 +71,21 @@ def emulated(
     cpu_rates_mbit: list[float],
     *,
     receive_window: str = RECEIVE_WINDOW,
+    idle_restart: bool = True,
 ) -> Iterator[Cluster]:
     """Builds the cluster and removes it when the block is left, however it is left.
 
     What runs that were killed have left behind is removed first, with a line that says so.
     `receive_window` is what connections may have on their way, as in tcp_rmem: bytes at least, at
-    first and at most.
+    first and at most; `idle_restart` is tcp_slow_start_after_idle.
     """
+    kernel = {"tcp_rmem": receive_window, "tcp_slow_start_after_idle": str(int(idle_restart))}
     prefix = namespaces.run_prefix()
     if left := namespaces.remove_leftovers():
         typer.echo(f"removed {left} network namespace(s) of a run that was killed", err=True)
     try:
         try:
-            yield _build(prefix, gpu_rates_mbit, cpu_rates_mbit, receive_window)
+            yield _build(prefix, gpu_rates_mbit, cpu_rates_mbit, kernel)
         finally:
             namespaces.remove(namespaces.of_run(prefix))
     finally:
@@ -106,7 +109,7 @@ def _build(
     prefix: str,
     gpu_rates_mbit: list[float],
     cpu_rates_mbit: list[float],
-    receive_window: str,
+    kernel: dict[str, str],
 ) -> Cluster:
     cluster = Cluster(
         _machines(prefix, "gpu", gpu_rates_mbit, 1),
@@ -119,7 +122,7 @@ def _build(
     ip("link", "add", "bridge", "type", "bridge", namespace=switch)
     ip("link", "set", "bridge", "up", namespace=switch)
     for machine in cluster.machines:
-        _connect(machine, receive_window)
+        _connect(machine, kernel)
     return cluster
 
 
@@ -136,8 +139,8 @@ def _machines(prefix: str, role: str, rates: list[float], first: int) -> tuple[M
     )
 
 
-def _connect(machine: Machine, receive_window: str) -> None:
-    """Plugs a machine into the bridge with a shaped link."""
+def _connect(machine: Machine, kernel: dict[str, str]) -> None:
+    """Plugs a machine into the bridge with a shaped link, and gives it its kernel's settings."""
     switch, port = _port(machine)
     own, limits = machine.namespace, ("mtu", str(MTU_BYTES), "gso_max_size", str(GSO_BYTES))
     ip("link", "add", INTERFACE, "netns", own, "type", "veth", "peer", port, "netns", switch)
@@ -153,8 +156,8 @@ def _connect(machine: Machine, receive_window: str) -> None:
     for device in ("lo", INTERFACE):
         ip("link", "set", device, "up", namespace=own)
     # The tree under /proc/sys/net is that of the namespace of whoever writes.
-    script = f'echo "{receive_window}" > /proc/sys/net/ipv4/tcp_rmem'
-    namespaces.call("ip", "netns", "exec", own, "sh", "-c", script)
+    lines = (f'echo "{value}" > /proc/sys/net/ipv4/{name}' for name, value in kernel.items())
+    namespaces.call("ip", "netns", "exec", own, "sh", "-ec", "\n".join(lines))
 
 
 @contextlib.contextmanager

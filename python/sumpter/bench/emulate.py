@@ -31,7 +31,8 @@ def run(asked: Spec, progress: Progress) -> Generator[dict[str, Any], None, None
     about = record.environment()
     # DDP imports it, which takes as long as torch itself, in each process anew.
     remote.preload(*(["torch._dynamo"] if any(load.name for load in asked.loads) else []))
-    with orderly(), cluster.emulated(asked.gpu_rates_mbit, asked.cpu_rates_mbit) as machines:
+    rates = (asked.gpu_rates_mbit, asked.cpu_rates_mbit)
+    with orderly(), cluster.emulated(*rates, idle_restart=asked.idle_restart) as machines:
         progress.estimate(estimate_s(asked, machines))
         everyone = machines.machines
         progress.stage("measuring the links", tournament.duration_s(len(everyone)))

@@ -73,6 +73,8 @@ class Spec:
     warmup: int
     peers: tuple[str, ...] = ("gloo",)
     lanes: int = 1
+    # Whether connections start slowly again after a pause.
+    idle_restart: bool = True
     settings: dict[str, str] = field(default_factory=dict)
 
     def cells(self) -> list[tuple[Load, int, int]]:

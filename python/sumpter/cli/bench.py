@@ -79,6 +79,14 @@ PeersOption = Annotated[
 LanesOption = Annotated[
     int, typer.Option("--lanes", metavar="N", min=1, help="Lanes of each server.")
 ]
+IdleRestartOption = Annotated[
+    bool,
+    typer.Option(
+        "--idle-restart/--no-idle-restart",
+        help="Whether connections start slowly again after a pause, as Linux has it by default "
+        "(tcp_slow_start_after_idle).",
+    ),
+]
 CsvOption = Annotated[
     Path | None, typer.Option("--csv", metavar="FILE", help="Also write the rows to a file.")
 ]
@@ -123,6 +131,7 @@ def emulate(
     warmup: WarmupOption = 1,
     peers: PeersOption = "gloo",
     lanes: LanesOption = 1,
+    idle_restart: IdleRestartOption = True,
     assignments: SetOption = None,
     as_json: JsonOption = False,
     csv: CsvOption = None,
@@ -148,6 +157,7 @@ def emulate(
         warmup=warmup,
         peers=_peers(peers),
         lanes=lanes,
+        idle_restart=idle_restart,
         settings=parse_assignments(assignments),
     )
     report.check_writable(csv, "--csv")

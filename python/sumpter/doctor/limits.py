@@ -133,7 +133,21 @@ def check_buffers(probe: Probe) -> list[Finding]:
     if control:
         choice = probe.read("/proc/sys/net/ipv4/tcp_available_congestion_control") or control
         findings.append(ok("congestion control", f"{control} (of {', '.join(choice.split())})"))
-    return findings
+    return findings + _idle_restart(probe, control)
+
+
+def _idle_restart(probe: Probe, control: str | None) -> list[Finding]:
+    """Between two iterations connections pause, often for longer than a timeout of TCP."""
+    path = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
+    restarts = probe.read(path)
+    if restarts is None:
+        return []
+    # Its rate is a model of the path, not a window that has to grow again.
+    if restarts == "0" or control == "bbr":
+        return [ok("pauses", "connections go on after a pause as before")]
+    said = "connections start slowly again after each pause, and those of a server unequally"
+    mend = "sysctl -w net.ipv4.tcp_slow_start_after_idle=0 on every machine"
+    return [note("pauses", said, mend)]
 
 
 def _fixed_buffers(probe: Probe) -> list[Finding]:
