@@ -261,8 +261,11 @@ def machine_id() -> str:
 def generate_token() -> str:
     """A new random token for a job."""
 
-def instruction_set() -> str:
-    """The kernels chosen on this processor."""
+def instruction_set(dtype: str | None = None) -> str:
+    """The kernels chosen on this processor, or those of them that sum a type.
+
+    Raises ConfigError for a type that has none.
+    """
 
 def bench_steps(steps: Sequence[tuple[str, str, int, int, int, int]], repeats: int) -> float:
     """Seconds that `steps` take, in order, `repeats` times over.

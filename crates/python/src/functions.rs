@@ -9,8 +9,9 @@ use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
 use sumpter_coordinator::{Coordinator as RustCoordinator, Serves, Stats};
 use sumpter_node::NodeError;
+use sumpter_sum::{Dtype, InstructionSet, ReduceOp};
 
-use crate::errors::{StartError, from_config, from_node, from_plan};
+use crate::errors::{ConfigError, StartError, from_config, from_node, from_plan};
 use crate::worker::load;
 
 /// How long a coordinator that is stopped waits for its members to leave.
@@ -289,8 +290,13 @@ pub fn generate_token() -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The kernels chosen on this processor.
+/// The kernels chosen on this processor, or those of them that sum a type.
 #[pyfunction]
-pub fn instruction_set() -> &'static str {
-    sumpter_sum::instruction_set()
+#[pyo3(signature = (dtype = None))]
+pub fn instruction_set(dtype: Option<&str>) -> PyResult<&'static str> {
+    let preferred = InstructionSet::preferred();
+    let Some(name) = dtype else { return Ok(preferred.name()) };
+    let dtype = Dtype::from_name(name)
+        .ok_or_else(|| ConfigError::new_err(format!("there are no kernels for '{name}'")))?;
+    Ok(preferred.serving(ReduceOp::Sum, dtype).name())
 }

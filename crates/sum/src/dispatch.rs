@@ -93,8 +93,8 @@ const HALVES: Halves<SoftF16, Bf16> = Halves { f16: SoftF16, bf16: Bf16 };
 
 /// Calls a kernel as compiled for a level.
 macro_rules! dispatch {
-    ($set:expr, $kernel:ident($($argument:expr),*)) => {
-        match $set.0 {
+    ($level:expr, $kernel:ident($($argument:expr),*)) => {
+        match $level {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the level exists only if `Level::is_supported` found its features.
             Level::Avx512Fp16 => unsafe { avx512fp16::$kernel($($argument),*) },
@@ -136,13 +136,20 @@ impl InstructionSet {
         }
     }
 
+    /// The level whose compilation of [`accumulate`] and [`reduce`] this one uses for `op` on
+    /// `dtype`: itself, or a lower one that is faster there.
+    #[must_use]
+    pub fn serving(self, op: ReduceOp, dtype: Dtype) -> InstructionSet {
+        InstructionSet(self.0.serving(op, dtype))
+    }
+
     /// [`accumulate`] at this level.
     ///
     /// # Panics
     /// As [`accumulate`].
     pub fn accumulate(self, op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
         assert_same_count(dtype, acc.len(), x.len());
-        dispatch!(self, accumulate(op, dtype, acc, x));
+        dispatch!(self.0.serving(op, dtype), accumulate(op, dtype, acc, x));
     }
 
     /// [`reduce`] at this level.
@@ -153,7 +160,7 @@ impl InstructionSet {
         assert_whole(dtype, to.len());
         assert_whole(dtype, x.len());
         assert!(to.len() == x.len(), "{} bytes do not fit {}", x.len(), to.len());
-        dispatch!(self, reduce(op, dtype, to, x));
+        dispatch!(self.0.serving(op, dtype), reduce(op, dtype, to, x));
     }
 
     /// [`accumulate_pair`] at this level.
@@ -164,7 +171,7 @@ impl InstructionSet {
         assert_widens(dtype);
         assert_same_count(dtype, acc.len(), x.len());
         assert_same_count(dtype, acc.len(), y.len());
-        dispatch!(self, accumulate_pair(op, dtype, acc, x, y));
+        dispatch!(self.0, accumulate_pair(op, dtype, acc, x, y));
     }
 
     /// [`accumulate_last`] at this level.
@@ -175,7 +182,7 @@ impl InstructionSet {
         assert_widens(dtype);
         assert_same_count(dtype, acc.len(), out.len());
         assert_same_count(dtype, acc.len(), x.len());
-        dispatch!(self, accumulate_last(op, dtype, out, acc, x));
+        dispatch!(self.0, accumulate_last(op, dtype, out, acc, x));
     }
 
     /// [`divide`] at this level.
@@ -185,7 +192,7 @@ impl InstructionSet {
     pub fn divide(self, dtype: Dtype, x: &mut [u8], divisor: u32) {
         assert!(dtype.is_float(), "{} has no division: only floats have", dtype.name());
         assert_whole(dtype, x.len());
-        dispatch!(self, divide(dtype, x, divisor));
+        dispatch!(self.0, divide(dtype, x, divisor));
     }
 }
 
@@ -207,6 +214,21 @@ impl Level {
         Level::Portable,
     ];
 
+    /// See [`InstructionSet::serving`].
+    ///
+    /// What AVX2 has an instruction for needs nothing of AVX-512 but its width, and processors that
+    /// have AVX-512 without FP16 gain nothing from that. The older ones lower their clock for it.
+    /// Zen 4 adds no more with it, and every load of 512 bits that is not aligned takes two lines
+    /// of cache: AVX2 takes as long where operands are aligned and in cache, and is 5 to 15 % ahead
+    /// elsewhere (`docs/performance.md`).
+    fn serving(self, op: ReduceOp, dtype: Dtype) -> Level {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 if is_one_avx2_instruction(op, dtype) => Level::Avx2,
+            level => level,
+        }
+    }
+
     fn is_supported(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -217,6 +239,19 @@ impl Level {
             Level::Avx2 => avx2::is_supported(),
             Level::Portable => true,
         }
+    }
+}
+
+/// Whether AVX2 does `op` on `dtype` as it is. It has no products of 8 and 64 bits and no minimum of
+/// 64, and the bits of floats, of which a maximum is made, it compares without masks.
+#[cfg(target_arch = "x86_64")]
+fn is_one_avx2_instruction(op: ReduceOp, dtype: Dtype) -> bool {
+    match dtype {
+        Dtype::F32 | Dtype::F64 => matches!(op, ReduceOp::Sum | ReduceOp::Product),
+        Dtype::I8 | Dtype::U8 => op != ReduceOp::Product,
+        Dtype::I32 => true,
+        Dtype::I64 => op == ReduceOp::Sum,
+        Dtype::F16 | Dtype::Bf16 => false,
     }
 }
 

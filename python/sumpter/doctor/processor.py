@@ -17,10 +17,11 @@ _FEATURES = ("avx2", "f16c", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_b
 def check_kernels(probe: Probe, chosen: str | None = None) -> list[Finding]:
     """Which compilation of the summation kernels runs; `chosen` stands in for the real choice."""
     level = chosen or _native.instruction_set()
+    of_floats = chosen or _native.instruction_set("float32")
     flags = _cpuinfo(probe, "flags").split()
     has = " ".join(name for name in _FEATURES if name in flags)
     findings = [ok("processor", f"{_cpuinfo(probe, 'model name') or 'unknown'}; {has or '-'}")]
-    whole = f"{level} for float32, float64, int8, uint8, int32, int64"
+    whole = f"{of_floats} for sums of float32, float64, int8, uint8, int32, int64"
     halves = f"{level} for float16 and bfloat16, summed in float32"
     if level == "portable" and flags:
         findings.append(
