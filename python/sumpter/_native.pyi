@@ -55,28 +55,19 @@ class Worker:
     def deterministic(self) -> bool: ...
     def submit(
         self,
-        *,
-        kind: str,
+        round: Round,
         name: str,
         tag: str,
-        shape: Sequence[int],
-        dtype: str,
-        op: str,
-        root: int,
         send: int,
         receive: int,
-        average: bool,
         priority: int,
-        ranks: Sequence[int] | None,
         keep: object,
     ) -> Handle:
         """Starts one round of the tensor `name`.
 
-        `kind` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min", "max"
-        or "product"; `root` is a global rank. `send` and `receive` are addresses of contiguous
-        memory and may be equal; `keep` is held until the round is done. `average` divides a
-        floating-point sum by the number of contributing ranks. A higher `priority` goes first.
-        `ranks` are the participants, None meaning all. `tag` is text for error messages only.
+        `send` and `receive` are addresses of contiguous memory of the round's shape and type and
+        may be equal; `keep` is held until the round is done. A higher `priority` goes first. `tag`
+        is text for error messages only. Raises ConfigError for an address that is needed and 0.
         """
 
     def out_of_data(self) -> int:
@@ -122,6 +113,37 @@ class Worker:
 
     def shutdown(self) -> None:
         """Finishes what is in flight, leaves the job and stops the threads. May be repeated."""
+
+class Round:
+    """What all ranks agree about in an operation, but for the tensor's name.
+
+    `kind` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min", "max" or
+    "product"; `root` is a global rank. `average` divides a floating-point sum by the number of
+    contributing ranks. `ranks` are the participants, None meaning all. Raises ConfigError for a
+    word that it does not know.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        shape: Sequence[int],
+        dtype: str,
+        op: str = "sum",
+        *,
+        root: int = 0,
+        average: bool = False,
+        ranks: Sequence[int] | None = None,
+    ) -> None: ...
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do: no elements."""
+
+    @property
+    def is_all_reduce(self) -> bool: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
 
 class Handle:
     """One submitted round."""

@@ -132,8 +132,6 @@ class Session:
         exclusive: bool = False,
     ) -> Handle:
         """Submits one round; `exclusive` refuses a name whose last round is not done yet."""
-        if 0 in shape and kind != "barrier":
-            return Done()
         if exclusive:
             earlier = self._in_flight.get(name)
             if earlier is not None and not earlier.poll():
@@ -141,30 +139,32 @@ class Session:
                     f"an operation named {name!r} is still in flight on rank {self.rank}: "
                     "synchronize it first, or give the two different names"
                 )
-        # Whoever wants to know is another thread, and may want so no longer at any time.
-        noted = self.noted
-        if noted is not None and kind == "all_reduce":
-            before = noted.get(name)
-            rounds = before.rounds + 1 if before is not None else 1
-            noted[name] = Noted(shape, dtype, priority, rounds)
-        handle = self.worker.submit(
-            kind=kind,
-            name=name,
-            tag=tag,
-            shape=shape,
-            dtype=dtype,
-            op=op,
-            root=root,
-            send=send,
-            receive=receive,
-            average=average,
-            priority=priority,
-            ranks=ranks,
-            keep=keep,
-        )
+        round_ = _native.Round(kind, shape, dtype, op, root=root, average=average, ranks=ranks)
+        handle = self.start(round_, name, tag, send, receive, keep, priority)
         if exclusive:
             self._in_flight[name] = handle
         return handle
+
+    def start(
+        self,
+        round_: _native.Round,
+        name: str,
+        tag: str,
+        send: int,
+        receive: int,
+        keep: object,
+        priority: int = 0,
+    ) -> Handle:
+        """Submits one round of what the caller has kept from an earlier one of the same kind."""
+        if round_.is_empty:
+            return Done()
+        # Whoever wants to know is another thread, and may want so no longer at any time.
+        noted = self.noted
+        if noted is not None and round_.is_all_reduce:
+            before = noted.get(name)
+            rounds = before.rounds + 1 if before is not None else 1
+            noted[name] = Noted(round_.shape, round_.dtype, priority, rounds)
+        return self.worker.submit(round_, name, tag, send, receive, priority, keep)
 
     def barrier(
         self, name: str = "barrier", ranks: Sequence[int] | None = None, tag: str = ""

@@ -125,7 +125,7 @@ def test_noting_may_end_in_the_middle_of_a_submission() -> None:
             return answers.pop() if answers else None
 
     session = object.__new__(Fleeting)
-    session.worker = cast(Any, SimpleNamespace(submit=lambda **_: "handle"))
+    session.worker = cast(Any, SimpleNamespace(submit=lambda *_: "handle"))
     handle = session.submit(
         **{"kind": "all_reduce", "name": "x", "shape": (1,), "dtype": "float32"},
         **{"send": 0, "receive": 0, "keep": None},

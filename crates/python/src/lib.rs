@@ -20,6 +20,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     module.add_class::<worker::Worker>()?;
     module.add_class::<worker::Handle>()?;
+    module.add_class::<worker::Round>()?;
     module.add_class::<functions::Coordinator>()?;
     module.add_class::<seat::Seat>()?;
     bench::register(module)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use serde_json::json;
 use sumpter_config::Config;
 use sumpter_coordinator::{Kind, TensorSpec};
@@ -104,51 +105,30 @@ impl Worker {
     }
 
     /// Queues one operation on memory given by address; see the stub for the arguments.
-    #[pyo3(signature = (*, kind, name, tag, shape, dtype, op, root, send, receive, average,
-                        priority, ranks, keep))]
+    #[pyo3(signature = (round, name, tag, send, receive, priority, keep))]
     #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.
     fn submit(
         &self,
-        kind: &str,
+        round: &Round,
         name: String,
         tag: String,
-        shape: Vec<u64>,
-        dtype: &str,
-        op: &str,
-        root: u32,
         send: usize,
         receive: usize,
-        average: bool,
         priority: i32,
-        ranks: Option<Vec<u32>>,
         keep: Py<PyAny>,
     ) -> PyResult<Handle> {
-        let unknown = |what: &str, value: &str| {
-            ConfigError::new_err(format!("tensor '{name}': unknown {what} '{value}'"))
-        };
-        let kind = Kind::from_name(kind).ok_or_else(|| unknown("kind", kind))?;
-        let mut spec = TensorSpec {
-            dtype: Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?,
-            op: ReduceOp::from_name(op).ok_or_else(|| unknown("operator", op))?,
-            shape,
-            kind,
-            root: Rank(root),
-            ranks: ranks.unwrap_or_default().into_iter().map(Rank).collect(),
-            name,
-        };
-        let rank = Rank(self.inner.rank());
-        let memory = if kind == Kind::Barrier {
-            (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);
+        let spec = TensorSpec { name, ..round.spec.clone() };
+        let memory = if spec.kind == Kind::Barrier {
             TensorMemory::zeros(1)
         } else {
-            check_addresses(&spec, rank, send, receive)?;
+            check_addresses(&spec, Rank(self.inner.rank()), send, receive)?;
             let bytes = spec.elements().unwrap_or(0) as usize * spec.dtype.size();
             let (contribution, result) = (send as *const u8, receive as *mut u8);
             // SAFETY: the caller promises (see the stub) that the addresses are contiguous memory
             // of this shape and dtype, which `keep` holds until the operation is done.
             unsafe { TensorMemory::new(contribution, result, bytes, Box::new(keep)) }
         };
-        let request = OpRequest { spec, tag, average, priority };
+        let request = OpRequest { spec, tag, average: round.average, priority };
         Ok(Handle { completion: self.inner.submit(request, memory) })
     }
 
@@ -245,6 +225,67 @@ impl Worker {
         let peers = || workers.iter().filter(|w| Some(&w.machine) == own);
         let before = peers().filter(|w| w.rank < rank).count();
         (before as u32, peers().count() as u32)
+    }
+}
+
+/// What all ranks agree about in an operation, but for the name; made once for many operations.
+#[pyclass(module = "sumpter._native", frozen)]
+pub struct Round {
+    /// Without a name.
+    spec: TensorSpec,
+    average: bool,
+}
+
+#[pymethods]
+impl Round {
+    #[new]
+    #[pyo3(signature = (kind, shape, dtype, op="sum", *, root=0, average=false, ranks=None))]
+    fn new(
+        kind: &str,
+        shape: Vec<u64>,
+        dtype: &str,
+        op: &str,
+        root: u32,
+        average: bool,
+        ranks: Option<Vec<u32>>,
+    ) -> PyResult<Round> {
+        let unknown =
+            |what: &str, value: &str| ConfigError::new_err(format!("unknown {what} '{value}'"));
+        let mut spec = TensorSpec {
+            name: String::new(),
+            dtype: Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?,
+            op: ReduceOp::from_name(op).ok_or_else(|| unknown("operator", op))?,
+            shape,
+            kind: Kind::from_name(kind).ok_or_else(|| unknown("kind", kind))?,
+            root: Rank(root),
+            ranks: ranks.unwrap_or_default().into_iter().map(Rank).collect(),
+        };
+        if spec.kind == Kind::Barrier {
+            (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);
+        }
+        Ok(Round { spec, average })
+    }
+
+    /// Whether there is nothing to do: no elements.
+    #[getter]
+    fn is_empty(&self) -> bool {
+        self.spec.shape.contains(&0)
+    }
+
+    /// Whether all ranks contribute and receive.
+    #[getter]
+    fn is_all_reduce(&self) -> bool {
+        self.spec.kind == Kind::AllReduce
+    }
+
+    #[getter]
+    fn shape(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(PyTuple::new(py, &self.spec.shape)?.into_any().unbind())
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.spec.dtype.name()
     }
 }
 

@@ -242,8 +242,8 @@ impl Level {
     }
 }
 
-/// Whether AVX2 does `op` on `dtype` as it is. It has no products of 8 and 64 bits and no minimum of
-/// 64, and the bits of floats, of which a maximum is made, it compares without masks.
+/// Whether AVX2 does `op` on `dtype` as it is. It has no products of 8 and 64 bits and no minimum
+/// of 64, and the bits of floats, of which a maximum is made, it compares without masks.
 #[cfg(target_arch = "x86_64")]
 fn is_one_avx2_instruction(op: ReduceOp, dtype: Dtype) -> bool {
     match dtype {

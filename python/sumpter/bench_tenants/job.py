@@ -126,18 +126,12 @@ class Job:
     def _submit(self, slot: int, rank: int) -> _native.Handle:
         send, receive = self._contributions[rank], self._results[slot, rank]
         return self._workers[rank].submit(
-            kind="all_reduce",
+            _native.Round("all_reduce", send.shape, "float32"),
             name=f"tensor.{slot}",
             tag="",
-            shape=send.shape,
-            dtype="float32",
-            op="sum",
-            root=0,
             send=send.ctypes.data,
             receive=receive.ctypes.data,
-            average=False,
             priority=0,
-            ranks=None,
             keep=(send, receive),
         )
 

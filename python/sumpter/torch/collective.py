@@ -7,12 +7,13 @@ small counter; the tag says which call of the group it was, for the message when
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from sumpter import _native
 from sumpter._session import Handle, Session
 from sumpter.torch.handles import Identity, submit
 from sumpter.torch.tensors import (
@@ -28,6 +29,12 @@ from sumpter.torch.work import SumpterWork
 # Rounds of one description in flight before the next queues behind the oldest. DDP has one
 # bucket of a given size in flight, FSDP a few; more would only lengthen the tensor table.
 SLOTS = 4
+
+# Rounds a group keeps. A model has tens of sizes; a script without end of them starts anew.
+KEPT_ROUNDS = 1024
+
+# Of a round: its kind, the call, element type, elements, reduction, root.
+_Key = tuple[str, str, torch.dtype, int, dist.ReduceOp.RedOpType | None, int | None]
 
 _OPS = {
     dist.ReduceOp.RedOpType.SUM: "sum",
@@ -56,6 +63,9 @@ class Group:
     timeout_s: float
     sequence: int = 0
     era: int = 0
+    # A collective on few bytes costs as much as the Python that leads to it, so what does not
+    # change from call to call is made once.
+    _rounds: "dict[_Key, _Round]" = field(default_factory=dict)
 
     @property
     def prefix(self) -> str:
@@ -63,9 +73,66 @@ class Group:
         era = f"~{self.era}" if self.era else ""
         return f"c10d.{self.label}{era}"
 
+    @property
+    def size(self) -> int:
+        return self.session.world_size if self.ranks is None else len(self.ranks)
+
     def begin_era(self, after: int) -> None:
         """Ranks differed in the call number `after`."""
         self.era = max(self.era, after + 1)
+
+    def reduction(
+        self,
+        kind: str,
+        call: str,
+        source: torch.Tensor,
+        op: dist.ReduceOp.RedOpType,
+        root: int | None,
+    ) -> "_Round":
+        """The round by which a `call` reduces `source` to all ranks, or to the group's `root`."""
+        dtype, count = source.dtype, source.numel()
+        key = (kind, call, dtype, count, op, root)
+        known = self._rounds.get(key)
+        if known is not None:
+            return known
+        how = _reduction(dtype, op)
+        detail = how.word if root is None else f"{how.word}, root {root}"
+        made = _Round(
+            kind,
+            _words(call, dtype, count, detail),
+            WireForm((count,), how.wire_dtype),
+            op=how.core_op,
+            root=self._global(root or 0),
+            average=how.averages,
+            ranks=self.ranks,
+        )
+        made.premultiplies, made.divides = how.premultiplies, how.divides
+        return self._keep(key, made)
+
+    def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Round":
+        """The round by which a `call` copies `tensor` from the group's rank `root`."""
+        dtype, count = tensor.dtype, tensor.numel()
+        key = ("broadcast", call, dtype, count, None, root)
+        known = self._rounds.get(key)
+        if known is not None:
+            return known
+        made = _Round(
+            "broadcast",
+            _words(call, dtype, count, f"root {root}"),
+            _flat(moved_form(tensor)),
+            root=self._global(root),
+            ranks=self.ranks,
+        )
+        return self._keep(key, made)
+
+    def _global(self, rank: int) -> int:
+        return rank if self.ranks is None else self.ranks[rank]
+
+    def _keep(self, key: _Key, made: "_Round") -> "_Round":
+        if len(self._rounds) == KEPT_ROUNDS:
+            self._rounds.clear()
+        self._rounds[key] = made
+        return made
 
 
 def in_group(label: str, group: Group) -> str:
@@ -103,30 +170,19 @@ class Call:
     ) -> None:
         """Adds a reduction into `target` on every rank, or on the group's rank `root`."""
         check_carried(source)
-        reduction = _reduction(source.dtype, op.op)
+        round_ = self._group.reduction(kind, self._kind, source, op.op, root)
         send = readable(source)
-        if reduction.premultiplies:
+        if round_.premultiplies:
             send = send * op.factor
-        receives = target is not None and root in (None, self._group.rank)
+        receives = target is not None and (root is None or root == self._group.rank)
         in_place = target is source and send.data_ptr() == source.data_ptr()
         receive = (send if in_place else writable(target)) if receives else None
-        self._submit(
-            kind,
-            source,
-            reduction.word if root is None else f"{reduction.word}, root {root}",
-            WireForm((source.numel(),), reduction.wire_dtype),
-            send,
-            receive,
-            op=reduction.core_op,
-            root=self._global(root or 0),
-            average=reduction.averages,
-            priority=priority,
-        )
-        if receives and reduction.divides:
+        self._submit(round_, send, receive, priority)
+        if receives and round_.divides:
             # Rounded towards zero, as NCCL does; Lightning averages counts so.
-            divisor = self._size()
+            divisor = self._group.size
             self._after.append(lambda: receive.div_(divisor, rounding_mode="trunc"))
-        if receives:
+        if receives and not in_place:
             self._copy_back(target, receive)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
@@ -134,15 +190,8 @@ class Call:
         check_carried(tensor)
         is_root = root == self._group.rank
         memory = readable(tensor) if is_root else writable(tensor)
-        self._submit(
-            "broadcast",
-            tensor,
-            f"root {root}",
-            _flat(moved_form(tensor)),
-            memory if is_root else None,
-            memory,
-            root=self._global(root),
-        )
+        round_ = self._group.broadcast(self._kind, tensor, root)
+        self._submit(round_, memory if is_root else None, memory)
         if not is_root:
             self._copy_back(tensor, memory)
 
@@ -167,31 +216,29 @@ class Call:
 
     def _submit(
         self,
-        kind: str,
-        tensor: torch.Tensor,
-        detail: str,
-        form: WireForm,
+        round_: "_Round",
         send: torch.Tensor | None,
         receive: torch.Tensor | None,
-        **options: Any,
+        priority: int = 0,
     ) -> None:
-        label, name = _words(self._kind, tensor.dtype, tensor.numel(), detail)
         place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
-            self._label = label
-        name = self._session.unnamed(f"{self._group.prefix}.{name}", SLOTS)
-        identity = Identity(name, f"{place}|{label}")
-        ranks = self._group.ranks
-        self._rounds.append(
-            submit(self._session, kind, identity, form, send, receive, ranks=ranks, **options)
-        )
-
-    def _global(self, rank: int) -> int:
-        return rank if self._group.ranks is None else self._group.ranks[rank]
-
-    def _size(self) -> int:
-        ranks = self._group.ranks
-        return self._session.world_size if ranks is None else len(ranks)
+            self._label = round_.label
+        name = self._session.unnamed(f"{self._group.prefix}.{round_.name}", SLOTS)
+        tag = f"{place}|{round_.label}"
+        if (send if receive is None else receive).is_cpu:
+            handle = self._session.start(
+                round_.spec,
+                name,
+                tag,
+                0 if send is None else send.data_ptr(),
+                0 if receive is None else receive.data_ptr(),
+                (send, receive),
+                priority,
+            )
+        else:
+            handle = round_.submit(self._session, Identity(name, tag), send, receive, priority)
+        self._rounds.append(handle)
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():
@@ -203,6 +250,33 @@ class Call:
     def _finish(self) -> None:
         for action in self._after:
             action()
+
+
+class _Round:
+    """What every call of one kind on so many elements of one type has in common."""
+
+    def __init__(self, kind: str, words: tuple[str, str], form: WireForm, **options: Any) -> None:
+        self._kind = kind
+        # The call as messages show it, and what must agree across ranks as part of a name.
+        self.label, self.name = words
+        self._form = form
+        self._options = options
+        self.spec = _native.Round(kind, form.shape, form.dtype, **options)
+        # What is left to do here: PREMUL_SUM's factor, and averages of integers.
+        self.premultiplies = False
+        self.divides = False
+
+    def submit(
+        self,
+        session: Session,
+        identity: Identity,
+        send: torch.Tensor | None,
+        receive: torch.Tensor | None,
+        priority: int,
+    ) -> Handle:
+        """Submits it on the memory of a device."""
+        options = self._options | {"priority": priority}
+        return submit(session, self._kind, identity, self._form, send, receive, **options)
 
 
 def reducible(tensors: list[torch.Tensor], op: dist.ReduceOp) -> bool:
@@ -227,8 +301,6 @@ class _Reduction:
     divides: bool
 
 
-# A collective on few bytes costs as much as the Python that leads to it, so what does not change
-# from call to call is looked up.
 @functools.lru_cache(maxsize=256)
 def _reduction(dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> _Reduction | None:
     """How the core reduces elements of `dtype`; None if it has no kernel."""
@@ -246,7 +318,6 @@ def _reduction(dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> _Reduction | 
     return _Reduction(op.name.lower(), core_op, wire_dtype, premultiplies, averages, divides)
 
 
-@functools.lru_cache(maxsize=1024)
 def _words(kind: str, dtype: torch.dtype, count: int, detail: str) -> tuple[str, str]:
     """A call as messages show it, and what must agree across ranks as part of a name."""
     name = str(dtype).removeprefix("torch.")

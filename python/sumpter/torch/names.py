@@ -11,9 +11,9 @@ After calls that did not match, a series goes on under new names: the core has g
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections import deque
+from typing import NamedTuple
 
 import torch
 
@@ -50,8 +50,7 @@ class Series:
                 continue
 
 
-@dataclasses.dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """Under which name an operation is matched with the other ranks' operations."""
 
     name: str
@@ -61,7 +60,7 @@ class Identity:
 
     def part(self, suffix: object) -> Identity:
         """The identity of one of the rounds that the operation consists of."""
-        return dataclasses.replace(self, name=f"{self.name}.{suffix}")
+        return self._replace(name=f"{self.name}.{suffix}")
 
     def note(self, handle: _session.Handle) -> None:
         """Takes a round of the operation into account for the next call of its series."""

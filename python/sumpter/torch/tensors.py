@@ -6,7 +6,7 @@ message that names what was wrong.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -25,8 +25,7 @@ DTYPE_NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class WireForm:
+class WireForm(NamedTuple):
     """Shape and element type under which the core sees a tensor's memory."""
 
     shape: tuple[int, ...]
@@ -73,12 +72,14 @@ def moved_form(tensor: torch.Tensor) -> WireForm:
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if its memory can be sent as it lies, else a contiguous copy."""
+    # An alias, which keeps the memory even if the caller's tensor gets another meanwhile.
     tensor = tensor.detach()
     return tensor if _is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def writable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if results can be received into it, else contiguous memory like it."""
+    # An alias, which keeps the memory even if the caller's tensor gets another meanwhile.
     tensor = tensor.detach()
     return tensor if _is_plain(tensor) else tensor.new_empty(tensor.shape)
 
