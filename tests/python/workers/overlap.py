@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import sumpter.torch as hvd
-from sumpter.torch import collective, gradients, reduction
+from sumpter._session import Session
+from sumpter.torch import gradients, reduction
 from sumpter.torch.cross_barrier import CrossBarrier
 
 DATA = torch.randn(24, 4, generator=torch.Generator().manual_seed(7))
@@ -291,11 +292,11 @@ def check_buckets() -> None:
     """DDP with the hook: later buckets, with the first layers, go first; the same result."""
     given: list[int] = []
 
-    def submit(*arguments: object, **options: object) -> object:
-        given.append(options.get("priority"))
-        return send(*arguments, **options)
+    def start(*arguments: object) -> object:
+        given.append(arguments[-1])
+        return begin(*arguments)
 
-    send = collective.submit
+    begin = Session.start
     results = []
     for hooked in (True, False):
         layers = [nn.Linear(64, 64) for _ in range(4)]
@@ -309,7 +310,7 @@ def check_buckets() -> None:
         sgd = torch.optim.SGD(parallel.parameters(), lr=0.1)
         for step in range(3):
             given.clear()
-            with patched(collective, "submit", submit):
+            with patched(Session, "start", start):
                 plain_step(parallel, sgd, step)
         # DDP makes its buckets anew after the first step.
         assert len(given) > 2
