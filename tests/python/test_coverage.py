@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from sumpter.torch import collective
 from sumpter.torch.backend import SumpterBackend
 from sumpter.torch.coverage import GLOO, SUMPTER, TABLE, Row
 from sumpter.torch.delegate import DelegatedWork, GlooDelegate
@@ -141,3 +143,23 @@ def test_reductions_without_a_kernel_go_to_gloo(group: Group) -> None:
     for row in TABLE:
         expected = GLOO if row.otherwise else row.carrier
         assert group.who_carries(row, odd) == expected, row.method
+
+
+def test_what_a_collective_is_made_of_is_kept_for_the_next_of_its_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collective, "KEPT_ROUNDS", 2)
+    two = collective.Group(cast(Any, SimpleNamespace(world_size=4)), "pair", 0, [1, 3], 1.0)
+    kinds = dist.ReduceOp.RedOpType
+    tensor = torch.ones(3, dtype=torch.int32)
+    first = two.reduction("all_reduce", "all_reduce", tensor, kinds.SUM, None)
+    assert two.reduction("all_reduce", "all_reduce", tensor.clone(), kinds.SUM, None) is first
+    mean = two.reduction("all_reduce", "all_reduce", tensor, kinds.AVG, None)
+    assert (first.divides, mean.divides) == (False, True)
+    copied = two.broadcast("broadcast", tensor.to(torch.complex64), 1)
+    assert (copied.spec.dtype, copied.spec.shape) == ("uint8", (24,))
+    # The third kind did not fit; all are made anew, and look the same.
+    again = two.reduction("all_reduce", "all_reduce", tensor, kinds.SUM, None)
+    assert again is not first
+    assert (again.label, again.name) == (first.label, first.name)
+    assert again.label == "all_reduce(int32 [3], sum)"
