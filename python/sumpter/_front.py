@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sumpter import _arrays, _session
+from sumpter import _arrays, _native, _session
 from sumpter._session import Session
 
 HOLDER = "api"
@@ -85,15 +85,12 @@ def push_pull_async(
     floating = given.array.dtype.kind not in "iu"
     total = np.empty_like(given.array)
     native = session.submit(
-        kind="all_reduce",
+        _native.Round("all_reduce", given.array.shape, dtype, average=average and floating),
         **_identity(session, "push_pull", name, given.array, "sum"),
-        shape=given.array.shape,
-        dtype=dtype,
         send=given.array.ctypes.data,
         receive=total.ctypes.data,
-        average=average and floating,
-        priority=priority,
         keep=(given.array, total),
+        priority=priority,
     )
 
     def finish() -> Any:
@@ -121,11 +118,8 @@ def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
     result = given.array.copy()
     shape, dtype = _arrays.wire_form(result)
     session.submit(
-        kind="broadcast",
+        _native.Round("broadcast", shape, dtype, root=root_rank),
         **_identity(session, "broadcast", name, given.array, f"root {root_rank}"),
-        shape=shape,
-        dtype=dtype,
-        root=root_rank,
         send=result.ctypes.data if session.rank == root_rank else 0,
         receive=result.ctypes.data,
         keep=result,

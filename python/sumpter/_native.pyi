@@ -139,11 +139,15 @@ class Round:
         """Whether there is nothing to do: no elements."""
 
     @property
-    def is_all_reduce(self) -> bool: ...
+    def kind(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    def reshaped(self, shape: Sequence[int]) -> Round:
+        """The same on a tensor of another shape."""
 
 class Handle:
     """One submitted round."""

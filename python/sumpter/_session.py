@@ -115,23 +115,20 @@ class Session:
 
     def submit(
         self,
-        *,
-        kind: str,
+        round_: _native.Round,
         name: str,
-        shape: Sequence[int],
-        dtype: str,
+        *,
         send: int,
         receive: int,
         keep: object,
-        op: str = "sum",
-        root: int = 0,
-        average: bool = False,
         priority: int = 0,
-        ranks: Sequence[int] | None = None,
         tag: str = "",
         exclusive: bool = False,
     ) -> Handle:
-        """Submits one round; `exclusive` refuses a name whose last round is not done yet."""
+        """Submits one round on the memory at two addresses, which `keep` holds.
+
+        `exclusive` refuses a name whose last round is not done yet.
+        """
         if exclusive:
             earlier = self._in_flight.get(name)
             if earlier is not None and not earlier.poll():
@@ -139,48 +136,25 @@ class Session:
                     f"an operation named {name!r} is still in flight on rank {self.rank}: "
                     "synchronize it first, or give the two different names"
                 )
-        round_ = _native.Round(kind, shape, dtype, op, root=root, average=average, ranks=ranks)
-        handle = self.start(round_, name, tag, send, receive, keep, priority)
-        if exclusive:
-            self._in_flight[name] = handle
-        return handle
-
-    def start(
-        self,
-        round_: _native.Round,
-        name: str,
-        tag: str,
-        send: int,
-        receive: int,
-        keep: object,
-        priority: int = 0,
-    ) -> Handle:
-        """Submits one round of what the caller has kept from an earlier one of the same kind."""
         if round_.is_empty:
             return Done()
         # Whoever wants to know is another thread, and may want so no longer at any time.
         noted = self.noted
-        if noted is not None and round_.is_all_reduce:
+        if noted is not None and round_.kind == "all_reduce":
             before = noted.get(name)
             rounds = before.rounds + 1 if before is not None else 1
             noted[name] = Noted(round_.shape, round_.dtype, priority, rounds)
-        return self.worker.submit(round_, name, tag, send, receive, priority, keep)
+        handle = self.worker.submit(round_, name, tag, send, receive, priority, keep)
+        if exclusive:
+            self._in_flight[name] = handle
+        return handle
 
     def barrier(
         self, name: str = "barrier", ranks: Sequence[int] | None = None, tag: str = ""
     ) -> Handle:
         """Starts a barrier; it is done when every participant has started it."""
-        return self.submit(
-            kind="barrier",
-            name=name,
-            tag=tag,
-            shape=(0,),
-            dtype="uint8",
-            send=0,
-            receive=0,
-            keep=None,
-            ranks=ranks,
-        )
+        round_ = _native.Round("barrier", (1,), "uint8", ranks=ranks)
+        return self.submit(round_, name, tag=tag, send=0, receive=0, keep=None)
 
     def out_of_data(self) -> int:
         """Takes part with zeros in what other ranks begin until all have called this.

@@ -48,6 +48,17 @@ def rows_of(result: Result) -> list[dict]:
     return json.loads(result.out)
 
 
+def check_file(file: Path, rows: list[dict], tmp_path: Path) -> None:
+    """The file has every row, and `sumpter report` makes a page of it."""
+    with file.open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(rows)
+    page = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as exit_info:
+        main(["report", str(file), "-o", str(page)])
+    assert not exit_info.value.code
+    assert page.exists()
+
+
 def positive(row: dict, *names: str) -> None:
     for name in names:
         assert row[name] > 0, (name, row)
@@ -81,8 +92,7 @@ def test_sum_measures_each_kernel_in_both_places_beside_its_rivals(
     assert [row["place"] for row in checksums] == ["cache", "memory"]
     for row in checksums:
         positive(row, "payload_gb_per_s", "copied_gb_per_s", "of_copy")
-    with file.open() as stream:
-        assert len(list(csv.DictReader(stream))) == len(rows)
+    check_file(file, rows, tmp_path)
 
 
 def test_sum_without_torch_leaves_its_columns_empty(
@@ -144,8 +154,7 @@ def test_server_loads_every_cell_and_relates_it_to_no_summation_and_raw_tcp(
         positive(row, "goodput_ratio", "cpu_ratio_to_raw_tcp", "server_calls_per_gb")
         positive(row, "goodput_ratio_to_summing_tcp", "cpu_ratio_to_summing_tcp")
         assert row["goodput_ratio_low"] <= row["goodput_ratio_high"]
-    with file.open() as stream:
-        assert len(list(csv.DictReader(stream))) == len(rows)
+    check_file(file, rows, tmp_path)
 
 
 def test_server_takes_the_tensors_of_a_model(bench: Bench) -> None:

@@ -157,7 +157,7 @@ def test_what_a_collective_is_made_of_is_kept_for_the_next_of_its_kind(
     mean = two.reduction("all_reduce", "all_reduce", tensor, kinds.AVG, None)
     assert (first.divides, mean.divides) == (False, True)
     copied = two.broadcast("broadcast", tensor.to(torch.complex64), 1)
-    assert (copied.spec.dtype, copied.spec.shape) == ("uint8", (24,))
+    assert (copied.round_.dtype, copied.round_.shape) == ("uint8", (24,))
     # The third kind did not fit; all are made anew, and look the same.
     again = two.reduction("all_reduce", "all_reduce", tensor, kinds.SUM, None)
     assert again is not first

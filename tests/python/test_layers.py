@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from sumpter import ConfigError, profiles
+from sumpter import ConfigError, _native, profiles
 from sumpter._session import Noted, Session
 from sumpter.profiles import Profile
 from sumpter.tuning import driver
@@ -126,8 +126,6 @@ def test_noting_may_end_in_the_middle_of_a_submission() -> None:
 
     session = object.__new__(Fleeting)
     session.worker = cast(Any, SimpleNamespace(submit=lambda *_: "handle"))
-    handle = session.submit(
-        **{"kind": "all_reduce", "name": "x", "shape": (1,), "dtype": "float32"},
-        **{"send": 0, "receive": 0, "keep": None},
-    )
+    round_ = _native.Round("all_reduce", (1,), "float32")
+    handle = session.submit(round_, "x", send=0, receive=0, keep=None)
     assert handle == "handle"

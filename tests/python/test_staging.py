@@ -17,10 +17,10 @@ import torch
 import fake_device
 import sumpter.torch as hvd
 from fake_device import FakeDevice, on_fake, plain
+from sumpter import _native
 from sumpter._errors import ClosedError, DeadlineError, PeerLostError
 from sumpter.torch import handles, staging
 from sumpter.torch.names import Identity
-from sumpter.torch.tensors import WireForm
 
 HANG_S = 120.0
 
@@ -28,8 +28,8 @@ HANG_S = 120.0
 class Native:
     """A round of the core that is done when a test says so."""
 
-    def __init__(self, submitted: dict[str, Any]) -> None:
-        self.submitted = submitted
+    def __init__(self, round_: _native.Round, name: str, submitted: dict[str, Any]) -> None:
+        self.round_, self.name, self.submitted = round_, name, submitted
         self.keep = submitted["keep"]
         # What the core would have sent.
         self.sent = bytes(self.keep.tolist())
@@ -59,8 +59,8 @@ class Core:
         self.rounds: list[Native] = []
         self._changed = threading.Condition()
 
-    def submit(self, **submitted: Any) -> Native:
-        native = Native(submitted)
+    def submit(self, round_: _native.Round, name: str, **submitted: Any) -> Native:
+        native = Native(round_, name, submitted)
         with self._changed:
             self.rounds.append(native)
             self._changed.notify_all()
@@ -97,8 +97,8 @@ def start(
     core: Core, send: torch.Tensor | None, receive: torch.Tensor | None, kind: str = "all_reduce"
 ) -> Any:
     memory = send if receive is None else receive
-    form = WireForm(tuple(memory.shape), "uint8")
-    return handles.submit(core, kind, Identity("x", "tag"), form, send, receive, op="max")
+    round_ = _native.Round(kind, memory.shape, "uint8", "max")
+    return handles.submit(core, round_, Identity("x", "tag"), send, receive, priority=3)
 
 
 def numbers(count: int) -> torch.Tensor:
@@ -109,9 +109,12 @@ def test_a_tensor_is_cut_and_each_slice_is_a_round(device: FakeDevice, core: Cor
     tensor = on_fake(numbers(40).view(5, 8))
     handle = start(core, tensor, tensor)
     rounds = core.wait_for(3)
-    assert [r.submitted["name"] for r in rounds] == ["x", "x.slice.1", "x.slice.2"]
-    assert [r.submitted["shape"] for r in rounds] == [(16,), (16,), (8,)]
-    assert all(r.submitted["tag"] == "tag" and r.submitted["op"] == "max" for r in rounds)
+    assert [r.name for r in rounds] == ["x", "x.slice.1", "x.slice.2"]
+    assert [r.round_.shape for r in rounds] == [(16,), (16,), (8,)]
+    assert {(r.round_.kind, r.round_.dtype, r.round_.op) for r in rounds} == {
+        ("all_reduce", "uint8", "max")
+    }
+    assert all(r.submitted["tag"] == "tag" and r.submitted["priority"] == 3 for r in rounds)
     assert b"".join(r.sent for r in rounds) == bytes(range(40))
     assert not handle.poll()
     # In any order.
@@ -126,10 +129,10 @@ def test_what_fits_in_a_slice_is_the_round_that_it_would_be_on_the_cpu(
     device: FakeDevice, core: Core
 ) -> None:
     tensor = on_fake(torch.ones(2, 2))
-    form = WireForm((2, 2), "float32")
-    handles.submit(core, "all_reduce", Identity("x", "tag"), form, tensor, tensor)
+    round_ = _native.Round("all_reduce", (2, 2), "float32")
+    handles.submit(core, round_, Identity("x", "tag"), tensor, tensor)
     (native,) = core.wait_for(1)
-    assert (native.submitted["name"], native.submitted["shape"]) == ("x", (2, 2))
+    assert (native.name, native.round_.shape) == ("x", (2, 2))
 
 
 def test_a_slice_is_sent_when_it_has_been_computed_and_copied(
@@ -275,7 +278,7 @@ def test_an_error_of_the_core_is_raised_by_every_wait(device: FakeDevice, core: 
 
 
 def test_an_error_while_submitting_is_raised_by_wait(device: FakeDevice, core: Core) -> None:
-    def refuse(**_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise ClosedError("the session is closed")
 
     core.submit = refuse  # type: ignore[assignment]

@@ -272,10 +272,9 @@ impl Round {
         self.spec.shape.contains(&0)
     }
 
-    /// Whether all ranks contribute and receive.
     #[getter]
-    fn is_all_reduce(&self) -> bool {
-        self.spec.kind == Kind::AllReduce
+    fn kind(&self) -> &'static str {
+        self.spec.kind.name()
     }
 
     #[getter]
@@ -286,6 +285,16 @@ impl Round {
     #[getter]
     fn dtype(&self) -> &'static str {
         self.spec.dtype.name()
+    }
+
+    #[getter]
+    fn op(&self) -> &'static str {
+        self.spec.op.name()
+    }
+
+    /// The same on a tensor of another shape.
+    fn reshaped(&self, shape: Vec<u64>) -> Round {
+        Round { spec: TensorSpec { shape, ..self.spec.clone() }, average: self.average }
     }
 }
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sumpter import _session
+from sumpter import _native, _session
 from sumpter.bench.payload import Payload
 from sumpter.bench.rank import System, Worker
 from sumpter.bench.replay import Replayed
@@ -87,10 +87,8 @@ class Summing:
     def _submit(self, index: int) -> Sum:
         gradient, total = self._gradients[index], self._sums[index]
         return _session.current().submit(
-            kind="all_reduce",
-            name=f"replay.{index}",
-            shape=gradient.shape,
-            dtype="float32",
+            _native.Round("all_reduce", gradient.shape, "float32"),
+            f"replay.{index}",
             send=gradient.data_ptr(),
             receive=total.data_ptr(),
             keep=(gradient, total),

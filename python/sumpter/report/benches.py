@@ -145,6 +145,14 @@ def sums(name: str, rows: Sequence[Row]) -> Section:
             "torch": [row.get("torch_contribution_gb_per_s") for row in cycles],
         }
         figures.append(_bars("A chunk's whole sum", labels, series, "GB/s of contributions"))
+    checksums = [row for row in rows if row["table"] == "checksum"]
+    if checksums:
+        labels = [f"in {row['place']}" for row in checksums]
+        series = {
+            "checksum": [row.get("payload_gb_per_s") for row in checksums],
+            "copy": [row.get("copied_gb_per_s") for row in checksums],
+        }
+        figures.append(_bars("A checksum of every byte", labels, series, "GB/s of payload"))
     wrong = sum(1 for row in rows if row.get("correct") is False)
     warnings = [f"{wrong} rows have a result that is not right."] if wrong else []
     return Section("Addition", name, figures=figures, warnings=warnings, facts=_facts(rows))

@@ -138,7 +138,7 @@ KINDS: dict[str, Kind] = {
         frozenset({"contribution_gb_per_s", "correct", "dtype"}),
         {
             "table": TEXT,
-            "dtype": TEXT,
+            "dtype": optional(TEXT),
             "place": optional(TEXT),
             "op": optional(TEXT),
             "gb_per_s": optional(NUMBER),
@@ -147,8 +147,18 @@ KINDS: dict[str, Kind] = {
             "copy_gb_per_s": optional(NUMBER),
             "contribution_gb_per_s": optional(NUMBER),
             "contributions": optional(COUNT),
+            "payload_gb_per_s": optional(NUMBER),
+            "copied_gb_per_s": optional(NUMBER),
         },
-        frozenset({"contributions", "numpy_gb_per_s", "torch_gb_per_s"}),
+        frozenset(
+            {
+                "contributions",
+                "numpy_gb_per_s",
+                "torch_gb_per_s",
+                "payload_gb_per_s",
+                "copied_gb_per_s",
+            }
+        ),
     ),
     "server": Kind(
         "sumpter bench server",

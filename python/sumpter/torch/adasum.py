@@ -16,13 +16,13 @@ from collections.abc import Sequence
 
 import torch
 
-from sumpter import _session
+from sumpter import _native, _session
 from sumpter._errors import UnsupportedError
 from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, agree, submit
 from sumpter.torch.names import Identity, identify
 from sumpter.torch.process_sets import ProcessSet, members
 from sumpter.torch.reduction import Reduction, scale
-from sumpter.torch.tensors import WireForm, check_carried, dtype_name, readable
+from sumpter.torch.tensors import check_carried, dtype_name, readable
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -162,15 +162,9 @@ class _Exchange:
             return self._gather()
         pairs = zip(self._vectors[::2], self._vectors[1::2], strict=False)
         table = torch.stack([products(a, b, self._lengths) for a, b in pairs])
-        native = submit(
-            self._session,
-            "all_reduce",
-            self._identity.part(f"level.{level}"),
-            WireForm(tuple(table.shape), "float64"),
-            table,
-            table,
-            ranks=self._ranks,
-        )
+        round_ = _native.Round("all_reduce", table.shape, "float64", ranks=self._ranks)
+        identity = self._identity.part(f"level.{level}")
+        native = submit(self._session, round_, identity, table, table)
         return [TensorHandle(native, lambda: table)]
 
     def _gather(self) -> list[TensorHandle]:
@@ -191,16 +185,9 @@ class _Exchange:
     def _broadcast(
         self, suffix: str, root: int, ranks: list[int], part: torch.Tensor
     ) -> TensorHandle:
-        native = submit(
-            self._session,
-            "broadcast",
-            self._identity.part(suffix),
-            WireForm(tuple(part.shape), dtype_name(part)),
-            part if root == self._session.rank else None,
-            part,
-            root=root,
-            ranks=ranks,
-        )
+        round_ = _native.Round("broadcast", part.shape, dtype_name(part), root=root, ranks=ranks)
+        send = part if root == self._session.rank else None
+        native = submit(self._session, round_, self._identity.part(suffix), send, part)
         return TensorHandle(native, lambda: part)
 
     def _indices(self) -> range:

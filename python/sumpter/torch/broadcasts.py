@@ -2,7 +2,7 @@
 
 import torch
 
-from sumpter import _front, _session
+from sumpter import _front, _native, _session
 from sumpter.torch.allreduces import of_backward
 from sumpter.torch.handles import TensorHandle, submit
 from sumpter.torch.names import Identity, identify
@@ -66,16 +66,13 @@ def broadcast_async_(
     if not isinstance(identity, Identity):
         detail = f"root {root_rank}"
         identity = identify(session, "broadcast", name, tensor, detail, process_set)
-    native = submit(
-        session,
+    round_ = _native.Round(
         "broadcast",
-        identity,
-        moved_form(tensor),
-        memory if is_root else None,
-        memory,
+        *moved_form(tensor),
         root=root_rank,
         ranks=None if process_set is global_process_set else ranks,
     )
+    native = submit(session, round_, identity, memory if is_root else None, memory)
 
     def finish() -> torch.Tensor:
         target = tensor.detach()

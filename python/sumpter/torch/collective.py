@@ -8,17 +8,17 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from sumpter import _native
 from sumpter._session import Handle, Session
-from sumpter.torch.handles import Identity, submit
+from sumpter.torch.handles import submit
+from sumpter.torch.names import Identity
 from sumpter.torch.tensors import (
     DTYPE_NAMES,
-    WireForm,
     check_carried,
     moved_form,
     readable,
@@ -65,7 +65,7 @@ class Group:
     era: int = 0
     # A collective on few bytes costs as much as the Python that leads to it, so what does not
     # change from call to call is made once.
-    _rounds: "dict[_Key, _Round]" = field(default_factory=dict)
+    _kept: "dict[_Key, _Kept]" = field(default_factory=dict)
 
     @property
     def prefix(self) -> str:
@@ -88,50 +88,53 @@ class Group:
         source: torch.Tensor,
         op: dist.ReduceOp.RedOpType,
         root: int | None,
-    ) -> "_Round":
-        """The round by which a `call` reduces `source` to all ranks, or to the group's `root`."""
-        dtype, count = source.dtype, source.numel()
-        key = (kind, call, dtype, count, op, root)
-        known = self._rounds.get(key)
-        if known is not None:
-            return known
+    ) -> "_Kept":
+        """How a `call` reduces `source` to all ranks, or to the group's rank `root`."""
+        key = (kind, call, source.dtype, source.numel(), op, root)
+        return self._kept.get(key) or self._keep(key, self._make_reduction(*key))
+
+    def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
+        """How a `call` copies `tensor` from the group's rank `root`."""
+        key = ("broadcast", call, tensor.dtype, tensor.numel(), None, root)
+        return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
+
+    def _make_reduction(
+        self,
+        kind: str,
+        call: str,
+        dtype: torch.dtype,
+        count: int,
+        op: dist.ReduceOp.RedOpType,
+        root: int | None,
+    ) -> "_Kept":
         how = _reduction(dtype, op)
-        detail = how.word if root is None else f"{how.word}, root {root}"
-        made = _Round(
+        round_ = _native.Round(
             kind,
-            _words(call, dtype, count, detail),
-            WireForm((count,), how.wire_dtype),
-            op=how.core_op,
+            (count,),
+            how.wire_dtype,
+            how.core_op,
             root=self._global(root or 0),
             average=how.averages,
             ranks=self.ranks,
         )
-        made.premultiplies, made.divides = how.premultiplies, how.divides
-        return self._keep(key, made)
+        detail = how.word if root is None else f"{how.word}, root {root}"
+        words = _words(call, dtype, count, detail)
+        return _Kept(round_, *words, how.premultiplies, how.divides)
 
-    def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Round":
-        """The round by which a `call` copies `tensor` from the group's rank `root`."""
-        dtype, count = tensor.dtype, tensor.numel()
-        key = ("broadcast", call, dtype, count, None, root)
-        known = self._rounds.get(key)
-        if known is not None:
-            return known
-        made = _Round(
-            "broadcast",
-            _words(call, dtype, count, f"root {root}"),
-            _flat(moved_form(tensor)),
-            root=self._global(root),
-            ranks=self.ranks,
+    def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
+        shape, dtype = moved_form(tensor)
+        round_ = _native.Round(
+            "broadcast", (math.prod(shape),), dtype, root=self._global(root), ranks=self.ranks
         )
-        return self._keep(key, made)
+        return _Kept(round_, *_words(call, tensor.dtype, tensor.numel(), f"root {root}"))
 
     def _global(self, rank: int) -> int:
         return rank if self.ranks is None else self.ranks[rank]
 
-    def _keep(self, key: _Key, made: "_Round") -> "_Round":
-        if len(self._rounds) == KEPT_ROUNDS:
-            self._rounds.clear()
-        self._rounds[key] = made
+    def _keep(self, key: _Key, made: "_Kept") -> "_Kept":
+        if len(self._kept) == KEPT_ROUNDS:
+            self._kept.clear()
+        self._kept[key] = made
         return made
 
 
@@ -170,15 +173,15 @@ class Call:
     ) -> None:
         """Adds a reduction into `target` on every rank, or on the group's rank `root`."""
         check_carried(source)
-        round_ = self._group.reduction(kind, self._kind, source, op.op, root)
+        kept = self._group.reduction(kind, self._kind, source, op.op, root)
         send = readable(source)
-        if round_.premultiplies:
+        if kept.premultiplies:
             send = send * op.factor
         receives = target is not None and (root is None or root == self._group.rank)
         in_place = target is source and send.data_ptr() == source.data_ptr()
         receive = (send if in_place else writable(target)) if receives else None
-        self._submit(round_, send, receive, priority)
-        if receives and round_.divides:
+        self._submit(kept, send, receive, priority)
+        if receives and kept.divides:
             # Rounded towards zero, as NCCL does; Lightning averages counts so.
             divisor = self._group.size
             self._after.append(lambda: receive.div_(divisor, rounding_mode="trunc"))
@@ -190,8 +193,8 @@ class Call:
         check_carried(tensor)
         is_root = root == self._group.rank
         memory = readable(tensor) if is_root else writable(tensor)
-        round_ = self._group.broadcast(self._kind, tensor, root)
-        self._submit(round_, memory if is_root else None, memory)
+        kept = self._group.broadcast(self._kind, tensor, root)
+        self._submit(kept, memory if is_root else None, memory)
         if not is_root:
             self._copy_back(tensor, memory)
 
@@ -216,29 +219,17 @@ class Call:
 
     def _submit(
         self,
-        round_: "_Round",
+        kept: "_Kept",
         send: torch.Tensor | None,
         receive: torch.Tensor | None,
         priority: int = 0,
     ) -> None:
         place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
-            self._label = round_.label
-        name = self._session.unnamed(f"{self._group.prefix}.{round_.name}", SLOTS)
-        tag = f"{place}|{round_.label}"
-        if (send if receive is None else receive).is_cpu:
-            handle = self._session.start(
-                round_.spec,
-                name,
-                tag,
-                0 if send is None else send.data_ptr(),
-                0 if receive is None else receive.data_ptr(),
-                (send, receive),
-                priority,
-            )
-        else:
-            handle = round_.submit(self._session, Identity(name, tag), send, receive, priority)
-        self._rounds.append(handle)
+            self._label = kept.label
+        name = self._session.unnamed(f"{self._group.prefix}.{kept.name}", SLOTS)
+        identity = Identity(name, f"{place}|{kept.label}")
+        self._rounds.append(submit(self._session, kept.round_, identity, send, receive, priority))
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():
@@ -252,31 +243,16 @@ class Call:
             action()
 
 
-class _Round:
+class _Kept(NamedTuple):
     """What every call of one kind on so many elements of one type has in common."""
 
-    def __init__(self, kind: str, words: tuple[str, str], form: WireForm, **options: Any) -> None:
-        self._kind = kind
-        # The call as messages show it, and what must agree across ranks as part of a name.
-        self.label, self.name = words
-        self._form = form
-        self._options = options
-        self.spec = _native.Round(kind, form.shape, form.dtype, **options)
-        # What is left to do here: PREMUL_SUM's factor, and averages of integers.
-        self.premultiplies = False
-        self.divides = False
-
-    def submit(
-        self,
-        session: Session,
-        identity: Identity,
-        send: torch.Tensor | None,
-        receive: torch.Tensor | None,
-        priority: int,
-    ) -> Handle:
-        """Submits it on the memory of a device."""
-        options = self._options | {"priority": priority}
-        return submit(session, self._kind, identity, self._form, send, receive, **options)
+    round_: _native.Round
+    # The call as messages show it, and what must agree across ranks as part of a name.
+    label: str
+    name: str
+    # What is left to do here: PREMUL_SUM's factor, and averages of integers.
+    premultiplies: bool = False
+    divides: bool = False
 
 
 def reducible(tensors: list[torch.Tensor], op: dist.ReduceOp) -> bool:
@@ -322,7 +298,3 @@ def _words(kind: str, dtype: torch.dtype, count: int, detail: str) -> tuple[str,
     """A call as messages show it, and what must agree across ranks as part of a name."""
     name = str(dtype).removeprefix("torch.")
     return f"{kind}({name} [{count}], {detail})", f"{kind}.{name}.{count}.{detail}"
-
-
-def _flat(form: WireForm) -> WireForm:
-    return WireForm((math.prod(form.shape),), form.dtype)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sumpter import _session
+from sumpter import _native, _session
 from sumpter._errors import MismatchError
 from sumpter._session import Session
 from sumpter.torch.allreduces import of_backward
@@ -20,7 +20,7 @@ from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, agree
 from sumpter.torch.names import Identity, identify
 from sumpter.torch.process_sets import ProcessSet, global_process_set, members
 from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum, reduce_async, scale
-from sumpter.torch.tensors import WireForm, check_carried, dtype_name, readable, reduced_form
+from sumpter.torch.tensors import check_carried, dtype_name, readable, reduced_form
 
 SMALLEST_PIECE_BYTES = 256
 
@@ -269,18 +269,15 @@ def _reducescatter_async(
         handles = []
         for root, rows in zip(ranks, source.tensor_split(len(ranks)), strict=True):
             receive = torch.empty_like(rows) if root == session.rank else None
-            native = submit(
-                session,
+            round_ = _native.Round(
                 "reduce",
-                identity.part(root),
-                reduced_form(rows, reduction.op.wire_name),
-                rows,
-                receive,
-                op=reduction.op.wire_name,
+                *reduced_form(rows, reduction.op.wire_name),
+                reduction.op.wire_name,
                 root=root,
-                ranks=ranks,
                 average=averages and rows.dtype.is_floating_point,
+                ranks=ranks,
             )
+            native = submit(session, round_, identity.part(root), rows, receive)
             handles.append(TensorHandle(native, lambda receive=receive: receive))
         return handles
 
@@ -360,16 +357,9 @@ class _Piece:
                 self._memory[: len(flat)] = flat
         memory = self._memory
         suffix = f"{root}.{detail}.{capacity}" if detail else f"{root}.{capacity}"
-        native = submit(
-            self._session,
-            "broadcast",
-            self._identity.part(suffix),
-            WireForm((capacity,), "uint8"),
-            memory if self._own is not None else None,
-            memory,
-            root=root,
-            ranks=ranks,
-        )
+        round_ = _native.Round("broadcast", (capacity,), "uint8", root=root, ranks=ranks)
+        send = memory if self._own is not None else None
+        native = submit(self._session, round_, self._identity.part(suffix), send, memory)
         return [TensorHandle(native, lambda: self.rows)]
 
 

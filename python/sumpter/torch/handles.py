@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from sumpter import _session
+from sumpter import _native, _session
 from sumpter._session import Session
 from sumpter.torch import devices, staging
 from sumpter.torch.names import Identity
-from sumpter.torch.tensors import WireForm
 
 
 class TensorHandle:
@@ -147,31 +146,28 @@ def agree(session: Session, identity: Identity, ranks: Sequence[int] | None) -> 
 
 def submit(
     session: Session,
-    kind: str,
+    round_: _native.Round,
     identity: Identity,
-    form: WireForm,
     send: torch.Tensor | None,
     receive: torch.Tensor | None,
-    **options: Any,
+    priority: int = 0,
 ) -> _session.Handle:
     """Submits a round on the memory of `send` and `receive`, which are kept until it is done.
 
     Both are contiguous and on one device. If that is not the CPU, wait() of the handle orders the
     current stream.
     """
-    if not (send if receive is None else receive).is_cpu:
-        handle = staging.submit(session, kind, identity, form, send, receive, options)
-    else:
+    if (send if receive is None else receive).is_cpu:
         handle = session.submit(
-            kind=kind,
-            name=identity.name,
-            tag=identity.tag,
-            shape=form.shape,
-            dtype=form.dtype,
+            round_,
+            identity.name,
             send=0 if send is None else send.data_ptr(),
             receive=0 if receive is None else receive.data_ptr(),
             keep=(send, receive),
-            **options,
+            priority=priority,
+            tag=identity.tag,
         )
+    else:
+        handle = staging.submit(session, round_, identity, send, receive, priority)
     identity.note(handle)
     return handle

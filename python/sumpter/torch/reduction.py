@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from sumpter import _session
+from sumpter import _native, _session
 from sumpter.torch.compression import Compressor, NoneCompressor
 from sumpter.torch.handles import TensorHandle, submit
 from sumpter.torch.names import Identity, identify
@@ -76,18 +76,14 @@ def reduce_async(
     if not isinstance(identity, Identity):
         identity = identify(session, kind, name, packed, reduction.op.wire_name, process_set)
     averages = reduction.op is ReduceOp.AVERAGE
-    native = submit(
-        session,
+    round_ = _native.Round(
         "all_reduce",
-        identity,
-        form,
-        send,
-        receive,
-        op=reduction.op.wire_name,
+        *form,
+        reduction.op.wire_name,
         average=averages and packed.dtype.is_floating_point,
-        priority=priority,
         ranks=None if process_set is global_process_set else ranks,
     )
+    native = submit(session, round_, identity, send, receive, priority)
 
     def finish() -> torch.Tensor:
         result = receive

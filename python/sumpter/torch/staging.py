@@ -18,17 +18,15 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from sumpter import _session
+from sumpter import _native, _session
 from sumpter._errors import ClosedError, DeadlineError
 from sumpter._session import Session
 from sumpter.torch import devices
 from sumpter.torch.devices import Device, Event
 from sumpter.torch.names import Identity
-from sumpter.torch.tensors import WireForm
 
 # Equal on all ranks, because each slice has a name of its own. A copy of this size takes a few
 # hundred microseconds, far more than starting it; a small bucket of DDP still has several slices.
@@ -40,23 +38,22 @@ _log = logging.getLogger("sumpter")
 
 def submit(
     session: Session,
-    kind: str,
+    round_: _native.Round,
     identity: Identity,
-    form: WireForm,
     send: torch.Tensor | None,
     receive: torch.Tensor | None,
-    options: dict[str, Any],
+    priority: int,
 ) -> _session.Handle:
     """Submits a round on contiguous memory of a device, as `handles.submit` does on the host's.
 
     Up to SLICE_BYTES it is one round of the core; else each slice is one, and the first has the
     name of the whole, so that a rank whose tensor is not on a device is found to differ.
     """
-    if 0 in form.shape:
+    if round_.is_empty:
         return _session.Done()
     # What the root of a broadcast has sent need not come back to it.
-    target = None if kind == "broadcast" and send is not None else receive
-    whole = _Whole(session, kind, identity, form, options, send is not None, receive is not None)
+    target = None if round_.kind == "broadcast" and send is not None else receive
+    whole = _Whole(session, round_, identity, priority, send is not None, receive is not None)
     device = devices.of(send if receive is None else receive)
     return StagedRound(device, _of(session), whole, _bytes(send), _bytes(target))
 
@@ -66,40 +63,37 @@ class _Whole:
     """The round as the caller sees it."""
 
     session: Session
-    kind: str
+    round_: _native.Round
     identity: Identity
-    form: WireForm
-    options: dict[str, Any]
+    priority: int
     sends: bool
     receives: bool
 
     @property
     def count(self) -> int:
         """The size in bytes."""
-        return torch.Size(self.form.shape).numel() * self._element_bytes
+        return torch.Size(self.round_.shape).numel() * self._element_bytes
 
     def submit(self, start: int, host: torch.Tensor) -> _session.Handle:
         """Submits the slice that begins at byte `start` and lies in `host`."""
-        identity, shape = self.identity, self.form.shape
+        round_, identity = self.round_, self.identity
         if len(host) < self.count:
-            shape = (len(host) // self._element_bytes,)
+            round_ = round_.reshaped((len(host) // self._element_bytes,))
         if start:
             identity = identity.part(f"slice.{start // SLICE_BYTES}")
         return self.session.submit(
-            kind=self.kind,
-            name=identity.name,
-            tag=identity.tag,
-            shape=shape,
-            dtype=self.form.dtype,
+            round_,
+            identity.name,
             send=host.data_ptr() if self.sends else 0,
             receive=host.data_ptr() if self.receives else 0,
             keep=host,
-            **self.options,
+            priority=self.priority,
+            tag=identity.tag,
         )
 
     @property
     def _element_bytes(self) -> int:
-        return getattr(torch, self.form.dtype).itemsize
+        return getattr(torch, self.round_.dtype).itemsize
 
 
 @dataclass

@@ -292,11 +292,11 @@ def check_buckets() -> None:
     """DDP with the hook: later buckets, with the first layers, go first; the same result."""
     given: list[int] = []
 
-    def start(*arguments: object) -> object:
-        given.append(arguments[-1])
-        return begin(*arguments)
+    def submit(*arguments: object, **options: object) -> object:
+        given.append(options["priority"])
+        return begin(*arguments, **options)
 
-    begin = Session.start
+    begin = Session.submit
     results = []
     for hooked in (True, False):
         layers = [nn.Linear(64, 64) for _ in range(4)]
@@ -310,7 +310,7 @@ def check_buckets() -> None:
         sgd = torch.optim.SGD(parallel.parameters(), lr=0.1)
         for step in range(3):
             given.clear()
-            with patched(Session, "start", start):
+            with patched(Session, "submit", submit):
                 plain_step(parallel, sgd, step)
         # DDP makes its buckets anew after the first step.
         assert len(given) > 2
