@@ -294,9 +294,8 @@ pub fn generate_token() -> String {
 #[pyfunction]
 #[pyo3(signature = (dtype = None))]
 pub fn instruction_set(dtype: Option<&str>) -> PyResult<&'static str> {
-    let preferred = InstructionSet::preferred();
-    let Some(name) = dtype else { return Ok(preferred.name()) };
+    let Some(name) = dtype else { return Ok(InstructionSet::preferred().name()) };
     let dtype = Dtype::from_name(name)
         .ok_or_else(|| ConfigError::new_err(format!("there are no kernels for '{name}'")))?;
-    Ok(preferred.serving(ReduceOp::Sum, dtype).name())
+    Ok(InstructionSet::preferred_for(ReduceOp::Sum, dtype).name())
 }

@@ -1,5 +1,5 @@
 //! Throughput of every kernel at every level this processor has, beside a plain copy, in a core's
-//! own cache and out of all caches. Bytes are those read and written, in units of 10^9 a second.
+//! own cache and out of all caches; sums also where operands begin within a vector. Bytes are those read and written, in units of 10^9 a second.
 //!
 //! `cargo bench -p sumpter-sum -- sum/float16` runs a part.
 
@@ -28,6 +28,7 @@ fn kernels(criterion: &mut Criterion) {
         for level in InstructionSet::supported() {
             for dtype in Dtype::ALL {
                 accumulate(&mut group, level, dtype, acc_bytes);
+                accumulate_off(&mut group, level, dtype, acc_bytes);
                 if dtype.accumulator() != dtype {
                     halves(&mut group, level, dtype, acc_bytes);
                 }
@@ -62,6 +63,30 @@ fn accumulate(
             bencher.iter(|| level.accumulate(op, dtype, black_box(&mut acc), black_box(&x)));
         });
     }
+}
+
+/// Sums where both operands begin 16 bytes after a multiple of 64, as a tensor in a bucket may.
+fn accumulate_off(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    level: InstructionSet,
+    dtype: Dtype,
+    acc_bytes: usize,
+) {
+    const OFF: usize = 16;
+    let (mut acc, x) = buffers(dtype, acc_bytes);
+    let (acc, x) = (&mut acc[OFF..], &x[OFF..]);
+    // As many elements of each, however large those are.
+    let count = (acc.len() / dtype.accumulator().size()).min(x.len() / dtype.size());
+    let acc = &mut acc[..count * dtype.accumulator().size()];
+    let x = &x[..count * dtype.size()];
+    group.throughput(Throughput::BytesDecimal((2 * acc.len() + x.len()) as u64));
+    group.bench_function(id("sum-16-off", level, dtype), |bencher| {
+        acc.fill(ORDINARY);
+        let acc = &mut *acc;
+        bencher.iter(|| {
+            level.accumulate(ReduceOp::Sum, dtype, black_box(&mut *acc), black_box(x));
+        });
+    });
 }
 
 /// What 16-bit floats have beside: the first two contributions, the last one, two and no more.

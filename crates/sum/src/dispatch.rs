@@ -17,7 +17,7 @@ use crate::x86::{avx2, avx512, avx512fp16};
 /// # Panics
 /// If `acc` and `x` do not hold the same number of whole elements.
 pub fn accumulate(op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
-    InstructionSet::preferred().accumulate(op, dtype, acc, x);
+    InstructionSet::preferred_for(op, dtype).accumulate(op, dtype, acc, x);
 }
 
 /// Adds one contribution and rounds: `to = op(to, x)`, both elements of `dtype`.
@@ -30,7 +30,7 @@ pub fn accumulate(op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
 /// # Panics
 /// If `to` and `x` do not hold the same number of whole elements.
 pub fn reduce(op: ReduceOp, dtype: Dtype, to: &mut [u8], x: &[u8]) {
-    InstructionSet::preferred().reduce(op, dtype, to, x);
+    InstructionSet::preferred_for(op, dtype).reduce(op, dtype, to, x);
 }
 
 /// Adds the first two contributions in 16-bit floats: `acc = op(x, y)`, as `f32`.
@@ -93,8 +93,8 @@ const HALVES: Halves<SoftF16, Bf16> = Halves { f16: SoftF16, bf16: Bf16 };
 
 /// Calls a kernel as compiled for a level.
 macro_rules! dispatch {
-    ($level:expr, $kernel:ident($($argument:expr),*)) => {
-        match $level {
+    ($set:expr, $kernel:ident($($argument:expr),*)) => {
+        match $set.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the level exists only if `Level::is_supported` found its features.
             Level::Avx512Fp16 => unsafe { avx512fp16::$kernel($($argument),*) },
@@ -136,11 +136,11 @@ impl InstructionSet {
         }
     }
 
-    /// The level whose compilation of [`accumulate`] and [`reduce`] this one uses for `op` on
-    /// `dtype`: itself, or a lower one that is faster there.
+    /// The level that [`accumulate`] and [`reduce`] use for `op` on `dtype`: the preferred one, or
+    /// a lower one that is faster there.
     #[must_use]
-    pub fn serving(self, op: ReduceOp, dtype: Dtype) -> InstructionSet {
-        InstructionSet(self.0.serving(op, dtype))
+    pub fn preferred_for(op: ReduceOp, dtype: Dtype) -> InstructionSet {
+        InstructionSet(Self::preferred().0.serving(op, dtype))
     }
 
     /// [`accumulate`] at this level.
@@ -149,7 +149,7 @@ impl InstructionSet {
     /// As [`accumulate`].
     pub fn accumulate(self, op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
         assert_same_count(dtype, acc.len(), x.len());
-        dispatch!(self.0.serving(op, dtype), accumulate(op, dtype, acc, x));
+        dispatch!(self, accumulate(op, dtype, acc, x));
     }
 
     /// [`reduce`] at this level.
@@ -160,7 +160,7 @@ impl InstructionSet {
         assert_whole(dtype, to.len());
         assert_whole(dtype, x.len());
         assert!(to.len() == x.len(), "{} bytes do not fit {}", x.len(), to.len());
-        dispatch!(self.0.serving(op, dtype), reduce(op, dtype, to, x));
+        dispatch!(self, reduce(op, dtype, to, x));
     }
 
     /// [`accumulate_pair`] at this level.
@@ -171,7 +171,7 @@ impl InstructionSet {
         assert_widens(dtype);
         assert_same_count(dtype, acc.len(), x.len());
         assert_same_count(dtype, acc.len(), y.len());
-        dispatch!(self.0, accumulate_pair(op, dtype, acc, x, y));
+        dispatch!(self, accumulate_pair(op, dtype, acc, x, y));
     }
 
     /// [`accumulate_last`] at this level.
@@ -182,7 +182,7 @@ impl InstructionSet {
         assert_widens(dtype);
         assert_same_count(dtype, acc.len(), out.len());
         assert_same_count(dtype, acc.len(), x.len());
-        dispatch!(self.0, accumulate_last(op, dtype, out, acc, x));
+        dispatch!(self, accumulate_last(op, dtype, out, acc, x));
     }
 
     /// [`divide`] at this level.
@@ -192,7 +192,7 @@ impl InstructionSet {
     pub fn divide(self, dtype: Dtype, x: &mut [u8], divisor: u32) {
         assert!(dtype.is_float(), "{} has no division: only floats have", dtype.name());
         assert_whole(dtype, x.len());
-        dispatch!(self.0, divide(dtype, x, divisor));
+        dispatch!(self, divide(dtype, x, divisor));
     }
 }
 
@@ -214,13 +214,13 @@ impl Level {
         Level::Portable,
     ];
 
-    /// See [`InstructionSet::serving`].
+    /// This level, or a lower one that is faster for `op` on `dtype`.
     ///
     /// What AVX2 has an instruction for needs nothing of AVX-512 but its width, and processors that
     /// have AVX-512 without FP16 gain nothing from that. The older ones lower their clock for it.
     /// Zen 4 adds no more with it, and every load of 512 bits that is not aligned takes two lines
-    /// of cache: AVX2 takes as long where operands are aligned and in cache, and is 5 to 15 % ahead
-    /// elsewhere (`docs/performance.md`).
+    /// of cache: AVX2 takes as long where operands are aligned and in cache, and less elsewhere
+    /// (`docs/performance.md`).
     fn serving(self, op: ReduceOp, dtype: Dtype) -> Level {
         match self {
             #[cfg(target_arch = "x86_64")]
