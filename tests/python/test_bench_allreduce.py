@@ -18,7 +18,7 @@ from sumpter.cli.errors import UsageError  # noqa: E402
 SUMPTER = (sys.executable, "-m", "sumpter")
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600
-WAYS = ["push_pull", "numpy", "backend", "gloo"]
+WAYS = ["core", "push_pull", "numpy", "backend", "gloo"]
 
 
 def test_sizes_grow_by_four_up_to_the_largest() -> None:
@@ -61,5 +61,6 @@ def test_every_way_is_measured_and_checked_in_a_job(unlaunched, tmp_path: Path) 
         assert float(row["goodput_gbps"]) == pytest.approx(int(row["bytes"]) * 8e-9 / median)
         assert float(row["gain_over_gloo"]) > 0
         # Somebody has to wait for the others' part of it.
+        assert 0 < float(row["call_seconds"]) <= high
         assert 0 < float(row["cpu_seconds"]) and 0 < float(row["context_switches"])
         assert row["workers"] == "2"

@@ -1,5 +1,6 @@
 //! Throughput of every kernel at every level this processor has, beside a plain copy, in a core's
-//! own cache and out of all caches; sums also where operands begin within a vector. Bytes are those read and written, in units of 10^9 a second.
+//! own cache and out of all caches; sums also where operands begin within a vector. Bytes are those
+//! read and written, in units of 10^9 a second.
 //!
 //! `cargo bench -p sumpter-sum -- sum/float16` runs a part.
 

@@ -1,8 +1,9 @@
 """`sumpter bench allreduce`: latency and goodput on the cluster that this process is a rank of.
 
 Every rank runs this module; rank 0 reports. All ways to sum take turns, so that a noisy machine
-disturbs them alike, and every result is checked. A time is that of the slowest rank; processor
-time and context switches, which are steadier, are medians of each rank, and of these the mean.
+disturbs them alike, and every result is checked. A time is that of the slowest rank; the time until
+a call returns, processor time and context switches, which are steadier, are medians of each rank,
+and of these the mean.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch.distributed as dist
 
 import sumpter
 import sumpter.torch as bps
-from sumpter import _session
+from sumpter import _native, _session
 from sumpter.bench import counters
 from sumpter.bench.payload import Payload
 from sumpter.cli.errors import Failure, UsageError
@@ -37,6 +38,12 @@ FEWEST, MOST = 5, 200
 COPIES = 6
 
 
+# Waits for an operation; what it returns is the sum, which else is where the tensor is.
+Finish = Callable[[], torch.Tensor | None]
+# Begins an operation.
+Way = Callable[[], Finish]
+
+
 @dataclass(frozen=True)
 class Asked:
     """What to measure."""
@@ -50,6 +57,7 @@ class Asked:
 class Spent:
     """What one operation took in this process, all its threads together."""
 
+    call_seconds: float  # until the call that begins it has returned
     seconds: float
     cpu_seconds: float
     switches: int
@@ -146,38 +154,54 @@ def _measure(ranks: Ranks, asked: Asked, size: int) -> list[dict[str, Any]]:
     return [_row(ranks, size, name, slowest) | _costs(ranks, spent[name]) for name in ways]
 
 
-def _once(
-    way: Callable[[], torch.Tensor], payload: Payload, tensor: torch.Tensor, number: int
-) -> Spent:
+def _once(begin: Way, payload: Payload, tensor: torch.Tensor, number: int) -> Spent:
     """One checked operation, and what it took on this rank."""
     payload.fill([tensor], number)
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    result = way()
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
-    payload.check([result], number)
+    finish = begin()
+    called = time.perf_counter()
+    result = finish()
+    done, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    payload.check([tensor if result is None else result], number)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
-    return Spent(seconds, cpu_s, switches)
+    return Spent(called - start, done - start, cpu_s, switches)
 
 
-def _ways(ranks: Ranks, asked: Asked, tensor: torch.Tensor) -> dict[str, Callable]:
-    """The ways to sum `tensor`; each returns where the sum is."""
+def _ways(ranks: Ranks, asked: Asked, tensor: torch.Tensor) -> dict[str, Way]:
+    """The ways to sum `tensor`."""
     name = f"allreduce.{tensor.numel()}"
-    array = tensor.numpy()
+    array, address = tensor.numpy(), tensor.data_ptr()
+    session = _session.current()
+    round_ = _native.Round("all_reduce", tuple(tensor.shape), "float32")
 
-    def through(group: dist.ProcessGroup | None) -> torch.Tensor:
-        dist.all_reduce(tensor, group=group)
-        return tensor
+    def core() -> Finish:
+        handle = session.submit(round_, f"core.{name}", send=address, receive=address, keep=tensor)
+        return handle.wait
 
-    ways: dict[str, Callable[[], torch.Tensor]] = {
+    def numpy() -> Finish:
+        handle = sumpter.push_pull_async(array, average=False, name=name)
+        return lambda: torch.from_numpy(handle.synchronize())
+
+    ways: dict[str, Way] = {
+        "core": core,
         # The interface of BytePS on a tensor, in place.
-        "push_pull": lambda: bps.push_pull_async_inplace(tensor, False, name).synchronize(),
-        "numpy": lambda: torch.from_numpy(sumpter.push_pull(array, average=False, name=name)),
-        "backend": lambda: through(None),
+        "push_pull": lambda: bps.push_pull_async_inplace(tensor, False, name).synchronize,
+        "numpy": numpy,
+        "backend": lambda: _without_result(dist.all_reduce(tensor, async_op=True)),
     }
     if asked.gloo:
-        ways["gloo"] = lambda: through(ranks.gloo)
+        ways["gloo"] = lambda: _without_result(
+            dist.all_reduce(tensor, group=ranks.gloo, async_op=True)
+        )
     return ways
+
+
+def _without_result(work: dist.Work) -> Finish:
+    def finish() -> None:
+        work.wait()
+
+    return finish
 
 
 def _row(ranks: Ranks, size: int, name: str, times: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -201,6 +225,7 @@ def _row(ranks: Ranks, size: int, name: str, times: dict[str, np.ndarray]) -> di
 def _costs(ranks: Ranks, spent: Sequence[Spent]) -> dict[str, Any]:
     # The median on each rank: what else a process does now and then is not the operation's.
     return {
+        "call_seconds": ranks.mean(float(np.median([one.call_seconds for one in spent]))),
         "cpu_seconds": ranks.mean(float(np.median([one.cpu_seconds for one in spent]))),
         "context_switches": ranks.mean(float(np.median([one.switches for one in spent]))),
     }

@@ -65,6 +65,7 @@ ALLREDUCE = (
     Column("p10", 11, lambda row: f"{row['p10_seconds'] * 1e6:.1f}"),
     Column("p90", 11, lambda row: f"{row['p90_seconds'] * 1e6:.1f}"),
     Column("CPU us", 9, lambda row: f"{row['cpu_seconds'] * 1e6:.1f}"),
+    Column("call us", 8, lambda row: f"{row['call_seconds'] * 1e6:.1f}"),
     Column("switches", 8, figure("context_switches", "{:.1f}")),
     Column("Gb/s", 9, figure("goodput_gbps", "{:.4g}")),
     Column("over Gloo", 9, figure("gain_over_gloo", "{:.3f}")),
