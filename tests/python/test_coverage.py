@@ -150,16 +150,20 @@ def test_what_a_collective_is_made_of_is_kept_for_the_next_of_its_kind(
 ) -> None:
     monkeypatch.setattr(collective, "KEPT_ROUNDS", 2)
     two = collective.Group(cast(Any, SimpleNamespace(world_size=4)), "pair", 0, [1, 3], 1.0)
-    kinds = dist.ReduceOp.RedOpType
     tensor = torch.ones(3, dtype=torch.int32)
-    first = two.reduction("all_reduce", "all_reduce", tensor, kinds.SUM, None)
-    assert two.reduction("all_reduce", "all_reduce", tensor.clone(), kinds.SUM, None) is first
-    mean = two.reduction("all_reduce", "all_reduce", tensor, kinds.AVG, None)
-    assert (first.divides, mean.divides) == (False, True)
+
+    def reduction(name: str) -> Any:
+        op = dist.ReduceOp(getattr(dist.ReduceOp.RedOpType, name))
+        return two.reduction("all_reduce", "all_reduce", tensor.clone(), op, None)
+
+    first = reduction("SUM")
+    assert reduction("SUM") is first
+    assert reduction("BOR") is None
+    assert (first.divides, reduction("AVG").divides) == (False, True)
     copied = two.broadcast("broadcast", tensor.to(torch.complex64), 1)
     assert (copied.round_.dtype, copied.round_.shape) == ("uint8", (24,))
     # The third kind did not fit; all are made anew, and look the same.
-    again = two.reduction("all_reduce", "all_reduce", tensor, kinds.SUM, None)
+    again = reduction("SUM")
     assert again is not first
     assert (again.label, again.name) == (first.label, first.name)
     assert again.label == "all_reduce(int32 [3], sum)"

@@ -29,7 +29,7 @@ from sumpter.torch import (
     tensors,
     work,
 )
-from sumpter.torch.collective import Call, Group, reducible
+from sumpter.torch.collective import Call, Group
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.registration import NAME, register
 from sumpter.torch.roll_call import RollCall
@@ -131,42 +131,44 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
     # Reductions.
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        if not reducible(tensors, opts.reduceOp):
-            return self._reduced("all_reduce", "allreduce", tensors, opts)
-        call = Call(self._group, "all_reduce", opts)
-        for tensor in tensors:
-            call.reduce("all_reduce", tensor, tensor, opts.reduceOp)
-        return call.work(tensors)
+        return self._all_reduce("allreduce", tensors, opts)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        return self._all_reduce("allreduce_coalesced", tensors, opts)
 
     def average_bucket(self, bucket: torch.Tensor, priority: int) -> dist.Work:
         """Averages one bucket of gradients, before other tensors of a lower priority."""
         opts = dist.AllreduceOptions()
         opts.reduceOp = dist.ReduceOp.AVG
-        call = Call(self._group, "all_reduce", opts)
-        call.reduce("all_reduce", bucket, bucket, opts.reduceOp, priority=priority)
-        return call.work([bucket])
+        return self._all_reduce("allreduce", [bucket], opts, priority)
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        if not reducible(tensors, opts.reduceOp):
-            return self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)
-        return self.allreduce(tensors, opts)
+    def _all_reduce(
+        self, method: str, tensors: list[torch.Tensor], opts: Any, priority: int = 0
+    ) -> dist.Work:
+        each = [(tensor, tensor, None) for tensor in tensors]
+        call = self._reduce("all_reduce", "all_reduce", each, opts, priority)
+        if call is None:
+            return self._reduced("all_reduce", method, tensors, opts)
+        return call.work(tensors)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        if not reducible(tensors, opts.reduceOp):
-            return self._reduced("reduce", "reduce", tensors, opts, f", root {opts.rootRank}")
-        call = Call(self._group, "reduce", opts)
-        for tensor in tensors:
-            call.reduce("reduce", tensor, tensor, opts.reduceOp, opts.rootRank)
+        root = opts.rootRank
+        call = self._reduce("reduce", "reduce", [(t, t, root) for t in tensors], opts)
+        if call is None:
+            return self._reduced("reduce", "reduce", tensors, opts, f", root {root}")
         return call.work(tensors)
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> dist.Work:
-        if not reducible(outputs, opts.reduceOp):
+        each = [
+            (piece, output if root == self.rank() else None, root)
+            for output, pieces in zip(outputs, inputs, strict=True)
+            for root, piece in enumerate(pieces)
+        ]
+        call = self._reduce("reduce", "reduce_scatter", each, opts)
+        if call is None:
             return self._gloo.group.reduce_scatter(outputs, inputs, opts)
-        call = Call(self._group, "reduce_scatter", opts)
-        for output, pieces in zip(outputs, inputs, strict=True):
-            self._scatter(call, output, pieces, opts)
         return call.work(outputs)
 
     def reduce_scatter_single(
@@ -183,12 +185,28 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         ]
         return self.reduce_scatter(outputs, pieces, opts)
 
-    def _scatter(
-        self, call: Call, output: torch.Tensor, pieces: list[torch.Tensor], opts: Any
-    ) -> None:
-        for root, piece in enumerate(pieces):
-            target = output if root == self.rank() else None
-            call.reduce("reduce", piece, target, opts.reduceOp, root)
+    def _reduce(
+        self,
+        kind: str,
+        name: str,
+        each: list[tuple[torch.Tensor, torch.Tensor | None, int | None]],
+        opts: Any,
+        priority: int = 0,
+    ) -> Call | None:
+        """The call `name`, which reduces each source into its target for its root.
+
+        None, and nothing is begun, if the core has no kernel for one of them.
+        """
+        op, rounds = opts.reduceOp, []
+        for source, _, root in each:
+            kept = self._group.reduction(kind, name, source, op, root)
+            if kept is None:
+                return None
+            rounds.append(kept)
+        call = Call(self._group, name, opts)
+        for kept, (source, target, _) in zip(rounds, each, strict=True):
+            call.reduce(kept, source, target, op, priority)
+        return call
 
     # Copies.
 

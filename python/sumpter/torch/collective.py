@@ -4,7 +4,6 @@ Collectives have no names, so a name is made of everything that must agree acros
 small counter; the tag says which call of the group it was, for the message when ranks disagree.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ SLOTS = 4
 KEPT_ROUNDS = 1024
 
 # Of a round: its kind, the call, element type, elements, reduction, root.
-_Key = tuple[str, str, torch.dtype, int, dist.ReduceOp.RedOpType | None, int | None]
+_Key = tuple[str, str, torch.dtype, int, int | None, int | None]
 
 _OPS = {
     dist.ReduceOp.RedOpType.SUM: "sum",
@@ -82,16 +81,23 @@ class Group:
         self.era = max(self.era, after + 1)
 
     def reduction(
-        self,
-        kind: str,
-        call: str,
-        source: torch.Tensor,
-        op: dist.ReduceOp.RedOpType,
-        root: int | None,
-    ) -> "_Kept":
-        """How a `call` reduces `source` to all ranks, or to the group's rank `root`."""
-        key = (kind, call, source.dtype, source.numel(), op, root)
-        return self._kept.get(key) or self._keep(key, self._make_reduction(*key))
+        self, kind: str, call: str, tensor: torch.Tensor, op: dist.ReduceOp, root: int | None
+    ) -> "_Kept | None":
+        """How a `call` reduces `tensor` to all ranks, or to the group's rank `root`.
+
+        None if the core has no kernel for that.
+        """
+        if tensor.layout is not torch.strided:
+            return None
+        # As a number, since torch's names of reductions take long to compare.
+        key = (kind, call, tensor.dtype, tensor.numel(), int(op.op), root)
+        kept = self._kept.get(key)
+        if kept is None:
+            how = _find_kernel(tensor.dtype, op.op)
+            if how is None:
+                return None
+            kept = self._keep(key, self._make_reduction(kind, call, tensor, how, root))
+        return kept
 
     def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         """How a `call` copies `tensor` from the group's rank `root`."""
@@ -99,15 +105,9 @@ class Group:
         return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
 
     def _make_reduction(
-        self,
-        kind: str,
-        call: str,
-        dtype: torch.dtype,
-        count: int,
-        op: dist.ReduceOp.RedOpType,
-        root: int | None,
+        self, kind: str, call: str, tensor: torch.Tensor, how: "_Reduction", root: int | None
     ) -> "_Kept":
-        how = _reduction(dtype, op)
+        count = tensor.numel()
         round_ = _native.Round(
             kind,
             (count,),
@@ -118,15 +118,15 @@ class Group:
             ranks=self.ranks,
         )
         detail = how.word if root is None else f"{how.word}, root {root}"
-        words = _words(call, dtype, count, detail)
-        return _Kept(round_, *words, how.premultiplies, how.divides)
+        words = _words(call, tensor.dtype, count, detail)
+        return _Kept(round_, *words, root, how.premultiplies, how.divides)
 
     def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         shape, dtype = moved_form(tensor)
         round_ = _native.Round(
             "broadcast", (math.prod(shape),), dtype, root=self._global(root), ranks=self.ranks
         )
-        return _Kept(round_, *_words(call, tensor.dtype, tensor.numel(), f"root {root}"))
+        return _Kept(round_, *_words(call, tensor.dtype, tensor.numel(), f"root {root}"), root)
 
     def _global(self, rank: int) -> int:
         return rank if self.ranks is None else self.ranks[rank]
@@ -164,20 +164,18 @@ class Call:
 
     def reduce(
         self,
-        kind: str,
+        kept: "_Kept",
         source: torch.Tensor,
         target: torch.Tensor | None,
         op: dist.ReduceOp,
-        root: int | None = None,
         priority: int = 0,
     ) -> None:
-        """Adds a reduction into `target` on every rank, or on the group's rank `root`."""
+        """Adds a reduction of `source` into `target`, if this rank is to receive it."""
         check_carried(source)
-        kept = self._group.reduction(kind, self._kind, source, op.op, root)
         send = readable(source)
         if kept.premultiplies:
             send = send * op.factor
-        receives = target is not None and (root is None or root == self._group.rank)
+        receives = target is not None and kept.root in (None, self._group.rank)
         in_place = target is source and send.data_ptr() == source.data_ptr()
         receive = (send if in_place else writable(target)) if receives else None
         self._submit(kept, send, receive, priority)
@@ -250,18 +248,11 @@ class _Kept(NamedTuple):
     # The call as messages show it, and what must agree across ranks as part of a name.
     label: str
     name: str
+    # The group's rank that differs from the others.
+    root: int | None
     # What is left to do here: PREMUL_SUM's factor, and averages of integers.
     premultiplies: bool = False
     divides: bool = False
-
-
-def reducible(tensors: list[torch.Tensor], op: dist.ReduceOp) -> bool:
-    """Whether the core has a kernel for this reduction of these tensors."""
-    kind = op.op
-    for tensor in tensors:
-        if tensor.layout is not torch.strided or _reduction(tensor.dtype, kind) is None:
-            return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -277,8 +268,7 @@ class _Reduction:
     divides: bool
 
 
-@functools.lru_cache(maxsize=256)
-def _reduction(dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> _Reduction | None:
+def _find_kernel(dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> _Reduction | None:
     """How the core reduces elements of `dtype`; None if it has no kernel."""
     kinds = dist.ReduceOp.RedOpType
     average, premultiplies = op == kinds.AVG, op == kinds.PREMUL_SUM
