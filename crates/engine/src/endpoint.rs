@@ -20,7 +20,7 @@ pub const MAX_SLICES: usize = 16;
 
 /// Once so many bytes have been chosen to be sent next on a connection, no more are: about what a
 /// connection takes at once. Half of it makes shorter writes, which cost a tenth more processor
-/// time. Whatever is chosen is not overtaken any more.
+/// time over loopback (`docs/performance.md`). Whatever is chosen is not overtaken any more.
 pub(crate) const AHEAD_BYTES: usize = 256 << 10;
 
 /// What to send next, in order.
