@@ -86,6 +86,8 @@ class Session:
         self.noted: dict[str, Noted] | None = None
         # What the model's layers take, if that was given to `tune`.
         self.profile: Profile | None = None
+        # What went wrong with an operation whose caller had gone on without waiting for it.
+        self.late: BaseException | None = None
         # What is entered before the worker finishes what is in flight, and left when it has.
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
         if self.rank == 0 and self.world_size > 1:
@@ -148,6 +150,12 @@ class Session:
         if exclusive:
             self._in_flight[name] = handle
         return handle
+
+    def raise_late(self) -> None:
+        """Raises, once, what went wrong with an operation whose caller had gone on."""
+        if self.late is not None:
+            late, self.late = self.late, None
+            raise late.with_traceback(None)
 
     def barrier(
         self, name: str = "barrier", ranks: Sequence[int] | None = None, tag: str = ""

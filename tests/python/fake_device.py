@@ -9,6 +9,8 @@ with ordinary ones is an error, as between devices.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import queue
 import random
 import threading
@@ -50,8 +52,30 @@ class Event:
     def happen(self) -> None:
         self._happened.set()
 
+    def happened(self) -> bool:
+        return self._happened.is_set()
+
     def synchronize(self) -> None:
         assert self._happened.wait(HANG_S), "a stream did not come to an event"
+
+
+class Gate:
+    """What streams wait for until the host opens it."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+
+    def hold(self, stream: Stream) -> None:
+        stream.wait_event(self._event)
+
+    def open(self) -> None:
+        assert not self._event.happened(), "a gate is opened once"
+        self._event.happen()
+
+
+# Not set while a call of the driver waits, and all others wait for that one.
+driver_is_free = threading.Event()
+driver_is_free.set()
 
 
 class Stream:
@@ -64,6 +88,7 @@ class Stream:
         threading.Thread(target=self._run, daemon=True).start()
 
     def enqueue(self, work: Callable[[], object]) -> None:
+        assert driver_is_free.wait(HANG_S), "a call of the driver was stuck"
         self._work.put(work)
 
     def wait_event(self, event: Event) -> None:
@@ -97,7 +122,8 @@ class FakeDevice:
 
     future_devices: list[torch.device] = []
 
-    def __init__(self, pause_s: float = 0.0) -> None:
+    def __init__(self, pause_s: float = 0.0, follows: bool = True) -> None:
+        self.follows = follows
         self.out = Stream(pause_s, seed=1)
         self.back = Stream(pause_s, seed=2)
         self.main = Stream(pause_s, seed=3)
@@ -120,6 +146,13 @@ class FakeDevice:
     def mark(self, stream: Stream) -> Event:
         return stream.mark()
 
+    def arrival(self, stream: Stream) -> Event:
+        return stream.mark()
+
+    def gate(self) -> Gate:
+        assert self.follows, "streams of this device cannot wait for the host"
+        return Gate()
+
     def host_memory(self, count: int) -> torch.Tensor:
         return torch.full((count,), NOISE, dtype=torch.uint8)
 
@@ -133,6 +166,15 @@ class FakeDevice:
             done.append(len(into))
 
         stream.enqueue(work)
+
+    @contextlib.contextmanager
+    def stuck(self) -> Iterator[None]:
+        """Within, a call of the driver waits for the device, as cudaFree does, and holds others."""
+        driver_is_free.clear()
+        try:
+            yield
+        finally:
+            driver_is_free.set()
 
     def launch(self, kernel: Callable[[], object]) -> None:
         """Enqueues what changes memory in the current stream."""
@@ -172,12 +214,33 @@ class OnFake(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def install(pause_s: float = 0.0) -> FakeDevice:
+def install(pause_s: float = 0.0, follows: bool = True) -> FakeDevice:
     """Makes the device known to Sumpter, once a process."""
-    made = FakeDevice(pause_s)
+    made = FakeDevice(pause_s, follows)
     devices.makers["fake"] = lambda _: made
     devices._known.pop(Name("fake", 0), None)
     return device()
+
+
+def install_for_torch_distributed() -> None:
+    """Lets the backend see tensors of the device: torch calls it with subclasses switched off."""
+    from sumpter.torch.backend import SumpterBackend
+    from sumpter.torch.delegate import DelegatedCollectives
+    from sumpter.torch.work import SumpterWork
+
+    for owner in (SumpterBackend, DelegatedCollectives, SumpterWork):
+        for name, method in list(vars(owner).items()):
+            if inspect.isfunction(method) and not name.startswith("__"):
+                setattr(owner, name, _with_subclasses(method))
+
+
+def _with_subclasses(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._EnableTorchFunction():
+            return method(*args, **kwargs)
+
+    return wrapped
 
 
 def device() -> FakeDevice:

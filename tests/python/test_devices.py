@@ -22,6 +22,18 @@ def test_every_operation_on_a_device_of_slow_streams(
     job.start("on_fake.py").finish()
 
 
+def test_every_operation_where_threads_wait_and_not_streams(make_job: Callable[..., Job]) -> None:
+    job = make_job(2, partition_bytes="4KiB", peer_timeout_s=FINDS_MISMATCHES_S)
+    job.start("on_fake.py", "--blocking").finish()
+
+
+def test_streams_wait_for_the_network_and_the_host_for_nothing(
+    make_job: Callable[..., Job],
+) -> None:
+    job = make_job(2, partition_bytes="4KiB", peer_timeout_s=FINDS_MISMATCHES_S)
+    job.start("followed.py").finish()
+
+
 @needs_cuda
 def test_operations_on_one_gpu_and_its_streams(make_job: Callable[..., Job]) -> None:
     make_job(2).start("cuda_operations.py").finish()

@@ -19,6 +19,7 @@ import sumpter.torch as hvd
 from fake_device import FakeDevice, on_fake, plain
 from sumpter import _native
 from sumpter._errors import ClosedError, DeadlineError, PeerLostError
+from sumpter._session import Session
 from sumpter.torch import handles, staging
 from sumpter.torch.names import Identity
 
@@ -35,11 +36,12 @@ class Native:
         self.sent = bytes(self.keep.tolist())
         self._callbacks: list[Callable[[], object]] = []
         self._error: Exception | None = None
+        self.over = False
 
     def end(self, error: Exception | None = None, result: int | None = None) -> None:
         if result is not None:
             self.keep.fill_(result)
-        self._error = error
+        self._error, self.over = error, True
         for callback in self._callbacks:
             callback()
 
@@ -56,10 +58,15 @@ class Core:
 
     def __init__(self) -> None:
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+        self.late: BaseException | None = None
+        self.worker = self
+        self.closed = False
         self.rounds: list[Native] = []
         self._changed = threading.Condition()
 
     def submit(self, round_: _native.Round, name: str, **submitted: Any) -> Native:
+        if self.closed:
+            raise ClosedError("the session was shut down")
         native = Native(round_, name, submitted)
         with self._changed:
             self.rounds.append(native)
@@ -72,12 +79,23 @@ class Core:
             assert self._changed.wait_for(lambda: len(self.rounds) >= count, HANG_S)
         return self.rounds
 
+    raise_late = Session.raise_late
+
+    def shutdown(self) -> None:
+        """All rounds fail, as the worker's do."""
+        self.closed = True
+        for native in self.rounds:
+            if not native.over:
+                native.end(ClosedError("the session was shut down"))
+
     def close(self) -> None:
         with contextlib.ExitStack() as around:
             for enter in self.around_close:
                 around.enter_context(enter())
+            self.closed = True
             for native in self.rounds:
-                native.end()
+                if not native.over:
+                    native.end()
 
 
 @pytest.fixture
@@ -308,6 +326,192 @@ def test_a_callback_that_fails_harms_nobody(
     assert called.wait(HANG_S)
     handle.wait()
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_stream_waits_for_the_network_and_the_host_for_nothing(
+    device: FakeDevice, core: Core
+) -> None:
+    tensor = on_fake(torch.zeros(40, dtype=torch.uint8))
+    seen: list[int] = []
+    handle = start(core, tensor, tensor)
+    rounds = core.wait_for(3)
+    handle.follow()
+    device.launch(lambda: seen.extend(plain(tensor).tolist()))
+    for native, result in zip(rounds, (5, 6, 7), strict=True):
+        assert not seen and not handle.poll()
+        native.end(result=result)
+    assert handle.poll()
+    device.main.mark().synchronize()
+    assert seen == [5] * 16 + [6] * 16 + [7] * 8
+    # Those who wait later, and in whatever way.
+    handle.wait()
+    handle.follow()
+    core.raise_late()
+
+
+def test_gates_open_while_a_call_of_the_driver_is_stuck(device: FakeDevice, core: Core) -> None:
+    """As when the device's memory is freed, which waits for all streams."""
+    tensor, seen = on_fake(torch.zeros(40, dtype=torch.uint8)), threading.Event()
+    with device.main.held():
+        # So that even the copies out come after the call.
+        handle = start(core, tensor, tensor)
+        handle.follow()
+        device.launch(seen.set)
+        stuck = contextlib.ExitStack()
+        stuck.enter_context(device.stuck())
+    with stuck:
+        for native in core.wait_for(3):
+            native.end(result=5)
+        assert seen.wait(HANG_S)
+    assert tensor.cpu().tolist() == [5] * 40
+
+
+def test_some_slices_may_be_over_when_a_stream_begins_to_wait(
+    device: FakeDevice, core: Core
+) -> None:
+    for over in itertools.product((False, True), repeat=3):
+        tensor = on_fake(torch.zeros(40, dtype=torch.uint8))
+        handle = start(core, tensor, tensor)
+        rounds = core.wait_for(3)
+        for native, already in zip(rounds, over, strict=True):
+            if already:
+                native.end(result=3)
+        handle.follow()
+        for native, already in zip(rounds, over, strict=True):
+            if not already:
+                native.end(result=3)
+        assert tensor.cpu().tolist() == [3] * 40
+        handle.wait(HANG_S)
+        core.rounds.clear()
+
+
+def test_streams_of_all_threads_may_wait_while_slices_end(device: FakeDevice, core: Core) -> None:
+    for turn in range(60):
+        tensor = on_fake(torch.zeros(40, dtype=torch.uint8))
+        handle = start(core, tensor, tensor)
+        rounds = core.wait_for(3)
+        streams = [fake_device.Stream() for _ in range(2)]
+        seen: list[list[int]] = []
+
+        def follow(
+            stream: fake_device.Stream,
+            handle: Any = handle,
+            tensor: torch.Tensor = tensor,
+            seen: list[list[int]] = seen,
+        ) -> None:
+            with device.using(stream):
+                handle.follow()
+                device.launch(lambda: seen.append(plain(tensor).tolist()))
+                device.current().mark().synchronize()
+
+        threads = [threading.Thread(target=follow, args=(stream,)) for stream in streams]
+        threads += [
+            threading.Thread(target=native.end, kwargs={"result": turn}) for native in rounds
+        ]
+        for thread in sorted(threads, key=lambda thread: hash((thread.name, turn))):
+            thread.start()
+        for thread in threads:
+            thread.join(HANG_S)
+        assert seen == [[turn] * 40] * 2
+        core.rounds.clear()
+
+
+def test_what_is_sent_does_not_change_before_it_is_copied(device: FakeDevice, core: Core) -> None:
+    tensor = on_fake(numbers(16))
+    with device.out.held():
+        handle = start(core, tensor, None, "reduce")
+        handle.follow()
+        device.launch(lambda: plain(tensor).zero_())
+    (native,) = core.wait_for(1)
+    assert native.sent == bytes(range(16))
+    device.main.mark().synchronize()
+    assert not device.copied_back and not plain(tensor).any()
+
+
+def test_what_fails_while_a_stream_waits_is_no_number_and_raised_next(
+    device: FakeDevice, core: Core
+) -> None:
+    tensor = on_fake(torch.arange(10, dtype=torch.float32))
+    send = tensor.view(torch.uint8)
+    handle = start(core, send, send)
+    rounds = core.wait_for(3)
+    handle.follow()
+    rounds[1].end(PeerLostError("rank 1 died"))
+    # Nothing more is known of the others, and the stream waits for them.
+    assert isinstance(core.late, PeerLostError)
+    rounds[0].end()
+    rounds[2].end()
+    device.main.mark().synchronize()
+    expected = torch.arange(10, dtype=torch.float32)
+    expected[4:8] = torch.nan
+    assert torch.equal(plain(tensor).isnan(), expected.isnan())
+    assert torch.equal(plain(tensor)[8:], expected[8:])
+    with pytest.raises(PeerLostError, match="rank 1 died"):
+        core.raise_late()
+    core.raise_late()
+    for wait in (handle.wait, handle.follow):
+        with pytest.raises(PeerLostError, match="rank 1 died"):
+            wait()
+
+
+def test_an_error_is_raised_once_or_by_those_who_ask(device: FakeDevice, core: Core) -> None:
+    tensor = on_fake(numbers(16))
+    handle = start(core, tensor, tensor)
+    core.wait_for(1)
+    handle.follow()
+    core.rounds[0].end(PeerLostError("rank 1 died"))
+    with pytest.raises(PeerLostError):
+        handle.wait()
+    core.raise_late()
+    again = start(core, tensor, tensor)
+    core.wait_for(2)[1].end(PeerLostError("rank 2 died"))
+    with pytest.raises(PeerLostError, match="rank 2"):
+        again.follow()
+    core.raise_late()
+
+
+def test_settling_waits_for_what_streams_wait_for(device: FakeDevice, core: Core) -> None:
+    staging.settle(core)
+    tensor = on_fake(numbers(16))
+    for error in (None, PeerLostError("rank 1 died")):
+        handle = start(core, tensor, tensor)
+        native = core.wait_for(1).pop()
+        handle.follow()
+        soon = threading.Timer(0.05, native.end, (error,))
+        soon.start()
+        with pytest.raises(PeerLostError) if error else contextlib.nullcontext():
+            staging.settle(core)
+        assert handle.poll()
+        soon.join()
+
+
+def test_giving_up_ends_everything(device: FakeDevice, core: Core) -> None:
+    tensor, other = on_fake(numbers(16)), on_fake(numbers(16))
+    handle, more = start(core, tensor, tensor), start(core, other, other)
+    core.wait_for(2)
+    handle.follow()
+    more.follow()
+    handle.give_up(DeadlineError("not complete after 3 s"))
+    device.main.mark().synchronize()
+    with pytest.raises(DeadlineError, match="3 s"):
+        core.raise_late()
+    with pytest.raises(ClosedError):
+        more.wait()
+
+
+def test_closing_does_not_wait_for_what_needs_a_sum_that_never_comes(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "SEND_LAST_S", 0.01)
+    core, tensor = Core(), on_fake(numbers(16))
+    first = start(core, tensor, tensor)
+    core.wait_for(1)
+    first.follow()
+    second = start(core, tensor, tensor)
+    core.close()
+    first.wait(HANG_S)
+    with pytest.raises(ClosedError):
+        second.wait(HANG_S)
 
 
 def test_closing_finishes_what_was_begun_and_ends_the_threads(device: FakeDevice) -> None:

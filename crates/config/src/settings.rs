@@ -270,6 +270,16 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| boolean(v).map(|x| c.deterministic = x),
     },
     Setting {
+        name: "blocking_wait",
+        env: "SUMPTER_BLOCKING_WAIT",
+        unit: "",
+        default: "false",
+        range: "true or false",
+        doc: "wait() of torch.distributed holds the calling thread until the network has brought \
+              a CUDA tensor's result, instead of letting the stream wait.",
+        put: |c, v| boolean(v).map(|x| c.blocking_wait = x),
+    },
+    Setting {
         name: "checksum",
         env: "SUMPTER_CHECKSUM",
         unit: "",

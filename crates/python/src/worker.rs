@@ -104,6 +104,12 @@ impl Worker {
         self.config.deterministic
     }
 
+    /// Whether `wait()` of a device's tensors holds the calling thread.
+    #[getter]
+    fn blocking_wait(&self) -> bool {
+        self.config.blocking_wait
+    }
+
     /// Queues one operation on memory given by address; see the stub for the arguments.
     #[pyo3(signature = (round, name, tag, send, receive, priority, keep))]
     #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.

@@ -76,6 +76,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
             rank,
             None if ranks is None else list(ranks),
             timeout.total_seconds(),
+            follows=not session.worker.blocking_wait,
         )
         self._options = C10DBackend.Options(NAME, timeout=timeout)
         self._options.group_name = group

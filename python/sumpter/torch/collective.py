@@ -60,6 +60,8 @@ class Group:
     # The members' ranks in the job; None for all of them in order.
     ranks: list[int] | None
     timeout_s: float
+    # Whether wait() of a device's tensors leaves the waiting to streams.
+    follows: bool = True
     sequence: int = 0
     era: int = 0
     # A collective on few bytes costs as much as the Python that leads to it, so what does not
@@ -150,6 +152,7 @@ class Call:
     """
 
     def __init__(self, group: Group, kind: str, opts: Any) -> None:
+        group.session.raise_late()
         self._group = group
         self._session = group.session
         self._kind = kind
@@ -212,7 +215,13 @@ class Call:
         """The Work of all rounds added so far."""
         label = in_group(self._label, self._group)
         return SumpterWork(
-            self._rounds, outputs, self._finish, self._timeout_s, label, self._disagreed
+            self._rounds,
+            outputs,
+            self._finish,
+            self._timeout_s,
+            label,
+            self._disagreed,
+            self._group.follows,
         )
 
     def _submit(

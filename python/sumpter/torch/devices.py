@@ -1,7 +1,7 @@
 """Which devices' tensors are carried, and what is needed of a device to carry them.
 
-Nothing here is built against a driver: torch's module for the device (torch.cuda) has loaded it.
-How tensors travel is in staging.py.
+Nothing here is built against a driver: torch's module for the device (torch.cuda) has loaded it,
+and what that has no call for is in driver.py. How tensors travel is in staging.py.
 """
 
 import contextlib
@@ -10,12 +10,28 @@ from typing import Any, Protocol
 
 import torch
 
+from sumpter.torch import driver
+
 
 class Event(Protocol):
-    """A point in a stream."""
+    """A point in a stream, for which other streams can wait."""
+
+
+class Arrival(Protocol):
+    """A point in a stream, for which a thread can wait."""
 
     def synchronize(self) -> None:
         """Blocks the calling thread until the stream has come so far."""
+
+
+class Gate(Protocol):
+    """What streams wait for until the host opens it."""
+
+    def hold(self, stream: Any) -> None:
+        """Lets what is enqueued in `stream` from now on wait until open()."""
+
+    def open(self) -> None:
+        """Lets the streams go on. To be called once, by any thread; never waits for the device."""
 
 
 class Stream(Protocol):
@@ -32,6 +48,8 @@ class Device(Protocol):
     back: Stream
     # What torch.futures.Future(devices=...) has to know of results on this device.
     future_devices: list[torch.device]
+    # Whether its streams can wait for the host, so that gate() can be called.
+    follows: bool
 
     def current(self) -> Stream:
         """The stream in which the calling thread computes on this device."""
@@ -41,6 +59,12 @@ class Device(Protocol):
 
     def mark(self, stream: Any) -> Event:
         """The point that `stream` has reached when all that it has been given is done."""
+
+    def arrival(self, stream: Any) -> Arrival:
+        """That point for a thread, which learns of it even while a call of the driver waits."""
+
+    def gate(self) -> Gate:
+        """A gate that is shut."""
 
     def host_memory(self, count: int) -> torch.Tensor:
         """`count` uninitialized bytes of pinned host memory."""
@@ -58,6 +82,11 @@ class TorchDevice:
         self.out = self._module.Stream(device)
         self.back = self._module.Stream(device)
         self.future_devices = [device]
+        self._driver = driver.load()
+        self.follows = self._driver is not None
+        if self._driver is not None:
+            self._told = self._module.Stream(device)
+            self._gates = driver.Gates(self._driver, self.host_memory)
 
     def current(self) -> Stream:
         return self._module.current_stream(self._device)
@@ -70,6 +99,20 @@ class TorchDevice:
         event = self._module.Event(blocking=True)
         event.record(stream)
         return event
+
+    def arrival(self, stream: Any) -> Arrival:
+        event = self.mark(stream)
+        if self._driver is None:
+            return event
+        arrival = driver.Arrival(event)
+        # In a stream of its own: what comes next in `stream` need not wait for the call.
+        with self.using(self._told):
+            self._told.wait_event(event)
+            self._driver.call(self._told.cuda_stream, arrival.happen)
+        return arrival
+
+    def gate(self) -> Gate:
+        return self._gates.make()
 
     def host_memory(self, count: int) -> torch.Tensor:
         # Torch's allocator keeps such memory, and reuses it when the copies it knows of are done.

@@ -131,6 +131,8 @@ def learn(session: Session, known: list[Known]) -> None:
 
 
 def _settled(session: Session, place: str) -> Series:
+    """The series of a place, before its next call."""
+    session.raise_late()
     series = _series.setdefault(session, {}).setdefault(place, Series())
     series.settle()
     return series

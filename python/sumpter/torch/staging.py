@@ -8,6 +8,10 @@ slices go on while others are in the network.
 Two threads do what the caller must not wait for: one waits for slices to arrive in host memory, in
 the order of the calls, and submits their rounds; the other starts the copies back. They end with
 the session.
+
+A caller can let its stream wait for the network, and go on. The copies back are enqueued at once
+then, each behind a gate: a word in host memory, for which the stream waits and which is written
+when the slice's round is over.
 """
 
 import contextlib
@@ -25,13 +29,19 @@ from sumpter import _native, _session
 from sumpter._errors import ClosedError, DeadlineError
 from sumpter._session import Session
 from sumpter.torch import devices
-from sumpter.torch.devices import Device, Event
+from sumpter.torch.devices import Arrival, Device, Event, Gate
 from sumpter.torch.names import Identity
 
 # Equal on all ranks, because each slice has a name of its own. A copy of this size takes a few
 # hundred microseconds, far more than starting it; a small bucket of DDP still has several slices.
 # Four partitions of the default size, so that slices do not cut partitions short.
 SLICE_BYTES = 4 << 20
+
+# How long a session that closes waits for tensors that are still being computed.
+SEND_LAST_S = 30.0
+
+# In place of a result that there is not: no number in any floating-point format.
+ALL_ONES = 0xFF
 
 _log = logging.getLogger("sumpter")
 
@@ -102,13 +112,22 @@ class _Slice:
 
     start: int
     host: torch.Tensor
-    target: torch.Tensor | None
+    # Where the result goes; None if none comes back.
+    target: torch.Tensor | None = None
     # When it has arrived in host memory; None if nothing is sent.
-    arrived: Event | None
+    arrived: Arrival | None = None
+    # Whether its round is over. Once it is, the slice gets no gate any more.
+    over: bool = False
+    # What the copy back waits for, if it was enqueued before the round was over.
+    gate: Gate | None = None
 
 
 class StagedRound:
-    """A round on a device's memory: a handle as the core's, done when all slices are."""
+    """A round on a device's memory: a handle as the core's, done when all slices are.
+
+    A copy back is enqueued when its round is over, or before, behind a gate, if the caller lets a
+    stream wait for it. What opens a gate never calls the driver, which may itself wait for it.
+    """
 
     def __init__(
         self,
@@ -121,15 +140,23 @@ class StagedRound:
         self._device = device
         self._lines = lines
         self._whole = whole
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._done = threading.Event()
         self._error: BaseException | None = None
+        # Whether anything is copied back, and when it is.
+        self._returns = target is not None
         self._returned: Event | None = None
         self._callbacks: list[Callable[[], object]] = []
+        # Held while a caller's thread enqueues copies; those who open gates do not need it.
+        self._enqueuing = threading.Lock()
+        self._followed = False
         self._ready = device.mark(device.current())
-        slices = self._copy_out(source, target)
-        self._remaining = len(slices)
-        for part in slices:
+        self._slices = self._copy_out(source, target)
+        # Slices that somebody waits for: their copies back are not enqueued, or their gates shut.
+        self._remaining = len(self._slices)
+        # Of these, the slices whose rounds are over and that will be copied back in a moment.
+        self._coming = 0
+        for part in list(self._slices):
             lines.outward.put(lambda part=part: self._begin(part), self._conclude)
 
     def poll(self) -> bool:
@@ -147,18 +174,51 @@ class StagedRound:
                 f"not done within {timeout_s:g} s; some rank has not contributed, or the device "
                 "is busy with what was computed before"
             )
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-        if self._returned is not None:
-            self._device.current().wait_event(self._returned)
+        self._raise_error()
+        with self._enqueuing:
+            self._order()
+
+    def can_follow(self) -> bool:
+        """Whether follow() can be called."""
+        return self._device.follows
+
+    def follow(self) -> None:
+        """Lets the current stream wait for the result, and the calling thread for nothing.
+
+        Raises what has gone wrong already. What goes wrong later is kept for the next call of the
+        session, and the streams go on: in place of a slice that failed they find all ones, which
+        is no number in any floating-point format.
+        """
+        with self._enqueuing:
+            if self._returned is None and not self._done.is_set():
+                self._enqueue_rest()
+            self._raise_error()
+            self._order()
+
+    def give_up(self, error: BaseException) -> None:
+        """Ends the membership in the job with `error`: streams that wait cannot be told otherwise.
+
+        Everything in flight fails, so that nobody waits any longer.
+        """
+        self._conclude(error)
+        self._whole.session.worker.shutdown()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong, if anything has so far."""
+        return self._error
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls `callback` once from another thread when done; at once if it is done already."""
-        with self._lock:
+        with self._changed:
             if not self._done.is_set():
                 self._callbacks.append(callback)
                 return
         callback()
+
+    def settle(self) -> None:
+        """Blocks until the round is over, however it went."""
+        self._done.wait()
 
     def _copy_out(self, source: torch.Tensor | None, target: torch.Tensor | None) -> list[_Slice]:
         """Enqueues the copies to the host and returns all slices."""
@@ -167,10 +227,10 @@ class StagedRound:
             device.out.wait_event(self._ready)
         for start in range(0, self._whole.count, SLICE_BYTES):
             size = min(SLICE_BYTES, self._whole.count - start)
-            part = _Slice(start, device.host_memory(size), None, None)
+            part = _Slice(start, device.host_memory(size))
             if source is not None:
                 device.copy(part.host, source.narrow(0, start, size), device.out)
-                part.arrived = device.mark(device.out)
+                part.arrived = device.arrival(device.out)
             if target is not None:
                 part.target = target.narrow(0, start, size)
             slices.append(part)
@@ -178,44 +238,137 @@ class StagedRound:
 
     def _begin(self, part: _Slice) -> None:
         """Submits a slice's round as soon as it is in host memory."""
-        if part.arrived is not None:
-            part.arrived.synchronize()
-        # Even if another slice has failed: other ranks may wait for this one.
-        native = self._whole.submit(part.start, part.host)
-        native.on_done(lambda: self._come_home(part, native))
-
-    def _come_home(self, part: _Slice, native: _session.Handle) -> None:
         try:
-            self._lines.homeward.put(lambda: self._end(part, native), self._conclude)
-        except ClosedError as error:
-            self._conclude(error)
+            if part.arrived is not None:
+                part.arrived.synchronize()
+            # Even if another slice has failed: other ranks may wait for this one.
+            native = self._whole.submit(part.start, part.host)
+        except BaseException as error:
+            self._end(part, error)
+        else:
+            native.on_done(lambda: self._end(part, _outcome(native)))
 
-    def _end(self, part: _Slice, native: _session.Handle) -> None:
-        """Enqueues the copy of a slice to the device, unless its round failed."""
-        native.wait()
-        device = self._device
+    def _end(self, part: _Slice, error: BaseException | None) -> None:
+        """A slice's round is over: opens its gate, or has its result copied back."""
+        with self._changed:
+            part.over = True
+            if part.gate is None and error is None:
+                self._coming += 1
+        if part.gate is not None:
+            if error is not None:
+                # First, so that who finds no numbers finds out why.
+                self._conclude(error)
+                part.host.fill_(ALL_ONES)
+            part.gate.open()
+            if error is None:
+                self._count_down()
+        elif error is not None:
+            self._conclude(error)
+        else:
+            try:
+                self._lines.homeward.put(lambda: self._come_home(part), self._conclude)
+            except ClosedError as closed:
+                self._conclude(closed)
+
+    def _come_home(self, part: _Slice) -> None:
+        """Enqueues the copy of a slice to the device, unless another slice has failed."""
         if part.target is not None and not self._done.is_set():
-            # Where nothing was sent, nobody has waited yet for what uses the memory.
-            device.back.wait_event(self._ready)
-            device.copy(part.target, part.host, device.back)
-        self._remaining -= 1
-        if not self._remaining:
-            self._returned = None if part.target is None else device.mark(device.back)
-            self._conclude(None)
+            self._copy_back(part)
+        with self._changed:
+            self._coming -= 1
+            self._changed.notify_all()
+        self._count_down()
+
+    def _copy_back(self, part: _Slice) -> None:
+        device = self._device
+        # Where nothing was sent, nobody has waited yet for what uses the memory.
+        device.back.wait_event(self._ready)
+        if part.gate is not None:
+            part.gate.hold(device.back)
+        device.copy(part.target, part.host, device.back)
+
+    def _enqueue_rest(self) -> None:
+        """Enqueues the copies back of all slices whose rounds are not over, behind gates."""
+        with self._changed:
+            rest = [part for part in self._slices if not part.over and part.target is not None]
+            for part in rest:
+                part.gate = self._device.gate()
+            self._followed = True
+            self._lines.followed.add(self)
+        try:
+            for part in rest:
+                self._copy_back(part)
+            with self._changed:
+                # Those whose rounds were over; in a moment.
+                self._changed.wait_for(lambda: not self._coming or self._error is not None)
+            # Where nothing comes back, what was sent must not change before it is copied.
+            device = self._device
+            self._returned = device.mark(device.back if self._returns else device.out)
+        except BaseException as error:
+            self._conclude(error)
+            raise
+
+    def _count_down(self) -> None:
+        """One slice less to wait for."""
+        with self._changed:
+            self._remaining -= 1
+            if self._remaining:
+                return
+            marks = self._returns and not self._followed
+        if marks:
+            self._returned = self._device.mark(self._device.back)
+        self._conclude(None)
+
+    def _order(self) -> None:
+        """Lets the current stream wait for the result."""
+        if self._returned is not None:
+            self._device.current().wait_event(self._returned)
+
+    def _raise_error(self) -> None:
+        """Raises what has gone wrong, if anything has; the caller knows of it then."""
+        if self._error is not None:
+            session = self._whole.session
+            if session.late is self._error:
+                session.late = None
+            raise self._error.with_traceback(None)
 
     def _conclude(self, error: BaseException | None) -> None:
         """Says that all is done or what went wrong; only the first call does anything."""
-        with self._lock:
+        with self._changed:
             if self._done.is_set():
                 return
             self._error = error
+            if self._followed and error is not None:
+                _log.error("an operation failed for which a stream of the device waits: %s", error)
+                session = self._whole.session
+                session.late = session.late or error
             self._done.set()
+            self._lines.followed.discard(self)
+            self._slices = []
+            self._changed.notify_all()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             try:
                 callback()
             except Exception:
                 _log.exception("a callback of an operation failed")
+
+
+def settle(session: Session) -> None:
+    """Blocks until all that streams wait for is over, and raises what went wrong with it."""
+    lines = _lines.get(session)
+    for followed in list(lines.followed) if lines is not None else ():
+        followed.settle()
+    session.raise_late()
+
+
+def _outcome(native: _session.Handle) -> BaseException | None:
+    """What went wrong with a round that is over."""
+    try:
+        native.wait()
+    except BaseException as error:
+        return error
+    return None
 
 
 class Line:
@@ -235,14 +388,14 @@ class Line:
                 raise ClosedError("Sumpter was shut down before the operation was done")
             self._actions.put((action, failed))
 
-    def close(self) -> None:
-        """Carries out what is left and ends the thread."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Carries out what is left and ends the thread; after `timeout_s` it is not waited for."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._actions.put(None)
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while (item := self._actions.get()) is not None:
@@ -266,14 +419,18 @@ class _Lines:
     def __init__(self) -> None:
         self.outward = Line("sumpter-copies-out")
         self.homeward = Line("sumpter-copies-back")
+        # Rounds under way for which a stream waits, and no thread.
+        self.followed: set[StagedRound] = set()
 
     @contextlib.contextmanager
     def around_close(self) -> Iterator[None]:
         """Lets the core finish all rounds before it ends, and copies back what it brings."""
-        self.outward.close()
+        # What is computed from a sum that never comes cannot be sent before the core gives it up.
+        self.outward.close(timeout_s=SEND_LAST_S)
         try:
             yield
         finally:
+            self.outward.close()
             self.homeward.close()
 
 

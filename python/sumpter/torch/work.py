@@ -9,7 +9,8 @@ Three properties of torch 2.14 and 2.15 shape this file:
 Where the tensors are on a device, torch runs that callback in a stream of its own, which it orders
 after what was there when the future was completed, and whoever waits for the callback's future
 after what the callback has enqueued. Waiting for the rounds there, which orders the current
-stream, is therefore all that is needed.
+stream, is therefore all that is needed. If streams can wait for the network by themselves, the
+future is complete at once.
 """
 
 import datetime
@@ -24,6 +25,7 @@ from sumpter._errors import DeadlineError, MismatchError
 from sumpter.torch import devices
 from sumpter.torch.devices import Event
 from sumpter.torch.held import OwnWork
+from sumpter.torch.staging import StagedRound
 
 
 class SumpterWork(OwnWork):
@@ -37,6 +39,7 @@ class SumpterWork(OwnWork):
         timeout_s: float,
         label: str,
         disagreed: Callable[[], None],
+        follows: bool,
     ) -> None:
         super().__init__()
         self._rounds = rounds
@@ -48,17 +51,27 @@ class SumpterWork(OwnWork):
         self._timeout_s = timeout_s
         self._label = label
         self._disagreed = disagreed
+        # The rounds for which streams can wait, and no thread, if that is so for all.
+        self._followed: list[StagedRound] = []
+        if follows and outputs and not outputs[0].is_cpu:
+            staged = [handle for handle in rounds if not isinstance(handle, _session.Done)]
+            if all(isinstance(handle, StagedRound) and handle.can_follow() for handle in staged):
+                self._followed = staged
+        self._over: _Completion | None = None
         self._future: torch.futures.Future | None = None
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
         """Blocks until the collective is done; raises if it failed or took too long.
 
-        Of tensors on a device, the last copy has been enqueued then, and the current stream waits
-        for it.
+        Of tensors on a device the current stream waits for the result, and the calling thread does
+        not: what goes wrong after that is raised by the next call. With a `timeout`, or with the
+        setting `blocking_wait`, it waits until the last copy has been enqueued.
         """
         given_s = timeout.total_seconds()
         if given_s > 0:
             self._complete(time.monotonic() + given_s, f"{given_s:g} s")
+        elif self._followed:
+            self._follow()
         else:
             self._complete(self._deadline)
         return True
@@ -78,18 +91,42 @@ class SumpterWork(OwnWork):
         if self._future is None:
             done = torch.futures.Future(devices=devices.for_futures(self._outputs))
             self._future = done.then(lambda _: self._value())
-            _Completion(self, done, self._rounds)
+            if self._followed:
+                done.set_result(None)
+            else:
+                _Completion(self._rounds, self._deadline, lambda _: done.set_result(None))
         return self._future
 
-    @property
-    def deadline(self) -> float:
-        """When, on the monotonic clock, the collective has taken too long."""
-        return self._deadline
-
     def _value(self) -> list[torch.Tensor]:
-        # Called when every round is done or the deadline has passed: waits for nothing.
-        self._complete(min(self._deadline, time.monotonic()))
+        # Called when nothing has to be waited for: streams do it, every round is done, or the
+        # deadline has passed.
+        if self._followed:
+            self._follow()
+        else:
+            self._complete(min(self._deadline, time.monotonic()))
         return self._outputs
+
+    def _follow(self) -> None:
+        """Lets the current stream wait for the rounds."""
+        with self._finishing:
+            if self._over is None:
+                self._over = _Completion(self._followed, self._deadline, self._check)
+        try:
+            for handle in self._followed:
+                handle.follow()
+        except MismatchError:
+            self._disagreed()
+            raise
+        self._finish_once()
+
+    def _check(self, late: bool) -> None:
+        """Looks at the outcome of rounds for which only streams wait."""
+        for handle in self._followed:
+            if late:
+                limit = f"{self._timeout_s:g} s, the timeout of the process group"
+                handle.give_up(DeadlineError(f"{self._label} was not complete after {limit}"))
+            elif isinstance(handle.error, MismatchError):
+                self._disagreed()
 
     def _complete(self, deadline: float, limit: str = "") -> None:
         for handle in self._rounds:
@@ -103,6 +140,10 @@ class SumpterWork(OwnWork):
             except MismatchError:
                 self._disagreed()
                 raise
+        self._finish_once()
+
+    def _finish_once(self) -> None:
+        """Does what remains to do, in the current stream where there are streams."""
         with self._finishing:
             if self._finish is not None:
                 self._finish()
@@ -116,42 +157,48 @@ class SumpterWork(OwnWork):
 
 
 class _Completion:
-    """Completes a future when the last round is done or when the deadline passes."""
+    """Calls `conclude` once: when the last round is done, or with True when the deadline passes.
+
+    `deadline` is a time of the monotonic clock.
+    """
 
     def __init__(
-        self, work: SumpterWork, done: torch.futures.Future, rounds: Sequence[_session.Handle]
+        self,
+        rounds: Sequence[_session.Handle],
+        deadline: float,
+        conclude: Callable[[bool], object],
     ) -> None:
-        self._done = done
+        self._conclude: Callable[[bool], object] | None = conclude
         self._lock = threading.Lock()
         self._remaining = len(rounds)
         if not rounds:
-            self.conclude()
+            self.conclude(late=False)
             return
-        _watch.add(self, work.deadline)
+        _watch.add(self, deadline)
         for handle in rounds:
             handle.on_done(self._one_done)
 
-    def conclude(self) -> None:
-        """Lets the future's callback look at the outcome; only the first call does anything."""
+    def conclude(self, late: bool) -> None:
+        """Says how it ended; only the first call does anything."""
         with self._lock:
-            done, self._done = self._done, None
+            conclude, self._conclude = self._conclude, None
         _watch.discard(self)
-        if done is not None:
-            done.set_result(None)
+        if conclude is not None:
+            conclude(late)
 
     def _one_done(self) -> None:
         with self._lock:
             self._remaining -= 1
             last = self._remaining == 0
         if last:
-            self.conclude()
+            self.conclude(late=False)
 
 
 class _Watch:
-    """One thread that concludes futures whose deadline has passed.
+    """One thread that concludes what has passed its deadline.
 
-    It sleeps until the earliest deadline it knows; futures that complete in time only leave the
-    table, so a training step costs it nothing.
+    It sleeps until the earliest deadline it knows; what completes in time only leaves the table,
+    so a training step costs it nothing.
     """
 
     def __init__(self) -> None:
@@ -185,7 +232,7 @@ class _Watch:
                     idle = self._next == float("inf")
                     self._changed.wait(None if idle else self._next - now)
             for completion in late:
-                completion.conclude()
+                completion.conclude(late=True)
 
 
 _watch = _Watch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 
 import torch
 import torch.distributed as dist
@@ -181,7 +182,8 @@ def check_what_gloo_carries() -> None:
 
 if __name__ == "__main__":
     staging.SLICE_BYTES = 8192
-    fake_device.install(pause_s=0.002)
+    fake_device.install(pause_s=0.002, follows="--blocking" not in sys.argv)
+    fake_device.install_for_torch_distributed()
     join_torch()
     hvd.init()
     check_reductions()

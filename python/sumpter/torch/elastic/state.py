@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from sumpter import _front, _seat
+from sumpter import _front, _seat, _session
 from sumpter._errors import HostsUpdatedInterrupt
+from sumpter.torch import staging
 from sumpter.torch.allreduces import allreduce
 from sumpter.torch.elastic.sampler import ElasticSampler
 from sumpter.torch.functions import (
@@ -54,6 +55,10 @@ class State:
 
         It costs a copy of the state and a small all-reduce, so that all ranks decide alike.
         """
+        session = _session.peek()
+        if session is not None:
+            # What streams still wait for may fail, and leave nothing that is worth keeping.
+            staging.settle(session)
         self.save()
         self.check_host_updates()
 

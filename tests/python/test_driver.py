@@ -1,0 +1,160 @@
+"""The calls of NVIDIA's driver, against a library with the declarations of its own header."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sumpter.torch import driver
+from sumpter.torch.driver import Arrival, Driver, Gates
+
+HANG_S = 120.0
+INVALID_CONTEXT = 201
+SHIFT = 0x100000
+
+
+def find_header() -> Path | None:
+    """The header that comes with torch's libraries for CUDA."""
+    folders = [Path(folder) / "nvidia" for folder in sys.path]
+    return next((found for f in folders for found in f.glob("*/include/cuda.h")), None)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    header, compiler = find_header(), shutil.which("cc")
+    if header is None or compiler is None:
+        pytest.skip("needs cuda.h (of torch's CUDA libraries) and a C compiler")
+    built = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    source = Path(__file__).with_name("workers") / "driver_stub.c"
+    command = [compiler, "-shared", "-fPIC", "-Werror", f"-I{header.parent}", str(source)]
+    subprocess.run([*command, "-o", str(built), "-lpthread"], check=True)
+    return built
+
+
+class Stub:
+    """The library as the tests look at it."""
+
+    def __init__(self, library: Path) -> None:
+        self._library = ctypes.CDLL(str(library))
+        self.passes = self._library.passes
+
+    def see(self, name: str, kind: type = ctypes.c_uint64) -> int:
+        return kind.in_dll(self._library, name).value
+
+    def fail(self, status: int) -> None:
+        ctypes.c_int.in_dll(self._library, "outcome").value = status
+
+
+@pytest.fixture
+def stub(library: Path) -> Stub:
+    stub = Stub(library)
+    stub.fail(0)
+    return stub
+
+
+def plain_memory(count: int) -> torch.Tensor:
+    return torch.full((count,), 0xA5, dtype=torch.uint8)
+
+
+def test_streams_wait_until_a_gate_opens(library: Path, stub: Stub) -> None:
+    gates, stream = Gates(Driver(str(library)), plain_memory), SimpleNamespace(cuda_stream=0x7FF1)
+    for _ in range(3 * driver.PAGE_WORDS):
+        gate = gates.make()
+        gate.hold(stream)
+        assert stub.see("waited_stream") == 0x7FF1
+        assert not stub.passes()
+        gate.open()
+        assert stub.passes()
+    # One after the other needs one word.
+    assert len(gates._pages) == 1
+
+
+def test_who_comes_late_to_a_gate_passes(library: Path, stub: Stub) -> None:
+    gates, stream = Gates(Driver(str(library)), plain_memory), SimpleNamespace(cuda_stream=1)
+    late = gates.make()
+    late.open()
+    others = [gates.make() for _ in range(2 * driver.PAGE_WORDS)]
+    late.hold(stream)
+    assert stub.passes()
+    places = set()
+    for gate in others:
+        gate.hold(stream)
+        places.add(stub.see("waited_address"))
+        assert not stub.passes()
+    assert len(places) == len(others)
+
+
+def test_values_wrap(library: Path, stub: Stub) -> None:
+    gates, stream = Gates(Driver(str(library)), plain_memory), SimpleNamespace(cuda_stream=1)
+    gates.make().open()
+    word = gates._free[-1]
+    word._last = 0xFFFFFFFE
+    word.store(word._last)
+    for expected in (0xFFFFFFFF, 0, 1):
+        gate = gates.make()
+        gate.hold(stream)
+        assert stub.see("waited_value", ctypes.c_uint32) == expected and not stub.passes()
+        gate.open()
+        assert stub.passes()
+
+
+def test_the_device_may_see_host_memory_elsewhere(library: Path) -> None:
+    memory = plain_memory(64)
+    address = memory.data_ptr()
+    assert Driver(str(library)).device_address(address) == address + SHIFT
+
+
+def test_a_stream_calls_a_function(
+    library: Path, stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened, called = Driver(str(library)), threading.Semaphore(0)
+    opened.call(5, lambda: 1 / 0)
+    for _ in range(20):
+        opened.call(0x7FF2, called.release)
+    for _ in range(20):
+        assert called.acquire(timeout=HANG_S)
+    assert stub.see("launched_stream") == 0x7FF2
+    assert not opened._called
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_errors_name_the_call_and_what_the_driver_says(library: Path, stub: Stub) -> None:
+    opened = Driver(str(library))
+    stub.fail(INVALID_CONTEXT)
+    with pytest.raises(RuntimeError, match=r"cuStreamWaitValue32 .*: CUDA_ERROR_INVALID_CONTEXT"):
+        opened.wait_value(1, 2, 3)
+    with pytest.raises(RuntimeError, match=r"cuLaunchHostFunc .*: CUDA_ERROR_INVALID_CONTEXT"):
+        opened.call(1, lambda: None)
+    assert not opened._called
+    with pytest.raises(RuntimeError, match="cuMemHostGetDevicePointer"):
+        opened.device_address(1)
+
+
+def test_who_waits_for_an_arrival_hears_that_the_device_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def query() -> bool:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(driver, "CHECK_EVERY_S", 0.01)
+    arrival = Arrival(SimpleNamespace(query=query))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        arrival.synchronize()
+    arrival.happen()
+    arrival.synchronize()
+
+
+def test_without_the_library_streams_cannot_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "Driver", lambda: Driver("libnowhere.so.1"))
+    assert driver.load() is None
+    # A library without the functions is as good as none.
+    monkeypatch.setattr(driver, "Driver", lambda: Driver("libc.so.6"))
+    assert driver.load() is None
