@@ -14,7 +14,7 @@ import torch
 
 import sumpter.torch as hvd
 from jobs import Job
-from sumpter import _session
+from sumpter import PeerLostError, _session
 from sumpter.torch import elastic
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
@@ -230,6 +230,22 @@ def test_a_state_goes_back_to_its_last_commit(alone: None) -> None:
     state.sync()
     state.restore()
     assert state.history == [3, 3]
+
+
+def test_nothing_is_kept_of_a_step_that_failed_after_its_wait(alone: None) -> None:
+    """As a stream of a device does that waits for a sum when a machine dies."""
+    session = _session.current()
+    state = elastic.TorchState(model=torch.nn.Linear(1, 1), step=3)
+    state.step = 4
+    session.late = PeerLostError("rank 1 died")
+    with pytest.raises(PeerLostError, match="rank 1 died"):
+        state.commit()
+    state.restore()
+    assert state.step == 3
+    state.step = 4
+    state.commit()
+    state.restore()
+    assert state.step == 4
 
 
 def test_without_min_workers_a_function_runs_once_and_errors_are_raised(alone: None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import torch
@@ -76,6 +77,45 @@ def check_backend() -> None:
     same(output, torch.cat([of_rank(rank, 4).chunk(WORLD_SIZE)[RANK] for rank in ALL]))
 
 
+def check_that_the_host_goes_on() -> None:
+    """Rank 1 calls only after rank 0 has waited, and freed memory, which waits for all streams."""
+    store = dist.distributed_c10d._get_default_store()
+    for count in (1000, LARGE):
+        tensor, unused = of_rank(RANK, count).cuda(), torch.empty(64 << 20, device="cuda")
+        torch.cuda.synchronize()
+        if RANK == 1:
+            store.get(f"gone.on.{count}")
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+        tensor *= 2
+        frees = threading.Thread(target=torch.cuda.empty_cache)
+        del unused
+        if RANK == 0:
+            assert not work.is_completed()
+            frees.start()
+            time.sleep(0.1)
+            store.set(f"gone.on.{count}", "")
+            frees.join()
+        same(tensor, 2 * total(count))
+
+
+def check_what_fails() -> None:
+    """The next call raises it, and what is in the memory is no number."""
+    tensor = torch.ones(3 + RANK, device="cuda")
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    assert tensor.isnan().all().item()
+    dist.distributed_c10d._get_default_store().set(f"failed.{RANK}", "")
+    for rank in ALL:
+        dist.distributed_c10d._get_default_store().get(f"failed.{rank}")
+    try:
+        dist.all_reduce(torch.ones(2, device="cuda"))
+    except hvd.MismatchError as error:
+        assert "[3]" in str(error) and "[4]" in str(error)
+    else:
+        raise AssertionError("nothing was raised")
+
+
 def report_copy_rates() -> None:
     """Shows how fast slices are copied, beside one plain copy of everything."""
     tensor = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
@@ -106,11 +146,23 @@ def report_timeline() -> None:
         waited = time.perf_counter()
         torch.cuda.synchronize()
         points = [begun, waited, time.perf_counter()]
-        called, ended, copied = ((point - start) * 1e3 for point in points)
-        print(
-            f"rank {RANK} {tensor.numel() >> 18} MiB: call {called:.2f} ms, "
-            f"waited until {ended:.2f} ms, on the device at {copied:.2f} ms"
-        )
+        show("front", tensor, *((point - start) * 1e3 for point in points))
+    for _ in range(3):
+        start = time.perf_counter()
+        work = dist.all_reduce(tensor, async_op=True)
+        begun = time.perf_counter()
+        work.wait()
+        waited = time.perf_counter()
+        torch.cuda.synchronize()
+        points = [begun, waited, time.perf_counter()]
+        show("backend", tensor, *((point - start) * 1e3 for point in points))
+
+
+def show(what: str, tensor: torch.Tensor, called: float, ended: float, copied: float) -> None:
+    print(
+        f"rank {RANK} {what} {tensor.numel() >> 18} MiB: call {called:.2f} ms, "
+        f"waited until {ended:.2f} ms, on the device at {copied:.2f} ms"
+    )
 
 
 if __name__ == "__main__":
@@ -120,7 +172,9 @@ if __name__ == "__main__":
     check_fronts()
     check_streams()
     check_backend()
+    check_that_the_host_goes_on()
     report_copy_rates()
     report_timeline()
+    check_what_fails()
     dist.destroy_process_group()
     hvd.shutdown()
