@@ -38,6 +38,7 @@ NEW_TORCH: dict[str, Any] = {
     "version": "2.15.0",
     "cuda": None,
     "cuda_devices": 0,
+    "streams_wait": True,
     "gloo": True,
     "new_enough": True,
     "backend_error": "",
@@ -425,6 +426,9 @@ def test_a_gpu_that_torch_cannot_use_is_explained() -> None:
     says(gpu.check_gpu(machine, seeing | {"devices": []})[1], NOTE, "the backend does not", "2.14")
     both = seeing | {"devices": ["cpu", "cuda"]}
     says(gpu.check_gpu(machine, both)[1], OK, "2 device(s)", "pinned host memory")
+    says(gpu.check_gpu(machine, both)[1], OK, "streams wait for the network")
+    old = both | {"streams_wait": False}
+    says(gpu.check_gpu(machine, old)[1], NOTE, "the thread that calls wait()", "CUDA 11.7")
     assert len(gpu.check_gpu(machine, None)) == 1
 
 

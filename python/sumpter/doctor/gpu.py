@@ -41,6 +41,10 @@ def check_gpu(probe: Probe, torch: dict[str, Any] | None) -> list[Finding]:
     said = f"torch sees {torch['cuda_devices']} device(s) with CUDA {torch['cuda']}"
     if "cuda" in torch["devices"]:
         found = f"{said}; their tensors travel in slices through pinned host memory"
-        return [*findings, ok("torch and gpu", found)]
+        if torch["streams_wait"]:
+            return [*findings, ok("torch and gpu", f"{found}, and streams wait for the network")]
+        mend = "a driver for CUDA 11.7 or newer lets streams wait, and the thread go on"
+        found += ", and the thread that calls wait() waits for the network"
+        return [*findings, note("torch and gpu", found, mend)]
     found = f"{said}; the Horovod and BytePS interfaces take their tensors, the backend does not"
     return [*findings, note("torch and gpu", found, _NEWER)]

@@ -140,20 +140,22 @@ class Gates:
         self.driver = driver
         self._host_memory = host_memory
         self._pages: list[torch.Tensor] = []
+        # Without a lock, which one who makes a page, and so calls the driver, would hold against
+        # those who open gates.
         self._free: list[_Word] = []
-        self._lock = threading.Lock()
 
     def make(self) -> Gate:
         """A gate that is shut."""
-        with self._lock:
-            if not self._free:
-                self._free = self._make_page()
-            return Gate(self, self._free.pop())
+        try:
+            word = self._free.pop()
+        except IndexError:
+            word, *rest = self._make_page()
+            self._free.extend(rest)
+        return Gate(self, word)
 
     def take_back(self, word: "_Word") -> None:
         """Gives the word to the next gate."""
-        with self._lock:
-            self._free.append(word)
+        self._free.append(word)
 
     def _make_page(self) -> list["_Word"]:
         page = self._host_memory(PAGE_WORDS * WORD_BYTES).zero_()

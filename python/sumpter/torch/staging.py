@@ -37,8 +37,8 @@ from sumpter.torch.names import Identity
 # Four partitions of the default size, so that slices do not cut partitions short.
 SLICE_BYTES = 4 << 20
 
-# How long a session that closes waits for tensors that are still being computed.
-SEND_LAST_S = 30.0
+# How long a session that closes waits for the next tensor that is still being computed.
+SEND_LAST_S = 60.0
 
 # In place of a result that there is not: no number in any floating-point format.
 ALL_ONES = 0xFF
@@ -284,17 +284,23 @@ class StagedRound:
         # Where nothing was sent, nobody has waited yet for what uses the memory.
         device.back.wait_event(self._ready)
         if part.gate is not None:
-            part.gate.hold(device.back)
+            with device.using(device.back):
+                part.gate.hold(device.back)
         device.copy(part.target, part.host, device.back)
 
     def _enqueue_rest(self) -> None:
         """Enqueues the copies back of all slices whose rounds are not over, behind gates."""
+        # Before the lock, which those who open gates take: this may call the driver.
+        gates = [self._device.gate() for part in self._slices if part.target is not None]
         with self._changed:
             rest = [part for part in self._slices if not part.over and part.target is not None]
             for part in rest:
-                part.gate = self._device.gate()
+                part.gate = gates.pop()
             self._followed = True
-            self._lines.followed.add(self)
+            if not self._done.is_set():
+                self._lines.followed.add(self)
+        for gate in gates:
+            gate.open()
         try:
             for part in rest:
                 self._copy_back(part)
@@ -306,7 +312,6 @@ class StagedRound:
             self._returned = device.mark(device.back if self._returns else device.out)
         except BaseException as error:
             self._conclude(error)
-            raise
 
     def _count_down(self) -> None:
         """One slice less to wait for."""
@@ -378,6 +383,7 @@ class Line:
         self._actions: queue.SimpleQueue[tuple[_Action, _Failed] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
+        self._carried_out = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -388,14 +394,20 @@ class Line:
                 raise ClosedError("Sumpter was shut down before the operation was done")
             self._actions.put((action, failed))
 
-    def close(self, timeout_s: float | None = None) -> None:
-        """Carries out what is left and ends the thread; after `timeout_s` it is not waited for."""
+    def close(self, patience_s: float | None = None) -> None:
+        """Carries out what is left and ends the thread.
+
+        It is not waited for any more when it has carried out nothing for `patience_s`.
+        """
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._actions.put(None)
         if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
+            before = None
+            while self._thread.is_alive() and self._carried_out != before:
+                before = self._carried_out
+                self._thread.join(patience_s)
 
     def _run(self) -> None:
         while (item := self._actions.get()) is not None:
@@ -405,6 +417,7 @@ class Line:
             except BaseException as error:
                 # Whoever waits for the operation is told.
                 failed(error)
+            self._carried_out += 1
             # What an action holds, such as memory, must not wait here for the next one.
             del item, action, failed
 
@@ -426,7 +439,7 @@ class _Lines:
     def around_close(self) -> Iterator[None]:
         """Lets the core finish all rounds before it ends, and copies back what it brings."""
         # What is computed from a sum that never comes cannot be sent before the core gives it up.
-        self.outward.close(timeout_s=SEND_LAST_S)
+        self.outward.close(SEND_LAST_S)
         try:
             yield
         finally:
