@@ -48,6 +48,7 @@ class Event:
 
     def __init__(self) -> None:
         self._happened = threading.Event()
+        self.passed = self
 
     def happen(self) -> None:
         self._happened.set()

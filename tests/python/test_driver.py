@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ import pytest
 import torch
 
 from sumpter.torch import driver
+from sumpter.torch.devices import TorchDevice
 from sumpter.torch.driver import Arrival, Driver, Gates
 
 HANG_S = 120.0
@@ -148,8 +151,24 @@ def test_who_waits_for_an_arrival_hears_that_the_device_failed(
     arrival = Arrival(SimpleNamespace(query=query))
     with pytest.raises(RuntimeError, match="illegal memory access"):
         arrival.synchronize()
-    arrival.happen()
+
+
+def test_who_waits_for_an_arrival_never_waits_for_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stuck, asked = threading.Event(), []
+
+    def query() -> bool:
+        asked.append(threading.current_thread())
+        assert stuck.wait(HANG_S)
+        return True
+
+    monkeypatch.setattr(driver, "CHECK_EVERY_S", 0.01)
+    arrival = Arrival(SimpleNamespace(query=query))
+    threading.Timer(0.1, arrival.happen).start()
     arrival.synchronize()
+    assert len(asked) == 1 and asked[0] is not threading.current_thread()
+    stuck.set()
 
 
 def test_without_the_library_streams_cannot_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +177,61 @@ def test_without_the_library_streams_cannot_wait(monkeypatch: pytest.MonkeyPatch
     # A library without the functions is as good as none.
     monkeypatch.setattr(driver, "Driver", lambda: Driver("libc.so.6"))
     assert driver.load() is None
+
+
+class Played:
+    """What torch.cuda offers, as far as a device is set up with it."""
+
+    def __init__(self) -> None:
+        self.streams: list[SimpleNamespace] = []
+        self.entered: list[SimpleNamespace] = []
+
+    def Stream(self, device: torch.device) -> SimpleNamespace:  # noqa: N802 - torch's name
+        waits: list[object] = []
+        number = 0x1000 + len(self.streams)
+        stream = SimpleNamespace(cuda_stream=number, waits=waits, wait_event=waits.append)
+        self.streams.append(stream)
+        return stream
+
+    def Event(self, blocking: bool) -> SimpleNamespace:  # noqa: N802 - torch's name
+        assert blocking
+        recorded: list[object] = []
+        return SimpleNamespace(record=recorded.append, recorded=recorded)
+
+    @contextlib.contextmanager
+    def stream(self, stream: SimpleNamespace) -> Iterator[None]:
+        self.entered.append(stream)
+        yield
+
+
+@pytest.fixture
+def played(library: Path, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Played:
+    module = Played()
+    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
+    monkeypatch.setattr(driver, "load", lambda: Driver(str(library)))
+    monkeypatch.setattr(TorchDevice, "host_memory", lambda _, count: plain_memory(count))
+    return module
+
+
+def test_a_device_tries_what_it_needs(played: Played, stub: Stub) -> None:
+    device = TorchDevice(torch.device("cuda", 0))
+    assert device.follows
+    out, back, told = played.streams
+    assert stub.see("waited_stream") == back.cuda_stream and stub.passes()
+    assert stub.see("launched_stream") == told.cuda_stream
+    arrival = device.arrival(out)
+    arrival.synchronize()
+    # The call waits for the stream, and other streams can wait for the call.
+    assert told.waits[-1].recorded == [out] and arrival.passed.recorded == [told]
+    assert played.entered[-1] is told
+
+
+def test_a_device_that_refuses_lets_threads_wait(
+    played: Played, stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub.fail(INVALID_CONTEXT)
+    device = TorchDevice(torch.device("cuda", 0))
+    assert not device.follows
+    assert "streams cannot: cuMemHostGetDevicePointer" in caplog.text
+    out = played.streams[0]
+    assert device.arrival(out).recorded == [out]

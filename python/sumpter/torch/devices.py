@@ -5,12 +5,15 @@ and what that has no call for is in driver.py. How tensors travel is in staging.
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
 
 from sumpter.torch import driver
+
+_log = logging.getLogger("sumpter")
 
 
 class Event(Protocol):
@@ -19,6 +22,10 @@ class Event(Protocol):
 
 class Arrival(Protocol):
     """A point in a stream, for which a thread can wait."""
+
+    # When the threads that wait have been told, for streams; if the device's streams can wait for
+    # the host.
+    passed: Any
 
     def synchronize(self) -> None:
         """Blocks the calling thread until the stream has come so far."""
@@ -82,11 +89,12 @@ class TorchDevice:
         self.out = self._module.Stream(device)
         self.back = self._module.Stream(device)
         self.future_devices = [device]
+        self._told = self._module.Stream(device)
         self._driver = driver.load()
-        self.follows = self._driver is not None
         if self._driver is not None:
-            self._told = self._module.Stream(device)
             self._gates = driver.Gates(self._driver, self.host_memory)
+            self._try_driver()
+        self.follows = self._driver is not None
 
     def current(self) -> Stream:
         return self._module.current_stream(self._device)
@@ -109,10 +117,25 @@ class TorchDevice:
         with self.using(self._told):
             self._told.wait_event(event)
             self._driver.call(self._told.cuda_stream, arrival.happen)
+            arrival.passed = self.mark(self._told)
         return arrival
 
     def gate(self) -> Gate:
         return self._gates.make()
+
+    def _try_driver(self) -> None:
+        """Sees whether the driver does on this device what it has functions for."""
+        try:
+            gate = self.gate()
+            with self.using(self.back):
+                gate.hold(self.back)
+            gate.open()
+            self.arrival(self.back).synchronize()
+        except RuntimeError as error:
+            _log.warning(
+                "%s: threads wait for the network, streams cannot: %s", self._device, error
+            )
+            self._driver = None
 
     def host_memory(self, count: int) -> torch.Tensor:
         # Torch's allocator keeps such memory, and reuses it when the copies it knows of are done.

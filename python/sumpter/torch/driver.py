@@ -102,6 +102,10 @@ class Arrival:
     def __init__(self, event: torch.cuda.Event) -> None:
         self._event = event
         self._happened = threading.Event()
+        self._error: BaseException | None = None
+        self._check = threading.Thread(target=self._query)
+        # When those who wait have been told, for other streams; set by who makes the arrival.
+        self.passed: torch.cuda.Event
 
     def happen(self) -> None:
         """Lets those who wait go on."""
@@ -110,8 +114,19 @@ class Arrival:
     def synchronize(self) -> None:
         """Blocks until the stream has come so far; raises if the device has failed."""
         while not self._happened.wait(CHECK_EVERY_S):
-            # Only for what it raises.
+            # In another thread, since it calls the driver.
+            if not self._check.is_alive():
+                self._check = threading.Thread(target=self._query, daemon=True)
+                self._check.start()
+        if self._error is not None:
+            raise self._error
+
+    def _query(self) -> None:
+        try:
             self._event.query()
+        except BaseException as error:
+            self._error = error
+            self._happened.set()
 
 
 class Gate:

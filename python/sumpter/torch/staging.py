@@ -284,6 +284,10 @@ class StagedRound:
         # Where nothing was sent, nobody has waited yet for what uses the memory.
         device.back.wait_event(self._ready)
         if part.gate is not None:
+            if part.arrived is not None:
+                # The gate opens after this in any case. The driver must know, so that it does not
+                # put the gate before it where streams share one of the device's queues.
+                device.back.wait_event(part.arrived.passed)
             with device.using(device.back):
                 part.gate.hold(device.back)
         device.copy(part.target, part.host, device.back)
