@@ -61,6 +61,7 @@ class Core:
         self.late: BaseException | None = None
         self.worker = self
         self.closed = False
+        self.local_size = 2
         self.rounds: list[Native] = []
         self._changed = threading.Condition()
 
@@ -483,6 +484,36 @@ def test_settling_waits_for_what_streams_wait_for(device: FakeDevice, core: Core
             staging.settle(core)
         assert handle.poll()
         soon.join()
+
+
+def test_the_host_is_not_too_far_ahead(
+    device: FakeDevice, core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    monkeypatch.setattr(staging, "PINNED_SHARE", 2 * 100 / memory)
+    tensors = [on_fake(numbers(40)) for _ in range(4)]
+    begun = [start(core, tensor, tensor) for tensor in tensors]
+    rounds = core.wait_for(12)
+    gone_on: list[int] = []
+
+    def go() -> None:
+        for index, handle in enumerate(begun):
+            handle.follow()
+            gone_on.append(index)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    for count in (2, 3):
+        assert_soon(lambda count=count: len(gone_on) == count)
+        thread.join(0.05)
+        assert len(gone_on) == count
+        for native in rounds[3 * count - 6 : 3 * count - 3]:
+            native.end(result=1)
+    for native in rounds[6:]:
+        native.end(result=1)
+    thread.join(HANG_S)
+    assert gone_on == [0, 1, 2, 3]
+    assert [tensor.cpu().tolist() for tensor in tensors] == [[1] * 40] * 4
 
 
 def test_giving_up_ends_everything(device: FakeDevice, core: Core) -> None:

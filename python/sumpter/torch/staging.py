@@ -40,6 +40,9 @@ SLICE_BYTES = 4 << 20
 # How long a session that closes waits for the next tensor that is still being computed.
 SEND_LAST_S = 60.0
 
+# The part of a machine's memory that results may take for which streams wait.
+PINNED_SHARE = 0.25
+
 # In place of a result that there is not: no number in any floating-point format.
 ALL_ONES = 0xFF
 
@@ -194,6 +197,7 @@ class StagedRound:
                 self._enqueue_rest()
             self._raise_error()
             self._order()
+        self._lines.keep_near()
 
     def give_up(self, error: BaseException) -> None:
         """Ends the membership in the job with `error`: streams that wait cannot be told otherwise.
@@ -302,7 +306,7 @@ class StagedRound:
                 part.gate = gates.pop()
             self._followed = True
             if not self._done.is_set():
-                self._lines.followed.add(self)
+                self._lines.followed[self] = self._whole.count
         for gate in gates:
             gate.open()
         try:
@@ -352,7 +356,7 @@ class StagedRound:
                 session = self._whole.session
                 session.late = session.late or error
             self._done.set()
-            self._lines.followed.discard(self)
+            self._lines.followed.pop(self, None)
             self._slices = []
             self._changed.notify_all()
             callbacks, self._callbacks = self._callbacks, []
@@ -433,11 +437,27 @@ _Failed = Callable[[BaseException], object]
 class _Lines:
     """The two threads of a session."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks_here: int) -> None:
         self.outward = Line("sumpter-copies-out")
         self.homeward = Line("sumpter-copies-back")
-        # Rounds under way for which a stream waits, and no thread.
-        self.followed: set[StagedRound] = set()
+        # Rounds under way for which a stream waits, and no thread, in their order; their bytes.
+        self.followed: dict[StagedRound, int] = {}
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._followed_bytes = int(memory * PINNED_SHARE / ranks_here)
+
+    def keep_near(self) -> None:
+        """Waits for the oldest rounds if all that streams wait for takes too much memory.
+
+        Nothing else keeps a thread that never looks at a result from being many steps ahead. All
+        ranks begin what streams wait for in one order, so the oldest comes to its end.
+        """
+        followed = list(self.followed.items())
+        excess = sum(size for _, size in followed) - self._followed_bytes
+        for oldest, size in followed:
+            if excess <= 0:
+                break
+            oldest.settle()
+            excess -= size
 
     @contextlib.contextmanager
     def around_close(self) -> Iterator[None]:
@@ -460,7 +480,7 @@ def _of(session: Session) -> _Lines:
     with _lock:
         lines = _lines.get(session)
         if lines is None:
-            lines = _lines[session] = _Lines()
+            lines = _lines[session] = _Lines(session.worker.local_size)
             session.around_close.append(lines.around_close)
         return lines
 
