@@ -370,7 +370,7 @@ class StagedRound:
 def settle(session: Session) -> None:
     """Blocks until all that streams wait for is over, and raises what went wrong with it."""
     lines = _lines.get(session)
-    for followed in list(lines.followed) if lines is not None else ():
+    for followed in lines.followed.copy() if lines is not None else ():
         followed.settle()
     session.raise_late()
 
@@ -451,9 +451,9 @@ class _Lines:
         Nothing else keeps a thread that never looks at a result from being many steps ahead. All
         ranks begin what streams wait for in one order, so the oldest comes to its end.
         """
-        followed = list(self.followed.items())
-        excess = sum(size for _, size in followed) - self._followed_bytes
-        for oldest, size in followed:
+        followed = self.followed.copy()
+        excess = sum(followed.values()) - self._followed_bytes
+        for oldest, size in followed.items():
             if excess <= 0:
                 break
             oldest.settle()
