@@ -110,7 +110,7 @@ check: setup ## Formatting, lints, and the stub against the compiled module.
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest tests/python/test_stub.py
+	$(BIN)/python -m pytest tests/python/project/test_stub.py
 
 lock: $(VENV)/.created ## Pin dependencies anew after a change of *.in or Cargo.toml.
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet -r requirements/uv.in

@@ -1,0 +1,82 @@
+"""The examples do what they promise, started as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs import Job, free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+# Only so that a hang fails instead of blocking; no test's meaning depends on it.
+HANG_S = 900
+
+# Standalone: torchrun takes a free port, not a fixed one.
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def sumpter_run(*options: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "sumpter", "run", *options, "--", sys.executable)
+
+
+def run(*command: str) -> str:
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "100"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=HANG_S,
+    )
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*TORCHRUN, "examples/digits.py"),
+        (*TORCHRUN, "examples/digits_horovod.py"),
+        (sys.executable, "examples/digits_horovod.py"),
+        (*sumpter_run("-n", "2"), "examples/digits_horovod.py", "--overlap"),
+        (*sumpter_run("-n", "3", "--min-workers", "2"), "examples/elastic_digits.py", "--kill"),
+    ],
+    ids=["ddp-torchrun", "horovod-torchrun", "horovod-alone", "horovod-overlap", "elastic-killed"],
+)
+def test_digits_reaches_its_accuracy(command: tuple[str, ...]) -> None:
+    expect_accuracy(run(*command))
+
+
+def test_digits_with_servers_reaches_its_accuracy(make_job: Callable[..., Job]) -> None:
+    job, port = make_job(4, 2), free_port()
+    for rank in range(4):
+        example = str(ROOT / "examples" / "digits.py")
+        job.start_rank(rank, example, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    job.finish()
+    expect_accuracy("".join(job.output(rank) for rank in range(4)))
+
+
+def expect_accuracy(output: str) -> None:
+    said = re.findall(r"accuracy on 360 held-out digits: ([\d.]+)%", output)
+    assert len(said) == 1, output
+    assert float(said[0]) >= 97.0
+
+
+def test_tiny_gpt_learns_and_writes() -> None:
+    output = run(*sumpter_run("-n", "2", "-s", "1"), "examples/tiny_gpt.py")
+    losses = re.search(r"loss per character: ([\d.]+) at first, ([\d.]+) at last", output)
+    assert losses is not None, output
+    assert float(losses[2]) < 0.7 * float(losses[1])
+    assert "def read(self, " in output
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_examples_fit_on_three_screens(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 150

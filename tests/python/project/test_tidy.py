@@ -1,0 +1,291 @@
+"""The rules of the repository that a program can check; each names what to do when it fails."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+LINES_PER_FILE = 800  # without tests
+LINES_PER_FUNCTION = 80
+COLUMNS = 100
+TOP_LEVEL_ENTRIES = 20
+
+# Raw memory: kernels, sockets' vectors, tensors of other processes' runtimes, the Python seam.
+UNSAFE_CRATES = {"sum", "transport", "node", "python"}
+
+# Pure functions and state machines: no sockets, threads, clock or environment.
+PURE_CRATES = ("plan", "whatif", "sum", "wire", "engine")
+IMPURE = re.compile(
+    r"\bstd::(net|thread|env|fs|process|os)\b|\b(Instant|SystemTime)\b|\b(mio|tokio|socket2)::"
+)
+IMPURE_DEPENDENCIES = {"mio", "tokio", "socket2", "tonic", "crossbeam-channel", "getrandom"}
+
+# Who may look at the environment, and what for. Rust has one reader, the settings table.
+RUST_ENVIRONMENT_READERS = {"crates/config/src/config.rs"}
+PYTHON_ENVIRONMENT_READERS = {
+    "python/sumpter/_environment.py",  # other launchers' words
+    "python/sumpter/torch/session.py",  # torch's own rendezvous
+    "python/sumpter/launch/attendant.py",  # what children inherit on any machine
+    "python/sumpter/launch/environment.py",  # what is passed to other machines
+    "python/sumpter/doctor/probe.py",  # what is set, to find what is wrong with it
+}
+
+# Lock files name the registry by design; the licence is quoted.
+HOSTS_ALLOWED = {"Cargo.lock", "fuzz/Cargo.lock", "LICENSE"}
+REGISTRY_HOST = re.compile(r"https?://(files|registry|index|proxy|static|pypi)\.")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(work|farm|root|home|Users)/\w")
+
+ERROR_ENUM = re.compile(
+    r"derive\([^)]*\bError\b[^)]*\)\]\s*(?:#\[[^\n]*\]\s*)*pub(?:\(crate\))? enum (\w+) \{\n"
+    r"(.*?)\n\}",
+    re.DOTALL,
+)
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    """Files that are, or are about to be, in the repository."""
+    command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    names = [name for name in listed.stdout.split("\0") if name]
+    paths = sorted({ROOT / name for name in names if name.endswith(suffixes or "")})
+    return [path for path in paths if path.is_file()]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def text_lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()
+
+
+def is_test(path: Path) -> bool:
+    return "tests" in path.relative_to(ROOT).parts
+
+
+def code_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a Rust file without its tests and comments."""
+    for number, line in enumerate(text_lines(path), 1):
+        if line.startswith("#[cfg(test)]"):
+            return
+        if not line.lstrip().startswith("//"):
+            yield number, line
+
+
+def crate_sources(crate: str) -> list[Path]:
+    return [path for path in tracked(".rs") if name_of(path).startswith(f"crates/{crate}/src/")]
+
+
+def found(findings: list[str], advice: str) -> None:
+    assert not findings, "\n".join([advice, *findings])
+
+
+def test_no_file_is_too_long() -> None:
+    def length(path: Path) -> int:
+        lines = text_lines(path)
+        if path.suffix == ".rs" and "#[cfg(test)]" in lines:
+            return lines.index("#[cfg(test)]")
+        return len(lines)
+
+    sizes = {name_of(path): length(path) for path in tracked(".rs", ".py", ".pyi")}
+    long = [f"{name}: {size} lines" for name, size in sizes.items() if size > LINES_PER_FILE]
+    found(long, f"split these files: over {LINES_PER_FILE} lines without tests")
+
+
+def test_no_line_is_too_long() -> None:
+    long = [
+        f"{name_of(path)}:{number}: {len(line)} columns"
+        for path in tracked(".rs", ".py", ".pyi", ".proto", ".sh")
+        for number, line in enumerate(text_lines(path), 1)
+        if len(line) > COLUMNS
+    ]
+    found(long, f"wrap these lines: over {COLUMNS} columns")
+
+
+def test_no_python_function_is_too_long() -> None:
+    long = [
+        f"{name_of(path)}:{node.lineno}: {node.name} has {size} lines"
+        for path in tracked(".py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (size := (node.end_lineno or 0) - node.lineno + 1) > LINES_PER_FUNCTION
+    ]
+    found(long, f"split these functions: over {LINES_PER_FUNCTION} lines")
+
+
+def test_no_rust_function_is_too_long() -> None:
+    start = re.compile(r"^(\s*)(pub(\([^)]*\))? )?(const |async |unsafe )*fn (\w+)")
+    long = []
+    for path in tracked(".rs"):
+        lines = text_lines(path)
+        for number, line in enumerate(lines):
+            match = start.match(line)
+            if match is None or line.rstrip().endswith((";", "}")):
+                continue
+            ends = (f"{match[1]}}}", f"{match[1]});")
+            size = next(
+                (i + 1 for i, later in enumerate(lines[number:]) if later.startswith(ends)), 0
+            )
+            if size > LINES_PER_FUNCTION:
+                long.append(f"{name_of(path)}:{number + 1}: {match[5]} has {size} lines")
+    found(long, f"split these functions: over {LINES_PER_FUNCTION} lines")
+
+
+def test_the_top_level_fits_on_a_screen() -> None:
+    entries = {path.relative_to(ROOT).parts[0] for path in tracked()}
+    assert len(entries) <= TOP_LEVEL_ENTRIES, sorted(entries)
+
+
+def test_unsafe_stays_where_raw_memory_is() -> None:
+    used = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in tracked(".rs")
+        if name_of(path).split("/")[1] not in UNSAFE_CRATES and not is_test(path)
+        for number, line in code_lines(path)
+        if re.search(r"\bunsafe\b", line)
+    ]
+    found(used, f"unsafe code belongs into the crates {sorted(UNSAFE_CRATES)}")
+
+
+@pytest.mark.parametrize("crate", PURE_CRATES)
+def test_pure_crates_do_no_io_and_know_no_time(crate: str) -> None:
+    sources = crate_sources(crate)
+    assert sources, f"crates/{crate} is gone: update this test"
+    impure = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in sources
+        for number, line in code_lines(path)
+        if IMPURE.search(line)
+    ]
+    found(impure, f"crates/{crate} must stay pure: pass in what it needs")
+    assert not IMPURE_DEPENDENCIES & dependencies(crate)
+
+
+def test_the_data_path_has_no_locks() -> None:
+    """One thread owns each state machine; what others want of it comes by a queue."""
+    locks = re.compile(r"\b(Mutex|RwLock|Condvar|OnceLock|LazyLock|parking_lot)\b")
+    used = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for crate in ("wire", "engine", "transport")
+        for path in crate_sources(crate)
+        for number, line in code_lines(path)
+        if locks.search(line)
+    ]
+    found(used, "a chunk must wait for nobody: give its state to one thread")
+
+
+def dependencies(crate: str) -> set[str]:
+    manifest = tomllib.loads((ROOT / "crates" / crate / "Cargo.toml").read_text())
+    return set(manifest.get("dependencies", {}))
+
+
+def test_only_the_seam_knows_python() -> None:
+    crates = [path.parent.name for path in tracked("Cargo.toml") if "crates" in path.parts]
+    assert [crate for crate in crates if "pyo3" in dependencies(crate)] == ["python"]
+
+
+def test_rust_reads_the_environment_in_one_place() -> None:
+    readers = {
+        name_of(path)
+        for path in tracked(".rs")
+        if name_of(path).startswith("crates/") and not is_test(path)
+        for _, line in code_lines(path)
+        if re.search(r"\benv::(var|vars|var_os)\b|\benv = \"|\boption_env!", line)
+    }
+    assert readers <= RUST_ENVIRONMENT_READERS, "settings come from the table in crates/config"
+
+
+def test_python_reads_the_environment_in_named_places() -> None:
+    readers = {
+        name_of(path)
+        for path in tracked(".py")
+        if name_of(path).startswith("python/")
+        and re.search(r"\bos\.environ\b|\bgetenv\b|\benvvar=", path.read_text())
+    }
+    assert readers == PYTHON_ENVIRONMENT_READERS, "settings come from the table in crates/config"
+
+
+def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
+    named = [
+        f"{name_of(path)}:{number}: {line.strip()[:100]}"
+        for path in tracked()
+        if name_of(path) not in HOSTS_ALLOWED
+        for number, line in enumerate(text_lines(path), 1)
+        if REGISTRY_HOST.search(line) or MACHINE_PATH.search(line)
+    ]
+    found(named, "files must not depend on where they were written")
+
+
+def test_nothing_is_left_unfinished() -> None:
+    words = re.compile(r"\b(to" r"do!|unimplemented!|TO" r"DO|FIX" r"ME|XX" r"X)\b")
+    left = [
+        f"{name_of(path)}:{number}: {line.strip()[:100]}"
+        for path in tracked(".rs", ".py", ".pyi", ".proto", ".md", ".toml", "Makefile")
+        for number, line in enumerate(text_lines(path), 1)
+        if words.search(line)
+    ]
+    found(left, "finish these")
+
+
+def test_every_error_has_a_message() -> None:
+    silent = []
+    for path in tracked(".rs"):
+        source = path.read_text()
+        for match in ERROR_ENUM.finditer(source):
+            variants = re.findall(r"^    [A-Z]\w*(?=[\s,({]|$)", match[2], re.MULTILINE)
+            messages = re.findall(r"^    #\[error\(", match[2], re.MULTILINE)
+            if len(variants) != len(messages):
+                silent.append(
+                    f"{name_of(path)}: {match[1]} has {len(variants)} variants "
+                    f"and {len(messages)} messages"
+                )
+    found(silent, 'give each variant an #[error("...")] that says what to do')
+
+
+def test_the_settings_page_is_up_to_date() -> None:
+    from sumpter import _native
+    from sumpter.cli.settings import as_markdown
+
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert page == as_markdown(_native.settings()), "run `make docs`"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{name_of(path)}: {target}"
+        for path in tracked(".md")
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", path.read_text())
+        if not (path.parent / target).exists()
+    ]
+    found(broken, "mend these links")
+
+
+def test_every_make_target_the_documents_name_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    named = {
+        target
+        for path in [*tracked(".md"), ROOT / ".ci" / "run"]
+        for target in re.findall(r"(?<=`make )[a-z-]+", path.read_text())
+    }
+    assert named <= targets
+
+
+def test_the_bugs_that_mutants_plant_still_have_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "mutants"))
+    import mutants
+
+    lost = [
+        f"{mutant.name}: {mutant.file}"
+        for mutant in mutants.MUTANTS
+        if (ROOT / mutants.ENGINE / mutant.file).read_text().count(mutant.sound) != 1
+    ]
+    found(lost, "tests/mutants/mutants.py: say where these lines are now")

@@ -1,0 +1,251 @@
+"""Starts whole jobs for tests: a coordinator here, ranks and servers as child processes.
+
+The children come from a fork server that has imported torch already, since the import takes
+seconds and a job has up to six processes. Each child is a fresh process otherwise: it reads its
+settings from its own environment, writes to its own file, and runs one of the scripts in */workers/
+from top to bottom.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from sumpter import _native
+
+SUPPORT = Path(__file__).parent
+# The scripts that ranks run, by name; each lies in the room of the test that starts it.
+WORKERS = {script.name: script for script in SUPPORT.parent.glob("*/workers/*.py")}
+TOKEN = "a token that only tests use"
+# Only so that a hang fails instead of blocking; no test's meaning depends on it.
+HANG_S = 600.0
+# What the coordinator must have of a job's settings, where they are given.
+SHARED = ("peer_timeout_s", "start_timeout_s", "tls_cert", "tls_key", "tls_ca")
+# How long a busy machine may leave a member without a turn, and a job without its last member.
+PATIENCE = {"peer_timeout_s": 40, "start_timeout_s": 300}
+# Mismatches are found by heartbeats, of which there are four in this time.
+FINDS_MISMATCHES_S = 8
+# Below what the system hands out by itself, so that a free one stays free.
+PORTS = range(20_000, 30_000)
+
+_marks: list[socket.socket] = []
+_context = multiprocessing.get_context("forkserver")
+# The first optimizer imports torch._dynamo, which takes as long as torch itself.
+_context.set_forkserver_preload(["torch", "torch._dynamo", "sumpter.torch"])
+
+# What a rank must not inherit from whoever runs the tests.
+_FOREIGN = ("SUMPTER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_")
+
+
+class Job:
+    """One job: its coordinator, its ranks, its servers, and what they wrote."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ranks: int,
+        servers: int = 0,
+        *,
+        repeated: bool = False,
+        **settings: object,
+    ) -> None:
+        self.folder = folder
+        self.ranks = ranks
+        settings = {**PATIENCE, **settings}
+        own = {name: _text(settings[name]) for name in SHARED if name in settings}
+        self._own = {"token": TOKEN, **own}
+        self._repeated = repeated
+        self._coordinator = self._coordinate("127.0.0.1:0")
+        self.address = self._coordinator.address
+        self._settings = as_variables(settings)
+        self._settings["SUMPTER_SERVERS"] = str(servers)
+        self._processes: dict[str, BaseProcess] = {}
+        for index in range(servers):
+            name = f"server{index}"
+            environment = {"SUMPTER_MACHINE": name, "SUMPTER_LANES": "2"}
+            self._start(name, _serve, (), {**self._common(), **environment})
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            if process.is_alive():
+                process.kill()
+            process.join()
+        self._coordinator.stop()
+
+    def start(self, script: str, *arguments: str) -> Job:
+        """Starts `script` on every rank."""
+        for rank in range(self.ranks):
+            self.start_rank(rank, script, *arguments)
+        return self
+
+    def start_rank(self, rank: int, script: str, *arguments: str, **variables: str) -> None:
+        """Starts `script` on one rank, with `variables` in its environment."""
+        environment = {
+            **self._common(),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.ranks),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(self.ranks),
+            # Each rank plays a machine of its own, so that the planner has something to plan.
+            "SUMPTER_MACHINE": f"worker{rank}",
+            "TEST_FOLDER": str(self.folder),
+            **variables,
+        }
+        self._start(f"rank{rank}", _run, (str(WORKERS[script]), *arguments), environment)
+
+    def finish(self, timeout_s: float = HANG_S) -> None:
+        """Waits for all ranks; fails unless each ended well."""
+        codes = {rank: self.exit_code(rank, timeout_s) for rank in range(self.ranks)}
+        assert not any(codes.values()), self.report(f"exit codes {codes}")
+
+    def exit_code(self, rank: int, timeout_s: float = HANG_S) -> int:
+        """Waits for one rank to end; fails if it has not after `timeout_s`."""
+        process = self._processes[f"rank{rank}"]
+        ended = connection.wait([process.sentinel], timeout_s)
+        assert ended, self.report(f"rank {rank} did not end within {timeout_s} s")
+        process.join()
+        assert process.exitcode is not None
+        return process.exitcode
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """Sends a signal to one rank."""
+        pid = self._processes[f"rank{rank}"].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def server_pid(self, index: int) -> int:
+        """The process of a server."""
+        pid = self._processes[f"server{index}"].pid
+        assert pid is not None
+        return pid
+
+    def wait_for(self, name: str) -> None:
+        """Waits until a rank has opened the named pipe `name` for writing."""
+        with (self.folder / name).open("rb") as pipe:
+            pipe.read()
+
+    def make_pipe(self, name: str) -> None:
+        """Makes a named pipe for wait_for()."""
+        os.mkfifo(self.folder / name)
+
+    def restart_coordinator(self) -> None:
+        """Ends the coordinator and starts another, which knows nothing, at the same address."""
+        self.stop_coordinator()
+        self.start_coordinator()
+
+    def stop_coordinator(self) -> None:
+        """Ends the coordinator."""
+        self._coordinator.stop()
+
+    def start_coordinator(self) -> None:
+        """Starts another coordinator, which knows nothing, where the last one was."""
+        self._coordinator = self._coordinate(self.address)
+
+    def output(self, rank: int) -> str:
+        """What a rank wrote to standard output and standard error."""
+        return self._output(f"rank{rank}").read_text()
+
+    def result(self, rank: int) -> bytes:
+        """What a rank left as its result."""
+        return (self.folder / f"result.{rank}").read_bytes()
+
+    def report(self, what: str) -> str:
+        """`what`, and what every process wrote."""
+        parts = [what]
+        for name in self._processes:
+            parts.append(f"--- {name}\n{self._output(name).read_text()}")
+        return "\n".join(parts)
+
+    def _coordinate(self, address: str) -> _native.Coordinator:
+        return _native.Coordinator(address, self._own, repeated=self._repeated)
+
+    def _common(self) -> dict[str, str]:
+        own = {name: text for name, text in os.environ.items() if not name.startswith(_FOREIGN)}
+        return {
+            **own,
+            **self._settings,
+            "SUMPTER_COORDINATOR": self.address,
+            "SUMPTER_TOKEN": TOKEN,
+        }
+
+    def _output(self, name: str) -> Path:
+        return self.folder / f"{name}.txt"
+
+    def _start(
+        self, name: str, target: object, arguments: tuple[str, ...], environment: Mapping[str, str]
+    ) -> None:
+        output = self._output(name)
+        process = _context.Process(
+            target=_child, args=(target, arguments, dict(environment), str(output)), daemon=True
+        )
+        self._processes[name] = process
+        output.touch()
+        process.start()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses, nor another test until this process has ended."""
+    for port in random.sample(PORTS, len(PORTS)):
+        # A name that only one process can have, and has no longer once it has ended.
+        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            mark.bind(f"\0sumpter-test-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("", port))
+        except OSError:
+            mark.close()
+            continue
+        _marks.append(mark)
+        return port
+    raise AssertionError(f"every port of {PORTS} is in use")
+
+
+def _child(
+    target: object, arguments: tuple[str, ...], environment: dict[str, str], output: str
+) -> None:
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        target(*arguments)  # type: ignore[operator]
+    finally:
+        # Children of multiprocessing skip what a script started by hand would do at its end.
+        atexit._run_exitfuncs()
+
+
+def _run(script: str, *arguments: str) -> None:
+    sys.path[:0] = [str(Path(script).parent), str(SUPPORT)]
+    sys.argv = [script, *arguments]
+    import torch
+
+    torch.set_num_threads(1)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _serve() -> None:
+    _native.serve({})
+
+
+def as_variables(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as a process finds them in its environment."""
+    return {f"SUMPTER_{name.upper()}": _text(value) for name, value in settings.items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

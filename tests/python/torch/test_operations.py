@@ -1,0 +1,124 @@
+"""Each operation gives the right result on every rank, exactly where exactness is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs import FINDS_MISMATCHES_S, Job, free_port
+
+CERTIFICATES = Path(__file__).parents[3] / "crates" / "coordinator" / "tests" / "certificates"
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
+def test_operations_of_the_fronts(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    job = make_job(ranks, servers, partition_bytes="4KiB").start("operations.py")
+    job.finish()
+    assert len({job.result(rank) for rank in range(ranks)}) == 1
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 1)])
+def test_exchanges_groups_and_process_sets(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("exchanges.py").finish()
+
+
+def test_checksums_change_no_result(make_job: Callable[..., Job]) -> None:
+    make_job(3, 1, partition_bytes="4KiB", checksum=True).start("exchanges.py").finish()
+
+
+def test_everything_can_be_encrypted(make_job: Callable[..., Job]) -> None:
+    files = {f"tls_{name}": CERTIFICATES / f"{name}.pem" for name in ("cert", "key", "ca")}
+    make_job(3, 1, partition_bytes="4KiB", **files).start("exchanges.py").finish()
+    job = make_job(2, **files)
+    job.make_pipe("refused")
+    for rank in range(2):
+        arguments = ("refused_setting.py", "tls_data", "has true", "has false")
+        job.start_rank(rank, *arguments, SUMPTER_TLS_DATA=str(rank == 1).lower())
+    job.wait_for("refused")
+    assert list(job.folder.glob("result.*")), job.report("nobody was refused")
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1), (4, 0)])
+def test_ranks_with_less_data_than_others(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("joins.py").finish()
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_ranks_leave_and_join_again_without_a_trace(
+    make_job: Callable[..., Job], servers: int
+) -> None:
+    make_job(4, servers, repeated=True).start("cycles.py").finish()
+
+
+def test_ranks_that_meet_at_torchs_store_leave_and_join_again(
+    make_job: Callable[..., Job],
+) -> None:
+    job, port = make_job(4), free_port()
+    for rank in range(4):
+        job.start_rank(
+            rank,
+            "cycles.py",
+            SUMPTER_COORDINATOR="",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
+    job.finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (3, 1)])
+def test_distributed_optimizer(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("optimizers.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (4, 2)])
+def test_collectives_of_torch(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("process_groups.py").finish()
+
+
+def test_collectives_under_torchs_own_checks(make_job: Callable[..., Job]) -> None:
+    job = make_job(2)
+    for rank in range(2):
+        job.start_rank(rank, "process_groups.py", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    job.finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
+def test_adasum(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers, partition_bytes="4KiB").start("adasum.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1)])
+def test_names_of_operations(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers, peer_timeout_s=FINDS_MISMATCHES_S).start("names.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (4, 0)])
+def test_distributed_data_parallel(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("data_parallel.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(2, 0), (3, 1)])
+def test_gradients_of_collectives(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    make_job(ranks, servers).start("gradients.py").finish()
+
+
+def test_suspend_and_resume_with_a_rank_less(make_job: Callable[..., Job]) -> None:
+    """As under torchrun: the ranks have torch's store, and rank 0 the coordinator."""
+    job, port = make_job(3), free_port()
+    for rank in range(3):
+        job.start_rank(
+            rank,
+            "suspends.py",
+            SUMPTER_COORDINATOR="",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+            LOCAL_RANK="0",
+            LOCAL_WORLD_SIZE="1",
+        )
+    job.finish()
