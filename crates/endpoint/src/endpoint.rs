@@ -9,7 +9,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use sumpter_wire::{FrameError, TensorId};
+use sumpter_types::TensorId;
+use sumpter_wire::FrameError;
 
 /// Time since some fixed moment, given by the driver.
 pub type Now = Duration;
@@ -17,11 +18,6 @@ pub type Now = Duration;
 /// At most so many slices are offered for one write: enough for eight frames with payload, and
 /// small enough to live on the stack.
 pub const MAX_SLICES: usize = 16;
-
-/// Once so many bytes have been chosen to be sent next on a connection, no more are: about what a
-/// connection takes at once. Half of it makes shorter writes, which cost a tenth more processor
-/// time over loopback (`docs/performance.md`). Whatever is chosen is not overtaken any more.
-pub(crate) const AHEAD_BYTES: usize = 256 << 10;
 
 /// What to send next, in order.
 pub type Outgoing<'a> = ArrayVec<IoSlice<'a>, MAX_SLICES>;
@@ -60,7 +56,8 @@ impl Violation {
         }
     }
 
-    pub(crate) fn state(text: impl Into<String>) -> Violation {
+    /// A frame that makes no sense in this state, in words.
+    pub fn state(text: impl Into<String>) -> Violation {
         Violation::State(text.into())
     }
 }
@@ -88,7 +85,7 @@ pub trait Endpoint {
 
 /// Slices with the first `skip` bytes left out; `skip` must be less than the first slice plus
 /// the second, which holds because a frame is a header and at most one payload.
-pub(crate) fn push_after<'a>(out: &mut Outgoing<'a>, bytes: &'a [u8], skip: &mut usize) {
+pub fn push_after<'a>(out: &mut Outgoing<'a>, bytes: &'a [u8], skip: &mut usize) {
     let skipped = (*skip).min(bytes.len());
     *skip -= skipped;
     if skipped < bytes.len() {
