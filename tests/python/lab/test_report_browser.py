@@ -75,7 +75,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files += [
         RECORD / name for name in (*names, "tenants-2026-11-22.json", "chaos-2026-11-22.json")
     ]
-    files += [RECORD / "allreduce-latency-2026-11-22-n2.csv"]
+    files += [RECORD / "allreduce-latency-2026-11-24-n2-1.csv"]
     files += [RECORD / "tune-switch-2026-11-23.json"]
     with pytest.MonkeyPatch.context() as patch:
         made = fake_trace.trace(tensor=NASTY)
