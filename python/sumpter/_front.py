@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from sumpter import _arrays, _native, _session
-from sumpter._session import Session
-
-HOLDER = "api"
+from sumpter import _arrays, _native
+from sumpter._core import membership
+from sumpter._core.membership import HOLDER, check_root
+from sumpter._core.session import Handle, Session
 
 
 class ArrayHandle:
     """An operation in flight and the array it will return."""
 
-    def __init__(self, native: _session.Handle, finish: Callable[[], Any]) -> None:
+    def __init__(self, native: Handle, finish: Callable[[], Any]) -> None:
         self._native = native
         self._finish: Callable[[], Any] | None = finish
         self._result: Any = None
@@ -33,37 +33,7 @@ class ArrayHandle:
 
 def init(**settings: object) -> None:
     """Joins the job; settings given here override the environment. Repeating it does nothing."""
-    _session.acquire(HOLDER, settings)
-
-
-def shutdown() -> None:
-    """Leaves the job, unless a torch.distributed process group still uses it."""
-    _session.release(HOLDER)
-
-
-def is_initialized() -> bool:
-    """Whether this process is a member of a job."""
-    return _session.peek() is not None
-
-
-def rank() -> int:
-    """This worker's number in the job, from 0."""
-    return _session.current().rank
-
-
-def size() -> int:
-    """How many workers the job has."""
-    return _session.current().world_size
-
-
-def local_rank() -> int:
-    """This worker's number on its machine, from 0."""
-    return _session.current().worker.local_rank
-
-
-def local_size() -> int:
-    """How many workers of the job this machine has."""
-    return _session.current().worker.local_size
+    membership.acquire(HOLDER, settings)
 
 
 def push_pull(array: Any, average: bool = True, name: str | None = None, priority: int = 0) -> Any:
@@ -79,7 +49,7 @@ def push_pull_async(
     array: Any, average: bool = True, name: str | None = None, priority: int = 0
 ) -> ArrayHandle:
     """Starts a push_pull. The array must not change before synchronize() has returned."""
-    session = _session.current()
+    session = membership.current()
     given = _arrays.read(array)
     dtype = _arrays.check_summable(given.array)
     floating = given.array.dtype.kind not in "iu"
@@ -112,7 +82,7 @@ def synchronize(handle: ArrayHandle) -> Any:
 
 def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """Returns the array that rank `root_rank` passed; all ranks pass one of the same shape."""
-    session = _session.current()
+    session = membership.current()
     check_root(session, root_rank)
     given = _arrays.read(array)
     result = given.array.copy()
@@ -125,24 +95,6 @@ def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
         keep=result,
     ).wait()
     return given.restore(result)
-
-
-def barrier() -> None:
-    """Returns when every worker has called it."""
-    _session.current().barrier().wait()
-
-
-def record_samples(count: int) -> None:
-    """Counts training samples for the live line of `sumpter run`; outside a job, does nothing."""
-    session = _session.peek()
-    if session is not None:
-        session.worker.record_samples(count)
-
-
-def check_root(session: Session, root_rank: int) -> None:
-    """Raises ValueError unless `root_rank` is a rank of the job."""
-    if not 0 <= root_rank < session.world_size:
-        raise ValueError(f"root_rank is {root_rank}: it must be within 0..{session.world_size - 1}")
 
 
 def _identity(

@@ -21,7 +21,8 @@ import torch.distributed as dist
 
 import sumpter
 import sumpter.torch as bps
-from sumpter import _native, _session
+from sumpter import _native
+from sumpter._core import membership
 from sumpter.bench import counters
 from sumpter.bench.payload import Payload
 from sumpter.cli.errors import Failure, UsageError
@@ -172,7 +173,7 @@ def _ways(ranks: Ranks, asked: Asked, tensor: torch.Tensor) -> dict[str, Way]:
     """The ways to sum `tensor`."""
     name = f"allreduce.{tensor.numel()}"
     array, address = tensor.numpy(), tensor.data_ptr()
-    session = _session.current()
+    session = membership.current()
     round_ = _native.Round("all_reduce", tuple(tensor.shape), "float32")
 
     def core() -> Finish:
@@ -233,5 +234,5 @@ def _costs(ranks: Ranks, spent: Sequence[Spent]) -> dict[str, Any]:
 
 def _machines() -> int:
     """How many machines have workers, if each has as many as this one."""
-    session = _session.current()
+    session = membership.current()
     return -(-session.world_size // session.worker.local_size)

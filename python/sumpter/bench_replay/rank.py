@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sumpter import _native, _session
+from sumpter import _native
+from sumpter._core import membership
 from sumpter.bench.payload import Payload
 from sumpter.bench.rank import System, Worker
 from sumpter.bench.replay import Replayed
@@ -86,7 +87,7 @@ class Summing:
 
     def _submit(self, index: int) -> Sum:
         gradient, total = self._gradients[index], self._sums[index]
-        return _session.current().submit(
+        return membership.current().submit(
             _native.Round("all_reduce", gradient.shape, "float32"),
             f"replay.{index}",
             send=gradient.data_ptr(),

@@ -6,6 +6,13 @@ A script for either trains with this import in place of its own. For Distributed
 `torch.distributed.init_process_group("sumpter")` instead, which needs no import at all.
 """
 
+from sumpter._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    process_set_ids_and_ranks,
+    remove_process_set,
+)
 from sumpter._errors import (
     AuthError,
     ClosedError,
@@ -71,28 +78,7 @@ from sumpter.torch.functions import (
     broadcast_parameters,
 )
 from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, poll, synchronize
-from sumpter.torch.ops import (
-    byteps_push_pull,
-    byteps_torch_set_num_grads,
-    declare,
-    push_pull,
-    push_pull_async,
-    push_pull_async_inplace,
-    push_pull_group_sync_inplace,
-    push_pull_inplace,
-)
-from sumpter.torch.optimizer import DistributedOptimizer
-from sumpter.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    process_set_ids_and_ranks,
-    remove_process_set,
-)
-from sumpter.torch.record import Recorder, record
-from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
-from sumpter.torch.registration import register as _register_backend
-from sumpter.torch.session import (
+from sumpter.torch.joining import (
     cross_rank,
     cross_size,
     get_pushpull_speed,
@@ -110,6 +96,20 @@ from sumpter.torch.session import (
     stop_timeline,
     suspend,
 )
+from sumpter.torch.ops import (
+    byteps_push_pull,
+    byteps_torch_set_num_grads,
+    declare,
+    push_pull,
+    push_pull_async,
+    push_pull_async_inplace,
+    push_pull_group_sync_inplace,
+    push_pull_inplace,
+)
+from sumpter.torch.optimizer import DistributedOptimizer
+from sumpter.torch.record import Recorder, record
+from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from sumpter.torch.registration import register as _register_backend
 from sumpter.torch.sync_batch_norm import SyncBatchNorm
 
 # What Horovod scripts catch when a peer is lost.

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 
 import torch
 
-from sumpter import _native, _session
+from sumpter import _native
+from sumpter._core import membership
+from sumpter._core.names import Identity, identify
+from sumpter._core.process_sets import ProcessSet, members
 from sumpter._errors import UnsupportedError
 from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, agree, submit
-from sumpter.torch.names import Identity, identify
-from sumpter.torch.process_sets import ProcessSet, members
 from sumpter.torch.reduction import Reduction, scale
 from sumpter.torch.tensors import check_carried, dtype_name, readable
 
@@ -104,7 +105,7 @@ class _Exchange:
         name: str | Identity | None,
         process_set: ProcessSet,
     ) -> None:
-        self._session, self._ranks = _session.current(), members(process_set)
+        self._session, self._ranks = membership.current(), members(process_set)
         self._own = self._ranks.index(self._session.rank)
         self._shapes = [tensor.shape for tensor in tensors]
         self._flat = torch.cat([readable(tensor).reshape(-1) for tensor in tensors])
@@ -112,7 +113,15 @@ class _Exchange:
         if not isinstance(name, Identity):
             described = zlib.crc32(str([tuple(shape) for shape in self._shapes]).encode())
             detail = f"adasum of {len(tensors)}, {described:08x}"
-            self._identity = identify(self._session, kind, name, self._flat, detail, process_set)
+            self._identity = identify(
+                self._session,
+                kind,
+                name,
+                dtype_name(self._flat),
+                self._flat.shape,
+                detail,
+                process_set,
+            )
         ends = [len(part) for part in self._flat.tensor_split(len(self._ranks))]
         start = sum(ends[: self._own])
         self._lengths = _overlaps(self._shapes, start, start + ends[self._own])

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
+from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter.torch.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.handles import AnyHandle, GroupHandle
-from sumpter.torch.process_sets import ProcessSet, global_process_set
 from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum, reduce_async
 
 

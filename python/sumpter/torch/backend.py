@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
-from sumpter import _session
+from sumpter._core import membership
+from sumpter._core import session as sessions
 from sumpter.torch import (
     collective,
     delegate,
@@ -31,9 +32,9 @@ from sumpter.torch import (
 )
 from sumpter.torch.collective import Call, Group
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
+from sumpter.torch.joining import StoreBoard
 from sumpter.torch.registration import NAME, register
 from sumpter.torch.roll_call import RollCall
-from sumpter.torch.session import StoreBoard
 from sumpter.torch.tracing import never_trace
 
 # The entry point of the package names `register` here.
@@ -68,7 +69,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         super().__init__(rank, size)
         self._holder = f"c10d.{next(_holder_numbers)}"
         settings = {} if ranks is not None else {"rank": rank, "world_size": size}
-        session = _session.acquire(self._holder, settings, lambda: StoreBoard(store))
+        session = membership.acquire(self._holder, settings, lambda: StoreBoard(store))
         self._group = Group(
             session,
             # Groups of one name can exist one after the other with different members.
@@ -124,7 +125,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
     def shutdown(self) -> None:
         _alive.pop(self._holder, None)
         self._gloo.close()
-        _session.release(self._holder)
+        membership.release(self._holder)
 
     def abort(self) -> None:
         self.shutdown()
@@ -290,7 +291,8 @@ def _digest(ranks: Sequence[int]) -> str:
 held.install()
 never_trace(
     sys.modules[__name__],
-    _session,
+    membership,
+    sessions,
     collective,
     delegate,
     devices,

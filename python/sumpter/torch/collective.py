@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 from sumpter import _native
-from sumpter._session import Handle, Session
+from sumpter._core.names import Identity
+from sumpter._core.session import Handle, Session
 from sumpter.torch.handles import submit
-from sumpter.torch.names import Identity
 from sumpter.torch.tensors import (
     DTYPE_NAMES,
     check_carried,

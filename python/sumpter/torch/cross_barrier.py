@@ -7,8 +7,8 @@ import torch
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from sumpter.torch.handles import poll, synchronize
+from sumpter.torch.joining import init, local_rank, local_size, rank, shutdown, size
 from sumpter.torch.optimizer import DistributedOptimizer
-from sumpter.torch.session import init, local_rank, local_size, rank, shutdown, size
 
 __all__ = [
     "Compression",

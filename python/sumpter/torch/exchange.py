@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-from sumpter import _native, _session
+from sumpter import _native
+from sumpter._core import membership
+from sumpter._core.names import Identity, identify
+from sumpter._core.process_sets import ProcessSet, global_process_set, members
+from sumpter._core.session import Session
 from sumpter._errors import MismatchError
-from sumpter._session import Session
 from sumpter.torch.allreduces import of_backward
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, agree, submit
-from sumpter.torch.names import Identity, identify
-from sumpter.torch.process_sets import ProcessSet, global_process_set, members
 from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum, reduce_async, scale
 from sumpter.torch.tensors import check_carried, dtype_name, readable, reduced_form
 
@@ -79,7 +80,7 @@ def gather_async(
     join: Callable[[list[torch.Tensor]], Any],
 ) -> StagedHandle:
     """Starts gathering the pieces of all ranks; `join` makes the result of their list."""
-    session, ranks = _session.current(), members(process_set)
+    session, ranks = membership.current(), members(process_set)
     check_carried(tensor)
     tensor = readable(_with_rows(tensor))
     identity = _identify(session, "allgather", name, tensor, process_set)
@@ -136,7 +137,7 @@ def _alltoall_async(
     process_set: ProcessSet,
     bare: bool = False,
 ) -> StagedHandle:
-    session, ranks = _session.current(), members(process_set)
+    session, ranks = membership.current(), members(process_set)
     check_carried(tensor)
     tensor = readable(tensor)
     counts = _check_splits(tensor, splits, len(ranks))
@@ -253,14 +254,22 @@ def grouped_reducescatter_async(
 def _reducescatter_async(
     tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: ProcessSet
 ) -> StagedHandle:
-    session, ranks = _session.current(), members(process_set)
+    session, ranks = membership.current(), members(process_set)
     check_carried(tensor)
     if tensor.dim() == 0:
         raise ValueError("reducescatter shares out rows: a tensor needs at least one dimension")
     if reduction.op is Adasum:
         raise ValueError("reducescatter has no Adasum: use op=Average or op=Sum")
     source = readable(scale(tensor.detach(), reduction.prescale))
-    identity = identify(session, "reducescatter", name, tensor, reduction.op.wire_name, process_set)
+    identity = identify(
+        session,
+        "reducescatter",
+        name,
+        dtype_name(tensor),
+        tensor.shape,
+        reduction.op.wire_name,
+        process_set,
+    )
     averages = reduction.op is Average
     # What cannot be reduced is refused here and not where `then` runs.
     reduced_form(source, reduction.op.wire_name)
@@ -376,10 +385,10 @@ def _identify(
 
     Under a name ranks always meet, and the sizes that they tell each other show who differs.
     """
-    row = torch.empty((0, *tensor.shape[1:]), dtype=tensor.dtype)
+    dtype, row = dtype_name(tensor), (0, *tensor.shape[1:])
     if name is not None:
-        row = torch.empty(0, dtype=torch.uint8)
-    return identify(session, kind, name, row, dtype_name(row), process_set)
+        dtype, row = "uint8", (0,)
+    return identify(session, kind, name, dtype, row, dtype, process_set)
 
 
 def _tell(

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from sumpter import _front, _session
+from sumpter._core import membership
+from sumpter._core.names import identify, identify_call
+from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter.torch.broadcasts import broadcast_async_
 from sumpter.torch.exchange import gather_async
 from sumpter.torch.handles import TensorHandle, agree
-from sumpter.torch.names import identify, identify_call
 from sumpter.torch.overlap import settle
-from sumpter.torch.process_sets import ProcessSet, global_process_set
 from sumpter.torch.reduction import Reduction, Sum, reduce_async
 from sumpter.torch.tensors import dtype_name
 
@@ -64,7 +64,7 @@ def broadcast_optimizer_state(
         prefix = "Parameter."
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of LBFGS: it holds history of the closure")
-    session = _session.current()
+    session = membership.current()
     is_root = session.rank == root_rank
     state = optimizer.state_dict()
     tensors: list[torch.Tensor] = []
@@ -89,13 +89,13 @@ def broadcast_object(
 
     It travels as a pickle, which is accepted from members of the authenticated job only.
     """
-    session = _session.current()
-    _front.check_root(session, root_rank)
+    session = membership.current()
+    membership.check_root(session, root_rank)
     is_root = session.rank == root_rank
     pickled = pickle.dumps(obj) if is_root else b""
     # A sum with the zeros of the others, since all of them must have arrived for it.
     size = torch.tensor([len(pickled)], device="cpu")
-    identity = identify(session, "object", name, size, f"root {root_rank}", process_set)
+    identity = identify(session, "object", name, "int64", (1,), f"root {root_rank}", process_set)
     reduction, told = Reduction(Sum), identity.part("size")
     reduce_async("object", size, size, told, reduction, process_set=process_set).synchronize()
     capacity = max(SMALLEST_OBJECT_BYTES, 1 << int(size.item() - 1).bit_length())
@@ -129,7 +129,7 @@ def _named(params: Parameters) -> Iterable[tuple[str, Any]]:
 def _broadcast_named(
     named: list[tuple[str, torch.Tensor]], root_rank: int, prefix: str
 ) -> list[TensorHandle]:
-    session = _session.current()
+    session = membership.current()
     described = {f"{root_rank}.{name}": _describe(tensor) for name, tensor in named}
     if len(described) != len(named):
         raise ValueError("two tensors to broadcast have the same name")

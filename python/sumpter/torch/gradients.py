@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sumpter import _session
+from sumpter._core import membership
+from sumpter._core.names import Identity
+from sumpter._core.process_sets import ProcessSet, global_process_set, label
 from sumpter._errors import UnsupportedError
 from sumpter.torch.compression import Compression
 from sumpter.torch.exchange import sparse_allreduce_async
 from sumpter.torch.handles import TensorHandle
-from sumpter.torch.names import Identity
 from sumpter.torch.order import NeedOrder
-from sumpter.torch.process_sets import ProcessSet, global_process_set, label
 from sumpter.torch.reduction import Reduction, reduce_async
 from sumpter.torch.tensors import dtype_name
 
@@ -236,4 +236,4 @@ def scope_of(names: Names, process_set: ProcessSet, *wire: str) -> str:
         name: (dtype_name(parameter), tuple(parameter.shape), *wire)
         for parameter, name in names.items()
     }
-    return _session.current().scope(PREFIX + label(process_set), described)
+    return membership.current().scope(PREFIX + label(process_set), described)

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from sumpter import _native, _session
-from sumpter._session import Session
+from sumpter import _native
+from sumpter._core.names import Identity
+from sumpter._core.session import Handle, Session
 from sumpter.torch import devices, staging
-from sumpter.torch.names import Identity
 
 
 class TensorHandle:
     """An operation in flight and the tensor it will return."""
 
-    def __init__(self, native: _session.Handle, finish: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, native: Handle, finish: Callable[[], torch.Tensor]) -> None:
         self._native = native
         self._finish: Callable[[], torch.Tensor] | None = finish
         self._output: torch.Tensor | None = None
@@ -151,7 +151,7 @@ def submit(
     send: torch.Tensor | None,
     receive: torch.Tensor | None,
     priority: int = 0,
-) -> _session.Handle:
+) -> Handle:
     """Submits a round on the memory of `send` and `receive`, which are kept until it is done.
 
     Both are contiguous and on one device. If that is not the CPU, wait() of the handle orders the

@@ -1,5 +1,11 @@
 """Horovod's collectives under the names of horovod.torch.mpi_ops."""
 
+from sumpter._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from sumpter.torch.allreduces import (
     allreduce,
     allreduce_,
@@ -44,14 +50,7 @@ from sumpter.torch.exchange import (
     sparse_allreduce_async,
 )
 from sumpter.torch.handles import poll, synchronize
-from sumpter.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, Sum
-from sumpter.torch.session import (
+from sumpter.torch.joining import (
     cross_rank,
     cross_size,
     init,
@@ -65,6 +64,7 @@ from sumpter.torch.session import (
     start_timeline,
     stop_timeline,
 )
+from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, Sum
 
 __all__ = [
     "Adasum",

@@ -4,8 +4,7 @@ import torch
 
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.handles import TensorHandle, poll, synchronize
-from sumpter.torch.reduction import Average, Reduction, Sum, reduce_async
-from sumpter.torch.session import (
+from sumpter.torch.joining import (
     get_pushpull_speed,
     init,
     local_rank,
@@ -16,6 +15,7 @@ from sumpter.torch.session import (
     size,
     suspend,
 )
+from sumpter.torch.reduction import Average, Reduction, Sum, reduce_async
 
 __all__ = [
     "BytePSPushPull",

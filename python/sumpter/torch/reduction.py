@@ -10,12 +10,13 @@ from typing import Literal
 
 import torch
 
-from sumpter import _native, _session
+from sumpter import _native
+from sumpter._core import membership
+from sumpter._core.names import Identity, identify
+from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter.torch.compression import Compressor, NoneCompressor
 from sumpter.torch.handles import TensorHandle, submit
-from sumpter.torch.names import Identity, identify
-from sumpter.torch.process_sets import ProcessSet, global_process_set, members
-from sumpter.torch.tensors import check_carried, readable, reduced_form, writable
+from sumpter.torch.tensors import check_carried, dtype_name, readable, reduced_form, writable
 
 
 class ReduceOp(enum.Enum):
@@ -63,7 +64,7 @@ def reduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> TensorHandle:
     """Starts an all-reduce of `tensor` into `output`, or into a new tensor if that is None."""
-    session = _session.current()
+    session = membership.current()
     ranks = members(process_set)
     check_carried(tensor)
     source = scale(tensor.detach(), reduction.prescale)
@@ -74,7 +75,15 @@ def reduce_async(
     receive = writable(output) if in_place else torch.empty_like(send)
     identity = name
     if not isinstance(identity, Identity):
-        identity = identify(session, kind, name, packed, reduction.op.wire_name, process_set)
+        identity = identify(
+            session,
+            kind,
+            name,
+            dtype_name(packed),
+            packed.shape,
+            reduction.op.wire_name,
+            process_set,
+        )
     averages = reduction.op is ReduceOp.AVERAGE
     round_ = _native.Round(
         "all_reduce",

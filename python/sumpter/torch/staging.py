@@ -25,12 +25,12 @@ from dataclasses import dataclass
 
 import torch
 
-from sumpter import _native, _session
+from sumpter import _native
+from sumpter._core.names import Identity
+from sumpter._core.session import Done, Handle, Session
 from sumpter._errors import ClosedError, DeadlineError
-from sumpter._session import Session
 from sumpter.torch import devices
 from sumpter.torch.devices import Arrival, Device, Event, Gate
-from sumpter.torch.names import Identity
 
 # Equal on all ranks, because each slice has a name of its own. A copy of this size takes a few
 # hundred microseconds, far more than starting it; a small bucket of DDP still has several slices.
@@ -56,14 +56,14 @@ def submit(
     send: torch.Tensor | None,
     receive: torch.Tensor | None,
     priority: int,
-) -> _session.Handle:
+) -> Handle:
     """Submits a round on contiguous memory of a device, as `handles.submit` does on the host's.
 
     Up to SLICE_BYTES it is one round of the core; else each slice is one, and the first has the
     name of the whole, so that a rank whose tensor is not on a device is found to differ.
     """
     if round_.is_empty:
-        return _session.Done()
+        return Done()
     # What the root of a broadcast has sent need not come back to it.
     target = None if round_.kind == "broadcast" and send is not None else receive
     whole = _Whole(session, round_, identity, priority, send is not None, receive is not None)
@@ -87,7 +87,7 @@ class _Whole:
         """The size in bytes."""
         return torch.Size(self.round_.shape).numel() * self._element_bytes
 
-    def submit(self, start: int, host: torch.Tensor) -> _session.Handle:
+    def submit(self, start: int, host: torch.Tensor) -> Handle:
         """Submits the slice that begins at byte `start` and lies in `host`."""
         round_, identity = self.round_, self.identity
         if len(host) < self.count:
@@ -375,7 +375,7 @@ def settle(session: Session) -> None:
     session.raise_late()
 
 
-def _outcome(native: _session.Handle) -> BaseException | None:
+def _outcome(native: Handle) -> BaseException | None:
     """What went wrong with a round that is over."""
     try:
         native.wait()

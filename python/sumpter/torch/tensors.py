@@ -5,7 +5,6 @@ brought into that form here, but for the memory of devices (staging.py), or refu
 message that names what was wrong.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -87,11 +86,6 @@ def writable(tensor: torch.Tensor) -> torch.Tensor:
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether the memory is what the tensor's elements are, in their order."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-
-
-def describe(kind: str, tensor: torch.Tensor, shape: Sequence[int], detail: str) -> str:
-    """A call as error messages show it, such as "allreduce(float32 [3, 4], sum)"."""
-    return f"{kind}({dtype_name(tensor)} {list(shape)}, {detail})"
 
 
 def dtype_name(tensor: torch.Tensor) -> str:

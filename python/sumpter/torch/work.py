@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from sumpter import _session
+from sumpter._core.session import Done, Handle
 from sumpter._errors import DeadlineError, MismatchError
 from sumpter.torch import devices
 from sumpter.torch.devices import Event
@@ -33,7 +33,7 @@ class SumpterWork(OwnWork):
 
     def __init__(
         self,
-        rounds: Sequence[_session.Handle],
+        rounds: Sequence[Handle],
         outputs: list[torch.Tensor],
         finish: Callable[[], None],
         timeout_s: float,
@@ -54,7 +54,7 @@ class SumpterWork(OwnWork):
         # The rounds for which streams can wait, and no thread, if that is so for all.
         self._followed: list[StagedRound] = []
         if follows and outputs and not outputs[0].is_cpu:
-            staged = [handle for handle in rounds if not isinstance(handle, _session.Done)]
+            staged = [handle for handle in rounds if not isinstance(handle, Done)]
             if all(isinstance(handle, StagedRound) and handle.can_follow() for handle in staged):
                 self._followed = staged
         self._over: _Completion | None = None
@@ -164,7 +164,7 @@ class _Completion:
 
     def __init__(
         self,
-        rounds: Sequence[_session.Handle],
+        rounds: Sequence[Handle],
         deadline: float,
         conclude: Callable[[bool], object],
     ) -> None:

@@ -28,7 +28,7 @@ from sumpter.tuning.points import Job, Point, Tuner
 from sumpter.tuning.tuners import make
 
 if TYPE_CHECKING:
-    from sumpter._session import Session
+    from sumpter._core.session import Session
 
 # Training steps of a group: AutoByte's. The first ones of a plan are not measured: connections
 # are new, and a step that the change interrupted is longer than others.

@@ -13,7 +13,7 @@ from sumpter.profiles import Profile
 from sumpter.tuning.points import embedded, uniform_layers
 
 if TYPE_CHECKING:
-    from sumpter._session import Noted
+    from sumpter._core.session import Noted
 
 
 @dataclass(frozen=True)

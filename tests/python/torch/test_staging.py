@@ -18,10 +18,10 @@ import fake_device
 import sumpter.torch as hvd
 from fake_device import FakeDevice, on_fake, plain
 from sumpter import _native
+from sumpter._core.names import Identity
+from sumpter._core.session import Session
 from sumpter._errors import ClosedError, DeadlineError, PeerLostError
-from sumpter._session import Session
 from sumpter.torch import handles, staging
-from sumpter.torch.names import Identity
 
 HANG_S = 120.0
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sumpter import ConfigError, _native, profiles
-from sumpter._session import Noted, Session
+from sumpter._core.session import Noted, Session
 from sumpter.profiles import Profile
 from sumpter.tuning import driver
 from sumpter.tuning.driver import Driver

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sumpter.torch as hvd
 from common import FOLDER, RANK, WORLD_SIZE, announce, join_torch, leave_result, raises, same
-from sumpter._session import Session
+from sumpter._core.session import Session
 from sumpter.torch import gradients, reduction
 from sumpter.torch.cross_barrier import CrossBarrier
 

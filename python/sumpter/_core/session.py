@@ -1,26 +1,20 @@
-"""The one membership of this process in a job, shared by every front.
+"""An open membership in a job: the native worker, and the names that operations have.
 
-The NumPy front, the torch front and the c10d backend each hold the session under a name of their
-own; it opens with the first holder and closes with the last one, or when the interpreter exits.
-A forked child starts without a session: its parent's threads do not exist in it.
-
-Names matter: a tensor's name identifies it on all ranks and for the whole job, with one shape,
-element type and operation. The session hands out names for operations that have none, in a
-pattern that repeats, so that the number of names stays bounded however long a job runs.
+A tensor's name identifies it on all ranks and for the whole job, with one shape, element type and
+operation. The session hands out names for operations that have none, in a pattern that repeats, so
+that the number of names stays bounded however long a job runs.
 """
 
-import atexit
 import contextlib
 import ctypes
 import itertools
-import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sumpter import _native, _seat
-from sumpter._errors import DuplicateNameError, NotInitializedError, StartError
-from sumpter._rendezvous import Board, is_elastic, job_name, meet
+from sumpter import _native
+from sumpter._core import seat
+from sumpter._core.rendezvous import Board, is_elastic, job_name, meet
+from sumpter._errors import DuplicateNameError
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile
@@ -28,10 +22,6 @@ if TYPE_CHECKING:
 # How many operations of one description may be in flight before a new one queues behind the
 # oldest: enough to keep a pipeline of collectives busy, few enough for a small tensor table.
 UNNAMED_SLOTS = 8
-
-_lock = threading.RLock()
-_session: "Session | None" = None
-_holders: set[str] = set()
 
 
 class Handle(Protocol):
@@ -202,80 +192,5 @@ def _join(given: dict[str, str], settings: dict[str, str]) -> _native.Worker:
     """Joins the job, or the next generation of an elastic one."""
     if not is_elastic(settings):
         return _native.Worker.join(settings)
-    settings, seat = _seat.take(given, settings, job_name(settings))
-    return _native.Worker.join(settings, seat)
-
-
-def acquire(
-    holder: str, settings: Mapping[str, object], board: Callable[[], Board] | None = None
-) -> Session:
-    """Opens the session, or joins the holders of the one that is open."""
-    global _session
-    texts = {name: _text(value) for name, value in settings.items() if value is not None}
-    with _lock:
-        if _session is None:
-            _session = Session(texts, board)
-        else:
-            _check_same(_session, texts)
-        _holders.add(holder)
-        return _session
-
-
-def release(holder: str) -> None:
-    """Lets go of the session; the last holder's release closes it."""
-    with _lock:
-        _holders.discard(holder)
-        if not _holders:
-            _close()
-
-
-def current() -> Session:
-    """The open session, whoever opened it."""
-    session = peek()
-    if session is None:
-        raise NotInitializedError("Sumpter is not initialized: call init() first")
-    return session
-
-
-def peek() -> Session | None:
-    """The open session, or None."""
-    return _session
-
-
-def _check_same(session: Session, texts: dict[str, str]) -> None:
-    """Refuses settings that the open session was not opened with, since they come too late."""
-    actual = {"rank": str(session.rank), "world_size": str(session.world_size)}
-    for name, text in texts.items():
-        known = actual.get(name, session.settings.get(name))
-        if known != text:
-            raise StartError(
-                f"Sumpter is initialized already with {name}={known!r}, not {text!r}: "
-                "call shutdown() before init() with other settings"
-            )
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-@atexit.register
-def _close() -> None:
-    global _session
-    with _lock:
-        session, _session = _session, None
-        _holders.clear()
-        if session is not None:
-            session.close()
-
-
-def _after_fork() -> None:
-    global _session, _lock
-    # Another thread may have held the lock when this process was forked.
-    _lock = threading.RLock()
-    session, _session = _session, None
-    _holders.clear()
-    if session is not None:
-        session.abandon()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    settings, place = seat.take(given, settings, job_name(settings))
+    return _native.Worker.join(settings, place)

@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-
-from sumpter import _session
+from sumpter._core.process_sets import ProcessSet, global_process_set, label
+from sumpter._core.session import UNNAMED_SLOTS, Handle, Session
 from sumpter._errors import DuplicateNameError, MismatchError, SumpterError
-from sumpter._session import UNNAMED_SLOTS, Session
-from sumpter.torch.process_sets import ProcessSet, global_process_set, label
-from sumpter.torch.tensors import describe, dtype_name
 
 
 class Series:
@@ -34,7 +31,7 @@ class Series:
         self.failed: int | None = None
         # What the calls looked like since then, in the order in which they first appeared.
         self.kinds: dict[str, int] = {}
-        self.in_flight: deque[tuple[int, _session.Handle]] = deque()
+        self.in_flight: deque[tuple[int, Handle]] = deque()
 
     def settle(self) -> None:
         """Forgets the operations that are done, up to the first that is not."""
@@ -62,7 +59,7 @@ class Identity(NamedTuple):
         """The identity of one of the rounds that the operation consists of."""
         return self._replace(name=f"{self.name}.{suffix}")
 
-    def note(self, handle: _session.Handle) -> None:
+    def note(self, handle: Handle) -> None:
         """Takes a round of the operation into account for the next call of its series."""
         if self.series is not None:
             self.series.in_flight.append((self.call, handle))
@@ -72,7 +69,8 @@ def identify(
     session: Session,
     kind: str,
     name: str | None,
-    tensor: torch.Tensor,
+    dtype: str,
+    shape: Sequence[int],
     detail: str,
     process_set: ProcessSet = global_process_set,
 ) -> Identity:
@@ -82,7 +80,7 @@ def identify(
     may be used for another tensor in each call, but only when its last operation is done.
     """
     among = label(process_set)
-    call = describe(kind, tensor, tensor.shape, detail)
+    call = describe(kind, dtype, shape, detail)
     if name is not None:
         place = f"{kind}.{name}{among}"
         series = _settled(session, place)
@@ -95,10 +93,15 @@ def identify(
         return _next(series, place, f"{place}~{known}" if known else place, call)
     place = f"unnamed{among}"
     series = _settled(session, place)
-    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    size = "x".join(map(str, shape)) or "scalar"
     slot = series.count % UNNAMED_SLOTS
-    own = f"{kind}.noname.{dtype_name(tensor)}.{shape}.{detail}{among}.{slot}"
+    own = f"{kind}.noname.{dtype}.{size}.{detail}{among}.{slot}"
     return _next(series, place, own, call)
+
+
+def describe(kind: str, dtype: str, shape: Sequence[int], detail: str) -> str:
+    """A call as error messages show it, such as "allreduce(float32 [3, 4], sum)"."""
+    return f"{kind}({dtype} {list(shape)}, {detail})"
 
 
 def identify_call(session: Session, place: str, own: str, call: str) -> Identity:
