@@ -9,6 +9,7 @@ Works on NumPy arrays and on any DLPack array in host memory. For PyTorch see `s
 (the Horovod and BytePS interfaces) and `torch.distributed` with `backend="sumpter"`.
 """
 
+from sumpter._core.handles import Handle
 from sumpter._core.membership import (
     barrier,
     is_initialized,
@@ -33,7 +34,6 @@ from sumpter._errors import (
     UnsupportedError,
 )
 from sumpter._front import (
-    ArrayHandle,
     broadcast,
     init,
     poll,
@@ -45,12 +45,12 @@ from sumpter._native import __version__
 from sumpter.tuning import tune
 
 __all__ = [
-    "ArrayHandle",
     "AuthError",
     "ClosedError",
     "ConfigError",
     "DeadlineError",
     "DuplicateNameError",
+    "Handle",
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",

@@ -47,7 +47,7 @@ def release(holder: str) -> None:
 
 def current() -> Session:
     """The open session, whoever opened it."""
-    session = peek()
+    session = _session
     if session is None:
         raise NotInitializedError("Sumpter is not initialized: call init() first")
     return session

@@ -16,8 +16,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sumpter._core.handles import Handle, RoundHandle
 from sumpter._core.process_sets import ProcessSet, global_process_set, label
-from sumpter._core.session import UNNAMED_SLOTS, Handle, Session
+from sumpter._core.session import Session
+from sumpter._core.tensor import UNNAMED_SLOTS as SLOTS
+from sumpter._core.tensor import Tensor
 from sumpter._errors import DuplicateNameError, MismatchError, SumpterError
 
 
@@ -31,7 +34,7 @@ class Series:
         self.failed: int | None = None
         # What the calls looked like since then, in the order in which they first appeared.
         self.kinds: dict[str, int] = {}
-        self.in_flight: deque[tuple[int, Handle]] = deque()
+        self.in_flight: deque[tuple[int, RoundHandle]] = deque()
 
     def settle(self) -> None:
         """Forgets the operations that are done, up to the first that is not."""
@@ -43,7 +46,7 @@ class Series:
                 self.failed = call
                 self.kinds.clear()
             except SumpterError:
-                # Whoever waits for the operation is told; names do not change.
+                # Raised by the handle of the operation; names do not change.
                 continue
 
 
@@ -59,10 +62,61 @@ class Identity(NamedTuple):
         """The identity of one of the rounds that the operation consists of."""
         return self._replace(name=f"{self.name}.{suffix}")
 
-    def note(self, handle: Handle) -> None:
+    def note(self, handle: RoundHandle) -> None:
         """Takes a round of the operation into account for the next call of its series."""
         if self.series is not None:
             self.series.in_flight.append((self.call, handle))
+
+
+class Operation:
+    """The calls of one description: under one name, or matched by their order in a process set.
+
+    Holds what is the same in all of them. `detail` is what must agree across ranks besides the
+    tensor: the reduction or the root. A name may be used for another tensor in each call, but only
+    when its last operation is done.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        kind: str,
+        name: str | None,
+        dtype: str,
+        shape: Sequence[int],
+        detail: str,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        among = label(process_set)
+        self._session = session
+        self._call = describe(kind, dtype, shape, detail)
+        self._is_named = name is not None
+        if name is not None:
+            self._own = self._place = f"{kind}.{name}{among}"
+        else:
+            self._place = f"unnamed{among}"
+            size = "x".join(map(str, shape)) or "scalar"
+            self._own = f"{kind}.noname.{dtype}.{size}.{detail}{among}"
+        self._series = _series_of(session, self._place)
+        # Declared for these calls, by name.
+        self.tensors: dict[str, Tensor] = {}
+
+    def next(self) -> Identity:
+        """The identity of the next call; raises what went wrong with a call not waited for."""
+        session, series = self._session, self._series
+        if session.late is not None:
+            session.raise_late()
+        if series.in_flight:
+            series.settle()
+        if not self._is_named:
+            return _next(series, self._place, f"{self._own}.{series.count % SLOTS}", self._call)
+        if series.in_flight:
+            raise DuplicateNameError(
+                f"an operation named {self._place!r} is still in flight on rank {session.rank}: "
+                "synchronize it first, or give the two different names"
+            )
+        known = series.kinds.setdefault(self._call, len(series.kinds))
+        own = f"{self._own}~{known}" if known else self._own
+        return _next(series, self._place, own, self._call)
 
 
 def identify(
@@ -74,29 +128,8 @@ def identify(
     detail: str,
     process_set: ProcessSet = global_process_set,
 ) -> Identity:
-    """The identity of a named operation, or of one matched by the order of calls in its set.
-
-    `detail` is what must agree across ranks besides the tensor: the reduction or the root. A name
-    may be used for another tensor in each call, but only when its last operation is done.
-    """
-    among = label(process_set)
-    call = describe(kind, dtype, shape, detail)
-    if name is not None:
-        place = f"{kind}.{name}{among}"
-        series = _settled(session, place)
-        if series.in_flight:
-            raise DuplicateNameError(
-                f"an operation named {place!r} is still in flight on rank {session.rank}: "
-                "synchronize it first, or give the two different names"
-            )
-        known = series.kinds.setdefault(call, len(series.kinds))
-        return _next(series, place, f"{place}~{known}" if known else place, call)
-    place = f"unnamed{among}"
-    series = _settled(session, place)
-    size = "x".join(map(str, shape)) or "scalar"
-    slot = series.count % UNNAMED_SLOTS
-    own = f"{kind}.noname.{dtype}.{size}.{detail}{among}.{slot}"
-    return _next(series, place, own, call)
+    """The identity of one call of an `Operation`."""
+    return Operation(session, kind, name, dtype, shape, detail, process_set).next()
 
 
 def describe(kind: str, dtype: str, shape: Sequence[int], detail: str) -> str:
@@ -109,7 +142,21 @@ def identify_call(session: Session, place: str, own: str, call: str) -> Identity
 
     All ranks make the calls of a `place` in one order; `call` is what they must agree about.
     """
-    return _next(_settled(session, place), place, own, call)
+    session.raise_late()
+    series = _series_of(session, place)
+    series.settle()
+    return _next(series, place, own, call)
+
+
+def agree(session: Session, identity: Identity, ranks: Sequence[int] | None) -> Handle[None]:
+    """Starts waiting until every rank has made this call; fails on all if the calls differ.
+
+    It comes before rounds in which not all ranks take part, or not as many on each: a rank could
+    wait for ever in one of them.
+    """
+    round_ = session.barrier(f"{identity.name}.agree", ranks, identity.tag)
+    identity.note(round_)
+    return Handle(round_, lambda: None)
 
 
 Known = dict[str, tuple[int, int | None, dict[str, int]]]
@@ -117,6 +164,7 @@ Known = dict[str, tuple[int, int | None, dict[str, int]]]
 
 def forget(session: Session) -> Known:
     """Takes away what is known of each place: its calls, the last failure, what it was used for."""
+    session.operations.clear()
     places = _series.pop(session, {})
     for series in places.values():
         series.settle()
@@ -128,16 +176,16 @@ def learn(session: Session, known: list[Known]) -> None:
     _series[session] = {}
     for place in {place for each in known for place in each}:
         series = Series()
-        told = [each[place] for each in known if place in each]
-        series.count, series.failed, series.kinds = max(told, key=lambda one: one[0])
+        states = [each[place] for each in known if place in each]
+        series.count, series.failed, series.kinds = max(states, key=lambda state: state[0])
         _series[session][place] = series
 
 
-def _settled(session: Session, place: str) -> Series:
-    """The series of a place, before its next call."""
-    session.raise_late()
-    series = _series.setdefault(session, {}).setdefault(place, Series())
-    series.settle()
+def _series_of(session: Session, place: str) -> Series:
+    places = _series.setdefault(session, {})
+    series = places.get(place)
+    if series is None:
+        series = places[place] = Series()
     return series
 
 

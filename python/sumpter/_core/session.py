@@ -1,61 +1,25 @@
-"""An open membership in a job: the native worker, and the names that operations have.
+"""An open membership in a job: the native worker, and the tensors that were declared.
 
 A tensor's name identifies it on all ranks and for the whole job, with one shape, element type and
-operation. The session hands out names for operations that have none, in a pattern that repeats, so
-that the number of names stays bounded however long a job runs.
+operation. Operations without a name use tensors that take turns, so that the number of names stays
+bounded however long a job runs.
 """
 
 import contextlib
 import ctypes
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Any
 
 from sumpter import _native
 from sumpter._core import seat
+from sumpter._core.handles import RoundHandle
 from sumpter._core.rendezvous import Board, is_elastic, job_name, meet
-from sumpter._errors import DuplicateNameError
-
-if TYPE_CHECKING:
-    from sumpter.profiles import Profile
-
-# How many operations of one description may be in flight before a new one queues behind the
-# oldest: enough to keep a pipeline of collectives busy, few enough for a small tensor table.
-UNNAMED_SLOTS = 8
-
-
-class Handle(Protocol):
-    """What both a native handle and `Done` offer."""
-
-    def poll(self) -> bool: ...
-    def wait(self, timeout_s: float | None = None) -> None: ...
-    def on_done(self, callback: Callable[[], object]) -> None: ...
-
-
-class Done:
-    """The handle of an operation on no elements: complete from the start."""
-
-    def poll(self) -> bool:
-        return True
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        return None
-
-    def on_done(self, callback: Callable[[], object]) -> None:
-        callback()
-
-
-class Noted(NamedTuple):
-    """A tensor that is summed."""
-
-    shape: Sequence[int]
-    dtype: str
-    priority: int  # of its last round; higher goes first
-    rounds: int  # begun since somebody wants to know
+from sumpter._core.tensor import Description, Tensor, TensorCycle, TensorUse
 
 
 class Session:
-    """An open membership: the native worker plus the names it has handed out."""
+    """An open membership: the native worker and the tensors declared to it."""
 
     def __init__(self, settings: dict[str, str], board: Callable[[], Board] | None) -> None:
         meeting = meet(settings, board)
@@ -70,24 +34,21 @@ class Session:
         self.rank = self.worker.rank
         self.world_size = self.worker.world_size
         self._counters: dict[str, int] = {}
-        self._in_flight: dict[str, Handle] = {}
+        self._declared: dict[tuple[Any, ...], Tensor] = {}
+        self._cycles: dict[tuple[Any, ...], TensorCycle] = {}
+        # The last round of a name that may be in flight only once.
+        self.in_flight: dict[str, RoundHandle] = {}
+        # What fronts know of the operations of one description, by a key that describes them.
+        self.operations: dict[tuple[Any, ...], Any] = {}
         self._scopes: dict[tuple[str, int], dict[str, object]] = {}
-        # What is summed, while somebody wants to know.
-        self.noted: dict[str, Noted] | None = None
         # What the model's layers take, if that was given to `tune`.
-        self.profile: Profile | None = None
+        self.profile: Any = None
         # What went wrong with an operation whose caller had gone on without waiting for it.
         self.late: BaseException | None = None
         # What is entered before the worker finishes what is in flight, and left when it has.
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
-        if self.rank == 0 and self.world_size > 1:
-            self._let_tune()
-
-    def _let_tune(self) -> None:
-        """Begins the thread in which a tuner works, now or when somebody asks for one."""
-        from sumpter.tuning.driver import Driver
-
-        Driver(self).start()
+        for opened in at_open:
+            opened(self)
 
     def close(self) -> None:
         """Leaves the job, then stops the embedded coordinator if there is one."""
@@ -99,47 +60,58 @@ class Session:
         finally:
             if self._coordinator is not None:
                 self._coordinator.stop()
+            # They refer to the session: its sockets would stay open until a collection of cycles.
+            for known in (self._declared, self._cycles, self.operations, self.in_flight):
+                known.clear()
 
     def abandon(self) -> None:
         """Keeps what works for it for ever: in a forked child, ending it would never return."""
         for native in (self.worker, self._coordinator, self.around_close):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
-    def submit(
+    def declare(
         self,
-        round_: _native.Round,
         name: str,
-        *,
-        send: int,
-        receive: int,
-        keep: object,
-        priority: int = 0,
-        tag: str = "",
-        exclusive: bool = False,
-    ) -> Handle:
-        """Submits one round on the memory at two addresses, which `keep` holds.
+        collective: str,
+        shape: Sequence[int],
+        dtype: str,
+        op: str = "sum",
+        root: int = 0,
+        average: bool = False,
+        ranks: Sequence[int] | None = None,
+    ) -> Tensor:
+        """The tensor of this name and description; the same one every time.
 
-        `exclusive` refuses a name whose last round is not done yet.
+        Ranks that describe a name differently get MismatchError from its rounds. Raises
+        ConfigError for a word that the core does not know.
         """
-        if exclusive:
-            earlier = self._in_flight.get(name)
-            if earlier is not None and not earlier.poll():
-                raise DuplicateNameError(
-                    f"an operation named {name!r} is still in flight on rank {self.rank}: "
-                    "synchronize it first, or give the two different names"
-                )
-        if round_.is_empty:
-            return Done()
-        # Whoever wants to know is another thread, and may want so no longer at any time.
-        noted = self.noted
-        if noted is not None and round_.kind == "all_reduce":
-            before = noted.get(name)
-            rounds = before.rounds + 1 if before is not None else 1
-            noted[name] = Noted(round_.shape, round_.dtype, priority, rounds)
-        handle = self.worker.submit(round_, name, tag, send, receive, priority, keep)
-        if exclusive:
-            self._in_flight[name] = handle
-        return handle
+        members = None if ranks is None else tuple(ranks)
+        key = (name, collective, tuple(shape), dtype, op, root, average, members)
+        tensor = self._declared.get(key)
+        if tensor is None:
+            tensor = self._declared[key] = Tensor(self, name, Description(*key[1:]))
+        return tensor
+
+    def cycle(self, name: str, length: int, description: Description) -> TensorCycle:
+        """The `length` tensors, named after `name`, for operations that have no name."""
+        key = (name, description)
+        cycle = self._cycles.get(key)
+        if cycle is None:
+            cycle = self._cycles[key] = TensorCycle(self, name, description, length)
+        return cycle
+
+    def rounds(self) -> dict[Tensor, int]:
+        """How many rounds of each declared tensor have begun."""
+        return {tensor: tensor.rounds for tensor in list(self._declared.values())}
+
+    def uses_since(self, before: Mapping[Tensor, int]) -> list[TensorUse]:
+        """The reduced tensors with rounds begun since `rounds()` returned `before`."""
+        return [
+            TensorUse(described.shape, described.dtype, tensor.priority, begun)
+            for tensor, rounds in self.rounds().items()
+            if (begun := rounds - before.get(tensor, 0))
+            and (described := tensor.description).collective == "all_reduce"
+        ]
 
     def raise_late(self) -> None:
         """Raises, once, what went wrong with an operation whose caller had gone on."""
@@ -149,10 +121,10 @@ class Session:
 
     def barrier(
         self, name: str = "barrier", ranks: Sequence[int] | None = None, tag: str = ""
-    ) -> Handle:
+    ) -> RoundHandle:
         """Starts a barrier; it is done when every participant has started it."""
-        round_ = _native.Round("barrier", (1,), "uint8", ranks=ranks)
-        return self.submit(round_, name, tag=tag, send=0, receive=0, keep=None)
+        tensor = self.declare(name, "barrier", (1,), "uint8", ranks=ranks)
+        return tensor.submit(0, 0, keep=None, tag=tag)
 
     def out_of_data(self) -> int:
         """Takes part with zeros in what other ranks begin until all have called this.
@@ -162,6 +134,8 @@ class Session:
         """
         last = self.worker.out_of_data()
         self._counters.clear()
+        for cycle in self._cycles.values():
+            cycle.restart()
         return last
 
     def count(self, what: str) -> int:
@@ -169,10 +143,6 @@ class Session:
         before = self._counters.get(what, 0)
         self._counters[what] = before + 1
         return before
-
-    def unnamed(self, signature: str, slots: int = UNNAMED_SLOTS) -> str:
-        """A name for an operation without one; the same on all ranks that call in one order."""
-        return f"{signature}.{self.count(signature) % slots}"
 
     def scope(self, prefix: str, described: Mapping[str, object]) -> str:
         """A prefix under which every name in `described` is new or means the same as before.
@@ -186,6 +156,10 @@ class Session:
                 known.update(described)
                 return prefix if index == 0 else f"{prefix}{index}."
         raise AssertionError("itertools.count() never ends")
+
+
+# Called with each session when it has opened.
+at_open: list[Callable[[Session], object]] = []
 
 
 def _join(given: dict[str, str], settings: dict[str, str]) -> _native.Worker:

@@ -21,7 +21,6 @@ import torch.distributed as dist
 
 import sumpter
 import sumpter.torch as bps
-from sumpter import _native
 from sumpter._core import membership
 from sumpter.bench import counters
 from sumpter.bench.payload import Payload
@@ -174,11 +173,10 @@ def _ways(ranks: Ranks, asked: Asked, tensor: torch.Tensor) -> dict[str, Way]:
     name = f"allreduce.{tensor.numel()}"
     array, address = tensor.numpy(), tensor.data_ptr()
     session = membership.current()
-    round_ = _native.Round("all_reduce", tuple(tensor.shape), "float32")
+    declared = session.declare(f"core.{name}", "all_reduce", tensor.shape, "float32")
 
     def core() -> Finish:
-        handle = session.submit(round_, f"core.{name}", send=address, receive=address, keep=tensor)
-        return handle.wait
+        return declared.submit(address, address, keep=tensor).wait
 
     def numpy() -> Finish:
         handle = sumpter.push_pull_async(array, average=False, name=name)

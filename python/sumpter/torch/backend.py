@@ -18,18 +18,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
-from sumpter._core import membership
-from sumpter._core import session as sessions
-from sumpter.torch import (
-    collective,
-    delegate,
-    devices,
-    handles,
-    held,
-    staging,
-    tensors,
-    work,
-)
+from sumpter import _core
+from sumpter._core import membership, staging
+from sumpter.torch import collective, delegate, devices, held, tensors, work
 from sumpter.torch.collective import Call, Group
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.joining import StoreBoard
@@ -75,9 +66,9 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
             # Groups of one name can exist one after the other with different members.
             "world" if ranks is None else f"{group}.{_digest(ranks)}",
             rank,
-            None if ranks is None else list(ranks),
+            None if ranks is None else tuple(ranks),
             timeout.total_seconds(),
-            follows=not session.worker.blocking_wait,
+            streams_wait=not session.worker.blocking_wait,
         )
         self._options = C10DBackend.Options(NAME, timeout=timeout)
         self._options.group_name = group
@@ -292,13 +283,14 @@ held.install()
 never_trace(
     sys.modules[__name__],
     membership,
-    sessions,
+    staging,
+    _core.handles,
+    _core.session,
+    _core.tensor,
     collective,
     delegate,
     devices,
-    handles,
     held,
-    staging,
     tensors,
     work,
 )

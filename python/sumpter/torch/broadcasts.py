@@ -2,14 +2,14 @@
 
 import torch
 
-from sumpter import _native
 from sumpter._core import membership
+from sumpter._core.handles import Handle
 from sumpter._core.names import Identity, identify
 from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
+from sumpter._core.reduction import Reduction
 from sumpter.torch.allreduces import of_backward
-from sumpter.torch.handles import TensorHandle, submit
-from sumpter.torch.reduction import Reduction, reduce_async
-from sumpter.torch.tensors import check_carried, dtype_name, moved_form, readable, writable
+from sumpter.torch.reduction import reduce_async
+from sumpter.torch.tensors import check_carried, dtype_name, moved_form, readable, submit, writable
 
 
 def broadcast(
@@ -32,7 +32,7 @@ def broadcast_async(
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> TensorHandle:
+) -> Handle[torch.Tensor]:
     """Starts a broadcast into a new tensor."""
     check_carried(tensor)
     return broadcast_async_(readable(tensor).clone(), root_rank, name, process_set)
@@ -53,7 +53,7 @@ def broadcast_async_(
     root_rank: int,
     name: str | Identity | None = None,
     process_set: ProcessSet = global_process_set,
-) -> TensorHandle:
+) -> Handle[torch.Tensor]:
     """Starts a broadcast in place."""
     session = membership.current()
     membership.check_root(session, root_rank)
@@ -69,13 +69,15 @@ def broadcast_async_(
         identity = identify(
             session, "broadcast", name, dtype_name(tensor), tensor.shape, detail, process_set
         )
-    round_ = _native.Round(
+    declared = session.declare(
+        identity.name,
         "broadcast",
         *moved_form(tensor),
         root=root_rank,
         ranks=None if process_set is global_process_set else ranks,
     )
-    native = submit(session, round_, identity, memory if is_root else None, memory)
+    round_ = submit(declared, memory if is_root else None, memory, tag=identity.tag)
+    identity.note(round_)
 
     def finish() -> torch.Tensor:
         target = tensor.detach()
@@ -83,7 +85,7 @@ def broadcast_async_(
             target.copy_(memory)
         return tensor
 
-    return TensorHandle(native, finish)
+    return Handle(round_, finish)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -31,7 +31,7 @@ from sumpter.torch.held import OwnWork
 from sumpter.torch.tensors import DTYPE_NAMES, dtype_name, readable
 from sumpter.torch.work import SumpterWork
 
-_Scene = Callable[[], contextlib.AbstractContextManager[Any]]
+_Context = Callable[[], contextlib.AbstractContextManager[Any]]
 
 # Gloo moves eight element types; others travel as one of the same size.
 _SAME_SIZE = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
@@ -128,7 +128,7 @@ class Loan:
 
     def __init__(self, reduced: bool = False) -> None:
         self._reduced = reduced
-        self._copies: list[tuple[_Scene, torch.Tensor, torch.Tensor]] = []
+        self._copies: list[tuple[_Context, torch.Tensor, torch.Tensor]] = []
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor` for Gloo to read from."""
@@ -160,14 +160,14 @@ class Loan:
 
     def finish(self) -> None:
         """Copies what was written elsewhere to where it belongs."""
-        for scene, tensor, memory in self._copies:
-            with scene():
+        for context, tensor, memory in self._copies:
+            with context():
                 tensor.copy_(memory.view(tensor.dtype))
         self._copies.clear()
 
     def _note(self, tensor: torch.Tensor, memory: torch.Tensor) -> None:
         # On a device the copy comes after what the caller has been computing with the tensor.
-        self._copies.append((devices.scene_of(tensor), tensor.detach(), memory))
+        self._copies.append((devices.stream_context(tensor), tensor.detach(), memory))
 
 
 class DelegatedWork(OwnWork):

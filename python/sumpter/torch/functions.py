@@ -10,16 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from sumpter._core import membership
-from sumpter._core.names import identify, identify_call
+from sumpter._core.handles import Handle
+from sumpter._core.names import agree, identify, identify_call
+from sumpter._core.pieces import sum_numbers
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter.torch.broadcasts import broadcast_async_
 from sumpter.torch.exchange import gather_async
-from sumpter.torch.handles import TensorHandle, agree
 from sumpter.torch.overlap import settle
-from sumpter.torch.reduction import Reduction, Sum, reduce_async
 from sumpter.torch.tensors import dtype_name
 
 # Objects are padded to a power of two so that a few names serve objects of every size.
@@ -94,16 +95,15 @@ def broadcast_object(
     is_root = session.rank == root_rank
     pickled = pickle.dumps(obj) if is_root else b""
     # A sum with the zeros of the others, since all of them must have arrived for it.
-    size = torch.tensor([len(pickled)], device="cpu")
     identity = identify(session, "object", name, "int64", (1,), f"root {root_rank}", process_set)
-    reduction, told = Reduction(Sum), identity.part("size")
-    reduce_async("object", size, size, told, reduction, process_set=process_set).synchronize()
-    capacity = max(SMALLEST_OBJECT_BYTES, 1 << int(size.item() - 1).bit_length())
+    own = np.array([len(pickled)], dtype=np.int64)
+    size = int(sum_numbers(session, identity.part("size"), own, process_set).synchronize()[0])
+    capacity = max(SMALLEST_OBJECT_BYTES, 1 << (size - 1).bit_length())
     content = torch.zeros(capacity, dtype=torch.uint8, device="cpu")
     if is_root:
         content[: len(pickled)] = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
     broadcast_async_(content, root_rank, identity.part(capacity), process_set).synchronize()
-    return obj if is_root else pickle.loads(content[: int(size.item())].numpy().tobytes())
+    return obj if is_root else pickle.loads(content[:size].numpy().tobytes())
 
 
 def allgather_object(
@@ -128,7 +128,7 @@ def _named(params: Parameters) -> Iterable[tuple[str, Any]]:
 
 def _broadcast_named(
     named: list[tuple[str, torch.Tensor]], root_rank: int, prefix: str
-) -> list[TensorHandle]:
+) -> list[Handle[torch.Tensor]]:
     session = membership.current()
     described = {f"{root_rank}.{name}": _describe(tensor) for name, tensor in named}
     if len(described) != len(named):

@@ -16,6 +16,7 @@ import torch
 from sumpter._core import membership
 from sumpter._core.names import identify_call
 from sumpter._core.process_sets import ProcessSet, global_process_set, label
+from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction
 from sumpter.torch.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.gradients import GradientExchange, Names, PassCounter, scope_of
@@ -26,7 +27,6 @@ from sumpter.torch.overlap import (
     needs_whole_step,
     unless_lost,
 )
-from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction
 
 
 def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scripts use

@@ -4,8 +4,8 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sumpter._core import membership
+from sumpter._core.reduction import Sum
 from sumpter.torch.allreduces import allreduce
-from sumpter.torch.reduction import Sum
 
 
 class SyncBatchNorm(_BatchNorm):

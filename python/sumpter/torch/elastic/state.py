@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from sumpter._core import membership, seat
+from sumpter._core import membership, seat, staging
+from sumpter._core.reduction import Max
 from sumpter._errors import HostsUpdatedInterrupt
-from sumpter.torch import staging
 from sumpter.torch.allreduces import allreduce
 from sumpter.torch.elastic.sampler import ElasticSampler
 from sumpter.torch.functions import (
@@ -19,7 +19,6 @@ from sumpter.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from sumpter.torch.reduction import Max
 
 # Who has been at work longest: it has what newcomers need.
 OLDEST = 0
