@@ -43,7 +43,7 @@ def push_pull_async(
         operation = _Operation(session, "push_pull", name, given, "sum", described)
         session.operations[key] = operation
     total = np.empty_like(given)
-    round_ = operation.submit(given.ctypes.data, total.ctypes.data, (given, total), priority)
+    round_ = operation.start(given.ctypes.data, total.ctypes.data, (given, total), priority)
 
     def finish() -> Any:
         divides = average and given.dtype.kind in "iu"
@@ -75,7 +75,7 @@ def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
         session.operations[key] = operation
     result = given.copy()
     address = result.ctypes.data
-    operation.submit(address if session.rank == root_rank else 0, address, result).wait()
+    operation.start(address if session.rank == root_rank else 0, address, result).wait()
     return restore(result)
 
 
@@ -100,12 +100,14 @@ class _Operation:
         self._unnamed = session.cycle(unnamed, UNNAMED_SLOTS, described)
         self._call = f"{kind}({array.dtype} {list(array.shape)}, {detail})"
 
-    def submit(self, send: int, receive: int, keep: object, priority: int = 0) -> RoundHandle:
+    def start(self, send: int, receive: int, keep: object, priority: int = 0) -> RoundHandle:
         """Starts a round; a name may be in flight only once, whatever its descriptions."""
         session, tensor = self._session, self._tensor
         if tensor is None:
             tag = f"unnamed#{session.count('unnamed')}|{self._call}"
-            return self._unnamed.next().submit(send, receive, keep=keep, priority=priority, tag=tag)
+            return next(self._unnamed.turns).submit(
+                send, receive, keep=keep, priority=priority, tag=tag
+            )
         earlier = session.in_flight.get(tensor.name)
         if earlier is not None and not earlier.poll():
             raise DuplicateNameError(

@@ -50,7 +50,7 @@ ALL_ONES = 0xFF
 _log = logging.getLogger("sumpter")
 
 
-def submit(
+def stage(
     tensor: Tensor,
     device: Device,
     send: Any | None,
@@ -152,7 +152,7 @@ class DeviceRound:
         # Of these, the slices whose rounds are over and that are in the queue to be copied back.
         self._queued = 0
         for part in list(self._slices):
-            queues.to_host.put(lambda part=part: self._submit(part), self._conclude)
+            queues.to_host.put(lambda part=part: self._start_slice(part), self._conclude)
 
     def poll(self) -> bool:
         """Whether wait() would return, or raise, at once."""
@@ -229,7 +229,7 @@ class DeviceRound:
             slices.append(part)
         return slices
 
-    def _submit(self, part: _Slice) -> None:
+    def _start_slice(self, part: _Slice) -> None:
         """Submits a slice's round as soon as it is in host memory."""
         try:
             if part.arrived is not None:

@@ -6,8 +6,9 @@ the tag for error messages are all that a submission says.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sumpter import _native
@@ -113,21 +114,17 @@ class TensorCycle:
     As many rounds may be in flight as there are tensors before a new one queues behind the oldest.
     """
 
+    # The tensors for the next rounds; the same on all ranks that take them in one order.
+    turns: Iterator[Tensor]
+
     def __init__(self, session: Session, name: str, description: Description, length: int) -> None:
         self._session, self._name, self._description = session, name, description
-        self._tensors: list[Tensor | None] = [None] * length
-        self._count = 0
-
-    def next(self) -> Tensor:
-        """The tensor for the next round; the same on all ranks that call in one order."""
-        index = self._count % len(self._tensors)
-        self._count += 1
-        tensor = self._tensors[index]
-        if tensor is None:
-            tensor = self._session.declare(f"{self._name}.{index}", *self._description)
-            self._tensors[index] = tensor
-        return tensor
+        self._length = length
+        self.restart()
 
     def restart(self) -> None:
         """Begins with the first tensor again."""
-        self._count = 0
+        names = [f"{self._name}.{index}" for index in range(self._length)]
+        # Without a reference to this object, which would be one of a cycle.
+        declare, described = self._session.declare, self._description
+        self.turns = itertools.cycle(declare(name, *described) for name in names)

@@ -24,7 +24,7 @@ from sumpter._core.reduction import Reduction
 from sumpter._errors import UnsupportedError
 from sumpter.torch.devices import stream_context
 from sumpter.torch.reduction import scale
-from sumpter.torch.tensors import check_carried, dtype_name, readable, submit
+from sumpter.torch.tensors import check_carried, dtype_name, readable, start_round
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -177,7 +177,7 @@ class _Exchange:
         declared = self._session.declare(
             identity.name, "all_reduce", table.shape, "float64", ranks=self._ranks
         )
-        round_ = submit(declared, table, table, tag=identity.tag)
+        round_ = start_round(declared, table, table, tag=identity.tag)
         identity.note(round_)
         return [Handle(round_, lambda: table)]
 
@@ -202,7 +202,7 @@ class _Exchange:
             identity.name, "broadcast", part.shape, dtype_name(part), root=root, ranks=ranks
         )
         send = part if root == self._session.rank else None
-        round_ = submit(declared, send, part, tag=identity.tag)
+        round_ = start_round(declared, send, part, tag=identity.tag)
         identity.note(round_)
         return Handle(round_, lambda: part)
 

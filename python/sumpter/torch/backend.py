@@ -123,26 +123,25 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
     # Reductions.
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        return self._all_reduce("allreduce", tensors, opts)
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any, priority: int = 0) -> dist.Work:
+        each = list(zip(tensors, tensors, itertools.repeat(None)))
+        call = self._reduce("all_reduce", "all_reduce", each, opts, priority)
+        if call is None:
+            return self._reduced("all_reduce", "allreduce", tensors, opts)
+        return call.work(tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        return self._all_reduce("allreduce_coalesced", tensors, opts)
+        each = list(zip(tensors, tensors, itertools.repeat(None)))
+        call = self._reduce("all_reduce", "all_reduce", each, opts)
+        if call is None:
+            return self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)
+        return call.work(tensors)
 
     def average_bucket(self, bucket: torch.Tensor, priority: int) -> dist.Work:
         """Averages one bucket of gradients, before other tensors of a lower priority."""
         opts = dist.AllreduceOptions()
         opts.reduceOp = dist.ReduceOp.AVG
-        return self._all_reduce("allreduce", [bucket], opts, priority)
-
-    def _all_reduce(
-        self, method: str, tensors: list[torch.Tensor], opts: Any, priority: int = 0
-    ) -> dist.Work:
-        each = [(tensor, tensor, None) for tensor in tensors]
-        call = self._reduce("all_reduce", "all_reduce", each, opts, priority)
-        if call is None:
-            return self._reduced("all_reduce", method, tensors, opts)
-        return call.work(tensors)
+        return self.allreduce([bucket], opts, priority)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         root = opts.rootRank
@@ -190,12 +189,10 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
         None, and nothing is begun, if the core has no kernel for one of them.
         """
-        op, rounds = opts.reduceOp, []
-        for source, _, root in each:
-            kept = self._group.reduction(kind, name, source, op, root)
-            if kept is None:
-                return None
-            rounds.append(kept)
+        op = opts.reduceOp
+        rounds = self._group.reductions(kind, name, each, op)
+        if rounds is None:
+            return None
         call = Call(self._group, name, opts)
         for kept, (source, target, _) in zip(rounds, each, strict=True):
             call.reduce(kept, source, target, op, priority)

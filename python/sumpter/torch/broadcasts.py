@@ -9,7 +9,14 @@ from sumpter._core.process_sets import ProcessSet, global_process_set, label, me
 from sumpter._core.reduction import Reduction
 from sumpter.torch.allreduces import of_backward
 from sumpter.torch.reduction import reduce_async
-from sumpter.torch.tensors import check_carried, dtype_name, moved_form, readable, submit, writable
+from sumpter.torch.tensors import (
+    check_carried,
+    dtype_name,
+    moved_form,
+    readable,
+    start_round,
+    writable,
+)
 
 
 def broadcast(
@@ -76,7 +83,7 @@ def broadcast_async_(
         root=root_rank,
         ranks=None if process_set is global_process_set else ranks,
     )
-    round_ = submit(declared, memory if is_root else None, memory, tag=identity.tag)
+    round_ = start_round(declared, memory if is_root else None, memory, tag=identity.tag)
     identity.note(round_)
 
     def finish() -> torch.Tensor:

@@ -5,7 +5,7 @@ small counter; the tag says which call of the group it was, for the message when
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from sumpter.torch.tensors import (
     check_carried,
     moved_form,
     readable,
-    submit,
+    start_round,
     writable,
 )
 from sumpter.torch.work import SumpterWork
@@ -32,8 +32,8 @@ SLOTS = 4
 # Rounds a group keeps. A model has tens of sizes; a script without end of them starts anew.
 KEPT_ROUNDS = 1024
 
-# Of a round: its kind, the call, element type, elements, reduction, root.
-_Key = tuple[str, str, torch.dtype, int, int | None, int | None]
+# Of a round: its kind, the call, element type, layout, elements, reduction, root.
+_Key = tuple[str, str, torch.dtype, torch.layout, int, int | None, int | None]
 
 _OPS = {
     dist.ReduceOp.RedOpType.SUM: "sum",
@@ -79,28 +79,33 @@ class Group:
             # Their tensors have the names of the last era.
             self._kept.clear()
 
-    def reduction(
-        self, kind: str, call: str, tensor: torch.Tensor, op: dist.ReduceOp, root: int | None
-    ) -> "_Kept | None":
-        """How a `call` reduces `tensor` to all ranks, or to the group's rank `root`.
+    def reductions(
+        self,
+        kind: str,
+        call: str,
+        each: Sequence[tuple[torch.Tensor, torch.Tensor | None, int | None]],
+        op: dist.ReduceOp,
+    ) -> "list[_Kept] | None":
+        """How a `call` reduces each source into its target, for all ranks or the group's `root`.
 
-        None if the core has no kernel for that.
+        None if the core has no kernel for one of them.
         """
-        if tensor.layout is not torch.strided:
-            return None
         # As a number, since torch's names of reductions take long to compare.
-        key = (kind, call, tensor.dtype, tensor.numel(), int(op.op), root)
-        kept = self._kept.get(key)
-        if kept is None:
-            how = _find_kernel(tensor.dtype, op.op)
-            if how is None:
-                return None
-            kept = self._keep(key, self._make_reduction(kind, call, tensor, how, root))
-        return kept
+        number, found = int(op.op), []
+        for tensor, _, root in each:
+            key = (kind, call, tensor.dtype, tensor.layout, tensor.numel(), number, root)
+            kept = self._kept.get(key)
+            if kept is None:
+                how = _find_kernel(tensor.dtype, op.op)
+                if how is None or tensor.layout is not torch.strided:
+                    return None
+                kept = self._keep(key, self._make_reduction(kind, call, tensor, how, root))
+            found.append(kept)
+        return found
 
     def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         """How a `call` copies `tensor` from the group's rank `root`."""
-        key = ("broadcast", call, tensor.dtype, tensor.numel(), None, root)
+        key = ("broadcast", call, tensor.dtype, tensor.layout, tensor.numel(), None, root)
         return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
 
     def _make_reduction(
@@ -130,7 +135,8 @@ class Group:
 
     def agreement(self, label: str) -> Tensor:
         """The tensor for a round that moves nothing and fails where calls are not all `label`."""
-        return self._cycle(label, Description("barrier", (1,), "uint8", ranks=self.ranks)).next()
+        described = Description("barrier", (1,), "uint8", ranks=self.ranks)
+        return next(self._cycle(label, described).turns)
 
     def _cycle(self, name: str, described: Description) -> TensorCycle:
         era = f"~{self.era}" if self.era else ""
@@ -188,7 +194,7 @@ class Call:
         receives = target is not None and kept.root in (None, self._group.rank)
         in_place = target is source and send.data_ptr() == source.data_ptr()
         receive = (send if in_place else writable(target)) if receives else None
-        self._submit(kept, send, receive, priority)
+        self._add_round(kept, send, receive, priority)
         if receives and kept.divides:
             # Rounded towards zero, as NCCL does; Lightning averages counts so.
             divisor = self._group.size
@@ -202,7 +208,7 @@ class Call:
         is_root = root == self._group.rank
         memory = readable(tensor) if is_root else writable(tensor)
         kept = self._group.broadcast(self._kind, tensor, root)
-        self._submit(kept, memory if is_root else None, memory)
+        self._add_round(kept, memory if is_root else None, memory)
         if not is_root:
             self._copy_back(tensor, memory)
 
@@ -229,7 +235,7 @@ class Call:
             self._group.streams_wait,
         )
 
-    def _submit(
+    def _add_round(
         self,
         kept: "_Kept",
         send: torch.Tensor | None,
@@ -239,8 +245,18 @@ class Call:
         place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
             self._label = kept.label
-        tensor = kept.tensors.next()
-        self._rounds.append(submit(tensor, send, receive, priority, f"{place}|{kept.label}"))
+        tensor, tag = next(kept.tensors.turns), f"{place}|{kept.label}"
+        if (send if receive is None else receive).is_cpu:
+            round_ = tensor.submit(
+                0 if send is None else send.data_ptr(),
+                0 if receive is None else receive.data_ptr(),
+                keep=(send, receive),
+                priority=priority,
+                tag=tag,
+            )
+        else:
+            round_ = start_round(tensor, send, receive, priority, tag)
+        self._rounds.append(round_)
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():

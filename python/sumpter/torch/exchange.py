@@ -19,7 +19,7 @@ from sumpter.torch.allreduces import of_backward
 from sumpter.torch.compression import Compression
 from sumpter.torch.devices import stream_context
 from sumpter.torch.reduction import reduce_async, scale
-from sumpter.torch.tensors import check_carried, dtype_name, readable, reduced_form, submit
+from sumpter.torch.tensors import check_carried, dtype_name, readable, reduced_form, start_round
 
 
 def allgather(
@@ -281,7 +281,7 @@ def _reducescatter_async(
                 average=averages and rows.dtype.is_floating_point,
                 ranks=ranks,
             )
-            round_ = submit(declared, rows, receive, tag=part.tag)
+            round_ = start_round(declared, rows, receive, tag=part.tag)
             part.note(round_)
             handles.append(Handle(round_, lambda receive=receive: receive))
         return handles
@@ -368,7 +368,7 @@ class _Piece:
             part.name, "broadcast", (capacity,), "uint8", root=root, ranks=ranks
         )
         send = memory if self._own is not None else None
-        round_ = submit(declared, send, memory, tag=part.tag)
+        round_ = start_round(declared, send, memory, tag=part.tag)
         part.note(round_)
         return [Handle(round_, lambda: self.rows)]
 

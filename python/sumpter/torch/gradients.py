@@ -177,8 +177,7 @@ class GradientExchange(PassCounter):
 
     def complete(self, parameter: torch.nn.Parameter) -> None:
         """Starts the exchange of the gradient that backward has made."""
-        if self.by_need:
-            self.order.completed(parameter)
+        self.order.completed(parameter)
         self._start(parameter)
 
     def _start(self, parameter: torch.nn.Parameter) -> None:

@@ -20,7 +20,7 @@ from sumpter.torch.tensors import (
     dtype_name,
     readable,
     reduced_form,
-    submit,
+    start_round,
     writable,
 )
 
@@ -140,7 +140,7 @@ def _start(
             send.data_ptr(), receive.data_ptr(), keep=(send, receive), priority=priority, tag=tag
         )
     else:
-        round_ = submit(declared, send, receive, priority, tag)
+        round_ = start_round(declared, send, receive, priority, tag)
 
     def finish() -> torch.Tensor:
         result = receive

@@ -95,7 +95,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def submit(
+def start_round(
     declared: Tensor,
     send: torch.Tensor | None,
     receive: torch.Tensor | None,
@@ -116,7 +116,7 @@ def submit(
             priority=priority,
             tag=tag,
         )
-    return staging.submit(
+    return staging.stage(
         declared,
         devices.of(near),
         None if send is None else devices.memory_of(send),

@@ -129,7 +129,7 @@ def start(
 ) -> Any:
     memory = send if receive is None else receive
     declared = core.declare("x", kind, memory.shape, "uint8", "max")
-    return tensors.submit(declared, send, receive, priority=3, tag="tag")
+    return tensors.start_round(declared, send, receive, priority=3, tag="tag")
 
 
 def numbers(count: int) -> torch.Tensor:
@@ -161,7 +161,7 @@ def test_what_fits_in_a_slice_is_the_round_that_it_would_be_on_the_cpu(
 ) -> None:
     tensor = on_fake(torch.ones(2, 2))
     declared = core.declare("x", "all_reduce", (2, 2), "float32")
-    tensors.submit(declared, tensor, tensor, tag="tag")
+    tensors.start_round(declared, tensor, tensor, tag="tag")
     (native,) = core.wait_for(1)
     assert (native.name, native.round_.shape) == ("x", (2, 2))
 
