@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import sumpter
 import sumpter.torch as bps
-from sumpter import _native, _session
+from sumpter._core import membership
 from sumpter.bench import counters
 from sumpter.bench.payload import Payload
 from sumpter.cli.errors import Failure, UsageError
@@ -172,12 +172,11 @@ def _ways(ranks: Ranks, asked: Asked, tensor: torch.Tensor) -> dict[str, Way]:
     """The ways to sum `tensor`."""
     name = f"allreduce.{tensor.numel()}"
     array, address = tensor.numpy(), tensor.data_ptr()
-    session = _session.current()
-    round_ = _native.Round("all_reduce", tuple(tensor.shape), "float32")
+    session = membership.current()
+    declared = session.declare(f"core.{name}", "all_reduce", tensor.shape, "float32")
 
     def core() -> Finish:
-        handle = session.submit(round_, f"core.{name}", send=address, receive=address, keep=tensor)
-        return handle.wait
+        return declared.submit(address, address, keep=tensor).wait
 
     def numpy() -> Finish:
         handle = sumpter.push_pull_async(array, average=False, name=name)
@@ -233,5 +232,5 @@ def _costs(ranks: Ranks, spent: Sequence[Spent]) -> dict[str, Any]:
 
 def _machines() -> int:
     """How many machines have workers, if each has as many as this one."""
-    session = _session.current()
+    session = membership.current()
     return -(-session.world_size // session.worker.local_size)

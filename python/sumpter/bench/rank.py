@@ -116,9 +116,9 @@ class Worker:
 
     def stats(self) -> str:
         """What this worker counts, as JSON."""
-        from sumpter import _session
+        from sumpter._core import membership
 
-        return _session.current().worker.stats()
+        return membership.current().worker.stats()
 
     def stop(self) -> None:
         """Leaves the job."""

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sumpter import _native, _session
+from sumpter._core import membership
 from sumpter.bench.payload import Payload
 from sumpter.bench.rank import System, Worker
 from sumpter.bench.replay import Replayed
@@ -86,11 +86,11 @@ class Summing:
 
     def _submit(self, index: int) -> Sum:
         gradient, total = self._gradients[index], self._sums[index]
-        return _session.current().submit(
-            _native.Round("all_reduce", gradient.shape, "float32"),
-            f"replay.{index}",
-            send=gradient.data_ptr(),
-            receive=total.data_ptr(),
+        session = membership.current()
+        declared = session.declare(f"replay.{index}", "all_reduce", gradient.shape, "float32")
+        return declared.submit(
+            gradient.data_ptr(),
+            total.data_ptr(),
             keep=(gradient, total),
             # The next forward pass needs the first layers first.
             priority=len(self._sums) - index if self._variant.priority else 0,

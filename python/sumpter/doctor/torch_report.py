@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sumpter.torch import coverage, driver, registration
+from sumpter._core import driver
+from sumpter.torch import coverage, registration
 
 
 def report() -> dict[str, Any]:

@@ -6,6 +6,21 @@ A script for either trains with this import in place of its own. For Distributed
 `torch.distributed.init_process_group("sumpter")` instead, which needs no import at all.
 """
 
+from sumpter._core.handles import (
+    ChainedHandle,
+    GroupHandle,
+    Handle,
+    poll,
+    synchronize,
+)
+from sumpter._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    process_set_ids_and_ranks,
+    remove_process_set,
+)
+from sumpter._core.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from sumpter._errors import (
     AuthError,
     ClosedError,
@@ -70,29 +85,7 @@ from sumpter.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, poll, synchronize
-from sumpter.torch.ops import (
-    byteps_push_pull,
-    byteps_torch_set_num_grads,
-    declare,
-    push_pull,
-    push_pull_async,
-    push_pull_async_inplace,
-    push_pull_group_sync_inplace,
-    push_pull_inplace,
-)
-from sumpter.torch.optimizer import DistributedOptimizer
-from sumpter.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    process_set_ids_and_ranks,
-    remove_process_set,
-)
-from sumpter.torch.record import Recorder, record
-from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
-from sumpter.torch.registration import register as _register_backend
-from sumpter.torch.session import (
+from sumpter.torch.joining import (
     cross_rank,
     cross_size,
     get_pushpull_speed,
@@ -110,6 +103,19 @@ from sumpter.torch.session import (
     stop_timeline,
     suspend,
 )
+from sumpter.torch.ops import (
+    byteps_push_pull,
+    byteps_torch_set_num_grads,
+    declare,
+    push_pull,
+    push_pull_async,
+    push_pull_async_inplace,
+    push_pull_group_sync_inplace,
+    push_pull_inplace,
+)
+from sumpter.torch.optimizer import DistributedOptimizer
+from sumpter.torch.record import Recorder, record
+from sumpter.torch.registration import register as _register_backend
 from sumpter.torch.sync_batch_norm import SyncBatchNorm
 
 # What Horovod scripts catch when a peer is lost.
@@ -119,6 +125,7 @@ __all__ = [
     "Adasum",
     "AuthError",
     "Average",
+    "ChainedHandle",
     "ClosedError",
     "Compression",
     "ConfigError",
@@ -126,6 +133,7 @@ __all__ = [
     "DistributedOptimizer",
     "DuplicateNameError",
     "GroupHandle",
+    "Handle",
     "HorovodInternalError",
     "Max",
     "Min",
@@ -136,12 +144,10 @@ __all__ = [
     "Product",
     "Recorder",
     "ReduceOp",
-    "StagedHandle",
     "StartError",
     "Sum",
     "SumpterError",
     "SyncBatchNorm",
-    "TensorHandle",
     "UnsupportedError",
     "add_process_set",
     "allgather",

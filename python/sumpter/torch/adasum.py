@@ -16,13 +16,15 @@ from collections.abc import Sequence
 
 import torch
 
-from sumpter import _native, _session
+from sumpter._core import membership
+from sumpter._core.handles import ChainedHandle, GroupHandle, Handle
+from sumpter._core.names import Identity, agree, identify
+from sumpter._core.process_sets import ProcessSet, members
+from sumpter._core.reduction import Reduction
 from sumpter._errors import UnsupportedError
-from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, agree, submit
-from sumpter.torch.names import Identity, identify
-from sumpter.torch.process_sets import ProcessSet, members
-from sumpter.torch.reduction import Reduction, scale
-from sumpter.torch.tensors import check_carried, dtype_name, readable
+from sumpter.torch.devices import stream_context
+from sumpter.torch.reduction import scale
+from sumpter.torch.tensors import check_carried, dtype_name, readable, start_round
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -104,7 +106,7 @@ class _Exchange:
         name: str | Identity | None,
         process_set: ProcessSet,
     ) -> None:
-        self._session, self._ranks = _session.current(), members(process_set)
+        self._session, self._ranks = membership.current(), members(process_set)
         self._own = self._ranks.index(self._session.rank)
         self._shapes = [tensor.shape for tensor in tensors]
         self._flat = torch.cat([readable(tensor).reshape(-1) for tensor in tensors])
@@ -112,21 +114,30 @@ class _Exchange:
         if not isinstance(name, Identity):
             described = zlib.crc32(str([tuple(shape) for shape in self._shapes]).encode())
             detail = f"adasum of {len(tensors)}, {described:08x}"
-            self._identity = identify(self._session, kind, name, self._flat, detail, process_set)
+            self._identity = identify(
+                self._session,
+                kind,
+                name,
+                dtype_name(self._flat),
+                self._flat.shape,
+                detail,
+                process_set,
+            )
         ends = [len(part) for part in self._flat.tensor_split(len(self._ranks))]
         start = sum(ends[: self._own])
         self._lengths = _overlaps(self._shapes, start, start + ends[self._own])
 
-    def start(self) -> StagedHandle:
+    def start(self) -> ChainedHandle:
         """Sends the parts; the rest follows by itself."""
         levels = max(len(self._ranks) - 1, 0).bit_length()
         steps = [self._send_parts, self._multiply]
         for level in range(levels):
             steps.append(lambda results, level=level: self._ascend(results, level))
         begin = agree(self._session, self._identity, self._ranks)
-        return StagedHandle([begin], steps, lambda _: self._split(), self._flat)
+        context = stream_context(self._flat)
+        return ChainedHandle([begin], steps, lambda _: self._split(), context)
 
-    def _send_parts(self, _: list[object]) -> list[TensorHandle]:
+    def _send_parts(self, _: list[object]) -> list[Handle]:
         """Exchanges parts with every other rank; the own one stays."""
         outgoing = self._flat.tensor_split(len(self._ranks))
         own = outgoing[self._own]
@@ -143,13 +154,13 @@ class _Exchange:
                 handles.append(self._broadcast(f"{root}.to.{to}", root, both, part))
         return handles
 
-    def _multiply(self, _: list[object]) -> list[TensorHandle]:
+    def _multiply(self, _: list[object]) -> list[Handle]:
         """Sums up over the ranks what each level needs, first of all the lowest."""
         accumulator = torch.float64 if self._flat.dtype == torch.float64 else torch.float32
         self._vectors = [vector.to(accumulator) for vector in self._vectors]
         return self._climb(0)
 
-    def _ascend(self, results: list[torch.Tensor], level: int) -> list[TensorHandle]:
+    def _ascend(self, results: list[torch.Tensor], level: int) -> list[Handle]:
         """Combines the pairs of a level, whose products `results` has."""
         (table,) = results
         pairs = zip(self._vectors[::2], self._vectors[1::2], table, strict=False)
@@ -157,17 +168,20 @@ class _Exchange:
         self._vectors = combined + self._vectors[2 * len(combined) :]
         return self._climb(level + 1)
 
-    def _climb(self, level: int) -> list[TensorHandle]:
+    def _climb(self, level: int) -> list[Handle]:
         if len(self._vectors) == 1:
             return self._gather()
         pairs = zip(self._vectors[::2], self._vectors[1::2], strict=False)
         table = torch.stack([products(a, b, self._lengths) for a, b in pairs])
-        round_ = _native.Round("all_reduce", table.shape, "float64", ranks=self._ranks)
         identity = self._identity.part(f"level.{level}")
-        native = submit(self._session, round_, identity, table, table)
-        return [TensorHandle(native, lambda: table)]
+        declared = self._session.declare(
+            identity.name, "all_reduce", table.shape, "float64", ranks=self._ranks
+        )
+        round_ = start_round(declared, table, table, tag=identity.tag)
+        identity.note(round_)
+        return [Handle(round_, lambda: table)]
 
-    def _gather(self) -> list[TensorHandle]:
+    def _gather(self) -> list[Handle]:
         """Gives this rank's part of the result to everybody and gets the others'."""
         result = torch.empty_like(self._flat)
         parts = result.tensor_split(len(self._ranks))
@@ -182,13 +196,15 @@ class _Exchange:
         parts = self._flat.split([shape.numel() for shape in self._shapes])
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
-    def _broadcast(
-        self, suffix: str, root: int, ranks: list[int], part: torch.Tensor
-    ) -> TensorHandle:
-        round_ = _native.Round("broadcast", part.shape, dtype_name(part), root=root, ranks=ranks)
+    def _broadcast(self, suffix: str, root: int, ranks: list[int], part: torch.Tensor) -> Handle:
+        identity = self._identity.part(suffix)
+        declared = self._session.declare(
+            identity.name, "broadcast", part.shape, dtype_name(part), root=root, ranks=ranks
+        )
         send = part if root == self._session.rank else None
-        native = submit(self._session, round_, self._identity.part(suffix), send, part)
-        return TensorHandle(native, lambda: part)
+        round_ = start_round(declared, send, part, tag=identity.tag)
+        identity.note(round_)
+        return Handle(round_, lambda: part)
 
     def _indices(self) -> range:
         return range(len(self._ranks))

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
+from sumpter._core.handles import AnyHandle, GroupHandle
+from sumpter._core.process_sets import ProcessSet, global_process_set
+from sumpter._core.reduction import Adasum, ReduceOp, Reduction, choose_op
 from sumpter.torch.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.handles import AnyHandle, GroupHandle
-from sumpter.torch.process_sets import ProcessSet, global_process_set
-from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum, reduce_async
+from sumpter.torch.reduction import reduce_async
 
 
 def allreduce(
@@ -142,15 +143,6 @@ def grouped_allreduce_async_(
     """Starts allreduces in place."""
     reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce_group(tensors, True, name, reduction, process_set)
-
-
-def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """The reduction that `op` or its old spelling `average` asks for."""
-    if op is not None and average is not None:
-        raise ValueError("give either op or average, not both: op=Average means average=True")
-    if op is not None:
-        return ReduceOp(op)
-    return Sum if average is False else Average
 
 
 def _reduce(

@@ -18,22 +18,14 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
-from sumpter import _session
-from sumpter.torch import (
-    collective,
-    delegate,
-    devices,
-    handles,
-    held,
-    staging,
-    tensors,
-    work,
-)
+from sumpter import _core
+from sumpter._core import membership, staging
+from sumpter.torch import collective, delegate, devices, held, tensors, work
 from sumpter.torch.collective import Call, Group
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
+from sumpter.torch.joining import StoreBoard
 from sumpter.torch.registration import NAME, register
 from sumpter.torch.roll_call import RollCall
-from sumpter.torch.session import StoreBoard
 from sumpter.torch.tracing import never_trace
 
 # The entry point of the package names `register` here.
@@ -68,15 +60,15 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         super().__init__(rank, size)
         self._holder = f"c10d.{next(_holder_numbers)}"
         settings = {} if ranks is not None else {"rank": rank, "world_size": size}
-        session = _session.acquire(self._holder, settings, lambda: StoreBoard(store))
+        session = membership.acquire(self._holder, settings, lambda: StoreBoard(store))
         self._group = Group(
             session,
             # Groups of one name can exist one after the other with different members.
             "world" if ranks is None else f"{group}.{_digest(ranks)}",
             rank,
-            None if ranks is None else list(ranks),
+            None if ranks is None else tuple(ranks),
             timeout.total_seconds(),
-            follows=not session.worker.blocking_wait,
+            streams_wait=not session.worker.blocking_wait,
         )
         self._options = C10DBackend.Options(NAME, timeout=timeout)
         self._options.group_name = group
@@ -124,33 +116,32 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
     def shutdown(self) -> None:
         _alive.pop(self._holder, None)
         self._gloo.close()
-        _session.release(self._holder)
+        membership.release(self._holder)
 
     def abort(self) -> None:
         self.shutdown()
 
     # Reductions.
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        return self._all_reduce("allreduce", tensors, opts)
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any, priority: int = 0) -> dist.Work:
+        each = list(zip(tensors, tensors, itertools.repeat(None)))
+        call = self._reduce("all_reduce", "all_reduce", each, opts, priority)
+        if call is None:
+            return self._reduced("all_reduce", "allreduce", tensors, opts)
+        return call.work(tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        return self._all_reduce("allreduce_coalesced", tensors, opts)
+        each = list(zip(tensors, tensors, itertools.repeat(None)))
+        call = self._reduce("all_reduce", "all_reduce", each, opts)
+        if call is None:
+            return self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)
+        return call.work(tensors)
 
     def average_bucket(self, bucket: torch.Tensor, priority: int) -> dist.Work:
         """Averages one bucket of gradients, before other tensors of a lower priority."""
         opts = dist.AllreduceOptions()
         opts.reduceOp = dist.ReduceOp.AVG
-        return self._all_reduce("allreduce", [bucket], opts, priority)
-
-    def _all_reduce(
-        self, method: str, tensors: list[torch.Tensor], opts: Any, priority: int = 0
-    ) -> dist.Work:
-        each = [(tensor, tensor, None) for tensor in tensors]
-        call = self._reduce("all_reduce", "all_reduce", each, opts, priority)
-        if call is None:
-            return self._reduced("all_reduce", method, tensors, opts)
-        return call.work(tensors)
+        return self.allreduce([bucket], opts, priority)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         root = opts.rootRank
@@ -198,12 +189,10 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
         None, and nothing is begun, if the core has no kernel for one of them.
         """
-        op, rounds = opts.reduceOp, []
-        for source, _, root in each:
-            kept = self._group.reduction(kind, name, source, op, root)
-            if kept is None:
-                return None
-            rounds.append(kept)
+        op = opts.reduceOp
+        rounds = self._group.reductions(kind, name, each, op)
+        if rounds is None:
+            return None
         call = Call(self._group, name, opts)
         for kept, (source, target, _) in zip(rounds, each, strict=True):
             call.reduce(kept, source, target, op, priority)
@@ -290,13 +279,15 @@ def _digest(ranks: Sequence[int]) -> str:
 held.install()
 never_trace(
     sys.modules[__name__],
-    _session,
+    membership,
+    staging,
+    _core.handles,
+    _core.session,
+    _core.tensor,
     collective,
     delegate,
     devices,
-    handles,
     held,
-    staging,
     tensors,
     work,
 )

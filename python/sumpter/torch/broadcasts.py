@@ -2,13 +2,21 @@
 
 import torch
 
-from sumpter import _front, _native, _session
+from sumpter._core import membership
+from sumpter._core.handles import Handle
+from sumpter._core.names import Identity, identify
+from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
+from sumpter._core.reduction import Reduction
 from sumpter.torch.allreduces import of_backward
-from sumpter.torch.handles import TensorHandle, submit
-from sumpter.torch.names import Identity, identify
-from sumpter.torch.process_sets import ProcessSet, global_process_set, label, members
-from sumpter.torch.reduction import Reduction, reduce_async
-from sumpter.torch.tensors import check_carried, moved_form, readable, writable
+from sumpter.torch.reduction import reduce_async
+from sumpter.torch.tensors import (
+    check_carried,
+    dtype_name,
+    moved_form,
+    readable,
+    start_round,
+    writable,
+)
 
 
 def broadcast(
@@ -31,7 +39,7 @@ def broadcast_async(
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> TensorHandle:
+) -> Handle[torch.Tensor]:
     """Starts a broadcast into a new tensor."""
     check_carried(tensor)
     return broadcast_async_(readable(tensor).clone(), root_rank, name, process_set)
@@ -52,10 +60,10 @@ def broadcast_async_(
     root_rank: int,
     name: str | Identity | None = None,
     process_set: ProcessSet = global_process_set,
-) -> TensorHandle:
+) -> Handle[torch.Tensor]:
     """Starts a broadcast in place."""
-    session = _session.current()
-    _front.check_root(session, root_rank)
+    session = membership.current()
+    membership.check_root(session, root_rank)
     ranks = members(process_set)
     if root_rank not in ranks:
         raise ValueError(f"root_rank {root_rank} is not in {process_set}")
@@ -65,14 +73,18 @@ def broadcast_async_(
     identity = name
     if not isinstance(identity, Identity):
         detail = f"root {root_rank}"
-        identity = identify(session, "broadcast", name, tensor, detail, process_set)
-    round_ = _native.Round(
+        identity = identify(
+            session, "broadcast", name, dtype_name(tensor), tensor.shape, detail, process_set
+        )
+    declared = session.declare(
+        identity.name,
         "broadcast",
         *moved_form(tensor),
         root=root_rank,
         ranks=None if process_set is global_process_set else ranks,
     )
-    native = submit(session, round_, identity, memory if is_root else None, memory)
+    round_ = start_round(declared, memory if is_root else None, memory, tag=identity.tag)
+    identity.note(round_)
 
     def finish() -> torch.Tensor:
         target = tensor.detach()
@@ -80,15 +92,15 @@ def broadcast_async_(
             target.copy_(memory)
         return tensor
 
-    return TensorHandle(native, finish)
+    return Handle(round_, finish)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns when every rank of the set has called it."""
     if process_set is global_process_set:
-        _front.barrier()
+        membership.barrier()
         return
-    session, among = _session.current(), label(process_set)
+    session, among = membership.current(), label(process_set)
     session.barrier(f"barrier{among}", members(process_set)).wait()
 
 
@@ -106,6 +118,6 @@ class _Broadcast(torch.autograd.Function):
         reduced = reduce_async(
             "broadcast", gradient, None, name, Reduction(), process_set=ctx.process_set
         ).synchronize()
-        if _front.rank() != ctx.root_rank:
+        if membership.rank() != ctx.root_rank:
             reduced = torch.zeros_like(reduced)
         return reduced, None, None, None

@@ -5,22 +5,22 @@ small counter; the tag says which call of the group it was, for the message when
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from sumpter import _native
-from sumpter._session import Handle, Session
-from sumpter.torch.handles import submit
-from sumpter.torch.names import Identity
+from sumpter._core.handles import RoundHandle
+from sumpter._core.session import Session
+from sumpter._core.tensor import Description, Tensor, TensorCycle
 from sumpter.torch.tensors import (
     DTYPE_NAMES,
     check_carried,
     moved_form,
     readable,
+    start_round,
     writable,
 )
 from sumpter.torch.work import SumpterWork
@@ -32,8 +32,8 @@ SLOTS = 4
 # Rounds a group keeps. A model has tens of sizes; a script without end of them starts anew.
 KEPT_ROUNDS = 1024
 
-# Of a round: its kind, the call, element type, elements, reduction, root.
-_Key = tuple[str, str, torch.dtype, int, int | None, int | None]
+# Of a round: its kind, the call, element type, layout, elements, reduction, root.
+_Key = tuple[str, str, torch.dtype, torch.layout, int, int | None, int | None]
 
 _OPS = {
     dist.ReduceOp.RedOpType.SUM: "sum",
@@ -58,10 +58,10 @@ class Group:
     label: str
     rank: int
     # The members' ranks in the job; None for all of them in order.
-    ranks: list[int] | None
+    ranks: tuple[int, ...] | None
     timeout_s: float
     # Whether wait() of a device's tensors leaves the waiting to streams.
-    follows: bool = True
+    streams_wait: bool = True
     sequence: int = 0
     era: int = 0
     # A collective on few bytes costs as much as the Python that leads to it, so what does not
@@ -69,48 +69,50 @@ class Group:
     _kept: "dict[_Key, _Kept]" = field(default_factory=dict)
 
     @property
-    def prefix(self) -> str:
-        """With what the names of the group's tensors begin."""
-        era = f"~{self.era}" if self.era else ""
-        return f"c10d.{self.label}{era}"
-
-    @property
     def size(self) -> int:
         return self.session.world_size if self.ranks is None else len(self.ranks)
 
     def begin_era(self, after: int) -> None:
         """Ranks differed in the call number `after`."""
-        self.era = max(self.era, after + 1)
+        if after >= self.era:
+            self.era = after + 1
+            # Their tensors have the names of the last era.
+            self._kept.clear()
 
-    def reduction(
-        self, kind: str, call: str, tensor: torch.Tensor, op: dist.ReduceOp, root: int | None
-    ) -> "_Kept | None":
-        """How a `call` reduces `tensor` to all ranks, or to the group's rank `root`.
+    def reductions(
+        self,
+        kind: str,
+        call: str,
+        each: Sequence[tuple[torch.Tensor, torch.Tensor | None, int | None]],
+        op: dist.ReduceOp,
+    ) -> "list[_Kept] | None":
+        """How a `call` reduces each source into its target, for all ranks or the group's `root`.
 
-        None if the core has no kernel for that.
+        None if the core has no kernel for one of them.
         """
-        if tensor.layout is not torch.strided:
-            return None
         # As a number, since torch's names of reductions take long to compare.
-        key = (kind, call, tensor.dtype, tensor.numel(), int(op.op), root)
-        kept = self._kept.get(key)
-        if kept is None:
-            how = _find_kernel(tensor.dtype, op.op)
-            if how is None:
-                return None
-            kept = self._keep(key, self._make_reduction(kind, call, tensor, how, root))
-        return kept
+        number, found = int(op.op), []
+        for tensor, _, root in each:
+            key = (kind, call, tensor.dtype, tensor.layout, tensor.numel(), number, root)
+            kept = self._kept.get(key)
+            if kept is None:
+                how = _find_kernel(tensor.dtype, op.op)
+                if how is None or tensor.layout is not torch.strided:
+                    return None
+                kept = self._keep(key, self._make_reduction(kind, call, tensor, how, root))
+            found.append(kept)
+        return found
 
     def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         """How a `call` copies `tensor` from the group's rank `root`."""
-        key = ("broadcast", call, tensor.dtype, tensor.numel(), None, root)
+        key = ("broadcast", call, tensor.dtype, tensor.layout, tensor.numel(), None, root)
         return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
 
     def _make_reduction(
         self, kind: str, call: str, tensor: torch.Tensor, how: "_Reduction", root: int | None
     ) -> "_Kept":
         count = tensor.numel()
-        round_ = _native.Round(
+        described = Description(
             kind,
             (count,),
             how.wire_dtype,
@@ -120,15 +122,25 @@ class Group:
             ranks=self.ranks,
         )
         detail = how.word if root is None else f"{how.word}, root {root}"
-        words = _words(call, tensor.dtype, count, detail)
-        return _Kept(round_, *words, root, how.premultiplies, how.divides)
+        label, name = _words(call, tensor.dtype, count, detail)
+        return _Kept(self._cycle(name, described), label, root, how.premultiplies, how.divides)
 
     def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         shape, dtype = moved_form(tensor)
-        round_ = _native.Round(
+        described = Description(
             "broadcast", (math.prod(shape),), dtype, root=self._global(root), ranks=self.ranks
         )
-        return _Kept(round_, *_words(call, tensor.dtype, tensor.numel(), f"root {root}"), root)
+        label, name = _words(call, tensor.dtype, tensor.numel(), f"root {root}")
+        return _Kept(self._cycle(name, described), label, root)
+
+    def agreement(self, label: str) -> Tensor:
+        """The tensor for a round that moves nothing and fails where calls are not all `label`."""
+        described = Description("barrier", (1,), "uint8", ranks=self.ranks)
+        return next(self._cycle(label, described).turns)
+
+    def _cycle(self, name: str, described: Description) -> TensorCycle:
+        era = f"~{self.era}" if self.era else ""
+        return self.session.cycle(f"c10d.{self.label}{era}.{name}", SLOTS, described)
 
     def _global(self, rank: int) -> int:
         return rank if self.ranks is None else self.ranks[rank]
@@ -152,9 +164,9 @@ class Call:
     """
 
     def __init__(self, group: Group, kind: str, opts: Any) -> None:
-        group.session.raise_late()
+        if group.session.late is not None:
+            group.session.raise_late()
         self._group = group
-        self._session = group.session
         self._kind = kind
         self._label = kind
         self._sequence = group.sequence
@@ -162,7 +174,7 @@ class Call:
         group.sequence += 1
         timeout_s = opts.timeout.total_seconds()
         self._timeout_s = timeout_s if timeout_s > 0 else group.timeout_s
-        self._rounds: list[Handle] = []
+        self._rounds: list[RoundHandle] = []
         self._after: list[Callable[[], object]] = []
 
     def reduce(
@@ -174,14 +186,15 @@ class Call:
         priority: int = 0,
     ) -> None:
         """Adds a reduction of `source` into `target`, if this rank is to receive it."""
-        check_carried(source)
+        if not source.is_cpu:
+            check_carried(source)
         send = readable(source)
         if kept.premultiplies:
             send = send * op.factor
         receives = target is not None and kept.root in (None, self._group.rank)
         in_place = target is source and send.data_ptr() == source.data_ptr()
         receive = (send if in_place else writable(target)) if receives else None
-        self._submit(kept, send, receive, priority)
+        self._add_round(kept, send, receive, priority)
         if receives and kept.divides:
             # Rounded towards zero, as NCCL does; Lightning averages counts so.
             divisor = self._group.size
@@ -195,7 +208,7 @@ class Call:
         is_root = root == self._group.rank
         memory = readable(tensor) if is_root else writable(tensor)
         kept = self._group.broadcast(self._kind, tensor, root)
-        self._submit(kept, memory if is_root else None, memory)
+        self._add_round(kept, memory if is_root else None, memory)
         if not is_root:
             self._copy_back(tensor, memory)
 
@@ -205,11 +218,9 @@ class Call:
 
     def meet(self, label: str) -> None:
         """Adds a round that moves nothing and fails where another rank's call is not `label`."""
-        name = self._session.unnamed(f"{self._group.prefix}.{label}", SLOTS)
         self._label = label
-        self._rounds.append(
-            self._session.barrier(name, self._group.ranks, f"{self._place}|{label}")
-        )
+        tensor = self._group.agreement(label)
+        self._rounds.append(tensor.submit(0, 0, keep=None, tag=f"{self._place}|{label}"))
 
     def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
         """The Work of all rounds added so far."""
@@ -221,10 +232,10 @@ class Call:
             self._timeout_s,
             label,
             self._disagreed,
-            self._group.follows,
+            self._group.streams_wait,
         )
 
-    def _submit(
+    def _add_round(
         self,
         kept: "_Kept",
         send: torch.Tensor | None,
@@ -234,9 +245,18 @@ class Call:
         place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
             self._label = kept.label
-        name = self._session.unnamed(f"{self._group.prefix}.{kept.name}", SLOTS)
-        identity = Identity(name, f"{place}|{kept.label}")
-        self._rounds.append(submit(self._session, kept.round_, identity, send, receive, priority))
+        tensor, tag = next(kept.tensors.turns), f"{place}|{kept.label}"
+        if (send if receive is None else receive).is_cpu:
+            round_ = tensor.submit(
+                0 if send is None else send.data_ptr(),
+                0 if receive is None else receive.data_ptr(),
+                keep=(send, receive),
+                priority=priority,
+                tag=tag,
+            )
+        else:
+            round_ = start_round(tensor, send, receive, priority, tag)
+        self._rounds.append(round_)
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():
@@ -253,10 +273,9 @@ class Call:
 class _Kept(NamedTuple):
     """What every call of one kind on so many elements of one type has in common."""
 
-    round_: _native.Round
-    # The call as messages show it, and what must agree across ranks as part of a name.
+    tensors: TensorCycle
+    # The call as messages show it.
     label: str
-    name: str
     # The group's rank that differs from the others.
     root: int | None
     # What is left to do here: PREMUL_SUM's factor, and averages of integers.

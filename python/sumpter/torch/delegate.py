@@ -23,14 +23,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sumpter._core.names import describe
 from sumpter._errors import DeadlineError, PeerLostError, SumpterError, UnsupportedError
 from sumpter.torch import devices
 from sumpter.torch.collective import Call, Group, in_group
 from sumpter.torch.held import OwnWork
-from sumpter.torch.tensors import DTYPE_NAMES, describe, dtype_name, readable
+from sumpter.torch.tensors import DTYPE_NAMES, dtype_name, readable
 from sumpter.torch.work import SumpterWork
 
-_Scene = Callable[[], contextlib.AbstractContextManager[Any]]
+_Context = Callable[[], contextlib.AbstractContextManager[Any]]
 
 # Gloo moves eight element types; others travel as one of the same size.
 _SAME_SIZE = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
@@ -127,7 +128,7 @@ class Loan:
 
     def __init__(self, reduced: bool = False) -> None:
         self._reduced = reduced
-        self._copies: list[tuple[_Scene, torch.Tensor, torch.Tensor]] = []
+        self._copies: list[tuple[_Context, torch.Tensor, torch.Tensor]] = []
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor` for Gloo to read from."""
@@ -159,14 +160,14 @@ class Loan:
 
     def finish(self) -> None:
         """Copies what was written elsewhere to where it belongs."""
-        for scene, tensor, memory in self._copies:
-            with scene():
+        for context, tensor, memory in self._copies:
+            with context():
                 tensor.copy_(memory.view(tensor.dtype))
         self._copies.clear()
 
     def _note(self, tensor: torch.Tensor, memory: torch.Tensor) -> None:
         # On a device the copy comes after what the caller has been computing with the tensor.
-        self._copies.append((devices.scene_of(tensor), tensor.detach(), memory))
+        self._copies.append((devices.stream_context(tensor), tensor.detach(), memory))
 
 
 class DelegatedWork(OwnWork):
@@ -264,6 +265,11 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(_SAME_SIZE[tensor.element_size()])
 
 
+def _describe(kind: str, tensor: torch.Tensor, detail: str) -> str:
+    """A collective on the elements of `tensor`, whatever its shape."""
+    return describe(kind, dtype_name(tensor), [tensor.numel()], detail)
+
+
 class DelegatedCollectives:
     """The methods of a backend whose work Gloo does."""
 
@@ -279,7 +285,7 @@ class DelegatedCollectives:
         loan = Loan()
         rows = [[loan.write(tensor) for tensor in row] for row in outputs]
         sent = [loan.read(tensor) for tensor in inputs]
-        label = describe("gather", inputs[0], [inputs[0].numel()], f"root {opts.rootRank}")
+        label = _describe("gather", inputs[0], f"root {opts.rootRank}")
         return self._collective(
             "gather", label, opts, loan, [t for row in outputs for t in row], rows, sent
         )
@@ -290,7 +296,7 @@ class DelegatedCollectives:
         loan = Loan()
         received = [loan.write(tensor) for tensor in outputs]
         rows = [[loan.read(tensor) for tensor in row] for row in inputs]
-        label = describe("scatter", outputs[0], [outputs[0].numel()], f"root {opts.rootRank}")
+        label = _describe("scatter", outputs[0], f"root {opts.rootRank}")
         return self._collective("scatter", label, opts, loan, outputs, received, rows)
 
     def alltoall(
@@ -351,7 +357,7 @@ class DelegatedCollectives:
         loan = Loan(reduced=True)
         memory = [loan.write(tensor) for tensor in tensors]
         op = opts.reduceOp.op.name.lower()
-        label = describe(kind, tensors[0], [tensors[0].numel()], op + root)
+        label = _describe(kind, tensors[0], op + root)
         return self._collective(method, label, opts, loan, tensors, memory)
 
     def _collective(
@@ -379,7 +385,7 @@ class DelegatedCollectives:
         start: Callable[[], dist.Work],
     ) -> DelegatedWork:
         tensor = tensors[0]
-        label = in_group(describe(kind, tensor, tensor.shape, whom), self._group)
+        label = in_group(describe(kind, dtype_name(tensor), tensor.shape, whom), self._group)
         started: concurrent.futures.Future[dist.Work] = concurrent.futures.Future()
         try:
             started.set_result(start())

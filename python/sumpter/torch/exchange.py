@@ -1,28 +1,25 @@
 """Horovod's collectives that move pieces: allgather, alltoall and reducescatter.
 
-Where pieces differ in size, ranks first tell each other the sizes by a small all-reduce. Pieces
-travel as bytes, padded to one of eight sizes an octave, so that a job whose pieces have ever new
-sizes still needs few names.
+Where pieces differ in size, ranks first tell each other the sizes; how is in _core/pieces.py.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from sumpter import _native, _session
-from sumpter._errors import MismatchError
-from sumpter._session import Session
+from sumpter._core import membership
+from sumpter._core.handles import ChainedHandle, GroupHandle, Handle
+from sumpter._core.names import Identity, agree, identify
+from sumpter._core.pieces import check_splits, describe_row, exchange_counts, padded
+from sumpter._core.process_sets import ProcessSet, global_process_set, members
+from sumpter._core.reduction import Adasum, Average, Compressor, ReduceOp, Reduction, Sum
+from sumpter._core.session import Session
 from sumpter.torch.allreduces import of_backward
-from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, agree, submit
-from sumpter.torch.names import Identity, identify
-from sumpter.torch.process_sets import ProcessSet, global_process_set, members
-from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction, Sum, reduce_async, scale
-from sumpter.torch.tensors import check_carried, dtype_name, readable, reduced_form
-
-SMALLEST_PIECE_BYTES = 256
+from sumpter.torch.compression import Compression
+from sumpter.torch.devices import stream_context
+from sumpter.torch.reduction import reduce_async, scale
+from sumpter.torch.tensors import check_carried, dtype_name, readable, reduced_form, start_round
 
 
 def allgather(
@@ -45,7 +42,7 @@ def allgather_async(
     tensor: torch.Tensor,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> StagedHandle:
+) -> ChainedHandle:
     """Starts an allgather."""
     return gather_async(tensor, name, process_set, torch.cat)
 
@@ -77,19 +74,17 @@ def gather_async(
     name: str | None,
     process_set: ProcessSet,
     join: Callable[[list[torch.Tensor]], Any],
-) -> StagedHandle:
+) -> ChainedHandle:
     """Starts gathering the pieces of all ranks; `join` makes the result of their list."""
-    session, ranks = _session.current(), members(process_set)
+    session, ranks = membership.current(), members(process_set)
     check_carried(tensor)
     tensor = readable(_with_rows(tensor))
     identity = _identify(session, "allgather", name, tensor, process_set)
     pieces: list[torch.Tensor] = []
 
-    def then(told: list[torch.Tensor]) -> list[TensorHandle]:
+    def move(counts: list[list[list[int]]]) -> list[Handle[Any]]:
         handles = []
-        (table,) = told
-        lengths = _counts(table, tensor, ranks, identity)
-        for root, (length,) in zip(ranks, lengths.tolist(), strict=True):
+        for root, (length,) in zip(ranks, counts[0], strict=True):
             own = tensor if root == session.rank else None
             shape = (length, *tensor.shape[1:])
             piece = _Piece(session, identity, own, shape, tensor)
@@ -97,8 +92,8 @@ def gather_async(
             handles += piece.move(root, ranks)
         return handles
 
-    first = _tell([tensor.shape[0]], tensor, identity, process_set)
-    return StagedHandle([first], [then], lambda _: join(pieces), tensor)
+    counts = exchange_counts(session, identity, [tensor.shape[0]], _row(tensor), process_set)
+    return ChainedHandle([counts], [move], lambda _: join(pieces), stream_context(tensor))
 
 
 def alltoall(
@@ -124,7 +119,7 @@ def alltoall_async(
     splits: torch.Tensor | Sequence[int] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> StagedHandle:
+) -> ChainedHandle:
     """Starts an alltoall; its result is what alltoall() returns."""
     return _alltoall_async(tensor, splits, name, process_set, bare=splits is None)
 
@@ -135,26 +130,24 @@ def _alltoall_async(
     name: str | None,
     process_set: ProcessSet,
     bare: bool = False,
-) -> StagedHandle:
-    session, ranks = _session.current(), members(process_set)
+) -> ChainedHandle:
+    session, ranks = membership.current(), members(process_set)
     check_carried(tensor)
     tensor = readable(tensor)
-    counts = _check_splits(tensor, splits, len(ranks))
+    counts = _listed(tensor, splits, len(ranks))
     kind = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
     identity = _identify(session, "alltoall", name, tensor, process_set)
     own = process_set.rank()
     received = torch.zeros(len(ranks), dtype=kind, device="cpu")
     pieces: list[torch.Tensor] = []
 
-    def then(told: list[torch.Tensor]) -> list[TensorHandle]:
-        (table,) = told
-        table = _counts(table, tensor, ranks, identity)
-        received.copy_(table[:, own])
+    def move(tables: list[list[list[int]]]) -> list[Handle[Any]]:
+        (table,) = tables
+        received.copy_(torch.tensor([row[own] for row in table], device="cpu"))
         sent = tensor.split(counts)
         handles = []
         for other, rank in enumerate(ranks):
-            length = int(table[other, own])
-            shape = (length, *tensor.shape[1:])
+            shape = (table[other][own], *tensor.shape[1:])
             if other == own:
                 pieces.append(sent[own].clone())
                 continue
@@ -170,7 +163,8 @@ def _alltoall_async(
         rows = torch.cat(pieces)
         return rows if bare else (rows, received)
 
-    return StagedHandle([_tell(counts, tensor, identity, process_set)], [then], finish, tensor)
+    begun = exchange_counts(session, identity, counts, _row(tensor), process_set)
+    return ChainedHandle([begun], [move], finish, stream_context(tensor))
 
 
 def reducescatter(
@@ -203,7 +197,7 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> StagedHandle:
+) -> ChainedHandle:
     """Starts a reducescatter."""
     reduction = Reduction(op, prescale_factor, postscale_factor)
     return _reducescatter_async(tensor, name, reduction, process_set)
@@ -252,24 +246,34 @@ def grouped_reducescatter_async(
 
 def _reducescatter_async(
     tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: ProcessSet
-) -> StagedHandle:
-    session, ranks = _session.current(), members(process_set)
+) -> ChainedHandle:
+    session, ranks = membership.current(), members(process_set)
     check_carried(tensor)
     if tensor.dim() == 0:
         raise ValueError("reducescatter shares out rows: a tensor needs at least one dimension")
     if reduction.op is Adasum:
         raise ValueError("reducescatter has no Adasum: use op=Average or op=Sum")
     source = readable(scale(tensor.detach(), reduction.prescale))
-    identity = identify(session, "reducescatter", name, tensor, reduction.op.wire_name, process_set)
+    identity = identify(
+        session,
+        "reducescatter",
+        name,
+        dtype_name(tensor),
+        tensor.shape,
+        reduction.op.wire_name,
+        process_set,
+    )
     averages = reduction.op is Average
-    # What cannot be reduced is refused here and not where `then` runs.
+    # What cannot be reduced is refused here and not where `share` runs.
     reduced_form(source, reduction.op.wire_name)
 
-    def then(_: object) -> list[TensorHandle]:
+    def share(_: object) -> list[Handle[Any]]:
         handles = []
         for root, rows in zip(ranks, source.tensor_split(len(ranks)), strict=True):
             receive = torch.empty_like(rows) if root == session.rank else None
-            round_ = _native.Round(
+            part = identity.part(root)
+            declared = session.declare(
+                part.name,
                 "reduce",
                 *reduced_form(rows, reduction.op.wire_name),
                 reduction.op.wire_name,
@@ -277,8 +281,9 @@ def _reducescatter_async(
                 average=averages and rows.dtype.is_floating_point,
                 ranks=ranks,
             )
-            native = submit(session, round_, identity.part(root), rows, receive)
-            handles.append(TensorHandle(native, lambda receive=receive: receive))
+            round_ = start_round(declared, rows, receive, tag=part.tag)
+            part.note(round_)
+            handles.append(Handle(round_, lambda receive=receive: receive))
         return handles
 
     def finish(shares: list[torch.Tensor | None]) -> torch.Tensor:
@@ -287,7 +292,8 @@ def _reducescatter_async(
             result = torch.div(result, len(ranks), rounding_mode=reduction.rounding)
         return scale(result, reduction.postscale)
 
-    return StagedHandle([agree(session, identity, ranks)], [then], finish, source)
+    begin = agree(session, identity, ranks)
+    return ChainedHandle([begin], [share], finish, stream_context(source))
 
 
 def sparse_allreduce_async(
@@ -336,7 +342,7 @@ class _Piece:
         if own is None:
             self._bytes = like.element_size() * torch.Size(shape).numel()
             # Whole elements, or the view of the beginning would not exist.
-            memory = like.new_empty(_padded(self._bytes), dtype=torch.uint8)
+            memory = like.new_empty(padded(self._bytes), dtype=torch.uint8)
             self._memory: torch.Tensor | None = memory
             self.rows = memory[: self._bytes].view(like.dtype).reshape(shape)
         else:
@@ -344,11 +350,11 @@ class _Piece:
             self._memory = None
             self.rows = own
 
-    def move(self, root: int, ranks: list[int], detail: str = "") -> list[TensorHandle]:
+    def move(self, root: int, ranks: list[int], detail: str = "") -> list[Handle[Any]]:
         """Starts the transfer from `root` to the other ranks; nothing for no bytes."""
         if not self._bytes:
             return []
-        capacity = _padded(self._bytes)
+        capacity = padded(self._bytes)
         if self._own is not None:
             flat = self._own.contiguous().reshape(-1).view(torch.uint8)
             self._memory = flat
@@ -357,16 +363,14 @@ class _Piece:
                 self._memory[: len(flat)] = flat
         memory = self._memory
         suffix = f"{root}.{detail}.{capacity}" if detail else f"{root}.{capacity}"
-        round_ = _native.Round("broadcast", (capacity,), "uint8", root=root, ranks=ranks)
+        part = self._identity.part(suffix)
+        declared = self._session.declare(
+            part.name, "broadcast", (capacity,), "uint8", root=root, ranks=ranks
+        )
         send = memory if self._own is not None else None
-        native = submit(self._session, round_, self._identity.part(suffix), send, memory)
-        return [TensorHandle(native, lambda: self.rows)]
-
-
-def _padded(size: int) -> int:
-    """The next of eight sizes an octave: at most an eighth is added."""
-    step = 1 << max(size.bit_length() - 4, 0)
-    return max(SMALLEST_PIECE_BYTES, -(-size // step) * step)
+        round_ = start_round(declared, send, memory, tag=part.tag)
+        part.note(round_)
+        return [Handle(round_, lambda: self.rows)]
 
 
 def _identify(
@@ -376,47 +380,14 @@ def _identify(
 
     Under a name ranks always meet, and the sizes that they tell each other show who differs.
     """
-    row = torch.empty((0, *tensor.shape[1:]), dtype=tensor.dtype)
+    dtype, row = dtype_name(tensor), (0, *tensor.shape[1:])
     if name is not None:
-        row = torch.empty(0, dtype=torch.uint8)
-    return identify(session, kind, name, row, dtype_name(row), process_set)
-
-
-def _tell(
-    counts: list[int], tensor: torch.Tensor, identity: Identity, process_set: ProcessSet
-) -> TensorHandle:
-    """Starts telling every rank how many rows this one sends where, and what a row is."""
-    size = (process_set.size(), len(counts) + 1)
-    table = torch.zeros(size, dtype=torch.int64, device="cpu")
-    table[process_set.rank()] = torch.tensor([*counts, _mark(tensor)], device="cpu")
-    sizes = identity.part("sizes")
-    return reduce_async("sizes", table, table, sizes, Reduction(Sum), process_set=process_set)
-
-
-def _counts(
-    table: torch.Tensor, tensor: torch.Tensor, ranks: list[int], identity: Identity
-) -> torch.Tensor:
-    """What the ranks have told, by rank; MismatchError on all of them if rows differ.
-
-    A rank that is out of data has told zeros: it has no rows and no mark.
-    """
-    fitting, marks = (_mark(tensor), 0), table[:, -1].tolist()
-    others = [rank for rank, mark in zip(ranks, marks, strict=True) if mark not in fitting]
-    if others:
-        raise MismatchError(
-            f"{identity.name!r}: this rank's rows are {_row(tensor)}, those of rank "
-            f"{', '.join(map(str, others))} have another shape or element type; they must be "
-            "equal on every rank"
-        )
-    return table[:, :-1]
-
-
-def _mark(tensor: torch.Tensor) -> int:
-    return 1 + zlib.crc32(_row(tensor).encode())
+        dtype, row = "uint8", (0,)
+    return identify(session, kind, name, dtype, row, dtype, process_set)
 
 
 def _row(tensor: torch.Tensor) -> str:
-    return f"{dtype_name(tensor)} {list(tensor.shape[1:])}"
+    return describe_row(dtype_name(tensor), tensor.shape[1:])
 
 
 def _with_rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -427,30 +398,17 @@ def _numbered(name: str | None, index: int) -> str | None:
     return None if name is None else f"{name}.{index}"
 
 
-def _check_splits(
+def _listed(
     tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None, ranks: int
 ) -> list[int]:
+    """How many rows go to each rank."""
     if tensor.dim() == 0:
         raise ValueError("alltoall sends rows: a tensor needs at least one dimension")
-    rows = tensor.shape[0]
-    if splits is None:
-        if rows % ranks:
-            raise ValueError(
-                f"{rows} rows cannot be shared out evenly among {ranks} ranks: give splits"
-            )
-        return [rows // ranks] * ranks
     if isinstance(splits, torch.Tensor):
         if splits.dim() != 1 or splits.dtype.is_floating_point:
             raise ValueError("splits must be a list of whole numbers, one for each rank")
-        counts = splits.tolist()
-    else:
-        counts = [int(count) for count in splits]
-    if len(counts) != ranks or any(count < 0 for count in counts) or sum(counts) != rows:
-        raise ValueError(
-            f"splits are {counts}: {ranks} numbers from 0 up are needed that add up to the "
-            f"{rows} rows of the tensor"
-        )
-    return counts
+        splits = splits.tolist()
+    return check_splits(tensor.shape[0], splits, ranks)
 
 
 class _AllGather(torch.autograd.Function):

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sumpter import _session
+from sumpter._core import membership
+from sumpter._core.handles import Handle
+from sumpter._core.process_sets import ProcessSet, global_process_set, label
+from sumpter._core.reduction import Reduction
 from sumpter._errors import UnsupportedError
 from sumpter.torch.compression import Compression
 from sumpter.torch.exchange import sparse_allreduce_async
-from sumpter.torch.handles import TensorHandle
-from sumpter.torch.names import Identity
 from sumpter.torch.order import NeedOrder
-from sumpter.torch.process_sets import ProcessSet, global_process_set, label
-from sumpter.torch.reduction import Reduction, reduce_async
+from sumpter.torch.reduction import RepeatedReduction
 from sumpter.torch.tensors import dtype_name
 
 PREFIX = "Gradient."
@@ -60,7 +60,7 @@ class PassCounter:
         self._remaining = dict.fromkeys(self.names, self._passes)
 
     def abandon(self) -> None:
-        """Forgets what is in flight, whose results nobody wants any more."""
+        """Forgets what is in flight; its results are not needed any more."""
         self.restart()
 
     def complete(self, parameter: torch.nn.Parameter) -> None:
@@ -138,7 +138,10 @@ class GradientExchange(PassCounter):
         wire = (reduction.op.wire_name, reduction.compression.__qualname__)
         scope = scope_of(names, process_set, *wire)
         self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
-        self._identities = {parameter: Identity(scope + name) for parameter, name in names.items()}
+        self._reductions = {
+            parameter: RepeatedReduction(scope + name, reduction, process_set)
+            for parameter, name in names.items()
+        }
         self.order = NeedOrder(names)
         super().__init__(names, passes)
 
@@ -181,25 +184,19 @@ class GradientExchange(PassCounter):
         """Starts the exchange of one gradient; zeros where backward made none."""
         if not self._exchanges:
             return
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad.is_sparse:
+        gradient = parameter.grad
+        if gradient is None:
+            gradient = parameter.grad = torch.zeros_like(parameter)
+        elif gradient.is_sparse:
             if not self._sparse_as_dense:
                 self._handles[parameter] = self._start_sparse(parameter)
                 return
-            parameter.grad = parameter.grad.to_dense()
-        self._handles[parameter] = reduce_async(
-            "gradient",
-            parameter.grad,
-            parameter.grad,
-            self._identities[parameter],
-            self._reduction,
-            self.order.priority(parameter) if self.by_need else 0,
-            self._process_set,
-        )
+            gradient = parameter.grad = gradient.to_dense()
+        priority = self.order.priority(parameter) if self.by_need else 0
+        self._handles[parameter] = self._reductions[parameter].start(gradient, priority)
 
     def _start_sparse(self, parameter: torch.nn.Parameter) -> "_SparseHandle":
-        reduction, name = self._reduction, self._identities[parameter].name
+        reduction, name = self._reduction, self._reductions[parameter].name
         if reduction.compression is not Compression.none:
             raise UnsupportedError(
                 f"the gradient of {self.names[parameter]} is sparse and would be compressed: pass "
@@ -227,7 +224,7 @@ class _SparseHandle:
         self._parameter.grad = gradient * self._scale if self._scale != 1.0 else gradient
 
 
-GradientHandle = TensorHandle | _SparseHandle
+GradientHandle = Handle[torch.Tensor] | _SparseHandle
 
 
 def scope_of(names: Names, process_set: ProcessSet, *wire: str) -> str:
@@ -236,4 +233,4 @@ def scope_of(names: Names, process_set: ProcessSet, *wire: str) -> str:
         name: (dtype_name(parameter), tuple(parameter.shape), *wire)
         for parameter, name in names.items()
     }
-    return _session.current().scope(PREFIX + label(process_set), described)
+    return membership.current().scope(PREFIX + label(process_set), described)

@@ -1,5 +1,13 @@
 """Horovod's collectives under the names of horovod.torch.mpi_ops."""
 
+from sumpter._core.handles import poll, synchronize
+from sumpter._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from sumpter._core.reduction import Adasum, Average, Max, Min, Product, Sum
 from sumpter.torch.allreduces import (
     allreduce,
     allreduce_,
@@ -43,15 +51,7 @@ from sumpter.torch.exchange import (
     reducescatter_async,
     sparse_allreduce_async,
 )
-from sumpter.torch.handles import poll, synchronize
-from sumpter.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, Sum
-from sumpter.torch.session import (
+from sumpter.torch.joining import (
     cross_rank,
     cross_size,
     init,

@@ -90,7 +90,7 @@ class Updates:
     ) -> None:
         self._names = names
         self._known: set[torch.nn.Parameter] = set()
-        self._waiting: dict[torch.nn.Parameter, Update] = {}
+        self.waiting: dict[torch.nn.Parameter, Update] = {}
         # Steps the optimizer for the parameters of some groups, whose gradients are in place. It
         # is known only while updates wait, which must not be lost with the optimizer.
         self._step: Callable[[list[dict[str, Any]]], None] | None = None
@@ -118,7 +118,7 @@ class Updates:
                 if parameter.grad is not None:
                     handle = handles.get(parameter)
                     update = Update(parameter, parameter.grad, handle, options)
-                    self._waiting[parameter] = update
+                    self.waiting[parameter] = update
                     parameter.grad = None
         self._forward_begun = False
 
@@ -132,13 +132,9 @@ class Updates:
             self._known.update(parameters)
             self._plans.clear()
 
-    def is_waiting(self, parameter: torch.nn.Parameter) -> bool:
-        """Whether the parameter's update has not been taken yet."""
-        return parameter in self._waiting
-
     def finish(self) -> None:
         """Takes all updates that wait."""
-        self.take(list(self._waiting))
+        self.take(list(self.waiting))
 
     def take(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Waits for the gradients of those parameters whose updates wait, and updates them.
@@ -146,19 +142,19 @@ class Updates:
         If that fails no update waits any longer; the error has a note that names the parameter.
         """
         with self._lock:
-            updates = [self._waiting[p] for p in parameters if p in self._waiting]
+            updates = [self.waiting[p] for p in parameters if p in self.waiting]
             if not updates:
                 return
             try:
                 with _as_in_step(updates):
                     self._update(updates)
             except BaseException:
-                self._waiting.clear()
+                self.waiting.clear()
                 raise
             finally:
                 for update in updates:
-                    self._waiting.pop(update.parameter, None)
-                if not self._waiting:
+                    self.waiting.pop(update.parameter, None)
+                if not self.waiting:
                     self._step = None
                     _busy.discard(self)
 
@@ -167,7 +163,7 @@ class Updates:
         plan = self._plans.get(module)
         if plan is None:
             plan = self._learn(module)
-        if not self._waiting or not plan:
+        if not self.waiting or not plan:
             return
         first, self._forward_begun = not self._forward_begun, True
         # Evaluation may use any parameter anywhere: torch has fast paths that call no layers.
@@ -241,7 +237,7 @@ class OverlappedExchange(GradientExchange):
         super().__init__(*arguments)
 
     def accumulated(self, parameter: torch.nn.Parameter) -> None:
-        if self.updates is not None and self.updates.is_waiting(parameter):
+        if self.updates is not None and parameter in self.updates.waiting:
             raise AssertionError(
                 f"{self.names[parameter]} was used before its update: not by the forward() of a "
                 "module that holds it, but directly. Call optimizer.synchronize_parameters([...]) "

@@ -20,12 +20,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from sumpter import _session
+from sumpter._core.handles import Done, RoundHandle
+from sumpter._core.staging import DeviceRound
 from sumpter._errors import DeadlineError, MismatchError
 from sumpter.torch import devices
 from sumpter.torch.devices import Event
 from sumpter.torch.held import OwnWork
-from sumpter.torch.staging import StagedRound
 
 
 class SumpterWork(OwnWork):
@@ -33,13 +33,13 @@ class SumpterWork(OwnWork):
 
     def __init__(
         self,
-        rounds: Sequence[_session.Handle],
+        rounds: Sequence[RoundHandle],
         outputs: list[torch.Tensor],
         finish: Callable[[], None],
         timeout_s: float,
         label: str,
         disagreed: Callable[[], None],
-        follows: bool,
+        streams_wait: bool,
     ) -> None:
         super().__init__()
         self._rounds = rounds
@@ -52,11 +52,11 @@ class SumpterWork(OwnWork):
         self._label = label
         self._disagreed = disagreed
         # The rounds for which streams can wait, and no thread, if that is so for all.
-        self._followed: list[StagedRound] = []
-        if follows and outputs and not outputs[0].is_cpu:
-            staged = [handle for handle in rounds if not isinstance(handle, _session.Done)]
-            if all(isinstance(handle, StagedRound) and handle.can_follow() for handle in staged):
-                self._followed = staged
+        self._on_stream: list[DeviceRound] = []
+        if streams_wait and outputs and not outputs[0].is_cpu:
+            staged = [handle for handle in rounds if not isinstance(handle, Done)]
+            if all(isinstance(handle, DeviceRound) and handle.streams_wait() for handle in staged):
+                self._on_stream = staged
         self._over: _Completion | None = None
         self._future: torch.futures.Future | None = None
 
@@ -70,8 +70,8 @@ class SumpterWork(OwnWork):
         given_s = timeout.total_seconds()
         if given_s > 0:
             self._complete(time.monotonic() + given_s, f"{given_s:g} s")
-        elif self._followed:
-            self._follow()
+        elif self._on_stream:
+            self._wait_on_stream()
         else:
             self._complete(self._deadline)
         return True
@@ -91,7 +91,7 @@ class SumpterWork(OwnWork):
         if self._future is None:
             done = torch.futures.Future(devices=devices.for_futures(self._outputs))
             self._future = done.then(lambda _: self._value())
-            if self._followed:
+            if self._on_stream:
                 done.set_result(None)
             else:
                 _Completion(self._rounds, self._deadline, lambda _: done.set_result(None))
@@ -100,20 +100,20 @@ class SumpterWork(OwnWork):
     def _value(self) -> list[torch.Tensor]:
         # Called when nothing has to be waited for: streams do it, every round is done, or the
         # deadline has passed.
-        if self._followed:
-            self._follow()
+        if self._on_stream:
+            self._wait_on_stream()
         else:
             self._complete(min(self._deadline, time.monotonic()))
         return self._outputs
 
-    def _follow(self) -> None:
+    def _wait_on_stream(self) -> None:
         """Lets the current stream wait for the rounds."""
         with self._finishing:
             if self._over is None:
-                self._over = _Completion(self._followed, self._deadline, self._check)
+                self._over = _Completion(self._on_stream, self._deadline, self._check)
         try:
-            for handle in self._followed:
-                handle.follow()
+            for handle in self._on_stream:
+                handle.wait_on_stream()
         except MismatchError:
             self._disagreed()
             raise
@@ -121,10 +121,10 @@ class SumpterWork(OwnWork):
 
     def _check(self, late: bool) -> None:
         """Looks at the outcome of rounds for which only streams wait."""
-        for handle in self._followed:
+        for handle in self._on_stream:
             if late:
                 limit = f"{self._timeout_s:g} s, the timeout of the process group"
-                handle.give_up(DeadlineError(f"{self._label} was not complete after {limit}"))
+                handle.abort(DeadlineError(f"{self._label} was not complete after {limit}"))
             elif isinstance(handle.error, MismatchError):
                 self._disagreed()
 
@@ -164,7 +164,7 @@ class _Completion:
 
     def __init__(
         self,
-        rounds: Sequence[_session.Handle],
+        rounds: Sequence[RoundHandle],
         deadline: float,
         conclude: Callable[[bool], object],
     ) -> None:

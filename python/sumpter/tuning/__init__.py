@@ -5,6 +5,18 @@ those that try points, `autobyte` the one that predicts; `driver` lets one work 
 `surface` simulates one, for tests and for `train`, which makes the file of AutoByte's network.
 """
 
+from sumpter._core.session import Session, at_open
 from sumpter.tuning.live import settings, tune
 
 __all__ = ["settings", "tune"]
+
+
+def _start(session: Session) -> None:
+    """Starts the thread in which a tuner works, if the plan names one or once it does."""
+    if session.rank == 0 and session.world_size > 1:
+        from sumpter.tuning.driver import Driver
+
+        Driver(session).start()
+
+
+at_open.append(_start)

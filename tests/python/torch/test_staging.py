@@ -18,10 +18,10 @@ import fake_device
 import sumpter.torch as hvd
 from fake_device import FakeDevice, on_fake, plain
 from sumpter import _native
+from sumpter._core import staging
+from sumpter._core.session import Session
 from sumpter._errors import ClosedError, DeadlineError, PeerLostError
-from sumpter._session import Session
-from sumpter.torch import handles, staging
-from sumpter.torch.names import Identity
+from sumpter.torch import tensors
 
 HANG_S = 120.0
 
@@ -31,7 +31,7 @@ class Native:
 
     def __init__(self, round_: _native.Round, name: str, submitted: dict[str, Any]) -> None:
         self.round_, self.name, self.submitted = round_, name, submitted
-        self.keep = submitted["keep"]
+        self.keep = submitted["keep"].owner
         # What the core would have sent.
         self.sent = bytes(self.keep.tolist())
         self._callbacks: list[Callable[[], object]] = []
@@ -60,15 +60,26 @@ class Core:
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
         self.late: BaseException | None = None
         self.worker = self
+        self._declared: dict[Any, Any] = {}
         self.closed = False
         self.local_size = 2
         self.rounds: list[Native] = []
         self._changed = threading.Condition()
 
-    def submit(self, round_: _native.Round, name: str, **submitted: Any) -> Native:
+    def submit(
+        self,
+        round_: _native.Round,
+        name: str,
+        tag: str,
+        send: int,
+        receive: int,
+        priority: int,
+        keep: object,
+    ) -> Native:
         if self.closed:
             raise ClosedError("the session was shut down")
-        native = Native(round_, name, submitted)
+        submitted = {"tag": tag, "send": send, "receive": receive, "priority": priority}
+        native = Native(round_, name, {**submitted, "keep": keep})
         with self._changed:
             self.rounds.append(native)
             self._changed.notify_all()
@@ -80,6 +91,7 @@ class Core:
             assert self._changed.wait_for(lambda: len(self.rounds) >= count, HANG_S)
         return self.rounds
 
+    declare = Session.declare
     raise_late = Session.raise_late
 
     def shutdown(self) -> None:
@@ -116,8 +128,8 @@ def start(
     core: Core, send: torch.Tensor | None, receive: torch.Tensor | None, kind: str = "all_reduce"
 ) -> Any:
     memory = send if receive is None else receive
-    round_ = _native.Round(kind, memory.shape, "uint8", "max")
-    return handles.submit(core, round_, Identity("x", "tag"), send, receive, priority=3)
+    declared = core.declare("x", kind, memory.shape, "uint8", "max")
+    return tensors.start_round(declared, send, receive, priority=3, tag="tag")
 
 
 def numbers(count: int) -> torch.Tensor:
@@ -141,15 +153,15 @@ def test_a_tensor_is_cut_and_each_slice_is_a_round(device: FakeDevice, core: Cor
         rounds[index].end(result=index + 1)
     handle.wait()
     assert tensor.cpu().view(-1).tolist() == [1] * 16 + [2] * 16 + [3] * 8
-    assert (device.copied_out, sorted(device.copied_back)) == ([16, 16, 8], [8, 16, 16])
+    assert (device.copied_to_host, sorted(device.copied_to_device)) == ([16, 16, 8], [8, 16, 16])
 
 
 def test_what_fits_in_a_slice_is_the_round_that_it_would_be_on_the_cpu(
     device: FakeDevice, core: Core
 ) -> None:
     tensor = on_fake(torch.ones(2, 2))
-    round_ = _native.Round("all_reduce", (2, 2), "float32")
-    handles.submit(core, round_, Identity("x", "tag"), tensor, tensor)
+    declared = core.declare("x", "all_reduce", (2, 2), "float32")
+    tensors.start_round(declared, tensor, tensor, tag="tag")
     (native,) = core.wait_for(1)
     assert (native.name, native.round_.shape) == ("x", (2, 2))
 
@@ -158,7 +170,7 @@ def test_a_slice_is_sent_when_it_has_been_computed_and_copied(
     device: FakeDevice, core: Core
 ) -> None:
     tensor = on_fake(torch.zeros(32, dtype=torch.uint8))
-    with device.out.held(), device.main.held():
+    with device.device_to_host.held(), device.main.held():
         device.launch(lambda: plain(tensor).fill_(7))
         # The caller is not held up by either.
         start(core, tensor, tensor)
@@ -169,20 +181,20 @@ def test_a_slice_is_sent_when_it_has_been_computed_and_copied(
 
 def test_copies_and_rounds_of_slices_overlap(device: FakeDevice, core: Core) -> None:
     tensor = on_fake(numbers(48))
-    original, outgoing = device.copy, itertools.count()
+    original, outgoing = device.copy_to_host, itertools.count()
 
-    def copy(target: torch.Tensor, source: torch.Tensor, stream: Any) -> None:
-        if target.is_cpu and next(outgoing) == 1:
-            holds.enter_context(device.out.held())
-        original(target, source, stream)
+    def copy(*arguments: Any) -> None:
+        if next(outgoing) == 1:
+            holds.enter_context(device.device_to_host.held())
+        original(*arguments)
 
     with contextlib.ExitStack() as holds:
-        device.copy = copy  # type: ignore[method-assign]
+        device.copy_to_host = copy  # type: ignore[method-assign]
         handle = start(core, tensor, tensor)
         (first,) = core.wait_for(1)
         # The first is done and on its way back before the second has been copied out.
         first.end(result=9)
-        assert_soon(lambda: device.copied_back == [16])
+        assert_soon(lambda: device.copied_to_device == [16])
         assert len(core.rounds) == 1 and not handle.poll()
     for native in core.wait_for(3)[1:]:
         native.end(result=9)
@@ -195,11 +207,11 @@ def test_waiting_orders_the_stream_and_not_the_host(device: FakeDevice, core: Co
     seen: list[int] = []
     handle = start(core, tensor, tensor)
     (native,) = core.wait_for(1)
-    with device.back.held():
+    with device.host_to_device.held():
         native.end(result=5)
         handle.wait()
         device.launch(lambda: seen.extend(plain(tensor).tolist()))
-        assert not device.copied_back and not seen
+        assert not device.copied_to_device and not seen
     device.main.mark().synchronize()
     assert seen == [5] * 16
 
@@ -212,7 +224,7 @@ def test_every_stream_that_waits_is_ordered(device: FakeDevice, core: Core) -> N
             handle = start(core, tensor, tensor)
         (native,) = core.wait_for(1)
         assert native.sent == bytes([3] * 16)
-    with device.back.held():
+    with device.host_to_device.held():
         native.end(result=4)
         handle.wait()
         waiting = device.main.mark()
@@ -230,19 +242,19 @@ def test_what_is_received_comes_after_what_used_the_memory(device: FakeDevice, c
         assert native.submitted["send"] == 0
         native.end(result=8)
         handle.wait()
-        assert not device.copied_back
+        assert not device.copied_to_device
     assert tensor.cpu().tolist() == [8] * 16
-    assert not device.copied_out
+    assert not device.copied_to_host
 
 
-def test_only_what_changes_is_copied_back(device: FakeDevice, core: Core) -> None:
+def test_only_what_changes_is_copied_to_device(device: FakeDevice, core: Core) -> None:
     tensor = on_fake(numbers(16))
     for kind, receive in (("broadcast", tensor), ("reduce", None)):
         handle = start(core, tensor, receive, kind)
         core.wait_for(1).pop().end(result=1)
         handle.wait()
-    assert device.copied_out == [16, 16]
-    assert not device.copied_back and tensor.cpu().tolist() == list(range(16))
+    assert device.copied_to_host == [16, 16]
+    assert not device.copied_to_device and tensor.cpu().tolist() == list(range(16))
 
 
 def test_many_operations_keep_their_memory_apart(device: FakeDevice, core: Core) -> None:
@@ -267,7 +279,7 @@ def test_nothing_is_kept_of_what_is_done(device: FakeDevice, core: Core) -> None
     handle.wait()
     core.rounds.clear()
     del native
-    device.back.mark().synchronize()
+    device.host_to_device.mark().synchronize()
 
     def gone() -> bool:
         gc.collect()
@@ -336,7 +348,7 @@ def test_a_stream_waits_for_the_network_and_the_host_for_nothing(
     seen: list[int] = []
     handle = start(core, tensor, tensor)
     rounds = core.wait_for(3)
-    handle.follow()
+    handle.wait_on_stream()
     device.launch(lambda: seen.extend(plain(tensor).tolist()))
     for native, result in zip(rounds, (5, 6, 7), strict=True):
         assert not seen and not handle.poll()
@@ -346,7 +358,7 @@ def test_a_stream_waits_for_the_network_and_the_host_for_nothing(
     assert seen == [5] * 16 + [6] * 16 + [7] * 8
     # Those who wait later, and in whatever way.
     handle.wait()
-    handle.follow()
+    handle.wait_on_stream()
     core.raise_late()
 
 
@@ -356,7 +368,7 @@ def test_gates_open_while_a_call_of_the_driver_is_stuck(device: FakeDevice, core
     with device.main.held():
         # So that even the copies out come after the call.
         handle = start(core, tensor, tensor)
-        handle.follow()
+        handle.wait_on_stream()
         device.launch(seen.set)
         stuck = contextlib.ExitStack()
         stuck.enter_context(device.stuck())
@@ -377,7 +389,7 @@ def test_some_slices_may_be_over_when_a_stream_begins_to_wait(
         for native, already in zip(rounds, over, strict=True):
             if already:
                 native.end(result=3)
-        handle.follow()
+        handle.wait_on_stream()
         for native, already in zip(rounds, over, strict=True):
             if not already:
                 native.end(result=3)
@@ -394,18 +406,18 @@ def test_streams_of_all_threads_may_wait_while_slices_end(device: FakeDevice, co
         streams = [fake_device.Stream() for _ in range(2)]
         seen: list[list[int]] = []
 
-        def follow(
+        def wait_in(
             stream: fake_device.Stream,
             handle: Any = handle,
             tensor: torch.Tensor = tensor,
             seen: list[list[int]] = seen,
         ) -> None:
             with device.using(stream):
-                handle.follow()
+                handle.wait_on_stream()
                 device.launch(lambda: seen.append(plain(tensor).tolist()))
                 device.current().mark().synchronize()
 
-        threads = [threading.Thread(target=follow, args=(stream,)) for stream in streams]
+        threads = [threading.Thread(target=wait_in, args=(stream,)) for stream in streams]
         threads += [
             threading.Thread(target=native.end, kwargs={"result": turn}) for native in rounds
         ]
@@ -419,14 +431,14 @@ def test_streams_of_all_threads_may_wait_while_slices_end(device: FakeDevice, co
 
 def test_what_is_sent_does_not_change_before_it_is_copied(device: FakeDevice, core: Core) -> None:
     tensor = on_fake(numbers(16))
-    with device.out.held():
+    with device.device_to_host.held():
         handle = start(core, tensor, None, "reduce")
-        handle.follow()
+        handle.wait_on_stream()
         device.launch(lambda: plain(tensor).zero_())
     (native,) = core.wait_for(1)
     assert native.sent == bytes(range(16))
     device.main.mark().synchronize()
-    assert not device.copied_back and not plain(tensor).any()
+    assert not device.copied_to_device and not plain(tensor).any()
 
 
 def test_what_fails_while_a_stream_waits_is_no_number_and_raised_next(
@@ -436,7 +448,7 @@ def test_what_fails_while_a_stream_waits_is_no_number_and_raised_next(
     send = tensor.view(torch.uint8)
     handle = start(core, send, send)
     rounds = core.wait_for(3)
-    handle.follow()
+    handle.wait_on_stream()
     rounds[1].end(PeerLostError("rank 1 died"))
     # Nothing more is known of the others, and the stream waits for them.
     assert isinstance(core.late, PeerLostError)
@@ -450,7 +462,7 @@ def test_what_fails_while_a_stream_waits_is_no_number_and_raised_next(
     with pytest.raises(PeerLostError, match="rank 1 died"):
         core.raise_late()
     core.raise_late()
-    for wait in (handle.wait, handle.follow):
+    for wait in (handle.wait, handle.wait_on_stream):
         with pytest.raises(PeerLostError, match="rank 1 died"):
             wait()
 
@@ -459,7 +471,7 @@ def test_an_error_is_raised_once_or_by_those_who_ask(device: FakeDevice, core: C
     tensor = on_fake(numbers(16))
     handle = start(core, tensor, tensor)
     core.wait_for(1)
-    handle.follow()
+    handle.wait_on_stream()
     core.rounds[0].end(PeerLostError("rank 1 died"))
     with pytest.raises(PeerLostError):
         handle.wait()
@@ -467,7 +479,7 @@ def test_an_error_is_raised_once_or_by_those_who_ask(device: FakeDevice, core: C
     again = start(core, tensor, tensor)
     core.wait_for(2)[1].end(PeerLostError("rank 2 died"))
     with pytest.raises(PeerLostError, match="rank 2"):
-        again.follow()
+        again.wait_on_stream()
     core.raise_late()
 
 
@@ -477,7 +489,7 @@ def test_settling_waits_for_what_streams_wait_for(device: FakeDevice, core: Core
     for error in (None, PeerLostError("rank 1 died")):
         handle = start(core, tensor, tensor)
         native = core.wait_for(1).pop()
-        handle.follow()
+        handle.wait_on_stream()
         soon = threading.Timer(0.05, native.end, (error,))
         soon.start()
         with pytest.raises(PeerLostError) if error else contextlib.nullcontext():
@@ -498,7 +510,7 @@ def test_the_host_is_not_too_far_ahead(
 
     def go() -> None:
         for index, handle in enumerate(begun):
-            handle.follow()
+            handle.wait_on_stream()
             gone_on.append(index)
 
     thread = threading.Thread(target=go)
@@ -520,9 +532,9 @@ def test_giving_up_ends_everything(device: FakeDevice, core: Core) -> None:
     tensor, other = on_fake(numbers(16)), on_fake(numbers(16))
     handle, more = start(core, tensor, tensor), start(core, other, other)
     core.wait_for(2)
-    handle.follow()
-    more.follow()
-    handle.give_up(DeadlineError("not complete after 3 s"))
+    handle.wait_on_stream()
+    more.wait_on_stream()
+    handle.abort(DeadlineError("not complete after 3 s"))
     device.main.mark().synchronize()
     with pytest.raises(DeadlineError, match="3 s"):
         core.raise_late()
@@ -537,7 +549,7 @@ def test_closing_does_not_wait_for_what_needs_a_sum_that_never_comes(
     core, tensor = Core(), on_fake(numbers(16))
     first = start(core, tensor, tensor)
     core.wait_for(1)
-    first.follow()
+    first.wait_on_stream()
     second = start(core, tensor, tensor)
     core.close()
     first.wait(HANG_S)
@@ -548,7 +560,7 @@ def test_closing_does_not_wait_for_what_needs_a_sum_that_never_comes(
 def test_closing_finishes_what_was_begun_and_ends_the_threads(device: FakeDevice) -> None:
     core, tensor = Core(), on_fake(numbers(16))
     before = set(threading.enumerate())
-    with device.out.held():
+    with device.device_to_host.held():
         handle = start(core, tensor, tensor)
         closing = threading.Thread(target=core.close)
         closing.start()
@@ -556,7 +568,7 @@ def test_closing_finishes_what_was_begun_and_ends_the_threads(device: FakeDevice
     closing.join(HANG_S)
     handle.wait(HANG_S)
     assert tensor.cpu().tolist() == list(range(16))
-    assert len(core.rounds) == 1 and device.copied_back == [16]
+    assert len(core.rounds) == 1 and device.copied_to_device == [16]
     assert set(threading.enumerate()) <= before
     with pytest.raises(ClosedError):
         start(core, tensor, tensor)

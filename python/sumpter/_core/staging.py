@@ -1,9 +1,9 @@
-"""How a tensor on a device travels: in slices, through pinned host memory.
+"""Host staging: rounds on a device's memory, in slices through pinned host memory.
 
-Each slice is copied to the host on a stream of our own, which first waits for what the caller's
-current stream has been given; when it has arrived, a round of the core begins on the host memory;
-when that is done, the slice is copied back on another stream of our own. So the copies of some
-slices go on while others are in the network.
+Each slice is copied to the host on a stream for such copies, which first waits for what the
+caller's current stream has been given; when it has arrived, a round of the core begins on the host
+memory; when that is done, the slice is copied back on a second stream. So the copies of some slices
+overlap with the rounds of others.
 
 Two threads do what the caller must not wait for: one waits for slices to arrive in host memory, in
 the order of the calls, and submits their rounds; the other starts the copies back. They end with
@@ -12,9 +12,12 @@ the session.
 A caller can let its stream wait for the network, and go on. The copies back are enqueued at once
 then, each behind a gate: a word in host memory, for which the stream waits and which is written
 when the slice's round is over.
+
+What a device has to offer is in streams.py.
 """
 
 import contextlib
+import ctypes
 import logging
 import os
 import queue
@@ -22,15 +25,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-
-from sumpter import _native, _session
+from sumpter._core.handles import Done, RoundHandle
+from sumpter._core.session import Session
+from sumpter._core.streams import Arrival, Device, Event, Gate, HostMemory
+from sumpter._core.tensor import Tensor
 from sumpter._errors import ClosedError, DeadlineError
-from sumpter._session import Session
-from sumpter.torch import devices
-from sumpter.torch.devices import Arrival, Device, Event, Gate
-from sumpter.torch.names import Identity
 
 # Equal on all ranks, because each slice has a name of its own. A copy of this size takes a few
 # hundred microseconds, far more than starting it; a small bucket of DDP still has several slices.
@@ -49,64 +50,51 @@ ALL_ONES = 0xFF
 _log = logging.getLogger("sumpter")
 
 
-def submit(
-    session: Session,
-    round_: _native.Round,
-    identity: Identity,
-    send: torch.Tensor | None,
-    receive: torch.Tensor | None,
-    priority: int,
-) -> _session.Handle:
-    """Submits a round on contiguous memory of a device, as `handles.submit` does on the host's.
+def stage(
+    tensor: Tensor,
+    device: Device,
+    send: Any | None,
+    receive: Any | None,
+    priority: int = 0,
+    tag: str = "",
+) -> RoundHandle:
+    """Starts a round on contiguous memory of a device, as `Tensor.submit` does on the host's.
 
-    Up to SLICE_BYTES it is one round of the core; else each slice is one, and the first has the
-    name of the whole, so that a rank whose tensor is not on a device is found to differ.
+    Up to SLICE_BYTES it is one round of the core; else each slice is one.
     """
-    if round_.is_empty:
-        return _session.Done()
+    size = tensor.bytes
+    if not size:
+        return Done()
     # What the root of a broadcast has sent need not come back to it.
-    target = None if round_.kind == "broadcast" and send is not None else receive
-    whole = _Whole(session, round_, identity, priority, send is not None, receive is not None)
-    device = devices.of(send if receive is None else receive)
-    return StagedRound(device, _of(session), whole, _bytes(send), _bytes(target))
+    is_root = tensor.description.collective == "broadcast" and send is not None
+    target = None if is_root else receive
 
+    sends, receives = send is not None, receive is not None
 
-@dataclass(frozen=True)
-class _Whole:
-    """The round as the caller sees it."""
-
-    session: Session
-    round_: _native.Round
-    identity: Identity
-    priority: int
-    sends: bool
-    receives: bool
-
-    @property
-    def count(self) -> int:
-        """The size in bytes."""
-        return torch.Size(self.round_.shape).numel() * self._element_bytes
-
-    def submit(self, start: int, host: torch.Tensor) -> _session.Handle:
-        """Submits the slice that begins at byte `start` and lies in `host`."""
-        round_, identity = self.round_, self.identity
-        if len(host) < self.count:
-            round_ = round_.reshaped((len(host) // self._element_bytes,))
-        if start:
-            identity = identity.part(f"slice.{start // SLICE_BYTES}")
-        return self.session.submit(
-            round_,
-            identity.name,
-            send=host.data_ptr() if self.sends else 0,
-            receive=host.data_ptr() if self.receives else 0,
+    def start(begin: int, host: HostMemory) -> RoundHandle:
+        return _slice(tensor, begin, host.size).submit(
+            host.address if sends else 0,
+            host.address if receives else 0,
             keep=host,
-            priority=self.priority,
-            tag=identity.tag,
+            priority=priority,
+            tag=tag,
         )
 
-    @property
-    def _element_bytes(self) -> int:
-        return getattr(torch, self.round_.dtype).itemsize
+    queues = _queues_of(tensor.session)
+    return DeviceRound(tensor.session, device, queues, size, start, send, target)
+
+
+def _slice(tensor: Tensor, begin: int, size: int) -> Tensor:
+    """The tensor whose rounds carry the `size` bytes from `begin` on.
+
+    The first has the name of the whole, so that a rank whose tensor is in host memory is found to
+    differ.
+    """
+    if size == tensor.bytes:
+        return tensor
+    described = tensor.description._replace(shape=(size // tensor.item_bytes,))
+    name = f"{tensor.name}.slice.{begin // SLICE_BYTES}" if begin else tensor.name
+    return tensor.session.declare(name, *described)
 
 
 @dataclass
@@ -114,9 +102,7 @@ class _Slice:
     """A part of the device's memory and its place in host memory."""
 
     start: int
-    host: torch.Tensor
-    # Where the result goes; None if none comes back.
-    target: torch.Tensor | None = None
+    host: HostMemory
     # When it has arrived in host memory; None if nothing is sent.
     arrived: Arrival | None = None
     # Whether its round is over. Once it is, the slice gets no gate any more.
@@ -125,7 +111,7 @@ class _Slice:
     gate: Gate | None = None
 
 
-class StagedRound:
+class DeviceRound:
     """A round on a device's memory: a handle as the core's, done when all slices are.
 
     A copy back is enqueued when its round is over, or before, behind a gate, if the caller lets a
@@ -134,33 +120,39 @@ class StagedRound:
 
     def __init__(
         self,
+        session: Session,
         device: Device,
-        lines: "_Lines",
-        whole: _Whole,
-        source: torch.Tensor | None,
-        target: torch.Tensor | None,
+        queues: "_CopyQueues",
+        size: int,
+        start: Callable[[int, HostMemory], RoundHandle],
+        source: Any | None,
+        target: Any | None,
     ) -> None:
+        self._session = session
         self._device = device
-        self._lines = lines
-        self._whole = whole
+        self._queues = queues
+        self._size = size
+        # Submits the round of the slice that begins at a byte.
+        self._start = start
         self._changed = threading.Condition()
         self._done = threading.Event()
         self._error: BaseException | None = None
-        # Whether anything is copied back, and when it is.
+        # What is copied back into until then, whether anything is, and when it has been.
+        self._target = target
         self._returns = target is not None
         self._returned: Event | None = None
         self._callbacks: list[Callable[[], object]] = []
-        # Held while a caller's thread enqueues copies; those who open gates do not need it.
+        # Held while a caller's thread enqueues copies; what opens gates does not need it.
         self._enqueuing = threading.Lock()
-        self._followed = False
+        self._stream_waits = False
         self._ready = device.mark(device.current())
-        self._slices = self._copy_out(source, target)
-        # Slices that somebody waits for: their copies back are not enqueued, or their gates shut.
+        self._slices = self._copy_to_host(source)
+        # Slices to wait for: their copies back are not enqueued, or their gates shut.
         self._remaining = len(self._slices)
-        # Of these, the slices whose rounds are over and that will be copied back in a moment.
-        self._coming = 0
+        # Of these, the slices whose rounds are over and that are in the queue to be copied back.
+        self._queued = 0
         for part in list(self._slices):
-            lines.outward.put(lambda part=part: self._begin(part), self._conclude)
+            queues.to_host.put(lambda part=part: self._start_slice(part), self._conclude)
 
     def poll(self) -> bool:
         """Whether wait() would return, or raise, at once."""
@@ -181,11 +173,11 @@ class StagedRound:
         with self._enqueuing:
             self._order()
 
-    def can_follow(self) -> bool:
-        """Whether follow() can be called."""
-        return self._device.follows
+    def streams_wait(self) -> bool:
+        """Whether wait_on_stream() can be called."""
+        return self._device.streams_wait
 
-    def follow(self) -> None:
+    def wait_on_stream(self) -> None:
         """Lets the current stream wait for the result, and the calling thread for nothing.
 
         Raises what has gone wrong already. What goes wrong later is kept for the next call of the
@@ -197,15 +189,15 @@ class StagedRound:
                 self._enqueue_rest()
             self._raise_error()
             self._order()
-        self._lines.keep_near()
+        self._queues.limit_run_ahead()
 
-    def give_up(self, error: BaseException) -> None:
-        """Ends the membership in the job with `error`: streams that wait cannot be told otherwise.
+    def abort(self, error: BaseException) -> None:
+        """Ends the membership in the job with `error`: nothing else releases waiting streams.
 
-        Everything in flight fails, so that nobody waits any longer.
+        Everything in flight fails.
         """
         self._conclude(error)
-        self._whole.session.worker.shutdown()
+        self._session.worker.shutdown()
 
     @property
     def error(self) -> BaseException | None:
@@ -224,45 +216,42 @@ class StagedRound:
         """Blocks until the round is over, however it went."""
         self._done.wait()
 
-    def _copy_out(self, source: torch.Tensor | None, target: torch.Tensor | None) -> list[_Slice]:
+    def _copy_to_host(self, source: Any | None) -> list[_Slice]:
         """Enqueues the copies to the host and returns all slices."""
         device, slices = self._device, []
         if source is not None:
-            device.out.wait_event(self._ready)
-        for start in range(0, self._whole.count, SLICE_BYTES):
-            size = min(SLICE_BYTES, self._whole.count - start)
-            part = _Slice(start, device.host_memory(size))
+            device.device_to_host.wait_event(self._ready)
+        for start in range(0, self._size, SLICE_BYTES):
+            part = _Slice(start, device.host_memory(min(SLICE_BYTES, self._size - start)))
             if source is not None:
-                device.copy(part.host, source.narrow(0, start, size), device.out)
-                part.arrived = device.arrival(device.out)
-            if target is not None:
-                part.target = target.narrow(0, start, size)
+                device.copy_to_host(part.host, source, start, device.device_to_host)
+                part.arrived = device.arrival(device.device_to_host)
             slices.append(part)
         return slices
 
-    def _begin(self, part: _Slice) -> None:
+    def _start_slice(self, part: _Slice) -> None:
         """Submits a slice's round as soon as it is in host memory."""
         try:
             if part.arrived is not None:
                 part.arrived.synchronize()
             # Even if another slice has failed: other ranks may wait for this one.
-            native = self._whole.submit(part.start, part.host)
+            round_ = self._start(part.start, part.host)
         except BaseException as error:
             self._end(part, error)
         else:
-            native.on_done(lambda: self._end(part, _outcome(native)))
+            round_.on_done(lambda: self._end(part, _outcome(round_)))
 
     def _end(self, part: _Slice, error: BaseException | None) -> None:
         """A slice's round is over: opens its gate, or has its result copied back."""
         with self._changed:
             part.over = True
             if part.gate is None and error is None:
-                self._coming += 1
+                self._queued += 1
         if part.gate is not None:
             if error is not None:
-                # First, so that who finds no numbers finds out why.
+                # First, so that the cause is known where no number is found.
                 self._conclude(error)
-                part.host.fill_(ALL_ONES)
+                ctypes.memset(part.host.address, ALL_ONES, part.host.size)
             part.gate.open()
             if error is None:
                 self._count_down()
@@ -270,54 +259,58 @@ class StagedRound:
             self._conclude(error)
         else:
             try:
-                self._lines.homeward.put(lambda: self._come_home(part), self._conclude)
+                self._queues.to_device.put(lambda: self._return(part), self._conclude)
             except ClosedError as closed:
                 self._conclude(closed)
 
-    def _come_home(self, part: _Slice) -> None:
+    def _return(self, part: _Slice) -> None:
         """Enqueues the copy of a slice to the device, unless another slice has failed."""
-        if part.target is not None and not self._done.is_set():
-            self._copy_back(part)
+        target = self._target
+        if target is not None and not self._done.is_set():
+            self._copy_to_device(part, target)
         with self._changed:
-            self._coming -= 1
+            self._queued -= 1
             self._changed.notify_all()
         self._count_down()
 
-    def _copy_back(self, part: _Slice) -> None:
+    def _copy_to_device(self, part: _Slice, target: Any) -> None:
         device = self._device
-        # Where nothing was sent, nobody has waited yet for what uses the memory.
-        device.back.wait_event(self._ready)
+        stream = device.host_to_device
+        # Where nothing was sent, nothing has waited yet for what uses the memory.
+        stream.wait_event(self._ready)
         if part.gate is not None:
             if part.arrived is not None:
                 # The gate opens after this in any case. The driver must know, so that it does not
                 # put the gate before it where streams share one of the device's queues.
-                device.back.wait_event(part.arrived.passed)
-            with device.using(device.back):
-                part.gate.hold(device.back)
-        device.copy(part.target, part.host, device.back)
+                stream.wait_event(part.arrived.passed)
+            device.hold(stream, part.gate)
+        device.copy_to_device(target, part.start, part.host, stream)
 
     def _enqueue_rest(self) -> None:
         """Enqueues the copies back of all slices whose rounds are not over, behind gates."""
-        # Before the lock, which those who open gates take: this may call the driver.
-        gates = [self._device.gate() for part in self._slices if part.target is not None]
+        target = self._target
+        slices = self._slices if target is not None else []
+        # Before the lock, which is taken to open gates: this may call the driver.
+        gates = [self._device.gate() for _ in slices]
         with self._changed:
-            rest = [part for part in self._slices if not part.over and part.target is not None]
+            rest = [part for part in slices if not part.over]
             for part in rest:
                 part.gate = gates.pop()
-            self._followed = True
+            self._stream_waits = True
             if not self._done.is_set():
-                self._lines.followed[self] = self._whole.count
+                self._queues.awaited[self] = self._size
         for gate in gates:
             gate.open()
         try:
             for part in rest:
-                self._copy_back(part)
+                self._copy_to_device(part, target)
             with self._changed:
                 # Those whose rounds were over; in a moment.
-                self._changed.wait_for(lambda: not self._coming or self._error is not None)
+                self._changed.wait_for(lambda: not self._queued or self._error is not None)
             # Where nothing comes back, what was sent must not change before it is copied.
             device = self._device
-            self._returned = device.mark(device.back if self._returns else device.out)
+            stream = device.host_to_device if self._returns else device.device_to_host
+            self._returned = device.mark(stream)
         except BaseException as error:
             self._conclude(error)
 
@@ -327,9 +320,9 @@ class StagedRound:
             self._remaining -= 1
             if self._remaining:
                 return
-            marks = self._returns and not self._followed
+            marks = self._returns and not self._stream_waits
         if marks:
-            self._returned = self._device.mark(self._device.back)
+            self._returned = self._device.mark(self._device.host_to_device)
         self._conclude(None)
 
     def _order(self) -> None:
@@ -338,11 +331,10 @@ class StagedRound:
             self._device.current().wait_event(self._returned)
 
     def _raise_error(self) -> None:
-        """Raises what has gone wrong, if anything has; the caller knows of it then."""
+        """Raises what has gone wrong, if anything has; the next call need not raise it then."""
         if self._error is not None:
-            session = self._whole.session
-            if session.late is self._error:
-                session.late = None
+            if self._session.late is self._error:
+                self._session.late = None
             raise self._error.with_traceback(None)
 
     def _conclude(self, error: BaseException | None) -> None:
@@ -351,13 +343,12 @@ class StagedRound:
             if self._done.is_set():
                 return
             self._error = error
-            if self._followed and error is not None:
+            if self._stream_waits and error is not None:
                 _log.error("an operation failed for which a stream of the device waits: %s", error)
-                session = self._whole.session
-                session.late = session.late or error
+                self._session.late = self._session.late or error
             self._done.set()
-            self._lines.followed.pop(self, None)
-            self._slices = []
+            self._queues.awaited.pop(self, None)
+            self._slices, self._target = [], None
             self._changed.notify_all()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -369,22 +360,22 @@ class StagedRound:
 
 def settle(session: Session) -> None:
     """Blocks until all that streams wait for is over, and raises what went wrong with it."""
-    lines = _lines.get(session)
-    for followed in lines.followed.copy() if lines is not None else ():
-        followed.settle()
+    queues = _queues.get(session)
+    for awaited in queues.awaited.copy() if queues is not None else ():
+        awaited.settle()
     session.raise_late()
 
 
-def _outcome(native: _session.Handle) -> BaseException | None:
+def _outcome(round_: RoundHandle) -> BaseException | None:
     """What went wrong with a round that is over."""
     try:
-        native.wait()
+        round_.wait()
     except BaseException as error:
         return error
     return None
 
 
-class Line:
+class CopyQueue:
     """A thread that carries out actions in the order in which they came."""
 
     def __init__(self, name: str) -> None:
@@ -423,7 +414,7 @@ class Line:
             try:
                 action()
             except BaseException as error:
-                # Whoever waits for the operation is told.
+                # Raised by the handle of the operation.
                 failed(error)
             self._carried_out += 1
             # What an action holds, such as memory, must not wait here for the next one.
@@ -434,26 +425,26 @@ _Action = Callable[[], object]
 _Failed = Callable[[BaseException], object]
 
 
-class _Lines:
+class _CopyQueues:
     """The two threads of a session."""
 
     def __init__(self, ranks_here: int) -> None:
-        self.outward = Line("sumpter-copies-out")
-        self.homeward = Line("sumpter-copies-back")
+        self.to_host = CopyQueue("sumpter-copies-to-host")
+        self.to_device = CopyQueue("sumpter-copies-to-device")
         # Rounds under way for which a stream waits, and no thread, in their order; their bytes.
-        self.followed: dict[StagedRound, int] = {}
+        self.awaited: dict[DeviceRound, int] = {}
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._followed_bytes = int(memory * PINNED_SHARE / ranks_here)
+        self._awaited_bytes = int(memory * PINNED_SHARE / ranks_here)
 
-    def keep_near(self) -> None:
+    def limit_run_ahead(self) -> None:
         """Waits for the oldest rounds if all that streams wait for takes too much memory.
 
         Nothing else keeps a thread that never looks at a result from being many steps ahead. All
         ranks begin what streams wait for in one order, so the oldest comes to its end.
         """
-        followed = self.followed.copy()
-        excess = sum(followed.values()) - self._followed_bytes
-        for oldest, size in followed.items():
+        awaited = self.awaited.copy()
+        excess = sum(awaited.values()) - self._awaited_bytes
+        for oldest, size in awaited.items():
             if excess <= 0:
                 break
             oldest.settle()
@@ -463,26 +454,26 @@ class _Lines:
     def around_close(self) -> Iterator[None]:
         """Lets the core finish all rounds before it ends, and copies back what it brings."""
         # What is computed from a sum that never comes cannot be sent before the core gives it up.
-        self.outward.close(SEND_LAST_S)
+        self.to_host.close(SEND_LAST_S)
         try:
             yield
         finally:
-            self.outward.close()
-            self.homeward.close()
+            self.to_host.close()
+            self.to_device.close()
 
 
 _lock = threading.Lock()
-_lines: weakref.WeakKeyDictionary[Session, _Lines] = weakref.WeakKeyDictionary()
+_queues: weakref.WeakKeyDictionary[Session, _CopyQueues] = weakref.WeakKeyDictionary()
 
 
-def _of(session: Session) -> _Lines:
+def _queues_of(session: Session) -> _CopyQueues:
     """The threads of a session, started when they are first needed."""
     with _lock:
-        lines = _lines.get(session)
-        if lines is None:
-            lines = _lines[session] = _Lines(session.worker.local_size)
-            session.around_close.append(lines.around_close)
-        return lines
+        queues = _queues.get(session)
+        if queues is None:
+            queues = _queues[session] = _CopyQueues(session.worker.local_size)
+            session.around_close.append(queues.around_close)
+        return queues
 
 
 def _after_fork() -> None:
@@ -492,8 +483,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _bytes(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """The tensor's memory as flat bytes, unknown to autograd, as is what the core writes."""
-    return None if tensor is None else tensor.data.view(-1).view(torch.uint8)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sumpter import _session
+from sumpter._core import membership
+from sumpter._core.session import Session
 from sumpter._errors import UnsupportedError
-from sumpter._session import Session
 
 
 class ProcessSet:
@@ -51,7 +51,7 @@ class ProcessSet:
         return session.world_size if self.ranks is None else len(self.ranks)
 
     def _session(self) -> Session:
-        session = _session.current()
+        session = membership.current()
         if _added.get(self.process_set_id, session) is not self:
             raise ValueError(f"{self} was not added: call add_process_set() on every rank first")
         return session
@@ -105,7 +105,7 @@ _added = _Added()
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Makes a set usable; every rank must add the same sets in the same order."""
-    session = _session.current()
+    session = membership.current()
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     ranks = process_set.ranks
@@ -124,12 +124,12 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Takes a set away; False if it was not there, or if it is the set of all ranks."""
-    return process_set.ranks is not None and _added.remove(process_set, _session.current())
+    return process_set.ranks is not None and _added.remove(process_set, membership.current())
 
 
 def process_set_ids_and_ranks() -> dict[int, list[int]]:
     """The ranks of every set, by its number."""
-    session = _session.current()
+    session = membership.current()
     everyone = list(range(session.world_size))
     return {
         number: everyone if known.ranks is None else list(known.ranks)
@@ -152,8 +152,8 @@ def adopt(process_sets: object) -> None:
 def members(process_set: ProcessSet) -> list[int]:
     """The ranks of a set that this rank takes part in."""
     if not process_set.included():
-        raise ValueError(f"rank {_session.current().rank} is not in {process_set}")
-    everyone = range(_session.current().world_size)
+        raise ValueError(f"rank {membership.current().rank} is not in {process_set}")
+    everyone = range(membership.current().world_size)
     return list(everyone) if process_set.ranks is None else process_set.ranks
 
 

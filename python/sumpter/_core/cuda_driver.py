@@ -1,10 +1,10 @@
-"""What NVIDIA's driver is asked directly, since torch has no call for it.
+"""Calls of NVIDIA's driver for which frameworks have no function of their own.
 
 Two things that let the host and a stream wait for each other while neither needs the driver: a
 stream that waits for a word of host memory, and a function that a stream calls. Between the two no
 call can be stuck behind one of another thread that waits for the device, such as cudaFree.
 
-The driver's library is loaded at run time, by the name under which torch has loaded it.
+The driver's library is loaded at run time, by the name under which the framework has loaded it.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-import torch
+from sumpter._core.streams import HostMemory
 
 LIBRARY = "libcuda.so.1"
 
@@ -97,18 +97,22 @@ class Driver:
 
 
 class Arrival:
-    """A point in a stream for which a thread can wait without a call of the driver."""
+    """A point in a stream for which a thread can wait without a call of the driver.
 
-    def __init__(self, event: torch.cuda.Event) -> None:
-        self._event = event
+    `query` raises if the device has failed.
+    """
+
+    # After the waiting threads were released, for other streams; set by what makes the arrival.
+    passed: object
+
+    def __init__(self, query: Callable[[], object]) -> None:
+        self._ask = query
         self._happened = threading.Event()
         self._error: BaseException | None = None
         self._check = threading.Thread(target=self._query)
-        # When those who wait have been told, for other streams; set by who makes the arrival.
-        self.passed: torch.cuda.Event
 
     def happen(self) -> None:
-        """Lets those who wait go on."""
+        """Releases the threads that wait."""
         self._happened.set()
 
     def synchronize(self) -> None:
@@ -123,7 +127,7 @@ class Arrival:
 
     def _query(self) -> None:
         try:
-            self._event.query()
+            self._ask()
         except BaseException as error:
             self._error = error
             self._happened.set()
@@ -137,9 +141,9 @@ class Gate:
         self._word = word
         self._value = word.next_value()
 
-    def hold(self, stream: torch.cuda.Stream) -> None:
-        """Lets what is enqueued in `stream` from now on wait until open()."""
-        self._gates.driver.wait_value(stream.cuda_stream, self._word.device_address, self._value)
+    def hold(self, stream: int) -> None:
+        """Lets what is enqueued in the driver's `stream` from now on wait until open()."""
+        self._gates.driver.wait_value(stream, self._word.device_address, self._value)
 
     def open(self) -> None:
         """Lets the streams go on. To be called once, by any thread; calls no driver."""
@@ -151,12 +155,12 @@ class Gate:
 class Gates:
     """Makes gates from words of pinned host memory, which are used again."""
 
-    def __init__(self, driver: Driver, host_memory: Callable[[int], torch.Tensor]) -> None:
+    def __init__(self, driver: Driver, host_memory: Callable[[int], HostMemory]) -> None:
         self.driver = driver
         self._host_memory = host_memory
-        self._pages: list[torch.Tensor] = []
-        # Without a lock, which one who makes a page, and so calls the driver, would hold against
-        # those who open gates.
+        self._pages: list[HostMemory] = []
+        # Without a lock: it would be held while a page is made, which calls the driver, and opening
+        # a gate must not wait for the driver.
         self._free: list[_Word] = []
 
     def make(self) -> Gate:
@@ -173,9 +177,10 @@ class Gates:
         self._free.append(word)
 
     def _make_page(self) -> list["_Word"]:
-        page = self._host_memory(PAGE_WORDS * WORD_BYTES).zero_()
+        page = self._host_memory(PAGE_WORDS * WORD_BYTES)
+        ctypes.memset(page.address, 0, page.size)
         self._pages.append(page)
-        host, device = page.data_ptr(), self.driver.device_address(page.data_ptr())
+        host, device = page.address, self.driver.device_address(page.address)
         offsets = range(0, PAGE_WORDS * WORD_BYTES, WORD_BYTES)
         return [_Word(host + offset, device + offset) for offset in offsets]
 
@@ -193,8 +198,8 @@ class _Word:
         return self._last
 
     def store(self, value: int) -> None:
-        # One aligned store. The results lie in memory already: who wrote them, a thread of the
-        # core, has told this thread through a lock.
+        # One aligned store. The results are in memory already: the core's thread that wrote them
+        # has notified this thread through a lock.
         self._memory.value = value
 
 

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from sumpter.torch import driver
+from sumpter._core import cuda_driver
+from sumpter._core.cuda_driver import Arrival, Driver, Gates
+from sumpter._core.streams import HostMemory
 from sumpter.torch.devices import TorchDevice
-from sumpter.torch.driver import Arrival, Driver, Gates
 
 HANG_S = 120.0
 INVALID_CONTEXT = 201
@@ -63,13 +65,14 @@ def stub(library: Path) -> Stub:
     return stub
 
 
-def plain_memory(count: int) -> torch.Tensor:
-    return torch.full((count,), 0xA5, dtype=torch.uint8)
+def plain_memory(size: int) -> HostMemory:
+    memory = np.full(size, 0xA5, dtype=np.uint8)
+    return HostMemory(memory.ctypes.data, size, memory)
 
 
 def test_streams_wait_until_a_gate_opens(library: Path, stub: Stub) -> None:
-    gates, stream = Gates(Driver(str(library)), plain_memory), SimpleNamespace(cuda_stream=0x7FF1)
-    for _ in range(3 * driver.PAGE_WORDS):
+    gates, stream = Gates(Driver(str(library)), plain_memory), 0x7FF1
+    for _ in range(3 * cuda_driver.PAGE_WORDS):
         gate = gates.make()
         gate.hold(stream)
         assert stub.see("waited_stream") == 0x7FF1
@@ -81,10 +84,10 @@ def test_streams_wait_until_a_gate_opens(library: Path, stub: Stub) -> None:
 
 
 def test_who_comes_late_to_a_gate_passes(library: Path, stub: Stub) -> None:
-    gates, stream = Gates(Driver(str(library)), plain_memory), SimpleNamespace(cuda_stream=1)
+    gates, stream = Gates(Driver(str(library)), plain_memory), 1
     late = gates.make()
     late.open()
-    others = [gates.make() for _ in range(2 * driver.PAGE_WORDS)]
+    others = [gates.make() for _ in range(2 * cuda_driver.PAGE_WORDS)]
     late.hold(stream)
     assert stub.passes()
     places = set()
@@ -96,7 +99,7 @@ def test_who_comes_late_to_a_gate_passes(library: Path, stub: Stub) -> None:
 
 
 def test_values_wrap(library: Path, stub: Stub) -> None:
-    gates, stream = Gates(Driver(str(library)), plain_memory), SimpleNamespace(cuda_stream=1)
+    gates, stream = Gates(Driver(str(library)), plain_memory), 1
     gates.make().open()
     word = gates._free[-1]
     word._last = 0xFFFFFFFE
@@ -111,7 +114,7 @@ def test_values_wrap(library: Path, stub: Stub) -> None:
 
 def test_the_device_may_see_host_memory_elsewhere(library: Path) -> None:
     memory = plain_memory(64)
-    address = memory.data_ptr()
+    address = memory.address
     assert Driver(str(library)).device_address(address) == address + SHIFT
 
 
@@ -147,8 +150,8 @@ def test_who_waits_for_an_arrival_hears_that_the_device_failed(
     def query() -> bool:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(driver, "CHECK_EVERY_S", 0.01)
-    arrival = Arrival(SimpleNamespace(query=query))
+    monkeypatch.setattr(cuda_driver, "CHECK_EVERY_S", 0.01)
+    arrival = Arrival(query)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         arrival.synchronize()
 
@@ -163,8 +166,8 @@ def test_who_waits_for_an_arrival_never_waits_for_the_driver(
         assert stuck.wait(HANG_S)
         return True
 
-    monkeypatch.setattr(driver, "CHECK_EVERY_S", 0.01)
-    arrival = Arrival(SimpleNamespace(query=query))
+    monkeypatch.setattr(cuda_driver, "CHECK_EVERY_S", 0.01)
+    arrival = Arrival(query)
     threading.Timer(0.1, arrival.happen).start()
     arrival.synchronize()
     assert len(asked) == 1 and asked[0] is not threading.current_thread()
@@ -172,11 +175,11 @@ def test_who_waits_for_an_arrival_never_waits_for_the_driver(
 
 
 def test_without_the_library_streams_cannot_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "Driver", lambda: Driver("libnowhere.so.1"))
-    assert driver.load() is None
+    monkeypatch.setattr(cuda_driver, "Driver", lambda: Driver("libnowhere.so.1"))
+    assert cuda_driver.load() is None
     # A library without the functions is as good as none.
-    monkeypatch.setattr(driver, "Driver", lambda: Driver("libc.so.6"))
-    assert driver.load() is None
+    monkeypatch.setattr(cuda_driver, "Driver", lambda: Driver("libc.so.6"))
+    assert cuda_driver.load() is None
 
 
 class Played:
@@ -196,7 +199,7 @@ class Played:
     def Event(self, blocking: bool) -> SimpleNamespace:  # noqa: N802 - torch's name
         assert blocking
         recorded: list[object] = []
-        return SimpleNamespace(record=recorded.append, recorded=recorded)
+        return SimpleNamespace(record=recorded.append, recorded=recorded, query=lambda: True)
 
     @contextlib.contextmanager
     def stream(self, stream: SimpleNamespace) -> Iterator[None]:
@@ -208,22 +211,22 @@ class Played:
 def played(library: Path, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Played:
     module = Played()
     monkeypatch.setattr(torch, "get_device_module", lambda _: module)
-    monkeypatch.setattr(driver, "load", lambda: Driver(str(library)))
+    monkeypatch.setattr(cuda_driver, "load", lambda: Driver(str(library)))
     monkeypatch.setattr(TorchDevice, "host_memory", lambda _, count: plain_memory(count))
     return module
 
 
 def test_a_device_tries_what_it_needs(played: Played, stub: Stub) -> None:
     device = TorchDevice(torch.device("cuda", 0))
-    assert device.follows
-    out, back, told = played.streams
+    assert device.streams_wait
+    out, back, calls = played.streams
     assert stub.see("waited_stream") == back.cuda_stream and stub.passes()
-    assert stub.see("launched_stream") == told.cuda_stream
+    assert stub.see("launched_stream") == calls.cuda_stream
     arrival = device.arrival(out)
     arrival.synchronize()
     # The call waits for the stream, and other streams can wait for the call.
-    assert told.waits[-1].recorded == [out] and arrival.passed.recorded == [told]
-    assert played.entered[-1] is told
+    assert calls.waits[-1].recorded == [out] and arrival.passed.recorded == [calls]
+    assert played.entered[-1] is calls
 
 
 def test_a_device_that_refuses_lets_threads_wait(
@@ -231,7 +234,7 @@ def test_a_device_that_refuses_lets_threads_wait(
 ) -> None:
     stub.fail(INVALID_CONTEXT)
     device = TorchDevice(torch.device("cuda", 0))
-    assert not device.follows
+    assert not device.streams_wait
     assert "streams cannot: cuMemHostGetDevicePointer" in caplog.text
     out = played.streams[0]
     assert device.arrival(out).recorded == [out]

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from sumpter import _environment, _front, _session
-from sumpter._errors import StartError, UnsupportedError
-from sumpter._front import (
+from sumpter import _environment
+from sumpter._core import membership, names
+from sumpter._core.membership import (
     is_initialized,
     local_rank,
     local_size,
@@ -24,11 +24,11 @@ from sumpter._front import (
     shutdown,
     size,
 )
-from sumpter._rendezvous import Board, start_timeout_s
-from sumpter._session import Session
-from sumpter.torch import names
+from sumpter._core.process_sets import adopt
+from sumpter._core.rendezvous import Board, start_timeout_s
+from sumpter._core.session import Session
+from sumpter._errors import StartError, UnsupportedError
 from sumpter.torch.functions import allgather_object
-from sumpter.torch.process_sets import adopt
 
 __all__ = [
     "StoreBoard",
@@ -97,7 +97,7 @@ def init(
     """
     ranks = _listed(comm)
     fresh = not is_initialized()
-    session = _session.acquire(_front.HOLDER, settings, _board(settings))
+    session = membership.acquire(membership.HOLDER, settings, _board(settings))
     try:
         if ranks is not None and ranks != list(range(session.world_size)):
             raise UnsupportedError(
@@ -140,7 +140,7 @@ def get_pushpull_speed() -> tuple[int, float]:
     The rate is that of this worker's finished operations since the last call, or since init(), in
     megabytes of 10^6 bytes of its own tensors.
     """
-    session = _session.current()
+    session = membership.current()
     counters = json.loads(session.worker.stats())["counters"]
     now = (counters["elapsed_s"], counters["tensor_bytes"])
     before = _speed_seen.get(session, (0.0, 0.0))
@@ -158,7 +158,7 @@ def join(device: int = -1) -> int:
     Operations of its own must be done before. Returns the last rank to call this, the same
     on every rank. `device` changes nothing.
     """
-    session = _session.current()
+    session = membership.current()
     last = session.out_of_data()
     # Ranks know of the calls that they have made themselves.
     known = names.forget(session)
@@ -174,14 +174,14 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     (NEGOTIATE_ALLREDUCE) and the operation itself. There are no cycles to mark. Raises OSError if
     the file cannot be written.
     """
-    session = _session.current()
+    session = membership.current()
     if session.rank == 0:
         session.worker.start_timeline(file_path)
 
 
 def stop_timeline() -> None:
     """Completes the file of start_timeline(), if there is one."""
-    _session.current().worker.stop_timeline()
+    membership.current().worker.stop_timeline()
 
 
 def cross_rank() -> int:
