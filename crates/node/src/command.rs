@@ -13,13 +13,15 @@ use crate::completion::Promise;
 use crate::error::OpError;
 use crate::timeline::Record;
 
+/// A declaration's number in its worker, in the order of declaration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeclarationId(pub u32);
+
 /// An operation on its way to the engine.
 #[derive(Debug)]
 pub(crate) struct Submission {
-    pub spec: TensorSpec,
     /// Free text for diagnosis: `group#sequence|signature`, or nothing.
     pub tag: String,
-    pub average: bool,
     pub priority: i32,
     pub memory: TensorMemory,
     pub completion: Promise,
@@ -32,7 +34,9 @@ pub(crate) enum Command {
     Member(MemberEvent),
     /// The session with the coordinator is there.
     Joined(Arc<Member>),
-    Submit(Submission),
+    /// What operations on a tensor have in common; the last is whether they average.
+    Declare(DeclarationId, TensorSpec, bool),
+    Submit(DeclarationId, Submission),
     /// No more data: take part with zeros until all workers are out of data, then answer with the
     /// last one.
     OutOfData(Sender<Result<Rank, OpError>>),

@@ -123,7 +123,7 @@ impl Session {
         self.connect(settings, resident);
         let (mut relays, mut spares) = (Vec::new(), BTreeSet::new());
         for id in (0..self.table.len() as u32).map(TensorId) {
-            if let Some(reason) = self.table.spec(id).and_then(|spec| self.bereft(spec)) {
+            if let Some(reason) = self.orphaned(id) {
                 self.client.fail_tensor(id, &reason);
                 self.client.lay_out(id, Tier::Root, Layout::default());
                 continue;

@@ -17,6 +17,7 @@ use crate::completion::Promise;
 use crate::error::OpError;
 use crate::event_loop::EventLoop;
 use crate::session::Session;
+use crate::table::Tensor;
 
 /// Who is out of data.
 #[derive(Debug, Default)]
@@ -108,18 +109,17 @@ impl EventLoop {
     /// Takes part with zeros in a round that others have begun.
     pub(crate) fn take_part(&mut self, tensor: TensorId, round: u64) {
         let Some(session) = self.session.as_mut() else { return };
-        let begun = session.begun.get(&tensor).copied().unwrap_or(0);
         let (own, idle) = (session.rank, session.idlers.answer.is_some());
+        let Some(Tensor { spec, bytes, begun, .. }) = session.table.tensor(tensor) else { return };
         // Rounds are told of in order: a later one cannot come before this.
-        let Some(spec) = session.table.spec(tensor).filter(|_| begun == round && idle) else {
-            return;
-        };
-        if session.over.is_some() || !session.members(spec).contains(&own) {
+        if *begun != round || !idle {
             return;
         }
-        let spec = spec.clone();
+        if session.over.is_some() || !session.takes_part(tensor, own) {
+            return;
+        }
         if spec.collective == Collective::Broadcast && spec.root == own {
-            let name = spec.name;
+            let name = spec.name.clone();
             let message =
                 format!("tensor '{name}': rank {own} is its root, but is out of data (join)");
             if let Some(member) = &self.member {
@@ -127,15 +127,14 @@ impl EventLoop {
             }
             return;
         }
-        let bytes = spec.elements().unwrap_or(0) as usize * spec.dtype.size();
-        self.submit(Submission {
-            spec,
+        let Some(request) = session.table.request(tensor) else { return };
+        let submission = Submission {
             tag: String::new(),
-            average: false,
             priority: 0,
-            memory: TensorMemory::zeros(bytes),
+            memory: TensorMemory::zeros(*bytes as usize),
             completion: Promise::unwatched(),
             since: Instant::now(),
-        });
+        };
+        self.begin(request, submission);
     }
 }

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use sumpter_config::{Colocated, LocalLink};
 use sumpter_coordinator::{ClusterView, MemberEvent};
 use sumpter_endpoint::{ConnId, Violation};
-use sumpter_engine::{Event, OpId, Peer};
+use sumpter_engine::{Event, OpId, Peer, Request};
 use sumpter_types::Rank;
 
-use crate::command::{Command, Submission};
+use crate::command::{Command, DeclarationId, Submission};
 use crate::counters::{OfClient, Surroundings};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::session::Session;
-use crate::table::Lookup;
+use crate::table::{Lookup, Tensor};
 use crate::timeline::Record;
 
 /// How often the coordinator hears what is counted, while something happens.
@@ -31,7 +31,12 @@ impl EventLoop {
                 self.member = Some(member);
                 self.next_report = Some(Instant::now());
             }
-            Command::Submit(submission) => self.submit(submission),
+            Command::Declare(id, spec, average) => {
+                if let Some(session) = self.session.as_mut() {
+                    session.table.declare(id, spec, average);
+                }
+            }
+            Command::Submit(id, submission) => self.submit(id, submission),
             Command::OutOfData(answer) => self.run_out_of_data(answer),
             Command::Samples(count) => {
                 self.counters.samples += count;
@@ -96,7 +101,7 @@ impl EventLoop {
             MemberEvent::Tensor { id, spec } => {
                 let Some(session) = self.session.as_mut() else { return };
                 let waiting = session.enter(id, spec);
-                waiting.into_iter().for_each(|submission| self.submit(submission));
+                waiting.into_iter().for_each(|(id, submission)| self.submit(id, submission));
             }
             MemberEvent::TensorError { name, message } => self.tensor_error(&name, &message),
             MemberEvent::OutOfData { rank } => self.out_of_data(rank),
@@ -211,26 +216,18 @@ impl EventLoop {
         }
     }
 
-    pub(crate) fn submit(&mut self, submission: Submission) {
+    fn submit(&mut self, id: DeclarationId, submission: Submission) {
         let Some(session) = self.session.as_mut() else {
             let error = OpError::Closed("the job has not started".to_owned());
             return submission.completion.finish(Err(error));
         };
         if let Some(over) = &session.over {
-            let name = &submission.spec.name;
+            let name = session.table.declared_name(id);
             let error = over.about(&format!("tensor '{name}' cannot be summed"));
             return submission.completion.finish(Err(error));
         }
-        let now = Instant::now();
-        self.counters.busy(true, now);
-        match session.table.find(submission) {
-            Lookup::Ready(submission, request) => {
-                if let Some(reason) = session.bereft(&submission.spec) {
-                    return submission.completion.finish(Err(OpError::PeerLost(reason)));
-                }
-                let (tensor, round) = session.run(submission, request, now);
-                self.announce(tensor, round);
-            }
+        match session.table.find(id, submission) {
+            Lookup::Ready(submission, request) => return self.begin(request, submission),
             Lookup::Declare(spec) => match &self.member {
                 Some(member) => member.declare(spec),
                 None => tracing::error!("a tensor was submitted before the session was there"),
@@ -238,6 +235,20 @@ impl EventLoop {
             Lookup::Waiting => {}
             Lookup::Failed(submission, error) => submission.completion.finish(Err(error)),
         }
+        self.counters.busy(true, Instant::now());
+        self.report_soon();
+    }
+
+    /// Begins a round of a numbered tensor.
+    pub(crate) fn begin(&mut self, request: Request, submission: Submission) {
+        let Some(session) = self.session.as_mut() else { return };
+        let now = Instant::now();
+        self.counters.busy(true, now);
+        if let Some(reason) = session.orphaned(request.tensor) {
+            return submission.completion.finish(Err(OpError::PeerLost(reason)));
+        }
+        let round = session.run(submission, request, now);
+        self.announce(request.tensor, round);
         self.report_soon();
     }
 
@@ -268,18 +279,19 @@ impl EventLoop {
         let Some(session) = self.session.as_mut() else { return };
         let Some(running) = session.running.remove(&id) else { return };
         if outcome.is_ok() {
-            let rounds = session.rounds.entry(running.tensor).or_default();
-            *rounds += 1;
-            self.counters.step = self.counters.step.max(*rounds);
+            let tensor = session.table.known_mut(running.tensor);
+            tensor.finished += 1;
+            self.counters.step = self.counters.step.max(tensor.finished);
             self.counters.operations += 1;
-            self.counters.tensor_bytes += running.bytes;
+            self.counters.tensor_bytes += tensor.bytes;
         }
+        let Some(Tensor { spec, bytes, .. }) = session.table.tensor(running.tensor) else { return };
         let unwritten = self.timeline.as_ref().is_some_and(|timeline| {
             let record = Record {
                 tensor: running.tensor,
-                name: running.name.clone(),
-                collective: running.collective,
-                bytes: running.bytes,
+                name: spec.name.clone(),
+                collective: spec.collective,
+                bytes: *bytes,
                 round: running.round,
                 submitted: running.since,
                 begun: running.begun,
@@ -293,11 +305,11 @@ impl EventLoop {
             self.timeline = None;
         }
         let over = session.over.clone();
-        let spec = session.table.spec(running.tensor);
-        let bereft = spec.is_some_and(|spec| session.bereft(spec).is_some());
+        let orphaned = session.orphaned(running.tensor).is_some();
         running.completion.finish(outcome.map_err(|reason| {
-            let about = format!("tensor '{}' was not complete", running.name);
-            let failed = if bereft { OpError::PeerLost(reason) } else { OpError::Mismatch(reason) };
+            let about = format!("tensor '{}' was not complete", spec.name);
+            let failed =
+                if orphaned { OpError::PeerLost(reason) } else { OpError::Mismatch(reason) };
             over.unwrap_or(failed).about(&about)
         }));
     }
@@ -312,8 +324,7 @@ impl EventLoop {
         self.asked_for_plan.clear();
         self.asked_for_step.clear();
         session.idlers.fail(reason);
-        for submission in session.table.take_waiting() {
-            let name = &submission.spec.name;
+        for (name, submission) in session.table.take_waiting() {
             let error = reason.about(&format!("tensor '{name}' was not complete"));
             submission.completion.finish(Err(error));
         }
@@ -330,7 +341,7 @@ impl EventLoop {
     fn tensor_error(&mut self, name: &str, message: &str) {
         let Some(session) = self.session.as_mut() else { return };
         let (id, waiting) = session.table.fail(name, message);
-        for submission in waiting {
+        for (_, submission) in waiting {
             submission.completion.finish(Err(OpError::Mismatch(message.to_owned())));
         }
         if let Some(id) = id {

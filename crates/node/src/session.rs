@@ -10,16 +10,16 @@ use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Request, R
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Rank, TensorId, TensorSpec};
+use sumpter_types::{Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
 use crate::cluster::{Cluster, LaneAddress, Owner, Policy};
-use crate::command::Submission;
+use crate::command::{DeclarationId, Submission};
 use crate::completion::Promise;
 use crate::counters::Cause;
 use crate::error::OpError;
 use crate::idlers::Idlers;
-use crate::table::{Table, members};
+use crate::table::{Table, is_member, members};
 use crate::trace::recorder;
 
 /// The first pause before a lane is called again; doubled up to [`LAST_PAUSE`].
@@ -58,10 +58,6 @@ pub(crate) struct Session {
     /// the lane.
     pub own: Option<(ConnId, ConnId)>,
     pub running: HashMap<OpId, Running>,
-    /// Rounds begun, by tensor.
-    pub begun: HashMap<TensorId, u64>,
-    /// Rounds finished, by tensor.
-    pub rounds: HashMap<TensorId, u64>,
     pub idlers: Idlers,
     /// Workers that have finished and when, in the order in which they did.
     pub left: Vec<(Rank, Instant)>,
@@ -124,12 +120,8 @@ fn peer(lane: &LaneAddress) -> Peer {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub tensor: TensorId,
-    pub name: String,
     pub tag: String,
-    pub collective: Collective,
-    pub bytes: u64,
     pub round: u64,
-    members: Vec<Rank>,
     pub completion: Promise,
     /// When it was submitted.
     pub since: Instant,
@@ -197,8 +189,6 @@ impl Session {
             links: Vec::new(),
             own: None,
             running: HashMap::new(),
-            begun: HashMap::new(),
-            rounds: HashMap::new(),
             idlers: Idlers::default(),
             left: Vec::new(),
             last_progress: Instant::now(),
@@ -238,9 +228,16 @@ impl Session {
         members
     }
 
+    /// Whether a worker that lives takes part in a tensor's rounds.
+    pub(crate) fn takes_part(&self, tensor: TensorId, rank: Rank) -> bool {
+        let member = self.table.spec(tensor).is_some_and(|spec| is_member(spec, rank));
+        member && !self.view.gone.contains(&rank)
+    }
+
     /// Why a tensor has no rounds any more: only one worker could give or take their result, and
     /// it is dead.
-    pub(crate) fn bereft(&self, spec: &TensorSpec) -> Option<String> {
+    pub(crate) fn orphaned(&self, tensor: TensorId) -> Option<String> {
+        let spec = self.table.spec(tensor)?;
         let gone = spec.collective.has_root() && self.view.gone.contains(&spec.root);
         let host = &self.view.workers.get(spec.root.0 as usize)?.host;
         gone.then(|| format!("its root, rank {} on {host}, has died", spec.root))
@@ -310,7 +307,11 @@ impl Session {
     }
 
     /// A new entry of the coordinator's table. Returns the submissions that waited for it.
-    pub(crate) fn enter(&mut self, id: TensorId, spec: TensorSpec) -> Vec<Submission> {
+    pub(crate) fn enter(
+        &mut self,
+        id: TensorId,
+        spec: TensorSpec,
+    ) -> Vec<(DeclarationId, Submission)> {
         let waiting = self.table.enter(id, spec, Tier::Root);
         if self.suspended {
             // It gets its places with all others.
@@ -334,47 +335,27 @@ impl Session {
         [retry, leaver].into_iter().flatten().min()
     }
 
-    /// Hands an operation to the client; its tensor and round.
-    pub(crate) fn run(
-        &mut self,
-        submission: Submission,
-        request: Request,
-        now: Instant,
-    ) -> (TensorId, u64) {
-        let spec = submission.spec;
-        let members = self.members(&spec);
-        let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
-        let id = self.client.submit(request, Held::Tensor(submission.memory));
+    /// Hands an operation to the client; its round.
+    pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) -> u64 {
+        let Submission { tag, memory, completion, since, .. } = submission;
+        let id = self.client.submit(request, Held::Tensor(memory));
         self.last_progress = now;
-        let begun = self.begun.entry(request.tensor).or_default();
-        let round = *begun;
-        *begun += 1;
-        self.running.insert(
-            id,
-            Running {
-                tensor: request.tensor,
-                name: spec.name,
-                tag: submission.tag,
-                collective: spec.collective,
-                bytes,
-                round,
-                members,
-                completion: submission.completion,
-                since: submission.since,
-                begun: now,
-            },
-        );
-        (request.tensor, round)
+        let tensor = self.table.known_mut(request.tensor);
+        let round = tensor.begun;
+        tensor.begun += 1;
+        let tensor = request.tensor;
+        self.running.insert(id, Running { tensor, tag, round, completion, since, begun: now });
+        round
     }
 
     /// Whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.table.waiting().next().is_none()
+        self.running.is_empty() && self.table.waiting_len() == 0
     }
 
     /// How many operations are under way.
     pub(crate) fn under_way(&self) -> usize {
-        self.running.len() + self.table.waiting().count()
+        self.running.len() + self.table.waiting_len()
     }
 
     /// What the operations under way wait for, if there are any.
@@ -407,12 +388,12 @@ impl Session {
             Leaver { rank, name, missing_from }
         };
         let running = self.left.iter().find_map(|left| {
-            let needing = self.running.values().find(|r| r.members.contains(&left.0))?;
-            Some(leaver(*left, needing.name.as_str()))
+            let needing = self.running.values().find(|r| self.takes_part(r.tensor, left.0))?;
+            Some(leaver(*left, self.name(needing.tensor)?))
         });
         running.or_else(|| {
-            let waiting = self.table.waiting().next()?;
-            Some(leaver(*self.left.first()?, waiting.spec.name.as_str()))
+            let (name, _) = self.table.waiting().next()?;
+            Some(leaver(*self.left.first()?, name))
         })
     }
 }

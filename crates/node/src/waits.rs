@@ -16,9 +16,12 @@ impl Session {
     /// What is under way, the oldest first.
     pub(crate) fn pending(&self, now: Instant, limit: usize) -> Vec<PendingOp> {
         let running = self.running.values();
-        let running = running.map(|r| (r.since, r.round, &r.name, &r.tag, Some(r.tensor)));
+        let running = running.filter_map(|r| {
+            let name = &self.table.spec(r.tensor)?.name;
+            Some((r.since, r.round, name, &r.tag, Some(r.tensor)))
+        });
         let asked = self.table.waiting();
-        let asked = asked.map(|s| (s.since, 0, &s.spec.name, &s.tag, None));
+        let asked = asked.map(|(name, s)| (s.since, 0, name, &s.tag, None));
         let mut all: Vec<_> = running.chain(asked).collect();
         all.sort_by_key(|op| (op.0, op.2));
         all.truncate(limit);
@@ -37,8 +40,7 @@ impl Session {
 
     /// The operations of each tensor that were begun, by the tensor's number.
     pub(crate) fn begun_by_tensor(&self) -> Vec<u64> {
-        let begun = |id| self.begun.get(&TensorId(id)).copied().unwrap_or(0);
-        (0..self.table.len() as u32).map(begun).collect()
+        self.table.tensors().iter().map(|tensor| tensor.begun).collect()
     }
 
     /// Of the lanes a tensor waits for, the most suspicious one, and how it stands; and what is
