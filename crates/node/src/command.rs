@@ -28,6 +28,15 @@ pub(crate) struct Submission {
     pub since: Instant,
 }
 
+/// What is sent once it is as late as this.
+#[derive(Debug)]
+pub(crate) enum Subscription {
+    /// The plan.
+    Plan(Epoch, Sender<ClusterView>),
+    /// The training step, and when it was first seen.
+    Step(u64, Sender<(u64, Instant)>),
+}
+
 #[derive(Debug)]
 pub(crate) enum Command {
     /// The coordinator says something.
@@ -40,13 +49,10 @@ pub(crate) enum Command {
     /// No more data: take part with zeros until all workers are out of data, then answer with the
     /// last one.
     OutOfData(Sender<Result<Rank, OpError>>),
-    /// The training step, once it is this one or a later one, and when it was first seen.
-    Step(u64, Sender<(u64, Instant)>),
+    Subscribe(Subscription),
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),
-    /// The plan, once it is that of this epoch or a later one.
-    Plan(Epoch, Sender<ClusterView>),
     /// Answer with what has been recorded of a run.
     Recordings(JobId, Sender<Vec<Recording>>),
     /// Tell of operations that are done from now on, or no longer.

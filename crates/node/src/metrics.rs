@@ -12,7 +12,7 @@ use sumpter_metrics::{Endpoint, Process, of_coordinator, of_process};
 use crate::command::Command;
 use crate::error::NodeError;
 use crate::remote::Remote;
-use crate::server::total;
+use crate::stats::total;
 
 /// Tells of a coordinator of this process, if the settings say where.
 ///

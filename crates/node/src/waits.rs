@@ -7,12 +7,12 @@ use sumpter_coordinator::{PendingOp, Suspicion};
 use sumpter_engine::Awaited;
 use sumpter_types::TensorId;
 
-use crate::session::Session;
+use crate::run::WorkerRun;
 
 /// Younger operations name no lane: most are done before anyone could look.
 const YOUNG: Duration = Duration::from_secs(1);
 
-impl Session {
+impl WorkerRun {
     /// What is under way, the oldest first.
     pub(crate) fn pending(&self, now: Instant, limit: usize) -> Vec<PendingOp> {
         let running = self.running.values();
@@ -57,7 +57,7 @@ impl Session {
         };
         let worst = awaited.iter().max_by_key(|a| (suspicion(a), a.to_send, a.to_receive));
         let Some(worst) = worst else { return Default::default() };
-        let state = match (worst.up, self.links[worst.lane.0].failing_since) {
+        let state = match (worst.up, self.dials.failing_since(worst.lane)) {
             (true, _) => connected(worst),
             (false, Some(since)) => {
                 let seconds = now.saturating_duration_since(since).as_secs();

@@ -13,33 +13,19 @@ use sumpter_coordinator::{ClusterView, JoinOptions, Member, MemberEvent, Role, S
 use sumpter_metrics::Endpoint;
 use sumpter_types::{Epoch, Rank, TensorSpec};
 
-use crate::command::{Command, DeclarationId};
+use crate::command::{Command, DeclarationId, Subscription};
 use crate::completion::Callback;
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::join::{data_tls, join_options, lane_listeners};
 use crate::metrics::tell_of_worker;
 use crate::remote::Remote;
+use crate::start::StartSignal;
 use crate::tensor::{Tensor, check, normalized};
 use crate::timeline::Timeline;
 
 /// How often a wait looks whether the caller wants to stop.
 const SLICE: Duration = Duration::from_millis(50);
-
-/// How the event loop tells that the run has started, or why it cannot.
-#[derive(Debug)]
-pub(crate) struct StartSignal(Sender<Result<ClusterView, NodeError>>);
-
-impl StartSignal {
-    pub(crate) fn begin(self, view: ClusterView) {
-        // Nobody listens if the caller has given up; then nobody needs to know.
-        let _ = self.0.send(Ok(view));
-    }
-
-    pub(crate) fn refuse(self, error: NodeError) {
-        let _ = self.0.send(Err(error));
-    }
-}
 
 /// A process's membership in a job.
 #[derive(Debug)]
@@ -70,7 +56,7 @@ impl Worker {
         let options = worker_options(config, listeners.address)?;
         let host = options.host.clone();
         let (started, start) = bounded(1);
-        let signal = Some(StartSignal(started));
+        let signal = Some(StartSignal::new(started));
         let (event_loop, remote) = EventLoop::new(config, listeners, (0, 1), signal)?;
         let loop_thread = spawn("sumpter-loop", move || event_loop.run())?;
         let (notifier, callbacks) = unbounded::<Callback>();
@@ -223,7 +209,7 @@ impl Worker {
     /// [`NodeError`] if the session ends first.
     pub fn plan_from(&self, epoch: Epoch) -> Result<ClusterView, NodeError> {
         let (answer, told) = bounded(1);
-        self.remote.send(Command::Plan(epoch, answer));
+        self.remote.send(Command::Subscribe(Subscription::Plan(epoch, answer)));
         told.recv().map_err(|_| session_over())
     }
 
@@ -233,7 +219,7 @@ impl Worker {
     /// As of [`plan_from`](Self::plan_from).
     pub fn step_from(&self, step: u64) -> Result<(u64, Instant), NodeError> {
         let (answer, told) = bounded(1);
-        self.remote.send(Command::Step(step, answer));
+        self.remote.send(Command::Subscribe(Subscription::Step(step, answer)));
         told.recv().map_err(|_| session_over())
     }
 

@@ -9,22 +9,20 @@ use sumpter_endpoint::ConnId;
 use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Request, Rescue};
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
-use sumpter_transport::TensorMemory;
 use sumpter_types::{Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
-use crate::cluster::{Cluster, LaneAddress, Owner, Policy};
+use crate::cluster::{Cluster, Policy};
 use crate::command::{DeclarationId, Submission};
 use crate::completion::Promise;
 use crate::counters::Cause;
+use crate::dials::Dials;
 use crate::error::OpError;
-use crate::idlers::Idlers;
+use crate::lanes::{LaneAddress, Owner};
+use crate::out_of_data::OutOfData;
+use crate::recording::recorder;
+use crate::route::WorkerClient;
 use crate::table::{Table, is_member, members};
-use crate::trace::recorder;
-
-/// The first pause before a lane is called again; doubled up to [`LAST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long bytes that a worker has sent may take to arrive at least.
 const LEAST_PATIENCE: Duration = Duration::from_secs(2);
@@ -35,11 +33,8 @@ pub(crate) fn patience(config: &Config) -> Duration {
     config.peer_timeout().max(LEAST_PATIENCE)
 }
 
-/// The client of a worker: its own tensors, and what it passes on for its machine.
-pub(crate) type WorkerClient = Client<Held<TensorMemory>>;
-
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct WorkerRun {
     pub view: ClusterView,
     pub rank: Rank,
     pub cluster: Cluster,
@@ -53,12 +48,12 @@ pub(crate) struct Session {
     /// Whether it was told why the next epoch begins.
     pub announced: bool,
     pub table: Table,
-    pub links: Vec<Dial>,
+    pub dials: Dials,
     /// The lane in this process, if it is reached directly: its connection in the client and in
     /// the lane.
     pub own: Option<(ConnId, ConnId)>,
     pub running: HashMap<OpId, Running>,
-    pub idlers: Idlers,
+    pub out_of_data: OutOfData,
     /// Workers that have finished and when, in the order in which they did.
     pub left: Vec<(Rank, Instant)>,
     /// When bytes last moved, or an operation began.
@@ -138,45 +133,20 @@ struct Leaver<'a> {
     missing_from: Instant,
 }
 
-/// The state of a connection to a lane elsewhere.
-#[derive(Debug, Default)]
-pub(crate) struct Dial {
-    pub socket: Option<usize>,
-    /// When to call again.
-    pub retry_at: Option<Instant>,
-    pub failing_since: Option<Instant>,
-    pause: Option<Duration>,
-}
-
-impl Dial {
-    /// The connection could not be made or broke: call again after a pause.
-    pub(crate) fn postpone(&mut self, now: Instant) {
-        self.socket = None;
-        self.failing_since.get_or_insert(now);
-        let pause = self.pause.map_or(FIRST_PAUSE, |p| (p * 2).min(LAST_PAUSE));
-        self.pause = Some(pause);
-        self.retry_at = Some(now + pause);
-    }
-
-    pub(crate) fn succeeded(&mut self) {
-        *self = Dial { socket: self.socket, ..Dial::default() };
-    }
-}
-
-impl Session {
+impl WorkerRun {
     /// The run begins; `resident` is this worker's connection in the lane of its own process.
     pub(crate) fn new(
         config: &Config,
         view: ClusterView,
         resident: Option<ConnId>,
-    ) -> Result<Session, PlanError> {
+    ) -> Result<WorkerRun, PlanError> {
         let rank = Rank(config.rank);
         let cluster = Cluster::new(&view, policy(config, &view))?;
         let settings = client_settings(config, &view);
         let mut client = Client::new(settings, 0);
         client.record(recorder(config));
         let hub = Hub::new(view.job, settings.chunk_bytes);
-        let mut session = Session {
+        let mut run = WorkerRun {
             view,
             rank,
             cluster,
@@ -186,17 +156,17 @@ impl Session {
             suspended: false,
             announced: false,
             table: Table::default(),
-            links: Vec::new(),
+            dials: Dials::default(),
             own: None,
             running: HashMap::new(),
-            idlers: Idlers::default(),
+            out_of_data: OutOfData::default(),
             left: Vec::new(),
             last_progress: Instant::now(),
             patience: patience(config),
             over: None,
         };
-        session.connect(settings, resident);
-        Ok(session)
+        run.connect(settings, resident);
+        Ok(run)
     }
 
     /// Makes ready for connections to the lanes of the plan.
@@ -204,7 +174,7 @@ impl Session {
         let lanes = self.cluster.lanes.len();
         self.client.resume(settings, lanes);
         self.hub.resume(settings.chunk_bytes);
-        self.links = (0..lanes).map(|_| Dial::default()).collect();
+        self.dials = Dials::new(lanes);
         let own = self.cluster.lane_of(self.rank);
         let vanishes = |lane: &ConnId| self.cluster.may_vanish(*lane) && Some(*lane) != own;
         for lane in (0..lanes).map(ConnId).filter(vanishes) {
@@ -295,8 +265,8 @@ impl Session {
     pub(crate) fn lost(&mut self, lane: ConnId, now: Instant) {
         self.client.disconnected(lane);
         match self.has_left(lane) || self.over.is_some() || self.suspended {
-            true => self.links[lane.0] = Dial::default(),
-            false => self.links[lane.0].postpone(now),
+            true => self.dials.end(lane),
+            false => self.dials.postpone(lane, now),
         }
     }
 
@@ -322,15 +292,9 @@ impl Session {
         waiting
     }
 
-    /// Lanes that are due to be called.
-    pub(crate) fn due(&mut self, now: Instant) -> Vec<ConnId> {
-        let due = |d: &Dial| d.retry_at.is_some_and(|t| t <= now);
-        (0..self.links.len()).filter(|i| due(&self.links[*i])).map(ConnId).collect()
-    }
-
     /// The earliest time something is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let retry = self.links.iter().filter_map(|d| d.retry_at).min();
+        let retry = self.dials.next_deadline();
         let leaver = self.needed_leaver().map(|leaver| leaver.missing_from);
         [retry, leaver].into_iter().flatten().min()
     }
@@ -346,6 +310,26 @@ impl Session {
         let tensor = request.tensor;
         self.running.insert(id, Running { tensor, tag, round, completion, since, begun: now });
         round
+    }
+
+    /// The run cannot go on: fails all that is under way and all that will come.
+    pub(crate) fn fail(&mut self, reason: &OpError) {
+        self.over = Some(reason.clone());
+        self.out_of_data.fail(reason);
+        for (name, submission) in self.table.take_waiting() {
+            let error = reason.about(&format!("tensor '{name}' was not complete"));
+            submission.completion.finish(Err(error));
+        }
+        self.hub.close();
+        self.client.fail_all(|_| reason.to_string());
+    }
+
+    /// A worker that has left will never run out of data.
+    pub(crate) fn fail_out_of_data(&mut self) {
+        if let Some((rank, _)) = self.left.first() {
+            let reason = format!("rank {rank} has left the job without running out of data");
+            self.out_of_data.fail(&OpError::PeerLost(reason));
+        }
     }
 
     /// Whether nothing is under way.
