@@ -55,21 +55,25 @@ class Worker:
     def deterministic(self) -> bool: ...
     @property
     def blocking_wait(self) -> bool: ...
-    def submit(
+    def declare(
         self,
-        round: Round,
         name: str,
-        tag: str,
-        send: int,
-        receive: int,
-        priority: int,
-        keep: object,
-    ) -> Handle:
-        """Starts one round of the tensor `name`.
+        collective: str,
+        shape: Sequence[int],
+        dtype: str,
+        op: str = "sum",
+        *,
+        root: int = 0,
+        average: bool = False,
+        ranks: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Declares a tensor: what all ranks agree about in its rounds.
 
-        `send` and `receive` are addresses of contiguous memory of the round's shape and type and
-        may be equal; `keep` is held until the round is done. A higher `priority` goes first. `tag`
-        is text for error messages only. Raises ConfigError for an address that is needed and 0.
+        `collective` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min",
+        "max" or "product"; `root` is a global rank. `average` divides a floating-point sum by the
+        number of contributing ranks. `ranks` are the participants, None meaning all. The same
+        declaration again gives the same tensor. Raises ConfigError for a word that it does not
+        know; what does not fit the job, or what other ranks declare, is an error of the rounds.
         """
 
     def out_of_data(self) -> int:
@@ -116,40 +120,31 @@ class Worker:
     def shutdown(self) -> None:
         """Finishes what is in flight, leaves the job and stops the threads. May be repeated."""
 
-class Round:
-    """What all ranks agree about in an operation, but for the tensor's name.
+class Tensor:
+    """A declared tensor."""
 
-    `kind` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min", "max" or
-    "product"; `root` is a global rank. `average` divides a floating-point sum by the number of
-    contributing ranks. `ranks` are the participants, None meaning all. Raises ConfigError for a
-    word that it does not know.
-    """
+    def submit(self, send: int, receive: int, priority: int, tag: str, keep: object) -> Handle:
+        """Starts one round.
 
-    def __init__(
-        self,
-        kind: str,
-        shape: Sequence[int],
-        dtype: str,
-        op: str = "sum",
-        *,
-        root: int = 0,
-        average: bool = False,
-        ranks: Sequence[int] | None = None,
-    ) -> None: ...
+        `send` and `receive` are addresses of contiguous memory of the tensor's shape and type and
+        may be equal; `keep` is held until the round is done. A higher `priority` goes first. `tag`
+        is text for error messages only. Raises ConfigError for an address that is needed and 0.
+        """
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do: no elements."""
 
     @property
-    def kind(self) -> str: ...
+    def name(self) -> str: ...
+    @property
+    def collective(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> str: ...
     @property
     def op(self) -> str: ...
-    def reshaped(self, shape: Sequence[int]) -> Round:
-        """The same on a tensor of another shape."""
 
 class Handle:
     """One submitted round."""

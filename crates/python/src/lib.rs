@@ -6,7 +6,10 @@
 mod bench;
 mod errors;
 mod functions;
+mod handle;
 mod seat;
+mod settings;
+mod tensor;
 mod trace;
 mod whatif;
 mod worker;
@@ -19,8 +22,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     errors::register(module)?;
     module.add_class::<worker::Worker>()?;
-    module.add_class::<worker::Handle>()?;
-    module.add_class::<worker::Round>()?;
+    module.add_class::<handle::Handle>()?;
+    module.add_class::<tensor::Tensor>()?;
     module.add_class::<functions::Coordinator>()?;
     module.add_class::<seat::Seat>()?;
     bench::register(module)?;

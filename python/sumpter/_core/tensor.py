@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sumpter import _native
 from sumpter._core.handles import Done, RoundHandle
 
 if TYPE_CHECKING:
@@ -66,8 +65,7 @@ class TensorUse(NamedTuple):
 class Tensor:
     """A tensor of the session's table under one name, with one description."""
 
-    __slots__ = ("_is_empty", "_round", "_worker", "description", "name", "priority", "rounds",
-                 "session")  # fmt: skip
+    __slots__ = ("_is_empty", "_submit", "description", "name", "priority", "rounds", "session")
 
     def __init__(self, session: Session, name: str, description: Description) -> None:
         self.session = session
@@ -77,11 +75,11 @@ class Tensor:
         self.rounds = 0
         self.priority = 0
         collective, shape, dtype, op, root, average, ranks = description
-        self._round = _native.Round(
-            collective, shape, dtype, op, root=root, average=average, ranks=ranks
+        native = session.worker.declare(
+            name, collective, shape, dtype, op, root=root, average=average, ranks=ranks
         )
-        self._is_empty = self._round.is_empty
-        self._worker = session.worker
+        self._is_empty = native.is_empty
+        self._submit = native.submit
 
     @property
     def item_bytes(self) -> int:
@@ -105,7 +103,7 @@ class Tensor:
             return _DONE
         self.rounds += 1
         self.priority = priority
-        return self._worker.submit(self._round, self.name, tag, send, receive, priority, keep)
+        return self._submit(send, receive, priority, tag, keep)
 
 
 class TensorCycle:

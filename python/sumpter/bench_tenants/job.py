@@ -67,6 +67,14 @@ class Job:
 
         _in_threads([lambda rank=rank: join(rank) for rank in range(self._shape.workers)])
         self._workers = [joined[rank] for rank in range(self._shape.workers)]
+        shape = self._contributions[0].shape
+        self._tensors = [
+            [
+                worker.declare(f"tensor.{slot}", "all_reduce", shape, "float32")
+                for slot in range(self._shape.in_flight)
+            ]
+            for worker in self._workers
+        ]
 
     def start(self) -> None:
         """Begins to sum, without end."""
@@ -125,15 +133,8 @@ class Job:
 
     def _submit(self, slot: int, rank: int) -> _native.Handle:
         send, receive = self._contributions[rank], self._results[slot, rank]
-        return self._workers[rank].submit(
-            _native.Round("all_reduce", send.shape, "float32"),
-            name=f"tensor.{slot}",
-            tag="",
-            send=send.ctypes.data,
-            receive=receive.ctypes.data,
-            priority=0,
-            keep=(send, receive),
-        )
+        addresses = send.ctypes.data, receive.ctypes.data
+        return self._tensors[rank][slot].submit(*addresses, 0, "", (send, receive))
 
     def _raise_failure(self) -> None:
         if self._failures:

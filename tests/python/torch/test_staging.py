@@ -17,7 +17,6 @@ import torch
 import fake_device
 import sumpter.torch as hvd
 from fake_device import FakeDevice, on_fake, plain
-from sumpter import _native
 from sumpter._core import staging
 from sumpter._core.session import Session
 from sumpter._errors import ClosedError, DeadlineError, PeerLostError
@@ -29,8 +28,8 @@ HANG_S = 120.0
 class Native:
     """A round of the core that is done when a test says so."""
 
-    def __init__(self, round_: _native.Round, name: str, submitted: dict[str, Any]) -> None:
-        self.round_, self.name, self.submitted = round_, name, submitted
+    def __init__(self, tensor: NativeTensor, submitted: dict[str, Any]) -> None:
+        self.tensor, self.submitted = tensor, submitted
         self.keep = submitted["keep"].owner
         # What the core would have sent.
         self.sent = bytes(self.keep.tolist())
@@ -53,33 +52,62 @@ class Native:
             raise self._error
 
 
+class NativeTensor:
+    """A tensor as it was declared to the worker."""
+
+    is_empty = False
+
+    def __init__(
+        self, core: Core, name: str, collective: str, shape: tuple[int, ...], dtype: str, op: str
+    ) -> None:
+        self._core = core
+        self.name, self.shape = name, shape
+        self.kind = (collective, dtype, op)
+
+    def submit(self, send: int, receive: int, priority: int, tag: str, keep: object) -> Native:
+        submitted = {"tag": tag, "send": send, "receive": receive, "priority": priority}
+        return self._core.start(Native(self, {**submitted, "keep": keep}))
+
+
+class Worker:
+    """A worker whose tensors' rounds are the core's."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.local_size = core.local_size
+
+    def declare(
+        self,
+        name: str,
+        collective: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        op: str,
+        **rest: object,
+    ) -> NativeTensor:
+        assert rest == {"root": 0, "average": False, "ranks": None}
+        return NativeTensor(self._core, name, collective, shape, dtype, op)
+
+    def shutdown(self) -> None:
+        self._core.shutdown()
+
+
 class Core:
     """A session whose rounds wait for the test."""
 
     def __init__(self) -> None:
+        self.local_size = 2
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
         self.late: BaseException | None = None
-        self.worker = self
+        self.worker = Worker(self)
         self._declared: dict[Any, Any] = {}
         self.closed = False
-        self.local_size = 2
         self.rounds: list[Native] = []
         self._changed = threading.Condition()
 
-    def submit(
-        self,
-        round_: _native.Round,
-        name: str,
-        tag: str,
-        send: int,
-        receive: int,
-        priority: int,
-        keep: object,
-    ) -> Native:
+    def start(self, native: Native) -> Native:
         if self.closed:
             raise ClosedError("the session was shut down")
-        submitted = {"tag": tag, "send": send, "receive": receive, "priority": priority}
-        native = Native(round_, name, {**submitted, "keep": keep})
         with self._changed:
             self.rounds.append(native)
             self._changed.notify_all()
@@ -140,11 +168,9 @@ def test_a_tensor_is_cut_and_each_slice_is_a_round(device: FakeDevice, core: Cor
     tensor = on_fake(numbers(40).view(5, 8))
     handle = start(core, tensor, tensor)
     rounds = core.wait_for(3)
-    assert [r.name for r in rounds] == ["x", "x.slice.1", "x.slice.2"]
-    assert [r.round_.shape for r in rounds] == [(16,), (16,), (8,)]
-    assert {(r.round_.kind, r.round_.dtype, r.round_.op) for r in rounds} == {
-        ("all_reduce", "uint8", "max")
-    }
+    assert [r.tensor.name for r in rounds] == ["x", "x.slice.1", "x.slice.2"]
+    assert [r.tensor.shape for r in rounds] == [(16,), (16,), (8,)]
+    assert {r.tensor.kind for r in rounds} == {("all_reduce", "uint8", "max")}
     assert all(r.submitted["tag"] == "tag" and r.submitted["priority"] == 3 for r in rounds)
     assert b"".join(r.sent for r in rounds) == bytes(range(40))
     assert not handle.poll()
@@ -163,7 +189,7 @@ def test_what_fits_in_a_slice_is_the_round_that_it_would_be_on_the_cpu(
     declared = core.declare("x", "all_reduce", (2, 2), "float32")
     tensors.start_round(declared, tensor, tensor, tag="tag")
     (native,) = core.wait_for(1)
-    assert (native.name, native.round_.shape) == ("x", (2, 2))
+    assert (native.tensor.name, native.tensor.shape) == ("x", (2, 2))
 
 
 def test_a_slice_is_sent_when_it_has_been_computed_and_copied(

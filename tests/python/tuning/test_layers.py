@@ -117,7 +117,8 @@ def test_a_tuner_that_cannot_begin_leaves_the_sizes(
 
 def test_a_session_tells_which_tensors_were_reduced_in_a_time() -> None:
     session = object.__new__(Session)
-    session.worker = cast(Any, SimpleNamespace(submit=lambda *_: "handle"))
+    native = SimpleNamespace(is_empty=False, submit=lambda *_: "handle")
+    session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: native))
     session._declared = {}
     weight = session.declare("weight", "all_reduce", (3, 4), "float32")
     other = session.declare("other", "all_reduce", (5,), "float32")
