@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from sumpter._core import driver
-from sumpter.torch import coverage, registration
+from sumpter.torch.c10d import coverage, registration
 
 
 def report() -> dict[str, Any]:

@@ -4,6 +4,7 @@ import torch
 
 from sumpter._core.handles import Handle, poll, synchronize
 from sumpter._core.reduction import Average, Reduction, Sum
+from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.joining import (
     get_pushpull_speed,
@@ -16,7 +17,6 @@ from sumpter.torch.joining import (
     size,
     suspend,
 )
-from sumpter.torch.reduction import reduce_async
 
 __all__ = [
     "BytePSPushPull",

@@ -32,7 +32,7 @@ IMPURE_DEPENDENCIES = {"mio", "tokio", "socket2", "tonic", "crossbeam-channel", 
 RUST_ENVIRONMENT_READERS = {"crates/config/src/config.rs"}
 PYTHON_ENVIRONMENT_READERS = {
     "python/sumpter/_environment.py",  # other launchers' words
-    "python/sumpter/torch/joining.py",  # torch's own rendezvous
+    "python/sumpter/torch/store.py",  # torch's own rendezvous
     "python/sumpter/launch/attendant.py",  # what children inherit on any machine
     "python/sumpter/launch/environment.py",  # what is passed to other machines
     "python/sumpter/doctor/probe.py",  # what is set, to find what is wrong with it

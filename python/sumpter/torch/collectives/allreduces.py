@@ -7,9 +7,9 @@ import torch
 from sumpter._core.handles import AnyHandle, GroupHandle
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Adasum, ReduceOp, Reduction, choose_op
-from sumpter.torch.adasum import adasum_async
+from sumpter.torch.collectives.adasum import adasum_async
+from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.reduction import reduce_async
 
 
 def allreduce(

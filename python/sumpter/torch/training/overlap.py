@@ -29,7 +29,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sumpter._errors import SumpterError
-from sumpter.torch.gradients import GradientExchange, GradientHandle
+from sumpter.torch.training.gradients import GradientExchange, GradientHandle
 
 # What says of an optimizer that is not torch's that it can be overlapped.
 DECLARATION = "updates_parameters_independently"

@@ -24,8 +24,8 @@ from sumpter._core.handles import Done, RoundHandle
 from sumpter._core.staging import DeviceRound
 from sumpter._errors import DeadlineError, MismatchError
 from sumpter.torch import devices
+from sumpter.torch.c10d.own_work import OwnWork
 from sumpter.torch.devices import Event
-from sumpter.torch.held import OwnWork
 
 
 class SumpterWork(OwnWork):

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from sumpter._core.handles import RoundHandle
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description, Tensor, TensorCycle
+from sumpter.torch.c10d.work import SumpterWork
 from sumpter.torch.tensors import (
     DTYPE_NAMES,
     check_carried,
@@ -23,7 +24,6 @@ from sumpter.torch.tensors import (
     start_round,
     writable,
 )
-from sumpter.torch.work import SumpterWork
 
 # Rounds of one description in flight before the next queues behind the oldest. DDP has one
 # bucket of a given size in flight, FSDP a few; more would only lengthen the tensor table.

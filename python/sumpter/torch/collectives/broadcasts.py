@@ -7,8 +7,8 @@ from sumpter._core.handles import Handle
 from sumpter._core.names import Identity, identify
 from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
 from sumpter._core.reduction import Reduction
-from sumpter.torch.allreduces import of_backward
-from sumpter.torch.reduction import reduce_async
+from sumpter.torch.collectives.allreduces import of_backward
+from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.tensors import (
     check_carried,
     dtype_name,

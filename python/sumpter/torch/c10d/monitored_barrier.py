@@ -1,7 +1,7 @@
-"""The monitored barrier: a barrier through torch's store that says which ranks did not come.
+"""The monitored barrier: a barrier through torch's store that names the ranks that are missing.
 
 It is for finding out why a job hangs, so it uses neither the core nor Gloo, and only the store of
-the group. A rank that did not come finds the verdict when it does.
+the group. A rank that comes late finds the result in the store.
 """
 
 import datetime
@@ -11,22 +11,22 @@ import torch.distributed as dist
 
 from sumpter._errors import DeadlineError
 
-# How much longer than the timeout a rank waits for the verdict, so that it is not told of the
-# timeout alone when rank 0 is about to name who is missing.
-VERDICT_S = 2.0
-ALL_HERE = "all here"
+# How much longer than the timeout a rank waits for the result, so that it does not report the
+# timeout alone when rank 0 is about to name the ranks that are missing.
+RESULT_S = 2.0
+COMPLETE = "complete"
 
 
-class RollCall:
+class MonitoredBarrier:
     """The monitored barriers of one group."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
-        self._store = dist.PrefixStore("sumpter.roll_call", store)
+        self._store = dist.PrefixStore("sumpter.monitored_barrier", store)
         self._rank = rank
         self._size = size
         self._calls = 0
 
-    def meet(self, timeout_s: float, all_ranks: bool) -> None:
+    def wait(self, timeout_s: float, all_ranks: bool) -> None:
         """Returns when all ranks have called it.
 
         Raises DeadlineError on every rank that did if one has not after `timeout_s`; it names
@@ -35,15 +35,15 @@ class RollCall:
         call, self._calls = self._calls, self._calls + 1
         if self._rank == 0:
             missing = self._missing(call, timeout_s, all_ranks)
-            verdict = _accuse(missing, timeout_s) if missing else ALL_HERE
-            self._store.set(f"{call}.verdict", verdict)
+            result = _describe_missing(missing, timeout_s) if missing else COMPLETE
+            self._store.set(f"{call}.result", result)
         else:
             self._store.set(f"{call}.{self._rank}", "here")
-            if not self._waits(f"{call}.verdict", timeout_s + VERDICT_S):
-                raise DeadlineError(_accuse([0], timeout_s))
-            verdict = self._store.get(f"{call}.verdict").decode()
-        if verdict != ALL_HERE:
-            raise DeadlineError(f"Rank {self._rank} reached monitoredBarrier, but {verdict}")
+            if not self._waits(f"{call}.result", timeout_s + RESULT_S):
+                raise DeadlineError(_describe_missing([0], timeout_s))
+            result = self._store.get(f"{call}.result").decode()
+        if result != COMPLETE:
+            raise DeadlineError(f"Rank {self._rank} reached monitoredBarrier, but {result}")
 
     def _missing(self, call: int, timeout_s: float, all_ranks: bool) -> list[int]:
         deadline = time.monotonic() + timeout_s
@@ -67,6 +67,6 @@ class RollCall:
         return True
 
 
-def _accuse(ranks: list[int], timeout_s: float) -> str:
+def _describe_missing(ranks: list[int], timeout_s: float) -> str:
     who = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
     return f"{who} failed to pass monitoredBarrier in {timeout_s * 1000:.0f} ms"

@@ -15,10 +15,10 @@ from sumpter._core.pieces import check_splits, describe_row, exchange_counts, pa
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, Average, Compressor, ReduceOp, Reduction, Sum
 from sumpter._core.session import Session
-from sumpter.torch.allreduces import of_backward
+from sumpter.torch.collectives.allreduces import of_backward
+from sumpter.torch.collectives.reduction import reduce_async, scale
 from sumpter.torch.compression import Compression
 from sumpter.torch.devices import stream_context
-from sumpter.torch.reduction import reduce_async, scale
 from sumpter.torch.tensors import check_carried, dtype_name, readable, reduced_form, start_round
 
 

@@ -26,10 +26,10 @@ import torch.distributed as dist
 from sumpter._core.names import describe
 from sumpter._errors import DeadlineError, PeerLostError, SumpterError, UnsupportedError
 from sumpter.torch import devices
-from sumpter.torch.collective import Call, Group, in_group
-from sumpter.torch.held import OwnWork
+from sumpter.torch.c10d.collective import Call, Group, in_group
+from sumpter.torch.c10d.own_work import OwnWork
+from sumpter.torch.c10d.work import SumpterWork
 from sumpter.torch.tensors import DTYPE_NAMES, dtype_name, readable
-from sumpter.torch.work import SumpterWork
 
 _Context = Callable[[], contextlib.AbstractContextManager[Any]]
 

@@ -15,11 +15,11 @@ from sumpter._core.handles import Handle
 from sumpter._core.process_sets import ProcessSet, global_process_set, label
 from sumpter._core.reduction import Reduction
 from sumpter._errors import UnsupportedError
+from sumpter.torch.collectives.exchange import sparse_allreduce_async
+from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.compression import Compression
-from sumpter.torch.exchange import sparse_allreduce_async
-from sumpter.torch.order import NeedOrder
-from sumpter.torch.reduction import RepeatedReduction
 from sumpter.torch.tensors import dtype_name
+from sumpter.torch.training.order import NeedOrder
 
 PREFIX = "Gradient."
 

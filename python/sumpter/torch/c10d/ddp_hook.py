@@ -14,7 +14,7 @@ def ddp_hook(
     completed the gradients, so those with higher numbers are needed earlier. ValueError if the
     group's backend is not "sumpter".
     """
-    from sumpter.torch.backend import SumpterBackend  # which needs a newer torch than the rest
+    from sumpter.torch.c10d.backend import SumpterBackend  # which needs a newer torch than the rest
 
     buffer = bucket.buffer()
     group = dist.group.WORLD if group is None else group

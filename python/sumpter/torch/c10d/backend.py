@@ -20,13 +20,14 @@ from torch._C._distributed_c10d import Backend as C10DBackend
 
 from sumpter import _core
 from sumpter._core import membership, staging
-from sumpter.torch import collective, delegate, devices, held, tensors, work
-from sumpter.torch.collective import Call, Group
-from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
-from sumpter.torch.joining import StoreBoard
-from sumpter.torch.registration import NAME, register
-from sumpter.torch.roll_call import RollCall
-from sumpter.torch.tracing import never_trace
+from sumpter.torch import devices, tensors
+from sumpter.torch.c10d import collective, delegate, own_work, work
+from sumpter.torch.c10d.collective import Call, Group
+from sumpter.torch.c10d.delegate import DelegatedCollectives, GlooDelegate
+from sumpter.torch.c10d.monitored_barrier import MonitoredBarrier
+from sumpter.torch.c10d.registration import NAME, register
+from sumpter.torch.c10d.tracing import never_trace
+from sumpter.torch.store import StoreBoard
 
 # The entry point of the package names `register` here.
 __all__ = ["SumpterBackend", "create", "register"]
@@ -74,7 +75,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         self._options.group_name = group
         self._options.global_ranks_in_group = list(range(size) if ranks is None else ranks)
         self._gloo = GlooDelegate(store, self._group, size, timeout)
-        self._roll_call = RollCall(store, rank, size)
+        self._monitored_barrier = MonitoredBarrier(store, rank, size)
         _alive[self._holder] = self
 
     # What torch asks about the group.
@@ -247,7 +248,8 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
         timeout_s = opts.timeout.total_seconds()
-        self._roll_call.meet(timeout_s if timeout_s >= 0 else self._group.timeout_s, wait_all_ranks)
+        limit_s = timeout_s if timeout_s >= 0 else self._group.timeout_s
+        self._monitored_barrier.wait(limit_s, wait_all_ranks)
 
 
 def create(opts: Any) -> SumpterBackend:
@@ -276,7 +278,7 @@ def _digest(ranks: Sequence[int]) -> str:
     return f"{zlib.crc32(','.join(map(str, ranks)).encode()):08x}"
 
 
-held.install()
+own_work.install()
 never_trace(
     sys.modules[__name__],
     membership,
@@ -287,7 +289,7 @@ never_trace(
     collective,
     delegate,
     devices,
-    held,
+    own_work,
     tensors,
     work,
 )

@@ -22,8 +22,8 @@ from sumpter._core.names import Identity, agree, identify
 from sumpter._core.process_sets import ProcessSet, members
 from sumpter._core.reduction import Reduction
 from sumpter._errors import UnsupportedError
+from sumpter.torch.collectives.reduction import scale
 from sumpter.torch.devices import stream_context
-from sumpter.torch.reduction import scale
 from sumpter.torch.tensors import check_carried, dtype_name, readable, start_round
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
