@@ -17,6 +17,7 @@ LINES_PER_FILE = 800  # without tests
 LINES_PER_FUNCTION = 80
 COLUMNS = 100
 TOP_LEVEL_ENTRIES = 20
+FILES_PER_FOLDER = 20
 
 # Raw memory: kernels, sockets' vectors, tensors of other processes' runtimes, the Python seam.
 UNSAFE_CRATES = {"sum", "transport", "node", "python"}
@@ -289,3 +290,62 @@ def test_the_bugs_that_mutants_plant_still_have_a_place(monkeypatch: pytest.Monk
         if (ROOT / mutants.ENGINE / mutant.file).read_text().count(mutant.sound) != 1
     ]
     found(lost, "tests/mutants/mutants.py: say where these lines are now")
+
+
+# What each room of the Python package must not import, wherever in a file.
+FRAMEWORKS = {"torch", "jax", "tensorflow", "mxnet"}
+FRONTS = {"sumpter._front", "sumpter._arrays", "sumpter.torch"}
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines and full names of what a file imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}: import by full names"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def forbidden(room: str, packages: set[str]) -> list[str]:
+    """Imports of `packages` in a module or package of the Python package."""
+    whole = ROOT / "python" / room.replace(".", "/")
+    sources = [path for path in tracked(".py") if whole in path.parents]
+    sources = sources or [whole.with_suffix(".py")]
+    return [
+        f"{name_of(path)}:{line}: {name}"
+        for path in sources
+        for line, name in imports(path)
+        if any(f"{name}.".startswith(f"{package}.") for package in packages)
+    ]
+
+
+def test_the_core_knows_no_framework_and_no_front() -> None:
+    found(forbidden("sumpter._core", FRAMEWORKS | FRONTS), "a front hands this to the core")
+
+
+def test_the_core_knows_no_other_part_of_the_package() -> None:
+    parts = {
+        f"sumpter.{path.name}"
+        for path in (ROOT / "python" / "sumpter").iterdir()
+        if path.is_dir() and path.name != "_core"
+    }
+    found(forbidden("sumpter._core", parts), "register with the core from outside")
+
+
+@pytest.mark.parametrize("front", sorted(FRONTS))
+def test_fronts_do_not_import_each_other(front: str) -> None:
+    numpy_front = {"sumpter._front", "sumpter._arrays"}
+    others = FRONTS - (numpy_front if front in numpy_front else {front})
+    found(forbidden(front, others), "what fronts share is in sumpter._core")
+
+
+def test_folders_of_the_core_and_the_fronts_are_small() -> None:
+    crowded = [
+        f"{name_of(folder)}: {count} files"
+        for room in ("_core", "torch")
+        for folder in [ROOT / "python" / "sumpter" / room]
+        for folder in [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        if (count := len(list(folder.glob("*.py")))) > FILES_PER_FOLDER
+    ]
+    found(crowded, f"make rooms: over {FILES_PER_FOLDER} files in a folder")
