@@ -1,6 +1,6 @@
 """Bringing all ranks to one state: parameters, optimizer state and any Python object.
 
-Objects travel as pickles, and whoever unpickles runs what the sender wrote. They are accepted from
+Objects travel as pickles, and unpickling runs what the sender wrote. They are accepted from
 members of the job only, all of which have proved on every connection that they know its token.
 """
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from sumpter._core import membership, names
 from sumpter._core.membership import (
+    cross_rank,
+    cross_size,
     is_initialized,
     local_rank,
     local_size,
@@ -14,6 +16,8 @@ from sumpter._core.membership import (
     record_samples,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from sumpter._core.process_sets import adopt
 from sumpter._core.session import Session
@@ -119,34 +123,6 @@ def join(device: int = -1) -> int:
     known = names.forget(session)
     names.learn(session, allgather_object(known, name="names"))
     return last
-
-
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Writes what this job's operations do to `file_path`, from now until stop_timeline().
-
-    Rank 0 writes; on other ranks nothing happens. The file is in the trace format that Chrome
-    (about:tracing) and Perfetto show: for each tensor the wait for its name to be known
-    (NEGOTIATE_ALLREDUCE) and the operation itself. There are no cycles to mark. Raises OSError if
-    the file cannot be written.
-    """
-    session = membership.current()
-    if session.rank == 0:
-        session.worker.start_timeline(file_path)
-
-
-def stop_timeline() -> None:
-    """Completes the file of start_timeline(), if there is one."""
-    membership.current().worker.stop_timeline()
-
-
-def cross_rank() -> int:
-    """The number of this worker's machine, if every machine has equally many workers."""
-    return rank() // local_size()
-
-
-def cross_size() -> int:
-    """The number of machines with workers, if every machine has equally many."""
-    return -(-size() // local_size())
 
 
 def _listed(comm: object) -> list[int] | None:

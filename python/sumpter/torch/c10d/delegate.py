@@ -55,7 +55,7 @@ class GlooDelegate:
         self._group: Any = None
         self._queue: collections.deque[_Start] = collections.deque()
         self._making = threading.Lock()
-        # Whoever is told of a start may begin the next collective.
+        # A callback of a start may begin the next collective.
         self._starting = threading.RLock()
 
     @property
@@ -199,7 +199,7 @@ class DelegatedWork(OwnWork):
         except SumpterError:
             raise
         except RuntimeError as error:
-            raise told(error, self._label) from None
+            raise translated(error, self._label) from None
         self._finish()
         return True
 
@@ -236,7 +236,7 @@ class DelegatedWork(OwnWork):
             try:
                 inner.value()
             except RuntimeError as error:
-                raise told(error, self._label) from None
+                raise translated(error, self._label) from None
             self._finish()
         return self._outputs
 
@@ -248,7 +248,7 @@ class DelegatedWork(OwnWork):
         return self._started.result()._source_rank()
 
 
-def told(error: RuntimeError, label: str) -> RuntimeError:
+def translated(error: RuntimeError, label: str) -> RuntimeError:
     """Gloo's error with the name of the call, as the error of ours that it is."""
     text = str(error)
     if "imed out" in text or "imeout" in text:
@@ -391,5 +391,5 @@ class DelegatedCollectives:
             started.set_result(start())
         except RuntimeError as error:
             # Gloo connects here, which can take too long already.
-            raise told(error, label) from None
+            raise translated(error, label) from None
         return DelegatedWork(label, started, tensors, loan)

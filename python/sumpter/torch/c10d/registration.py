@@ -17,8 +17,7 @@ REQUIRED_TORCH = (2, 14)
 def register() -> None:
     """Makes `backend="sumpter"` known to torch; torch calls it through the entry point.
 
-    On an older torch the name becomes known as well, so that whoever asks for it is told why it
-    is refused.
+    On an older torch the name becomes known as well, so that its use raises an error that says why.
     """
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)

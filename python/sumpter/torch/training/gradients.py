@@ -166,7 +166,7 @@ class GradientExchange(PassCounter):
         return handles
 
     def abandon(self) -> None:
-        """Forgets the exchanges in flight, whose results nobody wants any more."""
+        """Forgets the exchanges in flight, whose results are not needed any more."""
         self._handles = {}
         super().abandon()
 

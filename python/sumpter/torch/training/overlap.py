@@ -226,7 +226,7 @@ class Updates:
 
 
 class OverlappedExchange(GradientExchange):
-    """An exchange whose results are applied later: watches that nobody interferes."""
+    """An exchange whose results are applied later; gradients in flight must not change."""
 
     # The next forward pass needs the first layers first.
     by_need = True
@@ -313,7 +313,7 @@ def unless_lost() -> Iterator[None]:
 
 
 def _watch(updates: Updates) -> None:
-    """Has `updates` told before each call of a module, for as long as it lives."""
+    """Calls `updates.before` before each call of a module, for as long as it lives."""
     reference = weakref.ref(updates)
 
     # Dynamo divides a compiled model here: what it compiled as one could not wait in between.
