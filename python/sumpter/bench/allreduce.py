@@ -22,9 +22,9 @@ import torch.distributed as dist
 import sumpter
 import sumpter.torch as bps
 from sumpter import _native, _session
+from sumpter._failure import Failure, UsageError
 from sumpter.bench import counters
 from sumpter.bench.payload import Payload
-from sumpter.cli.errors import Failure, UsageError
 from sumpter.launch.figures import format_bytes
 
 # Small operations are timed in blocks, whose first one only puts the ranks in step: a barrier's

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from sumpter.cli.errors import Failure
+from sumpter._failure import Failure
 
 FOLDER = Path("/run/netns")
 PREFIX = "smpe"
@@ -104,7 +104,7 @@ def _remove(name: str) -> str:
     try:
         call("ip", "netns", "del", name)
     except Failure as failure:
-        return failure.format_message()
+        return str(failure)
     return ""
 
 

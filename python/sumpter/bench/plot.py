@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sumpter._failure import Failure, UsageError
 from sumpter.bench.report import Row, load_name
-from sumpter.cli.errors import Failure, UsageError
 
 FORMATS = (".png", ".svg", ".pdf")
 # What is drawn: the figure of a row, its label, and how.

@@ -23,9 +23,9 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
+from sumpter._failure import Failure
 from sumpter.bench import namespaces
 from sumpter.bench.cluster import Machine
-from sumpter.cli.errors import Failure
 
 _PR_SET_PDEATHSIG = 1
 # How long a process that was told to leave may take before it is killed.
@@ -106,7 +106,7 @@ class Remote:
         try:
             self._result()
         except Failure as failure:
-            return failure.format_message()
+            return str(failure)
         return f"the {self.name} ended before the job did"
 
     def _result(self) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sumpter.cli.errors import Failure
+from sumpter._failure import Failure
 from sumpter.launch.figures import format_bytes
 
 Row = dict[str, Any]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sumpter import _native
+from sumpter._failure import Failure, UsageError
+from sumpter._sizes import parse_size
 from sumpter.bench import counters, namespaces
 from sumpter.bench.cluster import MOST_MACHINES
-from sumpter.cli.errors import Failure, UsageError
-from sumpter.cli.options import parse_size
 from sumpter.profiles import architectures
 
 PEERS = ("gloo", "ps", "plain")

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sumpter import _native
+from sumpter._failure import Failure
 from sumpter.bench import counters, mesh
 from sumpter.bench.cluster import Machine
 from sumpter.bench.remote import LEAVE_TIMEOUT_S, Remote, call_all, end_all, gather
 from sumpter.bench.tournament import START_TIMEOUT_S
-from sumpter.cli.errors import Failure
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def team(
         # A server's own words say more than those of a worker that misses it.
         causes = [complaint for server in servers if (complaint := server.complaint())]
         end_all(workers + servers, timeout_s=0.0)
-        raise Failure("; ".join([failure.format_message(), *causes])) from None
+        raise Failure("; ".join([str(failure), *causes])) from None
     except BaseException:
         end_all(workers + servers, timeout_s=0.0)
         raise

@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sumpter._failure import Failure
 from sumpter.bench.cluster import Machine
 from sumpter.bench.probe import CONNECT_TIMEOUT_S, TAIL_S, Exchanged
 from sumpter.bench.remote import Remote, call_all, end_all, gather
-from sumpter.cli.errors import Failure
 
 # Slow start and the token bucket's burst are over long before.
 WARMUP_S = 0.4

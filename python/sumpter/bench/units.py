@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sumpter.cli.errors import UsageError
-from sumpter.cli.options import parse_size
+from sumpter._failure import UsageError
+from sumpter._sizes import parse_size
 
 # Below, a test of megabytes takes minutes; above, no queue of the emulation keeps its rate.
 RATE_MBIT_RANGE = (1.0, 10_000.0)

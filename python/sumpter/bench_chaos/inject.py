@@ -8,12 +8,12 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from sumpter._failure import Failure
 from sumpter.bench_chaos import connections, faults
 from sumpter.bench_chaos.faults import Kind, Planned
 from sumpter.bench_chaos.processes import Process
 from sumpter.bench_chaos.site import Place
 from sumpter.bench_chaos.team import Team
-from sumpter.cli.errors import Failure
 
 
 @dataclass(frozen=True)

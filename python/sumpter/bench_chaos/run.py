@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sumpter import _native
+from sumpter._failure import UsageError
 from sumpter.bench import record
 from sumpter.bench.signals import orderly
 from sumpter.bench_chaos import faults, outcome, site
@@ -20,7 +21,6 @@ from sumpter.bench_chaos.processes import first_error
 from sumpter.bench_chaos.site import Site
 from sumpter.bench_chaos.team import Team
 from sumpter.bench_chaos.watch import Rounds, Views
-from sumpter.cli.errors import UsageError
 
 # Without a round for so long, a job has hung.
 HANG_S = 60.0

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sumpter._failure import Failure
 from sumpter.bench import cluster, namespaces, spec
 from sumpter.bench.cluster import Machine
-from sumpter.cli.errors import Failure
 
 # What a silenced direction still carries: a packet every other second.
 _SILENCE = ("rate", "8kbit", "burst", "1600", "limit", "4mb")
@@ -131,5 +131,5 @@ def _check_emulation() -> None:
     try:
         spec.check_tools()
     except Failure as failure:
-        reason = failure.format_message()
+        reason = str(failure)
         raise Failure(f"{reason}; --local has plain processes on loopback instead") from None

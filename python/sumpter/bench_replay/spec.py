@@ -6,10 +6,10 @@ import dataclasses
 import itertools
 from dataclasses import dataclass, field
 
+from sumpter._failure import UsageError
 from sumpter.bench import spec
 from sumpter.bench_replay.script import Script, script_of
 from sumpter.bench_replay.variants import BY_NAME, PEERS, scaled_settings
-from sumpter.cli.errors import UsageError
 from sumpter.profiles import Profile
 
 

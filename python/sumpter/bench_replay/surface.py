@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sumpter._errors import SumpterError
+from sumpter._failure import Failure, UsageError, message_of
+from sumpter._sizes import parse_size
 from sumpter.bench.document import REPLAY, DocumentError
 from sumpter.bench.plot import check_plot
-from sumpter.cli.errors import Failure, UsageError, message_of
-from sumpter.cli.options import parse_size
 from sumpter.tuning.points import readable
 
 AXES = ("partition_bytes", "credit_bytes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sumpter import _native
-from sumpter.cli.options import parse_size
+from sumpter._sizes import parse_size
 
 # So much that it never holds anything back: the most that the setting takes.
 UNBOUNDED_CREDIT = "1TiB"

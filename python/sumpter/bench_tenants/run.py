@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sumpter import _native
+from sumpter._failure import Failure
 from sumpter.bench import counters, record
 from sumpter.bench.progress import Bar
 from sumpter.bench.remote import Remote, call_all, end_all
@@ -30,7 +31,6 @@ from sumpter.bench_tenants.figures import (
 )
 from sumpter.bench_tenants.job import Sample, Shape
 from sumpter.bench_tenants.site import Site
-from sumpter.cli.errors import Failure
 
 # A loaded machine may take long to start twenty processes.
 START_S = 300
@@ -225,4 +225,4 @@ def _explained(failure: Failure, processes: Sequence[Process]) -> str:
         for process in processes
         if (error := first_error(process.output()))
     ]
-    return "; ".join([failure.format_message(), *said])
+    return "; ".join([str(failure), *said])

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sumpter._errors import SumpterError
+from sumpter._failure import Failure, UsageError, message_of
 from sumpter.bench.document import TUNE
 from sumpter.bench.plot import check_plot
 from sumpter.bench.report import Column, Row, figure, head_line, row_line
 from sumpter.bench_replay.report import warnings_of as disturbed
 from sumpter.bench_tune.figures import Run, row
-from sumpter.cli.errors import Failure, UsageError, message_of
 from sumpter.tuning.points import readable
 
 # Iterations of which the picture shows the median.

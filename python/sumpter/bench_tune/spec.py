@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sumpter._failure import UsageError
 from sumpter.bench_replay import spec
 from sumpter.bench_replay.spec import Point
-from sumpter.cli.errors import UsageError
 from sumpter.tuning.tuners import TUNERS, make
 
 # How the job schedules its sums.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sumpter._failure import UsageError
 from sumpter.cli import bench_chaos, bench_local, bench_replay, bench_tenants, bench_tune
-from sumpter.cli.errors import UsageError
 from sumpter.cli.options import JsonOption, SetOption, parse_assignments
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sumpter.cli.errors import Failure, UsageError
+from sumpter._failure import Failure, UsageError
 from sumpter.cli.options import SetOption, parse_free_assignments
 
 EXAMPLE = "Example: sumpter bench chaos --seconds 30 -- python examples/digits.py"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sumpter.cli.errors import Failure, UsageError
-from sumpter.cli.options import JsonOption, parse_size
+from sumpter._failure import Failure, UsageError
+from sumpter._sizes import parse_size
+from sumpter.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from sumpter.bench_local.report import Row

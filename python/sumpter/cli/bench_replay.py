@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sumpter.cli.errors import UsageError
+from sumpter._failure import UsageError
 from sumpter.cli.options import SetOption, parse_assignments
 from sumpter.cli.profile import ProfileOption, published
 

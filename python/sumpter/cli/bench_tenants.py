@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sumpter.cli.errors import Failure, UsageError
-from sumpter.cli.options import JsonOption, SetOption, parse_free_assignments, parse_size
+from sumpter._failure import Failure, UsageError
+from sumpter._sizes import parse_size
+from sumpter.cli.options import JsonOption, SetOption, parse_free_assignments
 
 if TYPE_CHECKING:
     from sumpter.bench_tenants.run import Asked

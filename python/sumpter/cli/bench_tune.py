@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sumpter._failure import UsageError
 from sumpter.cli.bench_replay import (
     DEFAULT_NETWORK_GBPS,
     BandwidthOption,
@@ -19,7 +20,6 @@ from sumpter.cli.bench_replay import (
     ScaleOption,
     profile_of,
 )
-from sumpter.cli.errors import UsageError
 from sumpter.cli.options import SetOption, parse_assignments
 from sumpter.cli.profile import ProfileOption
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sumpter.cli.errors import UsageError
+from sumpter._failure import UsageError
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile

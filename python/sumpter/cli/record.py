@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sumpter.cli.errors import UsageError
+from sumpter._failure import UsageError
 
 EXAMPLE = "Example: sumpter record -o run.profile.json -- python train.py --epochs 1"
 

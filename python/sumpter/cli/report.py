@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from sumpter.cli.errors import UsageError
+from sumpter._failure import UsageError
 from sumpter.cli.report_options import (
     AddEstimateOption,
     BandwidthOption,

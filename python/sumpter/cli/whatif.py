@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sumpter.cli.errors import UsageError
-from sumpter.cli.options import JsonOption, parse_size
+from sumpter._failure import UsageError
+from sumpter._sizes import parse_size
+from sumpter.cli.options import JsonOption
 from sumpter.cli.profile import ProfileOption, published
 from sumpter.cli.whatif_options import (
     AddEstimateOption,

@@ -21,8 +21,8 @@ import numpy as np
 
 from sumpter import profiles
 from sumpter._errors import SumpterError
+from sumpter._sizes import parse_size
 from sumpter.bench.document import REPLAY, DocumentError
-from sumpter.cli.options import parse_size
 from sumpter.tuning.layers import of_profile, with_bytes
 from sumpter.tuning.network import (
     FILE,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sumpter import profiles
+from sumpter._sizes import parse_size
 from sumpter.bench.document import REPLAY, DocumentError
-from sumpter.cli.options import parse_size
 from sumpter.whatif.cases import Case, simulate
 
 # More than any model: nothing is held back.

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sumpter._failure import Failure, UsageError
 from sumpter.bench_chaos import connections, faults, outcome, run
 from sumpter.bench_chaos.faults import EMULATED, LOCAL, Kind
 from sumpter.bench_chaos.inject import Injected
@@ -22,7 +23,6 @@ from sumpter.bench_chaos.outcome import Run, Trained
 from sumpter.bench_chaos.processes import Process, first_error
 from sumpter.bench_chaos.watch import Round, Rounds, parse_round
 from sumpter.cli import main
-from sumpter.cli.errors import Failure, UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sumpter._failure import Failure, UsageError
 from sumpter.bench import cell, cluster, counters, mesh, namespaces, report, spec, team, units
 from sumpter.bench.cluster import Machine
 from sumpter.bench.optimum import fraction, optimum, ratio
 from sumpter.bench.probe import Exchanged
 from sumpter.bench.tournament import Links, schedule, summarize
 from sumpter.cli.bench import _emulate as emulate_cells
-from sumpter.cli.errors import Failure, UsageError
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -378,7 +378,7 @@ def _why_not() -> str:
         namespaces.ip("netns", "add", name)
         namespaces.remove([name])
     except Failure as failure:
-        return failure.format_message()
+        return str(failure)
     return ""
 
 

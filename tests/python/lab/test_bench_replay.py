@@ -13,6 +13,7 @@ import pytest
 import typer.testing
 
 from sumpter import _native, profiles
+from sumpter._failure import Failure, UsageError
 from sumpter.bench import namespaces
 from sumpter.bench import spec as cluster
 from sumpter.bench.document import REPLAY, DocumentError
@@ -22,7 +23,6 @@ from sumpter.bench_replay.run import quartiles
 from sumpter.bench_replay.script import Script, script_of
 from sumpter.bench_replay.spec import Spec, check
 from sumpter.cli import bench_replay as command
-from sumpter.cli.errors import Failure, UsageError
 from sumpter.profiles import Layer, Profile, Tensor
 from sumpter.report.errors import ReportError
 
@@ -389,7 +389,7 @@ def test_a_small_run_plays_all_systems_and_cleans_up(tmp_path: Path) -> None:
     try:
         cluster.check_tools()
     except Failure as failure:
-        pytest.skip(f"cannot emulate a network here: {failure.format_message()}")
+        pytest.skip(f"cannot emulate a network here: {str(failure)}")
     profiles.save(small(), tmp_path / "small.json")
     output = tmp_path / "replay.json"
     arguments = ("--profile", str(tmp_path / "small.json"), "-n", "2", "-s", "1", "--scale", "1")

@@ -14,6 +14,7 @@ import pytest
 import typer.testing
 
 from sumpter import profiles
+from sumpter._failure import Failure, UsageError
 from sumpter.bench import namespaces
 from sumpter.bench import spec as cluster
 from sumpter.bench.document import TUNE
@@ -22,7 +23,6 @@ from sumpter.bench_tune import figures, report
 from sumpter.bench_tune.scaled import Model, Scaled
 from sumpter.bench_tune.spec import SYSTEM, Asked, check
 from sumpter.cli import bench_tune as command
-from sumpter.cli.errors import Failure, UsageError
 from sumpter.profiles import Layer, Profile, Tensor
 from sumpter.tuning.points import GRID, KIB, MIB, Choice, Job, Point, point
 from sumpter.tuning.search import Fixed, Grid
@@ -227,7 +227,7 @@ def test_a_small_run_tunes_beside_a_second_job_and_cleans_up(tmp_path: Path) -> 
     try:
         cluster.check_tools()
     except Failure as failure:
-        pytest.skip(f"cannot emulate a network here: {failure.format_message()}")
+        pytest.skip(f"cannot emulate a network here: {str(failure)}")
     profiles.save(small(), tmp_path / "small.json")
     output = tmp_path / "tune.json"
     call = [sys.executable, "-m", "sumpter", "bench", "tune"]

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import sumpter.torch as bps
 from sumpter import profiles
+from sumpter._failure import UsageError
 from sumpter.cli import record as command
-from sumpter.cli.errors import UsageError
 from sumpter.profiles import ProfileError, observed
 from sumpter.profiles.observed import Forward, Iteration, Parameter
 from sumpter.torch import record_script

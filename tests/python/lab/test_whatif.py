@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sumpter import _native, profiles, whatif
+from sumpter._sizes import parse_size
 from sumpter.bench.document import DocumentError
 from sumpter.cli import main
-from sumpter.cli.options import parse_size
 from sumpter.whatif import replayed
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -192,6 +192,29 @@ def test_only_the_seam_knows_python() -> None:
     assert [crate for crate in crates if "pyo3" in dependencies(crate)] == ["python"]
 
 
+def imports(path: Path) -> set[str]:
+    """The modules that a Python file imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def test_nothing_below_the_command_line_imports_it() -> None:
+    importers = [
+        name_of(path)
+        for path in tracked(".py")
+        if name_of(path).startswith("python/sumpter/")
+        and not name_of(path).startswith("python/sumpter/cli/")
+        and name_of(path) != "python/sumpter/__main__.py"
+        and any((name + ".").startswith("sumpter.cli.") for name in imports(path))
+    ]
+    found(importers, "move what these need of sumpter.cli to a module below it")
+
+
 def test_rust_reads_the_environment_in_one_place() -> None:
     readers = {
         name_of(path)
