@@ -89,7 +89,6 @@ from sumpter.torch.process_sets import (
     process_set_ids_and_ranks,
     remove_process_set,
 )
-from sumpter.torch.record import Recorder, record
 from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from sumpter.torch.registration import register as _register_backend
 from sumpter.torch.session import (
@@ -134,7 +133,6 @@ __all__ = [
     "PeerLostError",
     "ProcessSet",
     "Product",
-    "Recorder",
     "ReduceOp",
     "StagedHandle",
     "StartError",
@@ -200,7 +198,6 @@ __all__ = [
     "push_pull_group_sync_inplace",
     "push_pull_inplace",
     "rank",
-    "record",
     "record_samples",
     "reducescatter",
     "reducescatter_async",

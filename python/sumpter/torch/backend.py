@@ -19,16 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
 from sumpter import _session
-from sumpter.torch import (
-    collective,
-    delegate,
-    devices,
-    handles,
-    held,
-    staging,
-    tensors,
-    work,
-)
+from sumpter.torch import collective, delegate, devices, handles, held, staging, tensors, work
 from sumpter.torch.collective import Call, Group
 from sumpter.torch.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.registration import NAME, register

@@ -16,13 +16,7 @@ from sumpter import _native
 from sumpter._session import Handle, Session
 from sumpter.torch.handles import submit
 from sumpter.torch.names import Identity
-from sumpter.torch.tensors import (
-    DTYPE_NAMES,
-    check_carried,
-    moved_form,
-    readable,
-    writable,
-)
+from sumpter.torch.tensors import DTYPE_NAMES, check_carried, moved_form, readable, writable
 from sumpter.torch.work import SumpterWork
 
 # Rounds of one description in flight before the next queues behind the oldest. DDP has one

@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sumpter._failure import Failure, UsageError
-from sumpter.bench import cell, cluster, counters, mesh, namespaces, report, spec, team, units
-from sumpter.bench.cluster import Machine
-from sumpter.bench.optimum import fraction, optimum, ratio
-from sumpter.bench.probe import Exchanged
-from sumpter.bench.tournament import Links, schedule, summarize
-from sumpter.cli.bench import _emulate as emulate_cells
+from sumpter_lab.cli.bench import _emulate as emulate_cells
+from sumpter_lab.emulate import cell, spec
+from sumpter_lab.scaffold import cluster, counters, mesh, namespaces, report, team, units
+from sumpter_lab.scaffold.cluster import Machine
+from sumpter_lab.scaffold.optimum import fraction, optimum, ratio
+from sumpter_lab.scaffold.probe import Exchanged
+from sumpter_lab.scaffold.tournament import Links, schedule, summarize
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -37,7 +38,7 @@ CERTIFICATES = Path(__file__).parents[3] / "crates" / "coordinator" / "tests" / 
 RANK = """
 import json, sys
 from sumpter import _native
-from sumpter.bench.rank import Worker
+from sumpter_lab.scaffold.rank import Worker
 settings = json.loads(sys.argv[1])
 worker = Worker(0, 1, "127.0.0.1", {**settings, "token": _native.generate_token()}, [(8,)])
 worker.join(worker.host(), ["sumpter"])
@@ -360,7 +361,7 @@ def test_a_run_that_is_cut_off_leaves_the_rows_it_had(
         yield row(servers=2)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sumpter.bench.emulate.run", cut_off)
+    monkeypatch.setattr("sumpter_lab.emulate.run.run", cut_off)
     with pytest.raises(KeyboardInterrupt):
         emulate_cells(asked(), False, tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="") as stream:

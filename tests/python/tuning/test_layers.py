@@ -9,13 +9,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from sumpter import ConfigError, _native, profiles
+from sumpter import ConfigError, _native
 from sumpter._session import Noted, Session
 from sumpter.profiles import Profile
 from sumpter.tuning import driver
 from sumpter.tuning.driver import Driver
 from sumpter.tuning.layers import Summed, in_each_step, of_profile, of_tensors, with_bytes
 from sumpter.tuning.points import BUCKETS, Job
+from sumpter_lab import profiles
 
 
 def tensors(*sizes: int) -> list[Summed]:
