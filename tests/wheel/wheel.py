@@ -49,8 +49,8 @@ def tries(python: str, script: Path) -> list[Try]:
     return [
         Try((python, "-c", absent), 0, "[]"),
         Try((*sumpter, "--help"), 0, "bench"),
-        Try((*sumpter, "plan", "--workers", "4", "--servers", "2"), 0, "gpu"),
-        Try((*sumpter, "doctor"), 0, "numpy"),
+        Try((*sumpter, "plan", "--workers", "4", "--servers", "2"), 0, "GPU machines"),
+        Try((*sumpter, "doctor"), 0, "self-test"),
         Try((*sumpter, "serve", "--help"), 0, "--join"),
         Try((*sumpter, *job), 0, "summed"),
         Try((*sumpter, "bench", "emulate"), 2, "pip install sumpter-lab"),

@@ -26,6 +26,7 @@ from sumpter._failure import Failure, UsageError
 from sumpter.launch.figures import format_bytes
 from sumpter_lab.scaffold import counters
 from sumpter_lab.scaffold.payload import Payload
+from sumpter_lab.scaffold.table import Column, figure
 
 # Small operations are timed in blocks, whose first one only puts the ranks in step: a barrier's
 # own unevenness would be as long as what is measured.
@@ -36,6 +37,20 @@ REPEATED_BYTES = 512 << 20
 FEWEST, MOST = 5, 200
 # The tensor, its pattern, the numpy path's result, and the copies of transports and lanes.
 COPIES = 6
+
+COLUMNS = (
+    Column("size", 9, lambda row: format_bytes(row["bytes"])),
+    Column("way", 9, figure("way", "{}")),
+    Column("rounds", 6, figure("rounds", "{}")),
+    Column("median us", 11, lambda row: f"{row['seconds'] * 1e6:.1f}"),
+    Column("p10", 11, lambda row: f"{row['p10_seconds'] * 1e6:.1f}"),
+    Column("p90", 11, lambda row: f"{row['p90_seconds'] * 1e6:.1f}"),
+    Column("CPU us", 9, lambda row: f"{row['cpu_seconds'] * 1e6:.1f}"),
+    Column("call us", 8, lambda row: f"{row['call_seconds'] * 1e6:.1f}"),
+    Column("switches", 8, figure("context_switches", "{:.1f}")),
+    Column("Gb/s", 9, figure("goodput_gbps", "{:.4g}")),
+    Column("over Gloo", 9, figure("gain_over_gloo", "{:.3f}")),
+)
 
 
 # Waits for an operation; what it returns is the sum, which else is where the tensor is.

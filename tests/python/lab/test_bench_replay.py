@@ -16,15 +16,13 @@ from sumpter import _native
 from sumpter._failure import Failure, UsageError
 from sumpter.profiles import Layer, Profile, ProfileError, Tensor, save
 from sumpter_lab.cli import replay as command
-from sumpter_lab.emulate import spec as cluster
 from sumpter_lab.replay import report, surface, variants
 from sumpter_lab.replay.play import Pace, periods, play
-from sumpter_lab.replay.run import quartiles
 from sumpter_lab.replay.script import Script, script_of
 from sumpter_lab.replay.spec import Spec, check
-from sumpter_lab.report.errors import ReportError
 from sumpter_lab.scaffold import namespaces
 from sumpter_lab.scaffold.document import REPLAY, DocumentError
+from sumpter_lab.scaffold.figures import quartiles
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -315,7 +313,7 @@ def test_files_without_a_surface_are_named(tmp_path: Path) -> None:
     ):
         if text is not None:
             file.write_text(text)
-        with pytest.raises((DocumentError, ReportError, Failure), match=complaint):
+        with pytest.raises((DocumentError, DocumentError, Failure), match=complaint):
             surface.read(file)
 
 
@@ -387,7 +385,7 @@ def test_a_broken_profile_is_refused_before_anything_is_built(tmp_path: Path) ->
 @pytest.mark.exclusive
 def test_a_small_run_plays_all_systems_and_cleans_up(tmp_path: Path) -> None:
     try:
-        cluster.check_tools()
+        namespaces.check_tools()
     except Failure as failure:
         pytest.skip(f"cannot emulate a network here: {str(failure)}")
     save(small(), tmp_path / "small.json")

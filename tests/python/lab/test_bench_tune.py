@@ -18,7 +18,6 @@ from sumpter.profiles import Layer, Profile, Tensor, save
 from sumpter.tuning.points import GRID, KIB, MIB, Choice, Job, Point, point
 from sumpter.tuning.search import Fixed, Grid
 from sumpter_lab.cli import tune as command
-from sumpter_lab.emulate import spec as cluster
 from sumpter_lab.replay import spec as replay
 from sumpter_lab.scaffold import namespaces
 from sumpter_lab.scaffold.document import TUNE
@@ -224,7 +223,7 @@ def test_links_take_their_rates_in_turn() -> None:
 @pytest.mark.exclusive
 def test_a_small_run_tunes_beside_a_second_job_and_cleans_up(tmp_path: Path) -> None:
     try:
-        cluster.check_tools()
+        namespaces.check_tools()
     except Failure as failure:
         pytest.skip(f"cannot emulate a network here: {str(failure)}")
     save(small(), tmp_path / "small.json")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from sumpter._failure import Failure
 from sumpter_lab.chaos import connections, faults
 from sumpter_lab.chaos.faults import Kind, Planned
-from sumpter_lab.chaos.processes import Process
-from sumpter_lab.chaos.site import Place
 from sumpter_lab.chaos.team import Team
+from sumpter_lab.scaffold.processes import Process
+from sumpter_lab.scaffold.site import Place
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from sumpter_lab.chaos import faults, outcome, site
 from sumpter_lab.chaos.faults import Kind
 from sumpter_lab.chaos.inject import Injected, Injector
 from sumpter_lab.chaos.outcome import Run
-from sumpter_lab.chaos.processes import first_error
 from sumpter_lab.chaos.site import Site
 from sumpter_lab.chaos.team import Team
 from sumpter_lab.chaos.watch import Rounds, Views
 from sumpter_lab.scaffold import record
+from sumpter_lab.scaffold.processes import first_error
 from sumpter_lab.scaffold.signals import orderly
 
 # Without a round for so long, a job has hung.

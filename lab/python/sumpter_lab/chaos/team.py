@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sumpter import _native
-from sumpter._variables import LAUNCHERS
-from sumpter.launch.environment import job_variables
-from sumpter_lab.chaos.processes import Process, first_error
-from sumpter_lab.chaos.site import Place, Site, free_ports
+from sumpter_lab.chaos.site import Site
+from sumpter_lab.scaffold.processes import Process, first_error, inherited
+from sumpter_lab.scaffold.site import Place, free_ports
 
 # A loaded machine may take a minute to import torch four times.
 START_TIMEOUT_S = 300
@@ -21,7 +20,6 @@ START_TIMEOUT_S = 300
 DRAIN_LIMIT_S = 60.0
 
 _SUMPTER = (sys.executable, "-P", "-m", "sumpter")
-_LAUNCHED = {variable.name for launcher in LAUNCHERS for variable in launcher.variables}
 
 
 class Team:
@@ -166,13 +164,3 @@ class Team:
         self._started += 1
         log = self.folder / f"{self._started:04}-{name}.log"
         return Process(name, place.command(command), {**self._common, **variables}, log)
-
-
-def inherited() -> dict[str, str]:
-    """What processes of a job of its own inherit: nothing of another job."""
-    variables = job_variables(("",))
-    return {
-        name: text
-        for name, text in variables.items()
-        if not name.startswith("SUMPTER_") and name not in _LAUNCHED
-    }

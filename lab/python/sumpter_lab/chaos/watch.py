@@ -11,9 +11,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Self
 
 from sumpter import _native
-from sumpter_lab.chaos.site import Place
+from sumpter_lab.scaffold.site import Place
 
 _PATIENCE_S = 0.2
 _STATUS_EVERY_S = 0.5
@@ -31,18 +32,14 @@ class Round:
     failed: bool
 
 
-class Rounds:
-    """Rank 0's timeline, read while it is written: the file is a pipe."""
+class _Watch:
+    """A thread that looks until the block is left."""
 
-    def __init__(self, path: Path) -> None:
-        self.seen: list[Round] = []
-        os.mkfifo(path, 0o600)
-        # Open before the writer is, which would wait for a reader.
-        self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    def __init__(self, name: str) -> None:
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="rounds", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def __enter__(self) -> Rounds:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -54,9 +51,26 @@ class Rounds:
     ) -> None:
         self._over.set()
         self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Rounds(_Watch):
+    """Rank 0's timeline, read while it is written: the file is a pipe."""
+
+    def __init__(self, path: Path) -> None:
+        self.seen: list[Round] = []
+        os.mkfifo(path, 0o600)
+        # Open before the writer is, which would wait for a reader.
+        self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        super().__init__("rounds")
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
         os.close(self._pipe)
 
-    def _read(self) -> None:
+    def _run(self) -> None:
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
         rest = b""
@@ -87,30 +101,16 @@ def parse_round(line: bytes, at_s: float) -> Round | None:
     return Round(at_s, int(entry["args"]["bytes"]), bool(entry["args"].get("failed")))
 
 
-class Views:
+class Views(_Watch):
     """What `sumpter status` says, again and again: epochs, and how many machines help."""
 
     def __init__(self, place: Place, settings: dict[str, str]) -> None:
         self.epoch = 0
         self.helpers: Counter[int] = Counter()  # looks, by k
         self._place, self._settings = place, settings
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="views", daemon=True)
+        super().__init__("views")
 
-    def __enter__(self) -> Views:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def _run(self) -> None:
         self._place.enter()
         while not self._over.wait(_STATUS_EVERY_S):
             try:

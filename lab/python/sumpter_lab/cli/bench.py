@@ -17,9 +17,13 @@ from sumpter_lab.cli import local as bench_local
 from sumpter_lab.cli import replay as bench_replay
 from sumpter_lab.cli import tenants as bench_tenants
 from sumpter_lab.cli import tune as bench_tune
+from sumpter_lab.cli.options import CsvOption, RateOption, ServersOption, WorkersOption
+from sumpter_lab.scaffold import namespaces
+from sumpter_lab.scaffold.output import check_plot, check_writable, write_csv
+from sumpter_lab.scaffold.table import head_line, row_line
 
 if TYPE_CHECKING:
-    from sumpter_lab.emulate.spec import Load, Spec
+    from sumpter_lab.scaffold.spec import Load, Spec
 
 EMULATE_EXAMPLE = (
     "Example: sumpter bench emulate --workers 4 --servers 0,1,2,4 --rate-mbit 200 --bytes 64MiB"
@@ -31,15 +35,6 @@ SIZE_STEP = 4
 
 app = group("Measure how far Sumpter is from the limit of a network, and what it survives.")
 
-WorkersOption = Annotated[
-    str, typer.Option("--workers", "-n", metavar="N,..", help="Numbers of GPU machines.")
-]
-ServersOption = Annotated[
-    str, typer.Option("--servers", "-s", metavar="K,..", help="Numbers of CPU machines.")
-]
-RateOption = Annotated[
-    float, typer.Option("--rate-mbit", metavar="B", help="Rate of each link, each way, in Mb/s.")
-]
 WorkerRatesOption = Annotated[
     str | None,
     typer.Option("--worker-rates", metavar="B,..", help="The rate of each GPU machine instead."),
@@ -86,9 +81,6 @@ IdleRestartOption = Annotated[
         help="Whether connections start slowly again after a pause, as Linux has it by default "
         "(tcp_slow_start_after_idle).",
     ),
-]
-CsvOption = Annotated[
-    Path | None, typer.Option("--csv", metavar="FILE", help="Also write the rows to a file.")
 ]
 PlotOption = Annotated[
     Path | None,
@@ -143,13 +135,11 @@ def emulate(
     Each machine is a network namespace with a shaped link. What the links carry is measured
     first; each cell then runs Sumpter and its peers in turns and checks every result.
     """
-    from sumpter_lab.emulate import spec
-    from sumpter_lab.emulate.plot import check_plot
-    from sumpter_lab.scaffold import report
+    from sumpter_lab.scaffold import spec
 
     if clean:
         return _clean()
-    spec.check_tools()
+    namespaces.check_tools()
     gpu, cpu = _machines(workers, servers, rate_mbit, worker_rates, server_rates)
     asked = spec.Spec(
         *(gpu[0], cpu[0], gpu[1], cpu[1]),
@@ -161,7 +151,7 @@ def emulate(
         idle_restart=idle_restart,
         settings=parse_assignments(assignments),
     )
-    report.check_writable(csv, "--csv")
+    check_writable(csv, "--csv")
     check_plot(plot)
     rows = _emulate(asked, as_json, csv)
     if as_json:
@@ -177,9 +167,9 @@ def _emulate(asked: Spec, as_json: bool, csv: Path | None) -> list[dict[str, Any
 
     The file has each row as soon as it is there: a run of an hour may be cut off.
     """
-    from sumpter_lab.emulate import spec
+    from sumpter_lab.emulate import report
     from sumpter_lab.emulate.run import run
-    from sumpter_lab.scaffold import report
+    from sumpter_lab.scaffold import spec
     from sumpter_lab.scaffold.progress import Bar
 
     rows: list[dict[str, Any]] = []
@@ -190,13 +180,13 @@ def _emulate(asked: Spec, as_json: bool, csv: Path | None) -> list[dict[str, Any
         for row in cells:
             if not as_json:
                 if not rows:
-                    typer.echo(report.head_line(report.EMULATE))
-                typer.echo(report.row_line(report.EMULATE, row))
+                    typer.echo(head_line(report.COLUMNS))
+                typer.echo(row_line(report.COLUMNS, row))
             for warning in report.warnings_of(row):
                 bar.note(warning, "yellow")
             rows.append(row)
             if csv is not None:
-                report.write_csv(csv, rows)
+                write_csv(csv, rows)
     if not as_json:
         for line in report.summary(rows):
             typer.echo(line)
@@ -204,10 +194,7 @@ def _emulate(asked: Spec, as_json: bool, csv: Path | None) -> list[dict[str, Any
 
 
 def _clean() -> None:
-    from sumpter_lab.emulate import spec
-    from sumpter_lab.scaffold import namespaces
-
-    spec.check_tools()
+    namespaces.check_tools()
     left = namespaces.remove_leftovers()
     typer.echo(f"removed {left} network namespace(s)" if left else "nothing was left over")
 
@@ -236,8 +223,7 @@ def _machines(
 
 
 def _loads(size: str | None, model: str | None) -> list[Load]:
-    from sumpter_lab.emulate import spec
-    from sumpter_lab.scaffold import units
+    from sumpter_lab.scaffold import spec, units
 
     if size is not None and model is not None:
         raise UsageError("--bytes and --model exclude each other: a model has its own sizes")
@@ -247,7 +233,7 @@ def _loads(size: str | None, model: str | None) -> list[Load]:
 
 
 def _peers(text: str) -> tuple[str, ...]:
-    from sumpter_lab.emulate.spec import PEERS
+    from sumpter_lab.scaffold.spec import PEERS
 
     names = [part.strip() for part in text.split(",") if part.strip() not in ("", "none")]
     unknown = [name for name in names if name not in PEERS]
@@ -271,9 +257,8 @@ def allreduce(
     Every rank runs this command; rank 0 prints. Each size goes through push_pull on a tensor and
     on a NumPy array, through torch.distributed's "sumpter" backend, and through Gloo.
     """
-    from sumpter_lab.scaffold import report
 
-    report.check_writable(csv, "--csv")
+    check_writable(csv, "--csv")
     wanted = _range(min_bytes, max_bytes) if sizes is None else _sizes(sizes)
     if set(_peers(peers)) - {"gloo"}:
         raise UsageError("--peers: bench allreduce measures beside gloo or none")
@@ -286,8 +271,8 @@ def _allreduce(
     sizes: list[int], rounds: int | None, gloo: bool, as_json: bool, csv: Path | None
 ) -> list[dict[str, Any]]:
     """Runs all sizes; the rows on rank 0, nothing elsewhere. The file has each as it comes."""
-    from sumpter_lab.allreduce import Asked, Ranks, run
-    from sumpter_lab.scaffold import record, report
+    from sumpter_lab.allreduce import COLUMNS, Asked, Ranks, run
+    from sumpter_lab.scaffold import record
 
     rows: list[dict[str, Any]] = []
     about = record.environment()
@@ -297,11 +282,11 @@ def _allreduce(
                 continue
             if not as_json:
                 if not rows:
-                    typer.echo(report.head_line(report.ALLREDUCE))
-                typer.echo(report.row_line(report.ALLREDUCE, row))
+                    typer.echo(head_line(COLUMNS))
+                typer.echo(row_line(COLUMNS, row))
             rows.append({**row, **about})
             if csv is not None:
-                report.write_csv(csv, rows)
+                write_csv(csv, rows)
     return rows
 
 

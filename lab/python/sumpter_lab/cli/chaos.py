@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,6 +11,8 @@ import typer
 
 from sumpter._failure import Failure, UsageError
 from sumpter.cli.options import SetOption, parse_free_assignments
+from sumpter_lab.cli.options import FiguresOption, RateOption
+from sumpter_lab.scaffold.output import check_writable, write_json
 
 EXAMPLE = "Example: sumpter bench chaos --seconds 30 -- python examples/digits.py"
 
@@ -60,17 +61,11 @@ Local = Annotated[
     bool,
     typer.Option("--local", help="Plain processes on loopback instead of namespaces: no root."),
 ]
-Rate = Annotated[
-    float, typer.Option("--rate-mbit", metavar="B", help="Rate of each link, each way, in Mb/s.")
-]
 Reference = Annotated[
     int,
     typer.Option(
         "--reference-servers", metavar="K", min=0, help="Servers of the run without faults."
     ),
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write all figures as JSON.")
 ]
 LogDir = Annotated[
     Path | None,
@@ -92,10 +87,10 @@ def chaos(
     faults: Faults = None,
     coordinator_restarts: Restarts = False,
     local: Local = False,
-    rate_mbit: Rate = 200.0,
+    rate_mbit: RateOption = 200.0,
     reference_servers: Reference = 0,
     assignments: SetOption = None,
-    output: Output = None,
+    output: FiguresOption = None,
     log_dir: LogDir = None,
 ) -> None:
     """Train while servers die, stall, leave and join and links fail (root, or --local).
@@ -107,7 +102,7 @@ def chaos(
 
     from sumpter_lab.chaos.outcome import print_outcome
     from sumpter_lab.chaos.run import Asked, kinds_of, run
-    from sumpter_lab.scaffold import report, units
+    from sumpter_lab.scaffold import units
 
     names = None if faults is None else [name.strip() for name in faults.split(",")]
     asked = Asked(
@@ -123,7 +118,7 @@ def chaos(
         reference_servers=reference_servers,
         settings=parse_free_assignments(assignments, _DECIDED_HERE),
     )
-    report.check_writable(output, "--output")
+    check_writable(output, "--output")
     console = Console(highlight=False, markup=False)
     folder = _folder(log_dir)
     keep = True
@@ -131,7 +126,7 @@ def chaos(
         found = run(asked, folder, lambda text: typer.echo(text, err=True))
         print_outcome(console, found)
         if output is not None:
-            output.write_text(json.dumps(found, indent=2) + "\n")
+            write_json(output, found, indent=2)
         keep = not found["passed"]
     except SystemExit:
         keep = False  # a signal: nobody asks why

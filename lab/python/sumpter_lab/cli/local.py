@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,17 +11,17 @@ import typer
 from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption
+from sumpter_lab.cli.options import CsvOption
+from sumpter_lab.scaffold.output import write_csv
+from sumpter_lab.scaffold.units import parse_counts
 
 if TYPE_CHECKING:
-    from sumpter_lab.local.report import Row
+    pass
 
 SUM_EXAMPLE = "Example: sumpter bench sum --dtypes float32,float16 --csv sum.csv"
 SERVER_EXAMPLE = "Example: sumpter bench server --workers 1,2,4,8 --lanes 1,2 --rounds 15"
 ABLATE_EXAMPLE = "Example: sumpter bench ablate aggregation --threads 2"
 
-CsvOption = Annotated[
-    Path | None, typer.Option("--csv", metavar="FILE", help="Also write the rows to a CSV file.")
-]
 
 _FLOAT32_BYTES = 4
 
@@ -67,7 +66,7 @@ def sum_(
     chosen_types = _names("--dtypes", dtypes, kernels.DTYPES)
     chosen_ops = _names("--ops", ops, kernels.OPS)
     _at_least("--rounds", rounds, 1)
-    counts = _counts("--contributions", contributions)
+    counts = parse_counts(contributions, "--contributions", 1)
     _at_least("--contributions", min(counts), 2)
     notes = [report.machine(), report.busy_note()]
     if rivals.load_torch() is None:
@@ -84,7 +83,8 @@ def sum_(
         report.print_table("kernels, one core", rows, [note for note in notes if note])
         report.print_table("a chunk's whole cycle, one core", cycle)
         report.print_table("a checksum of every byte, one core", checksum)
-    _write(csv, named)
+    if csv is not None:
+        write_csv(csv, named)
 
 
 def server(
@@ -128,7 +128,7 @@ def server(
         credit_bytes=_size("--credit-bytes", credit_bytes),
         rounds=_at_least("--rounds", rounds, 1),
     )
-    counts, lane_counts = _counts("--workers", workers), _counts("--lanes", lanes)
+    counts, lane_counts = parse_counts(workers, "--workers", 1), parse_counts(lanes, "--lanes", 1)
     # A worker holds contribution and result; the lanes hold two rounds of sums.
     _fits((2 * max(counts) + 2) * sum(load.tensors), "fewer --workers or a smaller model")
     notes = [report.machine(), report.busy_note()]
@@ -141,7 +141,8 @@ def server(
     else:
         title = "one server under workers that compute nothing, loopback"
         report.print_table(title, bench.shown(rows), [note for note in notes if note])
-    _write(csv, rows)
+    if csv is not None:
+        write_csv(csv, rows)
 
 
 def ablate(
@@ -179,7 +180,7 @@ def ablate(
     wanted = Size(
         bytes=_size("--bytes", size),
         contributions=_at_least("--contributions", contributions, 2),
-        threads=_counts("--threads", threads),
+        threads=parse_counts(threads, "--threads", 1),
         rounds=_at_least("--rounds", rounds, 1),
         chunk_bytes=_size("--chunk-bytes", chunk_bytes),
     )
@@ -193,7 +194,8 @@ def ablate(
         report.print_json(rows)
     else:
         report.print_table(ABLATIONS[name].compares, rows, [note for note in notes if note])
-    _write(csv, rows)
+    if csv is not None:
+        write_csv(csv, rows)
 
 
 @contextmanager
@@ -219,10 +221,10 @@ def _size(option: str, text: str) -> int:
 
 def _fits(needed_bytes: int, advice: str) -> None:
     """Refuses what this machine's free memory cannot hold, before anything is built."""
-    from sumpter_lab.local.report import free_memory_bytes
+    from sumpter_lab.scaffold.counters import available_bytes
 
-    free_bytes = free_memory_bytes()
-    if free_bytes is not None and needed_bytes > free_bytes:
+    free_bytes = available_bytes()
+    if needed_bytes > free_bytes:
         needed, free = needed_bytes / 1e9, free_bytes / 1e9
         raise Failure(f"needs {needed:.1f} GB of memory, {free:.1f} GB are free: give {advice}")
 
@@ -231,13 +233,6 @@ def _at_least(option: str, value: int, least: int) -> int:
     if value < least:
         raise UsageError(f"{option} {value}: give at least {least}")
     return value
-
-
-def _counts(option: str, text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"{option} {text}: give positive numbers, as in 1,2,4")
-    return [int(part) for part in parts]
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -261,14 +256,3 @@ def _tensors(model: str | None, size: str | None) -> list[int]:
     if name not in ARCHITECTURES:
         raise UsageError(f"--model {name}: known are {', '.join(ARCHITECTURES)}")
     return [_FLOAT32_BYTES * elements(shape) for _, shape in shapes(name)]
-
-
-def _write(file: Path | None, rows: list[Row]) -> None:
-    from sumpter_lab.local.report import write_csv
-
-    if file is None:
-        return
-    try:
-        write_csv(file, rows)
-    except OSError as error:
-        raise Failure(f"cannot write {file}: {error.strerror}") from error

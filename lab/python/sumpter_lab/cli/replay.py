@@ -10,7 +10,9 @@ import typer
 
 from sumpter._failure import UsageError
 from sumpter.cli.options import SetOption, parse_assignments
+from sumpter_lab.cli.options import ServersOption, WorkersOption
 from sumpter_lab.cli.profile import ProfileOption, published
+from sumpter_lab.scaffold.namespaces import check_tools
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile
@@ -32,12 +34,6 @@ IterationOption = Annotated[
 BatchOption = Annotated[
     int | None,
     typer.Option("--batch-size", metavar="N", help="Of a published architecture or a NetAI log."),
-]
-WorkersOption = Annotated[
-    str, typer.Option("--workers", "-n", metavar="N,..", help="Numbers of GPU machines.")
-]
-ServersOption = Annotated[
-    str, typer.Option("--servers", "-s", metavar="K,..", help="Numbers of CPU machines.")
 ]
 BandwidthOption = Annotated[
     float,
@@ -148,12 +144,10 @@ def replay(
     ways to schedule with each other, with DDP over Gloo and with the upper bound: one iteration
     in the time of its compute, or of its communication at best, whichever is longer.
     """
-    from sumpter_lab.emulate import spec as cluster
-    from sumpter_lab.emulate.plot import check_plot
     from sumpter_lab.replay.spec import Spec
     from sumpter_lab.replay.surface import AXES, draw, of_cells
     from sumpter_lab.scaffold import units
-    from sumpter_lab.scaffold.report import check_writable
+    from sumpter_lab.scaffold.output import check_plot, check_writable
 
     if network_gbps is not None and ratios is not None:
         raise UsageError("--network-gbps and --ratio exclude each other")
@@ -178,7 +172,7 @@ def replay(
         settings=parse_assignments(assignments),
         grid=values,
     )
-    cluster.check_tools()
+    check_tools()
     cells = _replay(asked, output)
     if plot is not None:
         draw(of_cells(cells), plot)
@@ -189,7 +183,7 @@ def _replay(asked: Spec, output: Path | None) -> list[dict[str, Any]]:
     from sumpter_lab.replay import report
     from sumpter_lab.replay.run import run
     from sumpter_lab.scaffold.progress import Bar
-    from sumpter_lab.scaffold.report import head_line, row_line
+    from sumpter_lab.scaffold.table import head_line, row_line
 
     cells: list[dict[str, Any]] = []
     # Closed here whatever happens, since closing it removes the cluster.

@@ -11,8 +11,8 @@ import typer
 
 from sumpter._failure import UsageError
 from sumpter_lab.cli import single
+from sumpter_lab.cli.options import AddEstimateOption
 from sumpter_lab.cli.report_options import (
-    AddEstimateOption,
     BandwidthOption,
     BatchTimeOption,
     CompressionOption,
@@ -53,7 +53,7 @@ def report(
     The page is complete and opens without a network. `docs/report.md` shows one.
     """
     from sumpter_lab import report as reports
-    from sumpter_lab.scaffold.report import check_writable
+    from sumpter_lab.scaffold.output import check_writable
 
     positive = {
         "--bandwidth-gbps": bandwidth_gbps,

@@ -64,14 +64,6 @@ StepOption = Annotated[
     int | None,
     typer.Option("--step", metavar="S", help="Of a trace; its last one unless given."),
 ]
-AddEstimateOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--add-estimate",
-        metavar="FILE",
-        help="Lines of `bytes,seconds` of an addition, instead of the profile's.",
-    ),
-]
 BatchTimeOption = Annotated[
     float | None,
     typer.Option(

@@ -13,6 +13,8 @@ import typer
 from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption, SetOption, parse_free_assignments
+from sumpter_lab.cli.options import FiguresOption
+from sumpter_lab.scaffold.output import check_writable, write_json
 
 if TYPE_CHECKING:
     from sumpter_lab.tenants.run import Asked
@@ -66,9 +68,6 @@ Seconds = Annotated[
 Rounds = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="Windows of each kind, in turns.")
 ]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write all figures as JSON.")
-]
 
 
 def tenants(
@@ -83,7 +82,7 @@ def tenants(
     seconds: Seconds = 5.0,
     rounds: Rounds = 8,
     assignments: SetOption = None,
-    output: Output = None,
+    output: FiguresOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure what each of many jobs gets of one server, against its fair share.
@@ -93,7 +92,7 @@ def tenants(
     """
     from rich.console import Console
 
-    from sumpter_lab.scaffold import report, units
+    from sumpter_lab.scaffold import units
     from sumpter_lab.tenants.job import Shape
     from sumpter_lab.tenants.report import print_outcome
     from sumpter_lab.tenants.run import Asked
@@ -109,14 +108,14 @@ def tenants(
         rounds=rounds,
         settings=parse_free_assignments(assignments, _DECIDED_HERE),
     )
-    report.check_writable(output, "--output")
+    check_writable(output, "--output")
     found = _run(asked)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
         print_outcome(Console(highlight=False, markup=False), found)
     if output is not None:
-        output.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(output, found, indent=1)
 
 
 def _run(asked: Asked) -> dict[str, object]:

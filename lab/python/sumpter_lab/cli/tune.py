@@ -22,6 +22,7 @@ from sumpter_lab.cli.replay import (
     ScaleOption,
     profile_of,
 )
+from sumpter_lab.scaffold.namespaces import check_tools
 
 if TYPE_CHECKING:
     from sumpter_lab.tune.spec import Asked
@@ -112,11 +113,9 @@ def tune(
     2 % of the grid's best, if `grid` is one of them, and what the search cost. Needs root and
     Linux.
     """
-    from sumpter_lab.emulate import spec as cluster
-    from sumpter_lab.emulate.plot import check_plot
     from sumpter_lab.replay.spec import Spec
     from sumpter_lab.scaffold import units
-    from sumpter_lab.scaffold.report import check_writable
+    from sumpter_lab.scaffold.output import check_plot, check_writable
     from sumpter_lab.tune.spec import SYSTEM, Asked
 
     if network_gbps is not None and ratio is not None:
@@ -147,14 +146,14 @@ def tune(
         second_job=_between(second_job) if second_job is not None else None,
         profiled=profiled,
     )
-    cluster.check_tools()
+    check_tools()
     _tune(asked, output, plot)
 
 
 def _tune(asked: Asked, output: Path | None, plot: Path | None) -> None:
     """Runs all tuners; the table comes when all are done, since it compares them."""
     from sumpter_lab.scaffold.progress import Bar
-    from sumpter_lab.scaffold.report import head_line, row_line
+    from sumpter_lab.scaffold.table import head_line, row_line
     from sumpter_lab.tune import report
     from sumpter_lab.tune.figures import row
     from sumpter_lab.tune.run import run

@@ -15,9 +15,9 @@ from sumpter._failure import UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption
 from sumpter_lab.cli import single
+from sumpter_lab.cli.options import AddEstimateOption
 from sumpter_lab.cli.profile import ProfileOption, published
 from sumpter_lab.cli.whatif_options import (
-    AddEstimateOption,
     AdviseOption,
     ArchitectureOption,
     BandwidthOption,

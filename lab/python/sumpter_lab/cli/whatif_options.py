@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -53,14 +52,6 @@ OverlapOption = Annotated[
     bool,
     typer.Option(
         "--overlap-forward", help="Each layer of the next forward pass waits for itself only."
-    ),
-]
-AddEstimateOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--add-estimate",
-        metavar="FILE",
-        help="Lines of `bytes,seconds` of an addition, instead of the profile's.",
     ),
 ]
 BatchTimeOption = Annotated[

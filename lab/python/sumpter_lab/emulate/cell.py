@@ -8,25 +8,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from sumpter_lab.emulate import spec
-from sumpter_lab.emulate.spec import Load, Spec
-from sumpter_lab.scaffold import counters
+from sumpter_lab.scaffold import counters, experiment, spec
 from sumpter_lab.scaffold.cluster import Cluster, Machine
-from sumpter_lab.scaffold.optimum import Optimum, fraction, optimum, ratio
+from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
+from sumpter_lab.scaffold.optimum import Optimum, optimum
+from sumpter_lab.scaffold.spec import Load, Spec
 from sumpter_lab.scaffold.team import PlainTeam, Round, Team, plain_team, team
 from sumpter_lab.scaffold.tournament import Links
 
-# A round that takes this many times as long as the slowest way should has hung.
-PATIENCE = 30
-LEAST_TIMEOUT_S = 60.0
 # Busy cores and idle links: then the cores, not the links, set the time.
-BUSY_CORES = 0.9
 IDLE_LINKS = 0.05
-# Of the cores' time while all systems had one turn. More than so much taken by other guests of the
-# host, and links idled because nobody was there to send.
-STOLEN = 0.02
-# How processes on one machine are started, joined and ended, for the estimate of the duration.
-START_S = 3.0
 
 
 Turn = dict[str, Round]  # one round of each system, right after each other
@@ -53,7 +44,7 @@ def duration_s(asked: Spec, load: Load, times: Optimum, servers: int) -> float:
     each["plain"] = times.seconds
     systems = asked.systems(load, servers)
     turn_s = sum(each.get(name) or times.allreduce_seconds for name in systems)
-    return (asked.rounds + asked.warmup) * 1.1 * turn_s + START_S
+    return (asked.rounds + asked.warmup) * 1.1 * turn_s + experiment.START_S
 
 
 def run_cell(
@@ -85,7 +76,7 @@ def _measure(
     settings = {**asked.settings, "lanes": str(asked.lanes)}
     bandwidths = spec.bandwidths_gbps(links.goodput_mbit)
     slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.seconds)
-    timeout_s = max(LEAST_TIMEOUT_S, PATIENCE * slowest_s)
+    timeout_s = experiment.timeout_s(slowest_s)
     with ExitStack() as teams:
         own = [system for system in systems if system not in ("ps", "plain")]
         first = teams.enter_context(team(gpu, cpu, settings, bandwidths, load.shapes, own))
@@ -117,7 +108,7 @@ def _measure(
 
 def select(turns: Sequence[Turn], rounds: int) -> Measured:
     """The turns that were disturbed least, in their order. Times do not take part in the choice."""
-    best = sorted(sorted(range(len(turns)), key=lambda i: stolen(turns[i]))[:rounds])
+    best = sorted(sorted(range(len(turns)), key=lambda i: stolen_of(turns[i]))[:rounds])
     kept = [turns[index] for index in best]
     return Measured(
         rounds={system: [turn[system] for turn in kept] for system in kept[0]},
@@ -126,14 +117,13 @@ def select(turns: Sequence[Turn], rounds: int) -> Measured:
     )
 
 
-def stolen(turn: Turn) -> float:
+def stolen_of(turn: Turn) -> float:
     """The share of the cores' time that other guests of the host took."""
-    cores = sum((item.cores for item in turn.values()), counters.NO_TICKS)
-    return ratio(cores.steal, cores.total) or 0.0
+    return stolen(sum((item.cores for item in turn.values()), counters.NO_TICKS))
 
 
 def is_disturbed(turn: Turn) -> bool:
-    return stolen(turn) > STOLEN
+    return stolen_of(turn) > STOLEN
 
 
 def figures(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sumpter._failure import Failure, UsageError
-from sumpter_lab.scaffold.report import Row, load_name
+from sumpter_lab.emulate.report import load_name
+from sumpter_lab.scaffold.output import save_picture
+from sumpter_lab.scaffold.table import Row
 
-FORMATS = (".png", ".svg", ".pdf")
 # What is drawn: the figure of a row, its label, and how.
 LINES = (
     ("optimum_seconds", "optimum", {"linestyle": "--", "marker": "x", "color": "black"}),
@@ -18,20 +18,6 @@ LINES = (
     ("gloo_seconds", "Gloo", {"marker": "s", "color": "tab:orange"}),
     ("ps_seconds", "CPU machines only (PS)", {"marker": "^", "color": "tab:green"}),
 )
-
-
-def check_plot(file: Path | None) -> None:
-    """Raises before a long run if its picture could not be drawn."""
-    if file is None:
-        return
-    if file.suffix not in FORMATS:
-        raise UsageError(f"--plot {file}: the name must end in {', '.join(FORMATS)}")
-    if not file.parent.is_dir():
-        raise Failure(f"--plot {file}: the folder {file.parent} does not exist")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise Failure("--plot needs matplotlib: pip install 'sumpter-lab[plot]'") from None
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
@@ -53,10 +39,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
     picture.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(labels))
-    try:
-        picture.savefig(file, dpi=150)
-    except OSError as error:
-        raise Failure(f"cannot write {file}: {error.strerror}") from error
+    save_picture(picture, file, 150)
 
 
 def points(rows: Sequence[Row], name: str) -> tuple[list[int], list[float]]:

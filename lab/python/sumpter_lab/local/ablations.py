@@ -15,8 +15,8 @@ from sumpter_lab import _native
 from sumpter_lab.local import memory
 from sumpter_lab.local.kernels import WrongResult
 from sumpter_lab.local.optimizers import optimizers
-from sumpter_lab.local.report import Row
 from sumpter_lab.local.timing import Step, medians, native
+from sumpter_lab.scaffold.table import Row
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sumpter_lab import _native
-from sumpter_lab.local.report import Row
+from sumpter_lab.scaffold.figures import quartiles, ratio
+from sumpter_lab.scaffold.table import Row
 
 Sample = dict[str, Any]
 # Names in the samples, and those in a row's fields.
@@ -68,7 +69,7 @@ def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
         for name in by_variant
     }
     total = {name: sum(of.values()) for name, of in cpu.items()}
-    quartiles = _quartiles(
+    low, _, high = quartiles(
         [
             r["seconds"] / s["seconds"]
             for s, r in zip(by_variant["sum"], by_variant["relay"], strict=True)
@@ -78,17 +79,17 @@ def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
     for name, label in VARIANTS.items():
         row[f"{label}goodput_gb_per_s"] = gigabytes / seconds[name]
     row["goodput_ratio"] = seconds["relay"] / seconds["sum"]
-    row["goodput_ratio_low"], row["goodput_ratio_high"] = quartiles
+    row["goodput_ratio_low"], row["goodput_ratio_high"] = low, high
     row["goodput_ratio_to_raw_tcp"] = seconds["raw"] / seconds["sum"]
     row["goodput_ratio_to_summing_tcp"] = seconds["bare"] / seconds["sum"]
     for name, label in VARIANTS.items():
         row[f"{label}server_cpu_s_per_gb"] = cpu[name]["server"] / gigabytes
         row[f"{label}worker_cpu_s_per_gb"] = cpu[name]["worker"] / gigabytes
     row["cpu_s_per_gb"] = total["sum"] / gigabytes
-    row["cpu_ratio_to_raw_tcp"] = _ratio(total["sum"], total["raw"])
-    row["cpu_ratio_to_summing_tcp"] = _ratio(total["sum"], total["bare"])
+    row["cpu_ratio_to_raw_tcp"] = ratio(total["sum"], total["raw"])
+    row["cpu_ratio_to_summing_tcp"] = ratio(total["sum"], total["bare"])
     for who in ("server", "worker"):
-        row[f"{who}_cpu_ratio_to_raw_tcp"] = _ratio(cpu["sum"][who], cpu["raw"][who])
+        row[f"{who}_cpu_ratio_to_raw_tcp"] = ratio(cpu["sum"][who], cpu["raw"][who])
     for who in ("server", "worker"):
         calls = median("sum", lambda s, w=who: sum(s[f"{w}_calls"].values()))
         raw_calls = median("raw", lambda s, w=who: sum(s[f"{w}_calls"].values()))
@@ -96,18 +97,6 @@ def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
         row[f"raw_tcp_{who}_calls_per_gb"] = round(raw_calls / gigabytes)
     row["correct"] = True
     return row
-
-
-def _ratio(seconds: float, of: float) -> float | None:
-    """None where the load was over before the kernel counted any processor time."""
-    return seconds / of if of > 0 else None
-
-
-def _quartiles(values: list[float]) -> tuple[float, float]:
-    if len(values) < 2:
-        return values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
 
 
 # What a table shows of a row; JSON and CSV have all of it.

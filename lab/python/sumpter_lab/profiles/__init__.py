@@ -1,6 +1,6 @@
 """Where profiles come from: recording, published architectures, logs of other tools.
 
-    from sumpter_lab import profiles
+    from sumpter_lab import (profiles)
 
     profile = profiles.published("resnet50")
 

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sumpter_lab.scaffold.document import REPLAY
-from sumpter_lab.scaffold.report import Column, Row, figure
-
-# Cores this busy may have set the time instead of the links.
-_BUSY = 0.9
-_STOLEN = 0.02
+from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN
+from sumpter_lab.scaffold.table import Column, Row, figure
 
 COLUMNS = (
     Column("profile", 12, figure("profile", "{}")),
@@ -52,13 +49,13 @@ def warnings_of(cell: Row) -> Iterator[str]:
     where = f"n={cell['workers']} k={cell['servers']}"
     systems = cell["systems"].values()
     stolen = max(figures["cores_steal"] or 0.0 for figures in systems)
-    if stolen > _STOLEN:
+    if stolen > STOLEN:
         yield (
             f"{where}: other guests of the host took up to {stolen:.0%} of the cores' time: "
             "measure again when it is quiet"
         )
     busy = 1 - min(1.0 if f["cores_idle"] is None else f["cores_idle"] for f in systems)
-    if busy > _BUSY:
+    if busy > BUSY_CORES:
         yield (
             f"{where}: the cores were up to {busy:.0%} busy, so they may have set the time: run "
             "nothing beside, or take a lower --bandwidth-mbps"

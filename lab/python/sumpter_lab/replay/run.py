@@ -8,17 +8,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from sumpter_lab.emulate.cell import LEAST_TIMEOUT_S, PATIENCE, START_S
-from sumpter_lab.emulate.run import Progress
 from sumpter_lab.replay import spec
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.spec import Point, Spec
 from sumpter_lab.replay.variants import BY_NAME, DDP, UNBOUNDED_CREDIT
-from sumpter_lab.scaffold import cluster, counters, record, remote, tournament
+from sumpter_lab.scaffold import counters, experiment, record, remote
 from sumpter_lab.scaffold.cluster import Cluster, Machine
-from sumpter_lab.scaffold.optimum import Optimum, optimum, ratio
+from sumpter_lab.scaffold.experiment import Progress, measured_cluster
+from sumpter_lab.scaffold.figures import quartiles, ratio
+from sumpter_lab.scaffold.optimum import Optimum, optimum
 from sumpter_lab.scaffold.remote import call_all
-from sumpter_lab.scaffold.signals import orderly
 from sumpter_lab.scaffold.team import Round, Team, team
 from sumpter_lab.scaffold.tournament import Links
 
@@ -40,16 +39,14 @@ def run(asked: Spec, progress: Progress) -> Generator[dict[str, Any], None, None
     about = record.environment()
     remote.preload("sumpter_lab.replay.rank", *(["torch._dynamo"] if DDP in asked.systems else []))
     wanted = asked.cluster()
-    with (
-        orderly(),
-        cluster.emulated(wanted.gpu_rates_mbit, wanted.cpu_rates_mbit) as machines,
-    ):
-        progress.estimate(_estimate_s(asked, machines))
-        everyone = machines.machines
-        progress.stage("measuring the links", tournament.duration_s(len(everyone)))
-        links = tournament.measure(everyone, progress.advance)
-        progress.links(links)
-        links.check(everyone)
+    with measured_cluster(
+        wanted.gpu_rates_mbit,
+        wanted.cpu_rates_mbit,
+        progress,
+        lambda machines, links: sum(
+            _Cell(asked, machines, links, point).duration_s() for point in asked.cells()
+        ),
+    ) as (machines, links):
         for point in asked.cells():
             cell = _Cell(asked, machines, links, point)
             progress.stage(f"{point.workers} workers, {point.servers} servers", cell.duration_s())
@@ -74,13 +71,16 @@ class _Cell:
         }
         if DDP in each_s:
             each_s[DDP] = self._script.compute_s + self._times.allreduce_seconds
-        return self._asked.turns * (self._asked.iterations + 1) * sum(each_s.values()) + START_S
+        return (
+            self._asked.turns * (self._asked.iterations + 1) * sum(each_s.values())
+            + experiment.START_S
+        )
 
     def run(self, advance: Callable[[float], None]) -> dict[str, Any]:
         """All turns, one system after the other in each."""
         asked, systems = self._asked, self._asked.systems
         slowest_s = self._script.compute_s + self._times.allreduce_seconds
-        timeout_s = max(LEAST_TIMEOUT_S, PATIENCE * slowest_s * (asked.iterations + 1))
+        timeout_s = experiment.timeout_s(slowest_s * (asked.iterations + 1))
         played = {system: Played() for system in systems}
         with ExitStack() as teams:
             by_system = self._teams(teams)
@@ -166,19 +166,3 @@ def _system(
         "cores_steal": ratio(cores.steal, cores.total),
         "periods_s": done.periods_s,
     }
-
-
-def quartiles(ordered: Sequence[float]) -> tuple[float, float, float]:
-    """The quartiles of some figures; all equal if there is one."""
-    if len(ordered) == 1:
-        return ordered[0], ordered[0], ordered[0]
-    low, middle, high = statistics.quantiles(ordered, n=4, method="inclusive")
-    return low, middle, high
-
-
-def _estimate_s(asked: Spec, machines: Cluster) -> float:
-    """About how long the whole run takes, if the links carry what they are set to."""
-    nominal = {machine.name: machine.rate_mbit for machine in machines.machines}
-    links = Links(nominal, nominal, 0.0)
-    cells = [_Cell(asked, machines, links, point).duration_s() for point in asked.cells()]
-    return tournament.duration_s(len(machines.machines)) + sum(cells)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from sumpter._failure import UsageError
 from sumpter.profiles import Profile
-from sumpter_lab.emulate import spec
 from sumpter_lab.replay.script import Script, script_of
 from sumpter_lab.replay.variants import BY_NAME, PEERS, scaled_settings
+from sumpter_lab.scaffold import spec
 
 
 @dataclass(frozen=True)

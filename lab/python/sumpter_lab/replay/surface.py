@@ -15,8 +15,8 @@ from sumpter._errors import SumpterError
 from sumpter._failure import Failure, UsageError, message_of
 from sumpter._sizes import parse_size
 from sumpter.tuning.points import readable
-from sumpter_lab.emulate.plot import check_plot
 from sumpter_lab.scaffold.document import REPLAY, DocumentError
+from sumpter_lab.scaffold.output import check_plot, save_picture
 
 AXES = ("partition_bytes", "credit_bytes")
 
@@ -59,10 +59,7 @@ def draw(surfaces: Sequence[Surface], file: Path) -> None:
         panel.set_axis_off()
     for panel, surface in zip(panels.flat, surfaces, strict=False):
         _draw_panel(panel, surface)
-    try:
-        picture.savefig(file, dpi=80)
-    except OSError as error:
-        raise Failure(f"cannot write {file}: {error.strerror}") from error
+    save_picture(picture, file, 80)
 
 
 def _draw_panel(panel: Any, surface: Surface) -> None:
@@ -90,10 +87,10 @@ def _draw_panel(panel: Any, surface: Surface) -> None:
 
 def read(file: Path) -> list[Surface]:
     """The surfaces in a file of `sumpter bench replay -o`."""
-    from sumpter_lab.report import tables
+    from sumpter_lab.scaffold import schema
 
     try:
-        surfaces = of_cells(tables.checked(file, "replay", REPLAY.read(file)))
+        surfaces = of_cells(schema.checked(file, "replay", REPLAY.read(file)))
     except KeyError as error:
         raise DocumentError(f"{file}: expected the field {error}") from None
     if not surfaces:

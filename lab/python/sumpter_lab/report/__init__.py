@@ -1,6 +1,6 @@
 """One page about a run: its timeline, what it waited for, how far from the optimum, and advice.
 
-    from sumpter_lab import report
+    from sumpter_lab import (report)
 
     page = report.make(["run.profile.json", "bench.csv"])
     report.write(page, "report.html")

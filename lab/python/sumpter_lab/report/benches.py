@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sumpter.launch.figures import format_bytes
-from sumpter_lab.report import tables, theme
+from sumpter_lab.report import theme
 from sumpter_lab.report.blocks import Cell, Figure, Section, Table
-from sumpter_lab.report.tables import Row
+from sumpter_lab.scaffold import schema
+from sumpter_lab.scaffold.table import Row
 
 _MACHINE = {"measured": "date", "commit": "commit", "processor": "cpu"}
 _SYSTEM = {
@@ -181,7 +182,7 @@ def ablate(name: str, rows: Sequence[Row]) -> Section:
     speeds = [
         field
         for field in rows[0]
-        if field.endswith("gb_per_s") and all(tables.is_number(row.get(field)) for row in rows)
+        if field.endswith("gb_per_s") and all(schema.is_number(row.get(field)) for row in rows)
     ]
     fixed = {"ablation", "equal_results", "gain", *speeds}
     varied = [f for f in rows[0] if f not in fixed and not isinstance(rows[0][f], float)]

@@ -67,7 +67,7 @@ def make(
 
     `advance` hears of what takes long: the file's name, how many of how many cases are simulated.
 
-    What a file is, is seen from its content. Raises ReportError, ProfileError, TraceError or
+    What a file is, is seen from its content. Raises DocumentError, ProfileError, TraceError or
     ConfigError, which name the file or option, the field and what was expected; and ReportError
     without the libraries of the extra `sumpter-lab[report]`.
     """

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sumpter_lab.report import tables
-from sumpter_lab.report.errors import ReportError, refuse
-from sumpter_lab.scaffold.document import REPLAY, TUNE, DocumentError, parse
+from sumpter_lab.scaffold import schema
+from sumpter_lab.scaffold.document import REPLAY, TUNE, DocumentError, parse, refuse
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile
@@ -39,7 +38,7 @@ class Asked:
 class Input:
     """One file: its name as shown, what it is, and its content.
 
-    `kind` is "profile", "trace", a kind of `tables.KINDS`, "replay", "tune",
+    `kind` is "profile", "trace", a kind of `schema.KINDS`, "replay", "tune",
     "tenants" or "chaos".
     """
 
@@ -49,41 +48,38 @@ class Input:
 
 
 def read(path: Path, asked: Asked) -> Input:
-    """Recognises and checks one file. Raises ReportError, ProfileError or TraceError."""
+    """Recognises and checks one file. Raises DocumentError, ProfileError or TraceError."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ReportError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DocumentError(f"{path}: cannot be read: {error.strerror}") from None
     if not content.strip():
-        raise ReportError(f"{path}: expected {KNOWN}, but the file is empty")
+        raise DocumentError(f"{path}: expected {KNOWN}, but the file is empty")
     if _CONTROL.search(content[:_HEAD_BYTES]):
         return _trace(path, content)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ReportError(f"{path}: expected {KNOWN}, but this is no text in UTF-8") from None
+        raise DocumentError(f"{path}: expected {KNOWN}, but this is no text in UTF-8") from None
     if text.lstrip()[0] in "{[":
-        try:
-            return _json(path, text, asked)
-        except DocumentError as error:
-            raise ReportError(str(error)) from None
-    if tables.has_head(text):
-        return Input(path.name, *tables.from_csv(path, text))
+        return _json(path, text, asked)
+    if schema.has_head(text):
+        return Input(path.name, *schema.from_csv(path, text))
     if _is_netai(text):
         return Input(path.name, "profile", _netai(path, asked))
-    raise ReportError(f"{path}: expected {KNOWN}, but it begins with {_beginning(text)}")
+    raise DocumentError(f"{path}: expected {KNOWN}, but it begins with {_beginning(text)}")
 
 
 def _trace(path: Path, content: bytes) -> Input:
     if not content.startswith(_PACKET):
-        raise ReportError(f"{path}: expected {KNOWN}, but this is another program's binary file")
+        raise DocumentError(f"{path}: expected {KNOWN}, but this is another program's binary file")
     try:
         from sumpter.trace import read as read_trace
     except ImportError:
-        raise ReportError(f"{path}: this Sumpter cannot read traces: update it") from None
+        raise DocumentError(f"{path}: this Sumpter cannot read traces: update it") from None
     trace = read_trace(path)
     if not trace.slices:
-        raise ReportError(f"{path}: slices: expected at least one, but the trace is empty")
+        raise DocumentError(f"{path}: slices: expected at least one, but the trace is empty")
     return Input(path.name, "trace", trace)
 
 
@@ -93,14 +89,14 @@ def _json(path: Path, text: str, asked: Asked) -> Input:
         return _formatted(path, document, asked)
     rows = document if isinstance(document, list) else [document]
     if not rows:
-        raise ReportError(f"{path}: expected at least one row, but the list is empty")
+        raise DocumentError(f"{path}: expected at least one row, but the list is empty")
     if not all(isinstance(row, dict) for row in rows):
-        raise ReportError(f"{path}: expected {KNOWN}, but this JSON holds no objects")
+        raise DocumentError(f"{path}: expected {KNOWN}, but this JSON holds no objects")
     for kind, names in (("tenants", {"jobs", "jain"}), ("chaos", {"injected", "faults"})):
         if names <= rows[0].keys():
-            return Input(path.name, kind, tables.checked(path, kind, rows))
-    kind = tables.kind_of(path, rows[0])
-    return Input(path.name, kind, tables.checked(path, kind, rows))
+            return Input(path.name, kind, schema.checked(path, kind, rows))
+    kind = schema.kind_of(path, rows[0])
+    return Input(path.name, kind, schema.checked(path, kind, rows))
 
 
 def _formatted(path: Path, document: dict[str, Any], asked: Asked) -> Input:
@@ -111,7 +107,7 @@ def _formatted(path: Path, document: dict[str, Any], asked: Asked) -> Input:
     for kind, written in _DOCUMENTS.items():
         if document["format"] == written.format:
             rows = written.rows_of(path, document)
-            return Input(path.name, kind, tables.checked(path, kind, rows))
+            return Input(path.name, kind, schema.checked(path, kind, rows))
     if document["format"] != FORMAT:
         known = [FORMAT, *(written.format for written in _DOCUMENTS.values())]
         expected = " or ".join(repr(format) for format in known)
@@ -129,7 +125,7 @@ def _netai(path: Path, asked: Asked) -> Profile:
     from sumpter_lab import profiles
 
     if asked.batch_time_s is None:
-        raise ReportError(f"{path}: a NetAI log needs --batch-time-s T: it does not say it")
+        raise DocumentError(f"{path}: a NetAI log needs --batch-time-s T: it does not say it")
     profile = profiles.load(path, "netai", iteration_s=asked.batch_time_s)
     return _with_additions(profile, asked)
 

@@ -11,9 +11,19 @@ from typing import Any
 from sumpter import _json
 from sumpter._errors import SumpterError
 
+_SHOWN_CHARACTERS = 60
+
 
 class DocumentError(SumpterError, ValueError):
     """A file cannot be read or written, or is not what it has to be: file, field and why."""
+
+
+def refuse(place: object, expected: str, value: object) -> DocumentError:
+    """The complaint about a value at a place: a file and a field."""
+    shown = repr(value)
+    if len(shown) > _SHOWN_CHARACTERS:
+        shown = f"{shown[:_SHOWN_CHARACTERS]}..."
+    return DocumentError(f"{place}: expected {expected}, got {shown}")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,6 +94,17 @@ def call(*command: str) -> None:
     if done.returncode:
         complaint = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
         raise Failure(f"`{' '.join(command)}` failed: {complaint}")
+
+
+def check_tools(platform: str = sys.platform) -> None:
+    """Raises unless this is Linux, as root, with the tools that make namespaces."""
+    if platform != "linux":
+        raise Failure(f"emulating a network needs Linux, not {platform}")
+    if os.geteuid() != 0:
+        raise Failure("emulating a network needs root: namespaces and shaped links are made")
+    missing = missing_tools()
+    if missing:
+        raise Failure(f"{' and '.join(missing)} not found: install the package iproute2")
 
 
 def missing_tools() -> list[str]:

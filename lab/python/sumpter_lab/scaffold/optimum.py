@@ -40,13 +40,3 @@ def optimum(
         gain_over_allreduce=report["gain_over_allreduce"],
         shares={row["name"]: row["share"] for row in report["machines"]},
     )
-
-
-def fraction(optimal_s: float, seconds: float) -> float | None:
-    """t_opt over the measured time; None where nothing has to cross a link."""
-    return optimal_s / seconds if optimal_s > 0 and seconds > 0 else None
-
-
-def ratio(one: float | None, other: float | None) -> float | None:
-    """One figure over another; None if either was not measured."""
-    return None if one is None or not other else one / other

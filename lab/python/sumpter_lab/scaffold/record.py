@@ -18,7 +18,7 @@ def environment() -> dict[str, str | int]:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "version": _native.__version__,
         "commit": _commit(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "python": platform.python_version(),
@@ -36,7 +36,8 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name; its architecture where the system does not say."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sumpter_lab.scaffold import counters
-from sumpter_lab.scaffold.optimum import ratio
+from sumpter_lab.scaffold.figures import ratio, stolen
 
 ALONE, TOGETHER, BESIDE_GREEDY = "alone", "together", "beside_greedy"
 GREEDY = "greedy"
@@ -32,7 +32,7 @@ class Window:
     @property
     def stolen(self) -> float:
         """The share of the cores' time that other guests of the host took."""
-        return ratio(self.cores.steal, self.cores.total) or 0.0
+        return stolen(self.cores)
 
 
 def jain(values: Sequence[float]) -> float:
@@ -51,10 +51,10 @@ def parts(window: Window, weights: Mapping[str, int]) -> dict[str, float]:
 
 def select(windows: Sequence[Window], rounds: int) -> list[Window]:
     """The rounds that were disturbed least. Rates do not take part in the choice."""
-    stolen: dict[int, float] = {}
+    worst: dict[int, float] = {}
     for window in windows:
-        stolen[window.round] = max(stolen.get(window.round, 0.0), window.stolen)
-    best = set(sorted(stolen, key=lambda number: stolen[number])[:rounds])
+        worst[window.round] = max(worst.get(window.round, 0.0), window.stolen)
+    best = set(sorted(worst, key=lambda number: worst[number])[:rounds])
     return [window for window in windows if window.round in best]
 
 

@@ -7,10 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sumpter_lab.tenants.run import DISTURBED
-
-# More of the cores' time in use than this, and they may set the figures, not the server's link.
-_BUSY_CORES = 0.9
+from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN
 
 
 def print_outcome(console: Console, found: dict[str, Any]) -> None:
@@ -62,9 +59,9 @@ def _notes(found: dict[str, Any]) -> list[str]:
     notes = []
     for phase, idle in found["cores_idle"].items():
         stolen, name = found["cores_steal"][phase] or 0.0, phase.replace("_", " ")
-        if stolen > DISTURBED:
+        if stolen > STOLEN:
             notes.append(f"{name}: other guests of the host took {stolen:.0%} of the cores' time")
-        elif idle is not None and idle < 1 - _BUSY_CORES:
+        elif idle is not None and idle < 1 - BUSY_CORES:
             notes.append(f"{name}: the cores were {1 - idle:.0%} busy and may be what was shared")
     return notes
 

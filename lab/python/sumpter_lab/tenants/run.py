@@ -12,13 +12,13 @@ from typing import Any
 
 from sumpter import _native
 from sumpter._failure import Failure
-from sumpter_lab.chaos.processes import Process, first_error
-from sumpter_lab.chaos.site import free_ports
-from sumpter_lab.chaos.team import inherited
 from sumpter_lab.scaffold import counters, record
+from sumpter_lab.scaffold.figures import STOLEN
+from sumpter_lab.scaffold.processes import Process, first_error, inherited
 from sumpter_lab.scaffold.progress import Bar
 from sumpter_lab.scaffold.remote import Remote, call_all, end_all
 from sumpter_lab.scaffold.signals import orderly
+from sumpter_lab.scaffold.site import free_ports
 from sumpter_lab.tenants import site
 from sumpter_lab.tenants.figures import (
     ALONE,
@@ -40,9 +40,7 @@ STOP_S = 300.0
 SETTLE_S = 1.0
 # What the greedy job has of everything, as a multiple of what the others have.
 GREED = 4
-# A round of which other guests of the host took more than this share of the cores' time is
-# measured again; at most so many times as many rounds are.
-DISTURBED = 0.02
+# A round that was disturbed is measured again; at most so many times as many rounds are.
 _PATIENCE = 2
 _SUMPTER = (sys.executable, "-P", "-m", "sumpter")
 
@@ -194,7 +192,7 @@ def _measure(asked: Asked, jobs: dict[str, Remote], bar: Bar) -> list[Window]:
             running = {name: jobs[name] for name in names}
             windows.append(_window(phase, number, running, asked.seconds))
         best = select(windows, asked.rounds)
-        if number + 1 >= asked.rounds and all(window.stolen <= DISTURBED for window in best):
+        if number + 1 >= asked.rounds and all(window.stolen <= STOLEN for window in best):
             break
     return windows
 

@@ -10,10 +10,9 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sumpter_lab.chaos.site import Loopback, Namespace, Place
-from sumpter_lab.emulate import spec
-from sumpter_lab.scaffold import cluster, namespaces
+from sumpter_lab.scaffold import cluster, namespaces, spec
 from sumpter_lab.scaffold.cluster import Machine
+from sumpter_lab.scaffold.site import Loopback, Namespace, Place
 from sumpter_lab.scaffold.units import RATE_MBIT_RANGE
 
 # A job's link carries so much more than the server's that it never is what limits.

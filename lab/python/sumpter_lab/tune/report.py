@@ -14,10 +14,10 @@ from pathlib import Path
 from sumpter._errors import SumpterError
 from sumpter._failure import Failure, UsageError, message_of
 from sumpter.tuning.points import readable
-from sumpter_lab.emulate.plot import check_plot
 from sumpter_lab.replay.report import warnings_of as disturbed
 from sumpter_lab.scaffold.document import TUNE
-from sumpter_lab.scaffold.report import Column, Row, figure, head_line, row_line
+from sumpter_lab.scaffold.output import check_plot, save_picture
+from sumpter_lab.scaffold.table import Column, Row, figure, head_line, row_line
 from sumpter_lab.tune.figures import Run, row
 
 # Iterations of which the picture shows the median.
@@ -73,9 +73,9 @@ def write(file: Path, runs: Sequence[Run], rows: Sequence[Row]) -> None:
 
 def read(file: Path) -> list[Run]:
     """The runs in a file of `sumpter bench tune --output`."""
-    from sumpter_lab.report import tables
+    from sumpter_lab.scaffold import schema
 
-    return tables.checked(file, "tune", TUNE.read(file))
+    return schema.checked(file, "tune", TUNE.read(file))
 
 
 def speeds(periods_s: Sequence[float]) -> list[float]:
@@ -105,10 +105,7 @@ def draw(panels: Sequence[tuple[str, Sequence[Run]]], file: Path) -> None:
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", ncols=len(runs), fontsize=8)
-    try:
-        picture.savefig(file, dpi=80)
-    except OSError as error:
-        raise Failure(f"cannot write {file}: {error.strerror}") from error
+    save_picture(picture, file, 80)
 
 
 def shaded(run: Run) -> Iterator[tuple[int, int]]:

@@ -12,14 +12,13 @@ from typing import Any
 
 from sumpter.profiles import save
 from sumpter.tuning.driver import GROUP, UNMEASURED
-from sumpter_lab.emulate.cell import LEAST_TIMEOUT_S, PATIENCE, START_S
-from sumpter_lab.emulate.run import Progress
 from sumpter_lab.replay.script import Script
-from sumpter_lab.scaffold import cluster, record, remote, tournament
+from sumpter_lab.scaffold import cluster, record, remote
 from sumpter_lab.scaffold.cluster import Cluster
-from sumpter_lab.scaffold.optimum import Optimum, optimum, ratio
+from sumpter_lab.scaffold.experiment import START_S, Progress, measured_cluster, timeout_s
+from sumpter_lab.scaffold.figures import ratio
+from sumpter_lab.scaffold.optimum import Optimum, optimum
 from sumpter_lab.scaffold.remote import call_all, gather
-from sumpter_lab.scaffold.signals import orderly
 from sumpter_lab.scaffold.team import Team, team
 from sumpter_lab.scaffold.tournament import Links
 from sumpter_lab.tune import spec
@@ -45,20 +44,14 @@ def run(asked: Asked, progress: Progress) -> Generator[dict[str, Any], None, Non
     libraries = ("bayes_opt",) if "bayes" in asked.tuners else ()
     remote.preload("sumpter_lab.tune.rank", *libraries)
     wanted = asked.job.cluster()
-    with (
-        orderly(),
-        cluster.emulated(wanted.gpu_rates_mbit, wanted.cpu_rates_mbit) as machines,
-    ):
-        everyone = machines.machines
-        nominal = {machine.name: machine.rate_mbit for machine in everyone}
-        each_s = _Run(asked, machines, Links(nominal, nominal, 0.0)).duration_s()
-        progress.estimate(
-            tournament.duration_s(len(everyone)) + START_S + len(asked.tuners) * each_s
-        )
-        progress.stage("measuring the links", tournament.duration_s(len(everyone)))
-        links = tournament.measure(everyone, progress.advance)
-        progress.links(links)
-        links.check(everyone)
+    with measured_cluster(
+        wanted.gpu_rates_mbit,
+        wanted.cpu_rates_mbit,
+        progress,
+        lambda machines, links: (
+            START_S + len(asked.tuners) * _Run(asked, machines, links).duration_s()
+        ),
+    ) as (machines, links):
         one = _Run(asked, machines, links)
         progress.stage("starting the job", START_S)
         with ExitStack() as teams:
@@ -80,7 +73,7 @@ class _Run:
         self._model = Model(job.scale, job.slowdown(at.ratio, allreduce_s))
         self._iteration: c_long = remote.counter()
         slowest_s = (self._script.compute_s + allreduce_s) * self._slowest()
-        self._timeout_s = max(LEAST_TIMEOUT_S, PATIENCE * slowest_s * (job.iterations + 1))
+        self._timeout_s = timeout_s(slowest_s * (job.iterations + 1))
         self._second: _SecondJob | None = None
         self._profile: str | None = None
 

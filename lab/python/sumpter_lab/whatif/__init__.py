@@ -1,7 +1,7 @@
 """What one training iteration would take with other machines, links or helpers.
 
-    from sumpter_lab import profiles
-    from sumpter_lab import whatif
+    from sumpter_lab import (profiles)
+    from sumpter_lab import (whatif)
 
     profile = profiles.load("resnet50.profile.json")
     case = whatif.Case(workers=64, servers=16, architecture="sumpter", bandwidth_gbps=10)

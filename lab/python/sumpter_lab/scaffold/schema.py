@@ -1,6 +1,6 @@
 """Rows that benches write, as CSV or JSON: which bench, and whether its fields are what they say.
 
-A kind is recognised by the fields that no other has. Only fields that a report draws are checked;
+A kind is recognised by the fields that no other has. Only fields that readers use are checked;
 others are carried along unseen.
 """
 
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sumpter_lab.report.errors import ReportError, refuse
+from sumpter_lab.scaffold.document import DocumentError, refuse
+from sumpter_lab.scaffold.table import Row
 
 # Whole numbers of JSON have no limit; numbers that are plotted do.
 _LARGEST = 1e300
 
-Row = dict[str, Any]
 Check = tuple[str, Callable[[Any], bool]]
 
 
@@ -261,13 +261,15 @@ def from_csv(path: Path, text: str) -> tuple[str, list[Row]]:
             if len(cells) != len(head):
                 what = f"{len(head)} cells, as in its head, got {len(cells)}"
                 cut = ": it is cut short" if len(cells) < len(head) else ""
-                raise ReportError(f"{path}: line {lines.line_num}: expected {what}{cut}")
+                raise DocumentError(f"{path}: line {lines.line_num}: expected {what}{cut}")
             rows.append(dict(zip(head, map(_value, cells), strict=True)))
     except csv.Error as error:
         where = f"line {lines.line_num}"
-        raise ReportError(f"{path}: {where}: expected CSV: {error}; it may be cut short") from None
+        raise DocumentError(
+            f"{path}: {where}: expected CSV: {error}; it may be cut short"
+        ) from None
     if not rows:
-        raise ReportError(f"{path}: expected at least one row below the head, but there is none")
+        raise DocumentError(f"{path}: expected at least one row below the head, but there is none")
     return kind, checked(path, kind, rows)
 
 
@@ -279,19 +281,19 @@ def kind_of(path: Path, names: Iterable[str]) -> str:
             return name
     listed = ", ".join(kind.command.removeprefix("sumpter bench ") for kind in KINDS.values())
     shown = ", ".join(sorted(given)[:4])
-    raise ReportError(
+    raise DocumentError(
         f"{path}: expected the fields of `sumpter bench` {listed}, got {shown or 'none'}"
     )
 
 
 def checked(path: Path, kind: str, rows: list[Row]) -> list[Row]:
-    """The same rows. Raises ReportError for the first field that is not what it has to be."""
+    """The same rows. Raises DocumentError for the first field that is not what it has to be."""
     asked = KINDS[kind]
     for number, row in enumerate(rows, 1):
         place = f"{path}: row {number}"
         for name, check in asked.fields.items():
             if name not in row and name not in asked.may_lack:
-                raise ReportError(f"{place}: {name}: expected, but there is no such field")
+                raise DocumentError(f"{place}: {name}: expected, but there is no such field")
             _check(f"{place}: {name}", row.get(name), check)
         _check_inner(place, kind, row)
     return rows
@@ -305,7 +307,7 @@ def _check_inner(place: str, kind: str, row: Row) -> None:
         for field, check in fields.items():
             where = f"{place}: {name}[{key!r}].{field}"
             if field not in entry:
-                raise ReportError(f"{where}: expected, but there is no such field")
+                raise DocumentError(f"{where}: expected, but there is no such field")
             _check(where, entry[field], check)
 
 

@@ -1,10 +1,9 @@
-"""What a run of `sumpter bench emulate` was asked to do, checked before anything is built."""
+"""An emulated cluster and what is summed on it, checked before anything is built."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,17 +120,6 @@ def warnings(spec: Spec) -> list[str]:
     return notes
 
 
-def check_tools(platform: str = sys.platform) -> None:
-    """Raises unless this is Linux, as root, with the tools that make namespaces."""
-    if platform != "linux":
-        raise Failure(f"emulating a network needs Linux, not {platform}")
-    if os.geteuid() != 0:
-        raise Failure("emulating a network needs root: namespaces and shaped links are made")
-    missing = namespaces.missing_tools()
-    if missing:
-        raise Failure(f"{' and '.join(missing)} not found: install the package iproute2")
-
-
 def check_memory(spec: Spec, available_bytes: int) -> None:
     """Raises if the largest cell would not fit into the memory."""
     for load, workers, servers in spec.cells():
@@ -161,7 +149,7 @@ def memory_bytes(spec: Spec, load: Load, workers: int, servers: int) -> int:
 
 
 def _check_host() -> None:
-    check_tools()
+    namespaces.check_tools()
     folder = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
     if "cubic" not in folder.read_text().split():
         raise Failure("this kernel has no cubic congestion control: load the module tcp_cubic")

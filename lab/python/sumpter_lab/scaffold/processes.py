@@ -11,6 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sumpter._variables import LAUNCHERS
+from sumpter.launch.environment import job_variables
+
 # Becomes the command, and is killed when the thread that started it is gone. `preexec_fn` could do
 # it too, but is not safe beside other threads.
 _ENDS_WITH_US = (
@@ -24,6 +27,8 @@ _ERROR = re.compile(
     r"^(\[rank\d+\]: )?(\w+\.)*\w*(Error|Exception)\b: "
     r"|\bERROR\b|panicked at|^Error: |^error: |^sumpter: "
 )
+
+_LAUNCHED = {variable.name for launcher in LAUNCHERS for variable in launcher.variables}
 
 
 class Process:
@@ -74,3 +79,13 @@ def first_error(text: str) -> str:
         if _ERROR.search(line):
             return line.strip()
     return ""
+
+
+def inherited() -> dict[str, str]:
+    """What processes of a job of its own inherit: nothing of another job."""
+    variables = job_variables(("",))
+    return {
+        name: text
+        for name, text in variables.items()
+        if not name.startswith("SUMPTER_") and name not in _LAUNCHED
+    }

@@ -1,37 +1,11 @@
-"""Rows of measurements as a table for people, as CSV and as a summary against the targets."""
+"""The table of `sumpter bench emulate`, its warnings, and a summary against the targets."""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from sumpter._failure import Failure
 from sumpter.launch.figures import format_bytes
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: its head, its width and the text of a row."""
-
-    head: str
-    width: int
-    text: Callable[[Row], str]
-
-
-def figure(name: str, template: str) -> Callable[[Row], str]:
-    """A row's figure in the template, or a dash where it was not measured."""
-
-    def text(row: Row) -> str:
-        value = row.get(name)
-        return "-" if value is None else template.format(value)
-
-    return text
+from sumpter_lab.scaffold.table import Column, Row, figure
 
 
 def load_name(row: Row) -> str:
@@ -39,7 +13,7 @@ def load_name(row: Row) -> str:
     return row["model"] or format_bytes(row["bytes"])
 
 
-EMULATE = (
+COLUMNS = (
     Column("n", 3, figure("workers", "{}")),
     Column("k", 3, figure("servers", "{}")),
     Column("load", 9, load_name),
@@ -56,30 +30,6 @@ EMULATE = (
     Column("resent", 6, figure("retransmits", "{}")),
     Column("core idle", 9, figure("cores_idle", "{:.0%}")),
 )
-
-ALLREDUCE = (
-    Column("size", 9, lambda row: format_bytes(row["bytes"])),
-    Column("way", 9, figure("way", "{}")),
-    Column("rounds", 6, figure("rounds", "{}")),
-    Column("median us", 11, lambda row: f"{row['seconds'] * 1e6:.1f}"),
-    Column("p10", 11, lambda row: f"{row['p10_seconds'] * 1e6:.1f}"),
-    Column("p90", 11, lambda row: f"{row['p90_seconds'] * 1e6:.1f}"),
-    Column("CPU us", 9, lambda row: f"{row['cpu_seconds'] * 1e6:.1f}"),
-    Column("call us", 8, lambda row: f"{row['call_seconds'] * 1e6:.1f}"),
-    Column("switches", 8, figure("context_switches", "{:.1f}")),
-    Column("Gb/s", 9, figure("goodput_gbps", "{:.4g}")),
-    Column("over Gloo", 9, figure("gain_over_gloo", "{:.3f}")),
-)
-
-
-def head_line(columns: Sequence[Column]) -> str:
-    """The heads, each above its column."""
-    return " ".join(column.head.rjust(column.width) for column in columns)
-
-
-def row_line(columns: Sequence[Column], row: Row) -> str:
-    """One row, its figures under their heads."""
-    return " ".join(column.text(row).rjust(column.width) for column in columns)
 
 
 def warnings_of(row: Row) -> list[str]:
@@ -122,29 +72,3 @@ def _worst(rows: Sequence[Row], name: str, what: str) -> list[str]:
     row = min(measured, key=lambda row: row[name])
     where = f"n={row['workers']}, k={row['servers']}, {load_name(row)}"
     return [f"{what}: {row[name]:.4f} ({where})"]
-
-
-def write_csv(file: Path, rows: Sequence[Row]) -> None:
-    """The rows with a head line; what is a list or an object becomes JSON."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    try:
-        with file.open("w", newline="") as stream:
-            table = csv.DictWriter(stream, names, lineterminator="\n")
-            table.writeheader()
-            table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-    except OSError as error:
-        raise Failure(f"cannot write {file}: {error.strerror}") from error
-
-
-def check_writable(file: Path | None, option: str) -> None:
-    """Raises before a long run if its result could not be written."""
-    if file is None:
-        return
-    if not file.parent.is_dir():
-        raise Failure(f"{option} {file}: the folder {file.parent} does not exist")
-    if file.is_dir():
-        raise Failure(f"{option} {file}: this is a folder; name a file")
-
-
-def _cell(value: object) -> object:
-    return json.dumps(value) if isinstance(value, dict | list) else value
