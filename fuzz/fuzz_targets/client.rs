@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_engine::{Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request};
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, Epoch, GroupId, HEADER_BYTES, Rank, TensorId, Tier};
+use sumpter_engine::{Client, ClientSettings, Place, Request};
+use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, TensorId};
+use sumpter_wire::{HEADER_BYTES, Tier};
 
 fuzz_target!(|data: &[u8]| {
     let settings = ClientSettings {

@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer};
-use sumpter_wire::{Epoch, HEADER_BYTES, JobId, Rank};
+use sumpter_endpoint::{ConnId, Endpoint};
+use sumpter_engine::{Lane, LaneLimits, Peer};
+use sumpter_types::{Epoch, JobId, Rank};
+use sumpter_wire::{HEADER_BYTES};
 
 const LIMITS: LaneLimits =
     LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 16, hub: true };

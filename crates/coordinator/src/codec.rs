@@ -5,8 +5,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Epoch, JobId, Rank, TensorId, Token};
+use sumpter_types::{Dtype, Epoch, JobId, Rank, ReduceOp, TensorId};
+use sumpter_wire::Token;
 
 use crate::limits::{MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD, check_tensor_name, cut};
 use crate::proto;
@@ -16,9 +16,10 @@ use crate::registry::{Join, Message};
 use crate::rejoin::rejoin_from_proto;
 use crate::tenants::Quota;
 use crate::types::{
-    ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
-    ServerMemory, ServerView, StallLimits, Stats, Suspicion, TensorSpec, WorkerView,
+    ClusterView, FatalKind, JoinOptions, Late, MemberEvent, MemberId, PendingOp, Role,
+    ServerMemory, ServerView, StallLimits, Stats, Suspicion, WorkerView,
 };
+use sumpter_types::{Collective, TensorSpec};
 
 /// What is wrong with a peer's message.
 pub(crate) type Malformed = String;
@@ -275,17 +276,17 @@ pub(crate) fn kind_to_proto(kind: FatalKind) -> i32 {
 
 /// A tensor's identity.
 pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
-    let kind = match spec.kind {
-        Kind::AllReduce => proto::Kind::AllReduce,
-        Kind::Broadcast => proto::Kind::Broadcast,
-        Kind::Reduce => proto::Kind::Reduce,
-        Kind::Barrier => proto::Kind::Barrier,
+    let collective = match spec.collective {
+        Collective::AllReduce => proto::Collective::AllReduce,
+        Collective::Broadcast => proto::Collective::Broadcast,
+        Collective::Reduce => proto::Collective::Reduce,
+        Collective::Barrier => proto::Collective::Barrier,
     };
     proto::TensorSpec {
         name: spec.name,
         dtype: u32::from(spec.dtype.code()),
         shape: spec.shape,
-        kind: kind.into(),
+        collective: collective.into(),
         op: u32::from(spec.op.code()),
         root: spec.root.0,
         ranks: spec.ranks.into_iter().map(|rank| rank.0).collect(),
@@ -293,13 +294,13 @@ pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
 }
 
 pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Malformed> {
-    let kind = match proto::Kind::try_from(spec.kind) {
-        Ok(proto::Kind::AllReduce) => Kind::AllReduce,
-        Ok(proto::Kind::Broadcast) => Kind::Broadcast,
-        Ok(proto::Kind::Reduce) => Kind::Reduce,
-        Ok(proto::Kind::Barrier) => Kind::Barrier,
-        Ok(proto::Kind::Unspecified) | Err(_) => {
-            return Err(format!("a tensor of the unknown kind {}", spec.kind));
+    let collective = match proto::Collective::try_from(spec.collective) {
+        Ok(proto::Collective::AllReduce) => Collective::AllReduce,
+        Ok(proto::Collective::Broadcast) => Collective::Broadcast,
+        Ok(proto::Collective::Reduce) => Collective::Reduce,
+        Ok(proto::Collective::Barrier) => Collective::Barrier,
+        Ok(proto::Collective::Unspecified) | Err(_) => {
+            return Err(format!("a tensor of the unknown collective {}", spec.collective));
         }
     };
     let code = |code: u32| u8::try_from(code).ok();
@@ -309,7 +310,7 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
         name: spec.name,
         dtype: dtype.ok_or_else(|| format!("a tensor of the unknown dtype {}", spec.dtype))?,
         shape: spec.shape,
-        kind,
+        collective,
         op: op.ok_or_else(|| format!("a tensor with the unknown operator {}", spec.op))?,
         root: Rank(spec.root),
         ranks: spec.ranks.into_iter().map(Rank).collect(),
@@ -513,8 +514,8 @@ mod tests {
         let (host, reason) = ("host".to_owned(), "reason".to_owned());
         let (name, message) = ("name".to_owned(), "message".to_owned());
         let rank = Rank(2);
-        let tensors = Kind::ALL.map(|kind| {
-            let spec = TensorSpec { kind, ranks: vec![Rank(1)], ..spec("t", &[2, 0]) };
+        let tensors = Collective::ALL.map(|collective| {
+            let spec = TensorSpec { collective, ranks: vec![Rank(1)], ..spec("t", &[2, 0]) };
             MemberEvent::Tensor { id: TensorId(7), spec }
         });
         let kinds = [

@@ -39,6 +39,6 @@ pub use shares::{Origin, Shares};
 pub use tenants::{Quota, Tenant, Tenants, run_memory_counter};
 pub use tls::Tls;
 pub use types::{
-    ClusterView, FatalKind, JoinOptions, Kind, Late, MemberEvent, MemberId, PendingOp, Role,
-    ServerMemory, ServerView, StallLimits, Stats, Suspicion, TensorSpec, WorkerView,
+    ClusterView, FatalKind, JoinOptions, Late, MemberEvent, MemberId, PendingOp, Role,
+    ServerMemory, ServerView, StallLimits, Stats, Suspicion, WorkerView,
 };

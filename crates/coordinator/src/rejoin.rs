@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sumpter_wire::{Epoch, JobId, Rank};
+use sumpter_types::{Epoch, JobId, Rank};
 
 use crate::codec::{Malformed, spec_from_proto, spec_to_proto, view_from_proto, view_to_proto};
 use crate::proto;
-use crate::types::{ClusterView, MemberId, TensorSpec};
+use crate::types::{ClusterView, MemberId};
+use sumpter_types::TensorSpec;
 
 /// Epochs and members' numbers beyond these are no coordinator's: there must be room for more.
 const MAX_EPOCH: u32 = 1 << 31;

@@ -6,8 +6,8 @@ use std::sync::mpsc as blocking;
 use std::time::Duration;
 
 use prost::Message as _;
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{PROTOCOL_VERSION, ProofRole, Rank, Token};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorSpec};
+use sumpter_wire::{PROTOCOL_VERSION, ProofRole, Token};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
@@ -23,8 +23,8 @@ use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
 use crate::{
-    Coordinator, CoordinatorOptions, FatalKind, JoinError, JoinOptions, Kind, Member, MemberEvent,
-    Role, ServerMemory, Serves, StallLimits, Tenants, TensorSpec,
+    Coordinator, CoordinatorOptions, FatalKind, JoinError, JoinOptions, Member, MemberEvent, Role,
+    ServerMemory, Serves, StallLimits, Tenants,
 };
 
 /// Far longer than anything here takes.
@@ -73,7 +73,7 @@ fn spec(name: String) -> TensorSpec {
         name,
         dtype: Dtype::F32,
         shape: vec![1],
-        kind: Kind::AllReduce,
+        collective: Collective::AllReduce,
         op: ReduceOp::Sum,
         root: Rank(0),
         ranks: Vec::new(),

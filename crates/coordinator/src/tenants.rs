@@ -19,7 +19,7 @@ const RUN_MEMORY: &str = "run_memory_bytes/";
 
 /// The name of that counter for one run.
 #[must_use]
-pub fn run_memory_counter(run: sumpter_wire::JobId) -> String {
+pub fn run_memory_counter(run: sumpter_types::JobId) -> String {
     format!("{RUN_MEMORY}{:016x}", run.0)
 }
 
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::proto::{JobStatus, MemberStats, MemberStatus};
     use proptest::prelude::*;
-    use sumpter_wire::JobId;
+    use sumpter_types::JobId;
 
     fn token(text: &str) -> Token {
         Token::new(&format!("the token of {text}, long enough")).unwrap()

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use sumpter_observe::Sample;
-use sumpter_wire::JobId;
+use sumpter_types::JobId;
 use tokio::sync::mpsc::error::TrySendError;
 use tracing::warn;
 

@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Epoch, JobId, Rank, TensorId, Token};
+use sumpter_types::{Epoch, JobId, Rank, TensorId, TensorSpec};
+use sumpter_wire::Token;
 
 use crate::tenants::Quota;
 use crate::tls::Tls;
@@ -186,102 +186,6 @@ pub struct ServerView {
     pub lanes: Vec<SocketAddr>,
     /// What its machine's interface carries each way, if it is known.
     pub bandwidth_gbps: Option<f64>,
-}
-
-/// What is done with a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Everyone contributes, everyone gets the result.
-    AllReduce,
-    /// The root contributes, everyone gets its bytes.
-    Broadcast,
-    /// Everyone contributes, the root gets the result.
-    Reduce,
-    /// Nobody goes on before everyone has come.
-    Barrier,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Kind; 4] = [Kind::AllReduce, Kind::Broadcast, Kind::Reduce, Kind::Barrier];
-
-    /// The kind's name: `all_reduce`, `broadcast`, `reduce`, `barrier`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::AllReduce => "all_reduce",
-            Kind::Broadcast => "broadcast",
-            Kind::Reduce => "reduce",
-            Kind::Barrier => "barrier",
-        }
-    }
-
-    /// The kind of a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Kind> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Whether one rank differs from the others.
-    #[must_use]
-    pub fn has_root(self) -> bool {
-        matches!(self, Kind::Broadcast | Kind::Reduce)
-    }
-
-    /// Whether contributions are combined.
-    #[must_use]
-    pub fn has_op(self) -> bool {
-        matches!(self, Kind::AllReduce | Kind::Reduce)
-    }
-}
-
-/// A tensor's identity: what must be equal on every rank that takes part.
-///
-/// The coordinator puts a declared spec into one normal form before it compares or announces it:
-/// what the kind does not use is its default, ranks are ascending, and all ranks are none listed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TensorSpec {
-    /// Its name in the job.
-    pub name: String,
-    /// The type of its elements.
-    pub dtype: Dtype,
-    /// Its shape; empty for a scalar.
-    pub shape: Vec<u64>,
-    /// What is done with it.
-    pub kind: Kind,
-    /// How contributions are combined, where the kind combines.
-    pub op: ReduceOp,
-    /// The one rank that differs, where the kind has one.
-    pub root: Rank,
-    /// Who takes part; empty for all.
-    pub ranks: Vec<Rank>,
-}
-
-impl TensorSpec {
-    /// The number of elements; `None` if no memory could hold them.
-    #[must_use]
-    pub fn elements(&self) -> Option<u64> {
-        let count = self.shape.iter().try_fold(1u64, |product, n| product.checked_mul(*n))?;
-        let bytes = count.checked_mul(self.dtype.size() as u64)?;
-        (bytes <= i64::MAX as u64).then_some(count)
-    }
-}
-
-impl fmt::Display for TensorSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "shape {:?} {} {}", self.shape, self.dtype.name(), self.kind.name())?;
-        if self.kind.has_op() {
-            write!(f, " {}", self.op.name())?;
-        }
-        if self.kind.has_root() {
-            write!(f, " root {}", self.root)?;
-        }
-        if self.ranks.is_empty() {
-            return Ok(());
-        }
-        let ranks: Vec<u32> = self.ranks.iter().map(|rank| rank.0).collect();
-        write!(f, " of ranks {ranks:?}")
-    }
 }
 
 /// What a member counts, who it waited for, and what it waits for now.

@@ -7,12 +7,10 @@
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer};
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{
-    Begin, Collective, Epoch, FrameKind, GroupId, Header, JobId, PartitionSpec, Rank, Round,
-    TensorId,
-};
+use sumpter_endpoint::{ConnId, Endpoint};
+use sumpter_engine::{Lane, LaneLimits, Peer};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, Round, TensorId};
+use sumpter_wire::{Begin, FrameKind, Header, PartitionSpec};
 
 const LIMITS: LaneLimits =
     LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: false };

@@ -5,9 +5,10 @@
 //! `cargo bench -p sumpter-engine --bench queue`; `-- --test` runs each case once.
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sumpter_engine::{Client, ClientSettings, ConnId, Endpoint, OwnedMemory, Place, Request};
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{BEGIN_BYTES, Collective, Epoch, GroupId, HEADER_BYTES, Rank, TensorId, Tier};
+use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
+use sumpter_engine::{Client, ClientSettings, Place, Request};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, TensorId};
+use sumpter_wire::{BEGIN_BYTES, HEADER_BYTES, Tier};
 
 const LANE: ConnId = ConnId(0);
 const CHUNK_BYTES: usize = 64 << 10;

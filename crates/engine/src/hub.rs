@@ -12,12 +12,13 @@
 use std::collections::{HashMap, HashSet};
 
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{Collective, JobId, PartitionSpec, Round, TensorId, Tier};
+use sumpter_types::{Collective, JobId, Round, TensorId};
+use sumpter_wire::{PartitionSpec, Tier};
 
 use crate::client::{Client, Event, Layout, OpId, Place, Request};
-use crate::endpoint::Violation;
 use crate::lane::{Lane, Subtotal, Total};
-use crate::memory::Memory;
+use sumpter_endpoint::Memory;
+use sumpter_endpoint::Violation;
 
 /// The memory of an operation: a tensor of the worker's, or subtotals of its machine.
 #[derive(Debug)]

@@ -1,16 +1,14 @@
 //! The lane and the client: all of the protocol's logic, without sockets, threads or a clock.
 //!
-//! Both are [`Endpoint`]s: a driver moves bytes between two of them and tells the time. TCP, the
+//! Both are [`Endpoint`](sumpter_endpoint::Endpoint)s: a driver moves bytes between two of them and tells the time. TCP, the
 //! in-process link and the seeded simulator drive the same code.
 #![forbid(unsafe_code)]
 
 mod client;
-mod endpoint;
 mod head;
 mod hub;
 mod inbox;
 mod lane;
-mod memory;
 mod queue;
 mod recovery;
 mod resident;
@@ -20,10 +18,8 @@ pub use client::{
     Awaited, Backlog, Client, ClientSettings, Event, Kept, Layout, OpId, Place, REPAIRED, Request,
     Standing,
 };
-pub use endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
 pub use hub::{Held, Hub, Subtotals};
 pub use lane::{Harvested, JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total};
-pub use memory::{Memory, OwnedMemory};
 pub use recovery::{
     Lost, Progress, Relay, Repair, Rescue, Stock, Subject, Vault, first_passed_on, repairs, spared,
 };

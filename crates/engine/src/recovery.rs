@@ -20,13 +20,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use sumpter_wire::{Collective, JobId, Rank, Round, TensorId};
+use sumpter_types::{Collective, JobId, Rank, Round, TensorId};
 
 use crate::client::{Client, Event, Kept, Layout, OpId, Place, Request, Standing};
 use crate::hub::{Held, Hub};
 use crate::lane::{Harvested, Lane};
-use crate::memory::Memory;
 use crate::spans::Spans;
+use sumpter_endpoint::Memory;
 
 /// Where a worker stands between two epochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

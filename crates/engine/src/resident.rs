@@ -4,12 +4,13 @@
 //! contribution straight from the tensor, and the client takes a sum straight from the
 //! accumulator, chunk by chunk while both are in cache.
 
-use sumpter_wire::{Header, Round, TensorId, Tier};
+use sumpter_types::{Round, TensorId};
+use sumpter_wire::{Header, Tier};
 
 use crate::client::Client;
-use crate::endpoint::{ConnId, Violation};
 use crate::lane::Lane;
-use crate::memory::Memory;
+use sumpter_endpoint::Memory;
+use sumpter_endpoint::{ConnId, Violation};
 
 /// A chunk of a round, by what client and lane both call it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use sumpter_engine::{
-    Client, ClientSettings, ConnId, Event, Lane, LaneLimits, OwnedMemory, Peer, Place, Request,
-    Violation,
-};
-use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_endpoint::{ConnId, OwnedMemory, Violation};
+use sumpter_engine::{Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request};
 use sumpter_transport::{Side, SimLink};
-use sumpter_wire::{
-    BEGIN_BYTES, CHECKED_HEADER_BYTES, Collective, Epoch, GroupId, JobId, Rank, TensorId, Tier,
-};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
+use sumpter_wire::{BEGIN_BYTES, CHECKED_HEADER_BYTES, Tier};
 
 const CHUNK: u32 = 64;
 /// A whole chunk and a part of one, in each of two partitions.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sumpter_coordinator::{JobStatus, MemberStatus, Stats, StatusReport, run_memory_counter};
-use sumpter_wire::JobId;
+use sumpter_types::JobId;
 
 use crate::families::*;
 use crate::optimum;

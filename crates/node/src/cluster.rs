@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use sumpter_coordinator::{ClusterView, ServerView, WorkerView};
-use sumpter_engine::ConnId;
+use sumpter_endpoint::ConnId;
 use sumpter_plan::{
     Architecture, Dealing, Machine, Placement, Plan, PlanError, PlannedServer, Role, server_weights,
 };
-use sumpter_wire::Rank;
+use sumpter_types::Rank;
 
 use crate::hubs::Hubs;
 

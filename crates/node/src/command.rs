@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
-use sumpter_coordinator::{ClusterView, Member, MemberEvent, Stats, TensorSpec};
+use sumpter_coordinator::{ClusterView, Member, MemberEvent, Stats};
 use sumpter_observe::Recording;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::{Epoch, JobId, Rank};
+use sumpter_types::{Epoch, JobId, Rank, TensorSpec};
 
 use crate::completion::Promise;
 use crate::error::OpError;

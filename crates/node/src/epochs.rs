@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use sumpter_config::{Config, readable};
-use sumpter_coordinator::{ClusterView, TensorSpec};
+use sumpter_coordinator::ClusterView;
+use sumpter_endpoint::ConnId;
 use sumpter_engine::{
-    ConnId, Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on,
-    repairs, spared,
+    Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on, repairs,
+    spared,
 };
-use sumpter_wire::{Collective, Epoch, Rank, Round, TensorId, Tier};
+use sumpter_types::{Collective, Epoch, Rank, Round, TensorId, TensorSpec};
+use sumpter_wire::Tier;
 
 use crate::cluster::{Cluster, Spot};
 use crate::error::OpError;
@@ -19,7 +21,6 @@ use crate::hubs::route;
 use crate::progress;
 use crate::session::{Dial, Session, client_settings, in_force, policy};
 use crate::socket::Phase;
-use crate::table::collective;
 
 /// What this worker passes on of a round.
 type Relayed = (Request, Round, Vec<Place>);
@@ -141,7 +142,7 @@ impl Session {
         let spec = self.table.spec(id).expect("a tensor of the table");
         Subject {
             bytes: bytes(spec),
-            collective: collective(spec.kind),
+            collective: spec.collective.on_wire(),
             root: spec.root,
             members: self.members(spec),
             mortal: self.cluster.policy.mortal,
@@ -217,9 +218,9 @@ impl Session {
             let start = spot.offset.max(span.start);
             let end = (spot.offset + spot.bytes).min(span.end);
             if start < end {
-                let root = match collective(spec.kind) {
+                let root = match spec.collective {
                     Collective::Broadcast => self.cluster.lane_of(spec.root),
-                    Collective::AllReduce | Collective::Reduce => None,
+                    _ => None,
                 };
                 let root = root.unwrap_or(spot.root);
                 parts.push((*number, Spot { root, offset: start, bytes: end - start }));
@@ -259,7 +260,7 @@ fn relay_request(tensor: TensorId, spec: &TensorSpec) -> Request {
     Request {
         tensor,
         tier: Tier::Root,
-        collective: collective(spec.kind),
+        collective: spec.collective.on_wire(),
         dtype: spec.dtype,
         op: spec.op,
         root: spec.root,

@@ -12,9 +12,11 @@ use crossbeam_channel::{Receiver, Sender};
 use mio::{Events, Poll, Waker};
 use sumpter_config::Config;
 use sumpter_coordinator::{ClusterView, Member, run_memory_counter};
-use sumpter_engine::{ConnId, Endpoint, JobLimits, Lane, LaneLimits, Peer, exchange};
-use sumpter_transport::{LinkError, Received, in_process};
-use sumpter_wire::{Epoch, HandshakeError, Hello, JobId, Token};
+use sumpter_endpoint::{ConnId, Endpoint, LinkError, Received};
+use sumpter_engine::{JobLimits, Lane, LaneLimits, Peer, exchange};
+use sumpter_transport::{in_process, readiness};
+use sumpter_types::{Epoch, JobId};
+use sumpter_wire::{HandshakeError, Hello, Token};
 
 use crate::command::Command;
 use crate::counters::Counters;
@@ -185,7 +187,7 @@ impl EventLoop {
                 token => {
                     let index = Sockets::index(token);
                     if let Some(socket) = self.sockets.get(index) {
-                        socket.link.ready(event);
+                        socket.link.ready(readiness(event));
                         self.sockets.turns.ask(index);
                     }
                 }
@@ -286,7 +288,7 @@ impl EventLoop {
         let Some(socket) = self.sockets.get(index) else { return };
         let Phase::Greeting(handshake) = &mut socket.phase else { return };
         let key_of = |job| self.jobs.get(&job).and_then(|known| known.key.clone());
-        match drive_server(&mut socket.link, handshake, key_of) {
+        match drive_server(socket.link.as_mut(), handshake, key_of) {
             Ok(None) => {}
             Ok(Some(hello)) => self.admit(index, &hello),
             Err(GreetError::Link(LinkError::Closed)) => drop(self.sockets.remove(index)),
@@ -307,7 +309,7 @@ impl EventLoop {
             return;
         };
         // The few bytes of a refusal fit any socket's buffer.
-        let _ = flush(&mut link, &mut handshake);
+        let _ = flush(link.as_mut(), &mut handshake);
         let _ = link.finish_sending();
     }
 
@@ -328,8 +330,9 @@ impl EventLoop {
             Ok((conn, old)) => {
                 handshake.accept();
                 // As above: an acceptance is four bytes.
-                let _ = flush(&mut socket.link, handshake);
-                socket.link.accepted();
+                let _ = flush(socket.link.as_mut(), handshake);
+                // Nothing is sent here: a link that continues elsewhere waits for the other end.
+                let _ = socket.link.upgrade(false);
                 socket.phase = Phase::FromWorker(conn);
                 socket.away = away;
                 socket.deadline = None;
@@ -535,11 +538,11 @@ impl EventLoop {
             // Not there yet; another event will come.
             Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(false),
             Err(e) => Err(GreetError::Link(LinkError::Io(e))),
-            Ok(()) => drive_client(&mut socket.link, handshake),
+            Ok(()) => drive_client(socket.link.as_mut(), handshake),
         };
         let outcome = outcome.and_then(|through| {
             if through {
-                socket.link.dialled().map_err(LinkError::Io)?;
+                socket.link.upgrade(true).map_err(LinkError::Io)?;
             }
             Ok(through)
         });

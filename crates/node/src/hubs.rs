@@ -7,9 +7,10 @@
 
 use std::collections::HashMap;
 
-use sumpter_coordinator::{ClusterView, Kind, TensorSpec};
+use sumpter_coordinator::ClusterView;
 use sumpter_engine::Place;
-use sumpter_wire::{Rank, Tier};
+use sumpter_types::{Collective, Rank, TensorSpec};
+use sumpter_wire::Tier;
 
 use crate::cluster::{Cluster, Owner, Spot};
 use crate::session::WorkerClient;
@@ -82,7 +83,7 @@ impl Hubs {
 
 /// Whether the workers of a machine contribute to a tensor together.
 fn is_whole(spec: &TensorSpec) -> bool {
-    spec.ranks.is_empty() && matches!(spec.kind, Kind::AllReduce | Kind::Barrier)
+    spec.ranks.is_empty() && matches!(spec.collective, Collective::AllReduce | Collective::Barrier)
 }
 
 /// Where the partitions of a tensor go, as `rank` sees it; tells the client who takes part.

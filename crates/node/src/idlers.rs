@@ -9,9 +9,8 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
-use sumpter_coordinator::Kind;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::{Rank, TensorId};
+use sumpter_types::{Collective, Rank, TensorId};
 
 use crate::command::Submission;
 use crate::completion::Promise;
@@ -119,7 +118,7 @@ impl EventLoop {
             return;
         }
         let spec = spec.clone();
-        if spec.kind == Kind::Broadcast && spec.root == own {
+        if spec.collective == Collective::Broadcast && spec.root == own {
             let name = spec.name;
             let message =
                 format!("tensor '{name}': rank {own} is its root, but is out of data (join)");

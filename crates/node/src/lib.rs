@@ -20,7 +20,6 @@ mod greeting;
 mod hubs;
 mod idlers;
 mod join;
-mod link;
 mod metrics;
 mod ops;
 mod progress;

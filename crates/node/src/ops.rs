@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use sumpter_config::{Colocated, LocalLink};
 use sumpter_coordinator::{ClusterView, MemberEvent};
-use sumpter_engine::{ConnId, Event, OpId, Peer, Violation};
-use sumpter_wire::Rank;
+use sumpter_endpoint::{ConnId, Violation};
+use sumpter_engine::{Event, OpId, Peer};
+use sumpter_types::Rank;
 
 use crate::command::{Command, Submission};
 use crate::counters::{OfClient, Surroundings};
@@ -277,7 +278,7 @@ impl EventLoop {
             let record = Record {
                 tensor: running.tensor,
                 name: running.name.clone(),
-                kind: running.kind,
+                collective: running.collective,
                 bytes: running.bytes,
                 round: running.round,
                 submitted: running.since,

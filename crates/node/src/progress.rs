@@ -3,7 +3,7 @@
 
 use prost::Message;
 use sumpter_engine::{Progress, Spans, Standing};
-use sumpter_wire::{Round, TensorId};
+use sumpter_types::{Round, TensorId};
 
 /// Where a worker stands.
 #[derive(Clone, PartialEq, Message)]

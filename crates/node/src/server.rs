@@ -12,7 +12,8 @@ use sumpter_coordinator::{
     Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Late, Member, MemberEvent, Role,
     Serves, Stats, StatusReport, Tls, TuneReport, TuneRequest,
 };
-use sumpter_wire::{JobId, Token};
+use sumpter_types::JobId;
+use sumpter_wire::Token;
 
 use crate::command::Command;
 use crate::error::NodeError;

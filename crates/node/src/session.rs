@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, ConfigError, Texts};
-use sumpter_coordinator::{ClusterView, Kind, MemberId, TensorSpec};
-use sumpter_engine::{Client, ClientSettings, ConnId, Held, Hub, Layout, OpId, Request, Rescue};
+use sumpter_coordinator::{ClusterView, MemberId};
+use sumpter_endpoint::ConnId;
+use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Request, Rescue};
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
 use sumpter_transport::TensorMemory;
-use sumpter_wire::{Hello, Rank, TensorId, Tier, Token};
+use sumpter_types::{Collective, Rank, TensorId, TensorSpec};
+use sumpter_wire::{Hello, Tier, Token};
 
 use crate::cluster::{Cluster, LaneAddress, Owner, Policy};
 use crate::command::Submission;
@@ -124,7 +126,7 @@ pub(crate) struct Running {
     pub tensor: TensorId,
     pub name: String,
     pub tag: String,
-    pub kind: Kind,
+    pub collective: Collective,
     pub bytes: u64,
     pub round: u64,
     members: Vec<Rank>,
@@ -239,7 +241,7 @@ impl Session {
     /// Why a tensor has no rounds any more: only one worker could give or take their result, and
     /// it is dead.
     pub(crate) fn bereft(&self, spec: &TensorSpec) -> Option<String> {
-        let gone = spec.kind.has_root() && self.view.gone.contains(&spec.root);
+        let gone = spec.collective.has_root() && self.view.gone.contains(&spec.root);
         let host = &self.view.workers.get(spec.root.0 as usize)?.host;
         gone.then(|| format!("its root, rank {} on {host}, has died", spec.root))
     }
@@ -353,7 +355,7 @@ impl Session {
                 tensor: request.tensor,
                 name: spec.name,
                 tag: submission.tag,
-                kind: spec.kind,
+                collective: spec.collective,
                 bytes,
                 round,
                 members,

@@ -2,11 +2,9 @@
 
 use std::time::Instant;
 
-use sumpter_engine::ConnId;
-use sumpter_transport::LinkError;
-use sumpter_wire::{ClientHandshake, HandshakeError, Hello, JobId, ServerHandshake, Token};
-
-use crate::link::Link;
+use sumpter_endpoint::{ConnId, Link, LinkError};
+use sumpter_types::JobId;
+use sumpter_wire::{ClientHandshake, HandshakeError, Hello, ServerHandshake, Token};
 
 /// What a socket is for.
 #[derive(Debug)]
@@ -24,7 +22,7 @@ pub(crate) enum Phase {
 /// A connection and what it is for.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    pub link: Link,
+    pub link: Box<dyn Link>,
     pub phase: Phase,
     /// Whether it leaves this machine, once it is known whose it is.
     pub away: bool,
@@ -60,14 +58,14 @@ impl GreetError {
 
 /// Drives our side of a connection we opened; true once the lane has accepted.
 pub(crate) fn drive_client(
-    link: &mut Link,
+    link: &mut dyn Link,
     handshake: &mut ClientHandshake,
 ) -> Result<bool, GreetError> {
     if !link.is_established() {
         if !link.establish()? {
             return Ok(false);
         }
-        handshake.rekey(|key| link.bind(key));
+        handshake.rekey(|key| bound(link, key));
     }
     loop {
         send_all(link, handshake.pending()).map(|n| handshake.sent(n))?;
@@ -84,7 +82,7 @@ pub(crate) fn drive_client(
 /// Drives our side of a connection we accepted; who it is, once they have proven it. `key_of` gives
 /// the key of a run.
 pub(crate) fn drive_server(
-    link: &mut Link,
+    link: &mut dyn Link,
     handshake: &mut ServerHandshake,
     key_of: impl Fn(JobId) -> Option<Token>,
 ) -> Result<Option<Hello>, GreetError> {
@@ -97,21 +95,32 @@ pub(crate) fn drive_server(
         if n == 0 {
             return Ok(None);
         }
-        let bound_key_of = |job| key_of(job).map(|key| link.bind(key));
+        let bound_key_of = |job| key_of(job).map(|key| bound(link, key));
         if let Some(hello) = handshake.filled(n, bound_key_of)? {
             return Ok(Some(hello));
         }
     }
 }
 
+/// What the run's key is proved for on this connection: its ends, if they are known.
+fn bound(link: &dyn Link, key: Token) -> Token {
+    match link.channel_binding() {
+        Some(ends) => key.bound_to(ends),
+        None => key,
+    }
+}
+
 /// Sends what a handshake has to say; true once all is sent.
-pub(crate) fn flush(link: &mut Link, handshake: &mut ServerHandshake) -> Result<bool, LinkError> {
+pub(crate) fn flush(
+    link: &mut dyn Link,
+    handshake: &mut ServerHandshake,
+) -> Result<bool, LinkError> {
     let n = send_all(link, handshake.pending())?;
     handshake.sent(n);
     Ok(handshake.pending().is_empty())
 }
 
-fn send_all(link: &mut Link, bytes: &[u8]) -> Result<usize, LinkError> {
+fn send_all(link: &mut dyn Link, bytes: &[u8]) -> Result<usize, LinkError> {
     let mut sent = 0;
     while sent < bytes.len() {
         match link.send(&[std::io::IoSlice::new(&bytes[sent..])])? {

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use sumpter_coordinator::{Origin, Shares};
+use sumpter_endpoint::Link;
 use sumpter_transport::{ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, unix_connect};
-use sumpter_wire::{ClientHandshake, Hello, JobId, ServerHandshake, Token as RunKey};
+use sumpter_types::JobId;
+use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
 
 use crate::greeting::Greeting;
 use crate::join::Listeners;
-use crate::link::Link;
 use crate::socket::{Phase, Socket};
 
 pub(crate) const WAKER: Token = Token(0);
@@ -113,7 +114,7 @@ impl Sockets {
     /// Begins the handshake of a connection that was accepted.
     fn greet(
         &mut self,
-        link: impl FnOnce(Token, &Registry) -> io::Result<Link>,
+        link: impl FnOnce(Token, &Registry) -> io::Result<Box<dyn Link>>,
         peer: String,
         origin: Origin,
     ) {
@@ -127,7 +128,7 @@ impl Sockets {
     /// Begins to connect to a lane; by shared memory if it is `beside` us and listens there.
     pub(crate) fn dial(
         &mut self,
-        lane: sumpter_engine::ConnId,
+        lane: sumpter_endpoint::ConnId,
         address: SocketAddr,
         beside: bool,
         source: Option<IpAddr>,
@@ -178,8 +179,7 @@ impl Sockets {
     }
 
     pub(crate) fn remove(&mut self, index: usize) -> Option<Socket> {
-        let mut socket = self.table.get_mut(index)?.take()?;
-        socket.link.deregister(&self.registry);
+        let socket = self.table.get_mut(index)?.take()?;
         self.greeting.end(index);
         if self.turns.release(index) {
             self.share_windows();
@@ -218,7 +218,7 @@ impl Sockets {
 
     fn insert(
         &mut self,
-        link: impl FnOnce(Token, &Registry) -> io::Result<Link>,
+        link: impl FnOnce(Token, &Registry) -> io::Result<Box<dyn Link>>,
         phase: Phase,
         peer: String,
     ) -> io::Result<usize> {
@@ -235,10 +235,10 @@ impl Sockets {
     }
 }
 
-fn tcp(stream: TcpStream, registry: &Registry, token: Token) -> io::Result<Link> {
+fn tcp(stream: TcpStream, registry: &Registry, token: Token) -> io::Result<Box<dyn Link>> {
     // Fails while the connection is being made; it is set again when it is there.
     let _ = stream.set_nodelay(true);
-    TcpLink::new(stream, registry, token).map(Link::Tcp)
+    Ok(Box::new(TcpLink::new(stream, registry, token)?))
 }
 
 /// A TLS connection of whichever side `make` makes.
@@ -248,14 +248,14 @@ fn encrypted(
     registry: &Registry,
     token: Token,
     tls: &TlsConfig,
-) -> io::Result<Link> {
+) -> io::Result<Box<dyn Link>> {
     // As above.
     let _ = stream.set_nodelay(true);
-    make(stream, registry, token, tls).map(|link| Link::Tls(Box::new(link)))
+    Ok(Box::new(make(stream, registry, token, tls)?))
 }
 
-fn shm(stream: UnixStream, registry: &Registry, token: Token) -> io::Result<Link> {
-    ShmLink::new(stream, registry, token).map(Link::Shm)
+fn shm(stream: UnixStream, registry: &Registry, token: Token) -> io::Result<Box<dyn Link>> {
+    Ok(Box::new(ShmLink::new(stream, registry, token)?))
 }
 
 fn nonce() -> sumpter_wire::Nonce {

@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use sumpter_coordinator::{Kind, TensorSpec};
 use sumpter_engine::Request;
-use sumpter_sum::ReduceOp;
-use sumpter_wire::{Collective, Rank, TensorId, Tier};
+use sumpter_types::{Collective, Rank, ReduceOp, TensorId, TensorSpec};
+use sumpter_wire::Tier;
 
 use crate::command::Submission;
 use crate::error::OpError;
@@ -140,8 +139,8 @@ impl Table {
 
 fn request((tensor, tier): (TensorId, Tier), submission: &Submission) -> Request {
     let spec = &submission.spec;
-    let op = if spec.kind == Kind::Barrier { ReduceOp::Max } else { spec.op };
-    let collective = collective(spec.kind);
+    let op = if spec.collective == Collective::Barrier { ReduceOp::Max } else { spec.op };
+    let collective = spec.collective.on_wire();
     Request {
         tensor,
         tier,
@@ -152,15 +151,6 @@ fn request((tensor, tier): (TensorId, Tier), submission: &Submission) -> Request
         average: submission.average,
         priority: submission.priority,
         streamed: false,
-    }
-}
-
-/// What the rounds of a kind of tensor do.
-pub(crate) fn collective(kind: Kind) -> Collective {
-    match kind {
-        Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
-        Kind::Broadcast => Collective::Broadcast,
-        Kind::Reduce => Collective::Reduce,
     }
 }
 

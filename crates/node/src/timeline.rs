@@ -12,8 +12,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use serde_json::{Value, json};
-use sumpter_coordinator::Kind;
-use sumpter_wire::{Rank, TensorId};
+use sumpter_types::{Collective, Rank, TensorId};
 
 use crate::error::NodeError;
 
@@ -22,7 +21,7 @@ use crate::error::NodeError;
 pub(crate) struct Record {
     pub tensor: TensorId,
     pub name: String,
-    pub kind: Kind,
+    pub collective: Collective,
     pub bytes: u64,
     pub round: u64,
     pub submitted: Instant,
@@ -102,7 +101,7 @@ fn write_all(
 /// The spans of an operation, in Horovod's words: the wait for its name, and itself.
 fn spans(record: &Record, origin: Instant, rank: Rank) -> [Value; 2] {
     let micros = |at: Instant| at.saturating_duration_since(origin).as_nanos() as f64 / 1e3;
-    let kind = record.kind.name().replace('_', "").to_uppercase();
+    let collective = record.collective.name().replace('_', "").to_uppercase();
     let span = |name: String, from: Instant, to: Instant, args: Value| {
         json!({"ph": "X", "name": name, "pid": rank.0, "tid": record.tensor.0,
                "ts": micros(from), "dur": micros(to) - micros(from), "args": args})
@@ -112,8 +111,8 @@ fn spans(record: &Record, origin: Instant, rank: Rank) -> [Value; 2] {
         args["failed"] = json!(true);
     }
     [
-        span(format!("NEGOTIATE_{kind}"), record.submitted, record.begun, json!({})),
-        span(kind.clone(), record.begun, record.done, args),
+        span(format!("NEGOTIATE_{collective}"), record.submitted, record.begun, json!({})),
+        span(collective.clone(), record.begun, record.done, args),
     ]
 }
 
@@ -128,7 +127,7 @@ mod tests {
         Record {
             tensor: TensorId(name.len() as u32),
             name: name.to_owned(),
-            kind: Kind::AllReduce,
+            collective: Collective::AllReduce,
             bytes: 4096,
             round: at_us,
             submitted: at(at_us),

@@ -11,7 +11,7 @@ use sumpter_observe::{
     self as observe, Activity, Clockwork, Event, Recorder, Recording, Role, Source, Tightened,
     Trace, TraceError, align, build, tighten,
 };
-use sumpter_wire::JobId;
+use sumpter_types::JobId;
 
 use crate::command::Command;
 use crate::error::NodeError;

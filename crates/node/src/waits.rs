@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sumpter_coordinator::{PendingOp, Suspicion};
 use sumpter_engine::Awaited;
-use sumpter_wire::TensorId;
+use sumpter_types::TensorId;
 
 use crate::session::Session;
 
@@ -103,7 +103,7 @@ fn megabytes(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumpter_engine::ConnId;
+    use sumpter_endpoint::ConnId;
 
     #[test]
     fn a_connection_is_described_by_what_is_still_to_go_and_to_come() {

@@ -8,13 +8,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sumpter_config::Config;
-use sumpter_coordinator::{
-    ClusterView, JoinOptions, Kind, Member, MemberEvent, Role, Stats, TensorSpec,
-};
+use sumpter_coordinator::{ClusterView, JoinOptions, Member, MemberEvent, Role, Stats};
 use sumpter_metrics::Endpoint;
-use sumpter_sum::ReduceOp;
 use sumpter_transport::TensorMemory;
-use sumpter_wire::{Epoch, Rank};
+use sumpter_types::{Collective, Epoch, Rank, ReduceOp, TensorSpec};
 
 use crate::command::{Command, Submission};
 use crate::completion::{Callback, Completion, Promise};
@@ -344,10 +341,10 @@ fn wait_for_start(
 
 /// A spec in the form in which the coordinator compares: what its kind does not use is default.
 fn normalized(mut spec: TensorSpec, world_size: usize) -> TensorSpec {
-    if !spec.kind.has_op() {
+    if !spec.collective.has_op() {
         spec.op = ReduceOp::Sum;
     }
-    if !spec.kind.has_root() {
+    if !spec.collective.has_root() {
         spec.root = Rank(0);
     }
     spec.ranks.sort_unstable();
@@ -369,14 +366,14 @@ fn check(spec: &TensorSpec, average: bool, rank: Rank, world_size: usize) -> Res
     if !inside(&rank) {
         return Err(format!("tensor '{name}': this is rank {rank}, not one of {:?}", spec.ranks));
     }
-    if spec.kind.has_root() && (spec.root.0 as usize >= world_size || !inside(&spec.root)) {
+    if spec.collective.has_root() && (spec.root.0 as usize >= world_size || !inside(&spec.root)) {
         return Err(format!("tensor '{name}': root {} takes no part", spec.root));
     }
     if average && !spec.dtype.is_float() {
         let dtype = spec.dtype.name();
         return Err(format!("tensor '{name}': {dtype} has no average here; sum, then divide"));
     }
-    if average && (spec.kind == Kind::Broadcast || spec.op != ReduceOp::Sum) {
+    if average && (spec.collective == Collective::Broadcast || spec.op != ReduceOp::Sum) {
         return Err(format!("tensor '{name}': only a sum can be averaged"));
     }
     if spec.elements().is_none() {

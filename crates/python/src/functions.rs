@@ -9,7 +9,8 @@ use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
 use sumpter_coordinator::{Coordinator as RustCoordinator, Serves, Stats};
 use sumpter_node::NodeError;
-use sumpter_sum::{Dtype, InstructionSet, ReduceOp};
+use sumpter_sum::InstructionSet;
+use sumpter_types::{Dtype, ReduceOp};
 
 use crate::errors::{ConfigError, StartError, from_config, from_node, from_plan};
 use crate::worker::load;

@@ -9,11 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use serde_json::json;
 use sumpter_config::Config;
-use sumpter_coordinator::{Kind, TensorSpec};
 use sumpter_node::{Completion, NodeError, OpError, OpRequest, Worker as RustWorker};
-use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::TensorMemory;
-use sumpter_wire::{Epoch, Rank};
+use sumpter_types::{Collective, Dtype, Epoch, Rank, ReduceOp, TensorSpec};
 
 use crate::errors::{ConfigError, DeadlineError, from_config, from_node, from_op};
 use crate::functions::{init_log, interruptible, stats_json};
@@ -124,7 +122,7 @@ impl Worker {
         keep: Py<PyAny>,
     ) -> PyResult<Handle> {
         let spec = TensorSpec { name, ..round.spec.clone() };
-        let memory = if spec.kind == Kind::Barrier {
+        let memory = if spec.collective == Collective::Barrier {
             TensorMemory::zeros(1)
         } else {
             check_addresses(&spec, Rank(self.inner.rank()), send, receive)?;
@@ -262,11 +260,11 @@ impl Round {
             dtype: Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?,
             op: ReduceOp::from_name(op).ok_or_else(|| unknown("operator", op))?,
             shape,
-            kind: Kind::from_name(kind).ok_or_else(|| unknown("kind", kind))?,
+            collective: Collective::from_name(kind).ok_or_else(|| unknown("kind", kind))?,
             root: Rank(root),
             ranks: ranks.unwrap_or_default().into_iter().map(Rank).collect(),
         };
-        if spec.kind == Kind::Barrier {
+        if spec.collective == Collective::Barrier {
             (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);
         }
         Ok(Round { spec, average })
@@ -280,7 +278,7 @@ impl Round {
 
     #[getter]
     fn kind(&self) -> &'static str {
-        self.spec.kind.name()
+        self.spec.collective.name()
     }
 
     #[getter]
@@ -309,11 +307,11 @@ fn check_addresses(spec: &TensorSpec, rank: Rank, send: usize, receive: usize) -
     if spec.elements().is_none_or(|n| n == 0) {
         return Ok(());
     }
-    let sends = spec.kind != Kind::Broadcast || rank == root;
-    let receives = match spec.kind {
-        Kind::Broadcast => rank != root,
-        Kind::Reduce => rank == root,
-        Kind::AllReduce | Kind::Barrier => true,
+    let sends = spec.collective != Collective::Broadcast || rank == root;
+    let receives = match spec.collective {
+        Collective::Broadcast => rank != root,
+        Collective::Reduce => rank == root,
+        Collective::AllReduce | Collective::Barrier => true,
     };
     if (sends && send == 0) || (receives && receive == 0) {
         return Err(ConfigError::new_err(format!(

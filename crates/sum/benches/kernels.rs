@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use sumpter_sum::{AlignedBuf, Dtype, InstructionSet, ReduceOp};
+use sumpter_sum::{AlignedBuf, InstructionSet};
+use sumpter_types::{Dtype, ReduceOp};
 
 /// Where the accumulators lie, and how many bytes of them: half of a small second-level cache, and
 /// more than a last-level cache gives to one core.

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::dtype::{Dtype, ReduceOp};
 use crate::generic;
 use crate::half::{Bf16, Halves, SoftF16};
 #[cfg(target_arch = "x86_64")]
 use crate::x86::{avx2, avx512, avx512fp16};
+use sumpter_types::{Dtype, ReduceOp};
 
 /// Adds one contribution: `acc = op(acc, x)`, element by element.
 ///

@@ -5,9 +5,9 @@
 //!
 //! Callers have checked that all slices hold the same number of whole elements.
 
-use crate::dtype::{Dtype, ReduceOp};
 use crate::element::{Element, Float};
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
+use sumpter_types::{Dtype, ReduceOp};
 
 /// A [`WideTile`] as bytes, because accumulators may lie anywhere.
 type WideBytes = [u8; 4 * TILE];

@@ -9,7 +9,6 @@
 
 mod buffer;
 mod dispatch;
-mod dtype;
 mod element;
 mod generic;
 mod half;
@@ -21,5 +20,4 @@ pub use buffer::{ALIGNMENT, AlignedBuf};
 pub use dispatch::{
     InstructionSet, accumulate, accumulate_last, accumulate_pair, divide, instruction_set, reduce,
 };
-pub use dtype::{Dtype, ReduceOp};
 pub use pool::BufferPool;

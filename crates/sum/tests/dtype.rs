@@ -1,6 +1,6 @@
 //! The codes and names that other programs see.
 
-use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_types::{Dtype, ReduceOp};
 
 #[test]
 fn dtype_codes_and_names_lead_back_to_the_dtype() {

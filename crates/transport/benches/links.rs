@@ -10,45 +10,13 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Poll, Token};
 use rustix::time::{ClockId, clock_gettime};
+use sumpter_endpoint::{Link, LinkError};
 use sumpter_transport::{
-    ByteLink, DEFAULT_RING_BYTES, LinkError, ShmLink, TcpLink, TlsConfig, TlsLink, connect, listen,
+    DEFAULT_RING_BYTES, ShmLink, TcpLink, TlsConfig, TlsLink, connect, listen, readiness,
 };
 
 const CHUNK_BYTES: usize = 256 << 10;
 const MESSAGE_BYTES: usize = 64;
-
-/// What is asked of a link here.
-trait Link: Send {
-    fn send(&mut self, bytes: &[u8]) -> usize;
-    fn recv(&mut self, space: &mut [u8]) -> usize;
-    /// Takes note of events.
-    fn ready(&mut self, events: &Events);
-}
-
-macro_rules! link {
-    ($name:ident, $establish:expr) => {
-        impl Link for $name {
-            fn send(&mut self, bytes: &[u8]) -> usize {
-                ByteLink::send(self, &[IoSlice::new(bytes)]).expect("connected")
-            }
-            fn recv(&mut self, space: &mut [u8]) -> usize {
-                match ByteLink::recv(self, &mut [IoSliceMut::new(space)]) {
-                    Ok(n) => n,
-                    Err(LinkError::Closed) => 0,
-                    Err(error) => panic!("{error}"),
-                }
-            }
-            fn ready(&mut self, events: &Events) {
-                events.iter().for_each(|event| $name::ready(self, event));
-                $establish(self);
-            }
-        }
-    };
-}
-
-link!(TcpLink, |_: &mut _| {});
-link!(TlsLink, |link: &mut TlsLink| assert!(link.establish().is_ok(), "good certificates"));
-link!(ShmLink, |_: &mut _| {});
 
 /// A link with the event loop that it is registered with.
 struct End {
@@ -68,12 +36,26 @@ impl End {
     fn sleep(&mut self) {
         self.poll.poll(&mut self.events, None).expect("events");
         self.wake_ups += 1;
-        self.link.ready(&self.events);
+        self.events.iter().for_each(|event| self.link.ready(readiness(event)));
+        assert!(self.link.establish().is_ok(), "good certificates");
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> usize {
+        self.link.send(&[IoSlice::new(bytes)]).expect("connected")
+    }
+
+    /// Bytes received; 0 if there are none now or the peer has closed the connection.
+    fn recv(&mut self, space: &mut [u8]) -> usize {
+        match self.link.recv(&mut [IoSliceMut::new(space)]) {
+            Ok(n) => n,
+            Err(LinkError::Closed) => 0,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn send_all(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            match self.link.send(bytes) {
+            match self.send(bytes) {
                 0 => self.sleep(),
                 n => bytes = &bytes[n..],
             }
@@ -82,7 +64,7 @@ impl End {
 
     fn fill(&mut self, mut space: &mut [u8]) {
         while !space.is_empty() {
-            match self.link.recv(space) {
+            match self.recv(space) {
                 0 => self.sleep(),
                 n => space = &mut space[n..],
             }

@@ -1,6 +1,6 @@
 //! The link between a worker and the lane in the same event loop: one copy, no system call.
 
-use sumpter_engine::{ConnId, Endpoint, Now, Violation};
+use sumpter_endpoint::{ConnId, Endpoint, Now, Violation};
 
 /// Moves bytes both ways until nothing more can move or `budget` bytes have. Returns the bytes
 /// moved.

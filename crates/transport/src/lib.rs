@@ -16,7 +16,6 @@
 // What threads and processes share takes its atomics from here: `tests/loom.rs` has others.
 use std::sync;
 
-mod byte_link;
 mod in_process;
 mod memory;
 mod shm;
@@ -25,11 +24,21 @@ mod tcp;
 mod tls;
 mod turns;
 
-pub use byte_link::{ByteLink, LinkError, Received};
 pub use in_process::in_process;
 pub use memory::TensorMemory;
 pub use shm::{DEFAULT_RING_BYTES, ShmLink, unix_connect, unix_listen};
 pub use sim::{Side, SimLink};
 pub use tcp::{TcpLink, connect, listen};
-pub use tls::{TlsConfig, TlsConfigError, TlsError, TlsLink};
+pub use tls::{TlsConfig, TlsConfigError, TlsLink};
 pub use turns::Turns;
+
+/// What an event of the event loop says about a connection.
+#[must_use]
+pub fn readiness(event: &mio::event::Event) -> sumpter_endpoint::Readiness {
+    let ended = event.is_read_closed() || event.is_error();
+    sumpter_endpoint::Readiness {
+        readable: event.is_readable() || ended,
+        writable: event.is_writable() || event.is_error(),
+        ended,
+    }
+}

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 
-use sumpter_engine::Memory;
+use sumpter_endpoint::Memory;
 
 /// The memory of one operation on a tensor of the caller's, read and written in place.
 pub struct TensorMemory {

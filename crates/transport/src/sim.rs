@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use sumpter_engine::{ConnId, Endpoint, Now, Violation};
+use sumpter_endpoint::{ConnId, Endpoint, Now, Violation};
 
 /// An end of a simulated connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,12 +5,11 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
-use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::byte_link::{ByteLink, LinkError};
+use sumpter_endpoint::{Link, LinkError, Readiness};
 
 /// Connections that may wait to be accepted: more than any job has workers.
 const BACKLOG: i32 = 1024;
@@ -40,31 +39,23 @@ impl TcpLink {
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(TcpLink { stream, readable: false, writable: false, ending: false })
     }
+}
 
-    /// Takes note of what an event says.
-    pub fn ready(&mut self, event: &Event) {
-        self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
-        self.writable |= event.is_writable() || event.is_error();
-        self.ending |= event.is_read_closed() || event.is_error();
+impl Link for TcpLink {
+    fn ready(&mut self, readiness: Readiness) {
+        self.readable |= readiness.readable;
+        self.writable |= readiness.writable;
+        self.ending |= readiness.ended;
     }
 
-    /// The error of a connection that could not be made, if that is what happened.
-    ///
-    /// # Errors
-    /// The reason, such as a refusal.
-    pub fn check_connected(&self) -> io::Result<()> {
+    fn check_connected(&self) -> io::Result<()> {
         match self.stream.take_error()? {
             Some(error) => Err(error),
             None => self.stream.peer_addr().map(|_| self.stream.set_nodelay(true))?,
         }
     }
 
-    /// Lets the peer be about so many bytes ahead of what has been read here, or as far as the
-    /// system finds right.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn limit_window(&self, bytes: Option<u32>) -> io::Result<()> {
+    fn limit_window(&self, bytes: Option<u32>) -> io::Result<()> {
         match bytes {
             // The system counts what it needs beside the bytes, and doubles this for it.
             Some(bytes) => SockRef::from(&self.stream).set_recv_buffer_size(bytes as usize),
@@ -72,22 +63,10 @@ impl TcpLink {
         }
     }
 
-    /// Says that nothing more will be sent; what was sent still arrives.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn finish_sending(&self) -> io::Result<()> {
+    fn finish_sending(&mut self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)
     }
 
-    /// Takes the connection out of the event loop.
-    pub fn deregister(&mut self, registry: &Registry) {
-        // Failing here means that the descriptor is gone already; dropping closes it anyway.
-        let _ = registry.deregister(&mut self.stream);
-    }
-}
-
-impl ByteLink for TcpLink {
     fn can_send(&mut self) -> io::Result<bool> {
         Ok(self.writable)
     }

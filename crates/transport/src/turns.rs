@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use crate::byte_link::TURN_BYTES;
+use sumpter_endpoint::TURN_BYTES;
 
 /// What a party of weight 1 may move when it comes up: one turn of a busy connection.
 const QUANTUM_BYTES: i64 = TURN_BYTES as i64;

@@ -6,13 +6,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
+use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, ConnId, Event, Lane, LaneLimits, OwnedMemory, Peer, Place, Request,
-    exchange,
+    Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request, exchange,
 };
-use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::in_process;
-use sumpter_wire::{Collective, Epoch, GroupId, JobId, Rank, TensorId, Tier};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
+use sumpter_wire::Tier;
 
 /// Counts the allocations of each thread.
 struct Counting;

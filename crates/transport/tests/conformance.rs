@@ -10,12 +10,10 @@ use std::time::Duration;
 
 use carriers::{Carrier, InProcess, Shm, Sim, Tcp, Tls};
 use scripted::Scripted;
-use sumpter_engine::{
-    Client, ClientSettings, ConnId, Event, Lane, LaneLimits, Memory, OwnedMemory, Peer, Place,
-    Request,
-};
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, Epoch, GroupId, JobId, Rank, TensorId, Tier};
+use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
+use sumpter_engine::{Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
+use sumpter_wire::Tier;
 
 /// Steps without progress after which a test gives up.
 const PATIENCE: usize = 2000;

@@ -7,7 +7,8 @@ use std::io::{IoSlice, IoSliceMut};
 use mio::net::UnixStream;
 use mio::{Events, Poll, Registry, Token};
 use proptest::prelude::*;
-use sumpter_transport::{ByteLink, LinkError, ShmLink, unix_connect, unix_listen};
+use sumpter_endpoint::{Link, LinkError};
+use sumpter_transport::{ShmLink, readiness, unix_connect, unix_listen};
 
 /// The smallest ring, to be full soon.
 const RING_BYTES: usize = 4096;
@@ -39,7 +40,7 @@ fn wait(poll: &mut Poll, ends: [Option<&mut ShmLink>; 2]) {
     let mut ends = ends;
     for event in &events {
         if let Some(link) = &mut ends[event.token().0] {
-            link.ready(event);
+            link.ready(readiness(event));
         }
     }
 }
@@ -176,7 +177,7 @@ fn exchange(link: &mut ShmLink, poll: &mut Poll, total: usize) -> usize {
         (sent, received) = (sent + out, received + bytes.len());
         if out == 0 && bytes.is_empty() {
             poll.poll(&mut events, None).expect("events");
-            events.iter().for_each(|event| link.ready(event));
+            events.iter().for_each(|event| link.ready(readiness(event)));
         }
     }
     received
@@ -203,7 +204,7 @@ fn until(total: usize, poll: &mut Poll, link: &mut ShmLink, step: fn(&mut ShmLin
         match step(link) {
             0 => {
                 poll.poll(&mut events, None).expect("events");
-                events.iter().for_each(|event| link.ready(event));
+                events.iter().for_each(|event| link.ready(readiness(event)));
             }
             n => moved += n,
         }
@@ -257,7 +258,7 @@ proptest! {
             let mut events = Events::with_capacity(8);
             poll.poll(&mut events, Some(std::time::Duration::ZERO)).expect("events");
             for event in &events {
-                match event.token() { Token(0) => a.ready(event), _ => b.ready(event) }
+                match event.token() { Token(0) => a.ready(readiness(event)), _ => b.ready(readiness(event)) }
             }
             match step {
                 Step::Send(len) => {

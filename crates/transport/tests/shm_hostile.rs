@@ -13,7 +13,8 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use sumpter_transport::{ByteLink, LinkError, ShmLink};
+use sumpter_endpoint::{Link, LinkError};
+use sumpter_transport::ShmLink;
 
 /// The layout, as `src/shm/region.rs` has it.
 const RING_BYTES: usize = 4096;

@@ -12,8 +12,8 @@ use certificates::{ours, stranger, trusting_and_expired};
 use mio::{Events, Poll, Token};
 use proptest::prelude::*;
 use scripted::Scripted;
-use sumpter_engine::ConnId;
-use sumpter_transport::{ByteLink, LinkError, TlsConfig, TlsError, TlsLink};
+use sumpter_endpoint::{ConnId, Link, LinkError, TlsError};
+use sumpter_transport::{TlsConfig, TlsLink, readiness};
 
 /// Time stands still in these tests.
 const NOW: Duration = Duration::ZERO;
@@ -68,8 +68,8 @@ impl Between {
         self.poll.poll(&mut self.events, Some(Duration::from_millis(1))).expect("events");
         for event in &self.events {
             match event.token() {
-                Token(0) => self.client.ready(event),
-                _ => self.server.ready(event),
+                Token(0) => self.client.ready(readiness(event)),
+                _ => self.server.ready(readiness(event)),
             }
         }
         any
@@ -158,10 +158,13 @@ fn refusal(link: &mut TlsLink) -> Option<TlsError> {
 #[test]
 fn both_ends_know_the_same_two_certificates() {
     let mut between = Between::new(&ours(), &ours());
-    assert_eq!(between.client.ends()[1], b"");
+    assert_eq!(between.client.channel_binding().expect("TLS")[1], b"");
     between.establish();
-    assert_eq!(between.client.ends(), between.server.ends());
-    assert!(between.client.ends().iter().all(|end| end.len() > 100));
+    assert_eq!(
+        between.client.channel_binding().expect("TLS"),
+        between.server.channel_binding().expect("TLS")
+    );
+    assert!(between.client.channel_binding().expect("TLS").iter().all(|end| end.len() > 100));
 }
 
 #[test]
@@ -351,7 +354,7 @@ proptest! {
             through = said.map(|said| said.unwrap_or(false));
         }
         if through == [true; 2] {
-            prop_assert_eq!(between.client.ends(), between.server.ends());
+            prop_assert_eq!(between.client.channel_binding().expect("TLS"), between.server.channel_binding().expect("TLS"));
             let end = between.stream(1000, 1 << 16, &mut |_, _| {});
             prop_assert!(end.is_none());
         }

@@ -11,7 +11,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::ids::JobId;
+use sumpter_types::JobId;
 
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 32;

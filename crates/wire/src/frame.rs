@@ -3,9 +3,7 @@
 //! All integers are little-endian. A decoder never panics and never trusts a length: whoever
 //! reads a payload checks the header against what it expects before it makes room for it.
 
-use sumpter_sum::{Dtype, ReduceOp};
-
-use crate::ids::{Epoch, GroupId, Rank, Round, TensorId};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Round, TensorId};
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 32;
@@ -202,41 +200,6 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(word)
-}
-
-/// What a round does with the contributions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Collective {
-    /// Everyone contributes, everyone receives the sum.
-    AllReduce = 0,
-    /// The root contributes, everyone else receives it.
-    Broadcast = 1,
-    /// Everyone contributes, the root receives the sum.
-    Reduce = 2,
-}
-
-impl Collective {
-    /// Whether `rank` sends data, when `root` is the root.
-    #[must_use]
-    pub fn contributes(self, rank: Rank, root: Rank) -> bool {
-        self != Collective::Broadcast || rank == root
-    }
-
-    /// Whether `rank` receives data, when `root` is the root.
-    #[must_use]
-    pub fn receives(self, rank: Rank, root: Rank) -> bool {
-        match self {
-            Collective::AllReduce => true,
-            Collective::Broadcast => rank != root,
-            Collective::Reduce => rank == root,
-        }
-    }
-
-    fn from_code(code: u8) -> Option<Collective> {
-        use Collective::{AllReduce, Broadcast, Reduce};
-        [AllReduce, Broadcast, Reduce].into_iter().find(|c| *c as u8 == code)
-    }
 }
 
 /// What a lane must know to sum a partition; it travels in every [`Begin`], and must be the same

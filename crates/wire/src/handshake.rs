@@ -14,7 +14,7 @@ use std::mem;
 
 use crate::PROTOCOL_VERSION;
 use crate::auth::{NONCE_BYTES, Nonce, PROOF_BYTES, ProofRole, Token};
-use crate::ids::{Epoch, JobId, Rank};
+use sumpter_types::{Epoch, JobId, Rank};
 
 const MAGIC: [u8; 8] = *b"SUMPTER\n";
 const HELLO_BYTES: usize = 72;

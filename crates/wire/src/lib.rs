@@ -8,18 +8,16 @@ mod auth;
 mod checksum;
 mod frame;
 mod handshake;
-mod ids;
 
 pub use auth::{
     MIN_TOKEN_CHARS, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, ProofRole, Token, TokenError,
 };
 pub use checksum::{CHECKED_HEADER_BYTES, checksum};
 pub use frame::{
-    BEGIN_BYTES, Begin, Collective, FrameError, FrameKind, HEADER_BYTES, Header, MAX_CONTROL_BYTES,
+    BEGIN_BYTES, Begin, FrameError, FrameKind, HEADER_BYTES, Header, MAX_CONTROL_BYTES,
     PartitionSpec, Tier, decode_group, encode_group, group_id,
 };
 pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
-pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 
 /// The version of the data and control protocols; both ends must speak the same.
 pub const PROTOCOL_VERSION: u16 = 1;

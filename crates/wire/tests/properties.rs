@@ -1,7 +1,8 @@
 //! Frames and handshakes: what is encoded is decoded, and nothing else is.
 
 use proptest::prelude::*;
-use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_types::*;
+use sumpter_types::{Dtype, ReduceOp};
 use sumpter_wire::*;
 
 fn headers() -> impl Strategy<Value = Header> {

@@ -19,14 +19,14 @@ from sumpter_lab import profiles, report
 from sumpter_lab.report import curves, tables, timeline
 
 ROOT = Path(__file__).resolve().parents[3]
-RECORD = ROOT / "benches" / "record"
+RECORDS = ROOT / "lab" / "records"
 NETAI = ROOT / "tests" / "data" / "netai"
 RESNET50 = NETAI / "resnet50.bk.log"
 ADDITIONS = NETAI / "cuda_vec_add.log"
 BATCH_S = 0.12808580219559176
-EMULATE = RECORD / "emulate-2026-11-22-n8.csv"
-TUNE = RECORD / "tune-switch-2026-11-23.json"
-REPLAY = RECORD / "replay-resnet50-2026-11-22-40mbps.json"
+EMULATE = RECORDS / "emulate-uniform/2026-11-22-n8.csv"
+TUNE = RECORDS / "tune/2026-11-23-switch.json"
+REPLAY = RECORDS / "replay-completion-order/2026-11-22-resnet50-40mbps.json"
 NASTY = "<script>alert(1)</script><a href='https://example.org'>x</a>&"
 
 
@@ -162,11 +162,11 @@ def test_helpers_are_compared_with_parameter_servers_and_all_reduce() -> None:
 
 
 # Of the scripts in benches.
-NO_PAGE = ("costs-", "overhead-", "stragglers-")
-RECORDS = [f for f in sorted(RECORD.glob("*.[cj]s*")) if not f.name.startswith(NO_PAGE)]
+NO_PAGE = ("costs", "overhead", "stragglers")
+WITH_PAGE = [f for f in sorted(RECORDS.glob("*/*.[cj]s*")) if f.parent.name not in NO_PAGE]
 
 
-@pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", WITH_PAGE, ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_recorded_measurements_make_a_page(file: Path, run) -> None:
     code, err, page = run(file)
     assert code == 0, err
@@ -485,7 +485,7 @@ def test_bytes_within_a_process_cross_no_link(traced) -> None:
 @pytest.mark.parametrize("value", [10**400, "x", [1], {"a": 1}, None])
 @pytest.mark.parametrize("field", ["part", "part_beside_greedy", "weight"])
 def test_no_value_of_a_field_is_a_traceback(field: str, value: object, tmp_path: Path) -> None:
-    found = json.loads((RECORD / "tenants-2026-11-22.json").read_text())
+    found = json.loads((RECORDS / "tenants/2026-11-22-before-windows.json").read_text())
     found[0]["jobs"][1][field] = value
     file = tmp_path / "tenants.json"
     file.write_text(json.dumps(found))

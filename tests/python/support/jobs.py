@@ -86,7 +86,7 @@ class Job:
         self._coordinator.stop()
 
     def start(self, script: str, *arguments: str) -> Job:
-        """Starts `script` on every rank."""
+        """Starts `script`, by name or by path, on every rank."""
         for rank in range(self.ranks):
             self.start_rank(rank, script, *arguments)
         return self
@@ -104,7 +104,9 @@ class Job:
             "TEST_FOLDER": str(self.folder),
             **variables,
         }
-        self._start(f"rank{rank}", _run, (str(WORKERS[script]), *arguments), environment)
+        self._start(
+            f"rank{rank}", _run, (str(WORKERS.get(script, script)), *arguments), environment
+        )
 
     def finish(self, timeout_s: float = HANG_S) -> None:
         """Waits for all ranks; fails unless each ended well."""

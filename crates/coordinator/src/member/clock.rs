@@ -72,7 +72,7 @@ impl ClockLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumpter_wire::JobId;
+    use sumpter_types::JobId;
 
     fn seen(at: u64) -> proto::HeartbeatSeen {
         proto::HeartbeatSeen { sent_ns: at, received_ns: at + 1, replied_ns: at + 2 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use sumpter_wire::{Epoch, JobId, Rank, TensorId, Token};
+use sumpter_types::{Epoch, JobId, Rank, TensorId};
+use sumpter_wire::Token;
 
 use super::greeting::Greeting;
 use crate::proto;

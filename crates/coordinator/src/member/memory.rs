@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sumpter_wire::{Epoch, JobId, Rank};
+use sumpter_types::{Epoch, JobId, Rank};
 
 use super::session::Command;
 use crate::rejoin::{KnownRun, Rejoin};
-use crate::types::{MemberEvent, MemberId, Role, TensorSpec};
+use crate::types::{MemberEvent, MemberId, Role};
+use sumpter_types::TensorSpec;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {

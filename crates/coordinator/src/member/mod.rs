@@ -18,7 +18,8 @@ use std::sync::{Arc, PoisonError, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sumpter_wire::{Epoch, TensorId, Token};
+use sumpter_types::{Epoch, TensorId};
+use sumpter_wire::Token;
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -29,11 +30,12 @@ use crate::handshake::process_number;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::tls::Tls;
-use crate::types::{JoinOptions, MemberEvent, MemberId, Role, Stats, TensorSpec};
+use crate::types::{JoinOptions, MemberEvent, MemberId, Role, Stats};
 use greeting::Greeting;
 use returning::AWAY_LIMIT;
 pub use seat::{Seat, SeatOptions};
 use session::{Command, Session, Standing, StatsSlot};
+use sumpter_types::TensorSpec;
 pub use traces::{TraceOf, Traces, traces};
 
 /// How long leaving waits for the coordinator to have seen it.

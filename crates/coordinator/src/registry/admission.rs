@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sumpter_wire::Rank;
+use sumpter_types::Rank;
 
 use super::job::{Job, Stage};
 use super::words::list;

@@ -1,6 +1,6 @@
 //! What the ranks of a run must agree on while it runs: tensors and the order of their calls.
 
-use sumpter_wire::{Rank, TensorId};
+use sumpter_types::{Rank, TensorId};
 use tracing::warn;
 
 use super::Registry;
@@ -8,7 +8,8 @@ use super::io::Event;
 use super::job::Job;
 use super::pending::disagreements;
 use super::tensors::Declared;
-use crate::types::{FatalKind, MemberEvent, MemberId, PendingOp, TensorSpec};
+use crate::types::{FatalKind, MemberEvent, MemberId, PendingOp};
+use sumpter_types::TensorSpec;
 
 impl Registry {
     /// Puts a tensor into the run's table, or tells who must hear why not.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sumpter_config::Texts;
-use sumpter_wire::{Epoch, JobId, TensorId};
+use sumpter_types::{Epoch, JobId, TensorId};
 
 use crate::coordinator::Serves;
 use crate::rejoin::Rejoin;
 use crate::tenants::Tenants;
-use crate::types::{FatalKind, MemberEvent, MemberId, Role, StallLimits, Stats, TensorSpec};
+use crate::types::{FatalKind, MemberEvent, MemberId, Role, StallLimits, Stats};
+use sumpter_types::TensorSpec;
 
 pub(crate) use crate::types::ServerMemory as Memory;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sumpter_wire::{JobId, Rank};
+use sumpter_types::{JobId, Rank};
 
 use super::epochs::{Epochs, State};
 use super::stalls::Watch;

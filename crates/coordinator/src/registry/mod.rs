@@ -29,7 +29,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sumpter_wire::{Epoch, JobId, Rank};
+use sumpter_types::{Epoch, JobId, Rank};
 use tracing::{info, warn};
 
 use crate::coordinator::Serves;

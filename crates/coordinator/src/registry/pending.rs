@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use sumpter_wire::Rank;
+use sumpter_types::Rank;
 
 use crate::types::PendingOp;
 

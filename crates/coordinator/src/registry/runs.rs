@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use sumpter_wire::{Epoch, JobId, Rank};
+use sumpter_types::{Epoch, JobId, Rank};
 use tracing::{debug, info, warn};
 
 use super::Registry;

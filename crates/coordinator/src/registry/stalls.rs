@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sumpter_wire::Rank;
+use sumpter_types::Rank;
 use tracing::{info, warn};
 
 use super::io::Event;
@@ -16,7 +16,8 @@ use super::tensors::TensorTable;
 use super::words::list;
 use super::{Member, Registry};
 use crate::proto;
-use crate::types::{FatalKind, Kind, MemberEvent, PendingOp, StallLimits, Stats, TensorSpec};
+use crate::types::{FatalKind, MemberEvent, PendingOp, StallLimits, Stats};
+use sumpter_types::{Collective, TensorSpec};
 
 /// Characters of a worker's own words in a line; an address and a host's name need a third of it.
 const WORDS_LIMIT: usize = 300;
@@ -82,7 +83,7 @@ pub(super) fn has_moved(before: &Stats, now: &Stats) -> bool {
 
 /// Whether a rank gets a round's result as soon as the root has begun it.
 fn needs_root_only(spec: &TensorSpec, waiter: Rank) -> bool {
-    spec.kind == Kind::Broadcast && waiter != spec.root
+    spec.collective == Collective::Broadcast && waiter != spec.root
 }
 
 /// The ranks without which `waiter` cannot finish a round of a tensor, but that have not begun it,

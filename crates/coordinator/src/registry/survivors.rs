@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use sumpter_wire::Rank;
+use sumpter_types::Rank;
 
 use super::Registry;
 use super::epochs::State;

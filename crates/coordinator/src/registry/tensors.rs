@@ -5,11 +5,10 @@
 
 use std::collections::HashMap;
 
-use sumpter_sum::ReduceOp;
-use sumpter_wire::{Rank, TensorId};
+use sumpter_types::{Rank, ReduceOp, TensorId};
 
 use crate::limits::{MAX_TENSORS, check_tensor_name};
-use crate::types::TensorSpec;
+use sumpter_types::TensorSpec;
 
 /// Dimensions of a tensor; NumPy and torch stop at 64.
 const MAX_DIMENSIONS: usize = 64;
@@ -160,13 +159,13 @@ fn normal_form(rank: Rank, mut spec: TensorSpec, world_size: u32) -> Result<Tens
     if !takes_part(rank) {
         return Err(format!("tensor '{name}': rank {rank} is not one of its ranks: {spec}"));
     }
-    if spec.kind.has_root() && (spec.root.0 >= world_size || !takes_part(spec.root)) {
+    if spec.collective.has_root() && (spec.root.0 >= world_size || !takes_part(spec.root)) {
         return Err(format!("tensor '{name}': the root takes no part: {spec}"));
     }
-    if !spec.kind.has_root() {
+    if !spec.collective.has_root() {
         spec.root = Rank(0);
     }
-    if !spec.kind.has_op() {
+    if !spec.collective.has_op() {
         spec.op = ReduceOp::Sum;
     }
     Ok(spec)
@@ -191,8 +190,8 @@ fn conflict(entry: &Entry, rank: Rank, spec: &TensorSpec) -> String {
 mod tests {
     use super::*;
     use crate::registry::tests::spec;
-    use crate::types::Kind;
-    use sumpter_sum::Dtype;
+    use sumpter_types::Collective;
+    use sumpter_types::Dtype;
 
     fn refusal(declared: Declared) -> String {
         match declared {
@@ -231,10 +230,10 @@ mod tests {
 
     #[test]
     fn dtype_kind_op_root_and_ranks_must_be_equal_too() {
-        let base = TensorSpec { kind: Kind::Reduce, ..spec("t", &[4]) };
+        let base = TensorSpec { collective: Collective::Reduce, ..spec("t", &[4]) };
         let others = [
             TensorSpec { dtype: Dtype::F64, ..base.clone() },
-            TensorSpec { kind: Kind::AllReduce, ..base.clone() },
+            TensorSpec { collective: Collective::AllReduce, ..base.clone() },
             TensorSpec { op: ReduceOp::Max, ..base.clone() },
             TensorSpec { root: Rank(1), ..base.clone() },
             TensorSpec { ranks: vec![Rank(0), Rank(1)], ..base.clone() },
@@ -250,7 +249,7 @@ mod tests {
     #[test]
     fn what_a_kind_does_not_use_makes_no_difference() {
         let mut table = TensorTable::default();
-        let broadcast = TensorSpec { kind: Kind::Broadcast, ..spec("b", &[4]) };
+        let broadcast = TensorSpec { collective: Collective::Broadcast, ..spec("b", &[4]) };
         table.declare(Rank(0), broadcast.clone(), 2);
         let other_op = TensorSpec { op: ReduceOp::Max, ..broadcast };
         assert_eq!(table.declare(Rank(1), other_op, 2), Declared::Known);
@@ -282,9 +281,13 @@ mod tests {
             spec("large", &[1 << 62]),
             TensorSpec { ranks: vec![Rank(0), Rank(0)], ..spec("twice", &[1]) },
             TensorSpec { ranks: vec![Rank(0), Rank(4)], ..spec("outside", &[1]) },
-            TensorSpec { kind: Kind::Broadcast, root: Rank(4), ..spec("rootless", &[1]) },
             TensorSpec {
-                kind: Kind::Reduce,
+                collective: Collective::Broadcast,
+                root: Rank(4),
+                ..spec("rootless", &[1])
+            },
+            TensorSpec {
+                collective: Collective::Reduce,
                 root: Rank(1),
                 ranks: vec![Rank(0), Rank(2)],
                 ..spec("root apart", &[1])

@@ -1,7 +1,7 @@
 //! Ends of all kinds: a death, a departure, the coordinator's own.
 
 use sumpter_coordinator::{drain, status};
-use sumpter_wire::Epoch;
+use sumpter_types::Epoch;
 
 use super::*;
 

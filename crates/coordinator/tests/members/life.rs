@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use sumpter_coordinator::{PendingOp, Stats, status};
-use sumpter_wire::TensorId;
+use sumpter_types::TensorId;
 
 use super::*;
 

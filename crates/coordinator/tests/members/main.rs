@@ -14,11 +14,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use sumpter_coordinator::{
-    ClusterView, Coordinator, CoordinatorOptions, JoinError, JoinOptions, Kind, Member,
-    MemberEvent, Role, ServerMemory, Serves, StallLimits, Tenants, TensorSpec,
+    ClusterView, Coordinator, CoordinatorOptions, JoinError, JoinOptions, Member, MemberEvent,
+    Role, ServerMemory, Serves, StallLimits, Tenants,
 };
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Rank, Token};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorSpec};
+use sumpter_wire::Token;
 
 /// Far longer than anything here takes; a test that reaches it has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -88,7 +88,7 @@ fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         name: name.to_owned(),
         dtype: Dtype::F32,
         shape: shape.to_vec(),
-        kind: Kind::AllReduce,
+        collective: Collective::AllReduce,
         op: ReduceOp::Sum,
         root: Rank(0),
         ranks: Vec::new(),

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use sumpter_wire::TensorId;
+use sumpter_types::TensorId;
 
 use super::Client;
 use super::op::Stage;
-use crate::endpoint::ConnId;
-use crate::memory::Memory;
+use sumpter_endpoint::ConnId;
+use sumpter_endpoint::Memory;
 
 /// What is not done of a tensor at one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,10 +92,10 @@ impl<M: Memory> Client<M> {
 mod tests {
     use super::*;
     use crate::client::{ClientSettings, Place, Request};
-    use crate::endpoint::Endpoint;
-    use crate::memory::OwnedMemory;
-    use sumpter_sum::{Dtype, ReduceOp};
-    use sumpter_wire::{Collective, Epoch, GroupId, Rank, Tier};
+    use sumpter_endpoint::Endpoint;
+    use sumpter_endpoint::OwnedMemory;
+    use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp};
+    use sumpter_wire::Tier;
 
     const CHUNK: usize = 4096;
     const LANES: [ConnId; 2] = [ConnId(0), ConnId(1)];

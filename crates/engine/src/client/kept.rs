@@ -9,14 +9,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_wire::{FrameKind, Header, Round, TensorId, Tier};
+use sumpter_types::{Round, TensorId};
+use sumpter_wire::{FrameKind, Header, Tier};
 
 use super::link::Input;
 use super::op::OpId;
 use super::{Client, Event};
-use crate::endpoint::ConnId;
-use crate::memory::Memory;
 use crate::resident::ChunkId;
+use sumpter_endpoint::ConnId;
+use sumpter_endpoint::Memory;
 
 /// A chunk of a result.
 #[derive(Debug)]

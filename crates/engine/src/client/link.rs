@@ -3,7 +3,8 @@
 use std::collections::{HashSet, VecDeque};
 
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{GroupId, Header, checksum};
+use sumpter_types::GroupId;
+use sumpter_wire::{Header, checksum};
 
 use super::op::OpId;
 use crate::head::{Head, head};

@@ -34,7 +34,8 @@ use std::sync::Arc;
 
 use sumpter_observe::{Kind, Peer, Recorder};
 use sumpter_sum::BufferPool;
-use sumpter_wire::{Epoch, GroupId, Rank, Round, TensorId, Tier, group_id};
+use sumpter_types::{Epoch, GroupId, Rank, Round, TensorId};
+use sumpter_wire::{Tier, group_id};
 
 pub use self::awaited::{Awaited, Backlog};
 pub use self::kept::Kept;
@@ -44,11 +45,11 @@ pub use self::suspension::Standing;
 use self::kept::Shelf;
 use self::link::{ChunkRef, Frame, Input, Link, Ready};
 use self::op::{Op, Stage};
-use crate::endpoint::{
+use crate::inbox::{Inbox, fill};
+use sumpter_endpoint::Memory;
+use sumpter_endpoint::{
     ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
 };
-use crate::inbox::{Inbox, fill};
-use crate::memory::Memory;
 
 /// What a client must know from the start.
 #[derive(Clone, Copy, Debug)]

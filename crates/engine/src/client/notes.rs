@@ -7,8 +7,8 @@ use sumpter_observe::{Kind, Part, Peer, Recorder};
 use super::Client;
 use super::link::ChunkRef;
 use super::op::OpId;
-use crate::endpoint::ConnId;
-use crate::memory::Memory;
+use sumpter_endpoint::ConnId;
+use sumpter_endpoint::Memory;
 
 impl<M: Memory> Client<M> {
     /// Notes from now on in this ring what happens.

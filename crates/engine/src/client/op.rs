@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, GroupId, PartitionSpec, Rank, Round, TensorId, Tier};
+use sumpter_types::{Collective, Dtype, GroupId, Rank, ReduceOp, Round, TensorId};
+use sumpter_wire::{PartitionSpec, Tier};
 
-use crate::endpoint::ConnId;
 use crate::spans::Spans;
+use sumpter_endpoint::ConnId;
 
 /// An operation's number in its client, never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,14 +1,15 @@
 //! What a client does with a lane's frames: results into the tensors, each chunk once and in order.
 
 use sumpter_observe::Kind;
-use sumpter_wire::{FrameKind, Header, Round, TensorId, Tier};
+use sumpter_types::{Round, TensorId};
+use sumpter_wire::{FrameKind, Header, Tier};
 
 use super::link::{Input, Link};
 use super::op::{OpId, Place, REPAIRED, Stage, find};
 use super::{Client, Event};
-use crate::endpoint::{ConnId, Violation};
-use crate::memory::Memory;
 use crate::resident::ChunkId;
+use sumpter_endpoint::Memory;
+use sumpter_endpoint::{ConnId, Violation};
 
 impl<M: Memory> Client<M> {
     fn start_frame(&mut self, lane: ConnId, header: Header) -> Result<(), Violation> {

@@ -1,13 +1,15 @@
 //! What a client puts on a connection, and when: as little ahead of the connection as keeps it
 //! busy, so that what is urgent overtakes what is not.
 
-use sumpter_wire::{Begin, Collective, Epoch, FrameKind, GroupId, Header, TensorId, encode_group};
+use sumpter_types::{Collective, Epoch, GroupId, TensorId};
+use sumpter_wire::{Begin, FrameKind, Header, encode_group};
 
 use super::Client;
 use super::link::{ChunkRef, Frame, FrameHead};
 use super::op::{Op, OpId, Stage};
-use crate::endpoint::{AHEAD_BYTES, ConnId, MAX_SLICES};
-use crate::memory::Memory;
+use crate::head::AHEAD_BYTES;
+use sumpter_endpoint::Memory;
+use sumpter_endpoint::{ConnId, MAX_SLICES};
 
 impl<M: Memory> Client<M> {
     /// Queues frames on a connection until it holds enough for one write.

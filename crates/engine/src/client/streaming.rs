@@ -8,9 +8,9 @@ use sumpter_wire::{FrameKind, Header};
 use super::link::Frame;
 use super::op::{OpId, Request, Stage, find};
 use super::{Client, Round, TensorId, Tier};
-use crate::endpoint::ConnId;
-use crate::memory::Memory;
 use crate::resident::ChunkId;
+use sumpter_endpoint::ConnId;
+use sumpter_endpoint::Memory;
 
 impl<M: Memory> Client<M> {
     /// The first `chunks` chunks of a partition of a streamed operation are in the memory now.

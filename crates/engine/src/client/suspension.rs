@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 
-use sumpter_wire::{Round, TensorId, Tier};
+use sumpter_types::{Round, TensorId};
+use sumpter_wire::Tier;
 
 use super::kept::Kept;
 use super::link::{Link, Ready};
 use super::op::{Layout, Op, OpId, Place, Request, Stage, find};
 use super::{Client, ClientSettings, Event, Relaying, Tensor};
-use crate::endpoint::ConnId;
-use crate::memory::Memory;
 use crate::resident::ChunkId;
 use crate::spans::Spans;
+use sumpter_endpoint::ConnId;
+use sumpter_endpoint::Memory;
 
 /// What a worker has of a tensor's rounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

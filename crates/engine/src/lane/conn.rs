@@ -3,14 +3,15 @@
 use std::collections::{HashSet, VecDeque};
 
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{BEGIN_BYTES, FrameError, Header, Rank, checksum};
+use sumpter_types::Rank;
+use sumpter_wire::{BEGIN_BYTES, FrameError, Header, checksum};
 
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::outbox::Outbox;
 use super::partition::{ChunkPlace, Serial};
-use crate::endpoint::Incoming;
 use crate::head::{Head, head};
 use crate::inbox::{Inbox, fill};
+use sumpter_endpoint::Incoming;
 
 #[derive(Debug)]
 pub(super) struct Conn {

@@ -5,13 +5,12 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use sumpter_sum::BufferPool;
-use sumpter_wire::{
-    Collective, Epoch, GroupId, Header, JobId, PartitionSpec, Rank, Round, TensorId, Tier, group_id,
-};
+use sumpter_types::{Collective, Epoch, GroupId, JobId, Rank, Round, TensorId};
+use sumpter_wire::{Header, PartitionSpec, Tier, group_id};
 
 use super::Peer;
 use super::partition::{Beginning, Listener, Partition};
-use crate::endpoint::{ConnId, Violation};
+use sumpter_endpoint::{ConnId, Violation};
 
 /// Groups a job may define; a job of 64 workers with every pair and row of a mesh needs fewer.
 const MAX_GROUPS: usize = 4096;

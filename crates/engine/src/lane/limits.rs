@@ -1,6 +1,6 @@
 //! What each job may take of a lane.
 
-use sumpter_wire::JobId;
+use sumpter_types::JobId;
 
 use super::Lane;
 

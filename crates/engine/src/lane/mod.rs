@@ -24,7 +24,7 @@ use std::collections::{HashMap, VecDeque};
 
 use sumpter_observe::{Kind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_wire::{Epoch, JobId, Rank, Round};
+use sumpter_types::{Epoch, JobId, Rank, Round};
 
 pub use self::limits::JobLimits;
 pub use self::subtotal::{Subtotal, Total};
@@ -32,8 +32,8 @@ pub use self::subtotal::{Subtotal, Total};
 use self::conn::{Conn, Input, Payload};
 use self::job::{Job, JobIndex, Jobs, Key, PartitionIndex};
 use self::partition::{ChunkPlace, Serial};
-use crate::endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation, push_after};
 use crate::resident::{ChunkId, Visit};
+use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation, push_after};
 
 /// Bytes of free buffers a lane keeps for the next chunk; sums are held elsewhere, so this only
 /// bounds what a burst of contributions in rank order leaves behind.

@@ -2,13 +2,13 @@
 //! a partition as a whole.
 
 use sumpter_observe::{Kind, Part, Peer, Recorder};
-use sumpter_wire::Rank;
+use sumpter_types::Rank;
 
 use super::Lane;
 use super::conn::{Input, Payload};
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::partition::ChunkPlace;
-use crate::endpoint::ConnId;
+use sumpter_endpoint::ConnId;
 
 impl Lane {
     /// Notes from now on in this ring what happens.

@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 
 use super::conn::Frame;
-use crate::endpoint::{AHEAD_BYTES, MAX_SLICES};
+use crate::head::AHEAD_BYTES;
 use crate::queue::Queue;
+use sumpter_endpoint::MAX_SLICES;
 
 #[derive(Debug)]
 pub(super) struct Outbox {

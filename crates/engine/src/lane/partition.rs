@@ -20,9 +20,10 @@
 use std::sync::Arc;
 
 use sumpter_sum::{self as sum, AlignedBuf, BufferPool};
-use sumpter_wire::{PartitionSpec, Rank, Round, Tier, checksum};
+use sumpter_types::{Rank, Round};
+use sumpter_wire::{PartitionSpec, Tier, checksum};
 
-use crate::endpoint::{Now, Violation};
+use sumpter_endpoint::{Now, Violation};
 
 /// A connection's number, never used again, unlike its `ConnId`.
 pub(super) type Serial = u64;

@@ -1,15 +1,14 @@
 //! What arrives: frames of a child, each checked against what the lane knows before it counts.
 
 use sumpter_observe::Kind;
-use sumpter_wire::{
-    BEGIN_BYTES, Begin, FrameKind, Header, PartitionSpec, Rank, Tier, decode_group,
-};
+use sumpter_types::Rank;
+use sumpter_wire::{BEGIN_BYTES, Begin, FrameKind, Header, PartitionSpec, Tier, decode_group};
 
 use super::Lane;
 use super::conn::Input;
 use super::job::{Begun, JobIndex, Key, PartitionIndex};
 use super::partition::{ChunkPlace, Expect, Listener};
-use crate::endpoint::{ConnId, Now, Violation};
+use sumpter_endpoint::{ConnId, Now, Violation};
 
 /// Chunks of a partition: the largest partition in the smallest chunks that settings allow. It
 /// bounds what a client that holds the token can make a lane keep beside the sums themselves.
@@ -133,7 +132,7 @@ impl Lane {
             }
             Input::Group { header, bytes, .. } => {
                 let ranks = decode_group(&bytes)?;
-                self.jobs[job].define_group(sumpter_wire::GroupId(header.tensor.0), &ranks)
+                self.jobs[job].define_group(sumpter_types::GroupId(header.tensor.0), &ranks)
             }
             Input::Begin { header, bytes, .. } => {
                 self.begin(id, header, Begin::decode(&bytes)?, now)

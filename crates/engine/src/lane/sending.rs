@@ -7,8 +7,8 @@ use super::Lane;
 use super::conn::{Frame, Payload};
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::partition::{ChunkPlace, Listener, Progress};
-use crate::endpoint::ConnId;
 use crate::head::head;
+use sumpter_endpoint::ConnId;
 
 impl Lane {
     /// Sends what a contribution finished to those who wait for it.

@@ -1,12 +1,13 @@
 //! What a hub lends and gets back: the subtotals of its machine's workers, and the totals.
 
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{FrameKind, JobId, PartitionSpec, Round, TensorId, Tier};
+use sumpter_types::{JobId, Round, TensorId};
+use sumpter_wire::{FrameKind, PartitionSpec, Tier};
 
 use super::Lane;
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::partition::ChunkPlace;
-use crate::endpoint::Violation;
+use sumpter_endpoint::Violation;
 
 /// A chunk of a round whose contributions on this machine are all in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! A lane that is its machine's hub, and a client whose contribution comes bit by bit.
 
+use sumpter_endpoint::{Memory, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Held, Hub, Memory, OpId, OwnedMemory, Place, Request, Subtotal,
-    Total,
+    Client, ClientSettings, Event, Held, Hub, OpId, Place, Request, Subtotal, Total,
 };
 use sumpter_wire::Tier;
 

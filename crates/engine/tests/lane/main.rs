@@ -5,12 +5,10 @@ mod limits;
 
 use std::time::Duration;
 
-use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, Violation};
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{
-    Begin, Collective, Epoch, FrameKind, GroupId, HEADER_BYTES, Header, JobId, PartitionSpec, Rank,
-    Round, TensorId, encode_group, group_id,
-};
+use sumpter_endpoint::{ConnId, Endpoint, Violation};
+use sumpter_engine::{Lane, LaneLimits, Peer};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, Round, TensorId};
+use sumpter_wire::{Begin, FrameKind, HEADER_BYTES, Header, PartitionSpec, encode_group, group_id};
 
 const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 10_000, max_chunk_bytes: 4096, hub: true };
 

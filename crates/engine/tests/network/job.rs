@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, ConnId, Endpoint, Event, Lane, LaneLimits, OpId, OwnedMemory, Peer,
-    Place, Request, exchange,
+    Client, ClientSettings, Event, Lane, LaneLimits, OpId, Peer, Place, Request, exchange,
 };
 use sumpter_plan::{
     Cluster, Dealing, PartitionPlace, Placement, Plan, PlannedServer, largest_partition, predict,
     server_weights,
 };
-use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::in_process;
-use sumpter_wire::{Collective, Epoch, GroupId, JobId, Rank, TensorId, Tier};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
+use sumpter_wire::Tier;
 
 use crate::net::{Model, Net, Next, Way};
 

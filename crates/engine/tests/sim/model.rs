@@ -1,7 +1,7 @@
 //! What a round must give, computed plainly: values are small integers, exact in every dtype.
 
 use half::{bf16, f16};
-use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_types::{Dtype, ReduceOp};
 
 /// The value a worker contributes to an element.
 pub fn contribution(op: ReduceOp, tensor: u32, round: u32, rank: u32, element: usize) -> i64 {

@@ -2,9 +2,10 @@
 //! must come out.
 
 use fastrand::Rng;
-use sumpter_engine::{ConnId, OwnedMemory, Place, Relay, Repair, Request, Subject};
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, GroupId, Rank, TensorId, Tier, group_id};
+use sumpter_endpoint::{ConnId, OwnedMemory};
+use sumpter_engine::{Place, Relay, Repair, Request, Subject};
+use sumpter_types::{Collective, Dtype, GroupId, Rank, ReduceOp, TensorId};
+use sumpter_wire::{Tier, group_id};
 
 use crate::model;
 

@@ -6,13 +6,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
+use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, ConnId, Event, Held, Hub, Lane, LaneLimits, Layout, OpId, OwnedMemory,
-    Peer, Place, Progress, REPAIRED, Repair, Request, Rescue, Subject, exchange, first_passed_on,
-    repairs, spared,
+    Client, ClientSettings, Event, Held, Hub, Lane, LaneLimits, Layout, OpId, Peer, Place,
+    Progress, REPAIRED, Repair, Request, Rescue, Subject, exchange, first_passed_on, repairs,
+    spared,
 };
 use sumpter_transport::{Side, SimLink, in_process};
-use sumpter_wire::{Collective, Epoch, JobId, Rank, Round, TensorId, Tier};
+use sumpter_types::{Collective, Epoch, JobId, Rank, Round, TensorId};
+use sumpter_wire::Tier;
 
 #[path = "epochs.rs"]
 mod epochs;

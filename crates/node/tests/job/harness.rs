@@ -6,11 +6,10 @@ use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, load_from};
-use sumpter_coordinator::{Coordinator, Kind, Serves, TensorSpec};
+use sumpter_coordinator::{Coordinator, Serves};
 use sumpter_node::{Completion, NodeError, OpError, OpRequest, Worker, serve, start_coordinator};
-use sumpter_sum::{Dtype, ReduceOp};
 use sumpter_transport::TensorMemory;
-use sumpter_wire::Rank;
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorSpec};
 
 pub const TOKEN: &str = "the token of a test job";
 /// Far beyond what any of these takes; a test that waits so long has hung.
@@ -126,7 +125,7 @@ pub fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         name: name.to_owned(),
         dtype: Dtype::F32,
         shape: shape.to_vec(),
-        kind: Kind::AllReduce,
+        collective: Collective::AllReduce,
         op: ReduceOp::Sum,
         root: Rank(0),
         ranks: Vec::new(),

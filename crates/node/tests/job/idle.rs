@@ -1,8 +1,7 @@
 //! Workers that run out of data before others.
 
-use sumpter_coordinator::{Kind, TensorSpec};
 use sumpter_node::{OpError, Worker};
-use sumpter_wire::Rank;
+use sumpter_types::{Collective, Rank, TensorSpec};
 
 use crate::harness::{Job, spec, submit, wait};
 
@@ -59,7 +58,7 @@ fn a_group_that_an_idle_worker_belongs_to_goes_on_and_a_broadcast_from_it_fails(
                 assert_eq!(tensor.values(), [1.0; 4]);
             }
             let from = |root, name| TensorSpec {
-                kind: Kind::Broadcast,
+                collective: Collective::Broadcast,
                 root: Rank(root),
                 ..spec(name, &[4])
             };

@@ -1,8 +1,7 @@
 //! Machines with several workers: each passes one subtotal on, whatever sums it.
 
-use sumpter_coordinator::{Kind, TensorSpec};
 use sumpter_node::OpError;
-use sumpter_sum::Dtype;
+use sumpter_types::{Collective, Dtype, TensorSpec};
 
 use crate::harness::{Job, spec, submit, submit_as, wait};
 
@@ -68,15 +67,16 @@ fn broadcasts_barriers_and_subgroups_work_beside_them() {
     job.run_on(&PAIRS, &[], |worker| {
         let rank = worker.rank();
         for _ in 0..2 {
-            let kind = Kind::Broadcast;
-            let from_two = TensorSpec { kind, root: sumpter_wire::Rank(2), ..spec("b", &[50_000]) };
+            let collective = Collective::Broadcast;
+            let from_two =
+                TensorSpec { collective, root: sumpter_types::Rank(2), ..spec("b", &[50_000]) };
             let (completion, tensor) = submit(worker, from_two, vec![rank as f32; 50_000]);
             assert_eq!(wait(&completion), Ok(()));
             assert!(tensor.values().iter().all(|v| *v == 2.0));
-            let barrier = TensorSpec { kind: Kind::Barrier, ..spec("all here", &[1]) };
+            let barrier = TensorSpec { collective: Collective::Barrier, ..spec("all here", &[1]) };
             assert_eq!(wait(&submit(worker, barrier, vec![0.0]).0), Ok(()));
             if rank != 1 {
-                let ranks = [0, 2, 3].map(sumpter_wire::Rank).to_vec();
+                let ranks = [0, 2, 3].map(sumpter_types::Rank).to_vec();
                 let some = TensorSpec { ranks, ..spec("some", &[50_000]) };
                 let (completion, tensor) = submit(worker, some, vec![1.0; 50_000]);
                 assert_eq!(wait(&completion), Ok(()));
@@ -84,7 +84,7 @@ fn broadcasts_barriers_and_subgroups_work_beside_them() {
             }
         }
         // Rank 1 sums a part of what the others do without it, so it must not leave first.
-        let end = TensorSpec { kind: Kind::Barrier, ..spec("end", &[1]) };
+        let end = TensorSpec { collective: Collective::Barrier, ..spec("end", &[1]) };
         assert_eq!(wait(&submit(worker, end, vec![0.0]).0), Ok(()));
     });
     job.finish();
@@ -102,7 +102,7 @@ fn a_machines_link_carries_the_model_once_however_many_workers_it_has() {
                 assert_eq!(wait(&completion), Ok(()));
             }
             // When all have come, all that was sent has been received, hence counted.
-            let barrier = TensorSpec { kind: Kind::Barrier, ..spec("end", &[1]) };
+            let barrier = TensorSpec { collective: Collective::Barrier, ..spec("end", &[1]) };
             assert_eq!(wait(&submit(worker, barrier, vec![0.0]).0), Ok(()));
             let counters = worker.stats().counters;
             (counters["bytes_sent_away"], counters["bytes_received_away"], counters["bytes_sent"])

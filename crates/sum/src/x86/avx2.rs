@@ -6,9 +6,9 @@ use std::arch::x86_64::{
 };
 
 use super::kernels;
-use crate::dtype::{Dtype, ReduceOp};
 use crate::generic;
 use crate::half::{Bf16, Half, Halves, NarrowTile, TILE, WideTile};
+use sumpter_types::{Dtype, ReduceOp};
 
 kernels!("avx2,f16c");
 

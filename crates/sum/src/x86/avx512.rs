@@ -9,9 +9,9 @@ use std::arch::x86_64::{
 };
 
 use super::kernels;
-use crate::dtype::{Dtype, ReduceOp};
 use crate::generic;
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
+use sumpter_types::{Dtype, ReduceOp};
 
 kernels!("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl");
 

@@ -7,9 +7,9 @@ use std::arch::x86_64::{
 
 use super::avx512::{self, Bf16Avx512, F16Avx512};
 use super::kernels;
-use crate::dtype::{Dtype, ReduceOp};
 use crate::generic;
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
+use sumpter_types::{Dtype, ReduceOp};
 
 kernels!("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512fp16");
 

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use sumpter_sum::{AlignedBuf, Dtype, InstructionSet};
+use sumpter_sum::{AlignedBuf, InstructionSet};
+use sumpter_types::Dtype;
 
 use crate::reference;
 

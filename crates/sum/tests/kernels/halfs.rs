@@ -1,6 +1,7 @@
 //! The 16-bit formats, exhaustively: all their values, and every place where rounding turns.
 
-use sumpter_sum::{Dtype, InstructionSet, ReduceOp};
+use sumpter_sum::InstructionSet;
+use sumpter_types::{Dtype, ReduceOp};
 
 use crate::HALFS;
 use crate::elements::{assert_same, levels};

@@ -5,7 +5,8 @@ mod halfs;
 mod reference;
 
 use proptest::prelude::*;
-use sumpter_sum::{Dtype, InstructionSet, ReduceOp, instruction_set};
+use sumpter_sum::{InstructionSet, instruction_set};
+use sumpter_types::{Dtype, ReduceOp};
 
 use elements::{Placed, assert_same, case, levels};
 

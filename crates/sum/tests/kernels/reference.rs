@@ -1,6 +1,6 @@
 //! What the kernels must compute: one element at a time, from the definitions, however slowly.
 
-use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_types::{Dtype, ReduceOp};
 
 /// A binary floating-point format of 16 bits.
 #[derive(Clone, Copy)]

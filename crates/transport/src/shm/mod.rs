@@ -21,18 +21,17 @@ mod region;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::AsFd;
 
-use mio::event::Event;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use sumpter_engine::Violation;
+use sumpter_endpoint::Violation;
 
 pub use address::{unix_connect, unix_listen};
 use handover::Arrival;
 use region::Region;
 
-use crate::byte_link::{ByteLink, LinkError};
+use sumpter_endpoint::{Link, LinkError, Readiness};
 
 /// The size of each ring for whoever has no reason to choose another: four of the usual chunks,
 /// so that a writer is chunks ahead, while both rings still fit a last-level cache.
@@ -79,6 +78,18 @@ impl ShmLink {
         Ok(ShmLink { stream, stage, readable, writable, ending: false, finished: false })
     }
 
+    /// Whether the rings are there.
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        matches!(self.stage, Stage::Joined(_))
+    }
+
+    /// Whether a write might move something.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
     /// Makes rings of `ring_bytes`, a power of two, and sends them to the peer, which must expect
     /// them. From now on bytes go through them; those sent before must have been received.
     ///
@@ -93,58 +104,6 @@ impl ShmLink {
     pub fn expect_offer(&mut self) {
         self.stage = Stage::Expecting;
         self.writable = false;
-    }
-
-    /// Whether the rings are there.
-    #[must_use]
-    pub fn is_joined(&self) -> bool {
-        matches!(self.stage, Stage::Joined(_))
-    }
-
-    /// Takes note of what an event says.
-    pub fn ready(&mut self, event: &Event) {
-        self.ending |= event.is_read_closed() || event.is_error();
-        self.readable = true;
-        self.writable = !matches!(self.stage, Stage::Expecting);
-        if self.is_joined() {
-            self.take_wake_ups();
-        }
-    }
-
-    /// Whether a write might move something.
-    #[must_use]
-    pub fn is_writable(&self) -> bool {
-        self.writable
-    }
-
-    /// The error of a connection that is broken, if that is what happened.
-    ///
-    /// # Errors
-    /// The reason.
-    pub fn check_connected(&self) -> io::Result<()> {
-        self.stream.take_error()?.map_or(Ok(()), Err)
-    }
-
-    /// Says that nothing more will be sent; what was sent still arrives.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn finish_sending(&mut self) -> io::Result<()> {
-        self.finished = true;
-        match &self.stage {
-            // The socket must stay open both ways for wake-ups.
-            Stage::Joined(region) => match region.finish() {
-                true => ring(&self.stream),
-                false => Ok(()),
-            },
-            Stage::Greeting | Stage::Expecting => self.stream.shutdown(std::net::Shutdown::Write),
-        }
-    }
-
-    /// Takes the connection out of the event loop.
-    pub fn deregister(&mut self, registry: &Registry) {
-        // Failing here means that the descriptor is gone already; dropping closes it anyway.
-        let _ = registry.deregister(&mut self.stream);
     }
 
     /// Takes the peer's rings if they are expected and have come.
@@ -176,7 +135,42 @@ impl ShmLink {
     }
 }
 
-impl ByteLink for ShmLink {
+impl Link for ShmLink {
+    fn ready(&mut self, readiness: Readiness) {
+        self.ending |= readiness.ended;
+        self.readable = true;
+        self.writable = !matches!(self.stage, Stage::Expecting);
+        if self.is_joined() {
+            self.take_wake_ups();
+        }
+    }
+
+    fn check_connected(&self) -> io::Result<()> {
+        self.stream.take_error()?.map_or(Ok(()), Err)
+    }
+
+    /// The side that dialled sends the rings; the other side takes them when they come, and until
+    /// then nothing moves.
+    fn upgrade(&mut self, dialled: bool) -> io::Result<()> {
+        if dialled {
+            return self.offer(DEFAULT_RING_BYTES);
+        }
+        self.expect_offer();
+        Ok(())
+    }
+
+    fn finish_sending(&mut self) -> io::Result<()> {
+        self.finished = true;
+        match &self.stage {
+            // The socket must stay open both ways for wake-ups.
+            Stage::Joined(region) => match region.finish() {
+                true => ring(&self.stream),
+                false => Ok(()),
+            },
+            Stage::Greeting | Stage::Expecting => self.stream.shutdown(std::net::Shutdown::Write),
+        }
+    }
+
     fn can_send(&mut self) -> io::Result<bool> {
         self.take_offer()?;
         Ok(self.writable)

@@ -3,9 +3,9 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use crate::byte_link::{ByteLink, LinkError};
 use crate::tcp::TcpLink;
-use crate::tls::error::TlsError;
+use sumpter_endpoint::TlsError;
+use sumpter_endpoint::{Link, LinkError};
 
 /// What one record carries at most.
 const RECORD_BYTES: usize = 16 << 10;

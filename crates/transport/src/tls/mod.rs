@@ -17,20 +17,19 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr};
 
-use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Registry, Token};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 
-use crate::byte_link::{ByteLink, LinkError};
 use crate::tcp::TcpLink;
 use crate::tls::buffers::{Gather, Target};
+use crate::tls::error::objection;
 use crate::tls::machine::{Buffers, Machine, Standing, Wish};
+use sumpter_endpoint::{Link, LinkError, Readiness, TlsError};
 
 pub use config::{TlsConfig, TlsConfigError};
-pub use error::TlsError;
 
 /// The first bytes of a record of a handshake, and of an alert.
 const FIRST_BYTES: [u8; 2] = [22, 21];
@@ -99,82 +98,6 @@ impl TlsLink {
         }
     }
 
-    /// Takes note of what an event says.
-    pub fn ready(&mut self, event: &Event) {
-        self.tcp.ready(event);
-    }
-
-    /// The error of a connection that could not be made, if that is what happened.
-    ///
-    /// # Errors
-    /// The reason, such as a refusal.
-    pub fn check_connected(&self) -> io::Result<()> {
-        self.tcp.check_connected()
-    }
-
-    /// Goes on with the handshake; true once both ends have shown their certificates. The side
-    /// that opened the connection learns only later whether its own is accepted.
-    ///
-    /// # Errors
-    /// [`LinkError::Tls`] with what one end objects to; the other end has been told, too.
-    pub fn establish(&mut self) -> Result<bool, LinkError> {
-        while !self.established {
-            self.drive(&mut Target::new(&mut []), Wish::Nothing)?;
-            let flushed = self.flush();
-            if !self.established && self.read()? == 0 {
-                flushed?;
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Whether the handshake is through, as far as this side can know.
-    #[must_use]
-    pub fn is_established(&self) -> bool {
-        self.established
-    }
-
-    /// What identifies the two ends of this connection, equal on both: their certificates. A proof
-    /// over it cannot be passed on by somebody in between, who has no key to either. Empty before
-    /// the handshake is through.
-    #[must_use]
-    pub fn ends(&self) -> [&[u8]; 2] {
-        let peer = self.machine.state().peer_certificates().and_then(|chain| chain.first());
-        let peer = peer.map_or(&[][..], |certificate| certificate);
-        match &self.machine {
-            Machine::Client(_) => [&self.own, peer],
-            Machine::Server(_) => [peer, &self.own],
-        }
-    }
-
-    /// As of [`TcpLink::limit_window`].
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn limit_window(&self, bytes: Option<u32>) -> io::Result<()> {
-        self.tcp.limit_window(bytes)
-    }
-
-    /// Says that nothing more will be sent; what was sent still arrives, as long as this is driven
-    /// on.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn finish_sending(&mut self) -> io::Result<()> {
-        if !self.finishing && self.established {
-            // A connection that has failed has told the peer already.
-            let _ = self.drive(&mut Target::new(&mut []), Wish::Close);
-        }
-        self.finishing = true;
-        self.flush().map(|_| ())
-    }
-
-    /// Takes the connection out of the event loop.
-    pub fn deregister(&mut self, registry: &Registry) {
-        self.tcp.deregister(registry);
-    }
-
     /// Reads once; 0 when there is nothing now.
     fn read(&mut self) -> Result<usize, LinkError> {
         match self.buffers.inbox.fill(&mut self.tcp) {
@@ -205,7 +128,7 @@ impl TlsLink {
                 let _ = self.flush();
                 let begun = self.machine.state().protocol_version().is_some();
                 let tls = begun || first.is_none_or(|byte| FIRST_BYTES.contains(&byte));
-                Err(if tls { error.into() } else { TlsError::NotTls })
+                Err(if tls { objection(error) } else { TlsError::NotTls })
             }
         }
     }
@@ -221,7 +144,56 @@ impl TlsLink {
     }
 }
 
-impl ByteLink for TlsLink {
+impl Link for TlsLink {
+    fn ready(&mut self, readiness: Readiness) {
+        self.tcp.ready(readiness);
+    }
+
+    fn check_connected(&self) -> io::Result<()> {
+        self.tcp.check_connected()
+    }
+
+    /// The side that opened the connection learns only later whether its own certificate is
+    /// accepted. On an error the other end has been told, too.
+    fn establish(&mut self) -> Result<bool, LinkError> {
+        while !self.established {
+            self.drive(&mut Target::new(&mut []), Wish::Nothing)?;
+            let flushed = self.flush();
+            if !self.established && self.read()? == 0 {
+                flushed?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// The certificates of both ends. Empty before the handshake is complete.
+    fn channel_binding(&self) -> Option<[&[u8]; 2]> {
+        let peer = self.machine.state().peer_certificates().and_then(|chain| chain.first());
+        let peer = peer.map_or(&[][..], |certificate| certificate);
+        Some(match &self.machine {
+            Machine::Client(_) => [&self.own, peer],
+            Machine::Server(_) => [peer, &self.own],
+        })
+    }
+
+    fn limit_window(&self, bytes: Option<u32>) -> io::Result<()> {
+        self.tcp.limit_window(bytes)
+    }
+
+    fn finish_sending(&mut self) -> io::Result<()> {
+        if !self.finishing && self.established {
+            // A connection that has failed has told the peer already.
+            let _ = self.drive(&mut Target::new(&mut []), Wish::Close);
+        }
+        self.finishing = true;
+        self.flush().map(|_| ())
+    }
+
     fn can_send(&mut self) -> io::Result<bool> {
         // Also when nothing may be sent any more: what was is driven on.
         let flushed = self.flush()?;

@@ -109,7 +109,11 @@ fn keys_that_are_used_up_are_changed_on_the_way() {
     while received.len() < sent.len() {
         poll.poll(&mut events, Some(Duration::from_millis(1))).expect("events");
         for event in &events {
-            if event.token() == Token(0) { a.ready(event) } else { b.ready(event) }
+            if event.token() == Token(0) {
+                a.ready(crate::readiness(event))
+            } else {
+                b.ready(crate::readiness(event))
+            }
         }
         let through = a.establish().expect("good certificates");
         if !(b.establish().expect("good certificates") && through) {

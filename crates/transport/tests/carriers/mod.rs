@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Poll, Token};
-use sumpter_engine::{ConnId, Endpoint};
+use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError};
 use sumpter_transport::{
-    ByteLink, LinkError, ShmLink, Side, SimLink, TcpLink, TlsLink, connect, in_process, listen,
+    ShmLink, Side, SimLink, TcpLink, TlsLink, connect, in_process, listen, readiness,
 };
 
 use crate::scripted::Scripted;
@@ -104,8 +104,8 @@ macro_rules! over_tcp {
             fn wait(&mut self) {
                 for event in events(&mut self.poll, &mut self.events) {
                     match event.token() {
-                        Token(0) => self.a.ready(event),
-                        _ => self.b.ready(event),
+                        Token(0) => self.a.ready(readiness(event)),
+                        _ => self.b.ready(readiness(event)),
                     }
                 }
             }
@@ -190,9 +190,9 @@ impl Shm {
     fn wait(&mut self) {
         for event in events(&mut self.poll, &mut self.events) {
             match (event.token(), &mut self.a) {
-                (Token(0), Some(a)) => a.ready(event),
+                (Token(0), Some(a)) => a.ready(readiness(event)),
                 (Token(0), None) => {}
-                _ => self.b.ready(event),
+                _ => self.b.ready(readiness(event)),
             }
         }
     }

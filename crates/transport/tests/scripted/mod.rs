@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use sumpter_engine::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
+use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
 use sumpter_wire::FrameError;
 
 pub struct Scripted {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
-use sumpter_engine::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
-use sumpter_transport::{ByteLink, LinkError, TcpLink, Turns};
+use sumpter_endpoint::{ConnId, Endpoint, Incoming, Link, LinkError, Now, Outgoing, Violation};
+use sumpter_transport::{TcpLink, Turns, readiness};
 
 const MAX_EVENTS: usize = 256;
 
@@ -124,7 +124,7 @@ impl Driver {
         }
         for event in &self.events {
             let index = event.token().0;
-            self.links[index].ready(event);
+            self.links[index].ready(readiness(event));
             self.turns.ask(index);
         }
         let endpoint = &mut Counted { endpoint, counters: &self.counters };

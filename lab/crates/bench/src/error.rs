@@ -2,7 +2,7 @@
 
 use std::io;
 
-use sumpter_transport::LinkError;
+use sumpter_endpoint::LinkError;
 
 /// Why a benchmark gave no figures.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use serde_json::json;
 use sumpter_bench::{BenchError, Calls, MemorySpec, Sample, ServerSpec, Variant};
-use sumpter_sum::{Dtype, ReduceOp};
+use sumpter_types::{Dtype, ReduceOp};
 
 use crate::errors::{ConfigError, from_bench};
 

@@ -1,6 +1,6 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sumpter_wire::Rank;
+use sumpter_types::Rank;
 
 use super::super::tensors::TensorTable;
 use super::super::tests::spec;
@@ -120,7 +120,7 @@ fn short_waits_ranks_that_still_move_and_unknown_tensors_are_nothing_to_tell() {
 
 #[test]
 fn a_broadcast_waits_for_its_root_and_the_root_for_all() {
-    let spec = TensorSpec { kind: Kind::Broadcast, root: Rank(1), ..spec("b", &[1]) };
+    let spec = TensorSpec { collective: Collective::Broadcast, root: Rank(1), ..spec("b", &[1]) };
     let table = table([spec], 3);
     let begun = |n| Said { begun: vec![n], still_s: 60, ..Said::default() };
     let waiting = Said { pending: vec![waits("b", 0, 20)], ..begun(1) };
@@ -180,7 +180,7 @@ fn jobs() -> impl Strategy<Value = (Vec<TensorSpec>, Vec<Said>)> {
                 let group = if all { 0..0 } else { 0..ranks - 1 };
                 let members = if all { ranks } else { ranks - 1 };
                 TensorSpec {
-                    kind: Kind::ALL[kind],
+                    collective: Collective::ALL[kind],
                     root: Rank(root % members),
                     ranks: group.map(Rank).collect(),
                     ..spec(&format!("t{i}"), &[1])
@@ -204,8 +204,8 @@ fn late(said: &[Said], specs: &[TensorSpec], waiter: usize, op: &PendingOp) -> V
     let spec = &specs[index];
     let takes_part = |rank: usize| spec.ranks.is_empty() || spec.ranks.contains(&Rank(rank as u32));
     let is_root = |rank: usize| spec.root == Rank(rank as u32);
-    let needed = |rank: usize| match spec.kind {
-        Kind::Broadcast if !is_root(waiter) => is_root(rank),
+    let needed = |rank: usize| match spec.collective {
+        Collective::Broadcast if !is_root(waiter) => is_root(rank),
         _ => takes_part(rank),
     };
     let late = (0..said.len()).filter(|r| needed(*r) && said[*r].begun[index] <= op.round);

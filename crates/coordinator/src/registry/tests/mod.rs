@@ -15,15 +15,14 @@ mod tuning;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Epoch, JobId, Rank, TensorId};
+use sumpter_types::{Dtype, Epoch, JobId, Rank, ReduceOp, TensorId};
 
 use super::{Event, Input, Join, Message, Options, Refusal, Registry, io};
 use crate::coordinator::Serves;
 use crate::types::{
-    ClusterView, FatalKind, Kind, MemberEvent, MemberId, PendingOp, Role, StallLimits, Stats,
-    TensorSpec,
+    ClusterView, FatalKind, MemberEvent, MemberId, PendingOp, Role, StallLimits, Stats,
 };
+use sumpter_types::{Collective, TensorSpec};
 
 /// The process the coordinator of these tests runs in.
 const OUR_PROCESS: u64 = 77;
@@ -34,7 +33,7 @@ pub(crate) fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         name: name.to_owned(),
         dtype: Dtype::F32,
         shape: shape.to_vec(),
-        kind: Kind::AllReduce,
+        collective: Collective::AllReduce,
         op: ReduceOp::Sum,
         root: Rank(0),
         ranks: Vec::new(),

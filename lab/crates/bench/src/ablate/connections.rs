@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Instant;
 
-use sumpter_transport::LinkError;
+use sumpter_endpoint::LinkError;
 
 use crate::cpu::ThreadCpu;
 use crate::driver::{Driver, loopback_pairs};

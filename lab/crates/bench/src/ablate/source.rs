@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use sumpter_sum::{AlignedBuf, Dtype, ReduceOp, accumulate};
+use sumpter_sum::{AlignedBuf, accumulate};
+use sumpter_types::{Dtype, ReduceOp};
 
 use crate::error::BenchError;
 use crate::pattern::{Pattern, patterned};

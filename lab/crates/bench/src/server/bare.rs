@@ -7,8 +7,9 @@
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
-use sumpter_engine::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
-use sumpter_sum::{AlignedBuf, Dtype, ReduceOp, accumulate};
+use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
+use sumpter_sum::{AlignedBuf, accumulate};
+use sumpter_types::{Dtype, ReduceOp};
 
 const ELEMENT_BYTES: usize = 4;
 

@@ -1,7 +1,7 @@
 //! A tensor of the benchmark: what is contributed and what comes back, apart, so that every round
 //! can be checked against the same contributions.
 
-use sumpter_engine::Memory;
+use sumpter_endpoint::Memory;
 use sumpter_sum::AlignedBuf;
 
 use crate::pattern::{Pattern, patterned};

@@ -18,10 +18,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
-use sumpter_engine::{ConnId, Endpoint, Lane, LaneLimits, Peer, Place};
+use sumpter_endpoint::{ConnId, Endpoint, LinkError};
+use sumpter_engine::{Lane, LaneLimits, Peer, Place};
 use sumpter_plan::{Dealing, Placement, Plan, PlannedServer, largest_partition};
-use sumpter_transport::LinkError;
-use sumpter_wire::{Epoch, GroupId, JobId, Rank};
+use sumpter_types::{Epoch, GroupId, JobId, Rank};
 
 use self::bare::BareServer;
 use self::relay::Relay;

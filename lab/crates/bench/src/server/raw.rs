@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
-use sumpter_engine::{ConnId, Endpoint, Incoming, MAX_SLICES, Memory, Now, Outgoing, Violation};
+use sumpter_endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Memory, Now, Outgoing, Violation};
 use sumpter_sum::AlignedBuf;
 
 use super::memory::Pages;

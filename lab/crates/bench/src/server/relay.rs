@@ -6,9 +6,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 
-use sumpter_engine::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
+use sumpter_endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation};
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{BEGIN_BYTES, Begin, FrameKind, HEADER_BYTES, Header, PartitionSpec, TensorId};
+use sumpter_types::TensorId;
+use sumpter_wire::{BEGIN_BYTES, Begin, FrameKind, HEADER_BYTES, Header, PartitionSpec};
 
 use super::staging::Staging;
 

@@ -1,6 +1,6 @@
 //! A small buffer for headers and whatever follows them, as lanes use: large payloads bypass it.
 
-use sumpter_engine::Violation;
+use sumpter_endpoint::Violation;
 use sumpter_wire::{HEADER_BYTES, Header};
 
 /// As in a lane, so that both make the same system calls.

@@ -1,8 +1,8 @@
 //! A worker that computes nothing: a thread with the client of a real one.
 
 use sumpter_engine::{Client, ClientSettings, Event, Place, Request};
-use sumpter_sum::{Dtype, ReduceOp};
-use sumpter_wire::{Collective, Rank, TensorId, Tier};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorId};
+use sumpter_wire::Tier;
 
 use super::{EPOCH, Pages, Piece, RawClient, ServerSpec, Variant};
 use crate::driver::Driver;
@@ -130,7 +130,7 @@ fn client(spec: &ServerSpec, places: &[Vec<Place>], rank: Rank) -> Client<Pages>
     for (index, places) in places.iter().enumerate() {
         client.register(TensorId(index as u32), Tier::Root, places.clone());
     }
-    (0..spec.lanes).for_each(|lane| client.connected(sumpter_engine::ConnId(lane)));
+    (0..spec.lanes).for_each(|lane| client.connected(sumpter_endpoint::ConnId(lane)));
     client
 }
 
