@@ -115,7 +115,6 @@ from sumpter.torch.ops import (
     push_pull_inplace,
 )
 from sumpter.torch.optimizer import DistributedOptimizer
-from sumpter.torch.record import Recorder, record
 from sumpter.torch.sync_batch_norm import SyncBatchNorm
 
 # What Horovod scripts catch when a peer is lost.
@@ -142,7 +141,6 @@ __all__ = [
     "PeerLostError",
     "ProcessSet",
     "Product",
-    "Recorder",
     "ReduceOp",
     "StartError",
     "Sum",
@@ -206,7 +204,6 @@ __all__ = [
     "push_pull_group_sync_inplace",
     "push_pull_inplace",
     "rank",
-    "record",
     "record_samples",
     "reducescatter",
     "reducescatter_async",
