@@ -3,7 +3,6 @@
 //! No algorithms here: arguments in, errors mapped, the GIL released while waiting.
 //! `python/sumpter/_native.pyi` describes it; a test compares the two.
 
-mod bench;
 mod errors;
 mod functions;
 mod handle;
@@ -11,7 +10,6 @@ mod seat;
 mod settings;
 mod tensor;
 mod trace;
-mod whatif;
 mod worker;
 
 use pyo3::prelude::*;
@@ -26,11 +24,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<functions::Coordinator>()?;
     module.add_class::<seat::Seat>()?;
-    bench::register(module)?;
     module.add_function(wrap_pyfunction!(functions::serve, module)?)?;
     module.add_function(wrap_pyfunction!(functions::run_coordinator, module)?)?;
     module.add_function(wrap_pyfunction!(functions::plan, module)?)?;
-    module.add_function(wrap_pyfunction!(whatif::whatif, module)?)?;
     module.add_function(wrap_pyfunction!(functions::status, module)?)?;
     module.add_function(wrap_pyfunction!(functions::drain, module)?)?;
     module.add_function(wrap_pyfunction!(functions::tune, module)?)?;

@@ -46,7 +46,7 @@ def release(holder: str) -> None:
 
 
 def current() -> Session:
-    """The open session, whoever opened it."""
+    """The open session; raises NotInitializedError without one."""
     session = _session
     if session is None:
         raise NotInitializedError("Sumpter is not initialized: call init() first")
@@ -98,6 +98,34 @@ def record_samples(count: int) -> None:
     session = peek()
     if session is not None:
         session.worker.record_samples(count)
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Writes what this job's operations do to `file_path`, from now until stop_timeline().
+
+    Rank 0 writes; on other ranks nothing happens. The file is in the trace format that Chrome
+    (about:tracing) and Perfetto show: for each tensor the wait for its name to be known
+    (NEGOTIATE_ALLREDUCE) and the operation itself. There are no cycles to mark. Raises OSError if
+    the file cannot be written.
+    """
+    session = current()
+    if session.rank == 0:
+        session.worker.start_timeline(file_path)
+
+
+def stop_timeline() -> None:
+    """Completes the file of start_timeline(), if there is one."""
+    current().worker.stop_timeline()
+
+
+def cross_rank() -> int:
+    """The number of this worker's machine, if every machine has equally many workers."""
+    return rank() // local_size()
+
+
+def cross_size() -> int:
+    """The number of machines with workers, if every machine has equally many."""
+    return -(-size() // local_size())
 
 
 def check_root(session: Session, root_rank: int) -> None:

@@ -15,7 +15,7 @@ from rich.live import Live
 
 from sumpter import _native
 from sumpter._core.rendezvous import is_own_address, own_address
-from sumpter.cli.errors import Failure
+from sumpter._failure import Failure
 from sumpter.launch.environment import Environment, bandwidth_gbps, passed_on, requested_variables
 from sumpter.launch.layout import Layout
 from sumpter.launch.output import Label, Output

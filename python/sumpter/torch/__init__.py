@@ -35,24 +35,6 @@ from sumpter._errors import (
     UnsupportedError,
 )
 from sumpter.torch import elastic
-from sumpter.torch.allreduces import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-)
-from sumpter.torch.broadcasts import (
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-)
-from sumpter.torch.buckets import ddp_hook
 from sumpter.torch.build import (
     ccl_built,
     cuda_built,
@@ -65,8 +47,26 @@ from sumpter.torch.build import (
     nccl_built,
     rocm_built,
 )
-from sumpter.torch.compression import Compression
-from sumpter.torch.exchange import (
+from sumpter.torch.c10d.ddp_hook import ddp_hook
+from sumpter.torch.c10d.registration import register as _register_backend
+from sumpter.torch.collectives.allreduces import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from sumpter.torch.collectives.broadcasts import (
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+)
+from sumpter.torch.collectives.exchange import (
     allgather,
     allgather_async,
     alltoall,
@@ -79,6 +79,7 @@ from sumpter.torch.exchange import (
     reducescatter_async,
     sparse_allreduce_async,
 )
+from sumpter.torch.compression import Compression
 from sumpter.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -114,8 +115,6 @@ from sumpter.torch.ops import (
     push_pull_inplace,
 )
 from sumpter.torch.optimizer import DistributedOptimizer
-from sumpter.torch.record import Recorder, record
-from sumpter.torch.registration import register as _register_backend
 from sumpter.torch.sync_batch_norm import SyncBatchNorm
 
 # What Horovod scripts catch when a peer is lost.
@@ -142,7 +141,6 @@ __all__ = [
     "PeerLostError",
     "ProcessSet",
     "Product",
-    "Recorder",
     "ReduceOp",
     "StartError",
     "Sum",
@@ -206,7 +204,6 @@ __all__ = [
     "push_pull_group_sync_inplace",
     "push_pull_inplace",
     "rank",
-    "record",
     "record_samples",
     "reducescatter",
     "reducescatter_async",

@@ -137,6 +137,6 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def for_futures(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
-    """What a torch future whose value is `tensors` must be told of their devices."""
+    """The devices that a torch future with the value `tensors` has to be made with."""
     found = [name for t in tensors if not t.is_cpu for name in of(t).future_devices]
     return list(dict.fromkeys(found))

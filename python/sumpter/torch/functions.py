@@ -1,6 +1,6 @@
 """Bringing all ranks to one state: parameters, optimizer state and any Python object.
 
-Objects travel as pickles, and whoever unpickles runs what the sender wrote. They are accepted from
+Objects travel as pickles, and unpickling runs what the sender wrote. They are accepted from
 members of the job only, all of which have proved on every connection that they know its token.
 """
 
@@ -18,10 +18,10 @@ from sumpter._core.handles import Handle
 from sumpter._core.names import agree, identify, identify_call
 from sumpter._core.pieces import sum_numbers
 from sumpter._core.process_sets import ProcessSet, global_process_set
-from sumpter.torch.broadcasts import broadcast_async_
-from sumpter.torch.exchange import gather_async
-from sumpter.torch.overlap import settle
+from sumpter.torch.collectives.broadcasts import broadcast_async_
+from sumpter.torch.collectives.exchange import gather_async
 from sumpter.torch.tensors import dtype_name
+from sumpter.torch.training.overlap import settle
 
 # Objects are padded to a power of two so that a few names serve objects of every size.
 SMALLEST_OBJECT_BYTES = 256

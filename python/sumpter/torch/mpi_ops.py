@@ -8,23 +8,6 @@ from sumpter._core.process_sets import (
     remove_process_set,
 )
 from sumpter._core.reduction import Adasum, Average, Max, Min, Product, Sum
-from sumpter.torch.allreduces import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-)
-from sumpter.torch.broadcasts import (
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-)
 from sumpter.torch.build import (
     ccl_built,
     cuda_built,
@@ -37,8 +20,24 @@ from sumpter.torch.build import (
     nccl_built,
     rocm_built,
 )
-from sumpter.torch.compression import Compression
-from sumpter.torch.exchange import (
+from sumpter.torch.collectives.allreduces import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from sumpter.torch.collectives.broadcasts import (
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+)
+from sumpter.torch.collectives.exchange import (
     allgather,
     allgather_async,
     alltoall,
@@ -51,6 +50,7 @@ from sumpter.torch.exchange import (
     reducescatter_async,
     sparse_allreduce_async,
 )
+from sumpter.torch.compression import Compression
 from sumpter.torch.joining import (
     cross_rank,
     cross_size,

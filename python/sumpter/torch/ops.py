@@ -4,6 +4,7 @@ import torch
 
 from sumpter._core.handles import Handle, poll, synchronize
 from sumpter._core.reduction import Average, Reduction, Sum
+from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.joining import (
     get_pushpull_speed,
@@ -16,7 +17,6 @@ from sumpter.torch.joining import (
     size,
     suspend,
 )
-from sumpter.torch.reduction import reduce_async
 
 __all__ = [
     "BytePSPushPull",
@@ -111,8 +111,8 @@ def push_pull_group_sync_inplace(
 ) -> tuple[Handle[torch.Tensor], int]:
     """Starts a push_pull in place, and counts, from 1, which of its group it is.
 
-    A group has as many as byteps_torch_set_num_grads() said; whoever starts the last one knows
-    by the number that it is time to wait for all.
+    A group has as many as byteps_torch_set_num_grads() said; the number of the last one says that
+    it is time to wait for all.
     """
     return push_pull_async_inplace(tensor, average, name, version, priority), _group.add()
 

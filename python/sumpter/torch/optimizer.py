@@ -17,10 +17,10 @@ from sumpter._core import membership
 from sumpter._core.names import identify_call
 from sumpter._core.process_sets import ProcessSet, global_process_set, label
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction
-from sumpter.torch.adasum import adasum_async
+from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.gradients import GradientExchange, Names, PassCounter, scope_of
-from sumpter.torch.overlap import (
+from sumpter.torch.training.gradients import GradientExchange, Names, PassCounter, scope_of
+from sumpter.torch.training.overlap import (
     OverlappedExchange,
     Updates,
     check_independent,

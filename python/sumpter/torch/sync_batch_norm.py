@@ -5,7 +5,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sumpter._core import membership
 from sumpter._core.reduction import Sum
-from sumpter.torch.allreduces import allreduce
+from sumpter.torch.collectives.allreduces import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):

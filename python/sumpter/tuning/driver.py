@@ -52,7 +52,7 @@ class Driver(threading.Thread):
         try:
             self._work()
         except SumpterError:
-            # The session is over, and whoever works with it hears why.
+            # The session is over; its operations raise why.
             return
 
     def _work(self) -> None:

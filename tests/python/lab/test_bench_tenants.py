@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from sumpter.bench.counters import CoreTicks
-from sumpter.bench_tenants import figures
-from sumpter.bench_tenants.figures import ALONE, BESIDE_GREEDY, GREEDY, TOGETHER, Window
-from sumpter.bench_tenants.job import Shape
-from sumpter.bench_tenants.run import Asked
 from sumpter.cli import main
+from sumpter_lab.scaffold.counters import CoreTicks
+from sumpter_lab.tenants import figures
+from sumpter_lab.tenants.figures import ALONE, BESIDE_GREEDY, GREEDY, TOGETHER, Window
+from sumpter_lab.tenants.job import Shape
+from sumpter_lab.tenants.run import Asked
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0

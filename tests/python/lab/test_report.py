@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import fake_trace
-from sumpter import profiles, report
 from sumpter.cli import main
-from sumpter.report import curves, tables, timeline
+from sumpter.profiles import save
+from sumpter_lab import profiles, report
+from sumpter_lab.report import curves, tables, timeline
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = ROOT / "lab" / "records"
@@ -96,7 +97,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def _profile(tmp_path: Path, name: str = "resnet18") -> Path:
     file = tmp_path / "run.profile.json"
-    profiles.save(profiles.published(name), file)
+    save(profiles.published(name), file)
     return file
 
 
@@ -130,7 +131,7 @@ def test_curves_are_the_numbers_that_whatif_prints(run, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("servers", [0, 4])
 def test_every_curve_goes_through_the_case(servers: int) -> None:
-    from sumpter.whatif import Case, simulate
+    from sumpter_lab.whatif import Case, simulate
 
     profile = profiles.published("resnet18")
     architecture = "sumpter" if servers else "allreduce"
@@ -146,7 +147,7 @@ def test_every_curve_goes_through_the_case(servers: int) -> None:
 
 
 def test_helpers_are_compared_with_parameter_servers_and_all_reduce() -> None:
-    from sumpter.whatif import Case, simulate
+    from sumpter_lab.whatif import Case, simulate
 
     profile = profiles.published("vgg16")
     case = Case(8, bandwidth_gbps=10)
@@ -502,9 +503,9 @@ def test_a_csv_whose_last_line_has_no_end_is_whole(run, tmp_path: Path) -> None:
 
 
 def test_what_takes_long_says_how_far_it_is() -> None:
-    from sumpter import profiles
-    from sumpter.report import curves
-    from sumpter.report.compose import Question
+    from sumpter_lab import profiles
+    from sumpter_lab.report import curves
+    from sumpter_lab.report.compose import Question
 
     heard: list[tuple[int, int]] = []
     case = Question(workers=2).case()

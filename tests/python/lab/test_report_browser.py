@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import fake_trace
-from sumpter import profiles, report
-from sumpter.report import theme
+from sumpter.profiles import save
+from sumpter_lab import profiles, report
+from sumpter_lab.report import theme
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = ROOT / "lab" / "records"
@@ -68,7 +69,7 @@ def browser() -> Iterator[object]:
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with a section of every kind, and text that would run if it could."""
     folder = tmp_path_factory.mktemp("page")
-    profiles.save(profiles.published("resnet18"), folder / "run.profile.json")
+    save(profiles.published("resnet18"), folder / "run.profile.json")
     (folder / "run.pftrace").write_bytes(fake_trace.HEAD)
     files = [folder / "run.profile.json", folder / "run.pftrace"]
     files += [

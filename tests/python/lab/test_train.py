@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sumpter import profiles
-from sumpter.bench.document import REPLAY, DocumentError
-from sumpter.tuning import train
 from sumpter.tuning.network import MetaNetwork
 from sumpter.tuning.points import GRID, KIB, Point
-from sumpter.tuning.surface import Network, iteration_s
+from sumpter_lab import profiles
+from sumpter_lab.autobyte import train
+from sumpter_lab.autobyte.surface import Network, iteration_s
+from sumpter_lab.scaffold.document import REPLAY, DocumentError
 
 ROOT = Path(__file__).parents[3]
 

@@ -244,9 +244,9 @@ def install(pause_s: float = 0.0, streams_wait: bool = True) -> FakeDevice:
 
 def install_for_torch_distributed() -> None:
     """Lets the backend see tensors of the device: torch calls it with subclasses switched off."""
-    from sumpter.torch.backend import SumpterBackend
-    from sumpter.torch.delegate import DelegatedCollectives
-    from sumpter.torch.work import SumpterWork
+    from sumpter.torch.c10d.backend import SumpterBackend
+    from sumpter.torch.c10d.delegate import DelegatedCollectives
+    from sumpter.torch.c10d.work import SumpterWork
 
     for owner in (SumpterBackend, DelegatedCollectives, SumpterWork):
         for name, method in list(vars(owner).items()):

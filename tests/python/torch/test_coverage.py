@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from sumpter._core.session import Session
-from sumpter.torch import collective
-from sumpter.torch.backend import SumpterBackend
-from sumpter.torch.coverage import GLOO, SUMPTER, TABLE, Row
-from sumpter.torch.delegate import DelegatedWork, GlooDelegate
+from sumpter.torch.c10d import collective
+from sumpter.torch.c10d.backend import SumpterBackend
+from sumpter.torch.c10d.coverage import GLOO, SUMPTER, TABLE, Row
+from sumpter.torch.c10d.delegate import DelegatedWork, GlooDelegate
 
 
 def ones(*shape: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from sumpter import ConfigError, profiles
+from sumpter import ConfigError
 from sumpter._core.session import Session
 from sumpter._core.tensor import TensorUse
 from sumpter.profiles import Profile
@@ -17,6 +17,7 @@ from sumpter.tuning import driver
 from sumpter.tuning.driver import Driver
 from sumpter.tuning.layers import Summed, in_each_step, of_profile, of_tensors, with_bytes
 from sumpter.tuning.points import BUCKETS, Job
+from sumpter_lab import profiles
 
 
 def tensors(*sizes: int) -> list[Summed]:

@@ -11,7 +11,7 @@ import torch
 from sumpter._core import membership, seat, staging
 from sumpter._core.reduction import Max
 from sumpter._errors import HostsUpdatedInterrupt
-from sumpter.torch.allreduces import allreduce
+from sumpter.torch.collectives.allreduces import allreduce
 from sumpter.torch.elastic.sampler import ElasticSampler
 from sumpter.torch.functions import (
     allgather_object,

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 import sumpter.torch as hvd
 from common import FOLDER, RANK, WORLD_SIZE, announce, join_torch, leave_result, raises, same
 from sumpter._core.tensor import Tensor
+from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.cross_barrier import CrossBarrier
-from sumpter.torch.reduction import RepeatedReduction
 
 DATA = torch.randn(24, 4, generator=torch.Generator().manual_seed(7))
 STEPS = 4
