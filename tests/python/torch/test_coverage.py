@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -150,7 +151,9 @@ def test_what_a_collective_is_made_of_is_kept_for_the_next_of_its_kind(
 ) -> None:
     monkeypatch.setattr(collective, "KEPT_ROUNDS", 2)
     session = object.__new__(Session)
-    session.worker, session.world_size = cast(Any, None), 4
+    native = SimpleNamespace(is_empty=False, submit=None)
+    session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: native))
+    session.world_size = 4
     session._declared, session._cycles = {}, {}
     two = collective.Group(session, "pair", 0, (1, 3), 1.0)
     tensor = torch.ones(3, dtype=torch.int32)
