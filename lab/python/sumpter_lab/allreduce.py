@@ -60,7 +60,7 @@ Way = Callable[[], Finish]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Spec:
     """What to measure."""
 
     sizes: tuple[int, ...]
@@ -120,7 +120,7 @@ class Ranks:
         return int(limit)
 
 
-def run(ranks: Ranks, asked: Asked) -> Iterator[dict[str, Any]]:
+def run(ranks: Ranks, asked: Spec) -> Iterator[dict[str, Any]]:
     """Yields the row of each size and way, on every rank."""
     limit = ranks.largest_bytes()
     fitting = [size for size in asked.sizes if size <= limit]
@@ -144,7 +144,7 @@ def repetitions(size: int, rounds: int | None) -> int:
     return max(FEWEST, min(MOST, REPEATED_BYTES // size))
 
 
-def _measure(ranks: Ranks, asked: Asked, size: int) -> list[dict[str, Any]]:
+def _measure(ranks: Ranks, asked: Spec, size: int) -> list[dict[str, Any]]:
     """The rows of one size."""
     tensor = torch.zeros(size // 4)
     payload = Payload(ranks.rank, ranks.size, tensor.numel())
@@ -183,7 +183,7 @@ def _once(begin: Way, payload: Payload, tensor: torch.Tensor, number: int) -> Sp
     return Spent(called - start, done - start, cpu_s, switches)
 
 
-def _ways(ranks: Ranks, asked: Asked, tensor: torch.Tensor) -> dict[str, Way]:
+def _ways(ranks: Ranks, asked: Spec, tensor: torch.Tensor) -> dict[str, Way]:
     """The ways to sum `tensor`."""
     name = f"allreduce.{tensor.numel()}"
     array, address = tensor.numpy(), tensor.data_ptr()

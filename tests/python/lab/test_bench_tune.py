@@ -23,7 +23,7 @@ from sumpter_lab.scaffold import namespaces
 from sumpter_lab.scaffold.document import TUNE
 from sumpter_lab.tune import figures, report
 from sumpter_lab.tune.scaled import Model, Scaled
-from sumpter_lab.tune.spec import SYSTEM, Asked, check
+from sumpter_lab.tune.spec import SYSTEM, Spec, check
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -46,7 +46,7 @@ def small() -> Profile:
     )
 
 
-def asked(**changes: Any) -> Asked:
+def asked(**changes: Any) -> Spec:
     job = replay.Spec(
         profile=small(),
         workers=changes.pop("workers", [2]),
@@ -59,7 +59,7 @@ def asked(**changes: Any) -> Asked:
         iterations=40,
         turns=1,
     )
-    return Asked(**({"job": job, "tuners": ("fixed",)} | changes))
+    return Spec(**({"job": job, "tuners": ("fixed",)} | changes))
 
 
 # --- what a tuner sees ---

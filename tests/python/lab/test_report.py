@@ -16,7 +16,9 @@ import fake_trace
 from sumpter.cli import main
 from sumpter.profiles import save
 from sumpter_lab import profiles, report
-from sumpter_lab.report import curves, tables, timeline
+from sumpter_lab.report import curves, timeline
+from sumpter_lab.scaffold import schema
+from sumpter_lab.scaffold.document import DocumentError
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = ROOT / "lab" / "records"
@@ -216,7 +218,7 @@ def test_files_are_known_by_content_whatever_their_names(run, tmp_path: Path) ->
 
 
 def test_rows_as_json_are_the_same_as_csv(run, tmp_path: Path) -> None:
-    kind, rows = tables.from_csv(EMULATE, EMULATE.read_text())
+    kind, rows = schema.from_csv(EMULATE, EMULATE.read_text())
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     (_, _, from_csv), (_, _, from_json) = run(EMULATE), run(tmp_path / "rows.json")
     assert kind == "emulate"
@@ -432,7 +434,7 @@ def test_a_missing_library_is_named_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(report.ReportError, match=r"pip install 'sumpter\[report\]'"):
+    with pytest.raises(report.ReportError, match=r"pip install 'sumpter-lab\[report\]'"):
         report.make([_profile(tmp_path)])
 
 
@@ -492,7 +494,7 @@ def test_no_value_of_a_field_is_a_traceback(field: str, value: object, tmp_path:
     if value is None and field != "weight":
         assert report.make([file]).sections
     else:
-        with pytest.raises(report.ReportError, match=rf"tenants.json: row 1: jobs\[1\].{field}: "):
+        with pytest.raises(DocumentError, match=rf"tenants.json: row 1: jobs\[1\].{field}: "):
             report.make([file])
 
 

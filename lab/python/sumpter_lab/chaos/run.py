@@ -34,7 +34,7 @@ _LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
-class Asked:
+class Spec:
     """One chaos run."""
 
     command: tuple[str, ...]
@@ -62,7 +62,7 @@ class Asked:
 Tell = Callable[[str], None]
 
 
-def run(asked: Asked, folder: Path, tell: Tell) -> dict[str, Any]:
+def run(asked: Spec, folder: Path, tell: Tell) -> dict[str, Any]:
     """Runs both jobs and returns what they showed; logs are in `folder`.
 
     Leaves no process and no namespace behind, be it that it ends, fails or is interrupted.
@@ -103,14 +103,14 @@ def server_timeout_s(settings: dict[str, str]) -> float:
     return float(settings.get("server_timeout_s") or defaults.get("server_timeout_s", "2"))
 
 
-def _site(asked: Asked) -> contextlib.AbstractContextManager[Site]:
+def _site(asked: Spec) -> contextlib.AbstractContextManager[Site]:
     if asked.local:
         return site.local(asked.workers, asked.slots)
     return site.emulated(asked.workers, asked.slots, asked.rate_mbit)
 
 
 def _train(
-    asked: Asked,
+    asked: Spec,
     machines: Site,
     folder: Path,
     length: tuple[str, str],

@@ -271,13 +271,13 @@ def _allreduce(
     sizes: list[int], rounds: int | None, gloo: bool, as_json: bool, csv: Path | None
 ) -> list[dict[str, Any]]:
     """Runs all sizes; the rows on rank 0, nothing elsewhere. The file has each as it comes."""
-    from sumpter_lab.allreduce import COLUMNS, Asked, Ranks, run
+    from sumpter_lab.allreduce import COLUMNS, Ranks, Spec, run
     from sumpter_lab.scaffold import record
 
     rows: list[dict[str, Any]] = []
     about = record.environment()
     with Ranks() as ranks:
-        for row in run(ranks, Asked(tuple(sizes), rounds, gloo)):
+        for row in run(ranks, Spec(tuple(sizes), rounds, gloo)):
             if ranks.rank != 0:
                 continue
             if not as_json:

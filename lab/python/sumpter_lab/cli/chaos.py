@@ -101,11 +101,11 @@ def chaos(
     from rich.console import Console
 
     from sumpter_lab.chaos.outcome import print_outcome
-    from sumpter_lab.chaos.run import Asked, kinds_of, run
+    from sumpter_lab.chaos.run import Spec, kinds_of, run
     from sumpter_lab.scaffold import units
 
     names = None if faults is None else [name.strip() for name in faults.split(",")]
-    asked = Asked(
+    asked = Spec(
         command=tuple(command),
         seconds=seconds,
         seed=seed,

@@ -17,7 +17,7 @@ from sumpter_lab.cli.options import FiguresOption
 from sumpter_lab.scaffold.output import check_writable, write_json
 
 if TYPE_CHECKING:
-    from sumpter_lab.tenants.run import Asked
+    from sumpter_lab.tenants.run import Spec
 
 EXAMPLE = "Example: sumpter bench tenants --jobs 8 --bandwidth-mbps 200 --greedy -o tenants.json"
 
@@ -95,10 +95,10 @@ def tenants(
     from sumpter_lab.scaffold import units
     from sumpter_lab.tenants.job import Shape
     from sumpter_lab.tenants.report import print_outcome
-    from sumpter_lab.tenants.run import Asked
+    from sumpter_lab.tenants.run import Spec
 
     rate = None if bandwidth_mbps is None else units.check_rate(bandwidth_mbps, "--bandwidth-mbps")
-    asked = Asked(
+    asked = Spec(
         weights=_weights(jobs, weights),
         shape=Shape(workers, _size(size), in_flight),
         greedy=greedy,
@@ -118,7 +118,7 @@ def tenants(
         write_json(output, found, indent=1)
 
 
-def _run(asked: Asked) -> dict[str, object]:
+def _run(asked: Spec) -> dict[str, object]:
     from sumpter_lab.scaffold.counters import available_bytes
     from sumpter_lab.scaffold.progress import Bar
     from sumpter_lab.tenants.run import run

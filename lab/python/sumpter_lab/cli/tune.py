@@ -25,7 +25,7 @@ from sumpter_lab.cli.replay import (
 from sumpter_lab.scaffold.namespaces import check_tools
 
 if TYPE_CHECKING:
-    from sumpter_lab.tune.spec import Asked
+    from sumpter_lab.tune.spec import Spec
 
 EXAMPLE = (
     "Example: sumpter bench tune --profile resnet50 -n 4 -s 2 --ratio 1 --scale 16 "
@@ -113,10 +113,10 @@ def tune(
     2 % of the grid's best, if `grid` is one of them, and what the search cost. Needs root and
     Linux.
     """
-    from sumpter_lab.replay.spec import Spec
+    from sumpter_lab.replay import spec as replay
     from sumpter_lab.scaffold import units
     from sumpter_lab.scaffold.output import check_plot, check_writable
-    from sumpter_lab.tune.spec import SYSTEM, Asked
+    from sumpter_lab.tune.spec import SYSTEM, Spec
 
     if network_gbps is not None and ratio is not None:
         raise UsageError("--network-gbps and --ratio exclude each other")
@@ -124,7 +124,7 @@ def tune(
         network_gbps = DEFAULT_NETWORK_GBPS
     check_writable(output, "--output")
     check_plot(plot)
-    job = Spec(
+    job = replay.Spec(
         profile=profile_of(profile, file_format, iteration_s, batch_size),
         workers=[workers],
         servers=[servers],
@@ -138,7 +138,7 @@ def tune(
         settings=parse_assignments(assignments),
     )
     names = (part.strip() for part in tuners.split(","))
-    asked = Asked(
+    asked = Spec(
         job=job,
         tuners=tuple(dict.fromkeys(name for name in names if name)),
         rates_mbit=tuple(units.parse_rates(switch, "--switch")) if switch is not None else (),
@@ -150,7 +150,7 @@ def tune(
     _tune(asked, output, plot)
 
 
-def _tune(asked: Asked, output: Path | None, plot: Path | None) -> None:
+def _tune(asked: Spec, output: Path | None, plot: Path | None) -> None:
     """Runs all tuners; the table comes when all are done, since it compares them."""
     from sumpter_lab.scaffold.progress import Bar
     from sumpter_lab.scaffold.table import head_line, row_line

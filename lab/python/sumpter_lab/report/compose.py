@@ -75,7 +75,7 @@ def make(
     question = question or Question()
     if not paths:
         raise ReportError(f"expected at least one file: {inputs.KNOWN}")
-    asked = inputs.Asked(question.batch_time_s, question.add_estimate)
+    asked = inputs.Options(question.batch_time_s, question.add_estimate)
     read = [inputs.read(Path(path), asked) for path in paths]
     sections = tuple(section for one in read for section in _sections(one, question, advance))
     names = read[0].name if len(read) == 1 else f"{len(read)} files"

@@ -27,7 +27,7 @@ _HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What the files do not say."""
 
     batch_time_s: float | None = None  # an iteration of a NetAI log
@@ -47,7 +47,7 @@ class Input:
     content: Any  # a Profile, a Trace, or a list of rows
 
 
-def read(path: Path, asked: Asked) -> Input:
+def read(path: Path, asked: Options) -> Input:
     """Recognises and checks one file. Raises DocumentError, ProfileError or TraceError."""
     try:
         content = path.read_bytes()
@@ -83,7 +83,7 @@ def _trace(path: Path, content: bytes) -> Input:
     return Input(path.name, "trace", trace)
 
 
-def _json(path: Path, text: str, asked: Asked) -> Input:
+def _json(path: Path, text: str, asked: Options) -> Input:
     document = parse(path, text)
     if isinstance(document, dict) and "format" in document:
         return _formatted(path, document, asked)
@@ -99,7 +99,7 @@ def _json(path: Path, text: str, asked: Asked) -> Input:
     return Input(path.name, kind, schema.checked(path, kind, rows))
 
 
-def _formatted(path: Path, document: dict[str, Any], asked: Asked) -> Input:
+def _formatted(path: Path, document: dict[str, Any], asked: Options) -> Input:
     """A document that says what it is."""
     from sumpter.profiles.file import FORMAT
     from sumpter_lab import profiles
@@ -121,7 +121,7 @@ def _is_netai(text: str) -> bool:
     return len(lines) == 4 and lines[1].strip().isdigit() and lines[2].strip().isdigit()
 
 
-def _netai(path: Path, asked: Asked) -> Profile:
+def _netai(path: Path, asked: Options) -> Profile:
     from sumpter_lab import profiles
 
     if asked.batch_time_s is None:
@@ -130,7 +130,7 @@ def _netai(path: Path, asked: Asked) -> Profile:
     return _with_additions(profile, asked)
 
 
-def _with_additions(profile: Profile, asked: Asked) -> Profile:
+def _with_additions(profile: Profile, asked: Options) -> Profile:
     from dataclasses import replace
 
     from sumpter_lab import profiles

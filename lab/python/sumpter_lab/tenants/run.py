@@ -46,7 +46,7 @@ _SUMPTER = (sys.executable, "-P", "-m", "sumpter")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Spec:
     """One run."""
 
     weights: tuple[int, ...]  # of each job
@@ -92,7 +92,7 @@ class Asked:
         }
 
 
-def run(asked: Asked, folder: Path, bar: Bar) -> dict[str, Any]:
+def run(asked: Spec, folder: Path, bar: Bar) -> dict[str, Any]:
     """Measures; logs of the server and the coordinator are in `folder`.
 
     Leaves no process and no namespace behind, be it that it ends, fails or is interrupted.
@@ -124,7 +124,7 @@ class Processes:
 
 
 @contextlib.contextmanager
-def _processes(asked: Asked, where: Site, folder: Path) -> Iterator[Processes]:
+def _processes(asked: Spec, where: Site, folder: Path) -> Iterator[Processes]:
     """The coordinator and the server."""
     (port,) = free_ports(1)
     address = f"{where.coordinator.address}:{port}"
@@ -146,7 +146,7 @@ def _processes(asked: Asked, where: Site, folder: Path) -> Iterator[Processes]:
             process.end()
 
 
-def _write_tenants(asked: Asked, folder: Path) -> None:
+def _write_tenants(asked: Spec, folder: Path) -> None:
     """A token for each job, and the list of tenants."""
     weights = {**asked.jobs, **({GREEDY: 1} if asked.greedy else {})}
     for name in ("cluster", *weights):
@@ -161,7 +161,7 @@ def _write_tenants(asked: Asked, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _jobs(asked: Asked, where: Site, folder: Path, address: str) -> Iterator[dict[str, Remote]]:
+def _jobs(asked: Spec, where: Site, folder: Path, address: str) -> Iterator[dict[str, Remote]]:
     """The jobs, joined."""
     jobs: dict[str, Remote] = {}
     try:
@@ -184,7 +184,7 @@ def _jobs(asked: Asked, where: Site, folder: Path, address: str) -> Iterator[dic
         end_all(list(jobs.values()))
 
 
-def _measure(asked: Asked, jobs: dict[str, Remote], bar: Bar) -> list[Window]:
+def _measure(asked: Spec, jobs: dict[str, Remote], bar: Bar) -> list[Window]:
     windows: list[Window] = []
     for number in range(_PATIENCE * asked.rounds):
         for phase, names in asked.phases(number):

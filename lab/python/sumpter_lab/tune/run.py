@@ -23,7 +23,7 @@ from sumpter_lab.scaffold.team import Team, team
 from sumpter_lab.scaffold.tournament import Links
 from sumpter_lab.tune import spec
 from sumpter_lab.tune.scaled import Model
-from sumpter_lab.tune.spec import SYSTEM, Asked
+from sumpter_lab.tune.spec import SYSTEM, Spec
 
 # How often is looked which iteration is under way.
 POLL_S = 0.01
@@ -33,7 +33,7 @@ FLUSH = GROUP + UNMEASURED + 1
 SECOND_ITERATIONS = 3
 
 
-def run(asked: Asked, progress: Progress) -> Generator[dict[str, Any], None, None]:
+def run(asked: Spec, progress: Progress) -> Generator[dict[str, Any], None, None]:
     """Builds the cluster, measures its links and yields what each tuner did.
 
     The cluster is removed when the generator ends or is closed, and by SIGINT, SIGTERM or SIGHUP.
@@ -64,7 +64,7 @@ def run(asked: Asked, progress: Progress) -> Generator[dict[str, Any], None, Non
 class _Run:
     """One job, tuned by one tuner after the other."""
 
-    def __init__(self, asked: Asked, machines: Cluster, links: Links) -> None:
+    def __init__(self, asked: Spec, machines: Cluster, links: Links) -> None:
         self._asked, self._machines = asked, machines
         job, at = asked.job, asked.point
         self._times: Optimum = optimum(machines.gpu, machines.cpu, job.sized.bytes, links)
@@ -181,7 +181,7 @@ class _Events:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: Spec,
         rate_mbit: float,
         reshape: Callable[[int], float],
         second: _SecondJob | None,

@@ -14,7 +14,7 @@ SYSTEM = "overlap"
 
 
 @dataclass(frozen=True)
-class Asked:
+class Spec:
     """One run: each tuner plays the same iterations."""
 
     job: spec.Spec  # one number of workers and of servers, one ratio; its iterations count
@@ -39,7 +39,7 @@ class Asked:
         return self.rates_mbit[max(iteration, 0) // self.every % len(self.rates_mbit)]
 
 
-def check(asked: Asked) -> None:
+def check(asked: Spec) -> None:
     """Raises unless the run makes sense and this machine can do it."""
     job = asked.job
     if len(job.workers) != 1 or len(job.servers) != 1 or len(job.ratios) > 1:
