@@ -4,6 +4,7 @@
 //! in-process link and the seeded simulator drive the same code.
 #![forbid(unsafe_code)]
 
+mod chunk;
 mod client;
 mod head;
 mod hub;

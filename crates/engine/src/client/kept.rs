@@ -15,7 +15,7 @@ use sumpter_wire::{FrameKind, Header, Tier};
 use super::link::Input;
 use super::op::OpId;
 use super::{Client, Event};
-use crate::resident::ChunkId;
+use crate::chunk::ChunkId;
 use sumpter_endpoint::ConnId;
 use sumpter_endpoint::Memory;
 

@@ -7,7 +7,7 @@ use sumpter_wire::{FrameKind, Header, Tier};
 use super::link::{Input, Link};
 use super::op::{OpId, Place, REPAIRED, Stage, find};
 use super::{Client, Event};
-use crate::resident::ChunkId;
+use crate::chunk::ChunkId;
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
 

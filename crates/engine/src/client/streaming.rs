@@ -8,7 +8,7 @@ use sumpter_wire::{FrameKind, Header};
 use super::link::Frame;
 use super::op::{OpId, Request, Stage, find};
 use super::{Client, Round, TensorId, Tier};
-use crate::resident::ChunkId;
+use crate::chunk::ChunkId;
 use sumpter_endpoint::ConnId;
 use sumpter_endpoint::Memory;
 

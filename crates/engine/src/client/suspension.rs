@@ -9,7 +9,7 @@ use super::kept::Kept;
 use super::link::{Link, Ready};
 use super::op::{Layout, Op, OpId, Place, Request, Stage, find};
 use super::{Client, ClientSettings, Event, Relaying, Tensor};
-use crate::resident::ChunkId;
+use crate::chunk::ChunkId;
 use crate::spans::Spans;
 use sumpter_endpoint::ConnId;
 use sumpter_endpoint::Memory;

@@ -60,31 +60,6 @@ pub(super) struct Visits {
     pub ask: VecDeque<(PartitionIndex, ChunkPlace)>,
 }
 
-/// A frame to send.
-#[derive(Debug)]
-pub(super) struct Frame {
-    pub head: Head,
-    pub payload: Payload,
-}
-
-#[derive(Debug)]
-pub(super) enum Payload {
-    None,
-    Value { partition: PartitionIndex, at: ChunkPlace, len: usize },
-    Text(Box<[u8]>),
-}
-
-impl Frame {
-    pub(super) fn len(&self) -> usize {
-        self.head.len()
-            + match &self.payload {
-                Payload::None => 0,
-                Payload::Value { len, .. } => *len,
-                Payload::Text(text) => text.len(),
-            }
-    }
-}
-
 impl Conn {
     pub(super) fn new(
         (job, rank, serial): (JobIndex, Rank, Serial),

@@ -29,10 +29,11 @@ use sumpter_types::{Epoch, JobId, Rank, Round};
 pub use self::limits::JobLimits;
 pub use self::subtotal::{Subtotal, Total};
 
-use self::conn::{Conn, Input, Payload};
+use self::conn::{Conn, Input};
 use self::job::{Job, JobIndex, Jobs, Key, PartitionIndex};
+use self::outbox::Payload;
 use self::partition::{ChunkPlace, Serial};
-use crate::resident::{ChunkId, Visit};
+use crate::chunk::{ChunkId, Visit};
 use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation, push_after};
 
 /// Bytes of free buffers a lane keeps for the next chunk; sums are held elsewhere, so this only

@@ -5,8 +5,9 @@ use sumpter_observe::{Kind, Part, Peer, Recorder};
 use sumpter_types::Rank;
 
 use super::Lane;
-use super::conn::{Input, Payload};
+use super::conn::Input;
 use super::job::{JobIndex, Key, PartitionIndex};
+use super::outbox::Payload;
 use super::partition::ChunkPlace;
 use sumpter_endpoint::ConnId;
 

@@ -4,8 +4,8 @@ use sumpter_observe::Kind;
 use sumpter_wire::{FrameKind, Header};
 
 use super::Lane;
-use super::conn::{Frame, Payload};
 use super::job::{JobIndex, Key, PartitionIndex};
+use super::outbox::{Frame, Payload};
 use super::partition::{ChunkPlace, Listener, Progress};
 use crate::head::head;
 use sumpter_endpoint::ConnId;
