@@ -262,7 +262,7 @@ impl Hub {
                 }
                 Ok(None)
             }
-            Event::Everywhere { tensor, number: partition, round } => {
+            Event::DeliveredToAll { tensor, number: partition, round } => {
                 lane.release_total(Total { job: self.job, tensor, partition, round });
                 Ok(None)
             }

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use sumpter_types::{Collective, JobId, Rank, Round, TensorId};
 
-use crate::client::{Client, Event, Kept, Layout, OpId, Place, Request, Standing};
+use crate::client::{Client, Event, Layout, OpId, Place, Request, RetainedChunk, Standing};
 use crate::hub::{Held, Hub};
 use crate::lane::{Harvested, Lane};
 use crate::spans::Spans;
@@ -225,12 +225,12 @@ impl Repair {
 
 /// Results that others may lack, from one epoch to the next.
 #[derive(Debug, Default)]
-pub struct Vault(BTreeMap<(TensorId, Round), Vec<Kept>>);
+pub struct Vault(BTreeMap<(TensorId, Round), Vec<RetainedChunk>>);
 
 impl Vault {
-    fn insert(&mut self, kept: Kept) {
+    fn insert(&mut self, kept: RetainedChunk) {
         let all = self.0.entry((kept.tensor, kept.round)).or_default();
-        if !all.iter().any(|known| known.holds(&kept)) {
+        if !all.iter().any(|known| known.covers(&kept)) {
             all.push(kept);
         }
     }
@@ -283,11 +283,18 @@ impl Rescue {
             // Of a tensor that is not this worker's, the others keep what they need.
             if let Some((origin, contributors)) = client.origin(of) {
                 let (tensor, round) = (of.tensor, of.round);
-                self.vault.insert(Kept { tensor, round, origin, bytes, len, contributors });
+                self.vault.insert(RetainedChunk {
+                    tensor,
+                    round,
+                    origin,
+                    bytes,
+                    len,
+                    contributors,
+                });
             }
         }
         client.suspend().into_iter().for_each(|kept| self.vault.insert(kept));
-        self.vault.0.values().flatten().for_each(|kept| client.take_kept(kept));
+        self.vault.0.values().flatten().for_each(|kept| client.restore(kept));
         hub.suspend();
         self.relays.clear();
         self.spared.clear();

@@ -253,7 +253,7 @@ impl EventLoop {
                 Ok(Some(Event::Finished(id, outcome))) => self.finished(id, outcome),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
                 // Only the hub streams.
-                Ok(Some(Event::Arrived { .. } | Event::Everywhere { .. }) | None) => {}
+                Ok(Some(Event::Arrived { .. } | Event::DeliveredToAll { .. }) | None) => {}
                 Err(violation) => self.disagree(&violation),
             }
         }

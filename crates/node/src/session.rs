@@ -218,7 +218,7 @@ impl Session {
         let own = self.cluster.lane_of(self.rank);
         let vanishes = |lane: &ConnId| self.cluster.may_vanish(*lane) && Some(*lane) != own;
         for lane in (0..lanes).map(ConnId).filter(vanishes) {
-            self.client.keep_results_of(lane);
+            self.client.retain_results_of(lane);
         }
         self.client.name_lanes(self.cluster.lanes.iter().map(peer).collect());
         self.own = own.zip(resident);

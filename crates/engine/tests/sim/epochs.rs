@@ -175,7 +175,7 @@ impl World {
         worker.hub.resume(self.chunk_bytes);
         let first = if self.mortal { 0 } else { n };
         for lane in (first..lanes).filter(|lane| self.keeps && *lane != rank) {
-            worker.client.keep_results_of(ConnId(lane));
+            worker.client.retain_results_of(ConnId(lane));
         }
         let (mut relays, mut spares) = (Vec::new(), BTreeSet::new());
         for (index, tensor) in self.tensors.iter().enumerate() {

@@ -401,7 +401,7 @@ impl World {
             let heard = worker.hub.hear(event, &mut worker.client, &mut self.lanes[rank]);
             let Some(event) = heard.expect("no violation") else { continue };
             match event {
-                Event::Arrived { .. } | Event::Everywhere { .. } => panic!("no worker streams"),
+                Event::Arrived { .. } | Event::DeliveredToAll { .. } => panic!("no worker streams"),
                 Event::Finished(id, outcome) => {
                     assert_eq!(outcome, Ok(()), "{:?}", worker.running[&id]);
                     worker.finished += 1;
