@@ -110,7 +110,7 @@ MUTANTS = [
         "only who passes a result on holds it",
         "5: survivors of a worker agree",
         "recovery.rs",
-        "wanted.contains(key) || spared.contains(key)",
+        "wanted.contains(key) || retained.contains(key)",
         "wanted.contains(key)",
     ),
     Mutant(

@@ -20,9 +20,10 @@ pub use client::{
     RetainedChunk, Standing,
 };
 pub use hub::{Held, Hub, Subtotals};
-pub use lane::{Harvested, JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total};
+pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total, Undelivered};
 pub use recovery::{
-    Lost, Progress, Relay, Repair, Rescue, Stock, Subject, Vault, first_passed_on, repairs, spared,
+    Lost, Progress, Recovery, Relay, Repair, ResultKey, Subject, first_passed_on, repairs,
+    retained_rounds,
 };
 pub use resident::exchange;
 pub use spans::Spans;

@@ -248,8 +248,8 @@ impl EventLoop {
             && let Some(event) = session.client.next_event()
         {
             any = true;
-            let Some(event) = session.rescue.hear(event, &session.client) else { continue };
-            match session.hub.hear(event, &mut session.client, &mut self.lane) {
+            let Some(event) = session.recovery.on_event(event, &session.client) else { continue };
+            match session.hub.on_event(event, &mut session.client, &mut self.lane) {
                 Ok(Some(Event::Finished(id, outcome))) => self.finished(id, outcome),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
                 // Only the hub streams.

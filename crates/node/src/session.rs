@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sumpter_config::{Config, ConfigError, Texts};
 use sumpter_coordinator::{ClusterView, MemberId};
 use sumpter_endpoint::ConnId;
-use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Request, Rescue};
+use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Recovery, Request};
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
 use sumpter_transport::TensorMemory;
@@ -47,7 +47,7 @@ pub(crate) struct Session {
     /// Passes on what the lane in this process sums for the machine.
     pub hub: Hub,
     /// What it holds for others when the epoch changes.
-    pub rescue: Rescue,
+    pub recovery: Recovery,
     /// Between two epochs.
     pub suspended: bool,
     /// Whether it was told why the next epoch begins.
@@ -190,7 +190,7 @@ impl Session {
             cluster,
             client,
             hub,
-            rescue: Rescue::default(),
+            recovery: Recovery::default(),
             suspended: false,
             announced: false,
             table: Table::default(),

@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
-use sumpter_observe::{Kind, Peer, Recorder};
+use sumpter_observe::{EventKind, Peer, Recorder};
 use sumpter_types::{Epoch, GroupId, Rank, Round, TensorId};
 use sumpter_wire::{FrameKind, Header, Tier, group_id};
 
@@ -137,7 +137,7 @@ impl<M: Memory> Client<M> {
     pub fn submit(&mut self, request: Request, memory: M) -> OpId {
         let id = self.operations.submit(request, memory);
         let op = &self.operations[id];
-        self.trace.operation(Kind::Submitted, op);
+        self.trace.operation(EventKind::Submitted, op);
         if op.stage == Stage::Active {
             self.launch(id);
         }
@@ -470,7 +470,7 @@ impl<M: Memory> Client<M> {
             let buffer = link.receiver.discard_chunk_of(id);
             buffer.into_iter().for_each(|buffer| self.retained.recycle(buffer));
         }
-        self.trace.operation(Kind::Finished, op);
+        self.trace.operation(EventKind::Finished, op);
         self.events.push_back(Event::Finished(id, outcome));
         self.release(id);
         self.admit();

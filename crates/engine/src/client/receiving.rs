@@ -2,7 +2,7 @@
 
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
-use sumpter_observe::Kind;
+use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
 use sumpter_types::Collective;
 use sumpter_wire::{FrameKind, Header, Tier};
@@ -57,7 +57,7 @@ impl<M: Memory> Client<M> {
             }
         };
         if let InboundFrame::Chunk { chunk: 0, at: ChunkRef { op, part, .. }, .. } = frame {
-            self.trace.partition(Kind::ReceiveBegin, &self.operations[op], part);
+            self.trace.partition(EventKind::ReceiveBegin, &self.operations[op], part);
         }
         self.links[lane].receiver.frame = frame;
         Ok(())
@@ -154,7 +154,7 @@ impl<M: Memory> Client<M> {
         }
         if offset + len == place.offset + place.bytes {
             let resident = self.links[place.lane].resident;
-            let kind = if resident { Kind::CopyEnd } else { Kind::ReceiveEnd };
+            let kind = if resident { EventKind::CopyEnd } else { EventKind::ReceiveEnd };
             self.trace.partition(kind, op, part);
             // The hub that streams a subtotal decides when its total may be acknowledged.
             if !streamed {
@@ -230,7 +230,7 @@ impl<M: Memory> Client<M> {
         if let InboundFrame::Chunk { chunk, at, .. } = self.expect(lane, of, value.len())? {
             let op = &mut self.operations[at.op];
             if chunk == 0 {
-                self.trace.partition(Kind::CopyBegin, op, at.part);
+                self.trace.partition(EventKind::CopyBegin, op, at.part);
             }
             op.memory.result(at.offset, at.len).copy_from_slice(value);
             self.chunk_done(chunk, at);

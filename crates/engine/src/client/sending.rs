@@ -3,7 +3,7 @@
 
 use sumpter_endpoint::ConnId;
 use sumpter_endpoint::Memory;
-use sumpter_observe::Kind;
+use sumpter_observe::EventKind;
 use sumpter_types::{GroupId, TensorId};
 use sumpter_wire::{Begin, FrameKind, Header, encode_group};
 
@@ -40,7 +40,7 @@ impl<M: Memory> Client<M> {
         let part = &mut op.parts[index];
         part.ready = sends;
         if !std::mem::replace(&mut part.announced, true) {
-            let kind = if sends { Kind::SendBegin } else { Kind::Offered };
+            let kind = if sends { EventKind::SendBegin } else { EventKind::Offered };
             self.trace.partition(kind, op, index);
             self.queue_begin(lane, id, index);
         }
@@ -102,7 +102,7 @@ impl<M: Memory> Client<M> {
         let op = &self.operations[id];
         let place = &op.places[part];
         if offset + len == place.offset + place.bytes {
-            self.trace.partition(Kind::SendEnd, op, part);
+            self.trace.partition(EventKind::SendEnd, op, part);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Chunks are not recorded: a partition has dozens of them, and their times follow from its own.
 
-use sumpter_observe::{Kind, Part, Peer, Recorder};
+use sumpter_observe::{EventKind, Part, Peer, Recorder};
 
 use super::op::Op;
 
@@ -15,7 +15,7 @@ pub(super) struct Trace {
 
 impl Trace {
     /// Records what has happened to a partition.
-    pub(super) fn partition<M>(&mut self, kind: Kind, op: &Op<M>, part: usize) {
+    pub(super) fn partition<M>(&mut self, kind: EventKind, op: &Op<M>, part: usize) {
         if !self.recorder.is_on() {
             return;
         }
@@ -31,9 +31,9 @@ impl Trace {
     }
 
     /// Records what has happened to an operation.
-    pub(super) fn operation<M>(&mut self, kind: Kind, op: &Op<M>) {
+    pub(super) fn operation<M>(&mut self, kind: EventKind, op: &Op<M>) {
         let (tensor, round) = (op.request.tensor.0, op.round.0);
         let about = Part { tensor, tier: op.request.tier as u8, round, partition: Part::WHOLE };
-        self.recorder.note(kind, about, Peer::Nobody, 0, 0);
+        self.recorder.note(kind, about, Peer::Unknown, 0, 0);
     }
 }
