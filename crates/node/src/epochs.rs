@@ -9,7 +9,7 @@ use sumpter_coordinator::ClusterView;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
     Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on, repairs,
-    spared,
+    retained_rounds,
 };
 use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
 use sumpter_wire::Tier;
@@ -32,7 +32,7 @@ impl WorkerRun {
         self.dials.clear();
         let beside = (lane, self.view.job);
         let tensors = self.table.len();
-        self.rescue.suspend(&mut self.client, &mut self.hub, beside, tensors)
+        self.recovery.suspend(&mut self.client, &mut self.hub, beside, tensors)
     }
 
     /// Goes on under a new plan, with what all workers have.
@@ -56,7 +56,7 @@ impl WorkerRun {
         self.view = view;
         self.suspended = false;
         self.connect(settings, resident);
-        let (mut relays, mut spares) = (Vec::new(), BTreeSet::new());
+        let (mut relays, mut retained) = (Vec::new(), BTreeSet::new());
         for id in (0..self.table.len() as u32).map(TensorId) {
             if let Some(reason) = self.orphaned(id) {
                 self.client.fail_tensor(id, &reason);
@@ -65,10 +65,10 @@ impl WorkerRun {
             }
             let subject = self.subject(id);
             let repairs = repairs(id, &subject, &all).map_err(|lost| lost.to_string())?;
-            spares.extend(spared(id, &subject, &repairs));
+            retained.extend(retained_rounds(id, &subject, &repairs));
             relays.extend(self.lay_out(id, &repairs));
         }
-        self.rescue.resume(&mut self.client, relays, spares);
+        self.recovery.resume(&mut self.client, relays, retained);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sumpter_config::{Config, ConfigError, Texts};
 use sumpter_coordinator::{ClusterView, MemberId};
 use sumpter_endpoint::ConnId;
-use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Request, Rescue};
+use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Recovery, Request};
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
 use sumpter_types::{Rank, TensorId, TensorSpec};
@@ -42,7 +42,7 @@ pub(crate) struct WorkerRun {
     /// Passes on what the lane in this process sums for the machine.
     pub hub: Hub,
     /// What it holds for others when the epoch changes.
-    pub rescue: Rescue,
+    pub recovery: Recovery,
     /// Between two epochs.
     pub suspended: bool,
     /// Whether it was told why the next epoch begins.
@@ -152,7 +152,7 @@ impl WorkerRun {
             cluster,
             client,
             hub,
-            rescue: Rescue::default(),
+            recovery: Recovery::default(),
             suspended: false,
             announced: false,
             table: Table::default(),
@@ -178,7 +178,7 @@ impl WorkerRun {
         let own = self.cluster.lane_of(self.rank);
         let vanishes = |lane: &ConnId| self.cluster.may_vanish(*lane) && Some(*lane) != own;
         for lane in (0..lanes).map(ConnId).filter(vanishes) {
-            self.client.keep_results_of(lane);
+            self.client.retain_results_of(lane);
         }
         self.client.name_lanes(self.cluster.lanes.iter().map(peer).collect());
         self.own = own.zip(resident);

@@ -322,12 +322,12 @@ impl WorkerSide {
             && let Some(event) = run.client.next_event()
         {
             any = true;
-            let Some(event) = run.rescue.hear(event, &run.client) else { continue };
-            match run.hub.hear(event, &mut run.client, &mut lane_side.lane) {
+            let Some(event) = run.recovery.on_event(event, &run.client) else { continue };
+            match run.hub.on_event(event, &mut run.client, &mut lane_side.lane) {
                 Ok(Some(Event::Finished(id, outcome))) => self.finish(id, outcome, report),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
                 // Only the hub streams.
-                Ok(Some(Event::Arrived { .. } | Event::Everywhere { .. }) | None) => {}
+                Ok(Some(Event::Arrived { .. } | Event::DeliveredToAll { .. }) | None) => {}
                 Err(violation) => self.disagree(&violation),
             }
         }

@@ -13,11 +13,11 @@
 //! | CPU machine | `n d` | `n u` |
 //!
 //! Machines of one role and backlog have the same constraints, and these rates are unique, so
-//! they have the same rates: a [`Kind`] stands for all of them.
+//! they have the same rates: a [`WorkerClass`] stands for all of them.
 
 /// Machines alike: their role and what each worker has queued to and from their servers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Kind {
+pub(crate) struct WorkerClass {
     pub cpu: bool,
     /// Backlog of each worker's connection to the server.
     pub push: f64,
@@ -53,7 +53,7 @@ impl Way {
 
 /// The rates of every kind, in order. Machines that do nothing are a kind as well. `rate` is that
 /// of every link, each way.
-pub(crate) fn fair(workers: f64, rate: f64, kinds: &[Kind]) -> Vec<Rates> {
+pub(crate) fn fair(workers: f64, rate: f64, kinds: &[WorkerClass]) -> Vec<Rates> {
     let way = |weight| Way { weight, rate: (weight == 0.0).then_some(0.0) };
     let mut ways: Vec<[Way; 2]> =
         kinds.iter().map(|kind| [way(kind.push), way(kind.pull)]).collect();
@@ -80,13 +80,19 @@ pub(crate) fn fair(workers: f64, rate: f64, kinds: &[Kind]) -> Vec<Rates> {
 }
 
 /// What a worker without a server sends (way 0) or receives (way 1).
-fn total(kinds: &[Kind], ways: &[[Way; 2]], way: usize) -> (f64, f64) {
+fn total(kinds: &[WorkerClass], ways: &[[Way; 2]], way: usize) -> (f64, f64) {
     let loads = kinds.iter().zip(ways).map(|(kind, ways)| ways[way].load(kind.count));
     loads.fold((0.0, 0.0), |sum, load| (sum.0 + load.0, sum.1 + load.1))
 }
 
 /// Load of a machine's link, out (0) or in (1).
-fn load(workers: f64, kind: &Kind, ways: &[Way; 2], sum: (f64, f64), out: usize) -> (f64, f64) {
+fn load(
+    workers: f64,
+    kind: &WorkerClass,
+    ways: &[Way; 2],
+    sum: (f64, f64),
+    out: usize,
+) -> (f64, f64) {
     if kind.cpu {
         return ways[1 - out].load(workers);
     }
@@ -95,7 +101,7 @@ fn load(workers: f64, kind: &Kind, ways: &[Way; 2], sum: (f64, f64), out: usize)
 }
 
 /// Fixes everything that rises on a link which is full at a level.
-fn fix(kinds: &[Kind], ways: &mut [[Way; 2]], full: usize, out: usize, level: f64) {
+fn fix(kinds: &[WorkerClass], ways: &mut [[Way; 2]], full: usize, out: usize, level: f64) {
     let set = |way: &mut Way| {
         way.rate.get_or_insert(level * way.weight);
     };

@@ -21,7 +21,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::rates::{Kind, Rates, fair};
+use crate::rates::{Rates, WorkerClass, fair};
 use crate::{Case, Layout, Profile, Unit};
 
 /// What is left of a transfer after rounding, as a part of it.
@@ -248,7 +248,7 @@ impl<'a> Stream<'a> {
     fn rates(&self) -> Vec<Rates> {
         let gpus = self.active.iter().filter(|&&machine| machine < self.workers).count();
         let idle = (self.workers - gpus) as f64;
-        let mut kinds = vec![Kind { cpu: false, push: 0.0, pull: 0.0, count: idle }];
+        let mut kinds = vec![WorkerClass { cpu: false, push: 0.0, pull: 0.0, count: idle }];
         let mut alike: HashMap<_, _, BuildHasherDefault<Mixer>> = HashMap::default();
         let mut kind_of = Vec::with_capacity(self.active.len());
         for &machine in &self.active {
@@ -260,7 +260,7 @@ impl<'a> Stream<'a> {
                 Some(kind) => kind.count += 1.0,
                 None => {
                     let (push, pull) = (push as f64, pull as f64);
-                    kinds.push(Kind { cpu, push, pull, count: 1.0 });
+                    kinds.push(WorkerClass { cpu, push, pull, count: 1.0 });
                 }
             }
             kind_of.push(index);

@@ -34,7 +34,7 @@ struct Partition {
 #[derive(Debug)]
 struct Conn {
     staging: Staging,
-    input: Input,
+    inbound: InboundFrame,
     scratch: AlignedBuf,
     output: VecDeque<([u8; HEADER_BYTES], usize)>,
     sent: usize,
@@ -42,7 +42,7 @@ struct Conn {
 }
 
 #[derive(Debug)]
-enum Input {
+enum InboundFrame {
     Header,
     Begin { header: Header, bytes: [u8; BEGIN_BYTES], have: usize },
     Chunk { header: Header, partition: usize, have: usize },
@@ -52,7 +52,7 @@ impl Relay {
     pub(super) fn new(workers: usize, chunk_bytes: usize) -> Relay {
         let conn = |_| Conn {
             staging: Staging::new(),
-            input: Input::Header,
+            inbound: InboundFrame::Header,
             scratch: AlignedBuf::new(chunk_bytes),
             output: VecDeque::new(),
             sent: 0,
@@ -67,10 +67,12 @@ impl Relay {
         }
     }
 
-    fn start(&self, header: Header) -> Result<Input, Violation> {
+    fn start(&self, header: Header) -> Result<InboundFrame, Violation> {
         match header.kind {
-            FrameKind::Ack => Ok(Input::Header),
-            FrameKind::Begin => Ok(Input::Begin { header, bytes: [0; BEGIN_BYTES], have: 0 }),
+            FrameKind::Ack => Ok(InboundFrame::Header),
+            FrameKind::Begin => {
+                Ok(InboundFrame::Begin { header, bytes: [0; BEGIN_BYTES], have: 0 })
+            }
             FrameKind::Push => {
                 let key = (header.tensor, header.partition);
                 let partition = self.index.get(&key).copied();
@@ -78,16 +80,16 @@ impl Relay {
                 if header.length != self.partitions[partition].spec.chunk_len(header.chunk) {
                     return Err(wrong("a chunk of another length"));
                 }
-                Ok(Input::Chunk { header, partition, have: 0 })
+                Ok(InboundFrame::Chunk { header, partition, have: 0 })
             }
             kind => Err(wrong(&format!("a {kind:?} frame"))),
         }
     }
 
     fn finish(&mut self, conn: ConnId) -> Result<(), Violation> {
-        match std::mem::replace(&mut self.conns[conn.0].input, Input::Header) {
-            Input::Header => {}
-            Input::Begin { header, bytes, .. } => {
+        match std::mem::replace(&mut self.conns[conn.0].inbound, InboundFrame::Header) {
+            InboundFrame::Header => {}
+            InboundFrame::Begin { header, bytes, .. } => {
                 let Begin { spec, .. } = Begin::decode(&bytes)?;
                 let next = self.partitions.len();
                 if *self.index.entry((header.tensor, header.partition)).or_insert(next) == next {
@@ -95,7 +97,7 @@ impl Relay {
                     self.partitions.push(Partition { spec, arrived });
                 }
             }
-            Input::Chunk { header, partition, .. } => {
+            InboundFrame::Chunk { header, partition, .. } => {
                 let arrived = &mut self.partitions[partition].arrived[header.chunk as usize];
                 *arrived += 1;
                 if *arrived == self.conns.len() {
@@ -121,13 +123,13 @@ impl Relay {
 impl Conn {
     /// Moves staged bytes into the payload; true when it is complete.
     fn advance(&mut self) -> bool {
-        match &mut self.input {
-            Input::Header => false,
-            Input::Begin { bytes, have, .. } => {
+        match &mut self.inbound {
+            InboundFrame::Header => false,
+            InboundFrame::Begin { bytes, have, .. } => {
                 *have += self.staging.take(&mut bytes[*have..]);
                 *have == BEGIN_BYTES
             }
-            Input::Chunk { header, have, .. } => {
+            InboundFrame::Chunk { header, have, .. } => {
                 let length = header.length as usize;
                 *have += self.staging.take(&mut self.scratch[*have..length]);
                 *have == length
@@ -165,12 +167,14 @@ impl Endpoint for Relay {
     }
 
     fn space(&mut self, conn: ConnId) -> Incoming<'_> {
-        let Conn { staging, input, scratch, .. } = &mut self.conns[conn.0];
+        let Conn { staging, inbound, scratch, .. } = &mut self.conns[conn.0];
         let mut out = Incoming::new();
-        match input {
-            Input::Header => {}
-            Input::Begin { bytes, have, .. } => out.push(IoSliceMut::new(&mut bytes[*have..])),
-            Input::Chunk { header, have, .. } => {
+        match inbound {
+            InboundFrame::Header => {}
+            InboundFrame::Begin { bytes, have, .. } => {
+                out.push(IoSliceMut::new(&mut bytes[*have..]))
+            }
+            InboundFrame::Chunk { header, have, .. } => {
                 out.push(IoSliceMut::new(&mut scratch[*have..header.length as usize]));
             }
         }
@@ -180,19 +184,19 @@ impl Endpoint for Relay {
 
     fn filled(&mut self, id: ConnId, n: usize, _now: Now) -> Result<(), Violation> {
         let conn = &mut self.conns[id.0];
-        let (have, length) = match &mut conn.input {
-            Input::Header => (&mut 0, 0),
-            Input::Begin { have, .. } => (have, BEGIN_BYTES),
-            Input::Chunk { header, have, .. } => (have, header.length as usize),
+        let (have, length) = match &mut conn.inbound {
+            InboundFrame::Header => (&mut 0, 0),
+            InboundFrame::Begin { have, .. } => (have, BEGIN_BYTES),
+            InboundFrame::Chunk { header, have, .. } => (have, header.length as usize),
         };
         let direct = n.min(length - *have);
         *have += direct;
         conn.staging.grow(n - direct);
         loop {
             let conn = &mut self.conns[id.0];
-            if matches!(conn.input, Input::Header) {
+            if matches!(conn.inbound, InboundFrame::Header) {
                 match conn.staging.header()? {
-                    Some(header) => self.conns[id.0].input = self.start(header)?,
+                    Some(header) => self.conns[id.0].inbound = self.start(header)?,
                     None => return Ok(()),
                 }
             } else if conn.advance() {

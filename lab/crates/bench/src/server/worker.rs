@@ -73,7 +73,7 @@ impl Worker {
                 match event {
                     Event::Finished(_, Ok(()))
                     | Event::Arrived { .. }
-                    | Event::Everywhere { .. } => {}
+                    | Event::DeliveredToAll { .. } => {}
                     Event::Finished(_, Err(reason)) => return Err(BenchError::Wrong(reason)),
                     Event::Released(id, memory) => {
                         returned[(id.0 - first) as usize] = Some(memory);
