@@ -11,10 +11,9 @@ use sumpter_wire::Token;
 use crate::error::{ConfigError, Source};
 use crate::local::{Colocated, LocalLink};
 use crate::machine::local_machine_id;
-use crate::settings::{SETTINGS, Setting};
 
-/// The settings of one process. Each field is a row of [`SETTINGS`], where its meaning and its
-/// limits are; a `Config` from [`load`] keeps them.
+/// The settings of one process. Each field is a row of [`SETTINGS`](crate::SETTINGS), where its
+/// meaning and its limits are; a `Config` from [`load`](crate::load) keeps them.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Config {
@@ -74,39 +73,6 @@ pub struct Config {
 struct Found {
     source: Source,
     value: String,
-}
-
-/// Loads the settings from arguments, the process environment and the defaults, in this order.
-///
-/// # Errors
-/// [`ConfigError`] for the first setting that does not hold.
-pub fn load(overrides: &[(String, String)]) -> Result<Config, ConfigError> {
-    load_from(overrides, |name| std::env::var(name).ok())
-}
-
-/// [`load`] with another environment. An empty variable counts as absent; of an argument given
-/// twice the last one counts.
-///
-/// # Errors
-/// [`ConfigError`] for the first setting that does not hold.
-pub fn load_from(
-    overrides: &[(String, String)],
-    env: impl Fn(&str) -> Option<String>,
-) -> Result<Config, ConfigError> {
-    for (name, _) in overrides {
-        if !SETTINGS.iter().any(|s| s.name == name) {
-            return Err(ConfigError::Unknown { name: name.clone(), nearest: nearest(name) });
-        }
-    }
-    let mut config = Config::default();
-    for setting in SETTINGS {
-        if let Some((source, value)) = find(setting, overrides, &env) {
-            config.put(setting, source, &value)?;
-        }
-    }
-    config.settle_token_sources()?;
-    config.check_pairs()?;
-    Ok(config)
 }
 
 impl Config {
@@ -178,23 +144,15 @@ impl Config {
         Duration::from_secs_f64(self.server_timeout_s)
     }
 
-    pub(crate) fn put(
-        &mut self,
-        setting: &'static Setting,
-        source: Source,
-        value: &str,
-    ) -> Result<(), ConfigError> {
-        if (setting.put)(self, value).is_none() {
-            return Err(refusal(setting, source, value));
-        }
-        let value = if setting.name == "token" { "..." } else { value };
-        self.sources.insert(setting.name, Found { source, value: value.to_owned() });
-        Ok(())
+    /// Notes where a value came from. The token's value is left out.
+    pub(crate) fn record(&mut self, name: &'static str, source: Source, value: &str) {
+        let value = if name == "token" { "..." } else { value };
+        self.sources.insert(name, Found { source, value: value.to_owned() });
     }
 
     /// A token and a token's file exclude each other, except that an argument of one kind
     /// replaces the other kind found in the environment.
-    fn settle_token_sources(&mut self) -> Result<(), ConfigError> {
+    pub(crate) fn settle_token_sources(&mut self) -> Result<(), ConfigError> {
         if self.token.is_none() || self.token_file.is_none() {
             return Ok(());
         }
@@ -206,7 +164,7 @@ impl Config {
         Ok(())
     }
 
-    fn check_pairs(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_pairs(&self) -> Result<(), ConfigError> {
         if self.rank >= self.world_size {
             return Err(self.conflict("rank", "world_size", "ranks count from 0"));
         }
@@ -241,56 +199,4 @@ impl Config {
         };
         ConfigError::Conflict { first: describe(first), second: describe(second), reason }
     }
-}
-
-fn find(
-    setting: &Setting,
-    overrides: &[(String, String)],
-    env: &impl Fn(&str) -> Option<String>,
-) -> Option<(Source, String)> {
-    let argument = overrides.iter().rev().find(|(name, _)| name == setting.name);
-    if let Some((_, value)) = argument {
-        return Some((Source::Argument, value.clone()));
-    }
-    if let Some(value) = env(setting.env).filter(|value| !value.trim().is_empty()) {
-        return Some((Source::Environment(setting.env), value));
-    }
-    (!setting.default.is_empty()).then(|| (Source::Default, setting.default.to_owned()))
-}
-
-fn refusal(setting: &'static Setting, source: Source, value: &str) -> ConfigError {
-    if setting.name == "token"
-        && let Err(reason) = Token::new(value)
-    {
-        return ConfigError::Token { name: setting.name, origin: source, reason };
-    }
-    let value = value.to_owned();
-    ConfigError::Invalid { name: setting.name, origin: source, value, range: setting.range }
-}
-
-/// The setting whose name shares the most letters with `name`, if it is at all like it.
-fn nearest(name: &str) -> Option<&'static str> {
-    let name = name.to_ascii_lowercase().replace('-', "_");
-    SETTINGS
-        .iter()
-        .map(|s| (edits(&name, s.name), s.name))
-        .min()
-        .filter(|(distance, candidate)| *distance * 2 <= candidate.len())
-        .map(|(_, candidate)| candidate)
-}
-
-/// Letters to insert, delete or replace to turn one text into the other.
-fn edits(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, letter) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, other) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *other);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }

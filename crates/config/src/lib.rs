@@ -8,6 +8,7 @@
 
 mod config;
 mod error;
+mod load;
 mod local;
 mod machine;
 mod parse;
@@ -16,11 +17,12 @@ mod tenants;
 mod tls;
 mod tuning;
 
-pub use config::{Config, load, load_from};
+pub use config::Config;
 pub use error::{ConfigError, Source};
+pub use load::{load, load_from};
 pub use local::{Colocated, LocalLink};
 pub use machine::{host_name, local_machine_id};
-pub use settings::{SETTINGS, Setting};
+pub use settings::{SETTINGS, Setting, TUNERS};
 pub use tenants::TenantRow;
 pub use tls::TlsFiles;
-pub use tuning::{TUNABLE, TUNERS, Texts, change, in_force, readable};
+pub use tuning::{TUNABLE, Texts, change, in_force, readable};

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 
 use crate::config::Config;
 use crate::parse::{GIB, KIB, MIB, PIB, boolean, host_port, number, size_in, word};
-use crate::tuning::TUNERS;
 
 /// The word for a value that Sumpter decides by itself.
 pub(crate) const AUTO: &str = "auto";
+
+/// The tuners of partition, chunk and credit while a job runs; the first leaves them as they are.
+pub const TUNERS: [&str; 4] = ["fixed", "grid", "bayes", "autobyte"];
 
 /// One setting.
 pub struct Setting {

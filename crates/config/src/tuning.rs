@@ -7,14 +7,12 @@ use std::collections::BTreeMap;
 
 use crate::config::Config;
 use crate::error::{ConfigError, Source};
+use crate::load::{load_from, put};
 use crate::parse::{GIB, KIB, MIB};
-use crate::settings::{AUTO, SETTINGS};
+use crate::settings::{AUTO, SETTINGS, Setting, TUNERS};
 
 /// The settings that may change while a job runs.
 pub const TUNABLE: [&str; 4] = ["partition_bytes", "chunk_bytes", "credit_bytes", "tuner"];
-
-/// Who chooses partition, chunk and credit while a job runs; the first leaves them as they are.
-pub const TUNERS: [&str; 4] = ["fixed", "grid", "bayes", "autobyte"];
 
 /// Settings by name, as texts.
 pub type Texts = BTreeMap<String, String>;
@@ -27,7 +25,7 @@ impl Config {
     pub fn changed(&self, changes: &Texts) -> Result<Config, ConfigError> {
         let mut config = self.clone();
         for (name, value) in changes {
-            config.put(row(name)?, Source::Argument, value)?;
+            put(&mut config, row(name)?, Source::Argument, value)?;
         }
         Ok(config)
     }
@@ -55,24 +53,24 @@ impl Config {
 }
 
 /// What a job is changed to when `asked` comes on top of `changes`: everything that differs from
-/// `start`, the settings its workers began with. A name may be given without its unit. Whoever
-/// asks for a size and for no tuner wants it to stay.
+/// `start`, the settings its workers began with. A name may be given without its unit. A
+/// change of a size without a tuner ends the tuner's work, so that the size stays.
 ///
 /// # Errors
 /// [`ConfigError`] for the first value that is not accepted, or does not go with the others.
 pub fn change(start: &Texts, changes: &Texts, asked: &Texts) -> Result<Texts, ConfigError> {
-    let mut config = crate::config::load_from(&[], |_| None)?;
+    let mut config = load_from(&[], |_| None)?;
     for (name, value) in start.iter().filter(|(name, _)| TUNABLE.contains(&name.as_str())) {
-        config.put(row(name)?, Source::Job, value)?;
+        put(&mut config, row(name)?, Source::Job, value)?;
     }
     let began = config.tunable();
     for (name, value) in changes {
-        config.put(row(name)?, Source::Job, value)?;
+        put(&mut config, row(name)?, Source::Job, value)?;
     }
     let mut named = Vec::new();
     for (name, value) in asked {
         let setting = row(name)?;
-        config.put(setting, Source::Argument, value)?;
+        put(&mut config, setting, Source::Argument, value)?;
         named.push(setting.name);
     }
     let asks = |name| named.contains(&name);
@@ -114,7 +112,7 @@ pub fn readable(text: &str) -> String {
 }
 
 /// The row of a setting that may change.
-fn row(name: &str) -> Result<&'static crate::settings::Setting, ConfigError> {
+fn row(name: &str) -> Result<&'static Setting, ConfigError> {
     let called = |known: &str| known == name || known.strip_suffix("_bytes") == Some(name);
     let found =
         SETTINGS.iter().find(|setting| TUNABLE.contains(&setting.name) && called(setting.name));

@@ -1,7 +1,8 @@
 //! Failover from one epoch to the next: which results each worker has and lacks, and the repairs.
 //!
 //! Lanes carry nothing from one epoch to the next. Each worker reports what it [has](Progress);
-//! from what all have reported, each derives the same [`Repair`] of every round that was interrupted:
+//! from what all have reported, each derives the same [`Repair`] of every round that was
+//! interrupted:
 //!
 //! - what no worker has is reduced again: then no contribution to it has been overwritten, since a
 //!   result replaces a contribution only as a whole chunk;
@@ -307,7 +308,8 @@ impl Recovery {
     }
 
     /// Passes on the relays that this worker holds; forgets what no worker lacks. `places` are
-    /// where the relays of a tensor go, with offsets as in the tensor; their groups must be defined.
+    /// where the relays of a tensor go, with offsets as in the tensor; their groups must be
+    /// defined.
     ///
     /// `retained` are rounds of all-reduces that others pass on and may die before they have: what
     /// is here of them is held until the next round is finished, to which everyone contributes

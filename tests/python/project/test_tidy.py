@@ -33,7 +33,7 @@ IMPURE = re.compile(
 IMPURE_DEPENDENCIES = {"mio", "tokio", "socket2", "tonic", "crossbeam-channel", "getrandom"}
 
 # Who may look at the environment, and what for. Rust has one reader, the settings table.
-RUST_ENVIRONMENT_READERS = {"crates/config/src/config.rs"}
+RUST_ENVIRONMENT_READERS = {"crates/config/src/load.rs"}
 PYTHON_ENVIRONMENT_READERS = {
     "python/sumpter/_environment.py",  # other launchers' words
     "python/sumpter/torch/store.py",  # torch's own rendezvous
