@@ -5,18 +5,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sumpter_elastic::{Input, Request, Seats, Told};
+use sumpter_membership::{FatalKind, Serves, Tenants};
+use sumpter_types::MemberId;
 use tonic::Streaming;
 use tracing::{info, warn};
 
 use crate::codec::kind_to_proto;
-use crate::coordinator::Serves;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
-use crate::seats::{Input, Request, Seats, Told};
 use crate::service::Outbound;
-use crate::tenants::Tenants;
-use crate::types::{FatalKind, MemberId};
 
 /// The seats of all elastic jobs, and the sessions of those who sit or wait.
 pub(crate) struct Seating {

@@ -6,7 +6,8 @@ use std::sync::mpsc as blocking;
 use std::time::Duration;
 
 use prost::Message as _;
-use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorSpec};
+use sumpter_membership::{FatalKind, MemberEvent, ServerMemory, Serves, StallLimits, Tenants};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Role, TensorSpec};
 use sumpter_wire::{PROTOCOL_VERSION, ProofRole, Token};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -22,10 +23,7 @@ use crate::proto::control_server::{Control, ControlServer};
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
-use crate::{
-    Coordinator, CoordinatorOptions, FatalKind, JoinError, JoinOptions, Member, MemberEvent, Role,
-    ServerMemory, Serves, StallLimits, Tenants,
-};
+use crate::{Coordinator, CoordinatorOptions, JoinError, JoinOptions, Member};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);

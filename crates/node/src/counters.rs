@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use sumpter_coordinator::{Late, Stats};
 use sumpter_engine::{Backlog, LaneStats};
+use sumpter_types::{Late, Stats};
 
 /// What a worker waits for while operations are under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

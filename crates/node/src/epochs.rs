@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use sumpter_config::{Config, readable};
-use sumpter_coordinator::ClusterView;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
     Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on, repairs,
     spared,
 };
+use sumpter_membership::ClusterView;
 use sumpter_types::{Collective, Epoch, Rank, Round, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 

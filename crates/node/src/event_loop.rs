@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use mio::{Events, Poll, Waker};
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, Member, run_memory_counter};
+use sumpter_coordinator::Member;
 use sumpter_endpoint::{ConnId, Endpoint, LinkError, Received};
 use sumpter_engine::{JobLimits, Lane, LaneLimits, Peer, exchange};
+use sumpter_membership::ClusterView;
 use sumpter_transport::{in_process, readiness};
-use sumpter_types::{Epoch, JobId};
+use sumpter_types::{Epoch, JobId, run_memory_counter};
 use sumpter_wire::{HandshakeError, Hello, Token};
 
 use crate::command::Command;

@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 
-use sumpter_coordinator::ClusterView;
 use sumpter_engine::Place;
+use sumpter_membership::ClusterView;
 use sumpter_types::{Collective, Rank, TensorSpec};
 use sumpter_wire::Tier;
 
@@ -127,7 +127,7 @@ pub(crate) fn route(
 
 #[cfg(test)]
 mod tests {
-    use sumpter_coordinator::WorkerView;
+    use sumpter_membership::WorkerView;
 
     use super::*;
 

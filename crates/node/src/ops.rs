@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Colocated, LocalLink};
-use sumpter_coordinator::{ClusterView, MemberEvent};
 use sumpter_endpoint::{ConnId, Violation};
 use sumpter_engine::{Event, OpId, Peer};
+use sumpter_membership::{ClusterView, MemberEvent};
 use sumpter_types::Rank;
 
 use crate::command::{Command, Submission};
@@ -367,7 +367,7 @@ impl EventLoop {
         self.next_report.get_or_insert_with(|| Instant::now() + REPORT_EVERY);
     }
 
-    pub(crate) fn stats(&self) -> sumpter_coordinator::Stats {
+    pub(crate) fn stats(&self) -> sumpter_types::Stats {
         let session = self.session.as_ref();
         let mut stats = self.counters.report(&Surroundings {
             lane: self.lane.stats(),

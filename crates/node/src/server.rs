@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use sumpter_config::{Config, Texts};
 use sumpter_coordinator::{
-    Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Late, Member, MemberEvent, Role,
-    Serves, Stats, StatusReport, Tls, TuneReport, TuneRequest,
+    Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Member, Tls, TuneReport, TuneRequest,
 };
-use sumpter_types::JobId;
+use sumpter_membership::{MemberEvent, Serves};
+use sumpter_types::{JobId, Late, Role, Stats, StatusReport};
 use sumpter_wire::Token;
 
 use crate::command::Command;

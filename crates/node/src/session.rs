@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, ConfigError, Texts};
-use sumpter_coordinator::{ClusterView, MemberId};
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Request, Rescue};
+use sumpter_membership::ClusterView;
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Rank, TensorId, TensorSpec};
+use sumpter_types::{Collective, MemberId, Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
 use crate::cluster::{Cluster, LaneAddress, Owner, Policy};

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, JoinOptions, Member, MemberEvent, Role, Stats};
+use sumpter_coordinator::{JoinOptions, Member};
+use sumpter_membership::{ClusterView, MemberEvent};
 use sumpter_metrics::Endpoint;
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Epoch, Rank, ReduceOp, TensorSpec};
+use sumpter_types::{Collective, Epoch, Rank, ReduceOp, Role, Stats, TensorSpec};
 
 use crate::command::{Command, Submission};
 use crate::completion::{Callback, Completion, Promise};

@@ -22,11 +22,11 @@ TOP_LEVEL_ENTRIES = 20
 UNSAFE_CRATES = {"sum", "transport", "node", "python"}
 
 # Pure functions and state machines: no sockets, threads, clock or environment.
-PURE_CRATES = ("plan", "whatif", "sum", "wire", "engine")
+PURE_CRATES = ("plan", "whatif", "sum", "wire", "engine", "types", "membership", "elastic")
 IMPURE = re.compile(
     r"\bstd::(net|thread|env|fs|process|os)\b|\b(Instant|SystemTime)\b|\b(mio|tokio|socket2)::"
 )
-IMPURE_DEPENDENCIES = {"mio", "tokio", "socket2", "tonic", "crossbeam-channel", "getrandom"}
+IMPURE_DEPENDENCIES = {"mio", "tokio", "socket2", "tonic", "prost", "crossbeam-channel", "getrandom"}
 
 # Who may look at the environment, and what for. Rust has one reader, the settings table.
 RUST_ENVIRONMENT_READERS = {"crates/config/src/config.rs"}

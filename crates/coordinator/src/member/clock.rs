@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
+use sumpter_membership::MemberEvent;
 use sumpter_observe::Sample;
 
 use crate::proto;
 use crate::traces::{BURST, SAMPLES_KEPT, sample_to_proto};
-use crate::types::MemberEvent;
 
 /// The times of the latest heartbeats, and the requests for a trace that wait for more of them.
 #[derive(Debug, Default)]

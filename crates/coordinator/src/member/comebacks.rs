@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use sumpter_types::{Epoch, JobId, Rank, TensorId};
+use sumpter_membership::{
+    ClusterView, KnownRun, MemberEvent, Rejoin, ServerMemory, Serves, StallLimits, Tenants,
+};
+use sumpter_types::{Epoch, JobId, Rank, Role, TensorId};
 use sumpter_wire::Token;
 
 use super::greeting::Greeting;
-use crate::proto;
-use crate::registry::tests::spec;
-use crate::rejoin::{KnownRun, Rejoin, rejoin_to_proto};
-use crate::types::{ClusterView, JoinOptions, MemberEvent, Role, ServerMemory};
-use crate::{Coordinator, CoordinatorOptions, Member, Serves, Tenants, status};
+use crate::codec::rejoin_to_proto;
+use crate::member::options::JoinOptions;
+use crate::testing::spec;
+use crate::{Coordinator, CoordinatorOptions, Member, proto, status};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,7 +46,7 @@ struct Peer {
 impl Peer {
     fn join(coordinator: &str, role: Role, start_timeout: Duration) -> Self {
         let options = JoinOptions {
-            stalls: crate::StallLimits::default(),
+            stalls: StallLimits::default(),
             coordinator: coordinator.to_owned(),
             token: token(),
             tls: None,

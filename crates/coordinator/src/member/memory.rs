@@ -3,12 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sumpter_types::{Epoch, JobId, Rank};
+use sumpter_membership::{KnownRun, MemberEvent, Rejoin};
+use sumpter_types::{Epoch, JobId, MemberId, Rank, Role, TensorSpec};
 
 use super::session::Command;
-use crate::rejoin::{KnownRun, Rejoin};
-use crate::types::{MemberEvent, MemberId, Role};
-use sumpter_types::TensorSpec;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use sumpter_elastic::Seating;
+use sumpter_membership::FatalKind;
 use sumpter_wire::Token;
 use tokio::runtime;
 use tokio::sync::mpsc;
@@ -18,9 +20,7 @@ use crate::error::JoinError;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
-use crate::seats::Seating;
 use crate::tls::Tls;
-use crate::types::FatalKind;
 
 /// Heartbeats within the silence after which a process counts as dead: one may well be late.
 const BEATS_PER_TIMEOUT: u32 = 4;

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
 use std::time::Duration;
 
+use sumpter_membership::{FatalKind, KnownRun, MemberEvent};
 use sumpter_observe::monotonic_ns;
-use sumpter_types::{Epoch, JobId, Rank, TensorId};
+use sumpter_types::{Epoch, JobId, MemberId, Rank, Stats, TensorId, TensorSpec};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::Status;
@@ -20,9 +21,6 @@ use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
-use crate::rejoin::KnownRun;
-use crate::types::{FatalKind, MemberEvent, MemberId, Stats};
-use sumpter_types::TensorSpec;
 
 /// Heartbeats within the silence after which a process counts as dead: one may well be late.
 const BEATS_PER_TIMEOUT: u32 = 4;

@@ -1,0 +1,328 @@
+//! Whom everybody waits for, from what the workers report, and when that is told.
+//!
+//! An operation waits for the ranks that have not begun its round; if there are none, for a lane,
+//! which its worker names. A rank that has not begun but still moves, with other tensors, is slow
+//! and nothing more, and so is a large transfer: a wait counts from when the last sign came.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sumpter_types::{Collective, PendingOp, Rank, StallStatus, Stats, TensorSpec};
+use tracing::{info, warn};
+
+use super::io::{Event, StallLimits};
+use super::job::{Job, Stage};
+use super::tensors::TensorTable;
+use super::words::list;
+use super::{Member, Registry};
+use crate::event::{FatalKind, MemberEvent};
+
+/// Characters of a worker's own words in a line; an address and a host's name need a third of it.
+const WORDS_LIMIT: usize = 300;
+
+/// What a worker last said, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report<'a> {
+    pub rank: Rank,
+    pub host: &'a str,
+    /// What it waits for.
+    pub pending: &'a [PendingOp],
+    /// The operations it has begun, by tensor.
+    pub begun: &'a [u64],
+    /// How long this has been the same.
+    pub still: Duration,
+    /// How long nothing has been heard of it, if that is longer than it should be.
+    pub silent: Option<Duration>,
+}
+
+/// An operation that waits.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Stall {
+    pub tensor: String,
+    pub round: u64,
+    pub waited: Duration,
+    /// The ranks that have not begun the round.
+    pub missing: Vec<Rank>,
+    /// Whom or what it waits for: `for rank 2 (host gpu3) on 'w'`, or `on 'w'`.
+    subject: String,
+    /// What is known of it.
+    details: String,
+}
+
+impl Stall {
+    /// The one line.
+    pub fn message(&self) -> String {
+        let Stall { subject, details, waited, .. } = self;
+        format!("waiting {subject} since {}: {details}", whole_seconds(*waited))
+    }
+
+    pub fn status(&self) -> StallStatus {
+        StallStatus {
+            message: self.message(),
+            tensor: self.tensor.clone(),
+            round: self.round,
+            seconds: self.waited.as_secs_f64(),
+            ranks: self.missing.iter().map(|rank| rank.0).collect(),
+        }
+    }
+}
+
+/// Whether a worker has begun or finished an operation between two reports, or part of one.
+pub(super) fn has_moved(before: &Stats, now: &Stats) -> bool {
+    fn left(stats: &Stats) -> BTreeMap<(&str, u64), u64> {
+        stats.pending.iter().map(|op| ((op.name.as_str(), op.round), op.left_bytes)).collect()
+    }
+    let (then, left) = (left(before), left(now));
+    // More than before means that something is to be sent again.
+    before.begun != now.begun
+        || !then.keys().eq(left.keys())
+        || left.iter().any(|(op, bytes)| *bytes < then[op])
+}
+
+/// Whether a rank gets a round's result as soon as the root has begun it.
+fn needs_root_only(spec: &TensorSpec, waiter: Rank) -> bool {
+    spec.collective == Collective::Broadcast && waiter != spec.root
+}
+
+/// The ranks without which `waiter` cannot finish a round of a tensor, but that have not begun it,
+/// and how many have.
+fn missing(
+    reports: &[Report<'_>],
+    (index, spec): (usize, &TensorSpec),
+    round: u64,
+    waiter: Rank,
+) -> (Vec<usize>, usize) {
+    let root_only = needs_root_only(spec, waiter);
+    let takes_part = |rank| spec.ranks.is_empty() || spec.ranks.contains(&rank);
+    let needed = |rank| if root_only { rank == spec.root } else { takes_part(rank) };
+    let begun = |report: &Report<'_>| report.begun.get(index).is_some_and(|n| *n > round);
+    let all = (0..reports.len()).filter(|i| needed(reports[*i].rank));
+    let (there, missing): (Vec<_>, Vec<_>) = all.partition(|i| begun(&reports[*i]));
+    (missing, there.len())
+}
+
+/// Those who wait for the same.
+struct Waiters<'a> {
+    /// How long the first of them has waited.
+    oldest: Duration,
+    /// The one that knows best why, and its operation.
+    witness: (usize, &'a PendingOp),
+}
+
+/// The operation that has waited longest, if it has waited for `limit`.
+pub(super) fn find(reports: &[Report<'_>], table: &TensorTable, limit: Duration) -> Option<Stall> {
+    let mut waits: BTreeMap<(usize, u64, bool), Waiters<'_>> = BTreeMap::new();
+    for (rank, report) in reports.iter().enumerate() {
+        for op in report.pending.iter().filter(|op| age(op) >= limit) {
+            let Some((index, spec)) = table.find(&op.name) else { continue };
+            let key = (index, op.round, needs_root_only(spec, report.rank));
+            let first = Waiters { oldest: age(op), witness: (rank, op) };
+            let wait = waits.entry(key).or_insert(first);
+            wait.oldest = wait.oldest.max(age(op));
+            let best = wait.witness.1;
+            if (op.suspicion, op.since_ms) > (best.suspicion, best.since_ms) {
+                wait.witness = (rank, op);
+            }
+        }
+    }
+    let stalls = waits.into_values().filter_map(|wait| judge(reports, table, &wait));
+    let long = stalls.filter(|stall| stall.waited >= limit);
+    // Of those that are equally long, the tensor that was declared first.
+    long.rev().max_by_key(|stall| stall.waited)
+}
+
+/// What a wait is about, and since when.
+fn judge(reports: &[Report<'_>], table: &TensorTable, wait: &Waiters<'_>) -> Option<Stall> {
+    let Waiters { oldest, witness: (waiter, op) } = *wait;
+    let waiter = &reports[waiter];
+    let (missing, there) = missing(reports, table.find(&op.name)?, op.round, waiter.rank);
+    let ranks: Vec<_> = missing.iter().map(|i| &reports[*i]).collect();
+    let (waited, subject, details) = match ranks.iter().map(|report| report.still).max() {
+        Some(still) => {
+            let subject = format!("for {} on '{}'", names(&ranks), op.name);
+            (oldest.min(still), subject, about_ranks(&ranks, there))
+        }
+        None => {
+            let waited = age(op).min(waiter.still);
+            (waited, format!("on '{}'", op.name), about_lane(waiter, op, there))
+        }
+    };
+    let missing = ranks.iter().map(|report| report.rank).collect();
+    Some(Stall { tensor: op.name.clone(), round: op.round, waited, missing, subject, details })
+}
+
+fn age(op: &PendingOp) -> Duration {
+    Duration::from_millis(op.since_ms)
+}
+
+fn names(reports: &[&Report<'_>]) -> String {
+    list(reports.iter().map(|report| format!("rank {} (host {})", report.rank, report.host)))
+}
+
+fn about_ranks(missing: &[&Report<'_>], there: usize) -> String {
+    let they_have = if missing.len() == 1 { "it has" } else { "they have" };
+    let others = match there {
+        1 => "1 other has".to_owned(),
+        _ => format!("{there} others have"),
+    };
+    let mut text = format!("{they_have} not begun this round; {others}");
+    let first = missing[0];
+    if let Some((rank, silence)) = missing.iter().find_map(|r| Some((r.rank, r.silent?))) {
+        text += &format!("; rank {rank} has been silent for {}", whole_seconds(silence));
+    } else if let Some(op) = first.pending.first() {
+        let (name, since) = (printable(&op.name), whole_seconds(age(op)));
+        text += &format!("; rank {} itself waits on '{name}' since {since}", first.rank);
+    }
+    text
+}
+
+fn about_lane(waiter: &Report<'_>, op: &PendingOp, there: usize) -> String {
+    let all = match there {
+        1 => "the rank it comes from has begun".to_owned(),
+        _ => format!("all {there} ranks have begun"),
+    };
+    let what = match op.waits_for.as_str() {
+        "" => "the result".to_owned(),
+        text => printable(text),
+    };
+    format!("{all} this round; rank {} (host {}) waits for {what}", waiter.rank, waiter.host)
+}
+
+/// A worker's words, fit for one line of a log that others read.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(WORDS_LIMIT).collect()
+}
+
+/// `12 s`: a fraction is of no interest here.
+fn whole_seconds(duration: Duration) -> String {
+    match duration.as_secs() {
+        0 => format!("{:.1} s", duration.as_secs_f64()),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+/// What has been told of a run's waiting.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    told: Option<Told>,
+}
+
+#[derive(Debug)]
+struct Told {
+    tensor: String,
+    round: u64,
+    subject: String,
+    since: Duration,
+    /// When it is told again.
+    next: Duration,
+}
+
+/// A line for the logs.
+#[derive(Debug, PartialEq)]
+pub(super) struct Line {
+    pub message: String,
+    pub over: bool,
+}
+
+impl Watch {
+    /// What is to be told now: the end of a wait, and one that has begun or that has lasted twice
+    /// as long as when it was last told.
+    pub fn lines(&mut self, now: Duration, stall: Option<&Stall>) -> Vec<Line> {
+        let mut lines = Vec::new();
+        let same =
+            |told: &Told| stall.is_some_and(|s| s.tensor == told.tensor && s.round == told.round);
+        if let Some(told) = self.told.take_if(|told| !same(told)) {
+            let lasted = whole_seconds(now.saturating_sub(told.since));
+            let message = format!("no longer waiting {}: that took {lasted}", told.subject);
+            lines.push(Line { message, over: true });
+        }
+        let Some(stall) = stall else { return lines };
+        if self.told.as_ref().is_none_or(|told| told.next <= now) {
+            let since = match &self.told {
+                Some(told) => told.since,
+                None => now.saturating_sub(stall.waited),
+            };
+            self.told = Some(Told {
+                tensor: stall.tensor.clone(),
+                round: stall.round,
+                subject: stall.subject.clone(),
+                since,
+                next: now + now.saturating_sub(since).max(stall.waited),
+            });
+            lines.push(Line { message: stall.message(), over: false });
+        }
+        lines
+    }
+}
+
+impl Registry {
+    /// Whom a job waits for beyond its limit.
+    pub(super) fn stall(&self, now: Duration, job: &Job) -> Option<Stall> {
+        let run = job.run.as_ref().filter(|_| job.stage() == Stage::Running)?;
+        let StallLimits { warning, shutdown } = self.stall_limits(job);
+        let limit = [warning, shutdown].into_iter().filter(|limit| !limit.is_zero()).min()?;
+        find(&self.reports(now, job), &run.table, limit)
+    }
+
+    /// Tells whom everybody waits for, where that is due, or ends the job.
+    pub(super) fn watch(&mut self, now: Duration, name: &str) {
+        let Some(job) = self.jobs.get(name) else { return };
+        let stall = self.stall(now, job);
+        let StallLimits { warning, shutdown } = self.stall_limits(job);
+        if let Some(stall) = &stall
+            && !shutdown.is_zero()
+            && stall.waited >= shutdown
+        {
+            let message = stall.message();
+            let limit = shutdown.as_secs_f64();
+            return self.fail_job(name, FatalKind::PeerLost, |_| {
+                format!("{message}; the job ends because stall_shutdown_s is {limit}")
+            });
+        }
+        let told = stall.filter(|stall| !warning.is_zero() && stall.waited >= warning);
+        let Some(run) = self.jobs.get_mut(name).and_then(Job::running) else { return };
+        for Line { message, over } in run.watch.lines(now, told.as_ref()) {
+            match over {
+                true => info!(target: "notice", job = %name, "{message}"),
+                false => warn!(job = %name, "{message}"),
+            }
+            self.tell_lowest(name, MemberEvent::Stalled { message, over });
+        }
+    }
+
+    /// Tells the lowest rank that is here, unless its process logs what the coordinator does.
+    fn tell_lowest(&mut self, name: &str, event: MemberEvent) {
+        let Some(job) = self.jobs.get(name) else { return };
+        let Some((rank, id)) = job.present.first_key_value() else { return };
+        let holder = job.run.as_ref().and_then(|run| run.view.coordinator_rank);
+        if holder != Some(*rank) {
+            self.outbox.push((*id, Event::Tell(event)));
+        }
+    }
+
+    fn stall_limits(&self, job: &Job) -> StallLimits {
+        let lowest = job.present.values().next().and_then(|id| self.members.get(id));
+        lowest.map_or_else(StallLimits::default, |member| member.join.stalls)
+    }
+
+    fn reports<'a>(&'a self, now: Duration, job: &'a Job) -> Vec<Report<'a>> {
+        let report = |(rank, member): (Rank, &'a Member)| {
+            let silence = now.saturating_sub(member.heard);
+            Report {
+                rank,
+                host: &member.join.host,
+                pending: &member.stats.pending,
+                begun: &member.stats.begun,
+                still: now.saturating_sub(member.moved),
+                // Heartbeats come at a quarter of the limit.
+                silent: (silence > member.silence / 2).then_some(silence),
+            }
+        };
+        let present = job.present.iter();
+        present.filter_map(|(rank, id)| Some((*rank, self.members.get(id)?))).map(report).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "stalls/tests.rs"]
+mod tests;
