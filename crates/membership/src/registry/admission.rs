@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 
 use sumpter_types::{Rank, Role};
 
+use super::io::{Join, Refusal};
 use super::job::{Job, Stage};
+use super::members::Members;
+use super::past::Past;
+use super::quotas::room_for;
 use super::words::list;
-use super::{Join, Refusal, Registry};
 use crate::event::FatalKind;
 use crate::limits::{MAX_WORLD, check_name};
-use crate::tenants::base_name;
+use crate::rejoin::KnownRun;
+use crate::tenants::{Tenants, base_name};
 
 /// Lanes of one member.
 const MAX_LANES: usize = 1024;
@@ -17,7 +21,19 @@ const MAX_LANES: usize = 1024;
 const MAX_SETTINGS: usize = 64;
 const MAX_SETTING_BYTES: usize = 1024;
 
-impl Registry {
+/// What decides whether an applicant may join.
+pub(super) struct Admission<'a> {
+    pub members: &'a Members,
+    pub jobs: &'a BTreeMap<String, Job>,
+    pub past: &'a Past,
+    pub tenants: &'a Tenants,
+    /// The only job of the coordinator, once its first worker has joined.
+    pub only_job: Option<&'a str>,
+    /// The coordinator's only run is over.
+    pub finished: bool,
+}
+
+impl Admission<'_> {
     /// Whether the applicant may join.
     pub(super) fn admit(&self, join: &Join) -> Result<(), Refusal> {
         well_formed(join).map_err(|what| refusal(FatalKind::Protocol, what))?;
@@ -33,7 +49,7 @@ impl Registry {
                  from 0"
             )));
         }
-        if let Some(only) = &self.only_job
+        if let Some(only) = self.only_job
             && only != base_name(&join.job)
         {
             return Err(start(format!(
@@ -42,7 +58,7 @@ impl Registry {
                 join.job
             )));
         }
-        self.room_for(join, world_size).map_err(start)?;
+        room_for(join, world_size, self.tenants, self.jobs, self.members).map_err(start)?;
         if let Some(run) = join.rejoin.as_ref().and_then(|rejoin| rejoin.run.as_ref()) {
             return self.admit_return(join, rank, world_size, run);
         }
@@ -50,6 +66,47 @@ impl Registry {
             Some(job) => self.admit_worker(job, join, rank, world_size),
             None => Ok(()),
         }
+    }
+
+    /// Whether a worker may come back to its run.
+    fn admit_return(
+        &self,
+        join: &Join,
+        rank: Rank,
+        world_size: u32,
+        known: &KnownRun,
+    ) -> Result<(), Refusal> {
+        let (name, host) = (&join.job, &join.host);
+        if known.view.name != *name || known.view.workers.len() != world_size as usize {
+            let message = format!("rank {rank} on {host} comes back to another job's run");
+            return Err(refusal(FatalKind::Protocol, message));
+        }
+        let lost = |why: &str| {
+            let message = format!("rank {rank} on {host} cannot come back to job '{name}': {why}");
+            refusal(FatalKind::PeerLost, message)
+        };
+        let Some(job) = self.jobs.get(name) else {
+            let number = format!("{:016x}", known.view.job.0);
+            return match self.past.jobs().any(|job| job.run == number) {
+                true => Err(lost("its run is over")),
+                false => Ok(()),
+            };
+        };
+        let run = job.run.as_ref().filter(|run| run.id == known.view.job);
+        let Some(run) = run.filter(|_| job.failure.is_none()) else {
+            return Err(lost("another run of that name is here, or this one has failed"));
+        };
+        let Some(returning) = run.epochs.return_state() else {
+            return Err(lost("its run goes on without it"));
+        };
+        if run.view.gone.contains(&rank) {
+            return Err(lost("the others have gone on without it"));
+        }
+        if returning.has(rank) {
+            // The end of its former session may not have been noticed yet.
+            return Err(Refusal { retry: true, ..lost("it is here already") });
+        }
+        run.agreement.table().agrees_with(&known.table).map_err(|why| lost(&why))
     }
 
     fn admit_worker(
@@ -60,7 +117,8 @@ impl Registry {
         world_size: u32,
     ) -> Result<(), Refusal> {
         let Join { job: name, host, .. } = join;
-        let here = list(job.present.iter().map(|(r, m)| format!("{r} ({})", self.host(*m))));
+        let here =
+            list(job.present.iter().map(|(r, m)| format!("{r} ({})", self.members.host(*m))));
         match (job.stage(), &job.failure) {
             (Stage::Failed, Some(failure)) => {
                 let message = format!(
@@ -88,7 +146,7 @@ impl Registry {
         }
         let first = job.present.iter().next();
         let (first_rank, first_host) =
-            first.map_or((Rank(0), "?"), |(rank, member)| (*rank, self.host(*member)));
+            first.map_or((Rank(0), "?"), |(rank, member)| (*rank, self.members.host(*member)));
         if world_size != job.world_size {
             return Err(start(format!(
                 "rank {rank} on {host} counts {world_size} workers, rank {first_rank} on \
@@ -100,7 +158,7 @@ impl Registry {
             return Err(start(format!(
                 "rank {rank} of job '{name}' is taken by a process on {}; this one is on {host}. \
                  Start every rank once, and give another run another job name",
-                self.host(*holder)
+                self.members.host(*holder)
             )));
         }
         match difference(&job.settings, &join.settings) {
@@ -116,7 +174,7 @@ impl Registry {
     }
 }
 
-pub(super) fn refusal(kind: FatalKind, message: String) -> Refusal {
+fn refusal(kind: FatalKind, message: String) -> Refusal {
     Refusal { kind, message, retry: false }
 }
 

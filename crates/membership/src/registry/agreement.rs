@@ -1,103 +1,160 @@
-//! What the ranks of a run must agree on while it runs: tensors and the order of their calls.
+//! What the ranks of a run must agree on while it runs: tensors and the order of their calls, and
+//! which ranks are out of data.
 
-use sumpter_types::{MemberId, PendingOp, Rank, TensorId, TensorSpec};
-use tracing::warn;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Registry;
-use super::io::Event;
-use super::job::Job;
-use super::pending::disagreements;
-use super::tensors::Declared;
-use crate::event::{FatalKind, MemberEvent};
+use sumpter_types::{PendingOp, Rank, TensorId, TensorSpec};
 
-impl Registry {
-    /// Puts a tensor into the run's table, or tells who must hear why not.
-    pub(super) fn declare(&mut self, id: MemberId, spec: TensorSpec) {
-        let Some((name, rank)) = self.worker(id) else {
-            let what = "a declaration of a tensor by a server".to_owned();
-            return self.dismiss(id, FatalKind::Protocol, what.clone(), what);
-        };
-        let Some(job) = self.jobs.get_mut(&name) else { return };
-        let world_size = job.world_size;
-        let tensor = spec.name.clone();
-        let error = |message| MemberEvent::TensorError { name: tensor, message };
-        let Some(run) = job.running() else {
-            if job.failure.is_none() {
-                let message = format!("tensor '{}' was declared before the start", spec.name);
-                self.outbox.push((id, Event::Tell(error(message))));
-            }
-            return;
-        };
-        match run.table.declare(rank, spec, world_size) {
-            Declared::New(id, spec) => self.tell_workers(&name, &MemberEvent::Tensor { id, spec }),
-            Declared::Known => {}
+use super::pending::{Disagreement, disagreements};
+use super::tensors::{Declared, TensorTable};
+use crate::event::MemberEvent;
+use crate::rejoin::Idle;
+
+/// The tensors of a run and what its ranks said of them.
+#[derive(Debug, Default)]
+pub(super) struct Agreement {
+    table: TensorTable,
+    /// Workers that take part with zeros, in the order in which they said so.
+    out_of_data: Vec<Rank>,
+    /// Disagreements that have been reported.
+    diagnosed: BTreeSet<String>,
+}
+
+/// What follows from a message, and which workers are notified.
+#[derive(Debug, PartialEq)]
+pub(super) enum Notice {
+    /// All workers of the run.
+    All(MemberEvent),
+    /// Its sender alone.
+    Sender(MemberEvent),
+}
+
+impl Agreement {
+    pub fn table(&self) -> &TensorTable {
+        &self.table
+    }
+
+    /// Puts a tensor into the table, or says which workers must know why not.
+    pub fn declare(&mut self, rank: Rank, spec: TensorSpec, world_size: u32) -> Option<Notice> {
+        let name = spec.name.clone();
+        match self.table.declare(rank, spec, world_size) {
+            Declared::New(id, spec) => Some(Notice::All(MemberEvent::Tensor { id, spec })),
+            Declared::Known => None,
             Declared::Conflict(message) => {
-                warn!(job = %name, "{message}");
-                self.tell_workers(&name, &error(message));
+                Some(Notice::All(MemberEvent::TensorError { name, message }))
             }
-            Declared::Refused(message) => self.outbox.push((id, Event::Tell(error(message)))),
+            Declared::Refused(message) => {
+                Some(Notice::Sender(MemberEvent::TensorError { name, message }))
+            }
         }
     }
 
-    /// A worker cannot take part in the rounds of a tensor: nobody can finish them.
-    pub(super) fn refuse(&mut self, id: MemberId, tensor: &str, message: &str) {
-        let Some((name, _)) = self.worker(id) else { return };
-        let Some(run) = self.jobs.get_mut(&name).and_then(Job::running) else { return };
-        warn!(job = %name, "{message}");
-        run.table.refuse(tensor, message);
-        let (tensor, message) = (tensor.to_owned(), message.to_owned());
-        self.tell_workers(&name, &MemberEvent::TensorError { name: tensor, message });
+    /// A worker cannot take part in the rounds of a tensor, so that none can be finished.
+    pub fn refuse(&mut self, tensor: &str, message: &str) -> MemberEvent {
+        self.table.refuse(tensor, message);
+        MemberEvent::TensorError { name: tensor.to_owned(), message: message.to_owned() }
     }
 
     /// A worker takes part with zeros from now on; after the last one, all as before.
-    pub(super) fn out_of_data(&mut self, id: MemberId) {
-        let Some((name, rank)) = self.worker(id) else { return };
-        let Some(job) = self.jobs.get_mut(&name) else { return };
-        let Some(run) = job.running().filter(|run| !run.out_of_data.contains(&rank)) else {
-            return;
-        };
-        run.out_of_data.push(rank);
-        let event = run.all_out_of_data().unwrap_or(MemberEvent::OutOfData { rank });
-        self.tell_workers(&name, &event);
+    pub fn out_of_data(&mut self, rank: Rank, living: usize) -> Option<MemberEvent> {
+        if self.out_of_data.contains(&rank) {
+            return None;
+        }
+        self.out_of_data.push(rank);
+        Some(self.all_out_of_data(living).unwrap_or(MemberEvent::OutOfData { rank }))
     }
 
-    /// Passes on that a round has begun.
-    pub(super) fn began(&mut self, id: MemberId, tensor: TensorId, round: u64) {
-        let Some((name, _)) = self.worker(id) else { return };
-        let Some(job) = self.jobs.get_mut(&name) else { return };
-        let Some(run) = job.running() else { return };
-        let idle: Vec<Rank> = run.out_of_data.clone();
-        for rank in idle {
-            if let Some(member) = job.present.get(&rank).filter(|member| **member != id) {
-                let event = MemberEvent::Began { tensor, round };
-                self.outbox.push((*member, Event::Tell(event)));
-            }
-        }
+    /// The event that all living workers are out of data; from then on all have some.
+    fn all_out_of_data(&mut self, living: usize) -> Option<MemberEvent> {
+        let last = self.out_of_data.last().copied().filter(|_| self.out_of_data.len() == living)?;
+        self.out_of_data.clear();
+        Some(MemberEvent::AllOutOfData { last })
     }
 
-    /// Looks whether a worker waits for what another can never join, now that it has reported.
-    pub(super) fn compare_pending(&mut self, id: MemberId) {
-        let Some((name, rank)) = self.worker(id) else { return };
-        let Some(job) = self.jobs.get_mut(&name) else { return };
-        let (members, present) = (&self.members, &job.present);
-        let pending = |id: &MemberId| -> &[PendingOp] {
-            members.get(id).map_or(&[], |member| &member.stats.pending)
-        };
-        let others = present.iter().map(|(rank, id)| (*rank, pending(id)));
-        let found = disagreements(rank, pending(&id), others);
-        let Some(run) = job.running() else { return };
-        let mut errors = Vec::new();
-        for disagreement in found {
-            if !run.diagnosed.insert(disagreement.place) {
-                continue;
-            }
-            warn!(job = %name, "{}", disagreement.message);
-            for tensor in disagreement.names {
-                run.table.refuse(&tensor, &disagreement.message);
-                let message = disagreement.message.clone();
-                errors.push(MemberEvent::TensorError { name: tensor, message });
-            }
+    /// A worker has died; the others may all be out of data now.
+    pub fn lose(&mut self, rank: Rank, living: usize) -> Option<MemberEvent> {
+        self.out_of_data.retain(|other| *other != rank);
+        self.all_out_of_data(living)
+    }
+
+    /// The ranks that take part with zeros in a round that has begun, and the event for them.
+    pub fn began(&self, tensor: TensorId, round: u64) -> (&[Rank], MemberEvent) {
+        (&self.out_of_data, MemberEvent::Began { tensor, round })
+    }
+
+    /// What a rank waits for and another can never join, each disagreement once; its tensors are
+    /// refused from now on.
+    pub fn compare<'a>(
+        &mut self,
+        rank: Rank,
+        pending: &[PendingOp],
+        others: impl Iterator<Item = (Rank, &'a [PendingOp])>,
+    ) -> Vec<Disagreement> {
+        let mut found = disagreements(rank, pending, others);
+        found.retain(|disagreement| self.diagnosed.insert(disagreement.place.clone()));
+        for Disagreement { names, message, .. } in &found {
+            names.iter().for_each(|tensor| self.table.refuse(tensor, message));
         }
-        errors.iter().for_each(|error| self.tell_workers(&name, error));
+        found
+    }
+
+    /// Takes what a worker's table, which [agrees](TensorTable::agrees_with), has more.
+    pub fn restore(&mut self, specs: &[TensorSpec], world_size: u32) -> Result<(), String> {
+        self.table.restore(specs, world_size)
+    }
+
+    /// All workers of a returning run have come back, with these tensors refused and these ranks
+    /// out of data.
+    pub fn settle(&mut self, refused: &BTreeMap<String, String>, idle: &Idle) {
+        self.out_of_data.clone_from(&idle.ranks);
+        refused.iter().for_each(|(tensor, why)| self.table.refuse(tensor, why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::tests::spec;
+
+    #[test]
+    fn a_conflict_is_for_all_and_a_later_declaration_for_its_sender() {
+        let mut agreement = Agreement::default();
+        let first = agreement.declare(Rank(0), spec("w", &[2]), 2);
+        assert!(matches!(first, Some(Notice::All(MemberEvent::Tensor { id: TensorId(0), .. }))));
+        assert_eq!(agreement.declare(Rank(1), spec("w", &[2]), 2), None);
+        let conflict = agreement.declare(Rank(1), spec("w", &[3]), 2);
+        assert!(matches!(conflict, Some(Notice::All(MemberEvent::TensorError { .. }))));
+        let later = agreement.declare(Rank(0), spec("w", &[2]), 2);
+        assert!(matches!(later, Some(Notice::Sender(MemberEvent::TensorError { .. }))));
+    }
+
+    #[test]
+    fn the_last_living_rank_out_of_data_ends_the_zeros() {
+        let mut agreement = Agreement::default();
+        let one = MemberEvent::OutOfData { rank: Rank(1) };
+        assert_eq!(agreement.out_of_data(Rank(1), 3), Some(one));
+        assert_eq!(agreement.out_of_data(Rank(1), 3), None);
+        assert_eq!(agreement.began(TensorId(0), 4).0, [Rank(1)]);
+        assert!(agreement.out_of_data(Rank(2), 3).is_some());
+        let all = MemberEvent::AllOutOfData { last: Rank(2) };
+        assert_eq!(agreement.lose(Rank(0), 2), Some(all));
+        assert_eq!(agreement.began(TensorId(0), 5).0, []);
+    }
+
+    #[test]
+    fn a_disagreement_is_reported_once() {
+        let op = |name: &str, call: &str| PendingOp {
+            name: name.to_owned(),
+            tag: format!("world#1|{call}"),
+            since_ms: 2000,
+            ..PendingOp::default()
+        };
+        let (own, other) = ([op("a", "x")], [op("b", "y")]);
+        let mut agreement = Agreement::default();
+        let mut compare = || {
+            let others = [(Rank(1), &other[..])];
+            agreement.compare(Rank(0), &own, others.into_iter()).len()
+        };
+        assert_eq!((compare(), compare()), (1, 0));
     }
 }

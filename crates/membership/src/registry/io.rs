@@ -134,7 +134,7 @@ pub enum Message {
     },
     /// It takes part with zeros from now on, until all workers do.
     OutOfData,
-    /// A round has begun, which those that are out of data are to hear of.
+    /// A round has begun, which those that are out of data must learn of.
     Began {
         /// The tensor.
         tensor: TensorId,

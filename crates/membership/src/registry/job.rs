@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use sumpter_config::{Texts, in_force};
 use sumpter_types::{JobId, MemberId, Rank};
 
-use super::epochs::{Epochs, State};
-use super::stalls::Watch;
-use super::tensors::TensorTable;
+use super::agreement::Agreement;
+use super::epochs::{EpochChange, Phase};
+use super::stalls::StallWatch;
 use crate::event::{FatalKind, MemberEvent};
 use crate::view::ClusterView;
 
@@ -40,16 +41,44 @@ pub(super) struct Run {
     pub id: JobId,
     /// The newest plan.
     pub view: ClusterView,
-    pub epochs: Epochs,
+    pub epochs: EpochChange,
     /// Workers that have finished.
     pub left: BTreeSet<Rank>,
-    pub table: TensorTable,
-    /// Workers that take part with zeros, in the order in which they said so.
-    pub out_of_data: Vec<Rank>,
-    /// Disagreements that have been reported.
-    pub diagnosed: BTreeSet<String>,
-    /// The wait that has been told.
-    pub watch: Watch,
+    pub agreement: Agreement,
+    pub stalls: StallWatch,
+}
+
+impl Run {
+    /// A run that begins, or comes back, under this plan.
+    pub fn new(view: ClusterView, epochs: EpochChange) -> Self {
+        let (agreement, stalls) = (Agreement::default(), StallWatch::default());
+        Self { id: view.job, view, epochs, left: BTreeSet::new(), agreement, stalls }
+    }
+
+    /// Whether the newest plan has the server.
+    pub fn uses(&self, server: MemberId) -> bool {
+        self.view.servers.iter().any(|s| s.member == server)
+    }
+
+    /// The servers of the newest plan.
+    pub fn servers(&self) -> BTreeSet<MemberId> {
+        self.view.servers.iter().map(|server| server.member).collect()
+    }
+
+    /// The servers that know of the run.
+    pub fn informed(&self) -> impl Iterator<Item = MemberId> + '_ {
+        let planned = self.view.servers.iter().map(|server| server.member);
+        planned.chain(self.epochs.retired().iter().copied())
+    }
+
+    /// The workers that have yet to come back.
+    pub fn awaited(&self) -> impl Iterator<Item = Rank> + '_ {
+        let back = self.epochs.return_state();
+        let awaited = move |rank: &Rank| {
+            back.is_some_and(|back| !back.has(*rank)) && !self.left.contains(rank)
+        };
+        self.view.living().map(|worker| worker.rank).filter(awaited)
+    }
 }
 
 /// The stages of a job.
@@ -84,20 +113,29 @@ impl Job {
         }
     }
 
+    /// The settings that may change while the job runs, as they are now.
+    pub fn changeable(&self) -> Texts {
+        let unchanged = Texts::new();
+        let changes = self.run.as_ref().map_or(&unchanged, |run| &run.view.changes);
+        in_force(&self.settings, changes)
+    }
+
     /// Where the job stands.
     pub fn stage(&self) -> Stage {
         match &self.run {
             _ if self.failure.is_some() => Stage::Failed,
             None => Stage::Waiting,
-            Some(run) if matches!(run.epochs.state, State::Starting) => Stage::Starting,
-            Some(run) if matches!(run.epochs.state, State::Returning(_)) => Stage::Returning,
-            Some(_) => Stage::Running,
+            Some(run) => match run.epochs.phase() {
+                Phase::Starting => Stage::Starting,
+                Phase::Returning => Stage::Returning,
+                Phase::Steady | Phase::Changing => Stage::Running,
+            },
         }
     }
 
     /// The stage's name in a status report.
     pub fn state(&self) -> &'static str {
-        let changing = |run: &Run| matches!(run.epochs.state, State::Changing(_));
+        let changing = |run: &Run| run.epochs.phase() == Phase::Changing;
         match self.stage() {
             Stage::Waiting => "waiting",
             Stage::Starting => "starting",
@@ -108,7 +146,7 @@ impl Job {
         }
     }
 
-    /// Whether the workers' settings leave nobody but servers to sum.
+    /// Whether the workers' settings leave the reduction to servers alone.
     pub fn needs_a_server(&self) -> bool {
         self.settings.get("architecture").is_some_and(|word| word == "ps")
     }
@@ -142,7 +180,20 @@ impl Job {
         }
     }
 
-    /// A worker is gone: what the others must hear.
+    /// The fewest workers with which the run goes on when others die; `None` if it ends.
+    fn least_survivors(&self) -> Option<usize> {
+        let setting = |name| self.settings.get(name).map(String::as_str);
+        let least: usize = setting("min_workers")?.parse().ok()?;
+        (least > 0 && setting("redo") == Some("true")).then_some(least)
+    }
+
+    /// Whether the run goes on without a worker.
+    pub fn may_lose(&self, rank: Rank) -> bool {
+        let survivors = self.present.keys().filter(|other| **other != rank).count();
+        self.least_survivors().is_some_and(|least| survivors >= least)
+    }
+
+    /// A worker is gone: the event for the others.
     pub fn remove(&mut self, rank: Rank, host: &str, how: &Gone) -> Option<MemberEvent> {
         self.present.remove(&rank);
         let stage = self.stage();
@@ -152,15 +203,13 @@ impl Job {
         let reason = match (how, stage) {
             // It may come back once more.
             (Gone::Lost(_), Stage::Returning) => {
-                self.run.as_mut()?.expect_again(rank);
+                self.run.as_mut()?.epochs.return_state_mut()?.expect_again(rank);
                 return None;
             }
             (Gone::Left, Stage::Running | Stage::Returning) => {
                 let run = self.run.as_mut()?;
                 run.left.insert(rank);
-                if let State::Changing(progress) = &mut run.epochs.state {
-                    progress.remove(&rank);
-                }
+                run.epochs.worker_gone(rank);
                 return Some(MemberEvent::WorkerLeft { rank });
             }
             (Gone::Left, _) => "left before the run had started".to_owned(),

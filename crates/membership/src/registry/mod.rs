@@ -7,17 +7,20 @@
 
 mod admission;
 mod agreement;
+mod changes;
 mod epochs;
 mod io;
 mod job;
+mod members;
+mod messages;
 mod past;
 mod pending;
 mod quotas;
 mod returning;
+mod returns;
 mod runs;
 mod stalls;
 mod status;
-mod survivors;
 mod tally;
 mod tensors;
 #[cfg(test)]
@@ -26,15 +29,17 @@ mod tuning;
 mod waiting;
 mod words;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sumpter_types::{Epoch, JobId, MemberId, Rank, Role, Stats};
+use sumpter_types::{MemberId, Role};
 use tracing::{info, warn};
 
 use crate::event::{FatalKind, MemberEvent};
 use crate::tenants::base_name;
+use admission::Admission;
 use job::{Gone, Job};
+use members::Members;
 use past::Past;
 use tally::{Happened, Tally};
 use waiting::NOTICE_EVERY;
@@ -44,15 +49,11 @@ pub use io::{
     StallLimits, TuneReport, TuneRequest,
 };
 
-/// A gap between ticks beyond this means that the coordinator itself stood still, and members'
-/// silence says nothing about them. Ticks come four times a second.
-const STALL: Duration = Duration::from_secs(1);
-
 /// All jobs and members of a coordinator.
 pub struct Registry {
     options: Options,
     draw: Box<dyn FnMut() -> u64 + Send>,
-    members: BTreeMap<MemberId, Member>,
+    members: Members,
     jobs: BTreeMap<String, Job>,
     past: Past,
     tally: Tally,
@@ -61,25 +62,7 @@ pub struct Registry {
     last_end: Option<MemberEvent>,
     /// The servers have been told that it is over.
     finished: bool,
-    last_tick: Duration,
-    /// Servers that wait to hear that no run uses them any more.
-    draining: BTreeSet<MemberId>,
     outbox: Vec<(MemberId, Event)>,
-}
-
-struct Member {
-    join: Join,
-    joined: Duration,
-    heard: Duration,
-    /// How long it may be silent.
-    silence: Duration,
-    stats: Stats,
-    /// When what it reports of operations last changed.
-    moved: Duration,
-    /// It is to be in no plan any more.
-    draining: bool,
-    /// Runs that a server which has come back sums for, as far as it knows.
-    claims: BTreeMap<JobId, Epoch>,
 }
 
 impl Registry {
@@ -89,15 +72,13 @@ impl Registry {
         Self {
             options,
             draw,
-            members: BTreeMap::new(),
+            members: Members::default(),
             jobs: BTreeMap::new(),
             past: Past::default(),
             tally: Tally::default(),
             only_job: None,
             last_end: None,
             finished: false,
-            last_tick: Duration::ZERO,
-            draining: BTreeSet::new(),
             outbox: Vec::new(),
         }
     }
@@ -140,10 +121,18 @@ impl Registry {
     }
 
     fn join(&mut self, now: Duration, id: MemberId, join: Join) {
-        if self.members.contains_key(&id) {
+        if self.members.contains(id) {
             return;
         }
-        if let Err(refusal) = self.admit(&join) {
+        let admission = Admission {
+            members: &self.members,
+            jobs: &self.jobs,
+            past: &self.past,
+            tenants: &self.options.tenants,
+            only_job: self.only_job.as_deref(),
+            finished: self.finished,
+        };
+        if let Err(refusal) = admission.admit(&join) {
             info!(host = %join.host, reason = %refusal.message, "refused a member");
             self.tally.count(Happened::Refused);
             if refusal.kind == FatalKind::Mismatch {
@@ -162,18 +151,14 @@ impl Registry {
         self.outbox.push((id, Event::Welcome { peer_timeout, silence }));
         info!(member = %id, host = %join.host, ?role, job = %name, "a member joined");
         let settings = join.settings.clone();
-        let mut rejoin = join.rejoin.clone();
-        let claims = rejoin.as_mut().map(|r| std::mem::take(&mut r.served)).unwrap_or_default();
-        let (stats, draining) = (Stats::default(), false);
-        let (joined, heard, moved) = (now, now, now);
-        let member = Member { join, joined, heard, silence, stats, moved, draining, claims };
-        self.members.insert(id, member);
+        let known = join.rejoin.as_ref().and_then(|rejoin| rejoin.run.clone());
+        self.members.insert(now, id, join, silence);
         match role {
             Role::Worker { rank, world_size, .. } => {
                 if self.options.serves != Serves::ManyJobs {
                     self.only_job = Some(base_name(&name).to_owned());
                 }
-                if let Some(run) = rejoin.and_then(|rejoin| rejoin.run) {
+                if let Some(run) = known {
                     return self.worker_returns(now, id, (&name, rank, world_size), run);
                 }
                 if !self.jobs.contains_key(&name) {
@@ -196,43 +181,9 @@ impl Registry {
         }
     }
 
-    fn message(&mut self, now: Duration, id: MemberId, message: Message) {
-        let Some(member) = self.members.get_mut(&id) else { return };
-        member.heard = now;
-        let Some(message) = self.hold_back(id, message) else { return };
-        let Some(member) = self.members.get_mut(&id) else { return };
-        match message {
-            Message::Heartbeat(stats) => {
-                if let Some(stats) = stats {
-                    if stalls::has_moved(&member.stats, &stats) {
-                        member.moved = now;
-                    }
-                    member.stats = stats;
-                    self.compare_pending(id);
-                }
-                self.outbox.push((id, Event::HeartbeatSeen));
-            }
-            Message::Declare(spec) => self.declare(id, spec),
-            Message::Refuse { name, message } => self.refuse(id, &name, &message),
-            Message::OutOfData => self.out_of_data(id),
-            Message::Began { tensor, round } => self.began(id, tensor, round),
-            Message::JobReady(job, epoch) => self.server_ready(id, job, epoch),
-            Message::Progress(epoch, payload) => self.progress(id, epoch, payload),
-            Message::Suspect { server, reason, epoch } => {
-                self.suspect(id, server, &reason, epoch);
-            }
-            Message::Drain => self.drain(id),
-            Message::Leave => {
-                self.outbox.push((id, Event::LeaveSeen));
-                self.outbox.push((id, Event::Close));
-                self.remove(id, &Gone::Left);
-            }
-        }
-    }
-
     /// Ends a member's session because of what it did or did not do.
     fn dismiss(&mut self, id: MemberId, kind: FatalKind, message: String, reason: String) {
-        if self.members.contains_key(&id) {
+        if self.members.contains(id) {
             self.tell(id, MemberEvent::Fatal { kind, message });
             self.outbox.push((id, Event::Close));
             self.remove(id, &Gone::Lost(reason));
@@ -240,10 +191,11 @@ impl Registry {
     }
 
     fn remove(&mut self, id: MemberId, how: &Gone) {
-        let Some(member) = self.members.remove(&id) else { return };
-        self.draining.remove(&id);
-        self.past.member_gone(self.last_tick, id, &member);
+        let Some(member) = self.members.remove(id) else { return };
         let Join { job, role, host, .. } = &member.join;
+        let worker = matches!(role, Role::Worker { .. });
+        let status = member.status(self.members.last_tick(), id);
+        self.past.member_gone(worker.then_some(job), status);
         match how {
             Gone::Left => info!(member = %id, %host, ?role, "a member left"),
             Gone::Lost(reason) => {
@@ -261,19 +213,7 @@ impl Registry {
     }
 
     fn tick(&mut self, now: Duration) {
-        let gap = now.saturating_sub(self.last_tick);
-        self.last_tick = now;
-        if gap > STALL {
-            self.members.values_mut().for_each(|member| member.heard = now);
-        }
-        let silent: Vec<(MemberId, Duration)> = self
-            .members
-            .iter()
-            .map(|(id, member)| (*id, now.saturating_sub(member.heard), member.silence))
-            .filter(|(_, silence, limit)| silence > limit)
-            .map(|(id, silence, _)| (id, silence))
-            .collect();
-        for (id, silence) in silent {
+        for (id, silence) in self.members.tick(now) {
             self.give_up(id, silence);
         }
         let names: Vec<String> = self.jobs.keys().cloned().collect();
@@ -281,31 +221,28 @@ impl Registry {
         self.settle_claims(now);
     }
 
-    /// A stranger could not prove to hold the token.
+    /// Ends a silent member's session. A server may come back: nothing of it was needed.
+    fn give_up(&mut self, id: MemberId, silence: Duration) {
+        let reason = format!("no heartbeat for {:.1} s", silence.as_secs_f64());
+        let message = format!("the coordinator gave this process up: {reason}");
+        let Some(member) = self.members.get(id) else { return };
+        if member.join.role == Role::Server {
+            self.tell(id, MemberEvent::GivenUp { message });
+            self.outbox.push((id, Event::Close));
+            self.remove(id, &Gone::Lost(reason));
+        } else {
+            self.dismiss(id, FatalKind::PeerLost, message, reason);
+        }
+    }
+
+    /// A session could not prove to hold the token.
     pub fn refused(&mut self) {
         self.tally.count(Happened::Refused);
     }
 
     /// The servers that are here, and their hosts.
     pub fn hosts_of_servers(&self) -> impl Iterator<Item = (MemberId, &str)> {
-        self.servers().map(|(id, member)| (id, member.join.host.as_str()))
-    }
-
-    fn servers(&self) -> impl Iterator<Item = (MemberId, &Member)> {
-        let members = self.members.iter().map(|(id, member)| (*id, member));
-        members.filter(|(_, member)| member.join.role == Role::Server)
-    }
-
-    fn worker(&self, id: MemberId) -> Option<(String, Rank)> {
-        let Join { job, role, .. } = &self.members.get(&id)?.join;
-        match role {
-            Role::Worker { rank, .. } => Some((job.clone(), *rank)),
-            Role::Server => None,
-        }
-    }
-
-    fn host(&self, id: MemberId) -> &str {
-        self.members.get(&id).map_or("?", |member| &member.join.host)
+        self.members.servers().map(|(id, member)| (id, member.join.host.as_str()))
     }
 
     fn tell(&mut self, id: MemberId, event: MemberEvent) {

@@ -2,12 +2,8 @@
 //! sees how it went. Bounded: the last run of each job name, and of few names.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use sumpter_types::{JobStatus, MemberId, MemberStatus, Role};
-
-use super::Member;
-use super::status::member_status;
+use sumpter_types::{JobStatus, MemberStatus};
 
 /// Jobs and servers that are remembered: more than a person looks at.
 const REMEMBERED: usize = 64;
@@ -20,17 +16,17 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Keeps a member's last numbers.
-    pub(super) fn member_gone(&mut self, now: Duration, id: MemberId, member: &Member) {
-        let status = MemberStatus { gone: true, ..member_status(now, id, member) };
-        match member.join.role {
-            Role::Worker { .. } => {
-                let job = member.join.job.clone();
+    /// Keeps a member's last numbers; of a worker, with its job.
+    pub(super) fn member_gone(&mut self, job: Option<&str>, status: MemberStatus) {
+        let status = MemberStatus { gone: true, ..status };
+        match job {
+            Some(job) => {
+                let job = job.to_owned();
                 // A worker that comes again before the start takes its own place.
                 self.workers.retain(|(name, known)| *name != job || known.rank != status.rank);
                 self.workers.push((job, status));
             }
-            Role::Server => push_bounded(&mut self.servers, status),
+            None => push_bounded(&mut self.servers, status),
         }
     }
 

@@ -8,14 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sumpter_types::{Collective, PendingOp, Rank, StallStatus, Stats, TensorSpec};
-use tracing::{info, warn};
 
-use super::io::{Event, StallLimits};
-use super::job::{Job, Stage};
+use super::io::StallLimits;
 use super::tensors::TensorTable;
 use super::words::list;
-use super::{Member, Registry};
-use crate::event::{FatalKind, MemberEvent};
 
 /// Characters of a worker's own words in a line; an address and a host's name need a third of it.
 const WORDS_LIMIT: usize = 300;
@@ -201,19 +197,28 @@ fn whole_seconds(duration: Duration) -> String {
     }
 }
 
-/// What has been told of a run's waiting.
+/// Announces the stalls of a run.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    told: Option<Told>,
+pub(super) struct StallWatch {
+    announced: Option<Announced>,
+}
+
+/// What a run must do about a stall.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// Lines for the logs; mostly none.
+    Lines(Vec<Line>),
+    /// The job has waited for too long, with the reason in words.
+    Over(String),
 }
 
 #[derive(Debug)]
-struct Told {
+struct Announced {
     tensor: String,
     round: u64,
     subject: String,
     since: Duration,
-    /// When it is told again.
+    /// When it is announced again.
     next: Duration,
 }
 
@@ -224,25 +229,42 @@ pub(super) struct Line {
     pub over: bool,
 }
 
-impl Watch {
-    /// What is to be told now: the end of a wait, and one that has begun or that has lasted twice
-    /// as long as when it was last told.
+impl StallWatch {
+    /// What is to be done now about the longest stall.
+    pub fn judge(&mut self, now: Duration, limits: StallLimits, stall: Option<Stall>) -> Verdict {
+        let StallLimits { warning, shutdown } = limits;
+        if let Some(stall) = &stall
+            && !shutdown.is_zero()
+            && stall.waited >= shutdown
+        {
+            let (message, limit) = (stall.message(), shutdown.as_secs_f64());
+            return Verdict::Over(format!(
+                "{message}; the job ends because stall_shutdown_s is {limit}"
+            ));
+        }
+        let due = stall.filter(|stall| !warning.is_zero() && stall.waited >= warning);
+        Verdict::Lines(self.lines(now, due.as_ref()))
+    }
+
+    /// What is to be announced now: the end of a wait, and one that has begun or that has lasted
+    /// twice as long as when it was last announced.
     pub fn lines(&mut self, now: Duration, stall: Option<&Stall>) -> Vec<Line> {
         let mut lines = Vec::new();
-        let same =
-            |told: &Told| stall.is_some_and(|s| s.tensor == told.tensor && s.round == told.round);
-        if let Some(told) = self.told.take_if(|told| !same(told)) {
-            let lasted = whole_seconds(now.saturating_sub(told.since));
-            let message = format!("no longer waiting {}: that took {lasted}", told.subject);
+        let same = |announced: &Announced| {
+            stall.is_some_and(|s| s.tensor == announced.tensor && s.round == announced.round)
+        };
+        if let Some(ended) = self.announced.take_if(|announced| !same(announced)) {
+            let lasted = whole_seconds(now.saturating_sub(ended.since));
+            let message = format!("no longer waiting {}: that took {lasted}", ended.subject);
             lines.push(Line { message, over: true });
         }
         let Some(stall) = stall else { return lines };
-        if self.told.as_ref().is_none_or(|told| told.next <= now) {
-            let since = match &self.told {
-                Some(told) => told.since,
+        if self.announced.as_ref().is_none_or(|announced| announced.next <= now) {
+            let since = match &self.announced {
+                Some(announced) => announced.since,
                 None => now.saturating_sub(stall.waited),
             };
-            self.told = Some(Told {
+            self.announced = Some(Announced {
                 tensor: stall.tensor.clone(),
                 round: stall.round,
                 subject: stall.subject.clone(),
@@ -255,72 +277,14 @@ impl Watch {
     }
 }
 
-impl Registry {
-    /// Whom a job waits for beyond its limit.
-    pub(super) fn stall(&self, now: Duration, job: &Job) -> Option<Stall> {
-        let run = job.run.as_ref().filter(|_| job.stage() == Stage::Running)?;
-        let StallLimits { warning, shutdown } = self.stall_limits(job);
-        let limit = [warning, shutdown].into_iter().filter(|limit| !limit.is_zero()).min()?;
-        find(&self.reports(now, job), &run.table, limit)
-    }
-
-    /// Tells whom everybody waits for, where that is due, or ends the job.
-    pub(super) fn watch(&mut self, now: Duration, name: &str) {
-        let Some(job) = self.jobs.get(name) else { return };
-        let stall = self.stall(now, job);
-        let StallLimits { warning, shutdown } = self.stall_limits(job);
-        if let Some(stall) = &stall
-            && !shutdown.is_zero()
-            && stall.waited >= shutdown
-        {
-            let message = stall.message();
-            let limit = shutdown.as_secs_f64();
-            return self.fail_job(name, FatalKind::PeerLost, |_| {
-                format!("{message}; the job ends because stall_shutdown_s is {limit}")
-            });
-        }
-        let told = stall.filter(|stall| !warning.is_zero() && stall.waited >= warning);
-        let Some(run) = self.jobs.get_mut(name).and_then(Job::running) else { return };
-        for Line { message, over } in run.watch.lines(now, told.as_ref()) {
-            match over {
-                true => info!(target: "notice", job = %name, "{message}"),
-                false => warn!(job = %name, "{message}"),
-            }
-            self.tell_lowest(name, MemberEvent::Stalled { message, over });
-        }
-    }
-
-    /// Tells the lowest rank that is here, unless its process logs what the coordinator does.
-    fn tell_lowest(&mut self, name: &str, event: MemberEvent) {
-        let Some(job) = self.jobs.get(name) else { return };
-        let Some((rank, id)) = job.present.first_key_value() else { return };
-        let holder = job.run.as_ref().and_then(|run| run.view.coordinator_rank);
-        if holder != Some(*rank) {
-            self.outbox.push((*id, Event::Tell(event)));
-        }
-    }
-
-    fn stall_limits(&self, job: &Job) -> StallLimits {
-        let lowest = job.present.values().next().and_then(|id| self.members.get(id));
-        lowest.map_or_else(StallLimits::default, |member| member.join.stalls)
-    }
-
-    fn reports<'a>(&'a self, now: Duration, job: &'a Job) -> Vec<Report<'a>> {
-        let report = |(rank, member): (Rank, &'a Member)| {
-            let silence = now.saturating_sub(member.heard);
-            Report {
-                rank,
-                host: &member.join.host,
-                pending: &member.stats.pending,
-                begun: &member.stats.begun,
-                still: now.saturating_sub(member.moved),
-                // Heartbeats come at a quarter of the limit.
-                silent: (silence > member.silence / 2).then_some(silence),
-            }
-        };
-        let present = job.present.iter();
-        present.filter_map(|(rank, id)| Some((*rank, self.members.get(id)?))).map(report).collect()
-    }
+/// The operation that has waited longest beyond the smaller of the limits.
+pub(super) fn longest(
+    reports: &[Report<'_>],
+    table: &TensorTable,
+    limits: StallLimits,
+) -> Option<Stall> {
+    let limits = [limits.warning, limits.shutdown].into_iter();
+    find(reports, table, limits.filter(|limit| !limit.is_zero()).min()?)
 }
 
 #[cfg(test)]

@@ -6,10 +6,12 @@ use std::time::Duration;
 use sumpter_types::{JobStatus, MachineCount, MemberId, MemberStatus, Role, StatusReport};
 use sumpter_wire::PROTOCOL_VERSION;
 
-use super::io::{RunMember, RunMembers};
-use super::job::Job;
-use super::tuning::settings;
-use super::{Join, Member, Registry};
+use super::Registry;
+use super::io::{Join, RunMember, RunMembers};
+use super::job::{Job, Stage};
+use super::members::Member;
+use super::stalls::{Stall, longest};
+use super::waiting::missing;
 use crate::tenants::base_name;
 
 impl Registry {
@@ -23,7 +25,7 @@ impl Registry {
             live.map(|(name, job)| self.job_status(now, name, job)).chain(over).collect();
         let serves = |id: u64| jobs.iter().any(|job| job.servers.contains(&id));
         let gone = self.past.servers().filter(|server| serves(server.member)).cloned();
-        let here = self.servers().map(|(id, member)| member_status(now, id, member));
+        let here = self.members.servers().map(|(id, member)| member.status(now, id));
         let servers = here.chain(gone).collect();
         StatusReport {
             protocol_version: u32::from(PROTOCOL_VERSION),
@@ -54,7 +56,7 @@ impl Registry {
         let run = job.run.as_ref().expect("a job that is running has a run");
         let servers = run.view.servers.iter().map(|server| server.member);
         let asked = |id: MemberId| {
-            let Join { host, role, .. } = &self.members.get(&id)?.join;
+            let Join { host, role, .. } = &self.members.get(id)?.join;
             let rank = if let Role::Worker { rank, .. } = *role { Some(rank) } else { None };
             Some(RunMember { member: id, rank, host: host.clone() })
         };
@@ -62,18 +64,26 @@ impl Registry {
             job: name.clone(),
             run: run.id,
             members: job.present.values().copied().chain(servers).filter_map(asked).collect(),
-            tensors: run.table.names().map(str::to_owned).collect(),
+            tensors: run.agreement.table().names().map(str::to_owned).collect(),
         })
+    }
+
+    /// The operation of a job that has waited beyond its limit.
+    pub(super) fn stall(&self, now: Duration, job: &Job) -> Option<Stall> {
+        let run = job.run.as_ref().filter(|_| job.stage() == Stage::Running)?;
+        let reports = self.members.reports(now, &job.present);
+        let limits = self.members.stall_limits(&job.present);
+        longest(&reports, run.agreement.table(), limits)
     }
 
     /// The state of a job; of its workers, also those that have left.
     pub(super) fn job_status(&self, now: Duration, name: &str, job: &Job) -> JobStatus {
         let workers: Vec<(MemberId, &Member)> =
-            job.present.values().filter_map(|id| Some((*id, self.members.get(id)?))).collect();
-        let present = workers.iter().map(|(id, member)| member_status(now, *id, member));
+            job.present.values().filter_map(|id| Some((*id, self.members.get(*id)?))).collect();
+        let present = workers.iter().map(|(id, member)| member.status(now, *id));
         let mut all: Vec<MemberStatus> = present.chain(self.past.workers(name).cloned()).collect();
         all.sort_by_key(|worker| worker.rank);
-        let servers: Vec<(MemberId, &Member)> = self.servers().collect();
+        let servers: Vec<(MemberId, &Member)> = self.members.servers().collect();
         let run = job.run.as_ref();
         JobStatus {
             name: name.to_owned(),
@@ -81,8 +91,8 @@ impl Registry {
             state: job.state().to_owned(),
             seconds: now.saturating_sub(job.since).as_secs_f64(),
             world_size: job.world_size,
-            expected_servers: self.expected_servers(job),
-            missing: self.missing(job),
+            expected_servers: self.members.expected_servers(&job.present),
+            missing: missing(job, &self.members),
             epoch: run.map_or(0, |run| run.view.epoch.0),
             machines: match run {
                 None => machines(machine_names(&workers), machine_names(&servers)),
@@ -91,8 +101,8 @@ impl Registry {
                     run.view.servers.iter().map(|server| &server.machine),
                 ),
             },
-            last_change: run.map_or_else(String::new, |run| run.epochs.last_change.clone()),
-            tensors: run.map_or(0, |run| run.table.len() as u32),
+            last_change: run.map_or_else(String::new, |run| run.epochs.last_change().to_owned()),
+            tensors: run.map_or(0, |run| run.agreement.table().len() as u32),
             failure: job.failure.as_ref().map_or_else(String::new, |f| f.message.clone()),
             workers: all,
             servers: match run {
@@ -102,7 +112,7 @@ impl Registry {
             quota: self.options.tenants.quota(name),
             stall: self.stall(now, job).map(|stall| stall.status()),
             over: false,
-            settings: settings(job),
+            settings: job.changeable(),
         }
     }
 }
@@ -119,26 +129,4 @@ fn machines<'a>(
     let gpu: BTreeSet<&String> = workers.collect();
     let cpu = servers.collect::<BTreeSet<_>>().difference(&gpu).count();
     MachineCount { gpu: gpu.len() as u32, cpu: cpu as u32 }
-}
-
-pub(super) fn member_status(now: Duration, id: MemberId, member: &Member) -> MemberStatus {
-    let join = &member.join;
-    let (rank, local_rank) = match join.role {
-        Role::Worker { rank, local_rank, .. } => (Some(rank.0), Some(local_rank)),
-        Role::Server => (None, None),
-    };
-    MemberStatus {
-        member: id.0,
-        rank,
-        local_rank,
-        host: join.host.clone(),
-        machine: join.machine.clone(),
-        lanes: join.lanes.iter().map(ToString::to_string).collect(),
-        bandwidth_gbps: join.bandwidth_gbps,
-        joined_s: now.saturating_sub(member.joined).as_secs_f64(),
-        silent_s: now.saturating_sub(member.heard).as_secs_f64(),
-        stats: member.stats.clone(),
-        draining: member.draining,
-        gone: false,
-    }
 }

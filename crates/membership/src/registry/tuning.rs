@@ -1,7 +1,7 @@
-//! Changes of a running job's settings: sizes, credit, and who chooses them. They are part of the
-//! plan, so they hold from the same moment for everyone: the next epoch.
+//! Changes of a running job's settings: sizes, credit, and the tuner. They are part of the plan, so
+//! they hold from the same moment for everyone: the next epoch.
 
-use sumpter_config::{Texts, change, in_force, readable};
+use sumpter_config::{Texts, change, readable};
 
 use super::Registry;
 use super::io::{TuneReport, TuneRequest};
@@ -9,18 +9,11 @@ use super::job::{Job, Stage};
 use super::words::list;
 use crate::tenants::base_name;
 
-/// What may change while a job runs, as it is now.
-pub(super) fn settings(job: &Job) -> Texts {
-    let unchanged = Texts::new();
-    let changes = job.run.as_ref().map_or(&unchanged, |run| &run.view.changes);
-    in_force(&job.settings, changes)
-}
-
 impl Registry {
-    /// The job a request is about, and its changes since the start once the request is obeyed.
+    /// The job a request is about, and its changes since the start once the request is granted.
     ///
     /// # Errors
-    /// Why it cannot be obeyed, in words.
+    /// Why it cannot be granted, in words.
     pub fn changed(&self, request: &TuneRequest) -> Result<(String, Texts), String> {
         let (name, job) = self.meant(&request.job)?;
         let Some(run) = job.run.as_ref().filter(|_| job.stage() == Stage::Running) else {
@@ -67,10 +60,10 @@ impl Registry {
     /// Lets a running job go on with other settings.
     pub(super) fn tune(&mut self, name: &str, changes: Texts) {
         let Some(job) = self.jobs.get_mut(name) else { return };
-        let before = settings(job);
+        let before = job.changeable();
         let Some(run) = job.running().filter(|run| run.view.changes != changes) else { return };
         run.view.changes = changes;
-        let (job, now) = (&self.jobs[name], settings(&self.jobs[name]));
+        let (job, now) = (&self.jobs[name], self.jobs[name].changeable());
         let Some(run) = &job.run else { return };
         let new = now.iter().filter(|(name, value)| before.get(*name) != Some(value));
         let words = new.map(|(name, value)| format!("{name}={}", readable(value)));
@@ -87,7 +80,7 @@ impl Registry {
         TuneReport {
             job: name.to_owned(),
             epoch: run.map_or(0, |run| run.view.epoch.0),
-            settings: job.map(settings).unwrap_or_default(),
+            settings: job.map(Job::changeable).unwrap_or_default(),
         }
     }
 }

@@ -132,7 +132,7 @@ fn a_broadcast_waits_for_its_root_and_the_root_for_all() {
 #[test]
 fn a_wait_is_told_with_doubling_pauses_and_its_end_once() {
     let table = table([spec("w", &[1])], 3);
-    let mut watch = Watch::default();
+    let mut watch = StallWatch::default();
     let mut told = Vec::new();
     for now in 100..=200 {
         let said: Vec<Said> = one_is_late()
@@ -157,7 +157,7 @@ fn a_wait_is_told_with_doubling_pauses_and_its_end_once() {
 #[test]
 fn another_round_is_another_wait() {
     let table = table([spec("w", &[1])], 3);
-    let mut watch = Watch::default();
+    let mut watch = StallWatch::default();
     let first = find_in(&one_is_late(), &table);
     let mut later = one_is_late();
     later.iter_mut().for_each(|said| said.begun[0] += 1);
