@@ -219,6 +219,6 @@ async fn tick(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         shared.apply(Input::Tick);
-        shared.seating.apply(sumpter_elastic::Input::Tick);
+        shared.seats.apply(sumpter_elastic::Input::Tick);
     }
 }

@@ -13,15 +13,15 @@ mod handshake;
 mod keys;
 mod member;
 mod proto;
-mod seating;
+mod seat_service;
 mod service;
 mod shares;
-#[cfg(test)]
-mod strangers;
 #[cfg(test)]
 mod testing;
 mod tls;
 mod traces;
+#[cfg(test)]
+mod unauthenticated;
 
 #[cfg(fuzzing)]
 pub use codec::decode_any;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sumpter_elastic::{Input, Request, Seats, Told};
+use sumpter_elastic::{Input, Request, Response, Seats};
 use sumpter_membership::{FatalKind, Serves, Tenants};
 use sumpter_types::MemberId;
 use tonic::Streaming;
@@ -18,7 +18,7 @@ use crate::proto::{self, CoordinatorMessage, MemberMessage};
 use crate::service::Outbound;
 
 /// The seats of all elastic jobs, and the sessions of those who sit or wait.
-pub(crate) struct Seating {
+pub(crate) struct SeatService {
     started: Instant,
     state: Mutex<State>,
 }
@@ -30,7 +30,7 @@ struct State {
     stopping: bool,
 }
 
-impl Seating {
+impl SeatService {
     /// Without processes.
     pub fn new(serves: Serves, tenants: Arc<Tenants>) -> Self {
         let remember = match serves {
@@ -68,7 +68,7 @@ impl Seating {
         loop {
             let input = match inbound.message().await {
                 Ok(Some(MemberMessage { body })) => match body {
-                    Some(FromMember::Heartbeat(_)) => Input::Heard(id),
+                    Some(FromMember::Heartbeat(_)) => Input::Heartbeat(id),
                     Some(FromMember::AskSeat(_)) => Input::Ask(id),
                     Some(FromMember::LeaveSeat(leave)) => Input::Leave(id, leave.done),
                     // Of no meaning here: a peer that is none of ours.
@@ -107,9 +107,9 @@ impl State {
     fn apply(&mut self, now: Duration, input: Input) {
         let mut inputs = vec![input];
         while let Some(input) = inputs.pop() {
-            for (id, told) in self.seats.step(now, input) {
+            for (id, response) in self.seats.step(now, input) {
                 let Some(outbound) = self.sessions.get(&id) else { continue };
-                let body = told_to_proto(told);
+                let body = response_to_proto(response);
                 if outbound.try_send(Ok(CoordinatorMessage { body: Some(body) })).is_err() {
                     warn!("a process with a seat does not read what it is told");
                     self.sessions.remove(&id);
@@ -135,27 +135,27 @@ fn request_from_proto(request: proto::SeatRequest) -> Request {
     }
 }
 
-fn told_to_proto(told: Told) -> ToMember {
-    match told {
-        Told::Seated(seating) => ToMember::Seating(proto::Seating {
+fn response_to_proto(response: Response) -> ToMember {
+    match response {
+        Response::Seated(seating) => ToMember::Seating(proto::Seating {
             generation: seating.generation,
             rank: seating.rank,
             world_size: seating.world_size,
             local_rank: seating.local_rank,
             local_size: seating.local_size,
         }),
-        Told::Changed { lost, newcomers } => {
+        Response::Changed { lost, newcomers } => {
             ToMember::SeatsChanged(proto::SeatsChanged { lost, newcomers })
         }
-        Told::Waiting { missing, seconds } => {
+        Response::Waiting { missing, seconds } => {
             ToMember::Waiting(proto::Waiting { missing, seconds })
         }
-        Told::Over => ToMember::SeatsOver(proto::SeatsOver {}),
-        Told::Refused(message) => ToMember::Refused(proto::Refused {
+        Response::Over => ToMember::SeatsOver(proto::SeatsOver {}),
+        Response::Refused(message) => ToMember::Refused(proto::Refused {
             kind: kind_to_proto(FatalKind::Start),
             message,
             retry: false,
         }),
-        Told::Heard => ToMember::HeartbeatSeen(proto::HeartbeatSeen::default()),
+        Response::HeartbeatSeen => ToMember::HeartbeatSeen(proto::HeartbeatSeen::default()),
     }
 }

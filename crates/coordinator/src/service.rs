@@ -36,7 +36,7 @@ use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::drain_request::Who;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
-use crate::seating::Seating;
+use crate::seat_service::SeatService;
 use crate::shares::{Origin, Shares};
 use crate::traces::Traces;
 
@@ -56,7 +56,7 @@ pub(crate) type Outbound = mpsc::Sender<Result<CoordinatorMessage, Status>>;
 pub(crate) struct Shared {
     keys: Arc<Keys>,
     started: Instant,
-    pub seating: Seating,
+    pub seats: SeatService,
     greetings: Mutex<Shares>,
     state: Mutex<State>,
     changed: Condvar,
@@ -85,7 +85,7 @@ impl Shared {
     /// A registry without members.
     pub fn new(keys: Keys, options: Options) -> Self {
         let keys = Arc::new(keys);
-        let seating = Seating::new(options.serves, options.tenants.clone());
+        let seats = SeatService::new(options.serves, options.tenants.clone());
         let (random, mut drawn) = (RandomState::new(), 0u64);
         let draw = move || {
             drawn += 1;
@@ -94,7 +94,7 @@ impl Shared {
         Self {
             keys: keys.clone(),
             started: Instant::now(),
-            seating,
+            seats,
             greetings: Mutex::new(Shares::new(GREETINGS_AT_ONCE)),
             state: Mutex::new(State {
                 keys,
@@ -138,7 +138,7 @@ impl Shared {
         state.stopping = true;
         state.apply(self.started.elapsed(), Input::Stop);
         state.sessions.clear();
-        self.seating.stop();
+        self.seats.stop();
         self.changed.notify_all();
     }
 
@@ -329,7 +329,7 @@ impl Reader {
                     Duration::ZERO,
                     Duration::ZERO,
                 ))));
-                self.shared.seating.serve(outbound, &mut self.inbound, request).await;
+                self.shared.seats.serve(outbound, &mut self.inbound, request).await;
             }
             Ok(Some((Purpose::Trace(request), _))) => {
                 // The members' answers go there; whoever asked hangs up when it has them.
@@ -339,7 +339,7 @@ impl Reader {
             }
             Ok(None) => drop(outbound),
             Err(refused) => {
-                // Nobody need hear it if the queue is closed.
+                // A closed queue has no reader.
                 let _ = outbound.try_send(Ok(message(ToMember::Refused(refused))));
                 drop(outbound);
             }
@@ -515,7 +515,7 @@ impl Drop for Place {
 fn answer(outbound: &Outbound, proof: &Proof, body: ToMember) {
     let welcome = welcome(MemberId(0), proof, Duration::ZERO, Duration::ZERO);
     for body in [welcome, body] {
-        // Nobody need hear it if the queue is closed.
+        // A closed queue has no reader.
         let _ = outbound.try_send(Ok(message(body)));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sumpter_types::MemberId;
 
-use crate::{Request, Seating, Told};
+use crate::{Request, Response, Seating};
 
 /// How often those who wait are told for whom.
 const NOTICE_EVERY: Duration = Duration::from_secs(5);
@@ -14,7 +14,7 @@ const NOTICE_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct Job {
     /// The last generation that was formed.
     pub(super) generation: u64,
-    pub(super) people: BTreeMap<MemberId, Person>,
+    pub(super) processes: BTreeMap<MemberId, Process>,
     /// Since when the next generation has been forming.
     forming: Option<Duration>,
     next_notice: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Job {
     pub(super) empty: Option<Duration>,
 }
 
-pub(super) struct Person {
+pub(super) struct Process {
     pub(super) request: Request,
     pub(super) arrival: u64,
     pub(super) asks: bool,
@@ -35,7 +35,7 @@ pub(super) struct Person {
     pub(super) knows: (u32, u32),
 }
 
-impl Person {
+impl Process {
     /// Ascending by who comes first: those of the last generation by rank, then newcomers.
     fn standing(&self) -> (std::cmp::Reverse<u64>, u32, u64) {
         let Request { generation, rank, .. } = self.request;
@@ -60,21 +60,21 @@ pub(super) enum Decision {
 
 impl Job {
     /// Whether the next generation waits for this process.
-    pub(super) fn awaits(&self, person: &Person) -> bool {
-        !person.asks && person.request.generation == self.generation && self.generation > 0
+    pub(super) fn awaits(&self, process: &Process) -> bool {
+        !process.asks && process.request.generation == self.generation && self.generation > 0
     }
 
     /// Those who ask for a seat, in the order of their ranks to be.
-    pub(super) fn asking(&self) -> Vec<(MemberId, &Person)> {
-        let people = self.people.iter().filter(|(_, person)| person.asks);
-        let mut asking: Vec<_> = people.map(|(id, person)| (*id, person)).collect();
-        asking.sort_by_key(|(_, person)| person.standing());
+    pub(super) fn asking(&self) -> Vec<(MemberId, &Process)> {
+        let processes = self.processes.iter().filter(|(_, process)| process.asks);
+        let mut asking: Vec<_> = processes.map(|(id, process)| (*id, process)).collect();
+        asking.sort_by_key(|(_, process)| process.standing());
         asking
     }
 
     pub(super) fn decide(&mut self, now: Duration) -> Decision {
         let asking = self.asking();
-        let at_work = self.people.values().filter(|person| self.awaits(person)).count();
+        let at_work = self.processes.values().filter(|process| self.awaits(process)).count();
         let broken = asking.iter().any(|(_, p)| p.request.generation == self.generation);
         let Some((_, first)) = asking.first() else {
             self.forming = None;
@@ -110,7 +110,7 @@ impl Job {
 
     /// Who is waited for: the processes that work as before, and how many others.
     fn missing(&self, others: u32) -> Vec<String> {
-        let at_work = self.people.values().filter(|person| self.awaits(person));
+        let at_work = self.processes.values().filter(|process| self.awaits(process));
         let mut missing: Vec<String> = at_work
             .map(|p| format!("rank {} on {} to stop", p.request.rank, p.request.host))
             .collect();
@@ -120,10 +120,10 @@ impl Job {
         missing
     }
 
-    pub(super) fn form(&mut self, chosen: &[MemberId], outbox: &mut Vec<(MemberId, Told)>) {
+    pub(super) fn form(&mut self, chosen: &[MemberId], outbox: &mut Vec<(MemberId, Response)>) {
         self.generation += 1;
         (self.forming, self.lost) = (None, 0);
-        let machine = |id: &MemberId| self.people.get(id).map(|p| p.request.machine.clone());
+        let machine = |id: &MemberId| self.processes.get(id).map(|p| p.request.machine.clone());
         let machines: Vec<Option<String>> = chosen.iter().map(machine).collect();
         for (rank, id) in chosen.iter().enumerate() {
             let same = |others: &[Option<String>]| {
@@ -136,10 +136,11 @@ impl Job {
                 local_rank: same(&machines[..rank]),
                 local_size: same(&machines),
             };
-            if let Some(person) = self.people.get_mut(id) {
-                (person.asks, person.knows) = (false, (0, 0));
-                (person.request.generation, person.request.rank) = (self.generation, seating.rank);
-                outbox.push((*id, Told::Seated(seating)));
+            if let Some(process) = self.processes.get_mut(id) {
+                (process.asks, process.knows) = (false, (0, 0));
+                (process.request.generation, process.request.rank) =
+                    (self.generation, seating.rank);
+                outbox.push((*id, Response::Seated(seating)));
             }
         }
     }
@@ -148,14 +149,14 @@ impl Job {
         &mut self,
         name: &str,
         message: &str,
-        outbox: &mut Vec<(MemberId, Told)>,
+        outbox: &mut Vec<(MemberId, Response)>,
     ) {
         self.forming = None;
         let message = format!("job '{name}' cannot go on: {message}");
         let asking: Vec<MemberId> = self.asking().into_iter().map(|(id, _)| id).collect();
         for id in asking {
-            self.people.remove(&id);
-            outbox.push((id, Told::Refused(message.clone())));
+            self.processes.remove(&id);
+            outbox.push((id, Response::Refused(message.clone())));
         }
     }
 
@@ -163,7 +164,7 @@ impl Job {
         &mut self,
         now: Duration,
         missing: &[String],
-        outbox: &mut Vec<(MemberId, Told)>,
+        outbox: &mut Vec<(MemberId, Response)>,
     ) {
         if missing.is_empty() || now < self.next_notice {
             return;
@@ -171,26 +172,26 @@ impl Job {
         self.next_notice = now + NOTICE_EVERY;
         let seconds = self.forming.map_or(0.0, |since| now.saturating_sub(since).as_secs_f64());
         for (id, _) in self.asking() {
-            outbox.push((id, Told::Waiting { missing: missing.to_vec(), seconds }));
+            outbox.push((id, Response::Waiting { missing: missing.to_vec(), seconds }));
         }
     }
 
     /// Tells those at work what has changed since they were told last.
-    pub(super) fn announce(&mut self, outbox: &mut Vec<(MemberId, Told)>) {
-        let asking: Vec<_> = self.asking().iter().map(|(_, person)| person.most()).collect();
+    pub(super) fn announce(&mut self, outbox: &mut Vec<(MemberId, Response)>) {
+        let asking: Vec<_> = self.asking().iter().map(|(_, process)| process.most()).collect();
         let newcomers = asking.len() as u32;
         let generation = self.generation;
-        let at_work = self.people.values().filter(|person| self.awaits(person)).count() as u32;
-        for (id, person) in &mut self.people {
-            if person.asks || person.request.generation != generation || generation == 0 {
+        let at_work = self.processes.values().filter(|process| self.awaits(process)).count() as u32;
+        for (id, process) in &mut self.processes {
+            if process.asks || process.request.generation != generation || generation == 0 {
                 continue;
             }
             // Whoever would find no room waits until somebody goes.
-            let room = person.most().saturating_sub(at_work);
+            let room = process.most().saturating_sub(at_work);
             let knows = (self.lost, newcomers.min(room));
-            if person.knows != knows {
-                person.knows = knows;
-                outbox.push((*id, Told::Changed { lost: knows.0, newcomers: knows.1 }));
+            if process.knows != knows {
+                process.knows = knows;
+                outbox.push((*id, Response::Changed { lost: knows.0, newcomers: knows.1 }));
             }
         }
     }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use job::{Decision, Job, Person};
+use job::{Decision, Job, Process};
 use sumpter_membership::{MAX_WORLD, Tenants, check_name};
 use sumpter_types::MemberId;
 
@@ -41,7 +41,7 @@ pub struct Request {
     pub max_workers: u32,
     /// The first generation waits for so many while there is time.
     pub expected: u32,
-    /// A name a person recognizes.
+    /// A name a process recognizes.
     pub host: String,
     /// Equal for processes of one machine.
     pub machine: String,
@@ -62,8 +62,8 @@ pub enum Input {
     Come(MemberId, Box<Request>),
     /// A process asks for a seat in the next generation.
     Ask(MemberId),
-    /// A sign of life.
-    Heard(MemberId),
+    /// A process is alive.
+    Heartbeat(MemberId),
     /// A process has ended; the job is `done` if its work is.
     Leave(MemberId, bool),
     /// A process' stream ended without a word.
@@ -87,9 +87,9 @@ pub struct Seating {
     pub local_size: u32,
 }
 
-/// What a process is told.
+/// The answer to a process.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum Response {
     /// It has a seat.
     Seated(Seating),
     /// Others of its generation are gone, or newcomers could be taken in.
@@ -111,7 +111,7 @@ pub enum Told {
     /// There is no seat, for this reason.
     Refused(String),
     /// Its heartbeat is acknowledged.
-    Heard,
+    HeartbeatSeen,
 }
 
 /// All elastic jobs of a coordinator.
@@ -122,7 +122,7 @@ pub struct Seats {
     tenants: Arc<Tenants>,
     arrivals: u64,
     last_tick: Duration,
-    outbox: Vec<(MemberId, Told)>,
+    outbox: Vec<(MemberId, Response)>,
 }
 
 impl Seats {
@@ -135,15 +135,15 @@ impl Seats {
     }
 
     /// Takes one input; returns what is to be told, in this order.
-    pub fn step(&mut self, now: Duration, input: Input) -> Vec<(MemberId, Told)> {
+    pub fn step(&mut self, now: Duration, input: Input) -> Vec<(MemberId, Response)> {
         match input {
             Input::Come(id, request) => self.come(now, id, *request),
-            Input::Ask(id) => self.with_job_of(now, id, |person| person.asks = true),
-            Input::Heard(id) => {
-                let person = self.jobs.values_mut().find_map(|job| job.people.get_mut(&id));
-                if let Some(person) = person {
-                    person.heard = now;
-                    self.outbox.push((id, Told::Heard));
+            Input::Ask(id) => self.with_job_of(now, id, |process| process.asks = true),
+            Input::Heartbeat(id) => {
+                let process = self.jobs.values_mut().find_map(|job| job.processes.get_mut(&id));
+                if let Some(process) = process {
+                    process.heard = now;
+                    self.outbox.push((id, Response::HeartbeatSeen));
                 }
             }
             Input::Leave(id, done) => self.remove(now, id, done),
@@ -155,7 +155,7 @@ impl Seats {
 
     fn come(&mut self, now: Duration, id: MemberId, mut request: Request) {
         if let Err(what) = well_formed(&request).and_then(|()| self.make_room(&mut request)) {
-            self.outbox.push((id, Told::Refused(what)));
+            self.outbox.push((id, Response::Refused(what)));
             return;
         }
         let name = request.job.clone();
@@ -164,7 +164,7 @@ impl Seats {
         job.empty = None;
         self.arrivals += 1;
         let (arrival, asks) = (self.arrivals, false);
-        job.people.insert(id, Person { request, arrival, asks, heard: now, knows: (0, 0) });
+        job.processes.insert(id, Process { request, arrival, asks, heard: now, knows: (0, 0) });
         self.settle(now, &name);
     }
 
@@ -193,7 +193,7 @@ impl Seats {
             };
         };
         // A whole generation at work, and as many who wait to replace it.
-        let processes = job.people.len();
+        let processes = job.processes.len();
         if processes >= 2 * most as usize {
             return Err(format!(
                 "job '{name}' has {processes} processes that work or wait for a seat, and at most \
@@ -203,12 +203,12 @@ impl Seats {
         Ok(())
     }
 
-    fn with_job_of(&mut self, now: Duration, id: MemberId, change: impl Fn(&mut Person)) {
+    fn with_job_of(&mut self, now: Duration, id: MemberId, change: impl Fn(&mut Process)) {
         let Some(name) = self.job_of(id) else { return };
-        let person = self.jobs.get_mut(&name).and_then(|job| job.people.get_mut(&id));
-        if let Some(person) = person {
-            person.heard = now;
-            change(person);
+        let process = self.jobs.get_mut(&name).and_then(|job| job.processes.get_mut(&id));
+        if let Some(process) = process {
+            process.heard = now;
+            change(process);
         }
         self.settle(now, &name);
     }
@@ -216,10 +216,10 @@ impl Seats {
     fn remove(&mut self, now: Duration, id: MemberId, done: bool) {
         let Some(name) = self.job_of(id) else { return };
         let Some(job) = self.jobs.get_mut(&name) else { return };
-        if let Some(person) = job.people.remove(&id) {
+        if let Some(process) = job.processes.remove(&id) {
             job.over |= done;
-            job.lost += u32::from(!done && job.awaits(&person));
-            job.empty = job.people.is_empty().then_some(now);
+            job.lost += u32::from(!done && job.awaits(&process));
+            job.empty = job.processes.is_empty().then_some(now);
         }
         self.settle(now, &name);
     }
@@ -229,10 +229,10 @@ impl Seats {
         self.last_tick = now;
         let mut silent = Vec::new();
         for job in self.jobs.values_mut() {
-            for (id, person) in &mut job.people {
+            for (id, process) in &mut job.processes {
                 if stalled {
-                    person.heard = now;
-                } else if now.saturating_sub(person.heard) > person.request.peer_timeout {
+                    process.heard = now;
+                } else if now.saturating_sub(process.heard) > process.request.peer_timeout {
                     silent.push(*id);
                 }
             }
@@ -248,7 +248,7 @@ impl Seats {
     }
 
     fn job_of(&self, id: MemberId) -> Option<String> {
-        let has = |job: &Job| job.people.contains_key(&id);
+        let has = |job: &Job| job.processes.contains_key(&id);
         self.jobs.iter().find(|(_, job)| has(job)).map(|(name, _)| name.clone())
     }
 
@@ -258,8 +258,8 @@ impl Seats {
         if job.over {
             let asking: Vec<MemberId> = job.asking().into_iter().map(|(id, _)| id).collect();
             for id in asking {
-                job.people.remove(&id);
-                self.outbox.push((id, Told::Over));
+                job.processes.remove(&id);
+                self.outbox.push((id, Response::Over));
             }
         } else {
             match job.decide(now) {
@@ -268,7 +268,7 @@ impl Seats {
                 Decision::Wait(missing) => job.notify(now, &missing, &mut self.outbox),
             }
         }
-        if job.people.is_empty() {
+        if job.processes.is_empty() {
             job.empty.get_or_insert(now);
         }
         job.announce(&mut self.outbox);

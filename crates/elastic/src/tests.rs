@@ -24,7 +24,7 @@ fn request(min_workers: u32, max_workers: u32, expected: u32) -> Request {
 struct Room {
     seats: Seats,
     now: Duration,
-    told: Vec<(MemberId, Told)>,
+    told: Vec<(MemberId, Response)>,
 }
 
 impl Room {
@@ -60,16 +60,16 @@ impl Room {
         while self.now < end {
             self.now += STALL;
             let everyone: Vec<MemberId> =
-                self.seats.jobs.values().flat_map(|job| job.people.keys().copied()).collect();
-            everyone.into_iter().for_each(|id| self.step(Input::Heard(id)));
+                self.seats.jobs.values().flat_map(|job| job.processes.keys().copied()).collect();
+            everyone.into_iter().for_each(|id| self.step(Input::Heartbeat(id)));
             self.step(Input::Tick);
         }
     }
 
     /// What was told since the last call, without signs of life and notices.
-    fn told(&mut self) -> Vec<(u64, Told)> {
+    fn told(&mut self) -> Vec<(u64, Response)> {
         let told = std::mem::take(&mut self.told).into_iter();
-        told.filter(|(_, told)| !matches!(told, Told::Heard | Told::Waiting { .. }))
+        told.filter(|(_, told)| !matches!(told, Response::HeartbeatSeen | Response::Waiting { .. }))
             .map(|(id, told)| (id.0, told))
             .collect()
     }
@@ -78,7 +78,7 @@ impl Room {
     fn seated(&mut self) -> (u64, u32, Vec<u64>) {
         let mut seats: Vec<(u64, Seating)> = Vec::new();
         for (id, told) in self.told() {
-            if let Told::Seated(seating) = told {
+            if let Response::Seated(seating) = told {
                 seats.push((id, seating));
             }
         }
@@ -126,7 +126,7 @@ fn survivors_keep_their_order_and_newcomers_follow() {
     room.die(1);
     room.come(4, &request(2, 0, 3));
     room.ask(3);
-    assert!(!room.told().iter().any(|(_, told)| matches!(told, Told::Seated(_))));
+    assert!(!room.told().iter().any(|(_, told)| matches!(told, Response::Seated(_))));
     room.ask(2);
     assert_eq!(room.seated(), (2, 3, vec![2, 3, 4]));
 }
@@ -135,8 +135,8 @@ fn survivors_keep_their_order_and_newcomers_follow() {
 fn those_at_work_hear_of_the_lost_and_of_newcomers() {
     let mut room = three();
     room.come(4, &request(2, 4, 3));
-    let news = |lost, newcomers| Told::Changed { lost, newcomers };
-    let all = |what: Told| (1..=3).map(|id| (id, what.clone())).collect::<Vec<_>>();
+    let news = |lost, newcomers| Response::Changed { lost, newcomers };
+    let all = |what: Response| (1..=3).map(|id| (id, what.clone())).collect::<Vec<_>>();
     assert_eq!(room.told(), all(news(0, 1)));
     room.die(3);
     assert_eq!(room.told(), all(news(1, 1))[..2]);
@@ -160,10 +160,10 @@ fn too_few_are_told_how_many_came() {
     room.die(1);
     room.die(2);
     room.ask(3);
-    assert!(!room.told().iter().any(|(_, told)| matches!(told, Told::Seated(_))));
+    assert!(!room.told().iter().any(|(_, told)| matches!(told, Response::Seated(_))));
     room.pass(LIMIT + Duration::from_secs(1));
     let told = room.told();
-    let [(3, Told::Refused(why))] = &told[..] else { panic!("{told:?}") };
+    let [(3, Response::Refused(why))] = &told[..] else { panic!("{told:?}") };
     assert!(why.contains("1 of at least 2 workers") && why.contains("1 more"), "{why}");
 }
 
@@ -175,7 +175,7 @@ fn who_does_not_stop_in_time_is_left_behind_and_comes_back_as_a_newcomer() {
     room.pass(LIMIT + Duration::from_secs(1));
     assert_eq!(room.seated(), (2, 2, vec![2, 3]));
     room.ask(1);
-    assert_eq!(room.told().len(), 2, "both hear of a newcomer");
+    assert_eq!(room.told().len(), 2, "both learn of a newcomer");
     room.ask(2);
     room.ask(3);
     assert_eq!(room.seated(), (3, 3, vec![2, 3, 1]));
@@ -187,11 +187,11 @@ fn a_silent_process_is_gone() {
     for _ in 0..20 {
         room.now += Duration::from_millis(250);
         for id in [1, 2] {
-            room.step(Input::Heard(MemberId(id)));
+            room.step(Input::Heartbeat(MemberId(id)));
         }
         room.step(Input::Tick);
     }
-    let lost = Told::Changed { lost: 1, newcomers: 0 };
+    let lost = Response::Changed { lost: 1, newcomers: 0 };
     assert_eq!(room.told(), vec![(1, lost.clone()), (2, lost)]);
 }
 
@@ -200,13 +200,13 @@ fn whoever_comes_after_the_end_is_told_so() {
     let mut room = three();
     room.step(Input::Leave(MemberId(1), true));
     room.come(4, &request(2, 0, 3));
-    assert_eq!(room.told(), vec![(4, Told::Over)]);
+    assert_eq!(room.told(), vec![(4, Response::Over)]);
     for id in [2, 3] {
         room.step(Input::Leave(MemberId(id), true));
     }
     room.pass(Duration::from_secs(30));
     room.come(5, &request(1, 0, 1));
-    assert_eq!(room.told(), vec![(5, Told::Over)]);
+    assert_eq!(room.told(), vec![(5, Response::Over)]);
     room.pass(Duration::from_secs(90));
     room.come(6, &request(1, 0, 1));
     assert_eq!(room.seated(), (1, 1, vec![6]));
@@ -235,7 +235,7 @@ fn local_ranks_count_by_machine() {
         .told()
         .into_iter()
         .map(|(_, told)| match told {
-            Told::Seated(seating) => (seating.local_rank, seating.local_size),
+            Response::Seated(seating) => (seating.local_rank, seating.local_size),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -247,14 +247,14 @@ fn an_impossible_request_is_refused() {
     let mut room = Room::new();
     room.come(1, &request(0, 0, 1));
     room.come(2, &request(3, 2, 1));
-    let refused = |(_, told): &(u64, Told)| matches!(told, Told::Refused(_));
+    let refused = |(_, told): &(u64, Response)| matches!(told, Response::Refused(_));
     assert!(room.told().iter().all(refused));
 }
 
 /// What the only process that was told anything since the last call was refused with.
 fn refused(room: &mut Room) -> String {
     let told = room.told();
-    let [(_, Told::Refused(why))] = &told[..] else { panic!("{told:?}") };
+    let [(_, Response::Refused(why))] = &told[..] else { panic!("{told:?}") };
     why.clone()
 }
 
@@ -353,7 +353,7 @@ proptest! {
             let told = room.told();
             let mut generations: BTreeMap<u64, Vec<Seating>> = BTreeMap::new();
             for (_, told) in told {
-                if let Told::Seated(seating) = told {
+                if let Response::Seated(seating) = told {
                     generations.entry(seating.generation).or_default().push(seating);
                 }
             }
@@ -371,8 +371,8 @@ proptest! {
         everyone.iter().for_each(|id| room.ask(*id));
         room.pass(LIMIT + LIMIT);
         let waiting = room.seats.jobs.values().flat_map(|job| {
-            let at_work = job.people.values().any(|person| job.awaits(person));
-            job.people.values().filter(move |person| person.asks && !at_work)
+            let at_work = job.processes.values().any(|process| job.awaits(process));
+            job.processes.values().filter(move |process| process.asks && !at_work)
         });
         prop_assert_eq!(waiting.count(), 0);
     }

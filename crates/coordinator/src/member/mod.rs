@@ -4,11 +4,11 @@
 //! once, and heartbeats stop within the peer time-out if the coordinator no longer reads.
 
 mod clock;
-#[cfg(test)]
-mod comebacks;
 mod greeting;
 mod memory;
 pub(crate) mod options;
+#[cfg(test)]
+mod reconnects;
 mod returning;
 mod seat;
 mod session;

@@ -87,7 +87,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                 for command in self.memory.unanswered() {
                     self.say_of(command);
                 }
-                put_off.into_iter().for_each(|command| self.obey(command));
+                put_off.into_iter().for_each(|command| self.handle_command(command));
                 Away::Back
             }
             Err(error) => Away::Lost(format!("joining again failed: {error}")),

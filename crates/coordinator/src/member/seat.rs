@@ -283,7 +283,7 @@ impl Holder {
                     heard = Instant::now();
                     match message {
                         Ok(Some(CoordinatorMessage { body: Some(body) })) => {
-                            if !self.hear(body) {
+                            if !self.on_message(body) {
                                 return End::Unseated;
                             }
                         }
@@ -314,7 +314,7 @@ impl Holder {
     }
 
     /// Takes what the coordinator sent; whether the session goes on.
-    fn hear(&mut self, body: ToMember) -> bool {
+    fn on_message(&mut self, body: ToMember) -> bool {
         match body {
             ToMember::Seating(seating) => {
                 let seating = Seating {

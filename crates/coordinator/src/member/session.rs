@@ -130,13 +130,13 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             let deadline = self.heard + peer_timeout;
             tokio::select! {
                 message = self.greeted.inbound.message() => {
-                    if let ControlFlow::Break(lost) = self.hear(message) {
+                    if let ControlFlow::Break(lost) = self.on_message(message) {
                         return lost;
                     }
                 }
                 command = commands.recv() => match command {
                     None => return None,
-                    Some(command) => self.obey(command),
+                    Some(command) => self.handle_command(command),
                 },
                 _ = beats.tick() => self.beat(),
                 () = sleep_until(deadline) => {
@@ -151,7 +151,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
     }
 
     /// Says what the owner wants said.
-    pub(super) fn obey(&mut self, command: Command) {
+    pub(super) fn handle_command(&mut self, command: Command) {
         self.memory.ask(&command);
         self.say_of(command);
     }
@@ -194,7 +194,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
 
     /// Takes what the coordinator sent; when the session is over, breaks with how the coordinator
     /// was lost, if it was.
-    fn hear(
+    fn on_message(
         &mut self,
         message: Result<Option<CoordinatorMessage>, Status>,
     ) -> ControlFlow<Option<String>> {
@@ -214,7 +214,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             return ControlFlow::Break(None);
         }
         if let ToMember::HeartbeatSeen(seen) = &body {
-            match self.clock.hear(seen, monotonic_ns()) {
+            match self.clock.on_heartbeat_seen(seen, monotonic_ns()) {
                 Next::Nothing => {}
                 Next::Beat => self.beat(),
                 Next::Answer(asked) => asked.into_iter().for_each(|event| self.pass_on(event)),
@@ -239,7 +239,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
 
     fn pass_on(&mut self, event: MemberEvent) {
         let mut ready = None;
-        self.memory.hear(&event, self.rank);
+        self.memory.on_event(&event, self.rank);
         match &event {
             MemberEvent::JobStarted(view) => ready = Some((view.job, view.epoch)),
             MemberEvent::Finished | MemberEvent::Fatal { .. } | MemberEvent::GivenUp { .. } => {
