@@ -18,16 +18,19 @@ PIP_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 # For lints of the seam; maturin sets the same.
 export PYO3_PYTHON := $(abspath $(BIN)/python)
 STATIC_TARGET := $(shell uname -m)-unknown-linux-gnu
-NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
-	$(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml)
+NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
+	$(shell find crates lab/crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml)
+
+# The product, and the laboratory in lab/, are two distributions with a module each.
+DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python sim mutants sanitize fuzz matrix bench chaos docs server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python sim mutants sanitize fuzz matrix wheel-check bench chaos docs server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: $(VENV)/.native ## Make .venv with all dependencies, the compiled module and the command.
+setup: $(VENV)/.native ## Make .venv with all dependencies, the compiled modules and the command.
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -43,7 +46,8 @@ $(VENV)/.dependencies: requirements/uv.txt requirements/dev.txt | $(VENV)/.creat
 	@touch $@
 
 $(VENV)/.native: $(NATIVE_SOURCES) $(VENV)/.dependencies
-	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet --uv --release --locked
+	$(DEVELOP)
+	cd lab && $(DEVELOP)
 	@touch $@
 
 demo: setup ## Train the digits model with 2 workers and 1 server on this machine.
@@ -82,6 +86,9 @@ fuzz: $(TOOLS)/bin/cargo-fuzz ## Fuzz every decoder for FUZZ_SECONDS each, as ma
 matrix: setup ## Try one wheel on every Python at hand, with an old and the newest PyTorch.
 	$(BIN)/python tests/matrix/matrix.py
 
+wheel-check: setup ## Try the product's wheel in an environment without optional dependencies.
+	$(BIN)/python tests/wheel/wheel.py
+
 bench: setup ## Two numbers of an emulated cluster (root): share of the optimum, gain over Gloo.
 	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5
 
@@ -92,6 +99,7 @@ chaos: setup ## Train while servers, links and connections fail (root): SEED=n, 
 
 docs: setup ## Regenerate the pages made from code.
 	$(BIN)/sumpter config --markdown > docs/configuration.md
+	$(BIN)/python tests/python/support/records.py > lab/records/index.md
 
 server: ## Build the static sumpter-server, which needs no Python.
 	CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=false \
@@ -105,7 +113,7 @@ fmt: setup ## Format all code.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-check: setup ## Formatting, lints, and the stub against the compiled module.
+check: setup ## Formatting, lints, and the stubs against the compiled modules.
 	cargo fmt --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
 	$(BIN)/ruff format --check .

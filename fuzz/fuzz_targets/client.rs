@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
     let lane = ConnId(0);
     let mut client = Client::new(settings, 1);
     if data.len() % 2 == 1 {
-        client.keep_results_of(lane);
+        client.retain_results_of(lane);
     }
     client.connected(lane);
     for (id, collective) in

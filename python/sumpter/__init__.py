@@ -9,6 +9,17 @@ Works on NumPy arrays and on any DLPack array in host memory. For PyTorch see `s
 (the Horovod and BytePS interfaces) and `torch.distributed` with `backend="sumpter"`.
 """
 
+from sumpter._core.handles import Handle
+from sumpter._core.membership import (
+    barrier,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    record_samples,
+    shutdown,
+    size,
+)
 from sumpter._errors import (
     AuthError,
     ClosedError,
@@ -23,32 +34,23 @@ from sumpter._errors import (
     UnsupportedError,
 )
 from sumpter._front import (
-    ArrayHandle,
-    barrier,
     broadcast,
     init,
-    is_initialized,
-    local_rank,
-    local_size,
     poll,
     push_pull,
     push_pull_async,
-    rank,
-    record_samples,
-    shutdown,
-    size,
     synchronize,
 )
 from sumpter._native import __version__
 from sumpter.tuning import tune
 
 __all__ = [
-    "ArrayHandle",
     "AuthError",
     "ClosedError",
     "ConfigError",
     "DeadlineError",
     "DuplicateNameError",
+    "Handle",
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",

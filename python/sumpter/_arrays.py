@@ -2,33 +2,31 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sumpter._core.tensor import ITEM_BYTES
 from sumpter._errors import UnsupportedError
 
 # The element types that summation kernels exist for; bfloat16 comes from the ml_dtypes package.
-SUMMABLE = frozenset(
-    ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
-)
+SUMMABLE = frozenset(ITEM_BYTES)
 # Device types of DLPack that mean memory this process may read: the host's, pinned or not.
 HOST_DEVICES = frozenset([1, 3])
 
 
-@dataclass(frozen=True)
-class Input:
-    """A contiguous host array, and how to turn a result into the caller's kind of array."""
-
-    array: np.ndarray
-    restore: Callable[[np.ndarray], Any]
+Restore = Callable[[np.ndarray], Any]
 
 
-def read(source: Any) -> Input:
-    """Takes a NumPy array, any DLPack array on the host, or what NumPy can make an array of."""
+def read(source: Any) -> tuple[np.ndarray, Restore]:
+    """A contiguous host array, and how to turn a result into the caller's kind of array.
+
+    Takes a NumPy array, any DLPack array on the host, or what NumPy can make an array of.
+    """
+    if type(source) is np.ndarray and source.flags.c_contiguous and source.dtype.isnative:
+        return source, _unchanged
     if isinstance(source, np.ndarray) or not hasattr(source, "__dlpack__"):
-        return Input(_contiguous(np.asarray(source)), lambda result: result)
+        return _contiguous(np.asarray(source)), _unchanged
     device_type, device = source.__dlpack_device__()
     if int(device_type) not in HOST_DEVICES:
         name = getattr(source, "device", f"{device_type}:{device}")
@@ -43,7 +41,7 @@ def read(source: Any) -> Input:
             f"{type(source).__module__}.{type(source).__name__} cannot be shared with NumPy "
             f"({error}); for torch tensors use sumpter.torch"
         ) from error
-    return Input(_contiguous(array), _restorer(source))
+    return _contiguous(array), _restorer(source)
 
 
 def check_summable(array: np.ndarray) -> str:
@@ -76,9 +74,13 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(native).reshape(array.shape)
 
 
-def _restorer(source: Any) -> Callable[[np.ndarray], Any]:
+def _unchanged(result: np.ndarray) -> np.ndarray:
+    return result
+
+
+def _restorer(source: Any) -> Restore:
     if hasattr(source, "__array_namespace__"):
         namespace = source.__array_namespace__()
     else:
         namespace = sys.modules.get(type(source).__module__.partition(".")[0])
-    return getattr(namespace, "from_dlpack", lambda result: result)
+    return getattr(namespace, "from_dlpack", _unchanged)

@@ -1,69 +1,21 @@
 """push_pull and its relatives on NumPy and DLPack arrays: the face of `import sumpter`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from sumpter import _arrays, _native, _session
-from sumpter._session import Session
-
-HOLDER = "api"
-
-
-class ArrayHandle:
-    """An operation in flight and the array it will return."""
-
-    def __init__(self, native: _session.Handle, finish: Callable[[], Any]) -> None:
-        self._native = native
-        self._finish: Callable[[], Any] | None = finish
-        self._result: Any = None
-
-    def poll(self) -> bool:
-        """Whether synchronize() would return, or raise, at once."""
-        return self._native.poll()
-
-    def synchronize(self) -> Any:
-        """Waits for the operation and returns its result, the same one every time."""
-        self._native.wait()
-        if self._finish is not None:
-            self._result, self._finish = self._finish(), None
-        return self._result
+from sumpter import _arrays
+from sumpter._core import membership
+from sumpter._core.handles import Handle, RoundHandle
+from sumpter._core.membership import HOLDER, check_root
+from sumpter._core.session import Session
+from sumpter._core.tensor import UNNAMED_SLOTS, Description, Tensor
+from sumpter._errors import DuplicateNameError
 
 
 def init(**settings: object) -> None:
     """Joins the job; settings given here override the environment. Repeating it does nothing."""
-    _session.acquire(HOLDER, settings)
-
-
-def shutdown() -> None:
-    """Leaves the job, unless a torch.distributed process group still uses it."""
-    _session.release(HOLDER)
-
-
-def is_initialized() -> bool:
-    """Whether this process is a member of a job."""
-    return _session.peek() is not None
-
-
-def rank() -> int:
-    """This worker's number in the job, from 0."""
-    return _session.current().rank
-
-
-def size() -> int:
-    """How many workers the job has."""
-    return _session.current().world_size
-
-
-def local_rank() -> int:
-    """This worker's number on its machine, from 0."""
-    return _session.current().worker.local_rank
-
-
-def local_size() -> int:
-    """How many workers of the job this machine has."""
-    return _session.current().worker.local_size
+    membership.acquire(HOLDER, settings)
 
 
 def push_pull(array: Any, average: bool = True, name: str | None = None, priority: int = 0) -> Any:
@@ -77,83 +29,91 @@ def push_pull(array: Any, average: bool = True, name: str | None = None, priorit
 
 def push_pull_async(
     array: Any, average: bool = True, name: str | None = None, priority: int = 0
-) -> ArrayHandle:
+) -> Handle[Any]:
     """Starts a push_pull. The array must not change before synchronize() has returned."""
-    session = _session.current()
-    given = _arrays.read(array)
-    dtype = _arrays.check_summable(given.array)
-    floating = given.array.dtype.kind not in "iu"
-    total = np.empty_like(given.array)
-    native = session.submit(
-        _native.Round("all_reduce", given.array.shape, dtype, average=average and floating),
-        **_identity(session, "push_pull", name, given.array, "sum"),
-        send=given.array.ctypes.data,
-        receive=total.ctypes.data,
-        keep=(given.array, total),
-        priority=priority,
-    )
+    session = membership.current()
+    given, restore = _arrays.read(array)
+    key = ("push_pull", name, given.dtype, given.shape, average)
+    operation = session.operations.get(key)
+    if operation is None:
+        dtype = _arrays.check_summable(given)
+        described = Description(
+            "all_reduce", given.shape, dtype, average=average and given.dtype.kind not in "iu"
+        )
+        operation = _Operation(session, "push_pull", name, given, "sum", described)
+        session.operations[key] = operation
+    total = np.empty_like(given)
+    round_ = operation.start(given.ctypes.data, total.ctypes.data, (given, total), priority)
 
     def finish() -> Any:
-        divides = average and not floating
-        return given.restore(_arrays.divide(total, session.world_size) if divides else total)
+        divides = average and given.dtype.kind in "iu"
+        return restore(_arrays.divide(total, session.world_size) if divides else total)
 
-    return ArrayHandle(native, finish)
+    return Handle(round_, finish)
 
 
-def poll(handle: ArrayHandle) -> bool:
+def poll(handle: Handle[Any]) -> bool:
     """Whether synchronize(handle) would return, or raise, at once."""
     return handle.poll()
 
 
-def synchronize(handle: ArrayHandle) -> Any:
+def synchronize(handle: Handle[Any]) -> Any:
     """Waits for an operation and returns its result."""
     return handle.synchronize()
 
 
 def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """Returns the array that rank `root_rank` passed; all ranks pass one of the same shape."""
-    session = _session.current()
+    session = membership.current()
     check_root(session, root_rank)
-    given = _arrays.read(array)
-    result = given.array.copy()
-    shape, dtype = _arrays.wire_form(result)
-    session.submit(
-        _native.Round("broadcast", shape, dtype, root=root_rank),
-        **_identity(session, "broadcast", name, given.array, f"root {root_rank}"),
-        send=result.ctypes.data if session.rank == root_rank else 0,
-        receive=result.ctypes.data,
-        keep=result,
-    ).wait()
-    return given.restore(result)
+    given, restore = _arrays.read(array)
+    key = ("broadcast", name, given.dtype, given.shape, root_rank)
+    operation = session.operations.get(key)
+    if operation is None:
+        described = Description("broadcast", *_arrays.wire_form(given), root=root_rank)
+        operation = _Operation(session, "broadcast", name, given, f"root {root_rank}", described)
+        session.operations[key] = operation
+    result = given.copy()
+    address = result.ctypes.data
+    operation.start(address if session.rank == root_rank else 0, address, result).wait()
+    return restore(result)
 
 
-def barrier() -> None:
-    """Returns when every worker has called it."""
-    _session.current().barrier().wait()
+class _Operation:
+    """The calls of one description: under one name, or matched by the order of calls."""
 
+    def __init__(
+        self,
+        session: Session,
+        kind: str,
+        name: str | None,
+        array: np.ndarray,
+        detail: str,
+        described: Description,
+    ) -> None:
+        self._session = session
+        self._tensor: Tensor | None = None
+        if name is not None:
+            self._tensor = session.declare(f"{kind}.{name}", *described)
+        shape = "x".join(map(str, array.shape)) or "scalar"
+        unnamed = f"{kind}.noname.{array.dtype}.{shape}.{detail}"
+        self._unnamed = session.cycle(unnamed, UNNAMED_SLOTS, described)
+        self._call = f"{kind}({array.dtype} {list(array.shape)}, {detail})"
 
-def record_samples(count: int) -> None:
-    """Counts training samples for the live line of `sumpter run`; outside a job, does nothing."""
-    session = _session.peek()
-    if session is not None:
-        session.worker.record_samples(count)
-
-
-def check_root(session: Session, root_rank: int) -> None:
-    """Raises ValueError unless `root_rank` is a rank of the job."""
-    if not 0 <= root_rank < session.world_size:
-        raise ValueError(f"root_rank is {root_rank}: it must be within 0..{session.world_size - 1}")
-
-
-def _identity(
-    session: Session, kind: str, name: str | None, array: np.ndarray, detail: str
-) -> dict[str, Any]:
-    """The name and tag of an operation, and whether the name may be in flight only once."""
-    if name is not None:
-        return {"name": f"{kind}.{name}", "exclusive": True}
-    shape = "x".join(map(str, array.shape)) or "scalar"
-    sequence = session.count("unnamed")
-    return {
-        "name": session.unnamed(f"{kind}.noname.{array.dtype}.{shape}.{detail}"),
-        "tag": f"unnamed#{sequence}|{kind}({array.dtype} {list(array.shape)}, {detail})",
-    }
+    def start(self, send: int, receive: int, keep: object, priority: int = 0) -> RoundHandle:
+        """Starts a round; a name may be in flight only once, whatever its descriptions."""
+        session, tensor = self._session, self._tensor
+        if tensor is None:
+            tag = f"unnamed#{session.count('unnamed')}|{self._call}"
+            return next(self._unnamed.turns).submit(
+                send, receive, keep=keep, priority=priority, tag=tag
+            )
+        earlier = session.in_flight.get(tensor.name)
+        if earlier is not None and not earlier.poll():
+            raise DuplicateNameError(
+                f"an operation named {tensor.name!r} is still in flight on rank {session.rank}: "
+                "synchronize it first, or give the two different names"
+            )
+        round_ = tensor.submit(send, receive, keep=keep, priority=priority)
+        session.in_flight[tensor.name] = round_
+        return round_

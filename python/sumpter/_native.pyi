@@ -55,21 +55,25 @@ class Worker:
     def deterministic(self) -> bool: ...
     @property
     def blocking_wait(self) -> bool: ...
-    def submit(
+    def declare(
         self,
-        round: Round,
         name: str,
-        tag: str,
-        send: int,
-        receive: int,
-        priority: int,
-        keep: object,
-    ) -> Handle:
-        """Starts one round of the tensor `name`.
+        collective: str,
+        shape: Sequence[int],
+        dtype: str,
+        op: str = "sum",
+        *,
+        root: int = 0,
+        average: bool = False,
+        ranks: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Declares a tensor: what all ranks agree about in its rounds.
 
-        `send` and `receive` are addresses of contiguous memory of the round's shape and type and
-        may be equal; `keep` is held until the round is done. A higher `priority` goes first. `tag`
-        is text for error messages only. Raises ConfigError for an address that is needed and 0.
+        `collective` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min",
+        "max" or "product"; `root` is a global rank. `average` divides a floating-point sum by the
+        number of contributing ranks. `ranks` are the participants, None meaning all. The same
+        declaration again gives the same tensor. Raises ConfigError for a word that it does not
+        know; what does not fit the job, or what other ranks declare, is an error of the rounds.
         """
 
     def out_of_data(self) -> int:
@@ -116,40 +120,31 @@ class Worker:
     def shutdown(self) -> None:
         """Finishes what is in flight, leaves the job and stops the threads. May be repeated."""
 
-class Round:
-    """What all ranks agree about in an operation, but for the tensor's name.
+class Tensor:
+    """A declared tensor."""
 
-    `kind` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min", "max" or
-    "product"; `root` is a global rank. `average` divides a floating-point sum by the number of
-    contributing ranks. `ranks` are the participants, None meaning all. Raises ConfigError for a
-    word that it does not know.
-    """
+    def submit(self, send: int, receive: int, priority: int, tag: str, keep: object) -> Handle:
+        """Starts one round.
 
-    def __init__(
-        self,
-        kind: str,
-        shape: Sequence[int],
-        dtype: str,
-        op: str = "sum",
-        *,
-        root: int = 0,
-        average: bool = False,
-        ranks: Sequence[int] | None = None,
-    ) -> None: ...
+        `send` and `receive` are addresses of contiguous memory of the tensor's shape and type and
+        may be equal; `keep` is held until the round is done. A higher `priority` goes first. `tag`
+        is text for error messages only. Raises ConfigError for an address that is needed and 0.
+        """
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do: no elements."""
 
     @property
-    def kind(self) -> str: ...
+    def name(self) -> str: ...
+    @property
+    def collective(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> str: ...
     @property
     def op(self) -> str: ...
-    def reshaped(self, shape: Sequence[int]) -> Round:
-        """The same on a tensor of another shape."""
 
 class Handle:
     """One submitted round."""
@@ -224,9 +219,6 @@ def run_coordinator(listen: str, settings: dict[str, str]) -> None:
 def plan(request_json: str) -> str:
     """The plan for a cluster described in JSON, as JSON."""
 
-def whatif(request_json: str) -> str:
-    """What an iteration would take on each of some clusters; request and answer are JSON."""
-
 def status(settings: dict[str, str], job: str | None = None) -> str:
     """The coordinator's view of its jobs, or of one, as JSON."""
 
@@ -294,51 +286,3 @@ def instruction_set(dtype: str | None = None) -> str:
 
     Raises ConfigError for a type that has none.
     """
-
-def bench_steps(steps: Sequence[tuple[str, str, int, int, int, int]], repeats: int) -> float:
-    """Seconds that `steps` take, in order, `repeats` times over.
-
-    A step is (kernel, dtype, address written to, address read from, address of what is added to
-    where that is elsewhere, else 0, elements). The kernels are "sum", "min", "max" and "product",
-    which round 16-bit floats each time; for sums in float32 "pair", "accumulate" and "last";
-    "copy"; and "checksum", which writes 4 bytes, the CRC-32C of what it reads. All ranges must be
-    valid memory, and what is written lie apart from the others.
-    """
-
-def bench_server(
-    *,
-    workers: int,
-    lanes: int,
-    tensors: Sequence[int],
-    partition_bytes: int,
-    chunk_bytes: int,
-    credit_bytes: int,
-    rounds: int,
-) -> str:
-    """A server under the load of workers that compute nothing: samples as JSON."""
-
-def bench_aggregation(
-    *,
-    threads: int,
-    contributions: int,
-    bytes: int,
-    chunk_bytes: int,
-    buffer_bytes: int,
-    rounds: int,
-) -> list[tuple[float, float]]:
-    """Bytes of contributions a second by round: tall, wide."""
-
-def bench_affinity(
-    *, threads: int, contributions: int, bytes: int, chunk_bytes: int, rounds: int
-) -> list[tuple[float, float]]:
-    """Bytes of contributions a second by round: key to lane, worker to lane."""
-
-def bench_alignment(
-    *, offsets: Sequence[int], chunk_bytes: int, chunks: int, rounds: int
-) -> list[tuple[int, float, float]]:
-    """Offset from a page, bytes a second of the kernel, of receiving and adding."""
-
-def bench_connections(
-    *, counts: Sequence[int], bytes: int, chunk_bytes: int, rounds: int
-) -> list[tuple[int, float, float]]:
-    """Connections, seconds for `bytes` there and back, processor seconds."""

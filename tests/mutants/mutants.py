@@ -59,15 +59,15 @@ MUTANTS = [
         "a contribution is overwritten while its result arrives",
         "3: a killed server loses nothing",
         "client/receiving.rs",
-        "let kept = keeps.then(|| self.pool.take(len));",
-        "let kept = (keeps && of.chunk > 0).then(|| self.pool.take(len));",
+        "let buffer = retains.then(|| self.retained.buffer(len));",
+        "let buffer = (retains && of.chunk > 0).then(|| self.retained.buffer(len));",
     ),
     Mutant(
         "results are not kept for others",
         "3: a killed server loses nothing",
-        "client/kept.rs",
-        "std::mem::take(&mut self.0).into_values().flat_map(|kept| kept.chunks).collect()",
-        "std::mem::take(&mut self.0).into_values().take(0).flat_map(|kept| kept.chunks).collect()",
+        "client/retained.rs",
+        "all.into_values().flat_map(|known| known.chunks).collect()",
+        "all.into_values().take(0).flat_map(|known| known.chunks).collect()",
     ),
     Mutant(
         "the results of a worker's own lane are forgotten",
@@ -86,17 +86,17 @@ MUTANTS = [
     Mutant(
         "a worker claims a chunk more than it has",
         "3: a killed server loses nothing",
-        "client/suspension.rs",
+        "client/op.rs",
         "let have = place.bytes.min(part.have as usize * chunk_bytes);",
         "let have = place.bytes.min((part.have as usize + 1) * chunk_bytes);",
     ),
     Mutant(
         "an average is passed on for the sum",
         "2: the same bytes everywhere",
-        "client/suspension.rs",
-        "if let Some(divisor) = op.request.divisor(kept.contributors) {",
-        "if let Some(divisor) = op.request.divisor(kept.contributors)"
-        ".filter(|_| kept.origin > 0) {",
+        "client/operations.rs",
+        "if let Some(divisor) = op.request.divisor(chunk.contributors) {",
+        "if let Some(divisor) = op.request.divisor(chunk.contributors)"
+        ".filter(|_| chunk.origin > 0) {",
     ),
     Mutant(
         "what is passed on is divided by the number of those who live now",
@@ -110,7 +110,7 @@ MUTANTS = [
         "only who passes a result on holds it",
         "5: survivors of a worker agree",
         "recovery.rs",
-        "wanted.contains(key) || spared.contains(key)",
+        "wanted.contains(key) || retained.contains(key)",
         "wanted.contains(key)",
     ),
     Mutant(
@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant(
         "operations stay where they were",
         "4: servers join and leave",
-        "client/suspension.rs",
+        "client/operations.rs",
         "op.move_to(tier, layout.of(op.round).clone());",
         "op.move_to(tier, op.places.clone());",
     ),

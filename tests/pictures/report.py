@@ -16,15 +16,15 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from sumpter import report
+from sumpter_lab import report
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
 NETAI = ROOT / "tests" / "data" / "netai"
 FILES = (
     NETAI / "resnet50.bk.log",
-    ROOT / "benches" / "record" / "emulate-2026-11-22-n8.csv",
-    ROOT / "benches" / "record" / "replay-resnet50-2026-11-22-40mbps.json",
+    ROOT / "lab/records/emulate-uniform/2026-11-22-n8.csv",
+    ROOT / "lab/records/replay-completion-order/2026-11-22-resnet50-40mbps.json",
 )
 QUESTION = report.Question(
     workers=64,

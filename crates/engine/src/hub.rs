@@ -114,8 +114,8 @@ impl Hub {
         Hub { job, chunk_bytes: chunk_bytes as usize, tensors, running, failed, closed }
     }
 
-    /// Nothing is passed on any more, and what fails from now on is not told to this machine's
-    /// workers: whatever ended the session here, they learn of it elsewhere.
+    /// Nothing is passed on any more, and what fails from now on is not reported to this machine's
+    /// workers: the end of the session reaches them by another path.
     pub fn close(&mut self) {
         self.closed = true;
     }
@@ -175,7 +175,7 @@ impl Hub {
             }
             let (op, slot) = match self.operation(client, of, &spec) {
                 Ok(found) => found,
-                // Somebody took part in what is none of this hub's: that fails, and no more.
+                // A worker took part in what is none of this hub's: that fails, and no more.
                 Err(reason) => {
                     lane.recycle(bytes);
                     self.refuse(lane, of.tensor, reason);
@@ -245,7 +245,7 @@ impl Hub {
     ///
     /// # Errors
     /// [`Violation`] when client and lane disagree: a bug, since both are ours.
-    pub fn hear<M: Memory>(
+    pub fn on_event<M: Memory>(
         &mut self,
         event: Event<Held<M>>,
         client: &mut Client<Held<M>>,
@@ -262,12 +262,12 @@ impl Hub {
                 }
                 Ok(None)
             }
-            Event::Everywhere { tensor, number: partition, round } => {
+            Event::DeliveredToAll { tensor, number: partition, round } => {
                 lane.release_total(Total { job: self.job, tensor, partition, round });
                 Ok(None)
             }
             Event::Released(op, Held::Subtotals(memory)) => {
-                self.let_go(op, memory, lane)?;
+                self.release(op, memory, lane)?;
                 Ok(None)
             }
             Event::Released(_, Held::Results(_)) => Ok(None),
@@ -306,7 +306,7 @@ impl Hub {
     }
 
     /// The client has let go of an operation's memory: totals that had arrived by then go back.
-    fn let_go(
+    fn release(
         &mut self,
         op: OpId,
         mut memory: Subtotals,

@@ -1,9 +1,10 @@
 //! The lane and the client: all of the protocol's logic, without sockets, threads or a clock.
 //!
-//! Both are [`Endpoint`](sumpter_endpoint::Endpoint)s: a driver moves bytes between two of them and tells the time. TCP, the
-//! in-process link and the seeded simulator drive the same code.
+//! Both are [`Endpoint`](sumpter_endpoint::Endpoint)s: a driver moves bytes between two of them and
+//! passes the time in. TCP, the in-process link and the seeded simulator drive the same code.
 #![forbid(unsafe_code)]
 
+mod chunk;
 mod client;
 mod head;
 mod hub;
@@ -15,13 +16,14 @@ mod resident;
 mod spans;
 
 pub use client::{
-    Awaited, Backlog, Client, ClientSettings, Event, Kept, Layout, OpId, Place, REPAIRED, Request,
-    Standing,
+    Backlog, Client, ClientSettings, Event, Layout, OpId, Outstanding, Place, REPAIRED, Request,
+    RetainedChunk, Standing,
 };
 pub use hub::{Held, Hub, Subtotals};
-pub use lane::{Harvested, JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total};
+pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total, Undelivered};
 pub use recovery::{
-    Lost, Progress, Relay, Repair, Rescue, Stock, Subject, Vault, first_passed_on, repairs, spared,
+    Lost, Progress, Recovery, Relay, Repair, ResultKey, Subject, first_passed_on, repairs,
+    retained_rounds,
 };
 pub use resident::exchange;
 pub use spans::Spans;

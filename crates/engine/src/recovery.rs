@@ -1,19 +1,19 @@
-//! From one epoch to the next: who has what, who lacks what, and how it gets there.
+//! Failover from one epoch to the next: which results each worker has and lacks, and the repairs.
 //!
-//! Lanes carry nothing from one epoch to the next. Each worker tells what it [has](Progress); from
-//! what all have told, each derives the same [`Repair`] of every round that was interrupted:
+//! Lanes carry nothing from one epoch to the next. Each worker reports what it [has](Progress);
+//! from what all have reported, each derives the same [`Repair`] of every round that was interrupted:
 //!
-//! - what nobody has is summed again: then no contribution to it has been overwritten, since a
+//! - what no worker has is reduced again: then no contribution to it has been overwritten, since a
 //!   result replaces a contribution only as a whole chunk;
-//! - what somebody has is passed on to those who lack it. A worker that no longer holds a result in
-//!   its tensor has it in its [`Vault`] until everyone has it: kept as it was received, or taken
-//!   out of the lane in its own process;
-//! - a round that nobody has a part of begins again like any other;
-//! - where workers may die, a broadcast or reduce is always done again: whoever has the result may
-//!   be gone before it is passed on, and the others do not wait for that. But none who sends and
-//!   receives nothing is done before all receivers have everything.
+//! - what some worker has is relayed to those that lack it. A worker that no longer holds a result
+//!   in its tensor has it in its [`Recovery`] until everyone has it: retained as it was received,
+//!   or taken out of the lane in its own process;
+//! - a round that no worker has a part of begins again like any other;
+//! - where workers may die, a broadcast or reduce is always done again: the worker with the result
+//!   may fail before it is relayed, and the others do not wait for that. But a worker that sends
+//!   and receives nothing is not done before all receivers have everything.
 //!
-//! A worker may die as well: then the others tell, and what nobody of them has is summed again
+//! A worker may fail as well: then the others report, and what none of them has is reduced again
 //! without it. So the stretches of one result may have different numbers of contributors, which
 //! is known of each. Results travel as the lane made them, before they are divided for an average.
 
@@ -22,9 +22,9 @@ use std::ops::Range;
 
 use sumpter_types::{Collective, JobId, Rank, Round, TensorId};
 
-use crate::client::{Client, Event, Kept, Layout, OpId, Place, Request, Standing};
+use crate::client::{Client, Event, Layout, OpId, Place, Request, RetainedChunk, Standing};
 use crate::hub::{Held, Hub};
-use crate::lane::{Harvested, Lane};
+use crate::lane::{Lane, Undelivered};
 use crate::spans::Spans;
 use sumpter_endpoint::Memory;
 
@@ -34,11 +34,11 @@ pub struct Progress {
     /// By tensor, in the order of the table.
     pub standings: Vec<Standing>,
     /// What it can pass on of rounds that others may not have finished.
-    pub held: BTreeMap<Stock, Spans>,
+    pub held: BTreeMap<ResultKey, Spans>,
 }
 
 /// A round of a tensor, and how many workers contributed to what is held of its result.
-pub type Stock = (TensorId, Round, u32);
+pub type ResultKey = (TensorId, Round, u32);
 
 /// What must be known of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ fn repair(
     let holders: Vec<Holder<'_>> = members
         .iter()
         .filter_map(|rank| Some((*rank, progress.get(rank)?)))
-        .flat_map(|(rank, told)| told.of(id, round).map(move |(n, spans)| (rank, n, spans)))
+        .flat_map(|(rank, reported)| reported.of(id, round).map(move |(n, spans)| (rank, n, spans)))
         .collect();
     let (nothing, everything) = (Spans::default(), Spans::whole(*bytes));
     let has = |(rank, standing): &(Rank, Standing)| -> (Rank, Spans) {
@@ -181,9 +181,13 @@ fn repair(
 
 /// The rounds of an all-reduce whose results every worker holds on to, though another one passes
 /// them on: that one may die first.
-pub fn spared(id: TensorId, tensor: &Subject, repairs: &[Repair]) -> Vec<(TensorId, Round)> {
-    let spares = tensor.mortal && tensor.collective == Collective::AllReduce;
-    repairs.iter().filter(|_| spares).map(|repair| (id, repair.round)).collect()
+pub fn retained_rounds(
+    id: TensorId,
+    tensor: &Subject,
+    repairs: &[Repair],
+) -> Vec<(TensorId, Round)> {
+    let retains = tensor.mortal && tensor.collective == Collective::AllReduce;
+    repairs.iter().filter(|_| retains).map(|repair| (id, repair.round)).collect()
 }
 
 /// The first round of a tensor whose subtotals a hub passes on in this epoch; `layout` is what it
@@ -225,18 +229,18 @@ impl Repair {
 
 /// Results that others may lack, from one epoch to the next.
 #[derive(Debug, Default)]
-pub struct Vault(BTreeMap<(TensorId, Round), Vec<Kept>>);
+struct ResultStore(BTreeMap<(TensorId, Round), Vec<RetainedChunk>>);
 
-impl Vault {
-    fn insert(&mut self, kept: Kept) {
+impl ResultStore {
+    fn insert(&mut self, kept: RetainedChunk) {
         let all = self.0.entry((kept.tensor, kept.round)).or_default();
-        if !all.iter().any(|known| known.holds(&kept)) {
+        if !all.iter().any(|known| known.covers(&kept)) {
             all.push(kept);
         }
     }
 
-    fn spans(&self) -> BTreeMap<Stock, Spans> {
-        let mut out: BTreeMap<Stock, Spans> = BTreeMap::new();
+    fn spans(&self) -> BTreeMap<ResultKey, Spans> {
+        let mut out: BTreeMap<ResultKey, Spans> = BTreeMap::new();
         for kept in self.0.values().flatten() {
             let key = (kept.tensor, kept.round, kept.contributors);
             out.entry(key).or_default().insert(kept.span());
@@ -262,14 +266,14 @@ impl Vault {
 
 /// A worker's part in changes of epoch: what it holds for others, and what it passes on.
 #[derive(Debug, Default)]
-pub struct Rescue {
-    vault: Vault,
+pub struct Recovery {
+    store: ResultStore,
     relays: HashMap<OpId, (TensorId, Round)>,
     /// Rounds that others pass on, and may die before they have.
-    spared: BTreeSet<(TensorId, Round)>,
+    retained: BTreeSet<(TensorId, Round)>,
 }
 
-impl Rescue {
+impl Recovery {
     /// Stops everything of a job, here and in the lane beside the client, and tells where this
     /// worker stands with `tensors` tensors. The lane's connections are the driver's to close.
     pub fn suspend<M: Memory>(
@@ -279,44 +283,51 @@ impl Rescue {
         (lane, job): (&mut Lane, JobId),
         tensors: usize,
     ) -> Progress {
-        for Harvested { of, len, bytes } in lane.harvest(job) {
+        for Undelivered { of, len, bytes } in lane.take_undelivered(job) {
             // Of a tensor that is not this worker's, the others keep what they need.
             if let Some((origin, contributors)) = client.origin(of) {
                 let (tensor, round) = (of.tensor, of.round);
-                self.vault.insert(Kept { tensor, round, origin, bytes, len, contributors });
+                self.store.insert(RetainedChunk {
+                    tensor,
+                    round,
+                    origin,
+                    bytes,
+                    len,
+                    contributors,
+                });
             }
         }
-        client.suspend().into_iter().for_each(|kept| self.vault.insert(kept));
-        self.vault.0.values().flatten().for_each(|kept| client.take_kept(kept));
+        client.suspend().into_iter().for_each(|kept| self.store.insert(kept));
+        self.store.0.values().flatten().for_each(|kept| client.restore(kept));
         hub.suspend();
         self.relays.clear();
-        self.spared.clear();
+        self.retained.clear();
         let standings = (0..tensors as u32).map(|id| client.standing(TensorId(id))).collect();
-        Progress { standings, held: self.vault.spans() }
+        Progress { standings, held: self.store.spans() }
     }
 
-    /// Passes on the relays that this worker holds; forgets what nobody lacks. `places` are where
-    /// the relays of a tensor go, with offsets as in the tensor; their groups must be defined.
+    /// Passes on the relays that this worker holds; forgets what no worker lacks. `places` are
+    /// where the relays of a tensor go, with offsets as in the tensor; their groups must be defined.
     ///
-    /// `spared` are rounds of all-reduces that others pass on and may die before they have: what
+    /// `retained` are rounds of all-reduces that others pass on and may die before they have: what
     /// is here of them is held until the next round is finished, to which everyone contributes
     /// that has all of this one.
     pub fn resume<M: Memory>(
         &mut self,
         client: &mut Client<Held<M>>,
         relays: Vec<(Request, Round, Vec<Place>)>,
-        spared: BTreeSet<(TensorId, Round)>,
+        retained: BTreeSet<(TensorId, Round)>,
     ) {
         let wanted: BTreeSet<_> = relays.iter().map(|(r, round, _)| (r.tensor, *round)).collect();
-        self.vault.0.retain(|key, _| wanted.contains(key) || spared.contains(key));
-        self.spared = spared;
+        self.store.0.retain(|key, _| wanted.contains(key) || retained.contains(key));
+        self.retained = retained;
         for (request, round, mut places) in relays {
             let mut bytes = Vec::new();
             for place in &mut places {
                 let span = place.origin..place.origin + place.bytes;
                 place.offset = bytes.len();
-                // What was told is what is there.
-                let held = self.vault.read((request.tensor, round), &span);
+                // The store has not changed since it was reported.
+                let held = self.store.read((request.tensor, round), &span);
                 bytes.extend(held.expect("a result that was kept"));
             }
             let id = client.relay(request, round, places, Held::Results(bytes));
@@ -325,7 +336,7 @@ impl Rescue {
     }
 
     /// Takes the client's events that are about relays; all others are returned.
-    pub fn hear<M: Memory>(
+    pub fn on_event<M: Memory>(
         &mut self,
         event: Event<Held<M>>,
         client: &Client<Held<M>>,
@@ -333,9 +344,9 @@ impl Rescue {
         match event {
             Event::Finished(id, _) if self.relays.contains_key(&id) => {
                 if let Some(key) = self.relays.remove(&id)
-                    && !self.spared.contains(&key)
+                    && !self.retained.contains(&key)
                 {
-                    self.vault.0.remove(&key);
+                    self.store.0.remove(&key);
                 }
                 None
             }
@@ -343,8 +354,8 @@ impl Rescue {
                 let over = |(tensor, round): &(TensorId, Round)| {
                     client.first_unfinished(*tensor).is_some_and(|first| first > round.next())
                 };
-                for key in self.spared.extract_if(.., over) {
-                    self.vault.0.remove(&key);
+                for key in self.retained.extract_if(.., over) {
+                    self.store.0.remove(&key);
                 }
                 Some(event)
             }
@@ -355,6 +366,6 @@ impl Rescue {
     /// Bytes of results that are held for others.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.vault.0.values().flatten().map(|kept| kept.len).sum()
+        self.store.0.values().flatten().map(|kept| kept.len).sum()
     }
 }

@@ -4,39 +4,11 @@
 //! contribution straight from the tensor, and the client takes a sum straight from the
 //! accumulator, chunk by chunk while both are in cache.
 
-use sumpter_types::{Round, TensorId};
-use sumpter_wire::{Header, Tier};
-
+use crate::chunk::Visit;
 use crate::client::Client;
 use crate::lane::Lane;
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
-
-/// A chunk of a round, by what client and lane both call it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkId {
-    pub tensor: TensorId,
-    pub tier: Tier,
-    pub partition: u32,
-    pub round: Round,
-    pub chunk: u32,
-}
-
-impl ChunkId {
-    pub(crate) fn of(header: &Header) -> ChunkId {
-        let Header { tensor, tier, partition, round, chunk, .. } = *header;
-        ChunkId { tensor, tier, partition, round, chunk }
-    }
-}
-
-/// What is to be done with a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Visit {
-    /// The lane wants the contribution.
-    Ask,
-    /// The client is to take the sum.
-    Deliver,
-}
 
 /// Lets a client and the lane in its process look at each other's chunks until there is nothing
 /// left to do or `budget` bytes have been looked at; returns how many were.

@@ -44,7 +44,7 @@ fn client(rank: usize, keeps: bool) -> Client<OwnedMemory> {
     };
     let mut client = Client::new(settings, 1);
     if keeps {
-        client.keep_results_of(LANE);
+        client.retain_results_of(LANE);
     }
     let half = BYTES / 2;
     let place =
@@ -154,7 +154,7 @@ impl Pair {
             match event {
                 Event::Finished(_, outcome) => assert_eq!(outcome, Ok(())),
                 Event::Released(_, memory) => self.results[rank] = Some(memory.bytes),
-                Event::Arrived { .. } | Event::Everywhere { .. } => panic!("nobody streams"),
+                Event::Arrived { .. } | Event::DeliveredToAll { .. } => panic!("nobody streams"),
             }
         }
     }

@@ -12,33 +12,7 @@ use sumpter_plan::{
 use sumpter_types::Rank;
 
 use crate::hubs::Hubs;
-
-/// Who runs a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
-    Worker(Rank),
-    Server(u64),
-}
-
-/// A lane of the job: its owner, and where it listens.
-#[derive(Clone, Debug)]
-pub(crate) struct LaneAddress {
-    pub owner: Owner,
-    pub host: String,
-    /// Equal for processes that share a link.
-    pub machine: String,
-    /// The lane's number with its owner.
-    pub index: u32,
-    pub address: SocketAddr,
-}
-
-/// A partition of a tensor and the lane that makes its sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
-    pub root: ConnId,
-    pub offset: usize,
-    pub bytes: usize,
-}
+use crate::lanes::{LaneAddress, Owner, PlacedPartition};
 
 /// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
 #[derive(Debug)]
@@ -115,7 +89,7 @@ impl Cluster {
 
     /// Places the next tensor of the table: one of `ranks`, or of all if there are none. A plan
     /// for some ranks counts only their machines: its n is theirs, not the job's.
-    pub(crate) fn place(&mut self, ranks: &[Rank], tensor_bytes: u64) -> Vec<Spot> {
+    pub(crate) fn place(&mut self, ranks: &[Rank], tensor_bytes: u64) -> Vec<PlacedPartition> {
         if ranks.is_empty() {
             return self.whole.place(tensor_bytes);
         }
@@ -205,8 +179,8 @@ impl Deal {
         Ok(Deal { placement: Placement::new(&plan)?, servers, sums_away })
     }
 
-    fn place(&mut self, tensor_bytes: u64) -> Vec<Spot> {
-        let spot = |p: sumpter_plan::PartitionPlace| Spot {
+    fn place(&mut self, tensor_bytes: u64) -> Vec<PlacedPartition> {
+        let spot = |p: sumpter_plan::PartitionPlace| PlacedPartition {
             root: ConnId(self.servers[p.server].start + p.lane),
             offset: p.offset as usize,
             bytes: p.bytes as usize,

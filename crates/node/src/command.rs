@@ -14,17 +14,28 @@ use crate::completion::Promise;
 use crate::error::OpError;
 use crate::timeline::Record;
 
+/// A declaration's number in its worker, in the order of declaration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeclarationId(pub u32);
+
 /// An operation on its way to the engine.
 #[derive(Debug)]
 pub(crate) struct Submission {
-    pub spec: TensorSpec,
     /// Free text for diagnosis: `group#sequence|signature`, or nothing.
     pub tag: String,
-    pub average: bool,
     pub priority: i32,
     pub memory: TensorMemory,
     pub completion: Promise,
     pub since: Instant,
+}
+
+/// What is sent once it is as late as this.
+#[derive(Debug)]
+pub(crate) enum Subscription {
+    /// The plan.
+    Plan(Epoch, Sender<ClusterView>),
+    /// The training step, and when it was first seen.
+    Step(u64, Sender<(u64, Instant)>),
 }
 
 #[derive(Debug)]
@@ -33,17 +44,16 @@ pub(crate) enum Command {
     Member(MemberEvent),
     /// The session with the coordinator is there.
     Joined(Arc<Member>),
-    Submit(Submission),
+    /// What operations on a tensor have in common; the last is whether they average.
+    Declare(DeclarationId, TensorSpec, bool),
+    Submit(DeclarationId, Submission),
     /// No more data: take part with zeros until all workers are out of data, then answer with the
     /// last one.
     OutOfData(Sender<Result<Rank, OpError>>),
-    /// The training step, once it is this one or a later one, and when it was first seen.
-    Step(u64, Sender<(u64, Instant)>),
+    Subscribe(Subscription),
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),
-    /// The plan, once it is that of this epoch or a later one.
-    Plan(Epoch, Sender<ClusterView>),
     /// Answer with what has been recorded of a run.
     Recordings(JobId, Sender<Vec<Recording>>),
     /// Tell of operations that are done from now on, or no longer.

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 use sumpter_engine::{Backlog, LaneStats};
 use sumpter_types::{Late, Stats};
 
+/// How often the coordinator gets the counters, while something happens.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+
 /// What a worker waits for while operations are under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -56,9 +59,9 @@ pub(crate) struct Counters {
     /// Bytes between the worker and its colocated lane.
     pub bytes_local: u64,
     /// Operations finished.
-    pub operations: u64,
+    operations: u64,
     /// Bytes of tensors summed by finished operations.
-    pub tensor_bytes: u64,
+    tensor_bytes: u64,
     /// The most rounds any one tensor has had: the training step, since each step sends the same
     /// tensors again.
     pub step: u64,
@@ -77,7 +80,43 @@ pub(crate) struct Counters {
     pub refused: u64,
 }
 
+/// What is counted, and when it is reported next.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub counters: Counters,
+    due: Option<Instant>,
+}
+
+impl Report {
+    /// Reports at once.
+    pub(crate) fn now(&mut self) {
+        self.due = Some(Instant::now());
+    }
+
+    /// Reports within the usual time.
+    pub(crate) fn soon(&mut self) {
+        self.due.get_or_insert_with(|| Instant::now() + REPORT_EVERY);
+    }
+
+    /// When the next report is due, if there is one.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Whether a report is due; if so, none is until another is asked for.
+    pub(crate) fn take_due(&mut self, now: Instant) -> bool {
+        self.due.take_if(|due| *due <= now).is_some()
+    }
+}
+
 impl Counters {
+    /// An operation on `bytes` has finished, after `rounds` of its tensor.
+    pub(crate) fn finished(&mut self, rounds: u64, bytes: u64) {
+        self.step = self.step.max(rounds);
+        self.operations += 1;
+        self.tensor_bytes += bytes;
+    }
+
     /// Bytes were sent over a connection; `away` says whether it leaves this machine.
     pub(crate) fn sent(&mut self, bytes: usize, away: bool) {
         self.bytes_sent += bytes as u64;

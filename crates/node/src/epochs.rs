@@ -4,114 +4,49 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use sumpter_config::{Config, readable};
+use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
     Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on, repairs,
-    spared,
+    retained_rounds,
 };
 use sumpter_membership::ClusterView;
-use sumpter_types::{Collective, Epoch, Rank, Round, TensorId, TensorSpec};
+use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
-use crate::cluster::{Cluster, Spot};
-use crate::error::OpError;
-use crate::event_loop::EventLoop;
-use crate::hubs::route;
+use crate::cluster::Cluster;
+use crate::lanes::PlacedPartition;
 use crate::progress;
-use crate::session::{Dial, Session, client_settings, in_force, policy};
-use crate::socket::Phase;
+use crate::route::{Route, route};
+use crate::run::{WorkerRun, client_settings, policy};
 
 /// What this worker passes on of a round.
 type Relayed = (Request, Round, Vec<Place>);
 
-impl EventLoop {
-    /// The plan is about to change: stops, and tells what this worker has.
-    pub(crate) fn suspend(&mut self, epoch: Epoch, reason: &str) {
-        let Some(session) = self.session.as_mut() else { return };
-        // A change of settings is told when it is made.
-        if !reason.is_empty() {
-            tracing::info!(target: "notice", %epoch, "{reason}; the plan changes");
-            session.announced = true;
-        }
-        let progress = session.suspend(&mut self.lane);
-        self.counters.pauses += 1;
-        let job = session.view.job;
-        self.sockets.remove_all(|phase| matches!(phase, Phase::ToLane(_) | Phase::Dialing { .. }));
-        self.end_job(job);
-        if let Some(member) = &self.member {
-            member.progress(epoch, progress::encode(&progress));
-        }
-    }
-
-    /// The new plan, and what all workers have.
-    pub(crate) fn resume(&mut self, view: ClusterView, told: Vec<(Rank, Vec<u8>)>) {
-        if self.session.is_none() {
-            return;
-        }
-        self.know_job(&view);
-        let resident = self.open_resident(&view);
-        let (epoch, servers) = (view.epoch, view.servers.len());
-        let workers = view.living().count();
-        let Some(session) = self.session.as_mut() else { return };
-        let changes = session.view.changes.clone();
-        let resumed =
-            resident.and_then(|resident| session.resume(&self.config, view, &told, resident));
-        if let Err(reason) = resumed {
-            return self.fail(&OpError::PeerLost(format!("the new plan cannot be used: {reason}")));
-        }
-        if std::mem::take(&mut session.announced) {
-            let with = format!("{workers} workers and {servers} summation servers");
-            tracing::info!(target: "notice", %epoch, "going on with {with}");
-        }
-        if session.view.changes != changes && session.rank == Rank(0) {
-            let texts = in_force(&self.config, &session.view).unwrap_or_default();
-            let texts = texts.iter().map(|(name, text)| format!("{name}={}", readable(text)));
-            let settings = texts.collect::<Vec<_>>().join(" ");
-            tracing::info!(target: "notice", %epoch, "from now on {settings}");
-        }
-        self.call_all();
-        self.tell_plan();
-    }
-
-    /// Tells the plan to those who wait for this one.
-    pub(crate) fn tell_plan(&mut self) {
-        let Some(session) = self.session.as_ref().filter(|session| !session.suspended) else {
-            return;
-        };
-        self.asked_for_plan.retain(|(epoch, answer)| {
-            let told = *epoch <= session.view.epoch;
-            if told {
-                // Whoever asked may have given up.
-                let _ = answer.send(session.view.clone());
-            }
-            !told
-        });
-    }
-}
-
-impl Session {
-    fn suspend(&mut self, lane: &mut Lane) -> Progress {
+impl WorkerRun {
+    /// Stops; what this worker has.
+    pub(crate) fn suspend(&mut self, lane: &mut Lane) -> Progress {
         self.suspended = true;
         self.own = None;
-        // Nobody is called before the new plan is there.
-        self.links.iter_mut().for_each(|link| *link = Dial::default());
+        // No lane is dialed before the new plan is there.
+        self.dials.clear();
         let beside = (lane, self.view.job);
         let tensors = self.table.len();
-        self.rescue.suspend(&mut self.client, &mut self.hub, beside, tensors)
+        self.recovery.suspend(&mut self.client, &mut self.hub, beside, tensors)
     }
 
-    fn resume(
+    /// Goes on under a new plan, with what all workers have.
+    pub(crate) fn resume(
         &mut self,
         config: &Config,
         view: ClusterView,
-        told: &[(Rank, Vec<u8>)],
+        progress: &[(Rank, Vec<u8>)],
         resident: Option<ConnId>,
     ) -> Result<(), String> {
         let mut all = BTreeMap::new();
-        for (rank, bytes) in told {
-            let progress = progress::decode(bytes);
-            all.insert(*rank, progress.map_err(|error| format!("rank {rank}: {error}"))?);
+        for (rank, bytes) in progress {
+            let decoded = progress::decode(bytes);
+            all.insert(*rank, decoded.map_err(|error| format!("rank {rank}: {error}"))?);
         }
         // Sizes and credit are part of the plan: they change where all have stopped.
         let config = config.changed(&view.changes).map_err(|error| error.to_string())?;
@@ -121,19 +56,19 @@ impl Session {
         self.view = view;
         self.suspended = false;
         self.connect(settings, resident);
-        let (mut relays, mut spares) = (Vec::new(), BTreeSet::new());
+        let (mut relays, mut retained) = (Vec::new(), BTreeSet::new());
         for id in (0..self.table.len() as u32).map(TensorId) {
-            if let Some(reason) = self.table.spec(id).and_then(|spec| self.bereft(spec)) {
+            if let Some(reason) = self.orphaned(id) {
                 self.client.fail_tensor(id, &reason);
                 self.client.lay_out(id, Tier::Root, Layout::default());
                 continue;
             }
             let subject = self.subject(id);
             let repairs = repairs(id, &subject, &all).map_err(|lost| lost.to_string())?;
-            spares.extend(spared(id, &subject, &repairs));
+            retained.extend(retained_rounds(id, &subject, &repairs));
             relays.extend(self.lay_out(id, &repairs));
         }
-        self.rescue.resume(&mut self.client, relays, spares);
+        self.recovery.resume(&mut self.client, relays, retained);
         Ok(())
     }
 
@@ -154,8 +89,8 @@ impl Session {
     pub(crate) fn lay_out(&mut self, id: TensorId, repairs: &[Repair]) -> Vec<Relayed> {
         let spec = self.table.spec(id).expect("a tensor of the table").clone();
         let everyone = self.members(&spec);
-        let spots = self.cluster.place(&spec.ranks, bytes(&spec) as u64);
-        let numbered: Vec<_> = (0..).zip(spots.iter().copied()).collect();
+        let partitions = self.cluster.place(&spec.ranks, bytes(&spec) as u64);
+        let numbered: Vec<_> = (0..).zip(partitions.iter().copied()).collect();
         let whole = self.route(&spec, &everyone, &numbered);
         let tier = whole.tier;
         let mut layout = Layout::new(whole.places);
@@ -165,7 +100,7 @@ impl Session {
             let mut places = Vec::new();
             let mut again = Vec::new();
             for (span, members) in &repair.sums {
-                let parts = self.cut(&spec, &spots, span, &mut number);
+                let parts = self.cut(&spec, &partitions, span, &mut number);
                 let route = self.route(&spec, members, &parts);
                 if members.contains(&self.rank) {
                     places.extend(route.places);
@@ -200,30 +135,30 @@ impl Session {
         &mut self,
         spec: &TensorSpec,
         members: &[Rank],
-        spots: &[(u32, Spot)],
-    ) -> crate::hubs::Route {
-        route(&mut self.cluster, &mut self.client, self.rank, (spec, members), spots)
+        partitions: &[(u32, PlacedPartition)],
+    ) -> Route {
+        route(&mut self.cluster, &mut self.client, self.rank, (spec, members), partitions)
     }
 
     /// The parts of a tensor's partitions that are in `span`. A broadcast is repaired by its root.
     fn cut(
         &self,
         spec: &TensorSpec,
-        spots: &[Spot],
+        partitions: &[PlacedPartition],
         span: &Range<usize>,
         number: &mut u32,
-    ) -> Vec<(u32, Spot)> {
+    ) -> Vec<(u32, PlacedPartition)> {
         let mut parts = Vec::new();
-        for spot in spots {
-            let start = spot.offset.max(span.start);
-            let end = (spot.offset + spot.bytes).min(span.end);
+        for partition in partitions {
+            let start = partition.offset.max(span.start);
+            let end = (partition.offset + partition.bytes).min(span.end);
             if start < end {
                 let root = match spec.collective {
                     Collective::Broadcast => self.cluster.lane_of(spec.root),
                     _ => None,
                 };
-                let root = root.unwrap_or(spot.root);
-                parts.push((*number, Spot { root, offset: start, bytes: end - start }));
+                let root = root.unwrap_or(partition.root);
+                parts.push((*number, PlacedPartition { root, offset: start, bytes: end - start }));
                 *number += 1;
             }
         }

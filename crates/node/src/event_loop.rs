@@ -1,37 +1,41 @@
 //! The event loop: one thread that drives a lane and, in a worker, the client beside it.
 //!
-//! It sleeps until a socket is ready, a deadline is due or another thread wakes it. All state is
-//! its own; other threads reach it by commands only.
+//! It sleeps until a socket is ready, a deadline is due or another thread wakes it, and moves bytes
+//! between sockets, lane and client. What they mean is up to the [`LaneSide`] and the
+//! [`WorkerSide`]. Other threads reach all of it by commands only.
 
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 use mio::{Events, Poll, Waker};
-use sumpter_config::Config;
-use sumpter_coordinator::Member;
+use sumpter_config::{Config, LocalLink};
 use sumpter_endpoint::{ConnId, Endpoint, LinkError, Received};
-use sumpter_engine::{JobLimits, Lane, LaneLimits, Peer, exchange};
-use sumpter_membership::ClusterView;
+use sumpter_engine::exchange;
+use sumpter_membership::MemberEvent;
+use sumpter_observe::{Recording, Source};
 use sumpter_transport::{in_process, readiness};
-use sumpter_types::{Epoch, JobId, run_memory_counter};
-use sumpter_wire::{HandshakeError, Hello, Token};
+use sumpter_types::{JobId, Stats};
+use sumpter_wire::{HandshakeError, Hello};
 
 use crate::command::Command;
-use crate::counters::Counters;
+use crate::counters::{OfClient, Report, Surroundings};
 use crate::error::NodeError;
 use crate::join::Listeners;
+use crate::lane_side::LaneSide;
+use crate::recording::{answer as answer_trace, recording};
 use crate::remote::Remote;
-use crate::session::{Session, patience};
+use crate::run::{WorkerRun, patience};
 use crate::socket::{GreetError, Phase, drive_client, drive_server, flush};
 use crate::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};
-use crate::timeline::Record;
-use crate::trace::recorder;
-use crate::worker::StartSignal;
+use crate::start::StartSignal;
+use crate::worker_side::{Action, WorkerSide};
 
 const MAX_EVENTS: usize = 256;
+
+/// Operations that a report lists; enough to see what ranks wait for.
+const REPORTED_OPS: usize = 16;
 
 /// Bytes that may go to the colocated lane before sockets get their turn.
 const IN_PROCESS_TURN: usize = 8 << 20;
@@ -40,57 +44,30 @@ const IN_PROCESS_TURN: usize = 8 << 20;
 /// other may keep it busy.
 const LAST_LINGER: Duration = Duration::from_secs(20);
 
-/// Turns between two looks at what is ready: whoever becomes ready meanwhile is not left out for
-/// longer than it takes to move a few megabytes.
+/// Turns between two polls: a socket that becomes ready meanwhile waits no longer than it takes to
+/// move a few megabytes.
 const TURNS_AT_ONCE: usize = 16;
-
-/// What is known of a run before its workers connect.
-#[derive(Debug)]
-struct KnownJob {
-    epoch: Epoch,
-    /// What its members prove to hold.
-    key: Option<Token>,
-    /// Its share beside other jobs.
-    weight: u32,
-    /// The machine of each worker, by rank.
-    machines: Vec<String>,
-}
 
 #[derive(Debug)]
 pub(crate) struct EventLoop {
-    pub config: Config,
-    /// This process's machine.
-    machine: String,
+    config: Config,
     poll: Poll,
     origin: Instant,
     commands: Receiver<Command>,
-    pub sockets: Sockets,
-    pub lane: Lane,
-    /// This lane's number with its owner.
-    pub lane_index: u32,
-    lane_sockets: HashMap<ConnId, usize>,
-    /// The lanes of this process, which share a job's quota.
-    pub lanes: u32,
-    /// Runs whose workers may connect.
-    jobs: HashMap<JobId, KnownJob>,
-    pub session: Option<Session>,
-    pub member: Option<Arc<Member>>,
-    pub start: Option<StartSignal>,
-    pub counters: Counters,
-    pub next_report: Option<Instant>,
-    pub timeline: Option<Sender<Record>>,
-    /// Who waits for a plan of an epoch.
-    pub asked_for_plan: Vec<(Epoch, Sender<ClusterView>)>,
-    /// Who waits for a training step.
-    pub asked_for_step: Vec<(u64, Sender<(u64, Instant)>)>,
+    sockets: Sockets,
+    lane_side: LaneSide,
+    worker_side: WorkerSide,
+    report: Report,
     in_process_more: bool,
 }
 
 impl EventLoop {
+    /// Of lane `index` of the `lanes` of this process; of a worker too, if there is a `start`
+    /// signal.
     pub(crate) fn new(
         config: &Config,
         listeners: Listeners,
-        (lane_index, lanes): (u32, u32),
+        (index, lanes): (u32, u32),
         start: Option<StartSignal>,
     ) -> Result<(EventLoop, Remote), NodeError> {
         let failed = NodeError::io("making an event loop");
@@ -99,34 +76,15 @@ impl EventLoop {
         let registry = poll.registry().try_clone().map_err(&failed)?;
         let sockets = Sockets::new(registry, listeners).map_err(&failed)?;
         let (sender, commands) = crossbeam_channel::unbounded();
-        let limits = LaneLimits {
-            max_job_bytes: config.max_job_bytes / u64::from(lanes.max(1)),
-            max_chunk_bytes: 64 << 20,
-            // A worker's lane has a client beside it, which waits for the start.
-            hub: start.is_some(),
-        };
-        let mut lane = Lane::new(limits);
-        lane.record(recorder(config));
         let event_loop = EventLoop {
             config: config.clone(),
-            machine: config.machine_id(),
             poll,
             origin: Instant::now(),
             commands,
             sockets,
-            lane,
-            lane_index,
-            lane_sockets: HashMap::new(),
-            lanes,
-            jobs: HashMap::new(),
-            session: None,
-            member: None,
-            start,
-            counters: Counters::default(),
-            next_report: None,
-            timeline: None,
-            asked_for_plan: Vec::new(),
-            asked_for_step: Vec::new(),
+            lane_side: LaneSide::new(config, (index, lanes), start.is_none()),
+            worker_side: WorkerSide::new(config, start),
+            report: Report::default(),
             in_process_more: false,
         };
         Ok((event_loop, Remote { sender, waker }))
@@ -150,19 +108,145 @@ impl EventLoop {
                     let _ = answer.send(());
                     return;
                 }
-                self.obey(command);
+                self.handle_command(command);
             }
             self.serve(&events);
             self.tend(Instant::now());
             self.move_bytes();
-            if let Some(session) = &self.session {
-                self.counters.wait(session.cause(), Instant::now());
+            if let Some(run) = self.worker_side.run() {
+                self.report.counters.wait(run.cause(), Instant::now());
             }
         }
     }
 
-    pub(crate) fn now(&self) -> Duration {
+    fn now(&self) -> Duration {
         self.origin.elapsed()
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        let EventLoop { lane_side, worker_side, report, .. } = self;
+        match command {
+            Command::Member(MemberEvent::JobStarted(view)) => {
+                self.end_job(view.job);
+                self.lane_side.expect_job(&view);
+            }
+            Command::Member(MemberEvent::JobEnded { job }) => self.end_job(job),
+            Command::Member(MemberEvent::TraceAsked { request, job }) => {
+                if let Some(member) = worker_side.member().cloned() {
+                    let recordings = self.recordings(job);
+                    answer_trace(request, member, move || recordings);
+                }
+            }
+            Command::Member(event) => worker_side.on_event(event, lane_side, report),
+            Command::Joined(member) => {
+                worker_side.joined(member);
+                report.now();
+            }
+            Command::Declare(id, spec, average) => worker_side.declare(id, spec, average),
+            Command::Submit(id, submission) => worker_side.submit(id, submission, report),
+            Command::OutOfData(answer) => worker_side.out_of_data(answer),
+            Command::Samples(count) => {
+                report.counters.samples += count;
+                report.soon();
+            }
+            Command::Timeline(records) => worker_side.record(records),
+            Command::Recordings(job, answer) => drop(answer.send(self.recordings(job))),
+            Command::Stats(answer) => drop(answer.send(self.stats())),
+            Command::Subscribe(subscription) => worker_side.subscribe(subscription, report),
+            Command::Fail(reason) => worker_side.fail(&reason),
+            Command::Leave(_) => unreachable!("the loop itself leaves"),
+        }
+        self.perform_actions();
+    }
+
+    /// Does to the sockets what the worker has found necessary.
+    fn perform_actions(&mut self) {
+        while let Some(action) = self.worker_side.next_action() {
+            match action {
+                Action::Dial(lane) => self.dial(lane),
+                Action::CloseDials => self
+                    .sockets
+                    .remove_all(|phase| matches!(phase, Phase::ToLane(_) | Phase::Dialing { .. })),
+                Action::Close(sockets) => self.close(sockets),
+            }
+        }
+    }
+
+    fn close(&mut self, sockets: Vec<usize>) {
+        for index in sockets {
+            self.sockets.remove(index);
+        }
+    }
+
+    /// A run is over: its buffers are freed, its connections closed.
+    fn end_job(&mut self, job: JobId) {
+        let sockets = self.lane_side.end_job(job);
+        self.close(sockets);
+    }
+
+    /// Opens a connection to a lane.
+    fn dial(&mut self, lane: ConnId) {
+        let Some(run) = self.worker_side.run_mut() else { return };
+        run.dials.begin(lane);
+        let address = run.cluster.lanes[lane.0].address;
+        let hello = (run.hello(lane), run.key());
+        let beside = self.config.local_link == LocalLink::Shm && !run.is_away(lane);
+        // The interface that was asked for is used for sending, too.
+        let source = self.config.interface.is_some().then(|| self.sockets.local_ip()).flatten();
+        match self.sockets.dial(lane, address, beside, source, hello) {
+            Ok(index) => run.dials.opened(lane, index),
+            Err(error) => self.worker_side.dial_failed(lane, &error.to_string(), false),
+        }
+    }
+
+    /// Does what is due: dials lanes again, gives up on handshakes, reports.
+    fn tend(&mut self, now: Instant) {
+        for index in self.sockets.overdue(now) {
+            let Some(socket) = self.sockets.remove(index) else { continue };
+            if let Phase::Dialing { lane, .. } = socket.phase {
+                self.worker_side.dial_failed(lane, "no answer to the handshake", false);
+            }
+        }
+        self.worker_side.tend(now);
+        self.perform_actions();
+        if self.report.take_due(now) {
+            if let Some(member) = self.worker_side.member() {
+                member.report(self.stats());
+            }
+            if self.worker_side.run().is_some_and(|run| !run.is_idle()) {
+                self.report.soon();
+            }
+        }
+    }
+
+    /// What has been recorded here of a run.
+    fn recordings(&self, job: JobId) -> Vec<Recording> {
+        let client = self.worker_side.run().filter(|run| run.view.job == job);
+        let client = client.map(|run| recording(run.client.recorder(), Source::Client, job));
+        [self.lane_side.recording(job)].into_iter().chain(client).collect()
+    }
+
+    fn stats(&self) -> Stats {
+        let (lane, run) = (&self.lane_side.lane, self.worker_side.run());
+        let mut stats = self.report.counters.report(&Surroundings {
+            lane: lane.stats(),
+            lane_bytes: lane.allocated_bytes(),
+            lane_waiting: lane.waiting_partitions(),
+            corrupt_results: run.map_or(0, |run| run.client.corrupt_frames()),
+            tensors: run.map_or(0, |run| run.table.len()),
+            client: run.map(|run| OfClient {
+                backlog: run.client.backlog(),
+                admitted_bytes: run.client.admitted_bytes(),
+                operations: run.under_way(),
+            }),
+            elapsed: self.now(),
+        });
+        stats.counters.extend(self.lane_side.memory_counters());
+        if let Some(run) = run {
+            stats.pending = run.pending(Instant::now(), REPORTED_OPS);
+            stats.begun = run.begun_by_tensor();
+        }
+        stats
     }
 
     /// Whether there is more to do, of which no event will tell.
@@ -174,8 +258,8 @@ impl EventLoop {
         if self.is_busy() {
             return Some(Duration::ZERO);
         }
-        let session = self.session.as_ref().and_then(Session::next_deadline);
-        let next = [self.sockets.next_deadline(), session, self.next_report];
+        let run = self.worker_side.run().and_then(WorkerRun::next_deadline);
+        let next = [self.sockets.next_deadline(), run, self.report.due()];
         let next = next.into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
@@ -194,7 +278,7 @@ impl EventLoop {
                 }
             }
         }
-        // Whoever asks again has to wait until the commands that came meanwhile are obeyed.
+        // Further turns have to wait for the commands that came meanwhile.
         for _ in 0..self.sockets.turns.len().min(TURNS_AT_ONCE) {
             if let Some(index) = self.sockets.turns.begin() {
                 self.advance(index);
@@ -211,19 +295,19 @@ impl EventLoop {
             Phase::Greeting(_) => self.advance_greeting(index),
             Phase::ToLane(lane) => {
                 let lane = *lane;
-                let Some(session) = self.session.as_mut() else { return };
-                let sent = socket.link.transmit(&mut session.client, lane);
-                let received = socket.link.receive(&mut session.client, lane, now);
+                let Some(run) = self.worker_side.run_mut() else { return };
+                let sent = socket.link.transmit(&mut run.client, lane);
+                let received = socket.link.receive(&mut run.client, lane, now);
                 let moved = |r: &Received| r.bytes > 0;
                 if sent.as_ref().is_ok_and(|sent| *sent > 0) || received.as_ref().is_ok_and(moved) {
-                    session.last_progress = Instant::now();
+                    run.last_progress = Instant::now();
                 }
                 self.account(index, sent, received);
             }
             Phase::FromWorker(conn) => {
                 let conn = *conn;
-                let sent = socket.link.transmit(&mut self.lane, conn);
-                let received = socket.link.receive(&mut self.lane, conn, now);
+                let sent = socket.link.transmit(&mut self.lane_side.lane, conn);
+                let received = socket.link.receive(&mut self.lane_side.lane, conn, now);
                 self.account(index, sent, received);
                 self.send_results();
             }
@@ -239,8 +323,8 @@ impl EventLoop {
         match (sent, received) {
             (Ok(sent), Ok(received)) => {
                 let away = self.sockets.get(index).is_some_and(|socket| socket.away);
-                self.counters.sent(sent, away);
-                self.counters.received(received.bytes, away);
+                self.report.counters.sent(sent, away);
+                self.report.counters.received(received.bytes, away);
                 self.sockets.turns.charge(index, sent + received.bytes);
                 if received.more {
                     self.sockets.turns.ask(index);
@@ -262,24 +346,23 @@ impl EventLoop {
         let broken = matches!(error, LinkError::Violation(_) | LinkError::Tls(_));
         match socket.phase {
             Phase::ToLane(lane) => {
-                if let Some(session) = self.session.as_mut() {
+                if let Some(run) = self.worker_side.run_mut() {
                     if broken {
                         let tensor = violation.and_then(|v| v.corrupted_tensor());
-                        let tensor = tensor.and_then(|t| session.name(t));
-                        tracing::error!(lane = %session.describe(lane), tensor, %error, "closed");
+                        let tensor = tensor.and_then(|t| run.name(t));
+                        tracing::error!(lane = %run.describe(lane), tensor, %error, "closed");
                     }
-                    session.lost(lane, Instant::now());
-                    self.counters.broken += u64::from(session.links[lane.0].retry_at.is_some());
+                    run.lost(lane, Instant::now());
+                    self.report.counters.broken += u64::from(run.dials.is_postponed(lane));
                 }
             }
             Phase::FromWorker(conn) => {
                 if broken {
                     tracing::error!(peer = %socket.peer, %error, "closed");
                 }
-                // Whoever leaves in order just hangs up.
-                self.counters.broken += u64::from(!matches!(error, LinkError::Closed));
-                self.lane.close(conn);
-                self.lane_sockets.remove(&conn);
+                // A worker that leaves in order just closes.
+                self.report.counters.broken += u64::from(!matches!(error, LinkError::Closed));
+                self.lane_side.close(conn);
             }
             Phase::Dialing { .. } | Phase::Greeting(_) => {}
         }
@@ -288,16 +371,16 @@ impl EventLoop {
     fn advance_greeting(&mut self, index: usize) {
         let Some(socket) = self.sockets.get(index) else { return };
         let Phase::Greeting(handshake) = &mut socket.phase else { return };
-        let key_of = |job| self.jobs.get(&job).and_then(|known| known.key.clone());
+        let key_of = |job| self.lane_side.key_of(job);
         match drive_server(socket.link.as_mut(), handshake, key_of) {
             Ok(None) => {}
             Ok(Some(hello)) => self.admit(index, &hello),
             Err(GreetError::Link(LinkError::Closed)) => drop(self.sockets.remove(index)),
-            // A peer may hear of the start before we do; it calls again.
+            // A peer may know of the start before this lane does; it dials again.
             Err(GreetError::Handshake(HandshakeError::UnknownJob)) => self.refuse(index),
             Err(error) => {
                 tracing::warn!(peer = %socket.peer, %error, "a connection was refused");
-                self.counters.refused += 1;
+                self.report.counters.refused += 1;
                 self.refuse(index);
             }
         }
@@ -315,11 +398,7 @@ impl EventLoop {
     }
 
     fn admit(&mut self, index: usize, hello: &Hello) {
-        let verdict = self.judge(hello);
-        let away = self
-            .jobs
-            .get(&hello.job)
-            .is_none_or(|job| job.machines.get(hello.rank.0 as usize) != Some(&self.machine));
+        let verdict = self.lane_side.open(hello);
         let Some(socket) = self.sockets.get(index) else { return };
         let Phase::Greeting(handshake) = &mut socket.phase else { return };
         match verdict {
@@ -335,83 +414,31 @@ impl EventLoop {
                 // Nothing is sent here: a link that continues elsewhere waits for the other end.
                 let _ = socket.link.upgrade(false);
                 socket.phase = Phase::FromWorker(conn);
-                socket.away = away;
+                socket.away = self.lane_side.is_away(hello);
                 socket.deadline = None;
                 self.sockets.greeted(index);
-                let weight = self.jobs.get(&hello.job).map_or(1, |known| known.weight);
-                self.sockets.assign(index, hello.job, weight);
-                if let Some(stale) = old.and_then(|old| self.lane_sockets.remove(&old)) {
+                self.sockets.assign(index, hello.job, self.lane_side.weight_of(hello.job));
+                if let Some(stale) = old.and_then(|old| self.lane_side.detach(old)) {
                     self.sockets.remove(stale);
                 }
-                self.lane_sockets.insert(conn, index);
+                self.lane_side.attach(conn, index);
                 self.advance(index);
             }
         }
     }
 
-    fn judge(&mut self, hello: &Hello) -> Result<(ConnId, Option<ConnId>), String> {
-        if hello.lane != self.lane_index {
-            return Err(format!("this is lane {}, not {}", self.lane_index, hello.lane));
-        }
-        match self.jobs.get(&hello.job) {
-            None => Err("the job is not known here (yet)".to_owned()),
-            Some(KnownJob { epoch, machines, .. })
-                if (*epoch, machines.len()) != (hello.epoch, hello.world_size as usize) =>
-            {
-                Err(format!("the job has epoch {epoch} and {} workers", machines.len()))
-            }
-            Some(_) => self.lane.open(Peer {
-                job: hello.job,
-                rank: hello.rank,
-                world_size: hello.world_size,
-                epoch: hello.epoch,
-                keeps: hello.keeps,
-                checksum: hello.checksum,
-            }),
-        }
-    }
-
-    /// A run whose workers may connect.
-    pub(crate) fn know_job(&mut self, view: &ClusterView) {
-        let machines = view.workers.iter().map(|worker| worker.machine.clone()).collect();
-        let (key, weight) = (view.key.clone(), view.quota.weight);
-        self.jobs.insert(view.job, KnownJob { epoch: view.epoch, key, weight, machines });
-        // What a worker gives its own job is its own business.
-        if self.start.is_none() && self.session.is_none() {
-            let lanes = u64::from(self.lanes.max(1));
-            let max_bytes = view.quota.max_bytes.unwrap_or(u64::MAX).min(self.config.max_job_bytes);
-            let max_connections = view.quota.max_connections.unwrap_or(u32::MAX);
-            let limits = JobLimits { max_bytes: max_bytes / lanes, max_connections };
-            self.lane.know(view.job, limits);
-        }
-    }
-
-    /// What each run's sums occupy in this lane, by the name of its counter.
-    pub(crate) fn run_memory(&self) -> impl Iterator<Item = (String, f64)> {
-        let jobs = self.jobs.keys();
-        jobs.map(|job| (run_memory_counter(*job), self.lane.job_bytes(*job) as f64))
-    }
-
-    /// A run is over: its buffers are freed, its connections closed.
-    pub(crate) fn end_job(&mut self, job: JobId) {
-        self.jobs.remove(&job);
-        for conn in self.lane.end_job(job) {
-            if let Some(index) = self.lane_sockets.remove(&conn) {
-                self.sockets.remove(index);
-            }
-        }
-    }
-
     /// Hands over what is new, until nothing moves any more.
-    pub(crate) fn move_bytes(&mut self) {
+    fn move_bytes(&mut self) {
         loop {
             let mut touched = self.move_in_process();
             touched |= self.pass_on();
-            while let Some(lane) = self.session.as_mut().and_then(|s| s.client.next_dirty()) {
+            while let Some(lane) =
+                self.worker_side.run_mut().and_then(|run| run.client.next_dirty())
+            {
                 touched |= self.transmit_to_lane(lane);
             }
             touched |= self.send_results();
-            touched |= self.settle();
+            touched |= self.worker_side.settle(&mut self.lane_side, &mut self.report);
             if !touched || self.in_process_more {
                 return;
             }
@@ -421,7 +448,7 @@ impl EventLoop {
     /// Sends what the lane has finished, at once, while it is in cache.
     fn send_results(&mut self) -> bool {
         let mut touched = false;
-        while let Some(conn) = self.lane.next_dirty() {
+        while let Some(conn) = self.lane_side.lane.next_dirty() {
             touched |= self.transmit_to_worker(conn);
         }
         touched
@@ -430,45 +457,47 @@ impl EventLoop {
     fn move_in_process(&mut self) -> bool {
         self.in_process_more = false;
         let now = self.now();
-        let Some(session) = self.session.as_mut() else { return false };
-        let Some((on_client, on_lane)) = session.own else { return false };
-        let (client, lane) = ((&mut session.client, on_client), (&mut self.lane, on_lane));
-        let moved = in_process(client, lane, now, IN_PROCESS_TURN).and_then(|frames| {
-            let client = (&mut session.client, on_client);
-            let chunks = exchange(client, (&mut self.lane, on_lane), IN_PROCESS_TURN)?;
+        let Some(run) = self.worker_side.run_mut() else { return false };
+        let Some((on_client, on_lane)) = run.own else { return false };
+        let lane = &mut self.lane_side.lane;
+        let client = (&mut run.client, on_client);
+        let moved = in_process(client, (lane, on_lane), now, IN_PROCESS_TURN);
+        let moved = moved.and_then(|frames| {
+            let client = (&mut run.client, on_client);
+            let chunks = exchange(client, (lane, on_lane), IN_PROCESS_TURN)?;
             Ok(frames + chunks)
         });
         let moved = match moved {
             Ok(moved) => moved,
             Err(violation) => {
-                self.disagree(&violation);
+                self.worker_side.disagree(&violation);
                 return false;
             }
         };
         if moved > 0 {
-            session.last_progress = Instant::now();
+            run.last_progress = Instant::now();
         }
-        self.counters.bytes_local += moved as u64;
+        self.report.counters.bytes_local += moved as u64;
         self.in_process_more = moved >= IN_PROCESS_TURN;
         moved > 0
     }
 
     /// Passes on what the lane has summed for this machine.
     fn pass_on(&mut self) -> bool {
-        let Some(session) = self.session.as_mut() else { return false };
-        session.hub.pass_on(&mut session.client, &mut self.lane)
+        let Some(run) = self.worker_side.run_mut() else { return false };
+        run.hub.pass_on(&mut run.client, &mut self.lane_side.lane)
     }
 
     fn transmit_to_lane(&mut self, lane: ConnId) -> bool {
-        let Some(session) = self.session.as_mut() else { return false };
-        let Some(index) = session.links[lane.0].socket else { return false };
+        let Some(run) = self.worker_side.run_mut() else { return false };
+        let Some(index) = run.dials.socket(lane) else { return false };
         let Some(socket) = self.sockets.get(index) else { return false };
         if !matches!(socket.phase, Phase::ToLane(_)) {
             return false;
         }
-        match socket.link.transmit(&mut session.client, lane) {
+        match socket.link.transmit(&mut run.client, lane) {
             Ok(sent) => {
-                self.counters.sent(sent, socket.away);
+                self.report.counters.sent(sent, socket.away);
                 sent > 0
             }
             Err(error) => {
@@ -479,11 +508,11 @@ impl EventLoop {
     }
 
     fn transmit_to_worker(&mut self, conn: ConnId) -> bool {
-        let Some(index) = self.lane_sockets.get(&conn).copied() else { return false };
+        let Some(index) = self.lane_side.socket(conn) else { return false };
         let Some(socket) = self.sockets.get(index) else { return false };
-        match socket.link.transmit(&mut self.lane, conn) {
+        match socket.link.transmit(&mut self.lane_side.lane, conn) {
             Ok(sent) => {
-                self.counters.sent(sent, socket.away);
+                self.report.counters.sent(sent, socket.away);
                 self.sockets.turns.charge(index, sent);
                 sent > 0
             }
@@ -499,18 +528,19 @@ impl EventLoop {
     fn leave(&mut self, events: &mut Events) {
         let last = Instant::now() + LAST_LINGER;
         let linger = patience(&self.config);
-        let (mut deadline, mut moved) = (Instant::now() + linger, self.counters.moved());
+        let (mut deadline, mut moved) = (Instant::now() + linger, self.report.counters.moved());
         let mut said_goodbye = false;
         // What the loop was woken for beside the command to leave: no event tells of it again.
         self.serve(events);
         loop {
             self.move_bytes();
-            if self.counters.moved() != moved {
-                (deadline, moved) = (Instant::now() + linger, self.counters.moved());
+            if self.report.counters.moved() != moved {
+                (deadline, moved) = (Instant::now() + linger, self.report.counters.moved());
             }
-            // Whoever is late to a broadcast finds its result here, unless the job has failed.
-            let failed = self.session.as_ref().is_some_and(|session| session.over.is_some());
-            let done = self.lane.is_drained() && (failed || !self.lane.is_expected());
+            // A rank that is late to a broadcast finds its result here, unless the job has failed.
+            let failed = self.worker_side.run().is_some_and(|run| run.over.is_some());
+            let lane = &self.lane_side.lane;
+            let done = lane.is_drained() && (failed || !lane.is_expected());
             if done && !said_goodbye {
                 said_goodbye = true;
                 let established = |p: &Phase| matches!(p, Phase::ToLane(_) | Phase::FromWorker(_));
@@ -518,9 +548,8 @@ impl EventLoop {
                     let _ = socket.link.finish_sending();
                 }
             }
-            let open: HashSet<usize> = self.lane_sockets.values().copied().collect();
             let left = deadline.min(last).saturating_duration_since(Instant::now());
-            if left.is_zero() || (said_goodbye && open.is_empty()) {
+            if left.is_zero() || (said_goodbye && !self.lane_side.is_connected()) {
                 return;
             }
             let pause = if self.is_busy() { Duration::ZERO } else { left };
@@ -552,16 +581,16 @@ impl EventLoop {
             Ok(true) => {
                 socket.phase = Phase::ToLane(lane);
                 socket.deadline = None;
-                if let Some(session) = self.session.as_mut() {
-                    socket.away = session.is_away(lane);
-                    session.links[lane.0].succeeded();
-                    session.client.connected(lane);
+                if let Some(run) = self.worker_side.run_mut() {
+                    socket.away = run.is_away(lane);
+                    run.dials.succeeded(lane);
+                    run.client.connected(lane);
                 }
                 self.advance(index);
             }
             Err(error) => {
                 self.sockets.remove(index);
-                self.dial_failed(lane, &error.to_string(), error.is_permanent());
+                self.worker_side.dial_failed(lane, &error.to_string(), error.is_permanent());
             }
         }
     }

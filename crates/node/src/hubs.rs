@@ -7,13 +7,10 @@
 
 use std::collections::HashMap;
 
-use sumpter_engine::Place;
 use sumpter_membership::ClusterView;
-use sumpter_types::{Collective, Rank, TensorSpec};
-use sumpter_wire::Tier;
+use sumpter_types::Rank;
 
-use crate::cluster::{Cluster, Owner, Spot};
-use crate::session::WorkerClient;
+use crate::lanes::Owner;
 
 /// The hubs of a job, dealt out partition by partition.
 #[derive(Debug)]
@@ -24,15 +21,6 @@ pub(crate) struct Hubs {
     fixed: bool,
     /// Partitions summed on CPU machines so far.
     turn: usize,
-}
-
-/// Where a worker's part in a tensor's rounds goes.
-#[derive(Debug)]
-pub(crate) struct Route {
-    pub tier: Tier,
-    pub places: Vec<Place>,
-    /// The partitions whose subtotals this worker passes on, if any.
-    pub passed_on: Vec<Place>,
 }
 
 impl Hubs {
@@ -60,7 +48,7 @@ impl Hubs {
     /// The hub of each machine for the next partition, in the order of ranks. The owner of the
     /// root is its machine's hub, which saves a hop, and its counterparts are those of the others;
     /// for the lanes of CPU machines, workers take turns.
-    fn next(&mut self, root: Owner) -> Vec<Rank> {
+    pub(crate) fn next(&mut self, root: Owner) -> Vec<Rank> {
         let turn = match root {
             Owner::Worker(rank) => {
                 self.machines.iter().find_map(|m| m.iter().position(|r| *r == rank))
@@ -76,53 +64,10 @@ impl Hubs {
         hubs
     }
 
-    fn machine_of(&self, rank: Rank) -> &[Rank] {
+    /// The workers of a worker's machine.
+    pub(crate) fn machine_of(&self, rank: Rank) -> &[Rank] {
         self.machines.iter().find(|m| m.contains(&rank)).map_or(&[], Vec::as_slice)
     }
-}
-
-/// Whether the workers of a machine contribute to a tensor together.
-fn is_whole(spec: &TensorSpec) -> bool {
-    spec.ranks.is_empty() && matches!(spec.collective, Collective::AllReduce | Collective::Barrier)
-}
-
-/// Where the partitions of a tensor go, as `rank` sees it; tells the client who takes part.
-pub(crate) fn route(
-    cluster: &mut Cluster,
-    client: &mut WorkerClient,
-    rank: Rank,
-    (spec, members): (&TensorSpec, &[Rank]),
-    spots: &[(u32, Spot)],
-) -> Route {
-    let (spots, contributors) = (spots.iter().copied(), members.len() as u32);
-    let Some(mut hubs) = cluster.hubs.take_if(|_| is_whole(spec)) else {
-        let group = client.define_group(members);
-        let place = |(number, Spot { root, offset, bytes })| {
-            Place::new(root, number, (offset, bytes), group, contributors)
-        };
-        let (tier, places) = (Tier::Root, spots.map(place).collect());
-        return Route { tier, places, passed_on: Vec::new() };
-    };
-    let machine = hubs.machine_of(rank).to_vec();
-    let tier = if machine.len() > 1 { Tier::Machine } else { Tier::Root };
-    let inside = client.define_group(&machine);
-    let (mut places, mut passed_on) = (Vec::new(), Vec::new());
-    for (number, Spot { root, offset, bytes }) in spots {
-        let owners = hubs.next(cluster.lanes[root.0].owner);
-        let group = client.define_group(&owners);
-        let up = Place::new(root, number, (offset, bytes), group, contributors);
-        let Some(hub) = owners.iter().find(|o| tier == Tier::Machine && machine.contains(o)) else {
-            places.push(up);
-            continue;
-        };
-        let lane = cluster.lane_of(*hub).expect("every worker has a lane");
-        places.push(Place { lane, group: inside, ..up });
-        if *hub == rank {
-            passed_on.push(up);
-        }
-    }
-    cluster.hubs = Some(hubs);
-    Route { tier, places, passed_on }
 }
 
 #[cfg(test)]

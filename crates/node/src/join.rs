@@ -164,3 +164,17 @@ fn coordinator(config: &Config) -> Result<&str, NodeError> {
         )
     })
 }
+
+/// Where the coordinator is, and what it asks for.
+pub(crate) fn access(config: &Config) -> Result<(&str, Token, Option<Tls>), NodeError> {
+    let token = config.token()?;
+    let token =
+        token.ok_or_else(|| NodeError::Auth("no job token: set SUMPTER_TOKEN".to_owned()))?;
+    let coordinator = config.coordinator.as_deref();
+    let coordinator = coordinator.ok_or_else(|| {
+        NodeError::Start(
+            "no coordinator given: set SUMPTER_COORDINATOR, or give --coordinator".to_owned(),
+        )
+    })?;
+    Ok((coordinator, token, tls(config)?))
+}

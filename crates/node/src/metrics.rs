@@ -13,7 +13,7 @@ use sumpter_types::MemberId;
 use crate::command::Command;
 use crate::error::NodeError;
 use crate::remote::Remote;
-use crate::server::total;
+use crate::stats::total;
 
 /// Tells of a coordinator of this process, if the settings say where.
 ///

@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use sumpter_config::{Config, Texts};
 use sumpter_coordinator::{
-    Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Member, Tls, TuneReport, TuneRequest,
+    Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Member, TuneReport, TuneRequest,
 };
 use sumpter_membership::{MemberEvent, Serves};
-use sumpter_types::{JobId, Late, Role, Stats, StatusReport};
-use sumpter_wire::Token;
+use sumpter_types::{JobId, Role, StatusReport};
 
 use crate::command::Command;
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
-use crate::join::{data_tls, join_options, lane_listeners, tls};
+use crate::join::{access, data_tls, join_options, lane_listeners, tls};
 use crate::metrics::{OfServer, tell_of_coordinator};
+use crate::recording::answer_of;
 use crate::remote::Remote;
+use crate::stats::total;
 use crate::tenants::tenants;
-use crate::trace::answer_of;
 
 /// How often a server looks whether it should stop, and reports what it has counted.
 const SLICE: Duration = Duration::from_millis(100);
@@ -268,30 +268,6 @@ fn handler(remotes: Vec<Remote>, news: Sender<News>) -> impl FnMut(MemberEvent) 
     }
 }
 
-/// What all lanes have counted together.
-pub(crate) fn total(remotes: &[Remote]) -> Stats {
-    let mut total = Stats::default();
-    for remote in remotes {
-        let (answer, stats) = bounded(1);
-        remote.send(Command::Stats(answer));
-        let Ok(stats) = stats.recv() else { continue };
-        for (name, value) in stats.counters {
-            let sum = total.counters.entry(name.clone()).or_default();
-            *sum = if name == "elapsed_s" { sum.max(value) } else { *sum + value };
-        }
-        for late in stats.late {
-            match total.late.iter_mut().find(|l| l.rank == late.rank) {
-                Some(known) => {
-                    known.count += late.count;
-                    known.seconds += late.seconds;
-                }
-                None => total.late.push(Late { ..late }),
-            }
-        }
-    }
-    total
-}
-
 /// Runs a coordinator for many jobs until `interrupted` says true.
 ///
 /// # Errors
@@ -378,18 +354,4 @@ pub fn tune(
         true => Ok(report),
         false => Err(NodeError::Refused(report.refusal)),
     }
-}
-
-/// Where the coordinator is, and what it asks for.
-pub(crate) fn access(config: &Config) -> Result<(&str, Token, Option<Tls>), NodeError> {
-    let token = config.token()?;
-    let token =
-        token.ok_or_else(|| NodeError::Auth("no job token: set SUMPTER_TOKEN".to_owned()))?;
-    let coordinator = config.coordinator.as_deref();
-    let coordinator = coordinator.ok_or_else(|| {
-        NodeError::Start(
-            "no coordinator given: set SUMPTER_COORDINATOR, or give --coordinator".to_owned(),
-        )
-    })?;
-    Ok((coordinator, token, tls(config)?))
 }

@@ -1,80 +1,16 @@
-//! What this process has recorded, for whoever asks; and the trace of a run, made of what all its
-//! processes have.
+//! The trace of a run, made of what all its processes have recorded.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, unbounded};
 use sumpter_config::Config;
-use sumpter_coordinator::{Member, TraceOf};
+use sumpter_coordinator::TraceOf;
 use sumpter_observe::{
-    self as observe, Activity, Clockwork, Event, Recorder, Recording, Role, Source, Tightened,
-    Trace, TraceError, align, build, tighten,
+    self as observe, Activity, Clockwork, Recording, Role, Tightened, Trace, TraceError, align,
+    build, tighten,
 };
-use sumpter_types::JobId;
 
-use crate::command::Command;
 use crate::error::NodeError;
-use crate::event_loop::EventLoop;
-use crate::remote::Remote;
-use crate::server::access;
-
-/// A ring as the settings want it.
-pub(crate) fn recorder(config: &Config) -> Recorder {
-    Recorder::new(config.trace_events as usize, observe::monotonic_ns)
-}
-
-impl EventLoop {
-    /// What has been recorded here of a run: a lane may serve others as well.
-    pub(crate) fn recordings(&self, job: JobId) -> Vec<Recording> {
-        let recorder = self.lane.recorder();
-        let of_run = |event: &Event| event.run == job.0;
-        let events = recorder.snapshot().into_iter().filter(of_run).collect();
-        let source = Source::Lane(self.lane_index);
-        let mut all = vec![Recording { source, lost: recorder.lost(), events }];
-        if let Some(session) = self.session.as_ref().filter(|s| s.view.job == job) {
-            let recorder = session.client.recorder();
-            let (events, lost) = (recorder.snapshot(), recorder.lost());
-            all.push(Recording { source: Source::Client, lost, events });
-        }
-        all
-    }
-
-    /// Answers a request for a trace, from a thread of its own: encoding takes milliseconds.
-    pub(crate) fn answer_trace(&self, request: u64, job: JobId) {
-        let Some(member) = self.member.clone() else { return };
-        let recordings = self.recordings(job);
-        answer(request, member, move || recordings);
-    }
-}
-
-/// Lets the lanes of a server answer a request for a trace.
-pub(crate) fn answer_of(remotes: &[Remote], request: u64, job: JobId, member: Arc<Member>) {
-    let (sender, recordings): (_, Receiver<Vec<Recording>>) = unbounded();
-    for remote in remotes {
-        remote.send(Command::Recordings(job, sender.clone()));
-    }
-    drop(sender);
-    answer(request, member, move || recordings.into_iter().flatten().collect());
-}
-
-fn answer(
-    request: u64,
-    member: Arc<Member>,
-    recordings: impl FnOnce() -> Vec<Recording> + Send + 'static,
-) {
-    let body = move || {
-        for recording in recordings() {
-            for piece in recording.encode() {
-                member.send_trace(request, piece, false);
-            }
-        }
-        member.send_trace(request, Vec::new(), true);
-    };
-    if let Err(error) = std::thread::Builder::new().name("sumpter-trace".into()).spawn(body) {
-        tracing::warn!(%error, "no thread to answer a request for a trace");
-    }
-}
+use crate::join::access;
 
 /// What was written to a trace's file.
 #[derive(Clone, Debug)]

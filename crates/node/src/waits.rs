@@ -3,21 +3,24 @@
 
 use std::time::{Duration, Instant};
 
-use sumpter_engine::Awaited;
+use sumpter_engine::Outstanding;
 use sumpter_types::{PendingOp, Suspicion, TensorId};
 
-use crate::session::Session;
+use crate::run::WorkerRun;
 
 /// Younger operations name no lane: most are done before anyone could look.
 const YOUNG: Duration = Duration::from_secs(1);
 
-impl Session {
+impl WorkerRun {
     /// What is under way, the oldest first.
     pub(crate) fn pending(&self, now: Instant, limit: usize) -> Vec<PendingOp> {
         let running = self.running.values();
-        let running = running.map(|r| (r.since, r.round, &r.name, &r.tag, Some(r.tensor)));
+        let running = running.filter_map(|r| {
+            let name = &self.table.spec(r.tensor)?.name;
+            Some((r.since, r.round, name, &r.tag, Some(r.tensor)))
+        });
         let asked = self.table.waiting();
-        let asked = asked.map(|s| (s.since, 0, &s.spec.name, &s.tag, None));
+        let asked = asked.map(|(name, s)| (s.since, 0, name, &s.tag, None));
         let mut all: Vec<_> = running.chain(asked).collect();
         all.sort_by_key(|op| (op.0, op.2));
         all.truncate(limit);
@@ -36,8 +39,7 @@ impl Session {
 
     /// The operations of each tensor that were begun, by the tensor's number.
     pub(crate) fn begun_by_tensor(&self) -> Vec<u64> {
-        let begun = |id| self.begun.get(&TensorId(id)).copied().unwrap_or(0);
-        (0..self.table.len() as u32).map(begun).collect()
+        self.table.tensors().iter().map(|tensor| tensor.begun).collect()
     }
 
     /// Of the lanes a tensor waits for, the most suspicious one, and how it stands; and what is
@@ -46,15 +48,15 @@ impl Session {
         if self.suspended {
             return waits_for("the new plan of who sums what", Suspicion::Away);
         }
-        let awaited = self.client.awaited(tensor);
-        let suspicion = |awaited: &Awaited| match awaited.up {
+        let outstanding = self.client.outstanding(tensor);
+        let suspicion = |outstanding: &Outstanding| match outstanding.up {
             false => Suspicion::NotConnected,
-            true if self.is_away(awaited.lane) => Suspicion::Away,
+            true if self.is_away(outstanding.lane) => Suspicion::Away,
             true => Suspicion::Near,
         };
-        let worst = awaited.iter().max_by_key(|a| (suspicion(a), a.to_send, a.to_receive));
+        let worst = outstanding.iter().max_by_key(|a| (suspicion(a), a.to_send, a.to_receive));
         let Some(worst) = worst else { return Default::default() };
-        let state = match (worst.up, self.links[worst.lane.0].failing_since) {
+        let state = match (worst.up, self.dials.failing_since(worst.lane)) {
             (true, _) => connected(worst),
             (false, Some(since)) => {
                 let seconds = now.saturating_duration_since(since).as_secs();
@@ -63,7 +65,7 @@ impl Session {
             (false, None) => "not connected yet".to_owned(),
         };
         let words = format!("{}: {state}", self.describe(worst.lane));
-        PendingOp { left_bytes: left_bytes(&awaited), ..waits_for(&words, suspicion(worst)) }
+        PendingOp { left_bytes: left_bytes(&outstanding), ..waits_for(&words, suspicion(worst)) }
     }
 }
 
@@ -73,8 +75,9 @@ fn waits_for(words: &str, suspicion: Suspicion) -> PendingOp {
 
 /// What is still to come or, if none is, to go. What comes never comes again, but what goes may
 /// have to, after a cut.
-fn left_bytes(awaited: &[Awaited]) -> u64 {
-    let sum = |bytes: fn(&Awaited) -> usize| awaited.iter().map(bytes).sum::<usize>() as u64;
+fn left_bytes(outstanding: &[Outstanding]) -> u64 {
+    let sum =
+        |bytes: fn(&Outstanding) -> usize| outstanding.iter().map(bytes).sum::<usize>() as u64;
     match sum(|a| a.to_receive) {
         0 => sum(|a| a.to_send),
         bytes => bytes,
@@ -82,8 +85,8 @@ fn left_bytes(awaited: &[Awaited]) -> u64 {
 }
 
 /// What is to come and to go over a connection.
-fn connected(awaited: &Awaited) -> String {
-    match (awaited.to_send, awaited.to_receive) {
+fn connected(outstanding: &Outstanding) -> String {
+    match (outstanding.to_send, outstanding.to_receive) {
         (0, 0) => "connected, its word that all have the result outstanding".to_owned(),
         (0, bytes) => format!("connected, {} of results outstanding", megabytes(bytes)),
         (bytes, _) => format!("connected, {} still to send", megabytes(bytes)),
@@ -106,17 +109,21 @@ mod tests {
 
     #[test]
     fn a_connection_is_described_by_what_is_still_to_go_and_to_come() {
-        let awaited =
-            |to_send, to_receive| Awaited { lane: ConnId(0), up: true, to_send, to_receive };
-        assert_eq!(connected(&awaited(0, 3_100_000)), "connected, 3.1 MB of results outstanding");
-        assert_eq!(connected(&awaited(12_000, 3_100_000)), "connected, 12 kB still to send");
-        assert!(connected(&awaited(0, 0)).starts_with("connected, its word"));
+        let outstanding =
+            |to_send, to_receive| Outstanding { lane: ConnId(0), up: true, to_send, to_receive };
+        assert_eq!(
+            connected(&outstanding(0, 3_100_000)),
+            "connected, 3.1 MB of results outstanding"
+        );
+        assert_eq!(connected(&outstanding(12_000, 3_100_000)), "connected, 12 kB still to send");
+        assert!(connected(&outstanding(0, 0)).starts_with("connected, its word"));
         assert_eq!(megabytes(999), "999 B");
     }
 
     #[test]
     fn what_is_left_is_what_comes_and_for_a_sender_what_goes() {
-        let lane = |to_send, to_receive| Awaited { lane: ConnId(0), up: true, to_send, to_receive };
+        let lane =
+            |to_send, to_receive| Outstanding { lane: ConnId(0), up: true, to_send, to_receive };
         assert_eq!(left_bytes(&[lane(7, 40), lane(8, 2)]), 42);
         assert_eq!(left_bytes(&[lane(7, 0), lane(8, 0)]), 15);
         assert_eq!(left_bytes(&[]), 0);

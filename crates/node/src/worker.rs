@@ -1,5 +1,6 @@
 //! A worker's side of Sumpter: joins a job and sums tensors, from any thread.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -11,48 +12,21 @@ use sumpter_config::Config;
 use sumpter_coordinator::{JoinOptions, Member};
 use sumpter_membership::{ClusterView, MemberEvent};
 use sumpter_metrics::Endpoint;
-use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Epoch, Rank, ReduceOp, Role, Stats, TensorSpec};
+use sumpter_types::{Epoch, Rank, Role, Stats, TensorSpec};
 
-use crate::command::{Command, Submission};
-use crate::completion::{Callback, Completion, Promise};
+use crate::command::{Command, DeclarationId, Subscription};
+use crate::completion::Callback;
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::join::{data_tls, join_options, lane_listeners};
 use crate::metrics::tell_of_worker;
 use crate::remote::Remote;
+use crate::start::StartSignal;
+use crate::tensor::{Tensor, check, normalized};
 use crate::timeline::Timeline;
 
 /// How often a wait looks whether the caller wants to stop.
 const SLICE: Duration = Duration::from_millis(50);
-
-/// How the event loop tells that the run has started, or why it cannot.
-#[derive(Debug)]
-pub(crate) struct StartSignal(Sender<Result<ClusterView, NodeError>>);
-
-impl StartSignal {
-    pub(crate) fn begin(self, view: ClusterView) {
-        // Nobody listens if the caller has given up; then nobody needs to know.
-        let _ = self.0.send(Ok(view));
-    }
-
-    pub(crate) fn refuse(self, error: NodeError) {
-        let _ = self.0.send(Err(error));
-    }
-}
-
-/// What to sum, and how.
-#[derive(Debug)]
-pub struct OpRequest {
-    /// What must be equal on every rank.
-    pub spec: TensorSpec,
-    /// Free text for diagnosis: `group#sequence|signature`, or nothing.
-    pub tag: String,
-    /// Whether to divide the sum by the number of ranks; floats only.
-    pub average: bool,
-    /// Higher goes first.
-    pub priority: i32,
-}
 
 /// A process's membership in a job.
 #[derive(Debug)]
@@ -62,6 +36,8 @@ pub struct Worker {
     view: ClusterView,
     rank: Rank,
     notifier: Sender<Callback>,
+    /// What has been declared, and whether it is averaged.
+    tensors: Mutex<HashMap<(TensorSpec, bool), Arc<Tensor>>>,
     timeline: Mutex<Option<Timeline>>,
     metrics: Mutex<Option<Endpoint>>,
     threads: Mutex<Option<[JoinHandle<()>; 2]>>,
@@ -81,7 +57,7 @@ impl Worker {
         let options = worker_options(config, listeners.address)?;
         let host = options.host.clone();
         let (started, start) = bounded(1);
-        let signal = Some(StartSignal(started));
+        let signal = Some(StartSignal::new(started));
         let (event_loop, remote) = EventLoop::new(config, listeners, (0, 1), signal)?;
         let loop_thread = spawn("sumpter-loop", move || event_loop.run())?;
         let (notifier, callbacks) = unbounded::<Callback>();
@@ -105,6 +81,7 @@ impl Worker {
                     member,
                     view,
                     notifier,
+                    tensors: Mutex::default(),
                     timeline: Mutex::new(None),
                     metrics: Mutex::new(None),
                     threads: Mutex::new(Some([loop_thread, notify_thread])),
@@ -134,28 +111,27 @@ impl Worker {
         &self.view
     }
 
-    /// Queues an operation on `memory`. Outcomes, errors included, come by the completion.
+    /// Declares a tensor, whose sum is divided by the number of ranks with `average`. What does
+    /// not fit this job is an error of the tensor's operations. The same declaration again gives
+    /// the same tensor.
     #[must_use]
-    pub fn submit(&self, request: OpRequest, memory: TensorMemory) -> Arc<Completion> {
-        let completion = Completion::new(self.notifier.clone());
-        let spec = normalized(request.spec, self.view.workers.len());
-        if let Err(reason) = check(&spec, request.average, self.rank, self.view.workers.len()) {
-            completion.finish(Err(OpError::Mismatch(reason)));
-            return completion;
+    pub fn declare(&self, spec: TensorSpec, average: bool) -> Arc<Tensor> {
+        let world_size = self.view.workers.len();
+        let spec = normalized(spec, world_size);
+        let tensor =
+            |spec, id| Arc::new(Tensor::new(spec, id, self.remote.clone(), self.notifier.clone()));
+        if let Err(reason) = check(&spec, average, self.rank, world_size) {
+            return tensor(spec, Err(reason));
         }
-        let submission = Submission {
-            spec,
-            tag: request.tag,
-            average: request.average,
-            priority: request.priority,
-            memory,
-            completion: Promise::new(completion.clone()),
-            since: Instant::now(),
-        };
-        if !self.remote.send(Command::Submit(submission)) {
-            completion.finish(Err(OpError::Closed("the session has been shut down".into())));
-        }
-        completion
+        // Held while the command is sent: the event loop counts declarations as they come.
+        let mut tensors = self.tensors.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let next = DeclarationId(tensors.len() as u32);
+        let known = tensors.entry((spec, average)).or_insert_with_key(|(spec, average)| {
+            // A loop that has ended fails what is submitted.
+            self.remote.send(Command::Declare(next, spec.clone(), *average));
+            tensor(spec.clone(), Ok(next))
+        });
+        known.clone()
     }
 
     /// Takes part with zeros in whatever the others begin, until all workers have called this;
@@ -234,7 +210,7 @@ impl Worker {
     /// [`NodeError`] if the session ends first.
     pub fn plan_from(&self, epoch: Epoch) -> Result<ClusterView, NodeError> {
         let (answer, told) = bounded(1);
-        self.remote.send(Command::Plan(epoch, answer));
+        self.remote.send(Command::Subscribe(Subscription::Plan(epoch, answer)));
         told.recv().map_err(|_| session_over())
     }
 
@@ -244,7 +220,7 @@ impl Worker {
     /// As of [`plan_from`](Self::plan_from).
     pub fn step_from(&self, step: u64) -> Result<(u64, Instant), NodeError> {
         let (answer, told) = bounded(1);
-        self.remote.send(Command::Step(step, answer));
+        self.remote.send(Command::Subscribe(Subscription::Step(step, answer)));
         told.recv().map_err(|_| session_over())
     }
 
@@ -338,47 +314,4 @@ fn wait_for_start(
             }
         }
     }
-}
-
-/// A spec in the form in which the coordinator compares: what its kind does not use is default.
-fn normalized(mut spec: TensorSpec, world_size: usize) -> TensorSpec {
-    if !spec.collective.has_op() {
-        spec.op = ReduceOp::Sum;
-    }
-    if !spec.collective.has_root() {
-        spec.root = Rank(0);
-    }
-    spec.ranks.sort_unstable();
-    spec.ranks.dedup();
-    if spec.ranks.len() == world_size {
-        spec.ranks.clear();
-    }
-    spec
-}
-
-fn check(spec: &TensorSpec, average: bool, rank: Rank, world_size: usize) -> Result<(), String> {
-    let name = &spec.name;
-    let inside = |r: &Rank| spec.ranks.is_empty() || spec.ranks.contains(r);
-    if let Some(bad) = spec.ranks.iter().find(|r| r.0 as usize >= world_size) {
-        return Err(format!(
-            "tensor '{name}': rank {bad} is not below the world size {world_size}"
-        ));
-    }
-    if !inside(&rank) {
-        return Err(format!("tensor '{name}': this is rank {rank}, not one of {:?}", spec.ranks));
-    }
-    if spec.collective.has_root() && (spec.root.0 as usize >= world_size || !inside(&spec.root)) {
-        return Err(format!("tensor '{name}': root {} takes no part", spec.root));
-    }
-    if average && !spec.dtype.is_float() {
-        let dtype = spec.dtype.name();
-        return Err(format!("tensor '{name}': {dtype} has no average here; sum, then divide"));
-    }
-    if average && (spec.collective == Collective::Broadcast || spec.op != ReduceOp::Sum) {
-        return Err(format!("tensor '{name}': only a sum can be averaged"));
-    }
-    if spec.elements().is_none() {
-        return Err(format!("tensor '{name}': shape {:?} exceeds any memory", spec.shape));
-    }
-    Ok(())
 }

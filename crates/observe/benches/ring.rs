@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use sumpter_observe::{Kind, Part, Peer, Recorder, monotonic_ns};
+use sumpter_observe::{EventKind, Part, Peer, Recorder, monotonic_ns};
 
 fn note(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("ring");
@@ -14,7 +14,7 @@ fn note(criterion: &mut Criterion) {
             bencher.iter(|| {
                 round += 1;
                 let part = Part { tensor: 3, tier: 0, round, partition: 7 };
-                ring.note(Kind::SendBegin, black_box(part), Peer::Rank(1), 1 << 20, 9);
+                ring.note(EventKind::SendBegin, black_box(part), Peer::Rank(1), 1 << 20, 9);
             });
         });
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::clock::Alignment;
 use crate::error::TraceError;
-use crate::event::{Event, Kind, Part, Peer};
+use crate::event::{Event, EventKind, Part, Peer};
 use crate::label::Activity;
 use crate::recording::{Recording, Source};
 use crate::steps::{Step, steps};
@@ -191,36 +191,36 @@ impl Builder<'_> {
 
     fn lane(&mut self, process: (usize, &Member), lane: u32, events: &[Event]) {
         let own = process.1.role.lane(lane);
-        let mut begun: HashMap<(Part, Kind, Peer), u64> = HashMap::new();
+        let mut begun: HashMap<(Part, EventKind, Peer), u64> = HashMap::new();
         let mut arrived: HashMap<Part, Vec<(u64, u32)>> = HashMap::new();
         for event in events {
             let (part, peer) = (event.part, event.peer);
             let rank = if let Peer::Rank(rank) = peer { rank } else { u32::MAX };
             let site = (part, own);
             match event.kind {
-                Kind::ArriveBegin | Kind::ReturnBegin | Kind::SumBegin => {
+                EventKind::ArriveBegin | EventKind::ReturnBegin | EventKind::SumBegin => {
                     begun.insert((part, event.kind, peer), event.at_ns);
                 }
-                Kind::ArriveEnd => {
+                EventKind::ArriveEnd => {
                     arrived.entry(part).or_default().push((event.at_ns, rank));
                     let flows = vec![self.flow(site, rank)];
                     // What lies in this process does not arrive: it is there.
-                    if let Some(begin) = begun.remove(&(part, Kind::ArriveBegin, peer)) {
+                    if let Some(begin) = begun.remove(&(part, EventKind::ArriveBegin, peer)) {
                         let track = format!("lane {lane} from rank {rank}");
                         let about = About { process, event, flows };
                         let peer = Some(format!("rank {rank}"));
                         self.add(about, begin, (track, Activity::Receiving), peer);
                     }
                 }
-                Kind::SumEnd => {
+                EventKind::SumEnd => {
                     let mut all = arrived.remove(&part).unwrap_or_default();
                     all.sort_unstable();
-                    let begin = begun.remove(&(part, Kind::SumBegin, peer));
+                    let begin = begun.remove(&(part, EventKind::SumBegin, peer));
                     self.summed((process, lane), event, begin, &all);
                 }
-                Kind::ReturnEnd => {
+                EventKind::ReturnEnd => {
                     let flows = vec![self.flow(site, rank)];
-                    if let Some(begin) = begun.remove(&(part, Kind::ReturnBegin, peer)) {
+                    if let Some(begin) = begun.remove(&(part, EventKind::ReturnBegin, peer)) {
                         let track = format!("lane {lane} to rank {rank}");
                         let about = About { process, event, flows };
                         let peer = Some(format!("rank {rank}"));
@@ -259,20 +259,20 @@ impl Builder<'_> {
 
     fn client(&mut self, process: (usize, &Member), rank: u32, events: &[Event]) {
         let mut submitted: HashMap<Part, u64> = HashMap::new();
-        let mut begun: HashMap<(Part, Kind), u64> = HashMap::new();
+        let mut begun: HashMap<(Part, EventKind), u64> = HashMap::new();
         for event in events {
             let (part, kind) = (event.part, event.kind);
             let lane = lane_label(event.peer);
             let site = (part, event.peer);
             let begin_of = |kind| begun.get(&(part, kind)).copied();
             match kind {
-                Kind::Submitted => drop(submitted.insert(part, event.at_ns)),
-                Kind::Offered | Kind::SendBegin => {
+                EventKind::Submitted => drop(submitted.insert(part, event.at_ns)),
+                EventKind::Offered | EventKind::SendBegin => {
                     begun.insert((part, kind), event.at_ns);
                     let whole = Part { partition: Part::WHOLE, ..part };
                     if let Some(begin) = submitted.get(&whole).copied() {
                         let flows = match kind {
-                            Kind::Offered => vec![self.flow(site, rank)],
+                            EventKind::Offered => vec![self.flow(site, rank)],
                             _ => Vec::new(),
                         };
                         let about = About { process, event, flows };
@@ -280,8 +280,8 @@ impl Builder<'_> {
                         self.add(about, begin, track, Some(lane));
                     }
                 }
-                Kind::SendEnd => {
-                    let begin = begin_of(Kind::SendBegin);
+                EventKind::SendEnd => {
+                    let begin = begin_of(EventKind::SendBegin);
                     begun.insert((part, kind), event.at_ns);
                     if let Some(begin) = begin {
                         let flows = vec![self.flow(site, rank)];
@@ -290,9 +290,9 @@ impl Builder<'_> {
                         self.add(about, begin, track, Some(lane));
                     }
                 }
-                Kind::ReceiveBegin | Kind::CopyBegin => {
+                EventKind::ReceiveBegin | EventKind::CopyBegin => {
                     // Results may begin to come back while the last chunks go.
-                    let since = begin_of(Kind::SendEnd).or(begin_of(Kind::Offered));
+                    let since = begin_of(EventKind::SendEnd).or(begin_of(EventKind::Offered));
                     begun.insert((part, kind), event.at_ns);
                     if let Some(begin) = since {
                         let last = self.last.get(&site).filter(|last| **last != rank);
@@ -302,10 +302,12 @@ impl Builder<'_> {
                         self.add(about, begin, track, Some(peer));
                     }
                 }
-                Kind::ReceiveEnd | Kind::CopyEnd => {
+                EventKind::ReceiveEnd | EventKind::CopyEnd => {
                     let (of, activity, track) = match kind {
-                        Kind::CopyEnd => (Kind::CopyBegin, Activity::Copying, "copying".to_owned()),
-                        _ => (Kind::ReceiveBegin, Activity::Receiving, format!("from {lane}")),
+                        EventKind::CopyEnd => {
+                            (EventKind::CopyBegin, Activity::Copying, "copying".to_owned())
+                        }
+                        _ => (EventKind::ReceiveBegin, Activity::Receiving, format!("from {lane}")),
                     };
                     let begin = begin_of(of);
                     for known in OF_A_CLIENT {
@@ -317,7 +319,7 @@ impl Builder<'_> {
                         self.add(about, begin, (track, activity), Some(lane));
                     }
                 }
-                Kind::Finished => drop(submitted.remove(&part)),
+                EventKind::Finished => drop(submitted.remove(&part)),
                 _ => {}
             }
         }
@@ -375,13 +377,18 @@ impl Builder<'_> {
 }
 
 /// The beginnings that a client's events leave behind.
-const OF_A_CLIENT: [Kind; 5] =
-    [Kind::Offered, Kind::SendBegin, Kind::SendEnd, Kind::ReceiveBegin, Kind::CopyBegin];
+const OF_A_CLIENT: [EventKind; 5] = [
+    EventKind::Offered,
+    EventKind::SendBegin,
+    EventKind::SendEnd,
+    EventKind::ReceiveBegin,
+    EventKind::CopyBegin,
+];
 
 /// A lane in words.
 fn lane_label(peer: Peer) -> String {
     match peer {
-        Peer::Nobody => "a lane".to_owned(),
+        Peer::Unknown => "a lane".to_owned(),
         Peer::Rank(rank) => format!("rank {rank}"),
         Peer::WorkerLane { rank, lane: 0 } => format!("rank {rank}"),
         Peer::WorkerLane { rank, lane } => format!("rank {rank} lane {lane}"),

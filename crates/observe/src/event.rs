@@ -3,7 +3,7 @@
 /// What happened to a partition, or to an operation as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum EventKind {
     /// Of a client: an operation was submitted; its partitions queue.
     Submitted = 1,
     /// An operation has ended.
@@ -36,28 +36,28 @@ pub enum Kind {
     ReturnEnd = 15,
 }
 
-impl Kind {
+impl EventKind {
     /// Every kind.
-    pub const ALL: [Kind; 15] = [
-        Kind::Submitted,
-        Kind::Finished,
-        Kind::Offered,
-        Kind::SendBegin,
-        Kind::SendEnd,
-        Kind::ReceiveBegin,
-        Kind::ReceiveEnd,
-        Kind::CopyBegin,
-        Kind::CopyEnd,
-        Kind::ArriveBegin,
-        Kind::ArriveEnd,
-        Kind::SumBegin,
-        Kind::SumEnd,
-        Kind::ReturnBegin,
-        Kind::ReturnEnd,
+    pub const ALL: [EventKind; 15] = [
+        EventKind::Submitted,
+        EventKind::Finished,
+        EventKind::Offered,
+        EventKind::SendBegin,
+        EventKind::SendEnd,
+        EventKind::ReceiveBegin,
+        EventKind::ReceiveEnd,
+        EventKind::CopyBegin,
+        EventKind::CopyEnd,
+        EventKind::ArriveBegin,
+        EventKind::ArriveEnd,
+        EventKind::SumBegin,
+        EventKind::SumEnd,
+        EventKind::ReturnBegin,
+        EventKind::ReturnEnd,
     ];
 
-    pub(crate) fn of(code: u32) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| *kind as u32 == code)
+    pub(crate) fn of(code: u32) -> Option<EventKind> {
+        EventKind::ALL.into_iter().find(|kind| *kind as u32 == code)
     }
 }
 
@@ -66,7 +66,7 @@ impl Kind {
 pub enum Peer {
     /// There is none.
     #[default]
-    Nobody,
+    Unknown,
     /// A worker, seen from a lane.
     Rank(u32),
     /// A lane of a worker's process.
@@ -89,7 +89,7 @@ impl Peer {
     /// As it travels.
     pub(crate) fn code(self) -> u64 {
         match self {
-            Peer::Nobody => 0,
+            Peer::Unknown => 0,
             Peer::Rank(rank) => (1 << 48) | u64::from(rank),
             Peer::WorkerLane { rank, lane } => {
                 (2 << 48) | (u64::from(lane) << 32) | u64::from(rank)
@@ -103,7 +103,7 @@ impl Peer {
     pub(crate) fn of(code: u64) -> Option<Peer> {
         let (low, lane) = (code as u32, (code >> 32) as u16);
         match code >> 48 {
-            0 if code == 0 => Some(Peer::Nobody),
+            0 if code == 0 => Some(Peer::Unknown),
             1 if lane == 0 => Some(Peer::Rank(low)),
             2 => Some(Peer::WorkerLane { rank: low, lane }),
             3 => Some(Peer::ServerLane { member: low, lane }),
@@ -136,7 +136,7 @@ pub struct Event {
     /// When, by this machine's monotonic clock.
     pub at_ns: u64,
     /// What.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// To what.
     pub part: Part,
     /// The other end of the link, where there is one.

@@ -1,8 +1,8 @@
 //! What happened when: rings of events, the clocks of many machines, traces for Perfetto.
 //!
-//! A state machine notes events in a [`Recorder`], which stamps them; whoever asks for a trace gets
-//! each process's events as [`Recording`]s, [`align`]s their clocks, [`build`]s slices of them and
-//! [`write()`]s a file. Nothing here knows sockets or threads. The only clock is
+//! A state machine notes events in a [`Recorder`], which stamps them. For a trace, a
+//! process collects the [`Recording`]s of all, [`align`]s their clocks, [`build`]s slices of them
+//! and [`write()`]s a file. Nothing here knows sockets or threads. The only clock is
 //! [`monotonic_ns`], which drivers hand to a recorder; a state machine never calls it itself.
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ mod tighten;
 pub use build::{Member, Role, Slice, Trace, build};
 pub use clock::{Alignment, MAX_DRIFT, Sample, align, monotonic_ns};
 pub use error::TraceError;
-pub use event::{Event, Kind, Part, Peer};
+pub use event::{Event, EventKind, Part, Peer};
 pub use file::{VERSION, read, write};
 pub use label::Activity;
 pub use recording::{Recording, Source};

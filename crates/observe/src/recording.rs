@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-use crate::event::{Event, Kind, Part, Peer};
+use crate::event::{Event, EventKind, Part, Peer};
 
 /// What noted the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,7 +60,7 @@ struct Columns {
 
 impl Recording {
     /// The recording in pieces, none too large for a message; at least one. Of which run the events
-    /// are, is left out: whoever asks for one run's sends only those.
+    /// are, is left out: a request for one run's gets only those.
     #[must_use]
     pub fn encode(&self) -> Vec<Vec<u8>> {
         let mut pieces: Vec<_> =
@@ -126,7 +126,7 @@ impl Recording {
         for at in 0..count {
             at_ns = at_ns.saturating_add(columns.at_ns[at]);
             let (kind, peer, tier) = (columns.kind[at], columns.peer[at], columns.tier[at]);
-            let kind = Kind::of(kind).ok_or_else(|| format!("an event of kind {kind}"))?;
+            let kind = EventKind::of(kind).ok_or_else(|| format!("an event of kind {kind}"))?;
             let peer = Peer::of(peer).ok_or_else(|| format!("a peer {peer:#x}"))?;
             let tier = u8::try_from(tier).map_err(|_| format!("a tier {tier}"))?;
             let (tensor, round) = (columns.tensor[at], columns.round[at]);
@@ -151,7 +151,7 @@ mod tests {
 
     fn peers() -> impl Strategy<Value = Peer> {
         prop_oneof![
-            Just(Peer::Nobody),
+            Just(Peer::Unknown),
             any::<u32>().prop_map(Peer::Rank),
             any::<(u32, u16)>().prop_map(|(rank, lane)| Peer::WorkerLane { rank, lane }),
             any::<(u32, u16)>().prop_map(|(member, lane)| Peer::ServerLane { member, lane }),
@@ -172,14 +172,14 @@ mod tests {
             lane: Option<u16>,
             lost: u64,
             what in vec(
-                (0..Kind::ALL.len(), parts(), peers(), any::<u32>(), 0..u64::MAX / 128),
+                (0..EventKind::ALL.len(), parts(), peers(), any::<u32>(), 0..u64::MAX / 128),
                 0..100,
             ),
         ) -> Recording {
             let mut at_ns = 0;
             let event = |(kind, part, peer, bytes, later)| {
                 at_ns += later;
-                Event { at_ns, kind: Kind::ALL[kind], part, peer, bytes, run: 0 }
+                Event { at_ns, kind: EventKind::ALL[kind], part, peer, bytes, run: 0 }
             };
             let source = lane.map_or(Source::Client, |lane| Source::Lane(u32::from(lane)));
             Recording { source, lost, events: what.into_iter().map(event).collect() }
@@ -204,7 +204,8 @@ mod tests {
     fn a_long_recording_goes_in_pieces_of_bounded_size() {
         let part = Part { tensor: u32::MAX, tier: 2, round: u32::MAX, partition: u32::MAX };
         let peer = Peer::ServerLane { member: u32::MAX, lane: u16::MAX };
-        let event = Event { at_ns: 0, kind: Kind::SumEnd, part, peer, bytes: u32::MAX, run: 0 };
+        let event =
+            Event { at_ns: 0, kind: EventKind::SumEnd, part, peer, bytes: u32::MAX, run: 0 };
         let events: Vec<_> = (0..100_000).map(|at| Event { at_ns: at << 30, ..event }).collect();
         let recording = Recording { source: Source::Lane(3), lost: 5, events };
         let pieces = recording.encode();

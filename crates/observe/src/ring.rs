@@ -1,7 +1,7 @@
 //! The ring that a state machine notes its events in: a fixed size, one owner, no lock, and after
 //! its first turn no allocation. What is new overwrites what is oldest.
 
-use crate::event::{Event, Kind, Part, Peer};
+use crate::event::{Event, EventKind, Part, Peer};
 
 /// The latest events of one state machine.
 ///
@@ -29,7 +29,7 @@ impl Recorder {
     }
 
     /// Notes an event, now.
-    pub fn note(&mut self, kind: Kind, part: Part, peer: Peer, bytes: usize, run: u64) {
+    pub fn note(&mut self, kind: EventKind, part: Part, peer: Peer, bytes: usize, run: u64) {
         let Some(clock) = self.clock else { return };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let event = Event { at_ns: clock(), kind, part, peer, bytes, run };
@@ -77,7 +77,7 @@ mod tests {
         let mut ring = Recorder::new(capacity, clock);
         for tensor in 0..events {
             let part = Part { tensor, ..Part::default() };
-            ring.note(Kind::SendBegin, part, Peer::Rank(1), 64, 7);
+            ring.note(EventKind::SendBegin, part, Peer::Rank(1), 64, 7);
         }
         ring
     }

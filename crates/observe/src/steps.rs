@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::event::{Event, Kind};
+use crate::event::{Event, EventKind};
 
 /// One operation of a worker: a round of a tensor. Times by the worker's clock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,8 +29,8 @@ pub(crate) fn steps(events: &[Event]) -> BTreeMap<u32, Step> {
     let mut ops: BTreeMap<u32, BTreeMap<u32, Op>> = BTreeMap::new();
     for event in events {
         let (begun, ended) = match event.kind {
-            Kind::Submitted => (Some(event.at_ns), None),
-            Kind::Finished => (None, Some(event.at_ns)),
+            EventKind::Submitted => (Some(event.at_ns), None),
+            EventKind::Finished => (None, Some(event.at_ns)),
             _ => continue,
         };
         let rounds = ops.entry(event.part.tensor).or_default();
@@ -72,9 +72,9 @@ mod tests {
     use super::*;
     use crate::event::{Part, Peer};
 
-    fn event(kind: Kind, tensor: u32, round: u32, at_ns: u64) -> Event {
+    fn event(kind: EventKind, tensor: u32, round: u32, at_ns: u64) -> Event {
         let part = Part { tensor, round, partition: Part::WHOLE, tier: 0 };
-        Event { at_ns, kind, part, peer: Peer::Nobody, bytes: 0, run: 0 }
+        Event { at_ns, kind, part, peer: Peer::Unknown, bytes: 0, run: 0 }
     }
 
     #[test]
@@ -82,16 +82,16 @@ mod tests {
         let mut events = Vec::new();
         for round in 3..6u32 {
             let at = u64::from(round) * 1000;
-            events.push(event(Kind::Submitted, 0, round, at));
-            events.push(event(Kind::Submitted, 1, round, at + 100));
+            events.push(event(EventKind::Submitted, 0, round, at));
+            events.push(event(EventKind::Submitted, 1, round, at + 100));
             if round < 5 {
-                events.push(event(Kind::Finished, 1, round, at + 300));
-                events.push(event(Kind::Finished, 0, round, at + 250));
+                events.push(event(EventKind::Finished, 1, round, at + 300));
+                events.push(event(EventKind::Finished, 0, round, at + 250));
             }
         }
         // Parameters that were broadcast once.
-        events.push(event(Kind::Submitted, 7, 0, 10));
-        events.push(event(Kind::Finished, 7, 0, 20));
+        events.push(event(EventKind::Submitted, 7, 0, 10));
+        events.push(event(EventKind::Finished, 7, 0, 20));
         let found = steps(&events);
         let step = |round: u64| Step {
             begin_ns: round * 1000,
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_last_step_ends_with_its_last_result() {
-        let events = [event(Kind::Submitted, 0, 0, 5), event(Kind::Finished, 0, 0, 9)];
+        let events = [event(EventKind::Submitted, 0, 0, 5), event(EventKind::Finished, 0, 0, 9)];
         let step = Step { begin_ns: 5, last_ns: 9, end_ns: 9 };
         assert_eq!(steps(&events), [(0, step)].into());
         assert_eq!(steps(&events[1..]), BTreeMap::new());

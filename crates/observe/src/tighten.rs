@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::build::{Member, Role};
 use crate::clock::{Alignment, Limit, Limits, Sample, align_within};
-use crate::event::{Kind, Part, Peer};
+use crate::event::{EventKind, Part, Peer};
 use crate::recording::{Recording, Source};
 
 /// Bounds are passed on from member to member as often as this: the second takes them to members
@@ -128,7 +128,7 @@ fn orders(members: &[Member]) -> Vec<Before> {
             .recordings
             .iter()
             .flat_map(|r| &r.events)
-            .filter(|e| e.kind == Kind::ArriveBegin)
+            .filter(|e| e.kind == EventKind::ArriveBegin)
             .map(|e| e.part)
             .collect();
         for recording in &member.recordings {
@@ -144,14 +144,14 @@ fn orders(members: &[Member]) -> Vec<Before> {
                 let (kind, lane, rank) = way;
                 let of_part = Part { partition: Part::WHOLE, tier: 0, ..part };
                 match kind {
-                    Kind::SendBegin if whole.contains(&of_part) => {
+                    EventKind::SendBegin if whole.contains(&of_part) => {
                         sent.note((part, lane, rank, true), event.at_ns);
                     }
-                    Kind::ReturnBegin if known.contains(&part) => {
+                    EventKind::ReturnBegin if known.contains(&part) => {
                         sent.note((part, lane, rank, false), event.at_ns);
                     }
-                    Kind::ArriveBegin => arrived.note((part, lane, rank, true), event.at_ns),
-                    Kind::ReceiveBegin => arrived.note((part, lane, rank, false), event.at_ns),
+                    EventKind::ArriveBegin => arrived.note((part, lane, rank, true), event.at_ns),
+                    EventKind::ReceiveBegin => arrived.note((part, lane, rank, false), event.at_ns),
                     _ => {}
                 }
             }
@@ -183,7 +183,7 @@ impl Events {
 /// The rounds of which a client's recording has the beginning.
 fn whole<'a>(clients: impl Iterator<Item = &'a Recording>) -> HashSet<Part> {
     let events = clients.flat_map(|recording| &recording.events);
-    let begun = events.filter(|event| event.kind == Kind::Submitted);
+    let begun = events.filter(|event| event.kind == EventKind::Submitted);
     begun.map(|event| Part { tier: 0, ..event.part }).collect()
 }
 
@@ -256,13 +256,13 @@ mod tests {
             let (begun, ended) = (ORIGIN + at, ORIGIN + at + delay);
             if *there {
                 let whole = Part { partition: Part::WHOLE, ..part };
-                client.push(event(Kind::Submitted, whole, Peer::Nobody, own.own(begun)));
-                client.push(event(Kind::SendBegin, part, far, own.own(begun)));
-                lane.push(event(Kind::ArriveBegin, part, Peer::Rank(0), theirs.own(ended)));
+                client.push(event(EventKind::Submitted, whole, Peer::Unknown, own.own(begun)));
+                client.push(event(EventKind::SendBegin, part, far, own.own(begun)));
+                lane.push(event(EventKind::ArriveBegin, part, Peer::Rank(0), theirs.own(ended)));
             } else {
-                lane.push(event(Kind::ArriveBegin, part, Peer::Rank(5), theirs.own(begun)));
-                lane.push(event(Kind::ReturnBegin, part, Peer::Rank(0), theirs.own(begun)));
-                client.push(event(Kind::ReceiveBegin, part, far, own.own(ended)));
+                lane.push(event(EventKind::ArriveBegin, part, Peer::Rank(5), theirs.own(begun)));
+                lane.push(event(EventKind::ReturnBegin, part, Peer::Rank(0), theirs.own(begun)));
+                client.push(event(EventKind::ReceiveBegin, part, far, own.own(ended)));
             }
         }
         let both = [member(0, truths[0], delays[0], client), member(1, truths[1], delays[1], lane)];

@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 use sumpter_config::ConfigError as RustConfigError;
 use sumpter_node::{NodeError, OpError};
 use sumpter_plan::PlanError;
-use sumpter_whatif::WhatifError;
 
 create_exception!(sumpter, SumpterError, PyRuntimeError, "The base of all errors Sumpter raises.");
 create_exception!(
@@ -73,11 +72,6 @@ pub fn from_config(error: RustConfigError) -> PyErr {
 
 /// The exception of a planning error.
 pub fn from_plan(error: PlanError) -> PyErr {
-    ConfigError::new_err(error.to_string())
-}
-
-/// The exception of a what-if question's error.
-pub fn from_whatif(error: WhatifError) -> PyErr {
     ConfigError::new_err(error.to_string())
 }
 

@@ -1,7 +1,6 @@
 //! The functions of the module: servers, coordinators, plans and settings.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -14,24 +13,10 @@ use sumpter_sum::InstructionSet;
 use sumpter_types::{Dtype, ReduceOp, Stats};
 
 use crate::errors::{ConfigError, StartError, from_config, from_node, from_plan};
-use crate::worker::load;
+use crate::settings::load;
 
 /// How long a coordinator that is stopped waits for its members to leave.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
-
-/// Sends log lines of at least this level to standard error; the first call counts.
-pub fn init_log(level: &str) {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("warn"));
-    // A second call finds a subscriber in place, which is what is wanted.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .without_time()
-        .try_init();
-}
 
 /// Counters as JSON.
 pub fn stats_json(stats: &Stats) -> String {

@@ -3,12 +3,13 @@
 //! No algorithms here: arguments in, errors mapped, the GIL released while waiting.
 //! `python/sumpter/_native.pyi` describes it; a test compares the two.
 
-mod bench;
 mod errors;
 mod functions;
+mod handle;
 mod seat;
+mod settings;
+mod tensor;
 mod trace;
-mod whatif;
 mod worker;
 
 use pyo3::prelude::*;
@@ -19,15 +20,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     errors::register(module)?;
     module.add_class::<worker::Worker>()?;
-    module.add_class::<worker::Handle>()?;
-    module.add_class::<worker::Round>()?;
+    module.add_class::<handle::Handle>()?;
+    module.add_class::<tensor::Tensor>()?;
     module.add_class::<functions::Coordinator>()?;
     module.add_class::<seat::Seat>()?;
-    bench::register(module)?;
     module.add_function(wrap_pyfunction!(functions::serve, module)?)?;
     module.add_function(wrap_pyfunction!(functions::run_coordinator, module)?)?;
     module.add_function(wrap_pyfunction!(functions::plan, module)?)?;
-    module.add_function(wrap_pyfunction!(whatif::whatif, module)?)?;
     module.add_function(wrap_pyfunction!(functions::status, module)?)?;
     module.add_function(wrap_pyfunction!(functions::drain, module)?)?;
     module.add_function(wrap_pyfunction!(functions::tune, module)?)?;

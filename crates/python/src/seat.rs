@@ -8,7 +8,7 @@ use sumpter_node::NodeError;
 
 use crate::errors::from_node;
 use crate::functions::interruptible;
-use crate::worker::load;
+use crate::settings::load;
 
 /// Generation, rank, world size, local rank, local size.
 type Place = (u64, u32, u32, u32, u32);

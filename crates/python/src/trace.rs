@@ -8,7 +8,7 @@ use serde_json::json;
 use sumpter_observe::Tightened;
 
 use crate::errors::{StartError, from_node};
-use crate::worker::load;
+use crate::settings::load;
 
 /// Writes the last steps of a run to a file for Perfetto. What was written, as JSON.
 #[pyfunction]

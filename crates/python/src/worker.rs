@@ -1,32 +1,20 @@
-//! `Worker` and `Handle`: what the Python fronts submit to and wait on.
+//! `Worker`: a process's membership in a job.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use serde_json::json;
 use sumpter_config::Config;
-use sumpter_node::{Completion, NodeError, OpError, OpRequest, Worker as RustWorker};
-use sumpter_transport::TensorMemory;
+use sumpter_node::{NodeError, OpError, Worker as RustWorker};
 use sumpter_types::{Collective, Dtype, Epoch, Rank, ReduceOp, TensorSpec};
 
-use crate::errors::{ConfigError, DeadlineError, from_config, from_node, from_op};
-use crate::functions::{init_log, interruptible, stats_json};
+use crate::errors::{ConfigError, from_config, from_node, from_op};
+use crate::functions::{interruptible, stats_json};
 use crate::seat::Seat;
-
-/// How often a wait looks for Ctrl-C.
-const SLICE: Duration = Duration::from_millis(50);
-
-/// Loads the settings, with these values first.
-pub fn load(settings: HashMap<String, String>) -> PyResult<Config> {
-    let overrides: Vec<_> = settings.into_iter().collect();
-    let config = sumpter_config::load(&overrides).map_err(from_config)?;
-    init_log(&config.log);
-    Ok(config)
-}
+use crate::settings::load;
+use crate::tensor::Tensor;
 
 /// The process's membership in a job.
 #[pyclass(module = "sumpter._native", frozen)]
@@ -108,32 +96,38 @@ impl Worker {
         self.config.blocking_wait
     }
 
-    /// Queues one operation on memory given by address; see the stub for the arguments.
-    #[pyo3(signature = (round, name, tag, send, receive, priority, keep))]
+    /// Declares a tensor; see the stub for the arguments.
+    #[pyo3(signature = (name, collective, shape, dtype, op="sum", *, root=0, average=false,
+                        ranks=None))]
     #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.
-    fn submit(
+    fn declare(
         &self,
-        round: &Round,
         name: String,
-        tag: String,
-        send: usize,
-        receive: usize,
-        priority: i32,
-        keep: Py<PyAny>,
-    ) -> PyResult<Handle> {
-        let spec = TensorSpec { name, ..round.spec.clone() };
-        let memory = if spec.collective == Collective::Barrier {
-            TensorMemory::zeros(1)
-        } else {
-            check_addresses(&spec, Rank(self.inner.rank()), send, receive)?;
-            let bytes = spec.elements().unwrap_or(0) as usize * spec.dtype.size();
-            let (contribution, result) = (send as *const u8, receive as *mut u8);
-            // SAFETY: the caller promises (see the stub) that the addresses are contiguous memory
-            // of this shape and dtype, which `keep` holds until the operation is done.
-            unsafe { TensorMemory::new(contribution, result, bytes, Box::new(keep)) }
+        collective: &str,
+        shape: Vec<u64>,
+        dtype: &str,
+        op: &str,
+        root: u32,
+        average: bool,
+        ranks: Option<Vec<u32>>,
+    ) -> PyResult<Tensor> {
+        let unknown =
+            |what: &str, value: &str| ConfigError::new_err(format!("unknown {what} '{value}'"));
+        let mut spec = TensorSpec {
+            name,
+            dtype: Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?,
+            op: ReduceOp::from_name(op).ok_or_else(|| unknown("operator", op))?,
+            shape,
+            collective: Collective::from_name(collective)
+                .ok_or_else(|| unknown("collective", collective))?,
+            root: Rank(root),
+            ranks: ranks.unwrap_or_default().into_iter().map(Rank).collect(),
         };
-        let request = OpRequest { spec, tag, average: round.average, priority };
-        Ok(Handle { completion: self.inner.submit(request, memory) })
+        if spec.collective == Collective::Barrier {
+            (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);
+        }
+        let rank = Rank(self.inner.rank());
+        Ok(Tensor::new(self.inner.declare(spec, average), rank))
     }
 
     /// Takes part with zeros until every worker has called this; the last of them.
@@ -229,152 +223,5 @@ impl Worker {
         let peers = || workers.iter().filter(|w| Some(&w.machine) == own);
         let before = peers().filter(|w| w.rank < rank).count();
         (before as u32, peers().count() as u32)
-    }
-}
-
-/// What all ranks agree about in an operation, but for the name; made once for many operations.
-#[pyclass(module = "sumpter._native", frozen)]
-pub struct Round {
-    /// Without a name.
-    spec: TensorSpec,
-    average: bool,
-}
-
-#[pymethods]
-impl Round {
-    #[new]
-    #[pyo3(signature = (kind, shape, dtype, op="sum", *, root=0, average=false, ranks=None))]
-    fn new(
-        kind: &str,
-        shape: Vec<u64>,
-        dtype: &str,
-        op: &str,
-        root: u32,
-        average: bool,
-        ranks: Option<Vec<u32>>,
-    ) -> PyResult<Round> {
-        let unknown =
-            |what: &str, value: &str| ConfigError::new_err(format!("unknown {what} '{value}'"));
-        let mut spec = TensorSpec {
-            name: String::new(),
-            dtype: Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?,
-            op: ReduceOp::from_name(op).ok_or_else(|| unknown("operator", op))?,
-            shape,
-            collective: Collective::from_name(kind).ok_or_else(|| unknown("kind", kind))?,
-            root: Rank(root),
-            ranks: ranks.unwrap_or_default().into_iter().map(Rank).collect(),
-        };
-        if spec.collective == Collective::Barrier {
-            (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);
-        }
-        Ok(Round { spec, average })
-    }
-
-    /// Whether there is nothing to do: no elements.
-    #[getter]
-    fn is_empty(&self) -> bool {
-        self.spec.shape.contains(&0)
-    }
-
-    #[getter]
-    fn kind(&self) -> &'static str {
-        self.spec.collective.name()
-    }
-
-    #[getter]
-    fn shape(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(PyTuple::new(py, &self.spec.shape)?.into_any().unbind())
-    }
-
-    #[getter]
-    fn dtype(&self) -> &'static str {
-        self.spec.dtype.name()
-    }
-
-    #[getter]
-    fn op(&self) -> &'static str {
-        self.spec.op.name()
-    }
-
-    /// The same on a tensor of another shape.
-    fn reshaped(&self, shape: Vec<u64>) -> Round {
-        Round { spec: TensorSpec { shape, ..self.spec.clone() }, average: self.average }
-    }
-}
-
-fn check_addresses(spec: &TensorSpec, rank: Rank, send: usize, receive: usize) -> PyResult<()> {
-    let (name, root) = (&spec.name, spec.root);
-    if spec.elements().is_none_or(|n| n == 0) {
-        return Ok(());
-    }
-    let sends = spec.collective != Collective::Broadcast || rank == root;
-    let receives = match spec.collective {
-        Collective::Broadcast => rank != root,
-        Collective::Reduce => rank == root,
-        Collective::AllReduce | Collective::Barrier => true,
-    };
-    if (sends && send == 0) || (receives && receive == 0) {
-        return Err(ConfigError::new_err(format!(
-            "tensor '{name}': rank {rank} needs an address to {}",
-            if sends && send == 0 { "send from" } else { "receive into" }
-        )));
-    }
-    Ok(())
-}
-
-/// An operation under way.
-#[pyclass(module = "sumpter._native", frozen)]
-pub struct Handle {
-    completion: Arc<Completion>,
-}
-
-#[pymethods]
-impl Handle {
-    /// Whether the operation is done, well or not.
-    fn poll(&self) -> bool {
-        self.completion.poll().is_some()
-    }
-
-    /// Waits until the operation is done; raises its error, or `DeadlineError`.
-    #[pyo3(signature = (timeout_s=None))]
-    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<()> {
-        if let Some(outcome) = self.completion.poll() {
-            return outcome.map_err(from_op);
-        }
-        let limit = match timeout_s {
-            None => None,
-            Some(s) if s.is_finite() && s >= 0.0 => Some(Duration::from_secs_f64(s.min(1e9))),
-            Some(s) => {
-                let text = format!("timeout_s is {s}, expected 0 or more seconds");
-                return Err(ConfigError::new_err(text));
-            }
-        };
-        let start = Instant::now();
-        loop {
-            let left = limit.map(|l| l.saturating_sub(start.elapsed()));
-            let slice = left.map_or(SLICE, |l| l.min(SLICE));
-            let outcome = py.detach(|| self.completion.wait_until(Instant::now() + slice));
-            if let Some(outcome) = outcome {
-                return outcome.map_err(from_op);
-            }
-            py.check_signals()?;
-            if left.is_some_and(|l| l.is_zero()) {
-                let seconds = timeout_s.unwrap_or_default();
-                let text = format!("not done within {seconds:.2} s; some rank has not contributed");
-                return Err(DeadlineError::new_err(text));
-            }
-        }
-    }
-
-    /// Calls `callback()` once from a Rust thread when the operation is done, soon if it is.
-    fn on_done(&self, callback: Py<PyAny>) {
-        self.completion.on_done(move || {
-            // During interpreter shutdown there is nobody left to tell.
-            Python::try_attach(|py| {
-                if let Err(error) = callback.call0(py) {
-                    error.write_unraisable(py, None);
-                }
-            });
-        });
     }
 }

@@ -8,22 +8,19 @@ import typer
 
 from sumpter import _native
 from sumpter.cli import (
-    bench,
     bpslaunch,
     doctor,
     drain,
     jobs,
     node,
     plan,
-    record,
-    report,
+    plugins,
     run,
     settings,
     status,
     top,
     trace,
     tune,
-    whatif,
 )
 
 app = typer.Typer(
@@ -66,13 +63,9 @@ app.command(
     epilog=bpslaunch.EXAMPLE,
     context_settings={"allow_interspersed_args": False},
 )(bpslaunch.bpslaunch)
-app.command(
-    "record",
-    epilog=record.EXAMPLE,
-    context_settings={"allow_interspersed_args": False},
-)(record.record)
-app.command("whatif", epilog=whatif.EXAMPLE)(whatif.whatif)
-app.command("report", epilog=report.EXAMPLE)(report.report)
+plugins.add(app, "record")
+plugins.add(app, "whatif")
+plugins.add(app, "report")
 app.command("serve", epilog=node.SERVE_EXAMPLE)(node.serve)
 app.command("coordinator", epilog=node.COORDINATOR_EXAMPLE)(node.coordinator)
 app.command("status", epilog=status.EXAMPLE)(status.status)
@@ -84,4 +77,4 @@ app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 app.command("config", epilog=settings.EXAMPLE)(settings.config)
 app.command("token", epilog=node.TOKEN_EXAMPLE)(node.token)
-app.add_typer(bench.app)
+plugins.add(app, "bench")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sumpter.cli.errors import UsageError
+from sumpter._failure import UsageError
 from sumpter.cli.options import SetOption
 from sumpter.cli.run import job_settings
 from sumpter.cli.run_options import LogDir

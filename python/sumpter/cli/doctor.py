@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sumpter.cli.errors import UsageError
+from sumpter._failure import UsageError
 
 EXAMPLE = "Example: sumpter doctor --coordinator 10.0.0.1:7700"
 

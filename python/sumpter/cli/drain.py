@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
-from sumpter.cli.errors import Failure
+from sumpter._failure import Failure
 from sumpter.cli.options import (
     CoordinatorOption,
     JsonOption,

@@ -1,38 +1,26 @@
-"""What the command line raises, and which exit code each known error deserves."""
+"""Which exit code each known error deserves."""
 
 from __future__ import annotations
 
 from typer import TyperException
 
-from sumpter import _native
+from sumpter import _failure, _native
 
 USAGE = 2
 FAILURE = 1
-
-
-class UsageError(TyperException):
-    """The command was used wrongly: an argument is missing, malformed or contradicts another."""
-
-    exit_code = USAGE
-
-
-class Failure(TyperException):
-    """The command was used rightly and could not do its work."""
-
-    exit_code = FAILURE
 
 
 def exit_code_of(error: Exception) -> int | None:
     """The exit code of an error whose cause is known; None for any other."""
     if isinstance(error, TyperException):
         return error.exit_code
-    if isinstance(error, _native.ConfigError):
+    if isinstance(error, _failure.UsageError | _native.ConfigError):
         return USAGE
-    return FAILURE if isinstance(error, _native.SumpterError) else None
+    return FAILURE if isinstance(error, _failure.Failure | _native.SumpterError) else None
 
 
 def message_of(error: Exception) -> str:
     """One sentence about a known error."""
-    if isinstance(error, TyperException):
-        return error.format_message()
-    return str(error) or type(error).__name__
+    return (
+        error.format_message() if isinstance(error, TyperException) else _failure.message_of(error)
+    )

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from sumpter import _native
-from sumpter.cli.errors import Failure, UsageError
-from sumpter.cli.options import JsonOption, parse_size
+from sumpter._failure import Failure, UsageError
+from sumpter._sizes import parse_size
+from sumpter.cli.options import JsonOption
 
 EXAMPLE = "Example: sumpter plan --workers 32 --servers 16 --bytes 1GiB --bandwidth-gbps 25"
 

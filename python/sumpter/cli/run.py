@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sumpter._failure import Failure, UsageError
 from sumpter.cli import run_options as opt
-from sumpter.cli.errors import Failure, UsageError
 from sumpter.cli.options import MetricsPortOption, SetOption, given, parse_assignments
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sumpter import _native
-from sumpter.cli.errors import Failure, UsageError
+from sumpter._failure import Failure, UsageError
 from sumpter.cli.options import (
     CoordinatorOption,
     JobOption,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
-from sumpter.cli.errors import UsageError
+from sumpter._failure import UsageError
 from sumpter.cli.options import (
     CoordinatorOption,
     JsonOption,

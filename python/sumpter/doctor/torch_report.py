@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sumpter.torch import coverage, driver, registration
+from sumpter._core import cuda_driver
+from sumpter.torch.c10d import coverage, registration
 
 
 def report() -> dict[str, Any]:
@@ -21,7 +22,7 @@ def report() -> dict[str, Any]:
     found: dict[str, Any] = {
         "version": torch.__version__,
         "cuda": torch.version.cuda,
-        "streams_wait": driver.load() is not None,
+        "streams_wait": cuda_driver.load() is not None,
         "cuda_devices": torch.cuda.device_count() if torch.cuda.is_available() else 0,
         "gloo": dist.is_available() and dist.is_gloo_available(),
         "new_enough": False,

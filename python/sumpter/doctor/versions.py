@@ -10,7 +10,7 @@ from sumpter.doctor.finding import Finding, error, note, ok, warning
 from sumpter.doctor.probe import Probe
 
 GROUP = "torch.distributed.backends"
-REGISTRAR = "sumpter.torch.backend:register"
+REGISTRAR = "sumpter.torch.c10d.backend:register"
 INSTALL_TORCH = "install it where PyTorch trains: pip install 'sumpter[torch]'"
 
 

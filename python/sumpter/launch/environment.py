@@ -10,8 +10,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sumpter._failure import UsageError
 from sumpter._variables import LAUNCHERS
-from sumpter.cli.errors import UsageError
 from sumpter.launch.layout import Layout, Seat
 from sumpter.launch.place import Facts
 

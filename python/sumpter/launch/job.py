@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.live import Live
 
 from sumpter import _native
-from sumpter._rendezvous import is_own_address, own_address
-from sumpter.cli.errors import Failure
+from sumpter._core.rendezvous import is_own_address, own_address
+from sumpter._failure import Failure
 from sumpter.launch.environment import Environment, bandwidth_gbps, passed_on, requested_variables
 from sumpter.launch.layout import Layout
 from sumpter.launch.output import Label, Output

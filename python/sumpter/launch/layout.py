@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sumpter.cli.errors import UsageError
+from sumpter._failure import UsageError
 from sumpter.launch.place import HERE
 
 # A host is never taken for an option of ssh.

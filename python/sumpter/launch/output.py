@@ -16,7 +16,7 @@ from typing import BinaryIO, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from sumpter.cli.errors import Failure
+from sumpter._failure import Failure
 
 _WORKER_STYLES = ("cyan", "green", "magenta", "yellow", "blue")
 _SERVER_STYLE = "bright_black"

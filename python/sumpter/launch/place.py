@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sumpter.cli.errors import Failure
+from sumpter._failure import Failure
 from sumpter.launch.attendant import HEADER, PREAMBLE
 from sumpter.launch.lines import LineSplitter
 from sumpter.launch.output import Label, Output
@@ -243,7 +243,7 @@ async def open_places(hosts: Sequence[str], access: Access, output: Output) -> d
         known = [failure for failure in failures if isinstance(failure, Failure)]
         if len(known) < len(failures):
             raise next(failure for failure in failures if not isinstance(failure, Failure))
-        raise Failure("; ".join(failure.format_message() for failure in known))
+        raise Failure("; ".join(str(failure) for failure in known))
     return {place.host: place for place in places}
 
 

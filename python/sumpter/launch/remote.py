@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sumpter.cli.errors import Failure
+from sumpter._failure import Failure
 
 DEFAULT_SHELL = "ssh -o BatchMode=yes"
 

@@ -5,27 +5,21 @@
     profile = profiles.load("resnet50.profile.json")
     print(profile.name, profile.bytes, profile.iteration_s)
 
-A profile is recorded from a run, imported from another tool's log, or computed from a published
-architecture. `sumpter bench replay` plays it. `docs/profiles.md` describes the file.
+This is the data and its file, which `sumpter.tune(profile=...)` reads; `docs/profiles.md` describes
+the file. The laboratory (`sumpter_lab.profiles`) records profiles, reads other tools' logs and has
+published architectures.
 """
 
 from sumpter._errors import ProfileError
-from sumpter.profiles.arithmetic import FLOPS_PER_S, NAMES, published
-from sumpter.profiles.file import FORMATS, VERSION, load, save
+from sumpter.profiles.file import VERSION, load, save
 from sumpter.profiles.model import Layer, Profile, Tensor
-from sumpter.profiles.netai import additions
 
 __all__ = [
-    "FLOPS_PER_S",
-    "FORMATS",
-    "NAMES",
     "VERSION",
     "Layer",
     "Profile",
     "ProfileError",
     "Tensor",
-    "additions",
     "load",
-    "published",
     "save",
 ]

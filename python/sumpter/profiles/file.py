@@ -14,39 +14,27 @@ from typing import Any
 
 from sumpter import _json
 from sumpter._errors import ProfileError
-from sumpter.profiles import checks, netai
+from sumpter.profiles import checks
 from sumpter.profiles.model import Layer, Profile, Tensor
 
 FORMAT = "sumpter-profile"
 VERSION = 1
-FORMATS = ("sumpter", "netai")
 
 
-def load(
-    path: str | Path,
-    format: str = "sumpter",
-    *,
-    iteration_s: float | None = None,
-    batch_size: int | None = None,
-) -> Profile:
-    """Reads a profile.
-
-    `format` is "sumpter" for this library's JSON or "netai" for the log of gradients of the
-    NetAI'20 scripts. Such a log says nothing of the whole iteration, so its time without
-    communication must be given as `iteration_s`, in seconds, and `batch_size` may be; a Sumpter
-    file has both. Raises ProfileError, which names the file, the field and what was expected.
-    """
-    if format not in FORMATS:
-        raise checks.refuse("format", f"one of {', '.join(FORMATS)}", format)
+def load(path: str | Path) -> Profile:
+    """Reads a profile. Raises ProfileError with the file, the field and what was expected."""
     with checks.within(path, ": "):
-        content = netai.read_text(path)
-        if format == "netai":
-            if iteration_s is None:
-                raise ProfileError("a NetAI log has no iteration time: give iteration_s")
-            return netai.parse(content, Path(path).stem, iteration_s, batch_size)
-        if iteration_s is not None or batch_size is not None:
-            raise ProfileError("iteration_s and batch_size are in the file: do not give them")
-        return from_json(_parse(content))
+        return from_json(_parse(read_text(path)))
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file."""
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise ProfileError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ProfileError("expected a text file, but this one is not UTF-8") from None
 
 
 def save(profile: Profile, path: str | Path) -> None:

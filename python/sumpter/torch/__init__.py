@@ -6,6 +6,21 @@ A script for either trains with this import in place of its own. For Distributed
 `torch.distributed.init_process_group("sumpter")` instead, which needs no import at all.
 """
 
+from sumpter._core.handles import (
+    ChainedHandle,
+    GroupHandle,
+    Handle,
+    poll,
+    synchronize,
+)
+from sumpter._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    process_set_ids_and_ranks,
+    remove_process_set,
+)
+from sumpter._core.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from sumpter._errors import (
     AuthError,
     ClosedError,
@@ -20,24 +35,6 @@ from sumpter._errors import (
     UnsupportedError,
 )
 from sumpter.torch import elastic
-from sumpter.torch.allreduces import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-)
-from sumpter.torch.broadcasts import (
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-)
-from sumpter.torch.buckets import ddp_hook
 from sumpter.torch.build import (
     ccl_built,
     cuda_built,
@@ -50,8 +47,26 @@ from sumpter.torch.build import (
     nccl_built,
     rocm_built,
 )
-from sumpter.torch.compression import Compression
-from sumpter.torch.exchange import (
+from sumpter.torch.c10d.ddp_hook import ddp_hook
+from sumpter.torch.c10d.registration import register as _register_backend
+from sumpter.torch.collectives.allreduces import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from sumpter.torch.collectives.broadcasts import (
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+)
+from sumpter.torch.collectives.exchange import (
     allgather,
     allgather_async,
     alltoall,
@@ -64,35 +79,14 @@ from sumpter.torch.exchange import (
     reducescatter_async,
     sparse_allreduce_async,
 )
+from sumpter.torch.compression import Compression
 from sumpter.torch.functions import (
     allgather_object,
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from sumpter.torch.handles import GroupHandle, StagedHandle, TensorHandle, poll, synchronize
-from sumpter.torch.ops import (
-    byteps_push_pull,
-    byteps_torch_set_num_grads,
-    declare,
-    push_pull,
-    push_pull_async,
-    push_pull_async_inplace,
-    push_pull_group_sync_inplace,
-    push_pull_inplace,
-)
-from sumpter.torch.optimizer import DistributedOptimizer
-from sumpter.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    process_set_ids_and_ranks,
-    remove_process_set,
-)
-from sumpter.torch.record import Recorder, record
-from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
-from sumpter.torch.registration import register as _register_backend
-from sumpter.torch.session import (
+from sumpter.torch.joining import (
     cross_rank,
     cross_size,
     get_pushpull_speed,
@@ -110,6 +104,17 @@ from sumpter.torch.session import (
     stop_timeline,
     suspend,
 )
+from sumpter.torch.ops import (
+    byteps_push_pull,
+    byteps_torch_set_num_grads,
+    declare,
+    push_pull,
+    push_pull_async,
+    push_pull_async_inplace,
+    push_pull_group_sync_inplace,
+    push_pull_inplace,
+)
+from sumpter.torch.optimizer import DistributedOptimizer
 from sumpter.torch.sync_batch_norm import SyncBatchNorm
 
 # What Horovod scripts catch when a peer is lost.
@@ -119,6 +124,7 @@ __all__ = [
     "Adasum",
     "AuthError",
     "Average",
+    "ChainedHandle",
     "ClosedError",
     "Compression",
     "ConfigError",
@@ -126,6 +132,7 @@ __all__ = [
     "DistributedOptimizer",
     "DuplicateNameError",
     "GroupHandle",
+    "Handle",
     "HorovodInternalError",
     "Max",
     "Min",
@@ -134,14 +141,11 @@ __all__ = [
     "PeerLostError",
     "ProcessSet",
     "Product",
-    "Recorder",
     "ReduceOp",
-    "StagedHandle",
     "StartError",
     "Sum",
     "SumpterError",
     "SyncBatchNorm",
-    "TensorHandle",
     "UnsupportedError",
     "add_process_set",
     "allgather",
@@ -200,7 +204,6 @@ __all__ = [
     "push_pull_group_sync_inplace",
     "push_pull_inplace",
     "rank",
-    "record",
     "record_samples",
     "reducescatter",
     "reducescatter_async",

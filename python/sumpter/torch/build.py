@@ -3,7 +3,7 @@
 None of the libraries that Horovod can use is in Sumpter, which sums by itself, in host memory.
 So every answer is no, and scripts take the way that needs none of them: an Adasum script does not
 scale its learning rate by local_size(), which is right only where NCCL sums inside the machine
-first; one that mixes mpi4py with Horovod is told that it must not.
+first; one that mixes mpi4py with Horovod gets the answer that it must not.
 """
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import torch
 
+from sumpter._core.handles import poll, synchronize
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.functions import broadcast_optimizer_state, broadcast_parameters
-from sumpter.torch.handles import poll, synchronize
+from sumpter.torch.joining import init, local_rank, local_size, rank, shutdown, size
 from sumpter.torch.optimizer import DistributedOptimizer
-from sumpter.torch.session import init, local_rank, local_size, rank, shutdown, size
 
 __all__ = [
     "Compression",

@@ -1,6 +1,6 @@
 """Bringing all ranks to one state: parameters, optimizer state and any Python object.
 
-Objects travel as pickles, and whoever unpickles runs what the sender wrote. They are accepted from
+Objects travel as pickles, and unpickling runs what the sender wrote. They are accepted from
 members of the job only, all of which have proved on every connection that they know its token.
 """
 
@@ -10,17 +10,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-from sumpter import _front, _session
-from sumpter.torch.broadcasts import broadcast_async_
-from sumpter.torch.exchange import gather_async
-from sumpter.torch.handles import TensorHandle, agree
-from sumpter.torch.names import identify, identify_call
-from sumpter.torch.overlap import settle
-from sumpter.torch.process_sets import ProcessSet, global_process_set
-from sumpter.torch.reduction import Reduction, Sum, reduce_async
+from sumpter._core import membership
+from sumpter._core.handles import Handle
+from sumpter._core.names import agree, identify, identify_call
+from sumpter._core.pieces import sum_numbers
+from sumpter._core.process_sets import ProcessSet, global_process_set
+from sumpter.torch.collectives.broadcasts import broadcast_async_
+from sumpter.torch.collectives.exchange import gather_async
 from sumpter.torch.tensors import dtype_name
+from sumpter.torch.training.overlap import settle
 
 # Objects are padded to a power of two so that a few names serve objects of every size.
 SMALLEST_OBJECT_BYTES = 256
@@ -64,7 +65,7 @@ def broadcast_optimizer_state(
         prefix = "Parameter."
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of LBFGS: it holds history of the closure")
-    session = _session.current()
+    session = membership.current()
     is_root = session.rank == root_rank
     state = optimizer.state_dict()
     tensors: list[torch.Tensor] = []
@@ -89,21 +90,20 @@ def broadcast_object(
 
     It travels as a pickle, which is accepted from members of the authenticated job only.
     """
-    session = _session.current()
-    _front.check_root(session, root_rank)
+    session = membership.current()
+    membership.check_root(session, root_rank)
     is_root = session.rank == root_rank
     pickled = pickle.dumps(obj) if is_root else b""
     # A sum with the zeros of the others, since all of them must have arrived for it.
-    size = torch.tensor([len(pickled)], device="cpu")
-    identity = identify(session, "object", name, size, f"root {root_rank}", process_set)
-    reduction, told = Reduction(Sum), identity.part("size")
-    reduce_async("object", size, size, told, reduction, process_set=process_set).synchronize()
-    capacity = max(SMALLEST_OBJECT_BYTES, 1 << int(size.item() - 1).bit_length())
+    identity = identify(session, "object", name, "int64", (1,), f"root {root_rank}", process_set)
+    own = np.array([len(pickled)], dtype=np.int64)
+    size = int(sum_numbers(session, identity.part("size"), own, process_set).synchronize()[0])
+    capacity = max(SMALLEST_OBJECT_BYTES, 1 << (size - 1).bit_length())
     content = torch.zeros(capacity, dtype=torch.uint8, device="cpu")
     if is_root:
         content[: len(pickled)] = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
     broadcast_async_(content, root_rank, identity.part(capacity), process_set).synchronize()
-    return obj if is_root else pickle.loads(content[: int(size.item())].numpy().tobytes())
+    return obj if is_root else pickle.loads(content[:size].numpy().tobytes())
 
 
 def allgather_object(
@@ -128,8 +128,8 @@ def _named(params: Parameters) -> Iterable[tuple[str, Any]]:
 
 def _broadcast_named(
     named: list[tuple[str, torch.Tensor]], root_rank: int, prefix: str
-) -> list[TensorHandle]:
-    session = _session.current()
+) -> list[Handle[torch.Tensor]]:
+    session = membership.current()
     described = {f"{root_rank}.{name}": _describe(tensor) for name, tensor in named}
     if len(described) != len(named):
         raise ValueError("two tensors to broadcast have the same name")

@@ -1,22 +1,13 @@
 """Horovod's collectives under the names of horovod.torch.mpi_ops."""
 
-from sumpter.torch.allreduces import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
+from sumpter._core.handles import poll, synchronize
+from sumpter._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
 )
-from sumpter.torch.broadcasts import (
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-)
+from sumpter._core.reduction import Adasum, Average, Max, Min, Product, Sum
 from sumpter.torch.build import (
     ccl_built,
     cuda_built,
@@ -29,8 +20,24 @@ from sumpter.torch.build import (
     nccl_built,
     rocm_built,
 )
-from sumpter.torch.compression import Compression
-from sumpter.torch.exchange import (
+from sumpter.torch.collectives.allreduces import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from sumpter.torch.collectives.broadcasts import (
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+)
+from sumpter.torch.collectives.exchange import (
     allgather,
     allgather_async,
     alltoall,
@@ -43,15 +50,8 @@ from sumpter.torch.exchange import (
     reducescatter_async,
     sparse_allreduce_async,
 )
-from sumpter.torch.handles import poll, synchronize
-from sumpter.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from sumpter.torch.reduction import Adasum, Average, Max, Min, Product, Sum
-from sumpter.torch.session import (
+from sumpter.torch.compression import Compression
+from sumpter.torch.joining import (
     cross_rank,
     cross_size,
     init,

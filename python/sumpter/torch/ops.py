@@ -2,10 +2,11 @@
 
 import torch
 
+from sumpter._core.handles import Handle, poll, synchronize
+from sumpter._core.reduction import Average, Reduction, Sum
+from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.handles import TensorHandle, poll, synchronize
-from sumpter.torch.reduction import Average, Reduction, Sum, reduce_async
-from sumpter.torch.session import (
+from sumpter.torch.joining import (
     get_pushpull_speed,
     init,
     local_rank,
@@ -71,7 +72,7 @@ def push_pull_async(
     name: str | None = None,
     version: int = 0,
     priority: int = 0,
-) -> TensorHandle:
+) -> Handle[torch.Tensor]:
     """Starts a push_pull into a new tensor; without a name it is matched by the order of calls."""
     return _start(tensor, None, average, name, priority)
 
@@ -93,7 +94,7 @@ def push_pull_async_inplace(
     name: str | None = None,
     version: int = 0,
     priority: int = 0,
-) -> TensorHandle:
+) -> Handle[torch.Tensor]:
     """Starts a push_pull in place."""
     return _start(tensor, tensor, average, name, priority)
 
@@ -107,11 +108,11 @@ def push_pull_group_sync_inplace(
     name: str | None = None,
     version: int = 0,
     priority: int = 0,
-) -> tuple[TensorHandle, int]:
+) -> tuple[Handle[torch.Tensor], int]:
     """Starts a push_pull in place, and counts, from 1, which of its group it is.
 
-    A group has as many as byteps_torch_set_num_grads() said; whoever starts the last one knows
-    by the number that it is time to wait for all.
+    A group has as many as byteps_torch_set_num_grads() said; the number of the last one says that
+    it is time to wait for all.
     """
     return push_pull_async_inplace(tensor, average, name, version, priority), _group.add()
 
@@ -167,6 +168,6 @@ def _start(
     average: bool,
     name: str | None,
     priority: int,
-) -> TensorHandle:
+) -> Handle[torch.Tensor]:
     reduction = Reduction(Average if average else Sum, rounding="floor")
     return reduce_async("push_pull", tensor, output, name, reduction, priority)

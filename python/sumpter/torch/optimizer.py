@@ -13,20 +13,20 @@ from typing import Any
 
 import torch
 
-from sumpter import _session
-from sumpter.torch.adasum import adasum_async
+from sumpter._core import membership
+from sumpter._core.names import identify_call
+from sumpter._core.process_sets import ProcessSet, global_process_set, label
+from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction
+from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
-from sumpter.torch.gradients import GradientExchange, Names, PassCounter, scope_of
-from sumpter.torch.names import identify_call
-from sumpter.torch.overlap import (
+from sumpter.torch.training.gradients import GradientExchange, Names, PassCounter, scope_of
+from sumpter.torch.training.overlap import (
     OverlappedExchange,
     Updates,
     check_independent,
     needs_whole_step,
     unless_lost,
 )
-from sumpter.torch.process_sets import ProcessSet, global_process_set, label
-from sumpter.torch.reduction import Adasum, Average, ReduceOp, Reduction
 
 
 def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scripts use
@@ -290,7 +290,7 @@ class _Deltas(PassCounter):
         # A step alone is the combined one already.
         if self._process_set.included() and self._process_set.size() > 1:
             deltas = [now - then for now, then in zip(parameters, before, strict=True)]
-            identity = identify_call(_session.current(), self._place, self._own, self._call)
+            identity = identify_call(membership.current(), self._place, self._own, self._call)
             combined = adasum_async(
                 "delta", deltas, None, identity, self._reduction, self._process_set
             ).synchronize()

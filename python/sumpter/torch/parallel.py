@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from sumpter._core.reduction import Reduction
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.functions import broadcast_parameters
-from sumpter.torch.gradients import GradientExchange
-from sumpter.torch.reduction import Reduction
+from sumpter.torch.training.gradients import GradientExchange
 
 
 class DistributedDataParallel(torch.nn.Module):

@@ -3,9 +3,9 @@
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sumpter import _session
-from sumpter.torch.allreduces import allreduce
-from sumpter.torch.reduction import Sum
+from sumpter._core import membership
+from sumpter._core.reduction import Sum
+from sumpter.torch.collectives.allreduces import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -23,7 +23,7 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
         training = self.training or self.running_mean is None
-        if not training or _session.current().world_size == 1:
+        if not training or membership.current().world_size == 1:
             return super().forward(input)
         values = input if input.dtype == torch.float64 else input.float()
         over = [dim for dim in range(values.dim()) if dim != 1]

@@ -1,15 +1,17 @@
 """What the Rust core can carry of a torch tensor, and how it is laid out for it.
 
 The core reads and writes contiguous host memory of eight element types. Everything else is
-brought into that form here, but for the memory of devices (staging.py), or refused here with a
+brought into that form here, but for the memory of devices (devices.py), or refused here with a
 message that names what was wrong.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from sumpter._core import staging
+from sumpter._core.handles import RoundHandle
+from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
 from sumpter.torch import devices
 
@@ -74,26 +76,51 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if its memory can be sent as it lies, else a contiguous copy."""
     # An alias, which keeps the memory even if the caller's tensor gets another meanwhile.
     tensor = tensor.detach()
-    return tensor if _is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    return tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def writable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if results can be received into it, else contiguous memory like it."""
     # An alias, which keeps the memory even if the caller's tensor gets another meanwhile.
     tensor = tensor.detach()
-    return tensor if _is_plain(tensor) else tensor.new_empty(tensor.shape)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the memory is what the tensor's elements are, in their order."""
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-
-
-def describe(kind: str, tensor: torch.Tensor, shape: Sequence[int], detail: str) -> str:
-    """A call as error messages show it, such as "allreduce(float32 [3, 4], sum)"."""
-    return f"{kind}({dtype_name(tensor)} {list(shape)}, {detail})"
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    return tensor.new_empty(tensor.shape)
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
     """The element type without torch's prefix."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def start_round(
+    declared: Tensor,
+    send: torch.Tensor | None,
+    receive: torch.Tensor | None,
+    priority: int = 0,
+    tag: str = "",
+) -> RoundHandle:
+    """Starts a round of `declared` on the memory of `send` and `receive`, kept until it is done.
+
+    Both are contiguous and on one device. If that is not the CPU, wait() of the handle orders the
+    current stream.
+    """
+    near = send if receive is None else receive
+    if near.is_cpu:
+        return declared.submit(
+            0 if send is None else send.data_ptr(),
+            0 if receive is None else receive.data_ptr(),
+            keep=(send, receive),
+            priority=priority,
+            tag=tag,
+        )
+    return staging.stage(
+        declared,
+        devices.of(near),
+        None if send is None else devices.memory_of(send),
+        None if receive is None else devices.memory_of(receive),
+        priority,
+        tag,
+    )

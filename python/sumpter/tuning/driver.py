@@ -28,7 +28,7 @@ from sumpter.tuning.points import Job, Point, Tuner
 from sumpter.tuning.tuners import make
 
 if TYPE_CHECKING:
-    from sumpter._session import Session
+    from sumpter._core.session import Session
 
 # Training steps of a group: AutoByte's. The first ones of a plan are not measured: connections
 # are new, and a step that the change interrupted is longer than others.
@@ -52,7 +52,7 @@ class Driver(threading.Thread):
         try:
             self._work()
         except SumpterError:
-            # The session is over, and whoever works with it hears why.
+            # The session is over; its operations raise why.
             return
 
     def _work(self) -> None:
@@ -85,15 +85,14 @@ class Driver(threading.Thread):
         at = Point(*sizes)
         begun, _ = self._worker.step(0)
         first, since = self._worker.step(begun + UNMEASURED)
-        before, self._session.noted = self._counters(), {}
+        before, rounds = self._counters(), self._session.rounds()
         last, until = self._worker.step(first + GROUP)
-        after, noted = self._counters(), dict(self._session.noted)
-        self._session.noted = None
+        after, uses = self._counters(), self._session.uses_since(rounds)
         if json.loads(self._worker.plan())["epoch"] != epoch or until <= since:
             return
         speed = (last - first) / (until - since)
         moved = {name: after[name] - before[name] for name in before}
-        tensors = in_each_step(noted, last - first)
+        tensors = in_each_step(uses, last - first)
         choice = tuner.observe(at, speed, self._job(plan, speed, moved, tensors))
         if choice.why:
             say(f"{tuner.name} {choice.why}")

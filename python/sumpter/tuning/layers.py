@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from sumpter.profiles import Profile
 from sumpter.tuning.points import embedded, uniform_layers
 
 if TYPE_CHECKING:
-    from sumpter._session import Noted
+    from sumpter._core.tensor import TensorUse
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Summed:
     priority: int  # higher goes first
 
 
-def in_each_step(noted: Mapping[str, Noted], steps: int) -> list[Summed]:
+def in_each_step(uses: Iterable[TensorUse], steps: int) -> list[Summed]:
     """The tensors of the model: those that most of these steps summed.
 
     What is summed once in a while, such as metrics, is none of it.
     """
-    often = (tensor for tensor in noted.values() if tensor.rounds > steps / 2)
+    often = (use for use in uses if use.rounds > steps / 2)
     return [Summed(math.prod(one.shape) * _item_bytes(one.dtype), one.priority) for one in often]
 
 

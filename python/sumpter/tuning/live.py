@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sumpter import _session, profiles
+from sumpter import profiles
+from sumpter._core import membership
 from sumpter._errors import ConfigError
 
 Settings = dict[str, int | str]
@@ -34,7 +35,7 @@ def tune(
     under a partition, a chunk over a partition, an unknown tuner; ProfileError for a profile that
     cannot be read.
     """
-    session = _session.current()
+    session = membership.current()
     known = None if profile is None else profiles.load(profile)
     if known is not None and session.rank != 0:
         raise ConfigError("profile: the tuner works in rank 0, so give the profile there")
@@ -52,7 +53,7 @@ def tune(
 
 def settings() -> Settings:
     """What may change of the running job's settings, as it is now."""
-    return settings_of(_session.current().worker.plan())
+    return settings_of(membership.current().worker.plan())
 
 
 def settings_of(plan: str) -> Settings:

@@ -6,7 +6,7 @@ its compute. The head's last layer is what adapts to a job: its weights become t
 Gaussian prior around the trained ones and the job's own measurements make most likely.
 
 Inference is plain NumPy. The weights come with the package, in `autobyte.npz`, made by
-`python -m sumpter.tuning.train`.
+`python -m sumpter_lab.autobyte.train`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import numpy as np
 
 from sumpter import _native
 from sumpter._errors import ConfigError
-from sumpter.tuning.points import BUCKETS, KIB, MIB, Job, Point
-from sumpter.tuning.surface import link_bytes
+from sumpter.tuning.points import BUCKETS, KIB, MIB, Job, Point, link_bytes
 
 FORMAT, VERSION = "sumpter-autobyte", 2
 FILE = Path(__file__).with_name("autobyte.npz")
@@ -121,7 +120,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             weights = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise ConfigError(f"tuner autobyte: cannot read {path}: {error}") from None
-    again = "make it anew with `python -m sumpter.tuning.train`"
+    again = "make it anew with `python -m sumpter_lab.autobyte.train`"
     if str(weights.get("format")) != FORMAT:
         raise ConfigError(f"tuner autobyte: {path} is no file of a tuner: {again}")
     version = str(weights.get("version"))

@@ -75,6 +75,14 @@ class Job:
         return float(self.layers[:, :2].sum())
 
 
+def link_bytes(job: Job) -> float:
+    """Bytes a worker's link carries each way for each byte of a gradient, as in OSDI'20."""
+    n, k = job.workers, job.servers
+    if n < 2:
+        return 0.0
+    return max(2 * n * (n - 1) / (n * n + k * n - 2 * k), 1.0 if k >= n else 0.0)
+
+
 def uniform_layers(compute_s: float, gradient_bytes: float) -> np.ndarray:
     """A model of which no more is known: a third of its compute is the forward pass."""
     row = np.array([compute_s / 3, compute_s * 2 / 3, gradient_bytes]) / BUCKETS

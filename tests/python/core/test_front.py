@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as npst
 
 import sumpter
 from jobs import HANG_S
-from sumpter import _session
+from sumpter._core import membership
 
 DTYPES = st.sampled_from(["f4", "f8", "f2", "i1", "u1", "i4", "i8", ">f4", ">i8"])
 ARRAYS = DTYPES.flatmap(
@@ -76,10 +76,10 @@ class TestAlone:
             sumpter.push_pull(np.ones(3), name="kept")
 
     def test_initializing_again_changes_nothing(self) -> None:
-        session = _session.current()
+        session = membership.current()
         sumpter.init()
         sumpter.init(rank=0, world_size=1)
-        assert _session.current() is session
+        assert membership.current() is session
         with pytest.raises(sumpter.StartError, match="world_size"):
             sumpter.init(world_size=2)
 
@@ -133,11 +133,11 @@ def test_settings_that_are_wrong_are_named(unlaunched: pytest.MonkeyPatch) -> No
 
 def test_the_session_lasts_as_long_as_any_holder(unlaunched: pytest.MonkeyPatch) -> None:
     sumpter.init()
-    session = _session.acquire("a process group", {})
+    session = membership.acquire("a process group", {})
     sumpter.shutdown()
     assert sumpter.is_initialized()
-    assert _session.current() is session
-    _session.release("a process group")
+    assert membership.current() is session
+    membership.release("a process group")
     assert not sumpter.is_initialized()
 
 

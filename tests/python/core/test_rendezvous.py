@@ -8,8 +8,8 @@ import pytest
 
 from jobs import free_port
 from sumpter import _native
+from sumpter._core.rendezvous import Meeting, meet
 from sumpter._errors import StartError
-from sumpter._rendezvous import Meeting, meet
 
 TOKEN = "a token that only tests use"
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sumpter.bench_chaos import connections, faults, outcome, run
-from sumpter.bench_chaos.faults import EMULATED, LOCAL, Kind
-from sumpter.bench_chaos.inject import Injected
-from sumpter.bench_chaos.outcome import Run, Trained
-from sumpter.bench_chaos.processes import Process, first_error
-from sumpter.bench_chaos.watch import Round, Rounds, parse_round
+from sumpter._failure import Failure, UsageError
 from sumpter.cli import main
-from sumpter.cli.errors import Failure, UsageError
+from sumpter_lab.chaos import connections, faults, outcome, run
+from sumpter_lab.chaos.faults import EMULATED, LOCAL, Kind
+from sumpter_lab.chaos.inject import Injected
+from sumpter_lab.chaos.outcome import Run, Trained
+from sumpter_lab.chaos.watch import Round, Rounds, parse_round
+from sumpter_lab.scaffold.processes import Process, first_error
 
 ROOT = Path(__file__).resolve().parents[3]
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
@@ -256,7 +256,7 @@ def test_wrong_usage_is_refused_before_anything_starts(
 
 
 def test_without_root_there_is_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sumpter.bench_chaos import site
+    from sumpter_lab.chaos import site
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Failure, match="--local"), site.emulated(2, 1, 100):

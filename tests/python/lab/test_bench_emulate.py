@@ -17,13 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sumpter.bench import cell, cluster, counters, mesh, namespaces, report, spec, team, units
-from sumpter.bench.cluster import Machine
-from sumpter.bench.optimum import fraction, optimum, ratio
-from sumpter.bench.probe import Exchanged
-from sumpter.bench.tournament import Links, schedule, summarize
-from sumpter.cli.bench import _emulate as emulate_cells
-from sumpter.cli.errors import Failure, UsageError
+from sumpter._failure import Failure, UsageError
+from sumpter_lab.cli.bench import _emulate as emulate_cells
+from sumpter_lab.emulate import cell, report
+from sumpter_lab.scaffold import cluster, counters, mesh, namespaces, spec, team, units
+from sumpter_lab.scaffold.cluster import Machine
+from sumpter_lab.scaffold.figures import fraction, ratio
+from sumpter_lab.scaffold.optimum import optimum
+from sumpter_lab.scaffold.output import write_csv
+from sumpter_lab.scaffold.probe import Exchanged
+from sumpter_lab.scaffold.table import head_line, row_line
+from sumpter_lab.scaffold.tournament import Links, schedule, summarize
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -37,7 +41,7 @@ CERTIFICATES = Path(__file__).parents[3] / "crates" / "coordinator" / "tests" / 
 RANK = """
 import json, sys
 from sumpter import _native
-from sumpter.bench.rank import Worker
+from sumpter_lab.scaffold.rank import (Worker)
 settings = json.loads(sys.argv[1])
 worker = Worker(0, 1, "127.0.0.1", {**settings, "token": _native.generate_token()}, [(8,)])
 worker.join(worker.host(), ["sumpter"])
@@ -210,19 +214,19 @@ def test_the_clock_of_a_process_is_read_by_its_number() -> None:
 def test_without_root_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Failure, match="needs root"):
-        spec.check_tools("linux")
+        namespaces.check_tools("linux")
 
 
 def test_other_systems_are_refused() -> None:
     with pytest.raises(Failure, match="needs Linux, not darwin"):
-        spec.check_tools("darwin")
+        namespaces.check_tools("darwin")
 
 
 def test_missing_tools_name_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(namespaces.shutil, "which", lambda _: None)
     with pytest.raises(Failure, match="ip and tc not found.*iproute2"):
-        spec.check_tools("linux")
+        namespaces.check_tools("linux")
 
 
 def test_tensors_beyond_the_memory_are_refused() -> None:
@@ -335,8 +339,8 @@ def test_the_summary_names_the_worst_cell_of_each_kind() -> None:
 
 
 def test_rows_stand_under_their_heads() -> None:
-    head = report.head_line(report.EMULATE)
-    line = report.row_line(report.EMULATE, row())
+    head = head_line(report.COLUMNS)
+    line = row_line(report.COLUMNS, row())
     assert len(head) == len(line)
     assert line.split()[:3] == ["4", "0", "1"]
     assert "-" in line.split(), "what was not measured is a dash"
@@ -344,7 +348,7 @@ def test_rows_stand_under_their_heads() -> None:
 
 def test_csv_keeps_every_figure(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
-    report.write_csv(file, [row(link_idle={"gpu-0": 0.5}), row(extra=1)])
+    write_csv(file, [row(link_idle={"gpu-0": 0.5}), row(extra=1)])
     with file.open(newline="") as stream:
         first, second = csv.DictReader(stream)
     assert json.loads(first["link_idle"]) == {"gpu-0": 0.5}
@@ -360,7 +364,7 @@ def test_a_run_that_is_cut_off_leaves_the_rows_it_had(
         yield row(servers=2)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sumpter.bench.emulate.run", cut_off)
+    monkeypatch.setattr("sumpter_lab.emulate.run.run", cut_off)
     with pytest.raises(KeyboardInterrupt):
         emulate_cells(asked(), False, tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="") as stream:
@@ -373,12 +377,12 @@ def test_a_run_that_is_cut_off_leaves_the_rows_it_had(
 def _why_not() -> str:
     """Why this machine cannot emulate a network; empty if it can."""
     try:
-        spec.check_tools()
+        namespaces.check_tools()
         name = f"{namespaces.run_prefix()}try"
         namespaces.ip("netns", "add", name)
         namespaces.remove([name])
     except Failure as failure:
-        return failure.format_message()
+        return str(failure)
     return ""
 
 

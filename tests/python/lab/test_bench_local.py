@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from sumpter import _native
-from sumpter.bench_local import kernels, memory
-from sumpter.bench_local.ablations import ABLATIONS
 from sumpter.cli import main
+from sumpter_lab import _native as lab_native
+from sumpter_lab.local import kernels, memory
+from sumpter_lab.local.ablations import ABLATIONS
 
 SMALL = ("--bytes", "1MiB", "--chunk-bytes", "16KiB", "--rounds", "1", "--contributions", "3")
 
@@ -98,7 +99,7 @@ def test_sum_measures_each_kernel_in_both_places_beside_its_rivals(
 def test_sum_without_torch_leaves_its_columns_empty(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sumpter.bench_local.rivals.load_torch", lambda: None)
+    monkeypatch.setattr("sumpter_lab.local.rivals.load_torch", lambda: None)
     sizes = ("--bytes-cache", "4KiB", "--bytes-memory", "8KiB", "--rounds", "1")
     result = bench("sum", "--dtypes", "int64", "--ops", "max", *sizes)
     assert result.code == 0, result.err
@@ -135,7 +136,7 @@ def test_steps_refuse_unknown_kernels_and_memory_that_overlaps() -> None:
         (("sum", "float32", address, 0, 0, 32), "null"),
     ):
         with pytest.raises(_native.ConfigError, match=message):
-            _native.bench_steps([step], 1)
+            lab_native.bench_steps([step], 1)
     assert (array == 1).all()
 
 
@@ -219,7 +220,7 @@ def test_more_than_the_memory_is_refused_before_it_is_used(
 
 
 def test_optimizers_without_torch_say_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sumpter.bench_local.rivals.load_torch", lambda: None)
+    monkeypatch.setattr("sumpter_lab.local.rivals.load_torch", lambda: None)
     result = bench("ablate", "optimizers", *SMALL)
     assert result.code == 1
     assert "torch, which is not installed" in result.err

@@ -12,19 +12,17 @@ from typing import Any
 import pytest
 import typer.testing
 
-from sumpter import _native, profiles
-from sumpter.bench import namespaces
-from sumpter.bench import spec as cluster
-from sumpter.bench.document import REPLAY, DocumentError
-from sumpter.bench_replay import report, surface, variants
-from sumpter.bench_replay.play import Pace, periods, play
-from sumpter.bench_replay.run import quartiles
-from sumpter.bench_replay.script import Script, script_of
-from sumpter.bench_replay.spec import Spec, check
-from sumpter.cli import bench_replay as command
-from sumpter.cli.errors import Failure, UsageError
-from sumpter.profiles import Layer, Profile, Tensor
-from sumpter.report.errors import ReportError
+from sumpter import _native
+from sumpter._failure import Failure, UsageError
+from sumpter.profiles import Layer, Profile, ProfileError, Tensor, save
+from sumpter_lab.cli import replay as command
+from sumpter_lab.replay import report, surface, variants
+from sumpter_lab.replay.play import Pace, periods, play
+from sumpter_lab.replay.script import Script, script_of
+from sumpter_lab.replay.spec import Spec, check
+from sumpter_lab.scaffold import namespaces
+from sumpter_lab.scaffold.document import REPLAY, DocumentError
+from sumpter_lab.scaffold.figures import quartiles
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -315,7 +313,7 @@ def test_files_without_a_surface_are_named(tmp_path: Path) -> None:
     ):
         if text is not None:
             file.write_text(text)
-        with pytest.raises((DocumentError, ReportError, Failure), match=complaint):
+        with pytest.raises((DocumentError, DocumentError, Failure), match=complaint):
             surface.read(file)
 
 
@@ -377,7 +375,7 @@ def test_a_broken_profile_is_refused_before_anything_is_built(tmp_path: Path) ->
     broken = tmp_path / "broken.json"
     broken.write_text('{"format": "sumpter-profile", "version": 9}')
     result = replay("--profile", str(broken))
-    assert isinstance(result.exception, profiles.ProfileError)
+    assert isinstance(result.exception, ProfileError)
     assert "version: expected at most 1, got 9" in str(result.exception)
 
 
@@ -387,10 +385,10 @@ def test_a_broken_profile_is_refused_before_anything_is_built(tmp_path: Path) ->
 @pytest.mark.exclusive
 def test_a_small_run_plays_all_systems_and_cleans_up(tmp_path: Path) -> None:
     try:
-        cluster.check_tools()
+        namespaces.check_tools()
     except Failure as failure:
-        pytest.skip(f"cannot emulate a network here: {failure.format_message()}")
-    profiles.save(small(), tmp_path / "small.json")
+        pytest.skip(f"cannot emulate a network here: {str(failure)}")
+    save(small(), tmp_path / "small.json")
     output = tmp_path / "replay.json"
     arguments = ("--profile", str(tmp_path / "small.json"), "-n", "2", "-s", "1", "--scale", "1")
     options = ("--bandwidth-mbps", "50", "--ratio", "1", "--iterations", "2", "--turns", "2")

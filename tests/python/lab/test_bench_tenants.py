@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from sumpter.bench.counters import CoreTicks
-from sumpter.bench_tenants import figures
-from sumpter.bench_tenants.figures import ALONE, BESIDE_GREEDY, GREEDY, TOGETHER, Window
-from sumpter.bench_tenants.job import Shape
-from sumpter.bench_tenants.run import Asked
 from sumpter.cli import main
+from sumpter_lab.scaffold.counters import CoreTicks
+from sumpter_lab.tenants import figures
+from sumpter_lab.tenants.figures import ALONE, BESIDE_GREEDY, GREEDY, TOGETHER, Window
+from sumpter_lab.tenants.job import Shape
+from sumpter_lab.tenants.run import Spec
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -72,7 +72,7 @@ def test_a_document_tells_shares_parts_and_what_a_greedy_job_takes() -> None:
 
 
 def test_the_greedy_job_takes_the_place_of_a_polite_one() -> None:
-    asked = Asked((1, 2, 1), Shape(2, 64, 1), greedy=True)
+    asked = Spec((1, 2, 1), Shape(2, 64, 1), greedy=True)
     phases = dict(asked.phases(4))
     assert phases[ALONE] == ["job-1"]
     assert phases[TOGETHER] == ["job-0", "job-1", "job-2"]

@@ -13,19 +13,17 @@ import numpy as np
 import pytest
 import typer.testing
 
-from sumpter import profiles
-from sumpter.bench import namespaces
-from sumpter.bench import spec as cluster
-from sumpter.bench.document import TUNE
-from sumpter.bench_replay import spec as replay
-from sumpter.bench_tune import figures, report
-from sumpter.bench_tune.scaled import Model, Scaled
-from sumpter.bench_tune.spec import SYSTEM, Asked, check
-from sumpter.cli import bench_tune as command
-from sumpter.cli.errors import Failure, UsageError
-from sumpter.profiles import Layer, Profile, Tensor
+from sumpter._failure import Failure, UsageError
+from sumpter.profiles import Layer, Profile, Tensor, save
 from sumpter.tuning.points import GRID, KIB, MIB, Choice, Job, Point, point
 from sumpter.tuning.search import Fixed, Grid
+from sumpter_lab.cli import tune as command
+from sumpter_lab.replay import spec as replay
+from sumpter_lab.scaffold import namespaces
+from sumpter_lab.scaffold.document import TUNE
+from sumpter_lab.tune import figures, report
+from sumpter_lab.tune.scaled import Model, Scaled
+from sumpter_lab.tune.spec import SYSTEM, Spec, check
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -48,7 +46,7 @@ def small() -> Profile:
     )
 
 
-def asked(**changes: Any) -> Asked:
+def asked(**changes: Any) -> Spec:
     job = replay.Spec(
         profile=small(),
         workers=changes.pop("workers", [2]),
@@ -61,7 +59,7 @@ def asked(**changes: Any) -> Asked:
         iterations=40,
         turns=1,
     )
-    return Asked(**({"job": job, "tuners": ("fixed",)} | changes))
+    return Spec(**({"job": job, "tuners": ("fixed",)} | changes))
 
 
 # --- what a tuner sees ---
@@ -225,10 +223,10 @@ def test_links_take_their_rates_in_turn() -> None:
 @pytest.mark.exclusive
 def test_a_small_run_tunes_beside_a_second_job_and_cleans_up(tmp_path: Path) -> None:
     try:
-        cluster.check_tools()
+        namespaces.check_tools()
     except Failure as failure:
-        pytest.skip(f"cannot emulate a network here: {failure.format_message()}")
-    profiles.save(small(), tmp_path / "small.json")
+        pytest.skip(f"cannot emulate a network here: {str(failure)}")
+    save(small(), tmp_path / "small.json")
     output = tmp_path / "tune.json"
     call = [sys.executable, "-m", "sumpter", "bench", "tune"]
     call += ["--profile", str(tmp_path / "small.json"), "-n", "2", "--scale", "1"]

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from sumpter import SumpterError, profiles
-from sumpter.profiles import Layer, Profile, ProfileError, Tensor, architectures
+from sumpter import SumpterError
+from sumpter.profiles import Layer, Profile, ProfileError, Tensor, file, save
+from sumpter_lab import profiles
+from sumpter_lab.profiles import architectures
 
 PLAYED = Path(__file__).resolve().parents[3] / "crates/engine/tests/network/profiles"
 NETAI_LOG = """first col: time wait for previous layer; second col: param size in bytes
@@ -42,7 +44,7 @@ def small() -> Profile:
 
 def document(**changes: Any) -> dict[str, Any]:
     """The document of the small profile with some entries replaced, `layers__0__name` by path."""
-    content = json.loads(json.dumps(profiles.file.to_json(small())))
+    content = json.loads(json.dumps(file.to_json(small())))
     for path, value in changes.items():
         *parents, last = path.split("__")
         place = content
@@ -64,8 +66,8 @@ def refusal(tmp_path: Path, content: str | bytes, **options: Any) -> str:
 
 
 def test_a_saved_profile_is_loaded_again_as_it_was(tmp_path) -> None:
-    for profile in (small(), profiles.file.from_json(document(add=None, device=None))):
-        profiles.save(profile, tmp_path / "profile.json")
+    for profile in (small(), file.from_json(document(add=None, device=None))):
+        save(profile, tmp_path / "profile.json")
         assert profiles.load(tmp_path / "profile.json") == profile
 
 
@@ -78,7 +80,7 @@ def test_a_profile_knows_its_bytes_and_its_order() -> None:
 
 
 def test_unknown_forward_times_follow_the_backward_pass() -> None:
-    profile = profiles.file.from_json(document(layers__0__forward_s=None))
+    profile = file.from_json(document(layers__0__forward_s=None))
     assert profile.forward_times_s == pytest.approx((0.2 * 2 / 3, 0.2 / 3))
 
 

@@ -13,13 +13,13 @@ import typer.testing
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import sumpter.torch as bps
-from sumpter import profiles
-from sumpter.cli import record as command
-from sumpter.cli.errors import UsageError
-from sumpter.profiles import ProfileError, observed
-from sumpter.profiles.observed import Forward, Iteration, Parameter
-from sumpter.torch import record_script
+from sumpter._failure import UsageError
+from sumpter.profiles import ProfileError, model
+from sumpter_lab import profiles
+from sumpter_lab.cli import record as command
+from sumpter_lab.profiles import observed, record_script
+from sumpter_lab.profiles.observed import Forward, Iteration, Parameter
+from sumpter_lab.profiles.record import record
 
 
 def iteration(slower: float = 1.0) -> Iteration:
@@ -55,7 +55,7 @@ def test_medians_that_do_not_fit_together_still_make_a_profile() -> None:
 
 def test_additions_are_measured_by_size() -> None:
     points = observed.measure_additions()
-    profiles.model.check_additions(points)
+    model.check_additions(points)
     assert all(seconds > 0 for _, seconds in points)
     assert points[-1][1] > points[0][1]
 
@@ -91,7 +91,7 @@ def train(model: nn.Module, iterations: int) -> None:
 def test_a_model_in_training_is_recorded_in_the_order_of_use(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Net()
-    with bps.record(model, tmp_path / "net.json", iterations=3, warmup=1) as recorder:
+    with record(model, tmp_path / "net.json", iterations=3, warmup=1) as recorder:
         train(model, 5)
         assert not recorder.is_done
         with pytest.raises(ProfileError, match="seen 4 of 6 iterations after 1 of warm-up"):
@@ -118,7 +118,7 @@ def test_recording_changes_no_result_and_leaves_no_hooks() -> None:
     model = Net()
     torch.manual_seed(0)
     plain = Net()
-    recorder = bps.record(model, iterations=2, warmup=0)
+    recorder = record(model, iterations=2, warmup=0)
     train(model, 6)
     train(plain, 6)
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
@@ -135,7 +135,7 @@ def test_what_watching_costs_is_not_in_the_time_of_an_iteration(
     # A clock that only reading moves: as if to watch were all that takes time.
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    with bps.record(model, iterations=2, warmup=0) as recorder:
+    with record(model, iterations=2, warmup=0) as recorder:
         for _ in range(5):
             model(torch.ones(1, 2)).sum().backward()
         monkeypatch.undo()
@@ -155,7 +155,7 @@ def test_activations_that_are_computed_anew_are_no_obstacle() -> None:
             return checkpoint(self.inner, batch, use_reentrant=False)
 
     model = Again()
-    recorder = bps.record(model, iterations=2, warmup=0)
+    recorder = record(model, iterations=2, warmup=0)
     for _ in range(5):
         model(torch.ones(2, 4)).sum().backward()
     assert len(recorder.profile.tensors) == 4
@@ -163,11 +163,11 @@ def test_activations_that_are_computed_anew_are_no_obstacle() -> None:
 
 def test_a_model_that_cannot_be_recorded_is_refused() -> None:
     with pytest.raises(ValueError, match="no parameter that gets a gradient"):
-        bps.record(nn.ReLU())
+        record(nn.ReLU())
     with pytest.raises(ValueError, match="iterations must be 1 or more"):
-        bps.record(nn.Linear(1, 1), iterations=0)
+        record(nn.Linear(1, 1), iterations=0)
     with pytest.raises(ProfileError, match="dtype: parameters of complex64"):
-        bps.record(nn.Linear(1, 1, dtype=torch.complex64))
+        record(nn.Linear(1, 1, dtype=torch.complex64))
 
 
 SCRIPT = """

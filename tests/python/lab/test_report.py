@@ -13,19 +13,22 @@ from pathlib import Path
 import pytest
 
 import fake_trace
-from sumpter import profiles, report
 from sumpter.cli import main
-from sumpter.report import curves, tables, timeline
+from sumpter.profiles import save
+from sumpter_lab import profiles, report
+from sumpter_lab.report import curves, timeline
+from sumpter_lab.scaffold import schema
+from sumpter_lab.scaffold.document import DocumentError
 
 ROOT = Path(__file__).resolve().parents[3]
-RECORD = ROOT / "benches" / "record"
+RECORDS = ROOT / "lab" / "records"
 NETAI = ROOT / "tests" / "data" / "netai"
 RESNET50 = NETAI / "resnet50.bk.log"
 ADDITIONS = NETAI / "cuda_vec_add.log"
 BATCH_S = 0.12808580219559176
-EMULATE = RECORD / "emulate-2026-11-22-n8.csv"
-TUNE = RECORD / "tune-switch-2026-11-23.json"
-REPLAY = RECORD / "replay-resnet50-2026-11-22-40mbps.json"
+EMULATE = RECORDS / "emulate-uniform/2026-11-22-n8.csv"
+TUNE = RECORDS / "tune/2026-11-23-switch.json"
+REPLAY = RECORDS / "replay-completion-order/2026-11-22-resnet50-40mbps.json"
 NASTY = "<script>alert(1)</script><a href='https://example.org'>x</a>&"
 
 
@@ -96,7 +99,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def _profile(tmp_path: Path, name: str = "resnet18") -> Path:
     file = tmp_path / "run.profile.json"
-    profiles.save(profiles.published(name), file)
+    save(profiles.published(name), file)
     return file
 
 
@@ -130,7 +133,7 @@ def test_curves_are_the_numbers_that_whatif_prints(run, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("servers", [0, 4])
 def test_every_curve_goes_through_the_case(servers: int) -> None:
-    from sumpter.whatif import Case, simulate
+    from sumpter_lab.whatif import Case, simulate
 
     profile = profiles.published("resnet18")
     architecture = "sumpter" if servers else "allreduce"
@@ -146,7 +149,7 @@ def test_every_curve_goes_through_the_case(servers: int) -> None:
 
 
 def test_helpers_are_compared_with_parameter_servers_and_all_reduce() -> None:
-    from sumpter.whatif import Case, simulate
+    from sumpter_lab.whatif import Case, simulate
 
     profile = profiles.published("vgg16")
     case = Case(8, bandwidth_gbps=10)
@@ -161,11 +164,11 @@ def test_helpers_are_compared_with_parameter_servers_and_all_reduce() -> None:
 
 
 # Of the scripts in benches.
-NO_PAGE = ("costs-", "overhead-", "stragglers-")
-RECORDS = [f for f in sorted(RECORD.glob("*.[cj]s*")) if not f.name.startswith(NO_PAGE)]
+NO_PAGE = ("costs", "overhead", "stragglers")
+WITH_PAGE = [f for f in sorted(RECORDS.glob("*/*.[cj]s*")) if f.parent.name not in NO_PAGE]
 
 
-@pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", WITH_PAGE, ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_recorded_measurements_make_a_page(file: Path, run) -> None:
     code, err, page = run(file)
     assert code == 0, err
@@ -215,7 +218,7 @@ def test_files_are_known_by_content_whatever_their_names(run, tmp_path: Path) ->
 
 
 def test_rows_as_json_are_the_same_as_csv(run, tmp_path: Path) -> None:
-    kind, rows = tables.from_csv(EMULATE, EMULATE.read_text())
+    kind, rows = schema.from_csv(EMULATE, EMULATE.read_text())
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     (_, _, from_csv), (_, _, from_json) = run(EMULATE), run(tmp_path / "rows.json")
     assert kind == "emulate"
@@ -431,7 +434,7 @@ def test_a_missing_library_is_named_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(report.ReportError, match=r"pip install 'sumpter\[report\]'"):
+    with pytest.raises(report.ReportError, match=r"pip install 'sumpter-lab\[report\]'"):
         report.make([_profile(tmp_path)])
 
 
@@ -484,14 +487,14 @@ def test_bytes_within_a_process_cross_no_link(traced) -> None:
 @pytest.mark.parametrize("value", [10**400, "x", [1], {"a": 1}, None])
 @pytest.mark.parametrize("field", ["part", "part_beside_greedy", "weight"])
 def test_no_value_of_a_field_is_a_traceback(field: str, value: object, tmp_path: Path) -> None:
-    found = json.loads((RECORD / "tenants-2026-11-22.json").read_text())
+    found = json.loads((RECORDS / "tenants/2026-11-22-before-windows.json").read_text())
     found[0]["jobs"][1][field] = value
     file = tmp_path / "tenants.json"
     file.write_text(json.dumps(found))
     if value is None and field != "weight":
         assert report.make([file]).sections
     else:
-        with pytest.raises(report.ReportError, match=rf"tenants.json: row 1: jobs\[1\].{field}: "):
+        with pytest.raises(DocumentError, match=rf"tenants.json: row 1: jobs\[1\].{field}: "):
             report.make([file])
 
 
@@ -502,9 +505,9 @@ def test_a_csv_whose_last_line_has_no_end_is_whole(run, tmp_path: Path) -> None:
 
 
 def test_what_takes_long_says_how_far_it_is() -> None:
-    from sumpter import profiles
-    from sumpter.report import curves
-    from sumpter.report.compose import Question
+    from sumpter_lab import profiles
+    from sumpter_lab.report import curves
+    from sumpter_lab.report.compose import Question
 
     heard: list[tuple[int, int]] = []
     case = Question(workers=2).case()

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 import fake_trace
-from sumpter import profiles, report
-from sumpter.report import theme
+from sumpter.profiles import save
+from sumpter_lab import profiles, report
+from sumpter_lab.report import theme
 
 ROOT = Path(__file__).resolve().parents[3]
-RECORD = ROOT / "benches" / "record"
+RECORDS = ROOT / "lab" / "records"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LAPTOP = {"viewport": {"width": 1440, "height": 900}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -68,15 +69,17 @@ def browser() -> Iterator[object]:
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with a section of every kind, and text that would run if it could."""
     folder = tmp_path_factory.mktemp("page")
-    profiles.save(profiles.published("resnet18"), folder / "run.profile.json")
+    save(profiles.published("resnet18"), folder / "run.profile.json")
     (folder / "run.pftrace").write_bytes(fake_trace.HEAD)
     files = [folder / "run.profile.json", folder / "run.pftrace"]
-    names = ("emulate-2026-11-22-n8.csv", "replay-resnet50-2026-11-22-100mbps.json")
     files += [
-        RECORD / name for name in (*names, "tenants-2026-11-22.json", "chaos-2026-11-22.json")
+        RECORDS / "emulate-uniform/2026-11-22-n8.csv",
+        RECORDS / "replay-completion-order/2026-11-22-resnet50-100mbps.json",
+        RECORDS / "tenants/2026-11-22-before-windows.json",
+        RECORDS / "chaos/2026-11-22.json",
+        RECORDS / "allreduce-latency/2026-11-24-n2-1.csv",
+        RECORDS / "tune/2026-11-23-switch.json",
     ]
-    files += [RECORD / "allreduce-latency-2026-11-22-n2.csv"]
-    files += [RECORD / "tune-switch-2026-11-23.json"]
     with pytest.MonkeyPatch.context() as patch:
         made = fake_trace.trace(tensor=NASTY)
         patch.setitem(sys.modules, "sumpter.trace", fake_trace.module(made))

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sumpter import profiles
-from sumpter.bench.document import REPLAY, DocumentError
-from sumpter.tuning import train
 from sumpter.tuning.network import MetaNetwork
 from sumpter.tuning.points import GRID, KIB, Point
-from sumpter.tuning.surface import Network, iteration_s
+from sumpter_lab import profiles
+from sumpter_lab.autobyte import train
+from sumpter_lab.autobyte.surface import Network, iteration_s
+from sumpter_lab.scaffold.document import REPLAY, DocumentError
 
-RECORDS = Path(__file__).parents[3] / "benches" / "record"
+ROOT = Path(__file__).parents[3]
 
 
 def cell(**changes: object) -> dict[str, object]:
@@ -65,7 +65,7 @@ def test_what_is_no_replay_is_named(tmp_path: Path) -> None:
 
 
 def test_the_records_have_every_profile_that_was_replayed() -> None:
-    samples = train.measured(sorted(RECORDS.glob("replay-*.json")))
+    samples = train.measured(sorted(ROOT.glob("lab/records/replay-*/*.json")))
     assert {one.profile for one in samples} <= set(profiles.NAMES)
     assert len({one.profile for one in samples}) >= 5 and len(samples) > 100
     # No iteration is faster than its compute, but for what clocks and rounding give.
@@ -103,7 +103,7 @@ def test_a_file_that_was_trained_is_used(
 
 
 def test_what_is_shipped_predicts_what_was_measured() -> None:
-    samples = train.measured(sorted(RECORDS.glob("replay-*.json")))
+    samples = train.measured(sorted(ROOT.glob("lab/records/replay-*/*.json")))
     network = MetaNetwork()
     errors = [abs(network.speeds(one.job, [one.point])[0] * one.seconds - 1) for one in samples]
     assert np.median(errors) < 0.05, np.quantile(errors, (0.5, 0.9, 1))

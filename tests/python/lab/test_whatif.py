@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sumpter import _native, profiles, whatif
-from sumpter.bench.document import DocumentError
+from sumpter import _native
+from sumpter._sizes import parse_size
 from sumpter.cli import main
-from sumpter.cli.options import parse_size
-from sumpter.whatif import replayed
+from sumpter.profiles import Layer, Profile, Tensor, file, save
+from sumpter_lab import profiles, whatif
+from sumpter_lab.scaffold.document import DocumentError
+from sumpter_lab.whatif import replayed
 
 ROOT = Path(__file__).resolve().parents[3]
 NETAI = ROOT / "tests" / "data" / "netai"
@@ -65,11 +67,11 @@ def netai(run):
 @pytest.fixture
 def profile_file(tmp_path: Path) -> Path:
     path = tmp_path / "resnet18.profile.json"
-    profiles.save(profiles.published("resnet18"), path)
+    save(profiles.published("resnet18"), path)
     return path
 
 
-def resnet50() -> profiles.Profile:
+def resnet50() -> Profile:
     loaded = profiles.load(RESNET50, "netai", iteration_s=BATCH_S)
     return replace(loaded, add=profiles.additions(ADDITIONS))
 
@@ -259,7 +261,7 @@ def test_cases_of_a_grid_do_not_depend_on_their_neighbours() -> None:
 
 
 def test_profiles_that_are_cut_short_foreign_or_newer_are_refused(run, tmp_path: Path) -> None:
-    document = json.loads(json.dumps(profiles.file.to_json(profiles.published("resnet18"))))
+    document = json.loads(json.dumps(file.to_json(profiles.published("resnet18"))))
     contents = {
         "short.json": (json.dumps(document)[:-40], "cut short"),
         "foreign.json": ('{"traceEvents": []}', "format"),
@@ -282,10 +284,10 @@ def test_profiles_that_are_cut_short_foreign_or_newer_are_refused(run, tmp_path:
 
 
 def test_predictions_are_near_what_an_emulated_cluster_measured() -> None:
-    records = (ROOT / "benches" / "record").glob("replay-*-2026-11-22*.json")
-    # Those named after their links are older than results that wait by priority.
-    fresh = sorted(record for record in records if "mbps" not in record.name)
-    comparisons = [one for record in fresh for one in replayed.compare(record)]
+    # Those of replay-completion-order are older than results that wait by priority.
+    records = sorted(ROOT.glob("lab/records/replay-grid/2026-11-22-*.json"))
+    records += sorted(ROOT.glob("lab/records/replay-models/2026-11-22-*.json"))
+    comparisons = [one for record in records for one in replayed.compare(record)]
     assert len(comparisons) >= 90
     as_run = [one for one in comparisons if one.system != "priority"]
     errors = sorted(abs(one.error) for one in as_run)
@@ -309,12 +311,12 @@ def test_files_that_are_no_replay_are_refused(tmp_path: Path, profile_file: Path
 
 
 def test_five_thousand_machines_with_a_hundred_layers_have_an_answer() -> None:
-    layers = tuple(profiles.Layer(f"layer{i}", 0.0005, 0.001) for i in range(100))
+    layers = tuple(Layer(f"layer{i}", 0.0005, 0.001) for i in range(100))
     tensors = tuple(
-        profiles.Tensor(f"layer{i}.weight", i, 400_000 + 10_000 * i, "float32", 0.1 - 0.001 * i)
+        Tensor(f"layer{i}.weight", i, 400_000 + 10_000 * i, "float32", 0.1 - 0.001 * i)
         for i in range(100)
     )
-    profile = profiles.Profile("deep", "published", None, 32, 0.15, 0.1, layers, tensors, add=None)
+    profile = Profile("deep", "published", None, 32, 0.15, 0.1, layers, tensors, add=None)
     cases = [
         whatif.Case(workers=5000, bandwidth_gbps=10.0),
         whatif.Case(workers=5000, servers=1000, architecture="sumpter", bandwidth_gbps=10.0),

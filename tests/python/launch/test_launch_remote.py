@@ -16,7 +16,7 @@ import pytest
 from test_launch import ANNOUNCE, HANG_S, IGNORE_SIGTERM, SLEEP_FOR_EVER, Launched, wait_until_gone
 
 from jobs import free_port
-from sumpter.cli.errors import UsageError
+from sumpter._failure import UsageError
 from sumpter.launch.layout import HERE, Host, on_hosts, parse_hostfile, parse_hosts
 from sumpter.launch.remote import RemoteShell, unreachable
 
@@ -372,4 +372,4 @@ class TestRemoteShell:
         ],
     )
     def test_complaints_of_ssh_come_with_advice(self, words: str, advice: str) -> None:
-        assert advice in unreachable("h", "python", 255, [words]).format_message()
+        assert advice in str(unreachable("h", "python", 255, [words]))

@@ -1,4 +1,4 @@
-"""The stub `_native.pyi` says exactly what the compiled module has."""
+"""The stubs `_native.pyi` say exactly what the compiled modules have."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import ast
 import builtins
 import inspect
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-import sumpter
-from sumpter import _native
-
-STUB = ast.parse((Path(sumpter.__file__).parent / "_native.pyi").read_text())
+from sumpter import _native as product
+from sumpter_lab import _native as laboratory
 
 Definition = ast.FunctionDef | ast.ClassDef | ast.AnnAssign
 
@@ -33,9 +32,19 @@ def public(names: Any) -> set[str]:
     return {name for name in names if not name.startswith("_") or name == "__version__"}
 
 
-CLASSES = {name: node for name, node in named(STUB.body).items() if isinstance(node, ast.ClassDef)}
+def stub_of(module: ModuleType) -> dict[str, Definition]:
+    """What a module's stub defines."""
+    return named(ast.parse(Path(str(module.__file__)).with_name("_native.pyi").read_text()).body)
+
+
+MODULES = (product, laboratory)
+STUBS = {module: stub_of(module) for module in MODULES}
+CLASSES = {name: node for name, node in STUBS[product].items() if isinstance(node, ast.ClassDef)}
 FUNCTIONS = [
-    (name, node) for name, node in named(STUB.body).items() if isinstance(node, ast.FunctionDef)
+    (module, name, node)
+    for module, stub in STUBS.items()
+    for name, node in stub.items()
+    if isinstance(node, ast.FunctionDef)
 ]
 METHODS = [
     (owner, name, node)
@@ -75,13 +84,14 @@ def built_parameters(function: Any) -> list[tuple[str, bool, bool]]:
     ]
 
 
-def test_both_have_the_same_names() -> None:
-    assert public(named(STUB.body)) == public(vars(_native))
+@pytest.mark.parametrize("module", MODULES)
+def test_both_have_the_same_names(module: ModuleType) -> None:
+    assert public(STUBS[module]) == public(vars(module))
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_have_the_same_members(name: str) -> None:
-    built = getattr(_native, name)
+    built = getattr(product, name)
     if issubclass(built, Exception):
         return
     assert public(named(CLASSES[name].body)) == public(vars(built))
@@ -89,23 +99,25 @@ def test_classes_have_the_same_members(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_errors_have_the_same_bases_and_say_what_they_mean(name: str) -> None:
-    built, stub = getattr(_native, name), CLASSES[name]
+    built, stub = getattr(product, name), CLASSES[name]
     assert ast.get_docstring(stub), f"{name} needs a docstring in the stub"
     if not issubclass(built, Exception):
         return
     bases = [base.id for base in stub.bases if isinstance(base, ast.Name)]
-    expected = [getattr(_native, base, None) or getattr(builtins, base) for base in bases]
+    expected = [getattr(product, base, None) or getattr(builtins, base) for base in bases]
     assert list(built.__bases__) == expected
 
 
-@pytest.mark.parametrize(("name", "node"), FUNCTIONS)
-def test_functions_take_the_same_parameters(name: str, node: ast.FunctionDef) -> None:
-    assert parameters(node) == built_parameters(getattr(_native, name))
+@pytest.mark.parametrize(("module", "name", "node"), FUNCTIONS)
+def test_functions_take_the_same_parameters(
+    module: ModuleType, name: str, node: ast.FunctionDef
+) -> None:
+    assert parameters(node) == built_parameters(getattr(module, name))
 
 
 @pytest.mark.parametrize(("owner", "name", "node"), METHODS)
 def test_methods_take_the_same_parameters(owner: str, name: str, node: ast.FunctionDef) -> None:
-    built = getattr(_native, owner)
+    built = getattr(product, owner)
     if "property" in decorators(node):
         assert inspect.isgetsetdescriptor(vars(built)[name])
         return

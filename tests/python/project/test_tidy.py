@@ -17,22 +17,38 @@ LINES_PER_FILE = 800  # without tests
 LINES_PER_FUNCTION = 80
 COLUMNS = 100
 TOP_LEVEL_ENTRIES = 20
+FILES_PER_FOLDER = 20
 
 # Raw memory: kernels, sockets' vectors, tensors of other processes' runtimes, the Python seam.
-UNSAFE_CRATES = {"sum", "transport", "node", "python"}
+UNSAFE_CRATES = {
+    *("crates/sum", "crates/transport", "crates/node", "crates/python"),
+    "lab/crates/python",
+}
 
 # Pure functions and state machines: no sockets, threads, clock or environment.
-PURE_CRATES = ("plan", "whatif", "sum", "wire", "engine", "types", "membership", "elastic")
+PURE_CRATES = (
+    *(f"crates/{name}" for name in ("plan", "sum", "wire", "engine", "types", "membership")),
+    "crates/elastic",
+    "lab/crates/whatif",
+)
 IMPURE = re.compile(
     r"\bstd::(net|thread|env|fs|process|os)\b|\b(Instant|SystemTime)\b|\b(mio|tokio|socket2)::"
 )
-IMPURE_DEPENDENCIES = {"mio", "tokio", "socket2", "tonic", "prost", "crossbeam-channel", "getrandom"}
+IMPURE_DEPENDENCIES = {
+    "mio",
+    "tokio",
+    "socket2",
+    "tonic",
+    "prost",
+    "crossbeam-channel",
+    "getrandom",
+}
 
 # Who may look at the environment, and what for. Rust has one reader, the settings table.
 RUST_ENVIRONMENT_READERS = {"crates/config/src/config.rs"}
 PYTHON_ENVIRONMENT_READERS = {
     "python/sumpter/_environment.py",  # other launchers' words
-    "python/sumpter/torch/session.py",  # torch's own rendezvous
+    "python/sumpter/torch/store.py",  # torch's own rendezvous
     "python/sumpter/launch/attendant.py",  # what children inherit on any machine
     "python/sumpter/launch/environment.py",  # what is passed to other machines
     "python/sumpter/doctor/probe.py",  # what is set, to find what is wrong with it
@@ -81,7 +97,7 @@ def code_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def crate_sources(crate: str) -> list[Path]:
-    return [path for path in tracked(".rs") if name_of(path).startswith(f"crates/{crate}/src/")]
+    return [path for path in tracked(".rs") if name_of(path).startswith(f"{crate}/src/")]
 
 
 def found(findings: list[str], advice: str) -> None:
@@ -148,7 +164,7 @@ def test_unsafe_stays_where_raw_memory_is() -> None:
     used = [
         f"{name_of(path)}:{number}: {line.strip()}"
         for path in tracked(".rs")
-        if name_of(path).split("/")[1] not in UNSAFE_CRATES and not is_test(path)
+        if name_of(path).partition("/src/")[0] not in UNSAFE_CRATES and not is_test(path)
         for number, line in code_lines(path)
         if re.search(r"\bunsafe\b", line)
     ]
@@ -158,14 +174,14 @@ def test_unsafe_stays_where_raw_memory_is() -> None:
 @pytest.mark.parametrize("crate", PURE_CRATES)
 def test_pure_crates_do_no_io_and_know_no_time(crate: str) -> None:
     sources = crate_sources(crate)
-    assert sources, f"crates/{crate} is gone: update this test"
+    assert sources, f"{crate} is gone: update this test"
     impure = [
         f"{name_of(path)}:{number}: {line.strip()}"
         for path in sources
         for number, line in code_lines(path)
         if IMPURE.search(line)
     ]
-    found(impure, f"crates/{crate} must stay pure: pass in what it needs")
+    found(impure, f"{crate} must stay pure: pass in what it needs")
     assert not IMPURE_DEPENDENCIES & dependencies(crate)
 
 
@@ -174,7 +190,7 @@ def test_the_data_path_has_no_locks() -> None:
     locks = re.compile(r"\b(Mutex|RwLock|Condvar|OnceLock|LazyLock|parking_lot)\b")
     used = [
         f"{name_of(path)}:{number}: {line.strip()}"
-        for crate in ("wire", "engine", "transport")
+        for crate in ("crates/wire", "crates/engine", "crates/transport")
         for path in crate_sources(crate)
         for number, line in code_lines(path)
         if locks.search(line)
@@ -183,20 +199,76 @@ def test_the_data_path_has_no_locks() -> None:
 
 
 def dependencies(crate: str) -> set[str]:
-    manifest = tomllib.loads((ROOT / "crates" / crate / "Cargo.toml").read_text())
+    """What a crate needs, apart from its tests."""
+    manifest = tomllib.loads((ROOT / crate / "Cargo.toml").read_text())
     return set(manifest.get("dependencies", {}))
 
 
-def test_only_the_seam_knows_python() -> None:
-    crates = [path.parent.name for path in tracked("Cargo.toml") if "crates" in path.parts]
-    assert [crate for crate in crates if "pyo3" in dependencies(crate)] == ["python"]
+def crates(room: str = "") -> list[str]:
+    """The folders of all crates, or of those in a room."""
+    manifests = [path for path in tracked("Cargo.toml") if "crates" in path.parts]
+    folders = [path.relative_to(ROOT).parent.as_posix() for path in manifests]
+    return [folder for folder in folders if folder.startswith(room)]
+
+
+def test_only_the_seams_know_python() -> None:
+    seams = [crate for crate in crates() if "pyo3" in dependencies(crate)]
+    assert seams == ["crates/python", "lab/crates/python"]
+
+
+def test_the_product_does_not_know_the_laboratory() -> None:
+    importers = [
+        name_of(path)
+        for path in tracked(".py", ".pyi")
+        if name_of(path).startswith("python/")
+        and any(name.partition(".")[0] == "sumpter_lab" for _, name in imports(path))
+    ]
+    found(importers, "the laboratory imports the product, never the reverse: see lab/")
+    names = {
+        tomllib.loads((ROOT / crate / "Cargo.toml").read_text())["package"]["name"]
+        for crate in crates("lab/")
+    }
+    users = [
+        f"{crate}: {name}"
+        for crate in crates("crates/")
+        for name in sorted(names & dependencies(crate))
+    ]
+    found(users, "crates of the laboratory may use the product's, never the reverse")
+
+
+def test_the_laboratory_asks_for_the_product_of_its_own_version() -> None:
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    project = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == [f"sumpter=={version}"]
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines and full names of what a file imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}: import by full names"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_nothing_below_the_command_line_imports_it() -> None:
+    importers = [
+        name_of(path)
+        for path in tracked(".py")
+        if name_of(path).startswith(("python/", "lab/python/"))
+        and not name_of(path).startswith(("python/sumpter/cli/", "lab/python/sumpter_lab/cli/"))
+        and name_of(path) != "python/sumpter/__main__.py"
+        and any(f"{name}.".startswith("sumpter.cli.") for _, name in imports(path))
+    ]
+    found(importers, "move what these need of sumpter.cli to a module below it")
 
 
 def test_rust_reads_the_environment_in_one_place() -> None:
     readers = {
         name_of(path)
         for path in tracked(".rs")
-        if name_of(path).startswith("crates/") and not is_test(path)
+        if name_of(path).startswith(("crates/", "lab/crates/")) and not is_test(path)
         for _, line in code_lines(path)
         if re.search(r"\benv::(var|vars|var_os)\b|\benv = \"|\boption_env!", line)
     }
@@ -207,7 +279,7 @@ def test_python_reads_the_environment_in_named_places() -> None:
     readers = {
         name_of(path)
         for path in tracked(".py")
-        if name_of(path).startswith("python/")
+        if name_of(path).startswith(("python/", "lab/python/"))
         and re.search(r"\bos\.environ\b|\bgetenv\b|\benvvar=", path.read_text())
     }
     assert readers == PYTHON_ENVIRONMENT_READERS, "settings come from the table in crates/config"
@@ -289,3 +361,52 @@ def test_the_bugs_that_mutants_plant_still_have_a_place(monkeypatch: pytest.Monk
         if (ROOT / mutants.ENGINE / mutant.file).read_text().count(mutant.sound) != 1
     ]
     found(lost, "tests/mutants/mutants.py: say where these lines are now")
+
+
+# What each room of the Python package must not import, wherever in a file.
+FRAMEWORKS = {"torch", "jax", "tensorflow", "mxnet"}
+FRONTS = {"sumpter._front", "sumpter._arrays", "sumpter.torch"}
+
+
+def forbidden(room: str, packages: set[str]) -> list[str]:
+    """Imports of `packages` in a module or package of the Python package."""
+    whole = ROOT / "python" / room.replace(".", "/")
+    sources = [path for path in tracked(".py") if whole in path.parents]
+    sources = sources or [whole.with_suffix(".py")]
+    return [
+        f"{name_of(path)}:{line}: {name}"
+        for path in sources
+        for line, name in imports(path)
+        if any(f"{name}.".startswith(f"{package}.") for package in packages)
+    ]
+
+
+def test_the_core_knows_no_framework_and_no_front() -> None:
+    found(forbidden("sumpter._core", FRAMEWORKS | FRONTS), "a front hands this to the core")
+
+
+def test_the_core_knows_no_other_part_of_the_package() -> None:
+    parts = {
+        f"sumpter.{path.name}"
+        for path in (ROOT / "python" / "sumpter").iterdir()
+        if path.is_dir() and path.name != "_core"
+    }
+    found(forbidden("sumpter._core", parts), "register with the core from outside")
+
+
+@pytest.mark.parametrize("front", sorted(FRONTS))
+def test_fronts_do_not_import_each_other(front: str) -> None:
+    numpy_front = {"sumpter._front", "sumpter._arrays"}
+    others = FRONTS - (numpy_front if front in numpy_front else {front})
+    found(forbidden(front, others), "what fronts share is in sumpter._core")
+
+
+def test_folders_of_the_core_and_the_fronts_are_small() -> None:
+    crowded = [
+        f"{name_of(folder)}: {count} files"
+        for room in ("_core", "torch")
+        for folder in [ROOT / "python" / "sumpter" / room]
+        for folder in [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        if (count := len(list(folder.glob("*.py")))) > FILES_PER_FOLDER
+    ]
+    found(crowded, f"make rooms: over {FILES_PER_FOLDER} files in a folder")

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from sumpter._core.streams import HostMemory
 from sumpter.torch import devices
 
 # Only so that a hang fails instead of blocking.
@@ -66,8 +67,9 @@ class Gate:
     def __init__(self) -> None:
         self._event = Event()
 
-    def hold(self, stream: Stream) -> None:
-        stream.wait_event(self._event)
+    @property
+    def event(self) -> Event:
+        return self._event
 
     def open(self) -> None:
         assert not self._event.happened(), "a gate is opened once"
@@ -123,15 +125,15 @@ class FakeDevice:
 
     future_devices: list[torch.device] = []
 
-    def __init__(self, pause_s: float = 0.0, follows: bool = True) -> None:
-        self.follows = follows
-        self.out = Stream(pause_s, seed=1)
-        self.back = Stream(pause_s, seed=2)
+    def __init__(self, pause_s: float = 0.0, streams_wait: bool = True) -> None:
+        self.streams_wait = streams_wait
+        self.device_to_host = Stream(pause_s, seed=1)
+        self.host_to_device = Stream(pause_s, seed=2)
         self.main = Stream(pause_s, seed=3)
         self._here = threading.local()
         # The bytes of each copy that has been done.
-        self.copied_out: list[int] = []
-        self.copied_back: list[int] = []
+        self.copied_to_host: list[int] = []
+        self.copied_to_device: list[int] = []
 
     def current(self) -> Stream:
         return getattr(self._here, "stream", self.main)
@@ -151,15 +153,32 @@ class FakeDevice:
         return stream.mark()
 
     def gate(self) -> Gate:
-        assert self.follows, "streams of this device cannot wait for the host"
+        assert self.streams_wait, "streams of this device cannot wait for the host"
         return Gate()
 
-    def host_memory(self, count: int) -> torch.Tensor:
-        return torch.full((count,), NOISE, dtype=torch.uint8)
+    def hold(self, stream: Stream, gate: Gate) -> None:
+        stream.wait_event(gate.event)
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+    def host_memory(self, size: int) -> HostMemory:
+        noise = torch.full((size,), NOISE, dtype=torch.uint8)
+        return HostMemory(noise.data_ptr(), size, noise)
+
+    def copy_to_host(
+        self, host: HostMemory, memory: torch.Tensor, start: int, stream: Stream
+    ) -> None:
+        part = memory.narrow(0, start, host.size)
+        self._copy(host.owner, part, stream, self.copied_to_host)
+
+    def copy_to_device(
+        self, memory: torch.Tensor, start: int, host: HostMemory, stream: Stream
+    ) -> None:
+        part = memory.narrow(0, start, host.size)
+        self._copy(part, host.owner, stream, self.copied_to_device)
+
+    def _copy(
+        self, target: torch.Tensor, source: torch.Tensor, stream: Stream, done: list[int]
+    ) -> None:
         assert target.is_cpu != source.is_cpu, "copies are between the device and the host"
-        done = self.copied_out if target.is_cpu else self.copied_back
         into, of = plain(target), plain(source)
 
         def work() -> None:
@@ -215,9 +234,9 @@ class OnFake(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def install(pause_s: float = 0.0, follows: bool = True) -> FakeDevice:
+def install(pause_s: float = 0.0, streams_wait: bool = True) -> FakeDevice:
     """Makes the device known to Sumpter, once a process."""
-    made = FakeDevice(pause_s, follows)
+    made = FakeDevice(pause_s, streams_wait)
     devices.makers["fake"] = lambda _: made
     devices._known.pop(Name("fake", 0), None)
     return device()
@@ -225,9 +244,9 @@ def install(pause_s: float = 0.0, follows: bool = True) -> FakeDevice:
 
 def install_for_torch_distributed() -> None:
     """Lets the backend see tensors of the device: torch calls it with subclasses switched off."""
-    from sumpter.torch.backend import SumpterBackend
-    from sumpter.torch.delegate import DelegatedCollectives
-    from sumpter.torch.work import SumpterWork
+    from sumpter.torch.c10d.backend import SumpterBackend
+    from sumpter.torch.c10d.delegate import DelegatedCollectives
+    from sumpter.torch.c10d.work import SumpterWork
 
     for owner in (SumpterBackend, DelegatedCollectives, SumpterWork):
         for name, method in list(vars(owner).items()):

@@ -104,7 +104,9 @@ class Job:
             "TEST_FOLDER": str(self.folder),
             **variables,
         }
-        self._start(f"rank{rank}", _run, (str(WORKERS.get(script, script)), *arguments), environment)
+        self._start(
+            f"rank{rank}", _run, (str(WORKERS.get(script, script)), *arguments), environment
+        )
 
     def finish(self, timeout_s: float = HANG_S) -> None:
         """Waits for all ranks; fails unless each ended well."""

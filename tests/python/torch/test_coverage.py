@@ -12,10 +12,11 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from sumpter.torch import collective
-from sumpter.torch.backend import SumpterBackend
-from sumpter.torch.coverage import GLOO, SUMPTER, TABLE, Row
-from sumpter.torch.delegate import DelegatedWork, GlooDelegate
+from sumpter._core.session import Session
+from sumpter.torch.c10d import collective
+from sumpter.torch.c10d.backend import SumpterBackend
+from sumpter.torch.c10d.coverage import GLOO, SUMPTER, TABLE, Row
+from sumpter.torch.c10d.delegate import DelegatedWork, GlooDelegate
 
 
 def ones(*shape: int) -> torch.Tensor:
@@ -149,21 +150,28 @@ def test_what_a_collective_is_made_of_is_kept_for_the_next_of_its_kind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(collective, "KEPT_ROUNDS", 2)
-    two = collective.Group(cast(Any, SimpleNamespace(world_size=4)), "pair", 0, [1, 3], 1.0)
+    session = object.__new__(Session)
+    native = SimpleNamespace(is_empty=False, submit=None)
+    session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: native))
+    session.world_size = 4
+    session._declared, session._cycles = {}, {}
+    two = collective.Group(session, "pair", 0, (1, 3), 1.0)
     tensor = torch.ones(3, dtype=torch.int32)
 
     def reduction(name: str) -> Any:
         op = dist.ReduceOp(getattr(dist.ReduceOp.RedOpType, name))
-        return two.reduction("all_reduce", "all_reduce", tensor.clone(), op, None)
+        found = two.reductions("all_reduce", "all_reduce", [(tensor.clone(), None, None)], op)
+        return None if found is None else found[0]
 
     first = reduction("SUM")
     assert reduction("SUM") is first
     assert reduction("BOR") is None
     assert (first.divides, reduction("AVG").divides) == (False, True)
     copied = two.broadcast("broadcast", tensor.to(torch.complex64), 1)
-    assert (copied.round_.dtype, copied.round_.shape) == ("uint8", (24,))
+    described = next(copied.tensors.turns).description
+    assert (described.dtype, described.shape, described.root) == ("uint8", (24,), 3)
     # The third kind did not fit; all are made anew, and look the same.
     again = reduction("SUM")
     assert again is not first
-    assert (again.label, again.name) == (first.label, first.name)
+    assert (again.label, again.tensors) == (first.label, first.tensors)
     assert again.label == "all_reduce(int32 [3], sum)"

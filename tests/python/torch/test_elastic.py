@@ -14,7 +14,8 @@ import torch
 
 import sumpter.torch as hvd
 from jobs import Job
-from sumpter import PeerLostError, _session
+from sumpter import PeerLostError
+from sumpter._core import membership
 from sumpter.torch import elastic
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
@@ -129,7 +130,7 @@ def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
     def play(rank: int, size: int) -> None:
         session = SimpleNamespace(rank=rank, world_size=size)
-        monkeypatch.setattr(_session, "current", lambda: session)
+        monkeypatch.setattr(membership, "current", lambda: session)
 
     return play
 
@@ -234,7 +235,7 @@ def test_a_state_goes_back_to_its_last_commit(alone: None) -> None:
 
 def test_nothing_is_kept_of_a_step_that_failed_after_its_wait(alone: None) -> None:
     """As a stream of a device does that waits for a sum when a machine dies."""
-    session = _session.current()
+    session = membership.current()
     state = elastic.TorchState(model=torch.nn.Linear(1, 1), step=3)
     state.step = 4
     session.late = PeerLostError("rank 1 died")

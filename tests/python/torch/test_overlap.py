@@ -13,9 +13,10 @@ from torch.nn.modules import module as torch_modules
 
 import sumpter.torch as hvd
 from jobs import Job
-from sumpter.torch import cross_barrier, overlap
-from sumpter.torch.order import NeedOrder
+from sumpter.torch import cross_barrier
 from sumpter.torch.parallel import DistributedDataParallel
+from sumpter.torch.training import overlap
+from sumpter.torch.training.order import NeedOrder
 
 DATA = torch.randn(6, 4, generator=torch.Generator().manual_seed(7))
 
@@ -154,7 +155,7 @@ def overlapped(
 
 
 def waiting(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    return [n for n, p in model.named_parameters() if optimizer._updates.is_waiting(p)]
+    return [n for n, p in model.named_parameters() if p in optimizer._updates.waiting]
 
 
 def backward(model: nn.Module) -> None:
@@ -298,7 +299,7 @@ class TestAlone:
 
     def test_a_failure_is_raised_at_the_next_use_and_names_the_parameter(self) -> None:
         model, optimizer = self.after_a_step()
-        optimizer._updates._waiting[model[2].bias].handle = Failing()
+        optimizer._updates.waiting[model[2].bias].handle = Failing()
         with pytest.raises(hvd.PeerLostError, match="rank 1") as raised:
             model(DATA)
         assert any("2.bias" in note for note in raised.value.__notes__)
@@ -306,7 +307,7 @@ class TestAlone:
         assert waiting(model, optimizer) == []
         model, optimizer = self.after_a_step()
         for name in ("0.weight", "2.bias"):
-            optimizer._updates._waiting[model.get_parameter(name)].handle = Failing()
+            optimizer._updates.waiting[model.get_parameter(name)].handle = Failing()
         before = taken(0).state_dict()
         model.load_state_dict(before)
         optimizer.load_state_dict(optimizer.state_dict())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sumpter.torch as hvd
-from sumpter.torch import backend, registration
+from sumpter.torch.c10d import backend, registration
 
 
 @pytest.mark.parametrize("version", ["2.13.1", "1.13.0", "2.9.0+cu128"])

@@ -9,13 +9,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from sumpter import ConfigError, _native, profiles
-from sumpter._session import Noted, Session
+from sumpter import ConfigError
+from sumpter._core.session import Session
+from sumpter._core.tensor import TensorUse
 from sumpter.profiles import Profile
 from sumpter.tuning import driver
 from sumpter.tuning.driver import Driver
 from sumpter.tuning.layers import Summed, in_each_step, of_profile, of_tensors, with_bytes
 from sumpter.tuning.points import BUCKETS, Job
+from sumpter_lab import profiles
 
 
 def tensors(*sizes: int) -> list[Summed]:
@@ -38,12 +40,12 @@ def test_layers_have_the_tensors_sizes_in_the_order_of_priority() -> None:
 
 
 def test_what_is_summed_once_in_a_while_is_no_layer() -> None:
-    noted = {
-        "weight": Noted((3, 4), "float32", 2, 10),
-        "half": Noted((5,), "bfloat16", 1, 9),
-        "loss": Noted((), "float64", 0, 1),
-    }
-    assert in_each_step(noted, 10) == [Summed(48, 2), Summed(10, 1)]
+    uses = [
+        TensorUse((3, 4), "float32", 2, 10),
+        TensorUse((5,), "bfloat16", 1, 9),
+        TensorUse((), "float64", 0, 1),
+    ]
+    assert in_each_step(uses, 10) == [Summed(48, 2), Summed(10, 1)]
 
 
 def test_layers_of_a_profile_have_its_times_and_the_jobs_bytes() -> None:
@@ -71,7 +73,7 @@ class FakeWorker:
 
 
 def driver_of(worker: FakeWorker, profile: Profile | None = None) -> Driver:
-    session = SimpleNamespace(worker=worker, profile=profile, noted=None)
+    session = SimpleNamespace(worker=worker, profile=profile)
     return Driver(cast(Session, session))
 
 
@@ -114,18 +116,23 @@ def test_a_tuner_that_cannot_begin_leaves_the_sizes(
     assert "is of version 99" in capsys.readouterr().err
 
 
-def test_noting_may_end_in_the_middle_of_a_submission() -> None:
-    answers: list[dict[str, Noted] | None] = [None, {}]
-
-    class Fleeting(Session):
-        """The tuner's thread stops noting as soon as somebody has looked."""
-
-        @property
-        def noted(self) -> dict[str, Noted] | None:
-            return answers.pop() if answers else None
-
-    session = object.__new__(Fleeting)
-    session.worker = cast(Any, SimpleNamespace(submit=lambda *_: "handle"))
-    round_ = _native.Round("all_reduce", (1,), "float32")
-    handle = session.submit(round_, "x", send=0, receive=0, keep=None)
-    assert handle == "handle"
+def test_a_session_tells_which_tensors_were_reduced_in_a_time() -> None:
+    session = object.__new__(Session)
+    native = SimpleNamespace(is_empty=False, submit=lambda *_: "handle")
+    session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: native))
+    session._declared = {}
+    weight = session.declare("weight", "all_reduce", (3, 4), "float32")
+    other = session.declare("other", "all_reduce", (5,), "float32")
+    copied = session.declare("copied", "broadcast", (2,), "float32")
+    assert session.declare("weight", "all_reduce", [3, 4], "float32") is weight
+    other.submit(0, 0, keep=None)
+    before = session.rounds()
+    for priority in (1, 2):
+        assert weight.submit(0, 0, keep=None, priority=priority) == "handle"
+        copied.submit(0, 0, keep=None)
+    late = session.declare("late", "all_reduce", (), "float64")
+    late.submit(0, 0, keep=None)
+    assert session.uses_since(before) == [
+        TensorUse((3, 4), "float32", 2, 2),
+        TensorUse((), "float64", 0, 1),
+    ]

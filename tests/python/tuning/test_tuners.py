@@ -26,8 +26,8 @@ from sumpter.tuning.points import (
     point,
 )
 from sumpter.tuning.search import Bayes, Fixed, Grid
-from sumpter.tuning.surface import Network, iteration_s
 from sumpter.tuning.tuners import TUNERS, make
+from sumpter_lab.autobyte.surface import Network, iteration_s
 
 START = point(32 * KIB, 2 * MIB)
 

@@ -1,147 +1,117 @@
-//! A client's connection to one lane: what waits to be sent, by priority, and what arrives.
+//! The connections of a client, one for each lane.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
 
-use sumpter_sum::AlignedBuf;
-use sumpter_types::GroupId;
-use sumpter_wire::{Header, checksum};
+use sumpter_endpoint::ConnId;
 
 use super::op::OpId;
-use crate::head::{Head, head};
-use crate::inbox::Inbox;
-use crate::queue::Queue;
+use super::receiver::Receiver;
+use super::sender::{Frame, Sender};
+
+/// All connections, and which of them the driver has to look at.
+#[derive(Debug)]
+pub(super) struct Links {
+    all: Vec<Link>,
+    dirty: VecDeque<ConnId>,
+}
 
 #[derive(Debug)]
 pub(super) struct Link {
     pub up: bool,
     /// The lane is in this process and reads the tensors where they are.
     pub resident: bool,
-    /// Results are kept until the lane says that everyone has them.
-    pub keeps: bool,
-    pub inbox: Inbox,
-    pub input: Input,
-    /// Partitions that were admitted and may start.
-    pub ready: Ready,
-    /// The partition whose chunks are being queued.
-    pub current: Option<(OpId, usize)>,
-    pub output: VecDeque<Frame>,
-    /// Bytes of them.
-    pub output_bytes: usize,
+    /// Results are retained until the lane reports that everyone has them.
+    pub retains: bool,
+    pub receiver: Receiver,
+    pub sender: Sender,
     /// Chunks the lane in this process has asked for in vain and can have now.
     pub offers: VecDeque<(OpId, usize, u32)>,
-    /// Bytes of the first frame of `output` that have been sent.
-    pub sent: usize,
-    /// Groups announced on this connection.
-    pub groups: HashSet<GroupId>,
-    pub dirty: bool,
+    dirty: bool,
 }
 
-/// Partitions that wait for their turn, by operation and index.
-pub(super) type Ready = Queue<(OpId, usize), ()>;
+impl Links {
+    /// As many connections, all of them down; their frames carry checksums or do not.
+    pub(super) fn new(lanes: usize, checked: bool) -> Links {
+        Links { all: (0..lanes).map(|_| Link::new(checked)).collect(), dirty: VecDeque::new() }
+    }
 
-/// What the next payload bytes are for.
-#[derive(Debug)]
-pub(super) enum Input {
-    /// Nothing: a header comes next.
-    Header,
-    /// A chunk of a result.
-    Chunk {
-        op: OpId,
-        part: usize,
-        chunk: u32,
-        have: usize,
-        len: usize,
-        /// Where it goes first if it is to be kept.
-        kept: Option<AlignedBuf>,
-    },
-    /// A chunk nobody waits for any more.
-    Discard { left: usize },
-    /// The reason of an error.
-    Error { header: Header, bytes: Vec<u8>, have: usize },
-}
+    pub(super) fn get(&self, lane: ConnId) -> Option<&Link> {
+        self.all.get(lane.0)
+    }
 
-/// A frame to send: a few bytes of its own, then perhaps a chunk of a tensor.
-#[derive(Debug)]
-pub(super) struct Frame {
-    pub head: FrameHead,
-    pub chunk: Option<ChunkRef>,
-}
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.all.iter()
+    }
 
-#[derive(Debug)]
-pub(super) enum FrameHead {
-    Small(Head),
-    Group(Box<[u8]>),
-}
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Link> {
+        self.all.iter_mut()
+    }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkRef {
-    pub op: OpId,
-    pub part: usize,
-    pub offset: usize,
-    pub len: usize,
-}
+    pub(super) fn ids(&self) -> impl Iterator<Item = ConnId> + use<> {
+        (0..self.all.len()).map(ConnId)
+    }
 
-impl Frame {
-    pub(super) fn head(&self) -> &[u8] {
-        match &self.head {
-            FrameHead::Small(bytes) => bytes,
-            FrameHead::Group(bytes) => bytes,
+    /// There is something new to send on a connection.
+    pub(super) fn touch(&mut self, lane: ConnId) {
+        let link = &mut self.all[lane.0];
+        if link.up && !link.dirty {
+            link.dirty = true;
+            self.dirty.push_back(lane);
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.head().len() + self.chunk.map_or(0, |c| c.len)
+    /// No connection has anything to send.
+    pub(super) fn forget_dirty(&mut self) {
+        self.dirty.clear();
+    }
+
+    /// The next connection with something new to send.
+    pub(super) fn next_dirty(&mut self) -> Option<ConnId> {
+        let lane = self.dirty.pop_front()?;
+        self.all[lane.0].dirty = false;
+        Some(lane)
+    }
+}
+
+impl Index<ConnId> for Links {
+    type Output = Link;
+
+    fn index(&self, lane: ConnId) -> &Link {
+        &self.all[lane.0]
+    }
+}
+
+impl IndexMut<ConnId> for Links {
+    fn index_mut(&mut self, lane: ConnId) -> &mut Link {
+        &mut self.all[lane.0]
     }
 }
 
 impl Link {
-    /// A connection that is down; its frames carry checksums or do not.
-    pub(super) fn new(checked: bool) -> Link {
+    fn new(checked: bool) -> Link {
         Link {
             up: false,
             resident: false,
-            keeps: false,
-            inbox: Inbox::new(checked),
-            input: Input::Header,
-            ready: Ready::new(),
-            current: None,
-            output: VecDeque::new(),
-            output_bytes: 0,
+            retains: false,
+            receiver: Receiver::new(checked),
+            sender: Sender::new(checked),
             offers: VecDeque::new(),
-            sent: 0,
-            groups: HashSet::new(),
             dirty: false,
         }
     }
 
-    /// A frame's header, with its checksums if the connection carries them.
-    pub(super) fn head(&self, header: &Header, payload: &[u8]) -> Head {
-        head(header, self.inbox.is_checked().then(|| checksum(payload)))
-    }
-
-    /// Queues a frame with a short payload or none.
-    pub(super) fn push_small(&mut self, header: &Header, payload: &[u8]) {
-        let mut head = self.head(header, payload);
-        head.try_extend_from_slice(payload).expect("a header and a spec fit");
-        self.push(Frame { head: FrameHead::Small(head), chunk: None });
-    }
-
-    /// Queues a frame.
-    pub(super) fn push(&mut self, frame: Frame) {
-        self.output_bytes += frame.len();
-        self.output.push_back(frame);
+    /// The lane is in this process: no frame leaves it to be damaged.
+    pub(super) fn attach(&mut self) {
+        self.resident = true;
+        self.receiver = Receiver::new(false);
+        self.sender.checked = false;
     }
 
     /// Forgets the connection, not the partitions. Returns the frames that will not be sent.
     pub(super) fn reset(&mut self) -> VecDeque<Frame> {
-        let ready = std::mem::replace(&mut self.ready, Ready::new());
-        let frames = std::mem::take(&mut self.output);
-        *self = Link {
-            ready,
-            dirty: self.dirty,
-            keeps: self.keeps,
-            ..Link::new(self.inbox.is_checked())
-        };
-        frames
+        let unsent = self.sender.take_unsent();
+        *self = Link { dirty: self.dirty, retains: self.retains, ..Link::new(self.sender.checked) };
+        unsent
     }
 }

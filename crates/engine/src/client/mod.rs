@@ -14,42 +14,50 @@
 //! and in order; after a connection is made anew, every partition that is not done begins again,
 //! from the results it holds; memory lives until no queued frame refers to it.
 //!
-//! A *streamed* operation gets its contribution chunk by chunk while it runs. It is paced by
-//! whoever supplies it, so it waits for no credit: what it holds of the credit could otherwise
-//! keep the very contributions from being sent that it waits for.
+//! A *streamed* operation gets its contribution chunk by chunk while it runs. It is paced by its
+//! supplier, so it waits for no credit: what it holds of the credit could otherwise keep the very
+//! contributions from being sent that it waits for.
+//!
+//! Each part of the state has an owner: [`Operations`] the rounds, [`CreditWindow`] the admission,
+//! [`Links`] what is on the connections, [`RetainedResults`] what others may lack. [`Client`] joins
+//! them.
 
-mod awaited;
-mod kept;
+mod credit;
+mod event;
 mod link;
-mod notes;
 mod op;
+mod operations;
+mod outstanding;
+mod receiver;
 mod receiving;
+mod retained;
+mod sender;
 mod sending;
-mod streaming;
-mod suspension;
+mod trace;
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use sumpter_observe::{Kind, Peer, Recorder};
-use sumpter_sum::BufferPool;
-use sumpter_types::{Epoch, GroupId, Rank, Round, TensorId};
-use sumpter_wire::{Tier, group_id};
-
-pub use self::awaited::{Awaited, Backlog};
-pub use self::kept::Kept;
-pub use self::op::{Layout, OpId, Place, REPAIRED, Request};
-pub use self::suspension::Standing;
-
-use self::kept::Shelf;
-use self::link::{ChunkRef, Frame, Input, Link, Ready};
-use self::op::{Op, Stage};
-use crate::inbox::{Inbox, fill};
 use sumpter_endpoint::Memory;
-use sumpter_endpoint::{
-    ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after,
-};
+use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
+use sumpter_observe::{EventKind, Peer, Recorder};
+use sumpter_types::{Epoch, GroupId, Rank, Round, TensorId};
+use sumpter_wire::{FrameKind, Header, Tier, group_id};
+
+pub use self::event::Event;
+pub use self::op::{Layout, OpId, Place, REPAIRED, Request};
+pub use self::operations::Standing;
+pub use self::outstanding::{Backlog, Outstanding};
+pub use self::retained::RetainedChunk;
+
+use self::credit::CreditWindow;
+use self::link::Links;
+use self::op::{Stage, find};
+use self::operations::Operations;
+use self::retained::RetainedResults;
+use self::sender::ChunkRef;
+use self::trace::Trace;
+use crate::chunk::ChunkId;
 
 /// What a client must know from the start.
 #[derive(Clone, Copy, Debug)]
@@ -70,79 +78,20 @@ pub struct ClientSettings {
     pub checksum: bool,
 }
 
-/// Bytes of free buffers for results that are kept: what is under way at a time is about the
-/// credit of all workers, so this only bounds what a burst leaves behind.
-const SPARE_BYTES: usize = 256 << 20;
-
-/// What happened to an operation.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Event<M> {
-    /// The result is there, or the operation failed with a reason.
-    Finished(OpId, Result<(), String>),
-    /// One more chunk of a streamed operation's result is in the memory; in order, and before the
-    /// operation is finished.
-    Arrived {
-        /// The operation.
-        op: OpId,
-        /// The partition's number.
-        number: u32,
-        /// The chunk.
-        chunk: u32,
-    },
-    /// Everyone has a round's result of a partition of which this worker streams a subtotal.
-    Everywhere {
-        /// The tensor.
-        tensor: TensorId,
-        /// The partition's number.
-        number: u32,
-        /// The round.
-        round: Round,
-    },
-    /// The memory is no longer used.
-    Released(OpId, M),
-}
-
 /// The state machine of one worker's communication service.
 #[derive(Debug)]
 pub struct Client<M> {
     settings: ClientSettings,
-    links: Vec<Link>,
     groups: HashMap<GroupId, Arc<[Rank]>>,
-    tensors: HashMap<(TensorId, Tier), Tensor>,
-    ops: HashMap<OpId, Op<M>>,
-    submitted: u64,
-    /// Partitions that are not admitted yet.
-    stream: Ready,
-    /// Bytes of partitions that are admitted and not sent.
-    admitted_bytes: usize,
-    dirty: VecDeque<ConnId>,
-    events: VecDeque<Event<M>>,
-    /// Results that others may lack, in buffers of this pool.
-    shelf: Shelf,
-    pool: BufferPool,
-    /// By tensor, what is passed on to those who lack it, and by which operation.
-    relays: HashMap<(TensorId, Round), Relaying>,
+    operations: Operations<M>,
+    credit: CreditWindow,
+    links: Links,
+    retained: RetainedResults,
     /// Between two epochs: operations wait for their new layouts.
     suspended: bool,
     corrupt_frames: u64,
-    /// What happened, and what the lanes are called there.
-    recorder: Recorder,
-    peers: Vec<Peer>,
-}
-
-/// What this worker passes on of a tensor in this epoch.
-#[derive(Debug)]
-struct Relaying {
-    op: OpId,
-    places: Arc<[Place]>,
-}
-
-#[derive(Debug)]
-struct Tensor {
-    layout: Layout,
-    next_round: Round,
-    active: Option<OpId>,
-    waiting: VecDeque<OpId>,
+    events: VecDeque<Event<M>>,
+    trace: Trace,
 }
 
 impl<M: Memory> Client<M> {
@@ -151,22 +100,15 @@ impl<M: Memory> Client<M> {
     pub fn new(settings: ClientSettings, lanes: usize) -> Client<M> {
         Client {
             settings,
-            links: (0..lanes).map(|_| Link::new(settings.checksum)).collect(),
             groups: HashMap::new(),
-            tensors: HashMap::new(),
-            ops: HashMap::new(),
-            submitted: 0,
-            stream: Ready::new(),
-            admitted_bytes: 0,
-            dirty: VecDeque::new(),
-            events: VecDeque::new(),
-            shelf: Shelf::default(),
-            pool: BufferPool::new(SPARE_BYTES),
-            relays: HashMap::new(),
+            operations: Operations::new(),
+            credit: CreditWindow::new(settings.credit_bytes),
+            links: Links::new(lanes, settings.checksum),
+            retained: RetainedResults::new(),
             suspended: false,
             corrupt_frames: 0,
-            recorder: Recorder::default(),
-            peers: Vec::new(),
+            events: VecDeque::new(),
+            trace: Trace::default(),
         }
     }
 
@@ -180,7 +122,7 @@ impl<M: Memory> Client<M> {
         id
     }
 
-    /// Makes known where the partitions of a tensor are summed, before its first operation. The
+    /// Makes known where the partitions of a tensor are reduced, before its first operation. The
     /// rounds of each tier are counted on their own.
     pub fn register(&mut self, tensor: TensorId, tier: Tier, layout: impl Into<Layout>) {
         self.register_from(tensor, tier, layout.into(), Round(0));
@@ -188,29 +130,16 @@ impl<M: Memory> Client<M> {
 
     /// The same for a tensor whose next round is not the first.
     pub fn register_from(&mut self, tensor: TensorId, tier: Tier, layout: Layout, round: Round) {
-        let sorted = |places: &[Place]| places.is_sorted_by(|a, b| a.number < b.number);
-        debug_assert!(sorted(&layout.places), "places out of order");
-        let fresh = Tensor { layout, next_round: round, active: None, waiting: VecDeque::new() };
-        self.tensors.insert((tensor, tier), fresh);
+        self.operations.register(tensor, tier, layout, round);
     }
 
     /// Queues an operation; its tensor must be registered and the groups of its places defined.
     pub fn submit(&mut self, request: Request, memory: M) -> OpId {
-        let id = OpId(self.submitted);
-        self.submitted += 1;
-        let key = (request.tensor, request.tier);
-        let tensor = self.tensors.get_mut(&key).expect("a registered tensor");
-        let round = tensor.next_round;
-        tensor.next_round = round.next();
-        let places = tensor.layout.of(round).clone();
-        let waits = tensor.active.is_some();
-        if waits {
-            tensor.waiting.push_back(id);
-        }
-        self.ops.insert(id, Op::new(request, round, memory, places));
-        self.note_op(Kind::Submitted, id);
-        if !waits {
-            self.activate(id);
+        let id = self.operations.submit(request, memory);
+        let op = &self.operations[id];
+        self.trace.operation(EventKind::Submitted, op);
+        if op.stage == Stage::Active {
+            self.launch(id);
         }
         id
     }
@@ -223,17 +152,39 @@ impl<M: Memory> Client<M> {
     /// The operations that are not finished, oldest first.
     #[must_use]
     pub fn unfinished(&self) -> Vec<OpId> {
-        let live = self.ops.iter().filter(|(_, op)| op.stage != Stage::Finished);
-        let mut ids: Vec<_> = live.map(|(id, _)| *id).collect();
-        ids.sort_unstable();
-        ids
+        self.operations.unfinished()
+    }
+
+    /// The memory of an operation that has not been released. Of a streamed operation, chunks
+    /// that were not supplied may be written, and chunks that have arrived be read.
+    pub fn memory_mut(&mut self, op: OpId) -> Option<&mut M> {
+        self.operations.get_mut(op).map(|op| &mut op.memory)
+    }
+
+    /// The round of an operation that has not been released.
+    #[must_use]
+    pub fn round(&self, op: OpId) -> Option<Round> {
+        self.operations.get(op).map(|op| op.round)
+    }
+
+    /// The round of the next operation on a tensor.
+    #[must_use]
+    pub fn next_round(&self, tensor: TensorId, tier: Tier) -> Option<Round> {
+        self.operations.next_round(tensor, tier)
+    }
+
+    /// What the operation under way on a tensor is to do.
+    #[must_use]
+    pub fn active(&self, tensor: TensorId, tier: Tier) -> Option<&Request> {
+        let active = self.operations.active_on(tensor, tier)?;
+        self.operations.get(active).map(|op| &op.request)
     }
 
     /// Bytes of results, since each connection was made, that were copied once more after they
     /// were received, because they came right behind a header.
     #[must_use]
     pub fn copied_bytes(&self) -> u64 {
-        self.links.iter().map(|link| link.inbox.copied_bytes()).sum()
+        self.links.iter().map(|link| link.receiver.inbox.copied_bytes()).sum()
     }
 
     /// Whether frames carry checksums, as this client asks of every lane elsewhere.
@@ -251,120 +202,242 @@ impl<M: Memory> Client<M> {
     /// Whether the connection of `lane` is up.
     #[must_use]
     pub fn is_up(&self, lane: ConnId) -> bool {
-        self.links[lane.0].up
+        self.links[lane].up
     }
 
-    /// Results of `lane` are kept until it says that everyone has them: its process may die
+    /// Bytes of partitions that have credit and are not sent.
+    #[must_use]
+    pub fn admitted_bytes(&self) -> usize {
+        self.credit.admitted_bytes()
+    }
+
+    /// What has not been handed to the connections yet. It looks at every partition that is under
+    /// way.
+    #[must_use]
+    pub fn backlog(&self) -> Backlog {
+        outstanding::backlog(&self.operations, &self.links, &self.settings)
+    }
+
+    /// What the active operations on a tensor wait for, by lane: the worker's own operation and
+    /// what is relayed for its machine. Nothing between two epochs.
+    #[must_use]
+    pub fn outstanding(&self, tensor: TensorId) -> Vec<Outstanding> {
+        if self.suspended {
+            return Vec::new();
+        }
+        outstanding::of_tensor(tensor, &self.operations, &self.links, &self.settings)
+    }
+
+    /// Records from now on in this ring what happens.
+    pub fn record(&mut self, recorder: Recorder) {
+        self.trace.recorder = recorder;
+    }
+
+    /// What has been recorded.
+    #[must_use]
+    pub fn recorder(&self) -> &Recorder {
+        &self.trace.recorder
+    }
+
+    /// What the lanes are called in what is recorded, by connection.
+    pub fn name_lanes(&mut self, peers: Vec<Peer>) {
+        self.trace.lanes = peers;
+    }
+
+    /// Results of `lane` are retained until it reports that everyone has them: its process may die
     /// without ending the job.
-    pub fn keep_results_of(&mut self, lane: ConnId) {
-        self.links[lane.0].keeps = true;
+    pub fn retain_results_of(&mut self, lane: ConnId) {
+        self.links[lane].retains = true;
     }
 
     /// The connection to `lane` is there, its handshake done.
     pub fn connected(&mut self, lane: ConnId) {
-        self.links[lane.0].up = true;
-        self.repeat_acks(lane);
-        self.touch(lane);
+        let link = &mut self.links[lane];
+        link.up = true;
+        for ((tensor, tier, partition), round) in self.retained.acknowledged_to(lane) {
+            let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
+            link.sender.push_small(&Header { tier, partition, round, ..header }, &[]);
+        }
+        self.links.touch(lane);
     }
 
     /// `lane` is in this process: see [`exchange`](crate::exchange).
     pub fn attached(&mut self, lane: ConnId) {
-        let link = &mut self.links[lane.0];
-        (link.resident, link.inbox) = (true, Inbox::new(false));
+        self.links[lane].attach();
         self.connected(lane);
     }
 
     /// The connection to `lane` is gone: what is not done begins again on the next one.
     pub fn disconnected(&mut self, lane: ConnId) {
-        self.drop_input(lane);
-        for frame in self.links[lane.0].reset() {
-            self.unqueue(frame.chunk);
-        }
-        let mut again = Ready::new();
-        for (id, op) in self.ops.iter_mut().filter(|(_, op)| op.stage == Stage::Active) {
+        self.drop_connection(lane);
+        let ready = &mut self.links[lane].sender.ready;
+        for (id, op) in self.operations.all_active_mut() {
             for (index, part) in op.parts.iter_mut().enumerate() {
-                if op.places[index].lane == lane && part.begun && !part.done {
-                    (part.sent, part.told, part.ready) = (part.have, false, true);
+                if op.places[index].lane == lane && part.admitted && !part.done {
+                    (part.sent, part.announced, part.ready) = (part.have, false, true);
                     part.asked.clear();
                     // While the connection is made anew, the others must not wait for it.
-                    self.admitted_bytes -= std::mem::take(&mut part.admitted);
-                    let priority = op.request.priority;
-                    again.push(priority, (*id, index), ());
+                    self.credit.refund(&mut part.credit, usize::MAX);
+                    ready.push(op.request.priority, (id, index), ());
                 }
             }
         }
-        self.links[lane.0].ready = again;
         self.admit();
     }
 
     /// Fails the operations on one tensor.
     pub fn fail_tensor(&mut self, tensor: TensorId, reason: &str) {
-        self.shelf.forget(tensor, &mut self.pool);
-        let of_tensor = |id: &OpId| self.ops[id].request.tensor == tensor;
-        let ids: Vec<_> = self.unfinished().into_iter().filter(of_tensor).collect();
-        for tier in [Tier::Root, Tier::Machine] {
-            if let Some(tensor) = self.tensors.get_mut(&(tensor, tier)) {
-                tensor.active = None;
-                tensor.waiting.clear();
-            }
-        }
-        for id in ids {
+        self.retained.forget(tensor);
+        for id in self.operations.cancel(tensor) {
             self.finish(id, Err(reason.to_owned()));
         }
     }
 
     /// Fails everything that is not finished.
     pub fn fail_all(&mut self, reason: impl Fn(OpId) -> String) {
-        self.shelf = Shelf::default();
-        for tensor in self.tensors.values_mut() {
-            tensor.active = None;
-            tensor.waiting.clear();
-        }
-        for id in self.unfinished() {
+        self.retained.clear();
+        for id in self.operations.cancel_all() {
             self.finish(id, Err(reason(id)));
         }
     }
 
-    fn activate(&mut self, id: OpId) {
-        let op = self.ops.get_mut(&id).expect("a submitted operation");
-        op.stage = Stage::Active;
-        let key = (op.request.tensor, op.request.tier);
-        self.tensors.get_mut(&key).expect("a registered tensor").active = Some(id);
-        if !self.suspended {
-            self.launch(id);
+    /// The first `chunks` chunks of a partition of a streamed operation are in the memory now.
+    /// Supplying to an operation that has ended does nothing.
+    pub fn supply(&mut self, id: OpId, number: u32, chunks: u32) {
+        let Some(op) = self.operations.get_mut(id).filter(|op| op.stage != Stage::Finished) else {
+            return;
+        };
+        let Some(index) = find(&op.places, number) else { return };
+        let (lane, part) = (op.places[index].lane, &mut op.parts[index]);
+        part.supplied = part.supplied.max(chunks);
+        let link = &mut self.links[lane];
+        if link.resident {
+            while let Some(chunk) = part.asked.front().copied().filter(|c| *c < part.supplied) {
+                part.asked.pop_front();
+                link.offers.push_back((id, index, chunk));
+            }
+        } else if part.announced && !part.ready {
+            part.ready = true;
+            link.sender.ready.push(op.request.priority, (id, index), ());
+            self.links.touch(lane);
         }
     }
 
-    /// Gives the partitions of an active operation to the stream.
+    /// Every worker that gets the result of a streamed partition from here has it, or does not
+    /// need it: acknowledges it to the lane that made it.
+    pub fn acknowledge(&mut self, tensor: TensorId, number: u32, round: Round) {
+        let key = (tensor, Tier::Root);
+        let Some(lane) = self.operations.lane_of(key, number, round) else { return };
+        self.retained.acknowledge((tensor, Tier::Root, number), round);
+        let link = &mut self.links[lane];
+        // A lane that may die gets it again when the connection is there again.
+        if link.up {
+            let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
+            link.sender.push_small(&Header { partition: number, round, ..header }, &[]);
+        }
+    }
+
+    /// Whether a frame that waits to be sent refers to a chunk, though its result may be here:
+    /// after a cut, a contribution is sent again that the lane turns out to have.
+    #[must_use]
+    pub fn is_queued(&self, op: OpId, number: u32, chunk: u32) -> bool {
+        let Some(state) = self.operations.get(op) else { return false };
+        let Some(index) = find(&state.places, number) else { return false };
+        let (offset, _) = state.range(index, chunk, self.settings.chunk_bytes);
+        self.links[state.places[index].lane].sender.refers_to(op, index, offset)
+    }
+
+    /// Drops all connections and what streamed operations and relays had under way; the operations
+    /// of the worker's own tensors wait for [`lay_out`](Self::lay_out). Returns what was retained;
+    /// the memory of all others is released.
+    pub fn suspend(&mut self) -> Vec<RetainedChunk> {
+        self.links.ids().for_each(|lane| self.drop_connection(lane));
+        self.links.forget_dirty();
+        self.suspended = true;
+        self.credit = CreditWindow::new(self.settings.credit_bytes);
+        let ended = self.operations.suspend(self.settings.chunk_bytes as usize);
+        self.events.extend(ended.into_iter().map(|(id, memory)| Event::Released(id, memory)));
+        self.retained.take_all()
+    }
+
+    /// What this worker has of a tensor of its own; only between epochs.
+    #[must_use]
+    pub fn standing(&self, tensor: TensorId) -> Standing {
+        self.operations.standing(tensor)
+    }
+
+    /// A new epoch begins, with `lanes` connections, all of them down. Every tensor must be
+    /// [laid out](Self::lay_out) anew.
+    pub fn resume(&mut self, settings: ClientSettings, lanes: usize) {
+        self.settings = settings;
+        self.credit = CreditWindow::new(settings.credit_bytes);
+        self.links = Links::new(lanes, settings.checksum);
+        self.suspended = false;
+    }
+
+    /// Makes known where a tensor is reduced in this epoch; what had begun, goes on there.
+    pub fn lay_out(&mut self, id: TensorId, tier: Tier, layout: Layout) {
+        if let Some(active) = self.operations.lay_out(id, tier, layout) {
+            self.launch(active);
+        }
+    }
+
+    /// Relays what this worker has of a round and others lack; all `places` are relays of its
+    /// own.
+    pub fn relay(&mut self, request: Request, round: Round, places: Vec<Place>, memory: M) -> OpId {
+        let id = self.operations.relay(request, round, places.into(), memory);
+        self.launch(id);
+        id
+    }
+
+    /// First byte in its tensor of a chunk that a lane calls by `of`, and how many workers
+    /// contribute to it.
+    pub(crate) fn origin(&self, of: ChunkId) -> Option<(usize, u32)> {
+        let start = of.chunk as usize * self.settings.chunk_bytes as usize;
+        let place = self.operations.place_of(of)?;
+        Some((place.origin + start, place.contributors))
+    }
+
+    /// Copies a chunk that the lane in this process had finished into the operation that waits for
+    /// it, if one does.
+    pub(crate) fn restore(&mut self, chunk: &RetainedChunk) {
+        self.operations.restore(chunk, self.settings.rank);
+    }
+
+    /// The first round of a tensor of this worker's own that is not finished here.
+    pub(crate) fn first_unfinished(&self, tensor: TensorId) -> Option<Round> {
+        self.operations.first_unfinished(tensor)
+    }
+
+    /// Offers the partitions of an active operation for admission.
     fn launch(&mut self, id: OpId) {
-        let op = &self.ops[&id];
-        let (places, request) = (op.places.clone(), op.request);
-        for index in 0..places.len() {
-            if request.streamed {
-                self.begin(request.priority, id, index);
+        if self.suspended {
+            return;
+        }
+        let op = &self.operations[id];
+        let (partitions, priority, streamed) =
+            (op.places.len(), op.request.priority, op.request.streamed);
+        for index in 0..partitions {
+            if streamed {
+                self.begin(priority, id, index);
             } else {
-                self.stream.push(request.priority, (id, index), ());
+                self.credit.enqueue(priority, id, index);
             }
         }
-        if places.is_empty() {
+        if partitions == 0 {
             self.succeed(id);
         }
         self.admit();
     }
 
-    /// Gives connections the next partitions of the stream, as far as the credit goes.
+    /// Gives connections the next partitions, as far as the credit goes.
     fn admit(&mut self) {
-        while self.admitted_bytes < self.settings.credit_bytes
-            && let Some((priority, (id, index), ())) = self.stream.pop()
-        {
-            let Some(op) = self.ops.get_mut(&id).filter(|op| op.stage == Stage::Active) else {
-                continue;
-            };
+        while let Some((priority, id, index)) = self.credit.admit() {
+            let Some(op) = self.operations.active_mut(id) else { continue };
             let place = op.places[index];
-            let link = &self.links[place.lane.0];
+            let link = &self.links[place.lane];
             if link.up && !link.resident && op.contributes(index, self.settings.rank) {
-                op.parts[index].admitted = place.bytes;
-                self.admitted_bytes += place.bytes;
+                self.credit.charge(&mut op.parts[index].credit, place.bytes);
             }
             self.begin(priority, id, index);
         }
@@ -372,71 +445,61 @@ impl<M: Memory> Client<M> {
 
     /// Gives a partition of an active operation to its connection.
     fn begin(&mut self, priority: i32, id: OpId, index: usize) {
-        let op = self.ops.get_mut(&id).expect("an active operation");
+        let op = &mut self.operations[id];
         let lane = op.places[index].lane;
-        (op.parts[index].begun, op.parts[index].ready) = (true, true);
-        self.links[lane.0].ready.push(priority, (id, index), ());
-        self.touch(lane);
+        (op.parts[index].admitted, op.parts[index].ready) = (true, true);
+        self.links[lane].sender.ready.push(priority, (id, index), ());
+        self.links.touch(lane);
     }
 
     fn succeed(&mut self, id: OpId) {
-        let Op { request: Request { tensor, tier, .. }, round, .. } = self.ops[&id];
-        if self.relays.get(&(tensor, round)).is_some_and(|relaying| relaying.op == id) {
-            return self.finish(id, Ok(()));
-        }
-        let tensor = self.tensors.get_mut(&(tensor, tier)).expect("a registered tensor");
-        tensor.active = None;
-        let next = tensor.waiting.pop_front();
+        let next = self.operations.advance(id);
         self.finish(id, Ok(()));
         if let Some(next) = next {
-            self.activate(next);
+            self.launch(next);
         }
     }
 
     fn finish(&mut self, id: OpId, outcome: Result<(), String>) {
-        let op = self.ops.get_mut(&id).expect("an unfinished operation");
+        let op = &mut self.operations[id];
         op.stage = Stage::Finished;
         for part in &mut op.parts {
-            self.admitted_bytes -= std::mem::take(&mut part.admitted);
+            self.credit.refund(&mut part.credit, usize::MAX);
         }
-        for link in &mut self.links {
-            if let Input::Chunk { op, have, len, kept, .. } = &mut link.input
-                && *op == id
-            {
-                kept.take().into_iter().for_each(|bytes| self.pool.give(bytes));
-                link.input = Input::Discard { left: *len - *have };
-            }
+        for link in self.links.iter_mut() {
+            let buffer = link.receiver.discard_chunk_of(id);
+            buffer.into_iter().for_each(|buffer| self.retained.recycle(buffer));
         }
-        self.note_op(Kind::Finished, id);
+        self.trace.operation(EventKind::Finished, op);
         self.events.push_back(Event::Finished(id, outcome));
         self.release(id);
         self.admit();
     }
 
     fn release(&mut self, id: OpId) {
-        let unused = |op: &Op<M>| op.stage == Stage::Finished && op.queued == 0;
-        if self.ops.get(&id).is_some_and(unused) {
-            let op = self.ops.remove(&id).expect("just seen");
-            self.events.push_back(Event::Released(id, op.memory));
+        if let Some(memory) = self.operations.release(id) {
+            self.events.push_back(Event::Released(id, memory));
         }
     }
 
-    fn unqueue(&mut self, chunk: Option<ChunkRef>) {
-        if let Some(ChunkRef { op: id, part, len, .. }) = chunk {
-            let op = self.ops.get_mut(&id).expect("a queued frame's operation is kept");
-            op.queued -= 1;
-            let credit = len.min(op.parts[part].admitted);
-            op.parts[part].admitted -= credit;
-            self.admitted_bytes -= credit;
-            self.release(id);
+    /// A frame that refers to a chunk is not queued any more.
+    fn unqueue(&mut self, chunk: ChunkRef) {
+        let op = &mut self.operations[chunk.op];
+        op.queued -= 1;
+        self.credit.refund(&mut op.parts[chunk.part].credit, chunk.len);
+        if op.stage == Stage::Finished {
+            self.release(chunk.op);
         }
     }
 
-    fn touch(&mut self, lane: ConnId) {
-        let link = &mut self.links[lane.0];
-        if link.up && !link.dirty {
-            link.dirty = true;
-            self.dirty.push_back(lane);
+    /// Forgets what is on the connection to `lane`.
+    fn drop_connection(&mut self, lane: ConnId) {
+        let link = &mut self.links[lane];
+        if let Some(buffer) = link.receiver.interrupt() {
+            self.retained.recycle(buffer);
+        }
+        for frame in link.reset() {
+            frame.chunk.into_iter().for_each(|chunk| self.unqueue(chunk));
         }
     }
 }
@@ -444,73 +507,32 @@ impl<M: Memory> Client<M> {
 impl<M: Memory> Endpoint for Client<M> {
     fn pending(&mut self, lane: ConnId) -> Outgoing<'_> {
         self.refill(lane);
-        let link = &self.links[lane.0];
-        let mut out = Outgoing::new();
-        let mut skip = link.sent;
-        for frame in link.output.iter().take(MAX_SLICES / 2) {
-            push_after(&mut out, frame.head(), &mut skip);
-            if let Some(ChunkRef { op, offset, len, .. }) = frame.chunk {
-                let bytes = self.ops[&op].memory.contribution(offset, len);
-                let skipped = skip.min(len);
-                skip -= skipped;
-                out.push(IoSlice::new(&bytes[skipped..]));
-            }
-        }
-        out
+        self.links[lane].sender.pending(&self.operations)
     }
 
     fn sent(&mut self, lane: ConnId, n: usize) {
-        let link = &mut self.links[lane.0];
-        link.sent += n;
-        while let Some(len) = self.links[lane.0].output.front().map(Frame::len)
-            && self.links[lane.0].sent >= len
-        {
-            let link = &mut self.links[lane.0];
-            link.sent -= len;
-            let frame = link.output.pop_front().expect("just seen");
-            link.output_bytes -= len;
-            frame.chunk.into_iter().for_each(|chunk| self.note_sent(chunk));
-            self.unqueue(frame.chunk);
+        self.links[lane].sender.advance(n);
+        while let Some(frame) = self.links[lane].sender.pop_sent() {
+            if let Some(chunk) = frame.chunk {
+                self.trace_sent(chunk);
+                self.unqueue(chunk);
+            }
         }
         self.admit();
     }
 
     fn space(&mut self, lane: ConnId) -> Incoming<'_> {
-        let mut out = Incoming::new();
-        let link = &mut self.links[lane.0];
-        match &mut link.input {
-            Input::Chunk { have, kept: Some(bytes), .. } => {
-                out.push(IoSliceMut::new(&mut bytes[*have..]));
-            }
-            Input::Chunk { op, part, chunk, have, len, kept: None } => {
-                let op = self.ops.get_mut(op).expect("a receiving operation");
-                let (offset, _) = op.range(*part, *chunk, self.settings.chunk_bytes);
-                out.push(IoSliceMut::new(op.memory.result(offset + *have, *len - *have)));
-            }
-            Input::Error { bytes, have, .. } => out.push(IoSliceMut::new(&mut bytes[*have..])),
-            Input::Header | Input::Discard { .. } => {}
-        }
-        let payload = out.iter().map(|space| space.len()).sum();
-        out.push(IoSliceMut::new(link.inbox.tail_behind(payload)));
-        out
+        self.links[lane].receiver.space(&mut self.operations)
     }
 
     fn filled(&mut self, lane: ConnId, n: usize, _now: Now) -> Result<(), Violation> {
-        let link = &mut self.links[lane.0];
-        let direct = match &mut link.input {
-            Input::Chunk { have, len, .. } => fill(have, *len, n),
-            Input::Error { bytes, have, .. } => fill(have, bytes.len(), n),
-            Input::Header | Input::Discard { .. } => 0,
-        };
-        link.inbox.grow(n - direct);
-        self.take_in(lane).inspect_err(|violation| {
+        self.links[lane].receiver.count(n);
+        self.receive(lane).inspect_err(|violation| {
             self.corrupt_frames += u64::from(violation.is_corruption());
         })
     }
 
     fn next_dirty(&mut self) -> Option<ConnId> {
-        let lane = self.dirty.pop_front()?;
-        self.links[lane.0].dirty = false;
-        Some(lane)
+        self.links.next_dirty()
     }
 }

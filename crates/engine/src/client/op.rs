@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use sumpter_types::{Collective, Dtype, GroupId, Rank, ReduceOp, Round, TensorId};
-use sumpter_wire::{PartitionSpec, Tier};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Round, TensorId};
+use sumpter_wire::{FrameKind, Header, PartitionSpec, Tier};
 
 use crate::spans::Spans;
 use sumpter_endpoint::ConnId;
@@ -13,13 +13,14 @@ use sumpter_endpoint::ConnId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u64);
 
-/// A partition's place: which bytes of the memory, the lane that sums them, and for whom.
+/// A partition's place: which bytes of the memory, the lane that reduces them, and for which
+/// workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The lane, by its connection.
     pub lane: ConnId,
     /// The partition's number in its tensor, the same on every rank; a tensor's places ascend by
-    /// it. Whoever takes part in some of the partitions only has numbers that are not its indices.
+    /// it. On a rank that takes part in some of the partitions only, it is not the index.
     pub number: u32,
     /// First byte in the operation's memory.
     pub offset: usize,
@@ -101,7 +102,7 @@ pub struct Request {
     pub priority: i32,
     /// Whether the contribution comes chunk by chunk while the operation runs: nothing of it is
     /// looked at before [`Client::supply`](super::Client::supply), and each chunk of the result
-    /// is told by [`Event::Arrived`](super::Event::Arrived).
+    /// is reported by [`Event::Arrived`](super::Event::Arrived).
     pub streamed: bool,
 }
 
@@ -139,10 +140,10 @@ pub(super) enum Stage {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Part {
-    /// It belongs to its connection, no longer to the stream.
-    pub begun: bool,
+    /// It belongs to its connection and waits for credit no longer.
+    pub admitted: bool,
     /// Its beginning was put on the connection that there is now.
-    pub told: bool,
+    pub announced: bool,
     /// The connection has it among what is ready or under way.
     pub ready: bool,
     /// Chunks of the contribution that may be looked at.
@@ -153,8 +154,8 @@ pub(super) struct Part {
     pub sent: u32,
     /// Chunks of the result received.
     pub have: u32,
-    /// Bytes of the contribution that count as admitted: not yet handed to the connection.
-    pub admitted: usize,
+    /// Bytes of the credit window that it holds: admitted, and not handed to the connection.
+    pub credit: usize,
     pub done: bool,
 }
 
@@ -184,6 +185,15 @@ impl<M> Op<M> {
     pub(super) fn begin_anew(&mut self) {
         self.parts = vec![Part::new(self.request.streamed); self.places.len()];
         self.left = self.parts.len();
+    }
+
+    /// Notes what has arrived; the rest begins anew elsewhere.
+    pub(super) fn settle(&mut self, chunk_bytes: usize) {
+        for (place, part) in self.places.iter().zip(&mut self.parts) {
+            let have = place.bytes.min(part.have as usize * chunk_bytes);
+            self.done.insert(place.origin..place.origin + have);
+            part.credit = 0;
+        }
     }
 
     /// Goes on in other places.
@@ -240,6 +250,13 @@ impl<M> Op<M> {
             Some(_) => Tier::Relay,
             None => self.request.tier,
         }
+    }
+
+    /// The header of a frame about partition `part`.
+    pub(super) fn header(&self, kind: FrameKind, part: usize, epoch: Epoch) -> Header {
+        let header = Header::new(kind, epoch, self.request.tensor);
+        let (tier, partition) = (self.tier(part), self.places[part].number);
+        Header { tier, partition, round: self.round, ..header }
     }
 
     /// Byte range of a chunk in the memory: offset and length.

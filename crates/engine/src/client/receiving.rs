@@ -1,232 +1,187 @@
 //! What a client does with a lane's frames: results into the tensors, each chunk once and in order.
 
-use sumpter_observe::Kind;
-use sumpter_types::{Round, TensorId};
-use sumpter_wire::{FrameKind, Header, Tier};
-
-use super::link::{Input, Link};
-use super::op::{OpId, Place, REPAIRED, Stage, find};
-use super::{Client, Event};
-use crate::resident::ChunkId;
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
+use sumpter_observe::EventKind;
+use sumpter_sum::AlignedBuf;
+use sumpter_types::Collective;
+use sumpter_wire::{FrameKind, Header, Tier};
+
+use super::op::OpId;
+use super::receiver::InboundFrame;
+use super::retained::RetainedChunk;
+use super::sender::ChunkRef;
+use super::{Client, Event};
+use crate::chunk::ChunkId;
 
 impl<M: Memory> Client<M> {
-    fn start_frame(&mut self, lane: ConnId, header: Header) -> Result<(), Violation> {
-        if header.epoch != self.settings.epoch {
-            return Err(Violation::state(format!("a frame of epoch {}", header.epoch)));
-        }
-        let input = match header.kind {
-            FrameKind::Result => self.expect(lane, ChunkId::of(&header), header.length as usize)?,
-            FrameKind::Done => {
-                self.done(lane, &header)?;
-                Input::Header
-            }
-            FrameKind::Released => {
-                self.let_go(ChunkId::of(&header));
-                Input::Header
-            }
-            FrameKind::Error => {
-                Input::Error { header, bytes: vec![0; header.length as usize], have: 0 }
-            }
-            FrameKind::Begin | FrameKind::Push | FrameKind::Group | FrameKind::Ack => {
-                return Err(Violation::state(format!("a {:?} frame from a lane", header.kind)));
-            }
-        };
-        if let Input::Chunk { op, part, chunk: 0, .. } = input {
-            self.note(Kind::ReceiveBegin, op, part);
-        }
-        self.links[lane.0].input = input;
-        Ok(())
-    }
-
-    /// The active operation that a frame of a lane is about, if it is not of the past, and which
-    /// of its partitions.
-    fn subject(&self, lane: ConnId, of: ChunkId) -> Result<Option<(OpId, usize)>, Violation> {
-        let elsewhere = || Violation::state("a result of a partition that lives elsewhere");
-        let part_of = |places: &[Place]| {
-            find(places, of.partition).filter(|part| {
-                places[*part].lane == lane
-                    && places[*part].relay.is_some() == (of.tier == Tier::Relay)
-            })
-        };
-        if of.tier == Tier::Relay {
-            let current = |id: &OpId| self.ops[id].round == of.round;
-            let found = self.relayed(of.tensor, of.round).filter(current);
-            return Ok(found.filter_map(|id| Some((id, part_of(&self.ops[&id].places)?))).next());
-        }
-        let tensor = self.tensors.get(&(of.tensor, of.tier));
-        let tensor = tensor.ok_or_else(|| Violation::state("a result of an unknown tensor"))?;
-        match tensor.active.filter(|id| self.ops[id].round == of.round) {
-            Some(id) => {
-                let part = part_of(&self.ops[&id].places).ok_or_else(elsewhere)?;
-                Ok(Some((id, part)))
-            }
-            None if of.partition >= REPAIRED => Ok(None),
-            None => part_of(&tensor.layout.places).map(|_| None).ok_or_else(elsewhere),
-        }
-    }
-
-    /// The operations that may take part in relays of a tensor.
-    fn relayed(&self, tensor: TensorId, round: Round) -> impl Iterator<Item = OpId> + '_ {
-        let tiers = [Tier::Machine, Tier::Root];
-        let own =
-            tiers.into_iter().filter_map(move |tier| self.tensors.get(&(tensor, tier))?.active);
-        let passed_on = self.relays.get(&(tensor, round)).map(|relaying| relaying.op);
-        let active = |op: &OpId| self.ops.get(op).is_some_and(|op| op.stage == Stage::Active);
-        own.chain(passed_on.filter(active))
-    }
-
-    fn expect(&mut self, lane: ConnId, of: ChunkId, left: usize) -> Result<Input, Violation> {
-        let Some((id, part)) = self.subject(lane, of)? else {
-            return Ok(Input::Discard { left });
-        };
-        let op = &self.ops[&id];
-        let have = op.parts[part].have;
-        let (_, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
-        if !op.receives(part, self.settings.rank) || len != left {
-            return Err(Violation::state(format!(
-                "a result of {left} bytes where {len} were expected"
-            )));
-        }
-        match of.chunk {
-            chunk if chunk < have => Ok(Input::Discard { left }),
-            chunk if chunk == have => {
-                let keeps = self.links[lane.0].keeps;
-                let kept = keeps.then(|| self.pool.take(len));
-                Ok(Input::Chunk { op: id, part, chunk, have: 0, len, kept })
-            }
-            chunk => Err(Violation::state(format!("chunk {chunk} arrived before chunk {have}"))),
-        }
-    }
-
-    fn done(&mut self, lane: ConnId, header: &Header) -> Result<(), Violation> {
-        let Some((id, part)) = self.subject(lane, ChunkId::of(header))? else { return Ok(()) };
-        if self.ops[&id].receives(part, self.settings.rank) {
-            return Err(Violation::state("a round was called done before its result was sent"));
-        }
-        self.part_done(id, part);
-        Ok(())
-    }
-
-    /// Takes in what has been received.
-    pub(super) fn take_in(&mut self, lane: ConnId) -> Result<(), Violation> {
+    /// Processes what has been received.
+    pub(super) fn receive(&mut self, lane: ConnId) -> Result<(), Violation> {
         loop {
-            let link = &mut self.links[lane.0];
-            if matches!(link.input, Input::Header) {
-                match link.inbox.header()? {
+            let receiver = &mut self.links[lane].receiver;
+            if matches!(receiver.frame, InboundFrame::Header) {
+                match receiver.inbox.header()? {
                     Some(header) => self.start_frame(lane, header)?,
                     None => return Ok(()),
                 }
-            } else if self.advance(lane) {
-                self.check(lane)?;
-                self.finish_frame(lane);
+            } else if receiver.advance(&mut self.operations) {
+                receiver.check(&mut self.operations)?;
+                let frame = receiver.take_frame();
+                self.finish_frame(lane, frame);
             } else {
                 return Ok(());
             }
         }
     }
 
-    /// Whether a payload that is complete is what was sent. If not, a result that lies in the
-    /// tensor already is overwritten when it is sent again: it is not counted as received.
-    fn check(&mut self, lane: ConnId) -> Result<(), Violation> {
-        let Link { input, inbox, .. } = &mut self.links[lane.0];
-        let payload = match input {
-            Input::Chunk { kept: Some(bytes), .. } => &bytes[..],
-            Input::Chunk { op, part, chunk, len, kept: None, .. } => {
-                let op = self.ops.get_mut(op).expect("a receiving operation");
-                let (offset, _) = op.range(*part, *chunk, self.settings.chunk_bytes);
-                op.memory.result(offset, *len)
+    fn start_frame(&mut self, lane: ConnId, header: Header) -> Result<(), Violation> {
+        if header.epoch != self.settings.epoch {
+            return Err(Violation::state(format!("a frame of epoch {}", header.epoch)));
+        }
+        let of = ChunkId::of(&header);
+        let frame = match header.kind {
+            FrameKind::Result => self.expect(lane, of, header.length as usize)?,
+            FrameKind::Done => {
+                self.done(lane, of)?;
+                InboundFrame::Header
             }
-            Input::Error { bytes, .. } => &bytes[..],
-            Input::Header | Input::Discard { .. } => return Ok(()),
+            FrameKind::Released => {
+                self.delivered_to_all(of);
+                InboundFrame::Header
+            }
+            FrameKind::Error => {
+                InboundFrame::Error { header, bytes: vec![0; header.length as usize], have: 0 }
+            }
+            FrameKind::Begin | FrameKind::Push | FrameKind::Group | FrameKind::Ack => {
+                return Err(Violation::state(format!("a {:?} frame from a lane", header.kind)));
+            }
         };
-        Ok(inbox.check(payload)?)
+        if let InboundFrame::Chunk { chunk: 0, at: ChunkRef { op, part, .. }, .. } = frame {
+            self.trace.partition(EventKind::ReceiveBegin, &self.operations[op], part);
+        }
+        self.links[lane].receiver.frame = frame;
+        Ok(())
     }
 
-    fn finish_frame(&mut self, lane: ConnId) {
-        match std::mem::replace(&mut self.links[lane.0].input, Input::Header) {
-            Input::Header | Input::Discard { .. } => {}
-            Input::Error { header, bytes, .. } => {
+    /// What to do with a chunk of a result of `left` bytes.
+    fn expect(
+        &mut self,
+        lane: ConnId,
+        of: ChunkId,
+        left: usize,
+    ) -> Result<InboundFrame, Violation> {
+        let Some((id, part)) = self.operations.addressed(lane, of)? else {
+            return Ok(InboundFrame::Discard { left });
+        };
+        let op = &self.operations[id];
+        let have = op.parts[part].have;
+        let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
+        if !op.receives(part, self.settings.rank) || len != left {
+            return Err(Violation::state(format!(
+                "a result of {left} bytes where {len} were expected"
+            )));
+        }
+        match of.chunk {
+            chunk if chunk < have => Ok(InboundFrame::Discard { left }),
+            // Behind the last chunk there is nothing to receive.
+            chunk if chunk == have && !op.parts[part].done => {
+                let retains = self.links[lane].retains;
+                let buffer = retains.then(|| self.retained.buffer(len));
+                let at = ChunkRef { op: id, part, offset, len };
+                Ok(InboundFrame::Chunk { chunk, at, have: 0, buffer })
+            }
+            chunk => Err(Violation::state(format!("chunk {chunk} arrived before chunk {have}"))),
+        }
+    }
+
+    fn done(&mut self, lane: ConnId, of: ChunkId) -> Result<(), Violation> {
+        let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(()) };
+        if self.operations[id].receives(part, self.settings.rank) {
+            return Err(Violation::state("a round was called done before its result was sent"));
+        }
+        self.part_done(id, part);
+        Ok(())
+    }
+
+    /// A lane reports that everyone has a partition's result.
+    fn delivered_to_all(&mut self, of: ChunkId) {
+        let ChunkId { tensor, tier, partition: number, round, .. } = of;
+        if tier == Tier::Root && self.operations.knows(tensor, Tier::Machine) {
+            self.events.push_back(Event::DeliveredToAll { tensor, number, round });
+        }
+        self.retained.release((tensor, tier, number), round);
+    }
+
+    fn finish_frame(&mut self, lane: ConnId, frame: InboundFrame) {
+        match frame {
+            InboundFrame::Header | InboundFrame::Discard { .. } => {}
+            InboundFrame::Error { header, bytes, .. } => {
                 self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
             }
-            Input::Chunk { op: id, part, chunk, len, kept, .. } => {
-                if let Some(bytes) = kept {
-                    let op = self.ops.get_mut(&id).expect("a receiving operation");
-                    let (offset, _) = op.range(part, chunk, self.settings.chunk_bytes);
-                    op.memory.result(offset, len).copy_from_slice(&bytes);
-                    self.keep(id, part, chunk, bytes);
+            InboundFrame::Chunk { chunk, at, buffer, .. } => {
+                if let Some(bytes) = buffer {
+                    let memory = &mut self.operations[at.op].memory;
+                    memory.result(at.offset, at.len).copy_from_slice(&bytes);
+                    self.retain(lane, chunk, at, bytes);
                 }
-                self.chunk_done(id, part, chunk);
+                self.chunk_done(chunk, at);
             }
         }
     }
 
-    /// A chunk's sum lies in the result.
-    fn chunk_done(&mut self, id: OpId, part: usize, chunk: u32) {
-        let chunk_bytes = self.settings.chunk_bytes;
-        let op = self.ops.get_mut(&id).expect("a receiving operation");
-        let (offset, len) = op.range(part, chunk, chunk_bytes);
+    fn retain(&mut self, lane: ConnId, chunk: u32, at: ChunkRef, bytes: AlignedBuf) {
+        let (op, part) = (&self.operations[at.op], at.part);
+        let (tensor, round, place) = (op.request.tensor, op.round, &op.places[part]);
+        let origin = place.origin + chunk as usize * self.settings.chunk_bytes as usize;
+        let (len, contributors) = (at.len, place.contributors);
+        let chunk = RetainedChunk { tensor, round, origin, bytes, len, contributors };
+        self.retained.insert((tensor, op.tier(part), place.number), lane, chunk);
+    }
+
+    /// A chunk of the reduced tensor lies in the result.
+    fn chunk_done(&mut self, chunk: u32, at: ChunkRef) {
+        let ChunkRef { op: id, part, offset, len } = at;
+        let op = &mut self.operations[id];
         if let Some(divisor) = op.divisor(part) {
             let result = op.memory.result(offset, len);
             sumpter_sum::divide(op.request.dtype, result, divisor);
         }
         op.parts[part].have = chunk + 1;
         let streamed = op.request.streamed;
+        let place = &op.places[part];
         if streamed {
-            self.events.push_back(Event::Arrived { op: id, number: op.places[part].number, chunk });
+            self.events.push_back(Event::Arrived { op: id, number: place.number, chunk });
         }
-        if (chunk as usize + 1) * chunk_bytes as usize >= op.places[part].bytes {
-            let resident = self.links[op.places[part].lane.0].resident;
-            self.note(if resident { Kind::CopyEnd } else { Kind::ReceiveEnd }, id, part);
-            // Of a subtotal's total, whoever streams it knows when others may be told.
+        if offset + len == place.offset + place.bytes {
+            let resident = self.links[place.lane].resident;
+            let kind = if resident { EventKind::CopyEnd } else { EventKind::ReceiveEnd };
+            self.trace.partition(kind, op, part);
+            // The hub that streams a subtotal decides when its total may be acknowledged.
             if !streamed {
-                self.queue_ack(id, part);
-                self.all_kept(id, part);
+                self.acknowledge_part(id, part);
             }
             self.part_done(id, part);
         }
     }
 
-    /// This worker's contribution to a chunk; `None` if nobody waits for the round any more, or
-    /// if it is not there yet: then it will be [offered](Self::next_offer).
-    pub(crate) fn contribution(
-        &mut self,
-        lane: ConnId,
-        of: ChunkId,
-    ) -> Result<Option<&[u8]>, Violation> {
-        let Some((id, part)) = self.subject(lane, of)? else { return Ok(None) };
-        let op = self.ops.get_mut(&id).expect("an active operation");
-        if of.chunk >= op.parts[part].supplied {
-            op.parts[part].asked.push_back(of.chunk);
-            return Ok(None);
+    /// All of a partition's result is here: the lane may drop it, and learns so when the connection
+    /// has something else to send.
+    fn acknowledge_part(&mut self, id: OpId, part: usize) {
+        let op = &self.operations[id];
+        let lane = op.places[part].lane;
+        let header = op.header(FrameKind::Ack, part, self.settings.epoch);
+        let link = &mut self.links[lane];
+        link.sender.push_small(&header, &[]);
+        if link.retains && op.does(part).0 != Collective::AllReduce {
+            // A worker that receives no data is done only when all others have it.
+            self.links.touch(lane);
         }
-        let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
-        Ok(Some(op.memory.contribution(offset, len)))
-    }
-
-    /// Takes a chunk's sum from a lane in this process.
-    pub(crate) fn take(
-        &mut self,
-        lane: ConnId,
-        of: ChunkId,
-        value: &[u8],
-    ) -> Result<(), Violation> {
-        let input = self.expect(lane, of, value.len())?;
-        if let Input::Chunk { op: id, part, chunk, len, .. } = input {
-            if chunk == 0 {
-                self.note(Kind::CopyBegin, id, part);
-            }
-            let op = self.ops.get_mut(&id).expect("a receiving operation");
-            let (offset, _) = op.range(part, chunk, self.settings.chunk_bytes);
-            op.memory.result(offset, len).copy_from_slice(value);
-            self.chunk_done(id, part, chunk);
-        }
-        Ok(())
+        let key = (op.request.tensor, op.tier(part), op.places[part].number);
+        self.retained.acknowledge(key, op.round);
     }
 
     fn part_done(&mut self, id: OpId, part: usize) {
-        let op = self.ops.get_mut(&id).expect("an active operation");
+        let op = &mut self.operations[id];
         if std::mem::replace(&mut op.parts[part].done, true) {
             return;
         }
@@ -236,29 +191,50 @@ impl<M: Memory> Client<M> {
         }
     }
 
-    /// Moves staged bytes into the payload; true when the payload is complete.
-    fn advance(&mut self, lane: ConnId) -> bool {
-        let Link { input, inbox, .. } = &mut self.links[lane.0];
-        match input {
-            Input::Header => false,
-            Input::Chunk { have, len, kept: Some(bytes), .. } => {
-                *have += inbox.take(&mut bytes[*have..]);
-                have == len
-            }
-            Input::Chunk { op, part, chunk, have, len, kept: None } => {
-                let op = self.ops.get_mut(op).expect("a receiving operation");
-                let (offset, _) = op.range(*part, *chunk, self.settings.chunk_bytes);
-                *have += inbox.take(op.memory.result(offset + *have, *len - *have));
-                have == len
-            }
-            Input::Error { bytes, have, .. } => {
-                *have += inbox.take(&mut bytes[*have..]);
-                *have == bytes.len()
-            }
-            Input::Discard { left } => {
-                *left -= inbox.skip(*left);
-                *left == 0
+    /// A chunk that the lane in this process asked for before it was there.
+    pub(crate) fn next_offer(&mut self, lane: ConnId) -> Option<ChunkId> {
+        while let Some((id, part, chunk)) = self.links[lane].offers.pop_front() {
+            if let Some(op) = self.operations.active_mut(id) {
+                let (tensor, tier) = (op.request.tensor, op.tier(part));
+                let (partition, round) = (op.places[part].number, op.round);
+                return Some(ChunkId { tensor, tier, partition, round, chunk });
             }
         }
+        None
+    }
+
+    /// This worker's contribution to a chunk; `None` if the round is over here, or if it is not
+    /// there yet: then it will be [offered](Self::next_offer).
+    pub(crate) fn contribution(
+        &mut self,
+        lane: ConnId,
+        of: ChunkId,
+    ) -> Result<Option<&[u8]>, Violation> {
+        let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(None) };
+        let op = &mut self.operations[id];
+        if of.chunk >= op.parts[part].supplied {
+            op.parts[part].asked.push_back(of.chunk);
+            return Ok(None);
+        }
+        let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
+        Ok(Some(op.memory.contribution(offset, len)))
+    }
+
+    /// Takes a chunk of a result from the lane in this process.
+    pub(crate) fn take(
+        &mut self,
+        lane: ConnId,
+        of: ChunkId,
+        value: &[u8],
+    ) -> Result<(), Violation> {
+        if let InboundFrame::Chunk { chunk, at, .. } = self.expect(lane, of, value.len())? {
+            let op = &mut self.operations[at.op];
+            if chunk == 0 {
+                self.trace.partition(EventKind::CopyBegin, op, at.part);
+            }
+            op.memory.result(at.offset, at.len).copy_from_slice(value);
+            self.chunk_done(chunk, at);
+        }
+        Ok(())
     }
 }

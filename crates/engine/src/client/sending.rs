@@ -1,28 +1,27 @@
 //! What a client puts on a connection, and when: as little ahead of the connection as keeps it
 //! busy, so that what is urgent overtakes what is not.
 
-use sumpter_types::{Collective, Epoch, GroupId, TensorId};
+use sumpter_endpoint::ConnId;
+use sumpter_endpoint::Memory;
+use sumpter_observe::EventKind;
+use sumpter_types::{GroupId, TensorId};
 use sumpter_wire::{Begin, FrameKind, Header, encode_group};
 
 use super::Client;
-use super::link::{ChunkRef, Frame, FrameHead};
-use super::op::{Op, OpId, Stage};
-use crate::head::AHEAD_BYTES;
-use sumpter_endpoint::Memory;
-use sumpter_endpoint::{ConnId, MAX_SLICES};
+use super::op::OpId;
+use super::sender::{ChunkRef, Frame, FrameHead};
 
 impl<M: Memory> Client<M> {
     /// Queues frames on a connection until it holds enough for one write.
     pub(super) fn refill(&mut self, lane: ConnId) {
         loop {
-            let link = &mut self.links[lane.0];
-            let enough = link.output.len() >= MAX_SLICES / 2 || link.output_bytes >= AHEAD_BYTES;
-            if !link.up || enough {
+            let link = &mut self.links[lane];
+            if !link.up || link.sender.is_full() {
                 return;
             }
-            match link.current {
+            match link.sender.current {
                 Some((id, part)) => self.queue_chunk(lane, id, part),
-                None => match link.ready.pop() {
+                None => match link.sender.ready.pop() {
                     Some((_, (id, part), ())) => self.start(lane, id, part),
                     None => return,
                 },
@@ -32,48 +31,46 @@ impl<M: Memory> Client<M> {
 
     /// A partition's turn: its beginning, unless the lane knows of it, then its chunks.
     fn start(&mut self, lane: ConnId, id: OpId, index: usize) {
-        let Some(op) = self.ops.get(&id).filter(|op| op.stage == Stage::Active) else { return };
-        if !op.parts[index].told {
-            self.note_turn(lane, id, index);
-            self.queue_begin(lane, id, index);
+        let Some(op) = self.operations.active_mut(id) else { return };
+        let link = &mut self.links[lane];
+        let sends = op.contributes(index, self.settings.rank) && !link.resident;
+        if sends {
+            link.sender.current = Some((id, index));
         }
-        let op = self.ops.get_mut(&id).expect("an active operation");
-        let rank = self.settings.rank;
-        let link = &mut self.links[lane.0];
-        op.parts[index].told = true;
-        op.parts[index].ready = false;
-        if op.contributes(index, rank) && !link.resident {
-            op.parts[index].ready = true;
-            link.current = Some((id, index));
+        let part = &mut op.parts[index];
+        part.ready = sends;
+        if !std::mem::replace(&mut part.announced, true) {
+            let kind = if sends { EventKind::SendBegin } else { EventKind::Offered };
+            self.trace.partition(kind, op, index);
+            self.queue_begin(lane, id, index);
         }
     }
 
     fn queue_begin(&mut self, lane: ConnId, id: OpId, index: usize) {
-        let (op, epoch) = (&self.ops[&id], self.settings.epoch);
+        let (op, epoch) = (&self.operations[id], self.settings.epoch);
         let spec = op.spec(index, self.settings.chunk_bytes, self.settings.deterministic);
-        let link = &mut self.links[lane.0];
-        if spec.group != GroupId(0) && link.groups.insert(spec.group) {
+        let sender = &mut self.links[lane].sender;
+        if spec.group != GroupId(0) && sender.announces(spec.group) {
             let ranks = encode_group(&self.groups[&spec.group]);
             let header = Header::new(FrameKind::Group, epoch, TensorId(spec.group.0));
             let header = Header { length: ranks.len() as u32, ..header };
-            let head = [&link.head(&header, &ranks)[..], &ranks].concat().into();
-            link.push(Frame { head: FrameHead::Group(head), chunk: None });
+            let head = [&sender.head(&header, &ranks)[..], &ranks].concat().into();
+            sender.push(Frame { head: FrameHead::Group(head), chunk: None });
         }
-        let part = &op.parts[index];
         let encoded = Begin { spec, priority: op.request.priority }.encode();
         let header = Header {
-            chunk: part.have,
+            chunk: op.parts[index].have,
             length: encoded.len() as u32,
-            ..Self::header(FrameKind::Begin, epoch, op, index)
+            ..op.header(FrameKind::Begin, index, epoch)
         };
-        link.push_small(&header, &encoded);
+        sender.push_small(&header, &encoded);
     }
 
     fn queue_chunk(&mut self, lane: ConnId, id: OpId, index: usize) {
         let chunk_bytes = self.settings.chunk_bytes;
-        let link = &mut self.links[lane.0];
-        let Some(op) = self.ops.get_mut(&id).filter(|op| op.stage == Stage::Active) else {
-            link.current = None;
+        let sender = &mut self.links[lane].sender;
+        let Some(op) = self.operations.active_mut(id) else {
+            sender.current = None;
             return;
         };
         let (part, bytes) = (&mut op.parts[index], op.places[index].bytes);
@@ -83,40 +80,29 @@ impl<M: Memory> Client<M> {
         part.sent = end.min(chunk + 1);
         if part.sent == end {
             part.ready = false;
-            link.current = None;
+            sender.current = None;
         }
         if chunk >= end {
             return;
         }
         let (offset, len) = op.range(index, chunk, chunk_bytes);
-        let header = Self::header(FrameKind::Push, self.settings.epoch, op, index);
+        let header = op.header(FrameKind::Push, index, self.settings.epoch);
         let header = Header { chunk, length: len as u32, ..header };
         // What is sent again after a cut may be overwritten by its result while it waits here:
         // then the lane has it, and drops what comes without a look at its checksum.
-        let head = link.head(&header, op.memory.contribution(offset, len));
+        let head = sender.head(&header, op.memory.contribution(offset, len));
         let chunk = Some(ChunkRef { op: id, part: index, offset, len });
-        link.push(Frame { head: FrameHead::Small(head), chunk });
+        sender.push(Frame { head: FrameHead::Small(head), chunk });
         op.queued += 1;
     }
 
-    /// Tells the lane that it may let go of a partition's sums, whenever the connection has
-    /// something else to say.
-    pub(super) fn queue_ack(&mut self, id: OpId, index: usize) {
-        let op = &self.ops[&id];
-        let header = Self::header(FrameKind::Ack, self.settings.epoch, op, index);
-        let lane = op.places[index].lane;
-        let waited_for = op.does(index).0 != Collective::AllReduce;
-        let link = &mut self.links[lane.0];
-        link.push_small(&header, &[]);
-        if link.keeps && waited_for {
-            // Who receives no data is done only when all others have it.
-            self.touch(lane);
+    /// A chunk of a contribution has been handed over; records it if it is the last.
+    pub(super) fn trace_sent(&mut self, chunk: ChunkRef) {
+        let ChunkRef { op: id, part, offset, len } = chunk;
+        let op = &self.operations[id];
+        let place = &op.places[part];
+        if offset + len == place.offset + place.bytes {
+            self.trace.partition(EventKind::SendEnd, op, part);
         }
-    }
-
-    fn header(kind: FrameKind, epoch: Epoch, op: &Op<M>, part: usize) -> Header {
-        let header = Header::new(kind, epoch, op.request.tensor);
-        let (tier, partition) = (op.tier(part), op.places[part].number);
-        Header { tier, partition, round: op.round, ..header }
     }
 }

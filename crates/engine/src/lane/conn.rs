@@ -19,7 +19,7 @@ pub(super) struct Conn {
     pub rank: Rank,
     pub serial: Serial,
     pub inbox: Inbox,
-    pub input: Input,
+    pub inbound: InboundFrame,
     pub outbox: Outbox,
     /// What is exchanged with a client in this process, instead of frames with payload.
     pub resident: Option<Visits>,
@@ -32,7 +32,7 @@ pub(super) struct Conn {
 
 /// What the next payload bytes are for.
 #[derive(Debug)]
-pub(super) enum Input {
+pub(super) enum InboundFrame {
     /// Nothing: a header comes next.
     Header,
     /// A chunk to sum.
@@ -43,7 +43,7 @@ pub(super) enum Input {
         child: usize,
         at: ChunkPlace,
     },
-    /// A chunk that was received before, or that nobody waits for.
+    /// A chunk that was received before, or that is not needed any more.
     Discard { left: usize },
     /// What a round is about.
     Begin { header: Header, bytes: [u8; BEGIN_BYTES], have: usize },
@@ -60,31 +60,6 @@ pub(super) struct Visits {
     pub ask: VecDeque<(PartitionIndex, ChunkPlace)>,
 }
 
-/// A frame to send.
-#[derive(Debug)]
-pub(super) struct Frame {
-    pub head: Head,
-    pub payload: Payload,
-}
-
-#[derive(Debug)]
-pub(super) enum Payload {
-    None,
-    Value { partition: PartitionIndex, at: ChunkPlace, len: usize },
-    Text(Box<[u8]>),
-}
-
-impl Frame {
-    pub(super) fn len(&self) -> usize {
-        self.head.len()
-            + match &self.payload {
-                Payload::None => 0,
-                Payload::Value { len, .. } => *len,
-                Payload::Text(text) => text.len(),
-            }
-    }
-}
-
 impl Conn {
     pub(super) fn new(
         (job, rank, serial): (JobIndex, Rank, Serial),
@@ -97,7 +72,7 @@ impl Conn {
             serial,
             // Nothing leaves the process to be damaged.
             inbox: Inbox::new(checked && !resident),
-            input: Input::Header,
+            inbound: InboundFrame::Header,
             outbox: Outbox::new(),
             resident: resident.then(Visits::default),
             refused: HashSet::new(),
@@ -113,17 +88,17 @@ impl Conn {
 
     pub(super) fn space(&mut self) -> Incoming<'_> {
         let mut out = Incoming::new();
-        match &mut self.input {
-            Input::Chunk { bytes, have, .. } => {
+        match &mut self.inbound {
+            InboundFrame::Chunk { bytes, have, .. } => {
                 out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
             }
-            Input::Begin { bytes, have, .. } => {
+            InboundFrame::Begin { bytes, have, .. } => {
                 out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
             }
-            Input::Group { bytes, have, .. } => {
+            InboundFrame::Group { bytes, have, .. } => {
                 out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
             }
-            Input::Header | Input::Discard { .. } => {}
+            InboundFrame::Header | InboundFrame::Discard { .. } => {}
         }
         let payload = out.iter().map(|space| space.len()).sum();
         out.push(std::io::IoSliceMut::new(self.inbox.tail_behind(payload)));
@@ -132,46 +107,46 @@ impl Conn {
 
     /// Counts `n` received bytes to the payload and the staging buffer they went to.
     pub(super) fn count(&mut self, n: usize) {
-        let direct = match &mut self.input {
-            Input::Chunk { bytes, have, .. } => fill(have, bytes.len(), n),
-            Input::Begin { bytes, have, .. } => fill(have, bytes.len(), n),
-            Input::Group { bytes, have, .. } => fill(have, bytes.len(), n),
-            Input::Header | Input::Discard { .. } => 0,
+        let direct = match &mut self.inbound {
+            InboundFrame::Chunk { bytes, have, .. } => fill(have, bytes.len(), n),
+            InboundFrame::Begin { bytes, have, .. } => fill(have, bytes.len(), n),
+            InboundFrame::Group { bytes, have, .. } => fill(have, bytes.len(), n),
+            InboundFrame::Header | InboundFrame::Discard { .. } => 0,
         };
         self.inbox.grow(n - direct);
     }
 
     /// Moves staged bytes into the payload; true when the payload is complete.
     pub(super) fn advance(&mut self) -> bool {
-        match &mut self.input {
-            Input::Header => false,
-            Input::Chunk { bytes, have, .. } => {
+        match &mut self.inbound {
+            InboundFrame::Header => false,
+            InboundFrame::Chunk { bytes, have, .. } => {
                 *have += self.inbox.take(&mut bytes[*have..]);
                 *have == bytes.len()
             }
-            Input::Begin { bytes, have, .. } => {
+            InboundFrame::Begin { bytes, have, .. } => {
                 *have += self.inbox.take(&mut bytes[*have..]);
                 *have == bytes.len()
             }
-            Input::Group { bytes, have, .. } => {
+            InboundFrame::Group { bytes, have, .. } => {
                 *have += self.inbox.take(&mut bytes[*have..]);
                 *have == bytes.len()
             }
-            Input::Discard { left } => {
+            InboundFrame::Discard { left } => {
                 *left -= self.inbox.skip(*left);
                 *left == 0
             }
         }
     }
 
-    /// Whether a payload that is complete is what was sent. Nobody looks at what is discarded: a
+    /// Whether a payload that is complete is what was sent. What is discarded is not checked: a
     /// chunk that was counted before may have been overwritten by its result meanwhile.
     pub(super) fn check(&self) -> Result<(), FrameError> {
-        match &self.input {
-            Input::Header | Input::Discard { .. } => Ok(()),
-            Input::Chunk { bytes, .. } => self.inbox.check(bytes),
-            Input::Begin { bytes, .. } => self.inbox.check(bytes),
-            Input::Group { bytes, .. } => self.inbox.check(bytes),
+        match &self.inbound {
+            InboundFrame::Header | InboundFrame::Discard { .. } => Ok(()),
+            InboundFrame::Chunk { bytes, .. } => self.inbox.check(bytes),
+            InboundFrame::Begin { bytes, .. } => self.inbox.check(bytes),
+            InboundFrame::Group { bytes, .. } => self.inbox.check(bytes),
         }
     }
 }

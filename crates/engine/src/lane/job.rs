@@ -155,7 +155,7 @@ impl Job {
         self.partitions.len()
     }
 
-    /// Whether a result is here that somebody has not asked for yet.
+    /// Whether a result is here that a receiver has not asked for yet.
     pub(super) fn is_expected(&self) -> bool {
         self.partitions.iter().any(Partition::is_expected)
     }
@@ -177,8 +177,8 @@ impl Job {
         }
     }
 
-    /// Subtotals of a tensor cannot be passed on: whoever begins one from now on is told why.
-    /// Returns the partitions that some have begun.
+    /// Subtotals of a tensor cannot be passed on: a client that begins one from now on gets the
+    /// reason. Returns the partitions that some have begun.
     pub(super) fn refuse(&mut self, tensor: TensorId, reason: &str) -> Vec<PartitionIndex> {
         self.refused.insert(tensor, reason.into());
         let concerned = |key: &Key| key.tensor == tensor && key.tier == Tier::Machine;
@@ -281,6 +281,6 @@ pub(super) enum Begun {
     At { partition: PartitionIndex, slot: usize, completes: bool },
     /// The child is in as soon as the round before is complete.
     Early,
-    /// The partition cannot be summed; the client is told why.
+    /// The partition cannot be reduced; the client gets the reason.
     Refused(String),
 }

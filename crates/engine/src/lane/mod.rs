@@ -22,17 +22,18 @@ mod subtotal;
 
 use std::collections::{HashMap, VecDeque};
 
-use sumpter_observe::{Kind, Recorder};
+use sumpter_observe::{EventKind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{Epoch, JobId, Rank, Round};
 
 pub use self::limits::JobLimits;
 pub use self::subtotal::{Subtotal, Total};
 
-use self::conn::{Conn, Input, Payload};
+use self::conn::{Conn, InboundFrame};
 use self::job::{Job, JobIndex, Jobs, Key, PartitionIndex};
+use self::outbox::Payload;
 use self::partition::{ChunkPlace, Serial};
-use crate::resident::{ChunkId, Visit};
+use crate::chunk::{ChunkId, Visit};
 use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation, push_after};
 
 /// Bytes of free buffers a lane keeps for the next chunk; sums are held elsewhere, so this only
@@ -46,7 +47,7 @@ pub struct LaneLimits {
     pub max_job_bytes: u64,
     /// The largest chunk a client may ask for.
     pub max_chunk_bytes: u32,
-    /// Whether somebody passes subtotals on: see [`Lane::next_subtotal`].
+    /// Whether a client passes subtotals on: see [`Lane::next_subtotal`].
     pub hub: bool,
 }
 
@@ -62,7 +63,8 @@ pub struct Peer {
     /// The epoch of the worker's plan.
     pub epoch: Epoch,
     /// Whether the job's workers keep the results of this lane, since its process may die without
-    /// ending the job; they are told when everyone has them. Equal for all workers of the job.
+    /// ending the job; the lane notifies them when everyone has them. Equal for all workers of the
+    /// job.
     pub keeps: bool,
     /// Whether its frames carry checksums, both ways; not if it is in this process.
     pub checksum: bool,
@@ -85,7 +87,7 @@ pub struct LaneStats {
 
 /// A chunk's result, taken out of a lane.
 #[derive(Debug)]
-pub struct Harvested {
+pub struct Undelivered {
     pub(crate) of: ChunkId,
     /// Bytes of the result; the buffer may be longer.
     pub(crate) len: usize,
@@ -114,7 +116,7 @@ pub struct Lane {
     dirty: VecDeque<ConnId>,
     /// Subtotals to be passed on.
     subtotals: VecDeque<(JobIndex, PartitionIndex, ChunkPlace)>,
-    /// Totals that this machine has, of which nobody elsewhere knows yet.
+    /// Totals that this machine has, which are not acknowledged elsewhere yet.
     totals: VecDeque<(JobIndex, PartitionIndex, Round)>,
     pool: BufferPool,
     stats: LaneStats,
@@ -208,7 +210,7 @@ impl Lane {
     /// sent again by the worker when it comes back.
     pub fn close(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(id.0).and_then(Option::take) else { return };
-        if let Input::Chunk { bytes, .. } = conn.input {
+        if let InboundFrame::Chunk { bytes, .. } = conn.inbound {
             self.pool.give(bytes);
         }
         let child = &mut self.jobs[conn.job].children[conn.rank.0 as usize];
@@ -219,17 +221,17 @@ impl Lane {
 
     /// Takes out the results of a job that some worker may still lack; the job is to end, or to
     /// go on in another epoch.
-    pub fn harvest(&mut self, job: JobId) -> Vec<Harvested> {
+    pub fn take_undelivered(&mut self, job: JobId) -> Vec<Undelivered> {
         let Some(at) = self.jobs.find(job) else { return Vec::new() };
         let job = &mut self.jobs[at];
         let mut out = Vec::new();
         for at in 0..job.partitions() {
             let Key { tensor, tier, partition } = job.key(at);
             let spec = job.partition(at).spec;
-            for (round, chunk, bytes) in job.partition_mut(at).harvest() {
+            for (round, chunk, bytes) in job.partition_mut(at).take_undelivered() {
                 let len = spec.chunk_len(chunk) as usize;
                 let of = ChunkId { tensor, tier, partition, round, chunk };
-                out.push(Harvested { of, len, bytes });
+                out.push(Undelivered { of, len, bytes });
             }
         }
         out
@@ -258,7 +260,7 @@ impl Lane {
         self.conns.iter().flatten().all(|c| c.outbox.is_empty())
     }
 
-    /// Whether a result is here that somebody has not asked for yet, but will.
+    /// Whether a result is here that a receiver has not asked for yet, but will.
     #[must_use]
     pub fn is_expected(&self) -> bool {
         self.jobs.iter().any(Job::is_expected)
@@ -319,7 +321,7 @@ impl Lane {
         let job = &mut self.jobs[of_job];
         let Some(at) = job.find(of.key(), 0) else { return };
         if job.partition(at).adding_begins(of.place()) {
-            self.note(Kind::SumBegin, (of_job, at, of.place().slot), None);
+            self.note(EventKind::SumBegin, (of_job, at, of.place().slot), None);
         }
         let job = &mut self.jobs[of_job];
         let progress = job.partition_mut(at).contribute_resident(of.place(), bytes, &mut self.pool);

@@ -1,12 +1,13 @@
-//! What a lane notes for whoever asks for a trace: contributions in, sums, results out, each for
+//! What a lane records for a trace: contributions in, sums, results out, each for
 //! a partition as a whole.
 
-use sumpter_observe::{Kind, Part, Peer, Recorder};
+use sumpter_observe::{EventKind, Part, Peer, Recorder};
 use sumpter_types::Rank;
 
 use super::Lane;
-use super::conn::{Input, Payload};
+use super::conn::InboundFrame;
 use super::job::{JobIndex, Key, PartitionIndex};
+use super::outbox::Payload;
 use super::partition::ChunkPlace;
 use sumpter_endpoint::ConnId;
 
@@ -25,7 +26,7 @@ impl Lane {
     /// Notes what has happened to the round of a partition in `slot`.
     pub(super) fn note(
         &mut self,
-        kind: Kind,
+        kind: EventKind,
         (job, at, slot): (JobIndex, PartitionIndex, usize),
         rank: Option<Rank>,
     ) {
@@ -37,17 +38,17 @@ impl Lane {
         let known = job.partition(at);
         let Some(round) = known.round(slot) else { return };
         let part = Part { tensor: tensor.0, tier: tier as u8, round: round.0, partition };
-        let peer = rank.map_or(Peer::Nobody, |rank| Peer::Rank(rank.0));
+        let peer = rank.map_or(Peer::Unknown, |rank| Peer::Rank(rank.0));
         self.recorder.note(kind, part, peer, known.spec.bytes as usize, job.id.0);
     }
 
     /// A frame has begun; notes the first chunk of a contribution.
     pub(super) fn note_arrival(&mut self, id: ConnId) {
         let Some(conn) = self.conns[id.0].as_ref() else { return };
-        let Input::Chunk { partition, at, .. } = conn.input else { return };
+        let InboundFrame::Chunk { partition, at, .. } = conn.inbound else { return };
         if at.chunk == 0 {
             let (job, rank) = (conn.job, conn.rank);
-            self.note(Kind::ArriveBegin, (job, partition, at.slot), Some(rank));
+            self.note(EventKind::ArriveBegin, (job, partition, at.slot), Some(rank));
         }
     }
 
@@ -62,10 +63,10 @@ impl Lane {
         let partition = self.jobs[job].partition(at);
         let (last, adds) = (partition.spec.chunks() - 1, partition.adding_begins(place));
         if place.chunk == last {
-            self.note(Kind::ArriveEnd, (job, at, place.slot), Some(rank));
+            self.note(EventKind::ArriveEnd, (job, at, place.slot), Some(rank));
         }
         if adds {
-            self.note(Kind::SumBegin, (job, at, place.slot), None);
+            self.note(EventKind::SumBegin, (job, at, place.slot), None);
         }
     }
 
@@ -75,7 +76,7 @@ impl Lane {
         let Some(conn) = self.conns[id.0].as_ref() else { return };
         let (job, rank) = (conn.job, conn.rank);
         if at.chunk + 1 == self.jobs[job].partition(*partition).spec.chunks() {
-            self.note(Kind::ReturnEnd, (job, *partition, at.slot), Some(rank));
+            self.note(EventKind::ReturnEnd, (job, *partition, at.slot), Some(rank));
         }
     }
 }

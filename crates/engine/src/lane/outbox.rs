@@ -3,10 +3,36 @@
 
 use std::collections::VecDeque;
 
-use super::conn::Frame;
-use crate::head::AHEAD_BYTES;
+use super::job::PartitionIndex;
+use super::partition::ChunkPlace;
+use crate::head::{AHEAD_BYTES, Head};
 use crate::queue::Queue;
 use sumpter_endpoint::MAX_SLICES;
+
+/// A frame to send.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub head: Head,
+    pub payload: Payload,
+}
+
+#[derive(Debug)]
+pub(super) enum Payload {
+    None,
+    Value { partition: PartitionIndex, at: ChunkPlace, len: usize },
+    Text(Box<[u8]>),
+}
+
+impl Frame {
+    pub(super) fn len(&self) -> usize {
+        self.head.len()
+            + match &self.payload {
+                Payload::None => 0,
+                Payload::Value { len, .. } => *len,
+                Payload::Text(text) => text.len(),
+            }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Outbox {

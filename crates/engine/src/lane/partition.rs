@@ -4,7 +4,7 @@
 //! - A child's chunks are taken in order, each once; `Child::received` counts them.
 //! - Two slots suffice: a child begins round r only when r-1 is complete for it, and r-1 is
 //!   complete only when every member has begun it, hence has all of r-2. So when round r starts,
-//!   nobody needs slot r-2 any more.
+//!   slot r-2 is not needed any more.
 //! - Only the receivers of a broadcast can be done with round r before others have begun it; their
 //!   beginning of r+1 waits in `early` until r is complete.
 //! - A *resident* child shares the lane's process: its contribution lies in memory that the lane
@@ -14,7 +14,7 @@
 //!   partition, in a hub whose workers may die those of other machines as well, or until its slot
 //!   starts another round.
 //! - In a *hub* (the machine tier) a chunk that has all contributions is a subtotal: its
-//!   accumulator is lent to whoever passes it on, and the chunk is finished when the total came
+//!   accumulator is lent to the hub's client, and the chunk is finished when the total came
 //!   back in it.
 
 use std::sync::Arc;
@@ -126,7 +126,7 @@ struct Chunk {
     resident: bool,
     /// Contributions that wait for their turn, by child; only in deterministic partitions.
     held: Vec<Option<AlignedBuf>>,
-    /// Of the finished value, once somebody asked for it.
+    /// Of the finished value, once a receiver asked for it.
     checksum: Option<u32>,
 }
 
@@ -186,7 +186,7 @@ impl Partition {
         self.slots[slot].complete(&self.spec, self.members.len())
     }
 
-    /// Whether a result is here that somebody has not asked for yet: the receiver of a broadcast.
+    /// Whether a result is here that a receiver has not asked for yet: that of a broadcast.
     pub(super) fn is_expected(&self) -> bool {
         let members = self.members.len();
         let finished = |slot: &&Slot| slot.round.is_some() && slot.finished == self.spec.chunks();
@@ -372,7 +372,7 @@ impl Partition {
         Ok(slot.acknowledged == self.receivers)
     }
 
-    /// Nobody needs the result of the round in `slot` any more: its accumulators go back to the
+    /// The result of the round in `slot` is not needed any more: its accumulators go back to the
     /// pool, where the next chunk finds them while they are in cache.
     pub(super) fn free(&mut self, slot: usize, pool: &mut BufferPool) {
         let chunks = self.slots[slot].chunks.iter_mut();
@@ -380,7 +380,7 @@ impl Partition {
     }
 
     /// Takes the results out that some receiver may not have: round, chunk and bytes.
-    pub(super) fn harvest(&mut self) -> Vec<(Round, u32, AlignedBuf)> {
+    pub(super) fn take_undelivered(&mut self) -> Vec<(Round, u32, AlignedBuf)> {
         let mut out = Vec::new();
         for slot in &mut self.slots {
             let Some(round) = slot.round else { continue };

@@ -1,11 +1,11 @@
 //! What arrives: frames of a child, each checked against what the lane knows before it counts.
 
-use sumpter_observe::Kind;
+use sumpter_observe::EventKind;
 use sumpter_types::Rank;
 use sumpter_wire::{BEGIN_BYTES, Begin, FrameKind, Header, PartitionSpec, Tier, decode_group};
 
 use super::Lane;
-use super::conn::Input;
+use super::conn::InboundFrame;
 use super::job::{Begun, JobIndex, Key, PartitionIndex};
 use super::partition::{ChunkPlace, Expect, Listener};
 use sumpter_endpoint::{ConnId, Now, Violation};
@@ -22,7 +22,7 @@ impl Lane {
     pub(super) fn take_in(&mut self, id: ConnId, now: Now) -> Result<(), Violation> {
         loop {
             let conn = self.conn(id);
-            if matches!(conn.input, Input::Header) {
+            if matches!(conn.inbound, InboundFrame::Header) {
                 match conn.inbox.header()? {
                     Some(header) => {
                         self.start_frame(id, header)?;
@@ -48,21 +48,21 @@ impl Lane {
                 header.epoch, job.epoch
             )));
         }
-        conn.input = match header.kind {
+        conn.inbound = match header.kind {
             FrameKind::Begin => {
                 if header.length as usize != BEGIN_BYTES {
                     return Err(Violation::state("a beginning of the wrong length"));
                 }
-                Input::Begin { header, bytes: [0; BEGIN_BYTES], have: 0 }
+                InboundFrame::Begin { header, bytes: [0; BEGIN_BYTES], have: 0 }
             }
             FrameKind::Group => {
-                Input::Group { header, bytes: vec![0; header.length as usize], have: 0 }
+                InboundFrame::Group { header, bytes: vec![0; header.length as usize], have: 0 }
             }
             FrameKind::Push if conn.resident.is_some() => {
                 return Err(Violation::state("a chunk from a client that shares memory"));
             }
             FrameKind::Push if conn.refused.contains(&Key::of(&header)) => {
-                Input::Discard { left: header.length as usize }
+                InboundFrame::Discard { left: header.length as usize }
             }
             FrameKind::Push => {
                 let at = job.find(Key::of(&header), conn.last);
@@ -84,15 +84,15 @@ impl Lane {
                 match expect {
                     Expect::Duplicate => {
                         self.stats.duplicate_chunks += 1;
-                        Input::Discard { left: len as usize }
+                        InboundFrame::Discard { left: len as usize }
                     }
                     Expect::Fresh => {
                         let bytes = self.pool.take(len as usize);
-                        Input::Chunk { bytes, have: 0, partition: at, child, at: place }
+                        InboundFrame::Chunk { bytes, have: 0, partition: at, child, at: place }
                     }
                 }
             }
-            FrameKind::Ack if conn.refused.contains(&Key::of(&header)) => Input::Header,
+            FrameKind::Ack if conn.refused.contains(&Key::of(&header)) => InboundFrame::Header,
             FrameKind::Ack => {
                 let (rank, of_job) = (conn.rank, conn.job);
                 let job = &mut self.jobs[of_job];
@@ -101,7 +101,7 @@ impl Lane {
                 let partition = job.partition_mut(at);
                 let last = partition.acknowledge(rank, header.round)?;
                 match header.tier {
-                    // Other machines may lack it, and whoever has it may die.
+                    // Other machines may lack it, and the workers that have it may fail.
                     Tier::Machine if last && job.keeps => {
                         self.totals.push_back((of_job, at, header.round));
                     }
@@ -120,9 +120,9 @@ impl Lane {
     fn finish_frame(&mut self, id: ConnId, now: Now) -> Result<(), Violation> {
         let conn = self.conn(id);
         let (job, rank) = (conn.job, conn.rank);
-        match std::mem::replace(&mut conn.input, Input::Header) {
-            Input::Header | Input::Discard { .. } => Ok(()),
-            Input::Chunk { bytes, partition, child, at, .. } => {
+        match std::mem::replace(&mut conn.inbound, InboundFrame::Header) {
+            InboundFrame::Header | InboundFrame::Discard { .. } => Ok(()),
+            InboundFrame::Chunk { bytes, partition, child, at, .. } => {
                 self.stats.summed_bytes += bytes.len() as u64;
                 self.note_chunk(job, partition, at, rank);
                 let place = self.jobs[job].partition_mut(partition);
@@ -130,11 +130,11 @@ impl Lane {
                 self.distribute(job, partition, at.slot, &progress);
                 Ok(())
             }
-            Input::Group { header, bytes, .. } => {
+            InboundFrame::Group { header, bytes, .. } => {
                 let ranks = decode_group(&bytes)?;
                 self.jobs[job].define_group(sumpter_types::GroupId(header.tensor.0), &ranks)
             }
-            Input::Begin { header, bytes, .. } => {
+            InboundFrame::Begin { header, bytes, .. } => {
                 self.begin(id, header, Begin::decode(&bytes)?, now)
             }
         }
@@ -219,7 +219,7 @@ impl Lane {
     ) {
         let PartitionSpec { collective, root, .. } = self.jobs[of_job].partition(at).spec;
         if collective.contributes(rank, root) {
-            self.note(Kind::ArriveEnd, (of_job, at, slot), Some(rank));
+            self.note(EventKind::ArriveEnd, (of_job, at, slot), Some(rank));
         }
         let partition = self.jobs[of_job].partition_mut(at);
         let child = partition.members().binary_search(&rank).expect("a member began");

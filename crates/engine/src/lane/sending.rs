@@ -1,11 +1,11 @@
-//! What leaves: a chunk's sum to whoever receives it, and word of what is done or refused.
+//! What leaves: a chunk's sum to its receivers, and notices of what is done or refused.
 
-use sumpter_observe::Kind;
+use sumpter_observe::EventKind;
 use sumpter_wire::{FrameKind, Header};
 
 use super::Lane;
-use super::conn::{Frame, Payload};
 use super::job::{JobIndex, Key, PartitionIndex};
+use super::outbox::{Frame, Payload};
 use super::partition::{ChunkPlace, Listener, Progress};
 use crate::head::head;
 use sumpter_endpoint::ConnId;
@@ -44,7 +44,7 @@ impl Lane {
     /// A round is complete.
     pub(super) fn complete(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         self.stats.rounds += 1;
-        self.note(Kind::SumEnd, (job, at, slot), None);
+        self.note(EventKind::SumEnd, (job, at, slot), None);
         if self.is_over(job, at, slot) {
             self.tell_done(job, at, slot);
         }
@@ -119,7 +119,7 @@ impl Lane {
         if place.chunk == 0 {
             let conn = self.conn(id);
             let (job, rank) = (conn.job, conn.rank);
-            self.note(Kind::ReturnBegin, (job, at, place.slot), Some(rank));
+            self.note(EventKind::ReturnBegin, (job, at, place.slot), Some(rank));
         }
         let header = self.header(id, FrameKind::Result, at, place.slot);
         let conn = self.conns[id.0].as_ref().expect("an open connection");

@@ -80,7 +80,7 @@ impl Lane {
 
     /// The next total that is on this machine: where its workers may die, in all of them, which
     /// keep it until it has been [released](Self::release_total); else in this lane. The lane that
-    /// made it may be told.
+    /// made it may be notified.
     pub fn next_total(&mut self) -> Option<Total> {
         let (of_job, at, round) = self.totals.pop_front()?;
         let Key { tensor, partition, .. } = self.jobs[of_job].key(at);

@@ -62,7 +62,7 @@ fn the_lane_that_made_a_total_may_be_told_once_it_is_back() {
     assert_eq!(lane.next_total(), None);
     // Everyone elsewhere has it; whether this machine's workers have is for these to say.
     lane.release_total(total);
-    assert_eq!(lane.harvest(JobId(1)).len(), 1);
+    assert_eq!(lane.take_undelivered(JobId(1)).len(), 1);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn where_workers_may_die_a_total_is_held_until_everyone_everywhere_has_it() {
     feed(&mut lane, b, &of_machine(ack())).unwrap();
     assert_eq!(lane.next_total(), Some(total));
     lane.release_total(total);
-    assert!(lane.harvest(JobId(1)).is_empty(), "nobody needs it any more");
+    assert!(lane.take_undelivered(JobId(1)).is_empty(), "nobody needs it any more");
     // The word of it goes with the next result.
     let next = |frame: Vec<u8>| of_machine(of_tensor(5, 1, frame));
     for (conn, data) in [(a, [1; 3]), (b, [2; 3])] {

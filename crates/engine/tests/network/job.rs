@@ -309,7 +309,9 @@ impl Job {
                     let right = |four: &[u8]| four == expected.to_ne_bytes();
                     assert!(memory.bytes.chunks_exact(4).all(right), "a wrong sum");
                 }
-                Event::Arrived { .. } | Event::Everywhere { .. } => panic!("nothing is streamed"),
+                Event::Arrived { .. } | Event::DeliveredToAll { .. } => {
+                    panic!("nothing is streamed")
+                }
             }
         }
     }

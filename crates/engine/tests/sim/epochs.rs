@@ -129,20 +129,20 @@ impl World {
                 self.lanes[lane].close(wire.lane_side);
             }
         }
-        let Worker { client, hub, rescue, progress, .. } = &mut self.workers[rank];
+        let Worker { client, hub, recovery, progress, .. } = &mut self.workers[rank];
         let lane = (&mut self.lanes[rank], JOB);
-        *progress = Some(rescue.suspend(client, hub, lane, self.tensors.len()));
+        *progress = Some(recovery.suspend(client, hub, lane, self.tensors.len()));
         self.forget(rank);
         self.collect(rank);
     }
 
     fn repairs(&mut self) -> HashMap<usize, Vec<Repair>> {
-        let told = |(rank, worker): (usize, &Worker)| {
+        let reported = |(rank, worker): (usize, &Worker)| {
             (Rank(rank as u32), worker.progress.clone().expect("everyone is suspended"))
         };
         let living =
             self.workers.iter().enumerate().filter(|(rank, _)| self.living().contains(rank));
-        let progress: BTreeMap<_, _> = living.map(told).collect();
+        let progress: BTreeMap<_, _> = living.map(reported).collect();
         let mut out = HashMap::new();
         for (index, tensor) in self.tensors.iter().enumerate() {
             let subject: Subject = tensor.subject(self.mortal);
@@ -175,17 +175,21 @@ impl World {
         worker.hub.resume(self.chunk_bytes);
         let first = if self.mortal { 0 } else { n };
         for lane in (first..lanes).filter(|lane| self.keeps && *lane != rank) {
-            worker.client.keep_results_of(ConnId(lane));
+            worker.client.retain_results_of(ConnId(lane));
         }
-        let (mut relays, mut spares) = (Vec::new(), BTreeSet::new());
+        let (mut relays, mut retained) = (Vec::new(), BTreeSet::new());
         for (index, tensor) in self.tensors.iter().enumerate() {
             let machines = &self.generations.last().expect("the first generation").1;
             let machine = machines.of(Rank(rank as u32));
             let all = (tensor, repairs.get(&index).map_or(&[][..], Vec::as_slice));
-            spares.extend(spared(tensor.request.tensor, &tensor.subject(self.mortal), all.1));
+            retained.extend(retained_rounds(
+                tensor.request.tensor,
+                &tensor.subject(self.mortal),
+                all.1,
+            ));
             relays.extend(lay_out(worker, Rank(rank as u32), (n, machine), all));
         }
-        worker.rescue.resume(&mut worker.client, relays, spares);
+        worker.recovery.resume(&mut worker.client, relays, retained);
         let peer = self.peer(rank, rank);
         // Mostly as it is in a worker; else the two exchange chunks as frames.
         let (lane, client) = (&mut self.lanes[rank], &mut self.workers[rank].client);

@@ -9,8 +9,8 @@ use fastrand::Rng;
 use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
     Client, ClientSettings, Event, Held, Hub, Lane, LaneLimits, Layout, OpId, Peer, Place,
-    Progress, REPAIRED, Repair, Request, Rescue, Subject, exchange, first_passed_on, repairs,
-    spared,
+    Progress, REPAIRED, Recovery, Repair, Request, Subject, exchange, first_passed_on, repairs,
+    retained_rounds,
 };
 use sumpter_transport::{Side, SimLink, in_process};
 use sumpter_types::{Collective, Epoch, JobId, Rank, Round, TensorId};
@@ -44,7 +44,7 @@ pub struct Report {
     /// Stretches of interrupted rounds that were passed on, and that were summed again.
     pub relays: u64,
     pub sums: u64,
-    /// Bits flipped on their way, and frames whose checksum told.
+    /// Bits flipped on their way, and frames whose checksum was wrong.
     pub flips: u64,
     pub corrupt: u64,
 }
@@ -104,8 +104,8 @@ struct Worker {
     /// Passes on what the lane beside the client sums for their machine.
     hub: Hub,
     /// What it holds for others, and what it passes on of interrupted rounds.
-    rescue: Rescue,
-    /// Between two epochs: what it has told.
+    recovery: Recovery,
+    /// Between two epochs: what it has reported.
     progress: Option<Progress>,
     /// Tensors in the order of submission, one entry a round.
     todo: Vec<usize>,
@@ -397,11 +397,11 @@ impl World {
         let worker = &mut self.workers[rank];
         while let Some(event) = worker.client.next_event() {
             self.report.subtotals += u64::from(matches!(event, Event::Arrived { .. }));
-            let Some(event) = worker.rescue.hear(event, &worker.client) else { continue };
-            let heard = worker.hub.hear(event, &mut worker.client, &mut self.lanes[rank]);
+            let Some(event) = worker.recovery.on_event(event, &worker.client) else { continue };
+            let heard = worker.hub.on_event(event, &mut worker.client, &mut self.lanes[rank]);
             let Some(event) = heard.expect("no violation") else { continue };
             match event {
-                Event::Arrived { .. } | Event::Everywhere { .. } => panic!("no worker streams"),
+                Event::Arrived { .. } | Event::DeliveredToAll { .. } => panic!("no worker streams"),
                 Event::Finished(id, outcome) => {
                     assert_eq!(outcome, Ok(()), "{:?}", worker.running[&id]);
                     worker.finished += 1;
@@ -489,7 +489,7 @@ fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
     Worker {
         client: Client::new(settings, 0),
         hub: Hub::new(JOB, 64),
-        rescue: Rescue::default(),
+        recovery: Recovery::default(),
         progress: Some(Progress::default()),
         todo,
         submitted: vec![0; tensors.len()],

@@ -151,14 +151,14 @@ pub fn submit_as<T: Send + 'static>(
 ) -> (Arc<Completion>, Arc<Tensor<T>>) {
     let tensor = Arc::new(Tensor(std::cell::UnsafeCell::new(values)));
     let address = tensor.0.get();
-    let request = OpRequest { spec, tag: String::new(), average, priority: 0 };
+    let request = OpRequest::default();
     // SAFETY: the tensor is owned by the memory as well, and read only once that is done.
     let memory = unsafe {
         let start = (*address).as_mut_ptr().cast::<u8>();
         let bytes = size_of_val((*address).as_slice());
         TensorMemory::new(start, start, bytes, Box::new(tensor.clone()))
     };
-    (worker.submit(request, memory), tensor)
+    (worker.declare(spec, average).submit(request, memory), tensor)
 }
 
 pub struct Tensor<T>(std::cell::UnsafeCell<Vec<T>>);

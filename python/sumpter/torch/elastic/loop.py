@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from sumpter import _front, _seat, _session
+from sumpter._core import membership, seat
 from sumpter._errors import ClosedError, HostsUpdatedInterrupt, PeerLostError, SumpterError
 from sumpter.torch.elastic.state import State
 
@@ -32,10 +32,10 @@ def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P]
 
     @functools.wraps(func)
     def elastic(state: _S, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if not _seat.held():
+        if not seat.held():
             state.sync()
             return func(state, *args, **kwargs)
-        with _seat.working():
+        with seat.working():
             while True:
                 try:
                     state.sync()
@@ -63,11 +63,11 @@ def _is_lost_peer(error: SumpterError) -> bool:
 
 def _meet_again() -> None:
     """Leaves the job and joins its next generation."""
-    settings = _session.current().settings
+    settings = membership.current().settings
     while True:
-        _front.shutdown()
+        membership.shutdown()
         try:
-            session = _session.acquire(_front.HOLDER, settings)
+            session = membership.acquire(membership.HOLDER, settings)
         except PeerLostError as error:
             _log.warning("%s; meeting again", error)
             continue

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-from sumpter import _session
+from sumpter._core import membership
 
 
 class ElasticSampler(Sampler[int]):
@@ -66,7 +66,7 @@ class ElasticSampler(Sampler[int]):
 
     def reset(self) -> None:
         """Deals the rest of the epoch out to the ranks that are there now."""
-        session = _session.current()
+        session = membership.current()
         self.rank, self.num_replicas = session.rank, session.world_size
         order = _order(self.dataset, self.shuffle, self.seed, self.epoch)
         rest = [index for index in order if index not in self.processed_indices]
@@ -138,7 +138,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     def reset(self) -> None:
         """Shares the batches out among the ranks that are there now."""
-        session = _session.current()
+        session = membership.current()
         self.rank, self.num_replicas = session.rank, session.world_size
         if self.global_batch < self.num_replicas:
             raise ValueError(

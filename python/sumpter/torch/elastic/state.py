@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
-from sumpter import _front, _seat, _session
+from sumpter._core import membership, seat, staging
+from sumpter._core.reduction import Max
 from sumpter._errors import HostsUpdatedInterrupt
-from sumpter.torch import staging
-from sumpter.torch.allreduces import allreduce
+from sumpter.torch.collectives.allreduces import allreduce
 from sumpter.torch.elastic.sampler import ElasticSampler
 from sumpter.torch.functions import (
     allgather_object,
@@ -19,7 +19,6 @@ from sumpter.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from sumpter.torch.reduction import Max
 
 # Who has been at work longest: it has what newcomers need.
 OLDEST = 0
@@ -31,7 +30,7 @@ class State:
     def __init__(
         self,
         bcast_object: Callable[..., Any] = broadcast_object,
-        get_rank: Callable[[], int] = _front.rank,
+        get_rank: Callable[[], int] = membership.rank,
     ) -> None:
         self._bcast_object = bcast_object
         self._rank = get_rank
@@ -55,7 +54,7 @@ class State:
 
         It costs a copy of the state and a small all-reduce, so that all ranks decide alike.
         """
-        session = _session.peek()
+        session = membership.peek()
         if session is not None:
             # What streams still wait for may fail, and leave nothing that is worth keeping.
             staging.settle(session)
@@ -64,9 +63,9 @@ class State:
 
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt on all ranks if any has heard of dead ones or newcomers."""
-        if not _seat.held():
+        if not seat.held():
             return
-        heard = torch.tensor([_seat.has_changed()], dtype=torch.int32)
+        heard = torch.tensor([seat.has_changed()], dtype=torch.int32)
         if allreduce(heard, op=Max, name="elastic.changed").item():
             raise HostsUpdatedInterrupt
 
@@ -92,7 +91,7 @@ class ObjectState(State):
     def __init__(
         self,
         bcast_object: Callable[..., Any] = broadcast_object,
-        get_rank: Callable[[], int] = _front.rank,
+        get_rank: Callable[[], int] = membership.rank,
         **kwargs: Any,
     ) -> None:
         super().__init__(bcast_object, get_rank)

@@ -12,7 +12,7 @@ import fake_device
 from common import ALL, RANK, join_torch, raises
 from fake_device import on_fake, plain
 from sumpter import ClosedError, DeadlineError, MismatchError
-from sumpter.torch import staging
+from sumpter._core import staging
 
 LARGE = 10007
 HANG_S = 120.0

@@ -12,7 +12,7 @@ import fake_device
 import sumpter.torch as hvd
 from common import ALL, RANK, WORLD_SIZE, join_torch, raises
 from fake_device import on_fake, plain
-from sumpter.torch import staging
+from sumpter._core import staging
 
 # More than a slice of the tests, and not a multiple of it.
 LARGE = 10007
@@ -182,7 +182,7 @@ def check_what_gloo_carries() -> None:
 
 if __name__ == "__main__":
     staging.SLICE_BYTES = 8192
-    fake_device.install(pause_s=0.002, follows="--blocking" not in sys.argv)
+    fake_device.install(pause_s=0.002, streams_wait="--blocking" not in sys.argv)
     fake_device.install_for_torch_distributed()
     join_torch()
     hvd.init()

@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sumpter.torch as hvd
 from common import FOLDER, RANK, WORLD_SIZE, announce, join_torch, leave_result, raises, same
-from sumpter._session import Session
-from sumpter.torch import gradients, reduction
+from sumpter._core.tensor import Tensor
+from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.cross_barrier import CrossBarrier
 
 DATA = torch.randn(24, 4, generator=torch.Generator().manual_seed(7))
@@ -255,11 +255,12 @@ def check_priorities() -> None:
     none where the forward pass waits for all gradients."""
     seen: list[tuple[str, int]] = []
 
-    def reduce_async(*arguments: object) -> object:
-        seen.append((arguments[3].name, arguments[5]))
-        return reduction.reduce_async(*arguments)
+    def start(reduction: RepeatedReduction, gradient: torch.Tensor, priority: int) -> object:
+        seen.append((reduction.name, priority))
+        return begin(reduction, gradient, priority)
 
-    with patched(gradients, "reduce_async", reduce_async):
+    begin = RepeatedReduction.start
+    with patched(RepeatedReduction, "start", start):
         for overlap in (False, True):
             model = make_model()
             optimizer = hvd.DistributedOptimizer(
@@ -278,7 +279,7 @@ def check_priorities() -> None:
                 assert set(given.values()) == {0}, given
                 continue
             exchange = optimizer._exchange
-            names = {exchange._identities[p].name: name for p, name in exchange.names.items()}
+            names = {exchange._reductions[p].name: name for p, name in exchange.names.items()}
             ranked = [names[wire] for wire in sorted(given, key=given.get, reverse=True)]
             layers = list(dict.fromkeys(name.rpartition(".")[0] for name in ranked))
             used = [name for name in layers if name not in ("branches.0", "branches.2")]
@@ -296,7 +297,7 @@ def check_buckets() -> None:
         given.append(options["priority"])
         return begin(*arguments, **options)
 
-    begin = Session.submit
+    begin = Tensor.submit
     results = []
     for hooked in (True, False):
         layers = [nn.Linear(64, 64) for _ in range(4)]
@@ -310,7 +311,7 @@ def check_buckets() -> None:
         sgd = torch.optim.SGD(parallel.parameters(), lr=0.1)
         for step in range(3):
             given.clear()
-            with patched(Session, "submit", submit):
+            with patched(Tensor, "submit", submit):
                 plain_step(parallel, sgd, step)
         # DDP makes its buckets anew after the first step.
         assert len(given) > 2

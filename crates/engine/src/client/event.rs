@@ -1,0 +1,33 @@
+//! What a client reports to its driver.
+
+use sumpter_types::{Round, TensorId};
+
+use super::op::OpId;
+
+/// What happened to an operation.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<M> {
+    /// The result is there, or the operation failed with a reason.
+    Finished(OpId, Result<(), String>),
+    /// One more chunk of a streamed operation's result is in the memory; in order, and before the
+    /// operation is finished.
+    Arrived {
+        /// The operation.
+        op: OpId,
+        /// The partition's number.
+        number: u32,
+        /// The chunk.
+        chunk: u32,
+    },
+    /// Everyone has a round's result of a partition of which this worker streams a subtotal.
+    DeliveredToAll {
+        /// The tensor.
+        tensor: TensorId,
+        /// The partition's number.
+        number: u32,
+        /// The round.
+        round: Round,
+    },
+    /// The memory is no longer used.
+    Released(OpId, M),
+}

@@ -1,0 +1,442 @@
+//! The operations of a client, and the order of the rounds of each tensor: they run one after
+//! another. What is relayed for an interrupted round is an operation beside them.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+use sumpter_endpoint::{ConnId, Memory, Violation};
+use sumpter_types::{Rank, Round, TensorId};
+use sumpter_wire::Tier;
+
+use super::op::{Layout, Op, OpId, Place, REPAIRED, Request, Stage, find};
+use super::retained::RetainedChunk;
+use crate::chunk::ChunkId;
+use crate::spans::Spans;
+
+/// The tiers of a worker's own operations: it takes part in one of the two.
+const OWN_TIERS: [Tier; 2] = [Tier::Machine, Tier::Root];
+
+#[derive(Debug)]
+pub(super) struct Operations<M> {
+    ops: HashMap<OpId, Op<M>>,
+    tensors: HashMap<(TensorId, Tier), Tensor>,
+    /// What this worker relays in this epoch to those who lack it, by round.
+    relays: HashMap<(TensorId, Round), Relaying>,
+    submitted: u64,
+}
+
+#[derive(Debug)]
+struct Relaying {
+    op: OpId,
+    places: Arc<[Place]>,
+}
+
+#[derive(Debug)]
+struct Tensor {
+    layout: Layout,
+    next_round: Round,
+    active: Option<OpId>,
+    waiting: VecDeque<OpId>,
+}
+
+/// What a worker has of a tensor's rounds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The first round that is not finished.
+    pub round: Round,
+    /// If that round has begun, the bytes of its result that are here.
+    pub begun: Option<Spans>,
+}
+
+impl<M> Operations<M> {
+    pub(super) fn new() -> Operations<M> {
+        let (ops, tensors, relays) = Default::default();
+        Operations { ops, tensors, relays, submitted: 0 }
+    }
+
+    /// Makes a tensor known, whose next round is `round`.
+    pub(super) fn register(&mut self, tensor: TensorId, tier: Tier, layout: Layout, round: Round) {
+        let sorted = |places: &[Place]| places.is_sorted_by(|a, b| a.number < b.number);
+        debug_assert!(sorted(&layout.places), "places out of order");
+        let fresh = Tensor { layout, next_round: round, active: None, waiting: VecDeque::new() };
+        self.tensors.insert((tensor, tier), fresh);
+    }
+
+    /// A new operation for the next round of its tensor; it waits if another one is active.
+    pub(super) fn submit(&mut self, request: Request, memory: M) -> OpId {
+        let id = self.next_id();
+        let key = (request.tensor, request.tier);
+        let tensor = self.tensors.get_mut(&key).expect("a registered tensor");
+        let round = tensor.next_round;
+        tensor.next_round = round.next();
+        let mut op = Op::new(request, round, memory, tensor.layout.of(round).clone());
+        if tensor.active.is_some() {
+            tensor.waiting.push_back(id);
+        } else {
+            tensor.active = Some(id);
+            op.stage = Stage::Active;
+        }
+        self.ops.insert(id, op);
+        id
+    }
+
+    /// An operation that relays what this worker has of a round; all `places` are its own.
+    pub(super) fn relay(
+        &mut self,
+        request: Request,
+        round: Round,
+        places: Arc<[Place]>,
+        memory: M,
+    ) -> OpId {
+        let id = self.next_id();
+        let mut op = Op::new(request, round, memory, places.clone());
+        op.stage = Stage::Active;
+        self.ops.insert(id, op);
+        self.relays.insert((request.tensor, round), Relaying { op: id, places });
+        id
+    }
+
+    fn next_id(&mut self) -> OpId {
+        let id = OpId(self.submitted);
+        self.submitted += 1;
+        id
+    }
+
+    pub(super) fn get(&self, id: OpId) -> Option<&Op<M>> {
+        self.ops.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: OpId) -> Option<&mut Op<M>> {
+        self.ops.get_mut(&id)
+    }
+
+    /// An operation that is under way.
+    pub(super) fn active_mut(&mut self, id: OpId) -> Option<&mut Op<M>> {
+        self.ops.get_mut(&id).filter(|op| op.stage == Stage::Active)
+    }
+
+    /// All operations that are under way, in no order.
+    pub(super) fn active(&self) -> impl Iterator<Item = &Op<M>> {
+        self.ops.values().filter(|op| op.stage == Stage::Active)
+    }
+
+    /// The same with their ids.
+    pub(super) fn all_active_mut(&mut self) -> impl Iterator<Item = (OpId, &mut Op<M>)> {
+        let active = self.ops.iter_mut().filter(|(_, op)| op.stage == Stage::Active);
+        active.map(|(id, op)| (*id, op))
+    }
+
+    /// The operations that are not finished, oldest first.
+    pub(super) fn unfinished(&self) -> Vec<OpId> {
+        let live = self.ops.iter().filter(|(_, op)| op.stage != Stage::Finished);
+        let mut ids: Vec<_> = live.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// A round is complete: the operation on the tensor that is active from now on.
+    pub(super) fn advance(&mut self, id: OpId) -> Option<OpId> {
+        let Op { request: Request { tensor, tier, .. }, round, .. } = self.ops[&id];
+        if self.relays.get(&(tensor, round)).is_some_and(|relaying| relaying.op == id) {
+            return None;
+        }
+        let tensor = self.tensors.get_mut(&(tensor, tier)).expect("a registered tensor");
+        tensor.active = tensor.waiting.pop_front();
+        if let Some(next) = tensor.active {
+            self.ops.get_mut(&next).expect("a submitted operation").stage = Stage::Active;
+        }
+        tensor.active
+    }
+
+    /// The memory of an operation that is finished, once no frame refers to it.
+    pub(super) fn release(&mut self, id: OpId) -> Option<M> {
+        let unused = |op: &Op<M>| op.stage == Stage::Finished && op.queued == 0;
+        self.ops.get(&id).is_some_and(unused).then(|| self.ops.remove(&id))?.map(|op| op.memory)
+    }
+
+    /// The unfinished operations on a tensor, oldest first; none is active or waits from now on.
+    pub(super) fn cancel(&mut self, tensor: TensorId) -> Vec<OpId> {
+        for tier in OWN_TIERS {
+            if let Some(tensor) = self.tensors.get_mut(&(tensor, tier)) {
+                tensor.cancel();
+            }
+        }
+        let mut ids = self.unfinished();
+        ids.retain(|id| self.ops[id].request.tensor == tensor);
+        ids
+    }
+
+    /// The same for all tensors.
+    pub(super) fn cancel_all(&mut self) -> Vec<OpId> {
+        self.tensors.values_mut().for_each(Tensor::cancel);
+        self.unfinished()
+    }
+
+    /// Whether a tensor takes part in a tier.
+    pub(super) fn knows(&self, tensor: TensorId, tier: Tier) -> bool {
+        self.tensors.contains_key(&(tensor, tier))
+    }
+
+    /// The round of the next operation on a tensor.
+    pub(super) fn next_round(&self, tensor: TensorId, tier: Tier) -> Option<Round> {
+        self.tensors.get(&(tensor, tier)).map(|tensor| tensor.next_round)
+    }
+
+    /// The operation under way on a tensor.
+    pub(super) fn active_on(&self, tensor: TensorId, tier: Tier) -> Option<OpId> {
+        self.tensors.get(&(tensor, tier))?.active
+    }
+
+    /// The lane of a partition of a tensor in a round.
+    pub(super) fn lane_of(
+        &self,
+        (tensor, tier): (TensorId, Tier),
+        number: u32,
+        round: Round,
+    ) -> Option<ConnId> {
+        let places = self.tensors.get(&(tensor, tier))?.layout.of(round);
+        find(places, number).map(|part| places[part].lane)
+    }
+
+    /// The active operation that a frame of a lane is about, if it is not of the past, and which
+    /// of its partitions.
+    pub(super) fn addressed(
+        &self,
+        lane: ConnId,
+        of: ChunkId,
+    ) -> Result<Option<(OpId, usize)>, Violation> {
+        let elsewhere = || Violation::state("a result of a partition that lives elsewhere");
+        let part_of = |places: &[Place]| {
+            find(places, of.partition).filter(|part| {
+                places[*part].lane == lane
+                    && places[*part].relay.is_some() == (of.tier == Tier::Relay)
+            })
+        };
+        if of.tier == Tier::Relay {
+            let current = |id: &OpId| self.ops[id].round == of.round;
+            let found = self.relayed(of.tensor, of.round).filter(current);
+            return Ok(found.filter_map(|id| Some((id, part_of(&self.ops[&id].places)?))).next());
+        }
+        let tensor = self.tensors.get(&(of.tensor, of.tier));
+        let tensor = tensor.ok_or_else(|| Violation::state("a result of an unknown tensor"))?;
+        match tensor.active.filter(|id| self.ops[id].round == of.round) {
+            Some(id) => {
+                let part = part_of(&self.ops[&id].places).ok_or_else(elsewhere)?;
+                Ok(Some((id, part)))
+            }
+            None if of.partition >= REPAIRED => Ok(None),
+            None => part_of(&tensor.layout.places).map(|_| None).ok_or_else(elsewhere),
+        }
+    }
+
+    /// The operations that may take part in relays of a tensor.
+    fn relayed(&self, tensor: TensorId, round: Round) -> impl Iterator<Item = OpId> + '_ {
+        let own = OWN_TIERS.into_iter().filter_map(move |tier| self.active_on(tensor, tier));
+        let relaying = self.relays.get(&(tensor, round)).map(|relaying| relaying.op);
+        let active = |op: &OpId| self.ops.get(op).is_some_and(|op| op.stage == Stage::Active);
+        own.chain(relaying.filter(active))
+    }
+
+    /// Place of a chunk that a lane calls by `of`: its partition's, in any tier.
+    pub(super) fn place_of(&self, of: ChunkId) -> Option<Place> {
+        let relayed = self.relays.get(&(of.tensor, of.round));
+        // The number of a partition is the same in every tier that sums it.
+        let tiers = [of.tier].into_iter().chain(OWN_TIERS);
+        let summed = tiers.filter_map(|tier| self.tensors.get(&(of.tensor, tier)));
+        let layouts = summed.map(|tensor| tensor.layout.of(of.round));
+        let mut layouts = layouts.chain(relayed.map(|relayed| &relayed.places));
+        layouts.find_map(|places| Some(places[find(places, of.partition)?]))
+    }
+
+    /// Ends what streamed operations and relays had under way, and returns their memory; the
+    /// others keep what has arrived, and wait for [`lay_out`](Self::lay_out).
+    pub(super) fn suspend(&mut self, chunk_bytes: usize) -> Vec<(OpId, M)> {
+        let mut ended = Vec::new();
+        for (id, op) in self.ops.iter_mut().filter(|(_, op)| op.stage != Stage::Finished) {
+            let relaying = self.relays.get(&(op.request.tensor, op.round));
+            if op.request.streamed || relaying.is_some_and(|relaying| relaying.op == *id) {
+                ended.push(*id);
+            } else {
+                op.settle(chunk_bytes);
+            }
+        }
+        ended.sort_unstable();
+        self.relays.clear();
+        let of_machine =
+            |(tensor, tier): &(TensorId, Tier)| (*tier == Tier::Machine).then_some(*tensor);
+        let machine: Vec<TensorId> = self.tensors.keys().filter_map(of_machine).collect();
+        for tensor in machine {
+            self.tensors.remove(&(tensor, Tier::Root));
+        }
+        ended.into_iter().filter_map(|id| Some((id, self.ops.remove(&id)?.memory))).collect()
+    }
+
+    /// Makes known where a tensor is reduced in this epoch. Returns the operation that goes on
+    /// there.
+    pub(super) fn lay_out(&mut self, id: TensorId, tier: Tier, layout: Layout) -> Option<OpId> {
+        let found = OWN_TIERS.into_iter().find_map(|tier| self.tensors.remove(&(id, tier)));
+        let Some(mut tensor) = found else {
+            self.register(id, tier, layout, Round(0));
+            return None;
+        };
+        for op in tensor.active.iter().chain(&tensor.waiting) {
+            let op = self.ops.get_mut(op).expect("an unfinished operation");
+            op.move_to(tier, layout.of(op.round).clone());
+        }
+        tensor.layout = layout;
+        let active = tensor.active;
+        self.tensors.insert((id, tier), tensor);
+        active
+    }
+
+    /// The first round of a tensor of this worker's own that is not finished.
+    pub(super) fn first_unfinished(&self, tensor: TensorId) -> Option<Round> {
+        let tensor = self.own(tensor)?;
+        Some(tensor.active.map_or(tensor.next_round, |id| self.ops[&id].round))
+    }
+
+    fn own(&self, tensor: TensorId) -> Option<&Tensor> {
+        OWN_TIERS.into_iter().find_map(|tier| self.tensors.get(&(tensor, tier)))
+    }
+
+    /// What this worker has of a tensor of its own; only between epochs.
+    pub(super) fn standing(&self, tensor: TensorId) -> Standing {
+        let Some(tensor) = self.own(tensor) else { return Standing::default() };
+        match tensor.active.map(|id| &self.ops[&id]) {
+            Some(op) => Standing { round: op.round, begun: Some(op.done.clone()) },
+            None => Standing { round: tensor.next_round, begun: None },
+        }
+    }
+}
+
+impl<M: Memory> Operations<M> {
+    /// Copies a retained chunk into the operation that lacks it, if one does.
+    pub(super) fn restore(&mut self, chunk: &RetainedChunk, rank: Rank) {
+        let active = |tier| self.active_on(chunk.tensor, tier);
+        let Some(id) = OWN_TIERS.into_iter().find_map(active) else { return };
+        let op = self.ops.get_mut(&id).expect("an active operation");
+        let Request { collective, root, dtype, .. } = op.request;
+        let receives = collective.receives(rank, root);
+        if op.round != chunk.round || !receives || op.done.contains(&chunk.span()) {
+            return;
+        }
+        let result = op.memory.result(chunk.origin, chunk.len);
+        result.copy_from_slice(&chunk.bytes[..chunk.len]);
+        if let Some(divisor) = op.request.divisor(chunk.contributors) {
+            sumpter_sum::divide(dtype, result, divisor);
+        }
+        op.done.insert(chunk.span());
+    }
+}
+
+impl<M> Index<OpId> for Operations<M> {
+    type Output = Op<M>;
+
+    fn index(&self, id: OpId) -> &Op<M> {
+        self.ops.get(&id).expect("an operation that has not been released")
+    }
+}
+
+impl<M> IndexMut<OpId> for Operations<M> {
+    fn index_mut(&mut self, id: OpId) -> &mut Op<M> {
+        self.ops.get_mut(&id).expect("an operation that has not been released")
+    }
+}
+
+impl Tensor {
+    fn cancel(&mut self) {
+        self.active = None;
+        self.waiting.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sumpter_types::{Collective, Dtype, GroupId, ReduceOp};
+
+    const TENSOR: TensorId = TensorId(5);
+    const LANE: ConnId = ConnId(0);
+
+    fn layout() -> Layout {
+        Layout::new(vec![Place::new(LANE, 0, (0, 64), GroupId(0), 2)])
+    }
+
+    fn operations() -> Operations<&'static str> {
+        let mut ops = Operations::new();
+        ops.register(TENSOR, Tier::Root, layout(), Round(3));
+        ops
+    }
+
+    fn request() -> Request {
+        Request {
+            tensor: TENSOR,
+            tier: Tier::Root,
+            collective: Collective::AllReduce,
+            dtype: Dtype::F32,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            average: false,
+            priority: 0,
+            streamed: false,
+        }
+    }
+
+    fn result(round: u32) -> ChunkId {
+        let round = Round(round);
+        ChunkId { tensor: TENSOR, tier: Tier::Root, partition: 0, round, chunk: 0 }
+    }
+
+    #[test]
+    fn the_rounds_of_a_tensor_run_one_after_another() {
+        let mut ops = operations();
+        let ids = ["first", "second"].map(|memory| ops.submit(request(), memory));
+        assert_eq!(
+            ids.map(|id| (ops[id].stage, ops[id].round.0)),
+            [(Stage::Active, 3), (Stage::Waiting, 4)]
+        );
+        assert_eq!(ops.addressed(LANE, result(3)).unwrap(), Some((ids[0], 0)));
+        assert_eq!(ops.addressed(LANE, result(4)).unwrap(), None);
+        assert_eq!(ops.advance(ids[0]), Some(ids[1]));
+        assert_eq!(ops.addressed(LANE, result(4)).unwrap(), Some((ids[1], 0)));
+        assert_eq!(ops.advance(ids[1]), None);
+        assert_eq!(ops.first_unfinished(TENSOR), Some(Round(5)));
+    }
+
+    #[test]
+    fn memory_is_released_when_the_operation_has_finished_and_no_frame_refers_to_it() {
+        let mut ops = operations();
+        let id = ops.submit(request(), "memory");
+        ops[id].queued = 1;
+        assert_eq!(ops.release(id), None);
+        ops[id].stage = Stage::Finished;
+        assert_eq!(ops.release(id), None);
+        ops[id].queued = 0;
+        assert_eq!(ops.release(id), Some("memory"));
+        assert!(ops.get(id).is_none());
+    }
+
+    #[test]
+    fn between_two_epochs_operations_keep_what_has_arrived_and_relays_end() {
+        let mut ops = operations();
+        let own = ops.submit(request(), "own");
+        let relay = Place { relay: Some(Rank(1)), ..layout().places[0] };
+        let relaying = ops.relay(request(), Round(2), [relay].into(), "relayed");
+        ops[own].parts[0].have = 1;
+        assert_eq!(ops.suspend(16), [(relaying, "relayed")]);
+        let begun = Some(Spans::whole(16));
+        assert_eq!(ops.standing(TENSOR), Standing { round: Round(3), begun });
+        assert_eq!(ops.lay_out(TENSOR, Tier::Machine, layout()), Some(own));
+        assert_eq!((ops[own].request.tier, ops[own].parts[0].have), (Tier::Machine, 0));
+    }
+
+    #[test]
+    fn a_cancelled_tensor_has_no_operation_under_way() {
+        let mut ops = operations();
+        let ids = ["first", "second"].map(|memory| ops.submit(request(), memory));
+        assert_eq!(ops.cancel(TensorId(6)), []);
+        assert_eq!(ops.cancel(TENSOR), ids);
+        assert_eq!(ops.active_on(TENSOR, Tier::Root), None);
+    }
+}

@@ -1,0 +1,33 @@
+//! The lanes of a job: whose they are, where they listen, and which partition is whose.
+
+use std::net::SocketAddr;
+
+use sumpter_endpoint::ConnId;
+use sumpter_types::Rank;
+
+/// Who runs a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Worker(Rank),
+    Server(u64),
+}
+
+/// A lane of the job: its owner, and where it listens.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneAddress {
+    pub owner: Owner,
+    pub host: String,
+    /// Equal for processes that share a link.
+    pub machine: String,
+    /// The lane's number with its owner.
+    pub index: u32,
+    pub address: SocketAddr,
+}
+
+/// A partition of a tensor and the lane that reduces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlacedPartition {
+    pub root: ConnId,
+    pub offset: usize,
+    pub bytes: usize,
+}

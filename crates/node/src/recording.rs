@@ -1,0 +1,53 @@
+//! What this process has recorded, for traces of its runs.
+
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, unbounded};
+use sumpter_config::Config;
+use sumpter_coordinator::Member;
+use sumpter_observe::{Event, Recorder, Recording, Source, monotonic_ns};
+use sumpter_types::JobId;
+
+use crate::command::Command;
+use crate::remote::Remote;
+
+/// A ring as the settings want it.
+pub(crate) fn recorder(config: &Config) -> Recorder {
+    Recorder::new(config.trace_events as usize, monotonic_ns)
+}
+
+/// What a recorder has of a run: a lane may serve others as well.
+pub(crate) fn recording(recorder: &Recorder, source: Source, job: JobId) -> Recording {
+    let of_run = |event: &Event| event.run == job.0;
+    let events = recorder.snapshot().into_iter().filter(of_run).collect();
+    Recording { source, lost: recorder.lost(), events }
+}
+
+/// Lets the lanes of a server answer a request for a trace.
+pub(crate) fn answer_of(remotes: &[Remote], request: u64, job: JobId, member: Arc<Member>) {
+    let (sender, recordings): (_, Receiver<Vec<Recording>>) = unbounded();
+    for remote in remotes {
+        remote.send(Command::Recordings(job, sender.clone()));
+    }
+    drop(sender);
+    answer(request, member, move || recordings.into_iter().flatten().collect());
+}
+
+/// Answers a request for a trace, from a thread of its own: encoding takes milliseconds.
+pub(crate) fn answer(
+    request: u64,
+    member: Arc<Member>,
+    recordings: impl FnOnce() -> Vec<Recording> + Send + 'static,
+) {
+    let body = move || {
+        for recording in recordings() {
+            for piece in recording.encode() {
+                member.send_trace(request, piece, false);
+            }
+        }
+        member.send_trace(request, Vec::new(), true);
+    };
+    if let Err(error) = std::thread::Builder::new().name("sumpter-trace".into()).spawn(body) {
+        tracing::warn!(%error, "no thread to answer a request for a trace");
+    }
+}

@@ -1,0 +1,383 @@
+//! A worker's part in a run: its client, the connections to all lanes, and what is under way.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use sumpter_config::{Config, ConfigError, Texts};
+use sumpter_endpoint::ConnId;
+use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Recovery, Request};
+use sumpter_membership::ClusterView;
+use sumpter_observe::Peer;
+use sumpter_plan::{PlanError, default_credit, largest_partition};
+use sumpter_types::{MemberId, Rank, TensorId, TensorSpec};
+use sumpter_wire::{Hello, Tier, Token};
+
+use crate::cluster::{Cluster, Policy};
+use crate::command::{DeclarationId, Submission};
+use crate::completion::Promise;
+use crate::counters::Cause;
+use crate::dials::Dials;
+use crate::error::OpError;
+use crate::lanes::{LaneAddress, Owner};
+use crate::out_of_data::OutOfData;
+use crate::recording::recorder;
+use crate::route::WorkerClient;
+use crate::table::{Table, is_member, members};
+
+/// How long bytes that a worker has sent may take to arrive at least.
+const LEAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long nothing must move before what was sent is taken to have arrived: as long as a process
+/// may be silent on machines that are as busy as these settings expect.
+pub(crate) fn patience(config: &Config) -> Duration {
+    config.peer_timeout().max(LEAST_PATIENCE)
+}
+
+#[derive(Debug)]
+pub(crate) struct WorkerRun {
+    pub view: ClusterView,
+    pub rank: Rank,
+    pub cluster: Cluster,
+    pub client: WorkerClient,
+    /// Passes on what the lane in this process sums for the machine.
+    pub hub: Hub,
+    /// What it holds for others when the epoch changes.
+    pub recovery: Recovery,
+    /// Between two epochs.
+    pub suspended: bool,
+    /// Whether it was told why the next epoch begins.
+    pub announced: bool,
+    pub table: Table,
+    pub dials: Dials,
+    /// The lane in this process, if it is reached directly: its connection in the client and in
+    /// the lane.
+    pub own: Option<(ConnId, ConnId)>,
+    pub running: HashMap<OpId, Running>,
+    pub out_of_data: OutOfData,
+    /// Workers that have finished and when, in the order in which they did.
+    pub left: Vec<(Rank, Instant)>,
+    /// When bytes last moved, or an operation began.
+    pub last_progress: Instant,
+    /// An operation that needs a worker which has left fails once nothing has moved for so long.
+    patience: Duration,
+    /// Why nothing can be submitted any more.
+    pub over: Option<OpError>,
+}
+
+/// How far ahead of what they have sent this plan's workers begin with partitions.
+fn credit(config: &Config, view: &ClusterView) -> u64 {
+    config.credit_bytes.unwrap_or_else(|| default_credit(view.slowest_gbps()))
+}
+
+/// The settings that may change while a job runs, as they are in this plan.
+///
+/// # Errors
+/// [`ConfigError`] if what the plan changes is no setting.
+pub fn in_force(config: &Config, view: &ClusterView) -> Result<Texts, ConfigError> {
+    let config = config.changed(&view.changes)?;
+    let mut texts = config.tunable();
+    texts.insert("credit_bytes".to_owned(), credit(&config, view).to_string());
+    Ok(texts)
+}
+
+pub(crate) fn policy(config: &Config, view: &ClusterView) -> Policy {
+    Policy {
+        partition_bytes: largest_partition(config.partition_bytes, credit(config, view)),
+        architecture: config.architecture,
+        dealing: config.placement,
+        deterministic: config.deterministic,
+        mortal: config.is_mortal(),
+    }
+}
+
+pub(crate) fn client_settings(config: &Config, view: &ClusterView) -> ClientSettings {
+    ClientSettings {
+        rank: Rank(config.rank),
+        world_size: view.workers.len() as u32,
+        epoch: view.epoch,
+        chunk_bytes: config.chunk_bytes as u32,
+        credit_bytes: credit(config, view) as usize,
+        deterministic: config.deterministic,
+        checksum: config.checksum,
+    }
+}
+
+/// What a lane is called in a trace.
+fn peer(lane: &LaneAddress) -> Peer {
+    let index = u16::try_from(lane.index).unwrap_or(u16::MAX);
+    match lane.owner {
+        Owner::Worker(Rank(rank)) => Peer::WorkerLane { rank, lane: index },
+        Owner::Server(id) => Peer::ServerLane { member: id as u32, lane: index },
+    }
+}
+
+/// An operation the client has, as the outside knows it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub tensor: TensorId,
+    pub tag: String,
+    pub round: u64,
+    pub completion: Promise,
+    /// When it was submitted.
+    pub since: Instant,
+    /// When the client got it.
+    pub begun: Instant,
+}
+
+/// A worker that has left although an operation needs it.
+struct Leaver<'a> {
+    rank: Rank,
+    /// What needs it.
+    name: &'a str,
+    /// Until then it may only be late.
+    missing_from: Instant,
+}
+
+impl WorkerRun {
+    /// The run begins; `resident` is this worker's connection in the lane of its own process.
+    pub(crate) fn new(
+        config: &Config,
+        view: ClusterView,
+        resident: Option<ConnId>,
+    ) -> Result<WorkerRun, PlanError> {
+        let rank = Rank(config.rank);
+        let cluster = Cluster::new(&view, policy(config, &view))?;
+        let settings = client_settings(config, &view);
+        let mut client = Client::new(settings, 0);
+        client.record(recorder(config));
+        let hub = Hub::new(view.job, settings.chunk_bytes);
+        let mut run = WorkerRun {
+            view,
+            rank,
+            cluster,
+            client,
+            hub,
+            recovery: Recovery::default(),
+            suspended: false,
+            announced: false,
+            table: Table::default(),
+            dials: Dials::default(),
+            own: None,
+            running: HashMap::new(),
+            out_of_data: OutOfData::default(),
+            left: Vec::new(),
+            last_progress: Instant::now(),
+            patience: patience(config),
+            over: None,
+        };
+        run.connect(settings, resident);
+        Ok(run)
+    }
+
+    /// Makes ready for connections to the lanes of the plan.
+    pub(crate) fn connect(&mut self, settings: ClientSettings, resident: Option<ConnId>) {
+        let lanes = self.cluster.lanes.len();
+        self.client.resume(settings, lanes);
+        self.hub.resume(settings.chunk_bytes);
+        self.dials = Dials::new(lanes);
+        let own = self.cluster.lane_of(self.rank);
+        let vanishes = |lane: &ConnId| self.cluster.may_vanish(*lane) && Some(*lane) != own;
+        for lane in (0..lanes).map(ConnId).filter(vanishes) {
+            self.client.retain_results_of(lane);
+        }
+        self.client.name_lanes(self.cluster.lanes.iter().map(peer).collect());
+        self.own = own.zip(resident);
+        if let Some((on_client, _)) = self.own {
+            self.client.attached(on_client);
+        }
+    }
+
+    pub(crate) fn world_size(&self) -> u32 {
+        self.view.workers.len() as u32
+    }
+
+    /// The members of a tensor's rounds that live.
+    pub(crate) fn members(&self, spec: &TensorSpec) -> Vec<Rank> {
+        let mut members = members(spec, self.world_size());
+        members.retain(|rank| !self.view.gone.contains(rank));
+        members
+    }
+
+    /// Whether a worker that lives takes part in a tensor's rounds.
+    pub(crate) fn takes_part(&self, tensor: TensorId, rank: Rank) -> bool {
+        let member = self.table.spec(tensor).is_some_and(|spec| is_member(spec, rank));
+        member && !self.view.gone.contains(&rank)
+    }
+
+    /// Why a tensor has no rounds any more: only one worker could give or take their result, and
+    /// it is dead.
+    pub(crate) fn orphaned(&self, tensor: TensorId) -> Option<String> {
+        let spec = self.table.spec(tensor)?;
+        let gone = spec.collective.has_root() && self.view.gone.contains(&spec.root);
+        let host = &self.view.workers.get(spec.root.0 as usize)?.host;
+        gone.then(|| format!("its root, rank {} on {host}, has died", spec.root))
+    }
+
+    pub(crate) fn hello(&self, lane: ConnId) -> Hello {
+        Hello {
+            job: self.view.job,
+            rank: self.rank,
+            world_size: self.world_size(),
+            epoch: self.view.epoch,
+            lane: self.cluster.lanes[lane.0].index,
+            keeps: self.cluster.may_vanish(lane),
+            checksum: self.client.is_checked(),
+        }
+    }
+
+    /// What the members of this run prove to each other.
+    pub(crate) fn key(&self) -> Token {
+        self.view.key.clone().expect("a view from the coordinator has the run's key")
+    }
+
+    /// A lane in words: whose it is, and where.
+    pub(crate) fn describe(&self, lane: ConnId) -> String {
+        let lane = &self.cluster.lanes[lane.0];
+        let owner = match lane.owner {
+            Owner::Worker(rank) => format!("rank {rank}"),
+            Owner::Server(id) => format!("server {id}"),
+        };
+        format!("lane {} of {owner} on {} at {}", lane.index, lane.host, lane.address)
+    }
+
+    /// What a tensor is called.
+    pub(crate) fn name(&self, tensor: TensorId) -> Option<&str> {
+        self.table.spec(tensor).map(|spec| spec.name.as_str())
+    }
+
+    /// The server a lane belongs to, if it is not a worker's.
+    pub(crate) fn server_of(&self, lane: ConnId) -> Option<MemberId> {
+        match self.cluster.lanes[lane.0].owner {
+            Owner::Worker(_) => None,
+            Owner::Server(id) => Some(MemberId(id)),
+        }
+    }
+
+    /// Whether there is no need to call a lane again: its worker has finished.
+    pub(crate) fn has_left(&self, lane: ConnId) -> bool {
+        match self.cluster.lanes[lane.0].owner {
+            Owner::Worker(rank) => self.left.iter().any(|(left, _)| *left == rank),
+            Owner::Server(_) => false,
+        }
+    }
+
+    /// The connection to a lane is gone.
+    pub(crate) fn lost(&mut self, lane: ConnId, now: Instant) {
+        self.client.disconnected(lane);
+        match self.has_left(lane) || self.over.is_some() || self.suspended {
+            true => self.dials.end(lane),
+            false => self.dials.postpone(lane, now),
+        }
+    }
+
+    /// Whether a lane is reached over the network, not within this machine.
+    pub(crate) fn is_away(&self, lane: ConnId) -> bool {
+        let own = &self.view.workers[self.rank.0 as usize].machine;
+        self.cluster.lanes[lane.0].machine != *own
+    }
+
+    /// A new entry of the coordinator's table. Returns the submissions that waited for it.
+    pub(crate) fn enter(
+        &mut self,
+        id: TensorId,
+        spec: TensorSpec,
+    ) -> Vec<(DeclarationId, Submission)> {
+        let waiting = self.table.enter(id, spec, Tier::Root);
+        if self.suspended {
+            // It gets its places with all others.
+            self.client.register(id, Tier::Root, Layout::default());
+        } else {
+            self.lay_out(id, &[]);
+        }
+        waiting
+    }
+
+    /// The earliest time something is due.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let retry = self.dials.next_deadline();
+        let leaver = self.needed_leaver().map(|leaver| leaver.missing_from);
+        [retry, leaver].into_iter().flatten().min()
+    }
+
+    /// Hands an operation to the client; its round.
+    pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) -> u64 {
+        let Submission { tag, memory, completion, since, .. } = submission;
+        let id = self.client.submit(request, Held::Tensor(memory));
+        self.last_progress = now;
+        let tensor = self.table.known_mut(request.tensor);
+        let round = tensor.begun;
+        tensor.begun += 1;
+        let tensor = request.tensor;
+        self.running.insert(id, Running { tensor, tag, round, completion, since, begun: now });
+        round
+    }
+
+    /// The run cannot go on: fails all that is under way and all that will come.
+    pub(crate) fn fail(&mut self, reason: &OpError) {
+        self.over = Some(reason.clone());
+        self.out_of_data.fail(reason);
+        for (name, submission) in self.table.take_waiting() {
+            let error = reason.about(&format!("tensor '{name}' was not complete"));
+            submission.completion.finish(Err(error));
+        }
+        self.hub.close();
+        self.client.fail_all(|_| reason.to_string());
+    }
+
+    /// A worker that has left will never run out of data.
+    pub(crate) fn fail_out_of_data(&mut self) {
+        if let Some((rank, _)) = self.left.first() {
+            let reason = format!("rank {rank} has left the job without running out of data");
+            self.out_of_data.fail(&OpError::PeerLost(reason));
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.table.waiting_len() == 0
+    }
+
+    /// How many operations are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.running.len() + self.table.waiting_len()
+    }
+
+    /// What the operations under way wait for, if there are any.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        match () {
+            () if self.is_idle() => None,
+            () if self.suspended => Some(Cause::Plan),
+            () if self.running.is_empty() => Some(Cause::Coordinator),
+            () if self.client.admitted_bytes() > 0 => Some(Cause::Send),
+            () => Some(Cause::Results),
+        }
+    }
+
+    /// A worker that has left and is needed by an operation, in words, once nothing has moved for
+    /// so long that what it still sent must have arrived.
+    pub(crate) fn missing_leaver(&self, now: Instant) -> Option<String> {
+        let Leaver { rank, name, missing_from } = self.needed_leaver()?;
+        (missing_from <= now)
+            .then(|| format!("rank {rank} has left the job, but '{name}' waits for it"))
+    }
+
+    /// The first to leave of those that operations under way need: others that leave after it
+    /// give it no more time.
+    fn needed_leaver(&self) -> Option<Leaver<'_>> {
+        if self.left.is_empty() || self.over.is_some() {
+            return None;
+        }
+        let leaver = |(rank, since): (Rank, Instant), name| {
+            let missing_from = self.last_progress.max(since) + self.patience;
+            Leaver { rank, name, missing_from }
+        };
+        let running = self.left.iter().find_map(|left| {
+            let needing = self.running.values().find(|r| self.takes_part(r.tensor, left.0))?;
+            Some(leaver(*left, self.name(needing.tensor)?))
+        });
+        running.or_else(|| {
+            let (name, _) = self.table.waiting().next()?;
+            Some(leaver(*self.left.first()?, name))
+        })
+    }
+}

@@ -1,0 +1,536 @@
+//! The worker of an event loop: its part in the run, and what the coordinator and the process's
+//! other threads have it do.
+//!
+//! It opens and closes no sockets: what is to be done with them is an [`Action`] for the loop.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use sumpter_config::{Colocated, Config, readable};
+use sumpter_coordinator::Member;
+use sumpter_endpoint::{ConnId, Violation};
+use sumpter_engine::{Event, OpId, Peer, Request};
+use sumpter_membership::{ClusterView, FatalKind, MemberEvent};
+use sumpter_transport::TensorMemory;
+use sumpter_types::{Collective, Epoch, Rank, TensorId, TensorSpec};
+
+use crate::command::{DeclarationId, Submission, Subscription};
+use crate::completion::Promise;
+use crate::counters::Report;
+use crate::error::{NodeError, OpError};
+use crate::lane_side::LaneSide;
+use crate::progress;
+use crate::run::{WorkerRun, in_force};
+use crate::start::StartSignal;
+use crate::subscriptions::Subscriptions;
+use crate::table::{Lookup, Tensor};
+use crate::timeline::Record;
+
+/// What the loop is to do with sockets.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Connect to a lane.
+    Dial(ConnId),
+    /// Close the connections to all lanes.
+    CloseDials,
+    /// Close these sockets.
+    Close(Vec<usize>),
+}
+
+#[derive(Debug)]
+pub(crate) struct WorkerSide {
+    config: Config,
+    start: Option<StartSignal>,
+    member: Option<Arc<Member>>,
+    run: Option<WorkerRun>,
+    subscriptions: Subscriptions,
+    timeline: Option<Sender<Record>>,
+    actions: VecDeque<Action>,
+}
+
+impl WorkerSide {
+    /// Without a `start` signal, there never is a run: the lane is a server's.
+    pub(crate) fn new(config: &Config, start: Option<StartSignal>) -> WorkerSide {
+        WorkerSide {
+            config: config.clone(),
+            start,
+            member: None,
+            run: None,
+            subscriptions: Subscriptions::default(),
+            timeline: None,
+            actions: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn run(&self) -> Option<&WorkerRun> {
+        self.run.as_ref()
+    }
+
+    pub(crate) fn run_mut(&mut self) -> Option<&mut WorkerRun> {
+        self.run.as_mut()
+    }
+
+    pub(crate) fn member(&self) -> Option<&Arc<Member>> {
+        self.member.as_ref()
+    }
+
+    /// The session with the coordinator is there.
+    pub(crate) fn joined(&mut self, member: Arc<Member>) {
+        self.member = Some(member);
+    }
+
+    /// Records operations that end from now on, or no longer.
+    pub(crate) fn record(&mut self, records: Option<Sender<Record>>) {
+        self.timeline = records;
+    }
+
+    pub(crate) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Takes what the coordinator announces.
+    pub(crate) fn on_event(
+        &mut self,
+        event: MemberEvent,
+        lane_side: &mut LaneSide,
+        report: &mut Report,
+    ) {
+        match event {
+            MemberEvent::Waiting { missing, seconds } => {
+                let missing = missing.join(", ");
+                tracing::warn!("waiting for {missing} since {seconds:.0} s");
+            }
+            MemberEvent::Started(view) => self.begin_run(view, lane_side),
+            MemberEvent::Stalled { message, over: true } => {
+                tracing::info!(target: "notice", "{message}");
+            }
+            MemberEvent::Stalled { message, over: false } => tracing::warn!("{message}"),
+            MemberEvent::Suspend { epoch, reason } => {
+                self.suspend(epoch, &reason, lane_side, report);
+            }
+            MemberEvent::Resume { view, progress } => self.resume(view, &progress, lane_side),
+            MemberEvent::Tensor { id, spec } => {
+                let Some(run) = self.run.as_mut() else { return };
+                for (id, submission) in run.enter(id, spec) {
+                    self.submit(id, submission, report);
+                }
+            }
+            MemberEvent::TensorError { name, message } => self.fail_tensor(&name, &message),
+            MemberEvent::OutOfData { rank } => self.other_out_of_data(rank),
+            MemberEvent::AllOutOfData { last } => {
+                if let Some(run) = self.run.as_mut() {
+                    run.out_of_data.end(last);
+                }
+            }
+            MemberEvent::Began { tensor, round } => self.contribute_zeros(tensor, round, report),
+            MemberEvent::WorkerLost { rank, host, reason } => {
+                self.fail(&OpError::PeerLost(format!("rank {rank} on {host} died: {reason}")));
+            }
+            MemberEvent::WorkerLeft { rank } => {
+                if let Some(run) = self.run.as_mut() {
+                    run.left.push((rank, Instant::now()));
+                    run.fail_out_of_data();
+                }
+            }
+            MemberEvent::CoordinatorLost { message } => {
+                self.refuse_start(NodeError::PeerLost(message.clone()));
+                self.fail(&OpError::PeerLost(message));
+            }
+            MemberEvent::Fatal { kind, message } => self.expel(kind, message),
+            MemberEvent::JobStarted(_)
+            | MemberEvent::JobEnded { .. }
+            | MemberEvent::TraceAsked { .. }
+            | MemberEvent::Drained
+            | MemberEvent::GivenUp { .. }
+            | MemberEvent::Finished => {}
+        }
+    }
+
+    /// The coordinator has ended this process's part in the job.
+    fn expel(&mut self, kind: FatalKind, message: String) {
+        self.refuse_start(NodeError::fatal(kind, message.clone()));
+        let error = match NodeError::fatal(kind, message) {
+            NodeError::Auth(text) => OpError::Auth(text),
+            NodeError::Mismatch(text) => OpError::Mismatch(text),
+            other => OpError::PeerLost(other.to_string()),
+        };
+        self.fail(&error);
+    }
+
+    /// Whether there is a run that goes on.
+    fn is_open(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.over.is_none())
+    }
+
+    /// Sends a plan or a training step, once there is one as late as this.
+    pub(crate) fn subscribe(&mut self, subscription: Subscription, report: &Report) {
+        if !self.is_open() {
+            return;
+        }
+        match subscription {
+            Subscription::Plan(epoch, answer) => {
+                self.subscriptions.add_plan(epoch, answer);
+                self.notify_plan();
+            }
+            Subscription::Step(step, answer) => {
+                self.subscriptions.add_step(step, answer);
+                self.subscriptions.notify_step(report.counters.step);
+            }
+        }
+    }
+
+    fn notify_plan(&mut self) {
+        if let Some(run) = self.run.as_ref().filter(|run| !run.suspended) {
+            self.subscriptions.notify_plan(&run.view);
+        }
+    }
+
+    /// All members are there: connects to every lane, and lets the caller go on.
+    fn begin_run(&mut self, view: ClusterView, lane_side: &mut LaneSide) {
+        lane_side.expect_job(&view);
+        let resident = self.open_resident(&view, lane_side);
+        let built = resident.map_err(NodeError::Start).and_then(|resident| {
+            WorkerRun::new(&self.config, view.clone(), resident)
+                .map_err(|error| NodeError::Start(format!("no plan for this job: {error}")))
+        });
+        let run = match built {
+            Ok(run) => run,
+            Err(error) => return self.refuse_start(error),
+        };
+        self.run = Some(run);
+        self.dial_all();
+        if let Some(start) = self.start.take() {
+            start.begin(view);
+        }
+    }
+
+    /// Opens this worker's connection in the lane of its own process, if it is to be reached so.
+    fn open_resident(
+        &self,
+        view: &ClusterView,
+        lane_side: &mut LaneSide,
+    ) -> Result<Option<ConnId>, String> {
+        let ClusterView { job, epoch, workers, .. } = view;
+        let (rank, world_size) = (Rank(self.config.rank), workers.len() as u32);
+        // As the others say of this lane.
+        let keeps = self.config.is_mortal();
+        let peer = Peer { job: *job, rank, world_size, epoch: *epoch, keeps, checksum: false };
+        match self.config.colocated {
+            Colocated::InProcess => lane_side.lane.open_resident(peer).map(Some),
+            Colocated::Linked => Ok(None),
+        }
+    }
+
+    /// Opens the connections of an epoch.
+    fn dial_all(&mut self) {
+        let Some(run) = self.run.as_ref() else { return };
+        let own = run.own.map(|(on_client, _)| on_client);
+        let wanted = |lane: &ConnId| Some(*lane) != own && !run.has_left(*lane);
+        self.actions.extend(run.dials.lanes().filter(wanted).map(Action::Dial));
+    }
+
+    fn refuse_start(&mut self, error: NodeError) {
+        if let Some(start) = self.start.take() {
+            start.refuse(error);
+        }
+    }
+
+    /// A lane could not be connected to; with `permanent`, it never can.
+    pub(crate) fn dial_failed(&mut self, lane: ConnId, reason: &str, permanent: bool) {
+        let limit = Duration::from_secs_f64(self.config.start_timeout_s);
+        let Some(run) = self.run.as_mut() else { return };
+        let now = Instant::now();
+        run.lost(lane, now);
+        let failing = run.dials.failing_since(lane).map(|t| now.saturating_duration_since(t));
+        let suspect = run
+            .server_of(lane)
+            .filter(|_| permanent || failing.is_some_and(|f| f > self.config.server_timeout()));
+        if let (Some(server), Some(member)) = (suspect, &self.member) {
+            // The job goes on without it.
+            return member.suspect(server, reason.to_owned());
+        }
+        let lane = run.describe(lane);
+        tracing::debug!(%lane, %reason, "no connection yet");
+        if permanent || failing.is_some_and(|f| f > limit) {
+            self.fail(&OpError::PeerLost(format!("cannot connect to {lane}: {reason}")));
+        }
+    }
+
+    /// Does what is due: dials lanes again, gives up on workers that have left.
+    pub(crate) fn tend(&mut self, now: Instant) {
+        let Some(run) = self.run.as_ref() else { return };
+        self.actions.extend(run.dials.due(now).into_iter().map(Action::Dial));
+        if let Some(reason) = run.missing_leaver(now) {
+            self.fail(&OpError::PeerLost(reason));
+        }
+    }
+
+    /// Takes the next declaration of a tensor.
+    pub(crate) fn declare(&mut self, id: DeclarationId, spec: TensorSpec, average: bool) {
+        if let Some(run) = self.run.as_mut() {
+            run.table.declare(id, spec, average);
+        }
+    }
+
+    /// Begins an operation, or lets it wait until the coordinator has numbered its tensor.
+    pub(crate) fn submit(
+        &mut self,
+        id: DeclarationId,
+        submission: Submission,
+        report: &mut Report,
+    ) {
+        let Some(run) = self.run.as_mut() else {
+            let error = OpError::Closed("the job has not started".to_owned());
+            return submission.completion.finish(Err(error));
+        };
+        if let Some(over) = &run.over {
+            let name = run.table.declared_name(id);
+            let error = over.about(&format!("tensor '{name}' cannot be summed"));
+            return submission.completion.finish(Err(error));
+        }
+        match run.table.find(id, submission) {
+            Lookup::Ready(submission, request) => return self.begin(request, submission, report),
+            Lookup::Declare(spec) => match &self.member {
+                Some(member) => member.declare(spec),
+                None => tracing::error!("a tensor was submitted before the session was there"),
+            },
+            Lookup::Waiting => {}
+            Lookup::Failed(submission, error) => submission.completion.finish(Err(error)),
+        }
+        report.counters.busy(true, Instant::now());
+        report.soon();
+    }
+
+    /// Begins a round of a numbered tensor.
+    fn begin(&mut self, request: Request, submission: Submission, report: &mut Report) {
+        let Some(run) = self.run.as_mut() else { return };
+        let now = Instant::now();
+        report.counters.busy(true, now);
+        if let Some(reason) = run.orphaned(request.tensor) {
+            return submission.completion.finish(Err(OpError::PeerLost(reason)));
+        }
+        let round = run.run(submission, request, now);
+        self.announce(request.tensor, round);
+        report.soon();
+    }
+
+    /// Ends what has finished; true if anything has.
+    pub(crate) fn settle(&mut self, lane_side: &mut LaneSide, report: &mut Report) -> bool {
+        let mut any = false;
+        while let Some(run) = self.run.as_mut()
+            && let Some(event) = run.client.next_event()
+        {
+            any = true;
+            let Some(event) = run.recovery.on_event(event, &run.client) else { continue };
+            match run.hub.on_event(event, &mut run.client, &mut lane_side.lane) {
+                Ok(Some(Event::Finished(id, outcome))) => self.finish(id, outcome, report),
+                Ok(Some(Event::Released(_, memory))) => drop(memory),
+                // Only the hub streams.
+                Ok(Some(Event::Arrived { .. } | Event::DeliveredToAll { .. }) | None) => {}
+                Err(violation) => self.disagree(&violation),
+            }
+        }
+        if let (true, Some(run)) = (any, &self.run) {
+            report.counters.busy(!run.is_idle(), Instant::now());
+            self.subscriptions.notify_step(report.counters.step);
+        }
+        any
+    }
+
+    fn finish(&mut self, id: OpId, outcome: Result<(), String>, report: &mut Report) {
+        let Some(run) = self.run.as_mut() else { return };
+        let Some(running) = run.running.remove(&id) else { return };
+        if outcome.is_ok() {
+            let tensor = run.table.known_mut(running.tensor);
+            tensor.finished += 1;
+            report.counters.finished(tensor.finished, tensor.bytes);
+        }
+        let Some(Tensor { spec, bytes, .. }) = run.table.tensor(running.tensor) else { return };
+        let unwritten = self.timeline.as_ref().is_some_and(|timeline| {
+            let record = Record {
+                tensor: running.tensor,
+                name: spec.name.clone(),
+                collective: spec.collective,
+                bytes: *bytes,
+                round: running.round,
+                submitted: running.since,
+                begun: running.begun,
+                done: Instant::now(),
+                failed: outcome.is_err(),
+            };
+            timeline.send(record).is_err()
+        });
+        if unwritten {
+            // Its writer has ended, perhaps on a full disk; stop_timeline() says why.
+            self.timeline = None;
+        }
+        let orphaned = run.orphaned(running.tensor).is_some();
+        running.completion.finish(outcome.map_err(|reason| {
+            let about = format!("tensor '{}' was not complete", spec.name);
+            let failed = if orphaned { OpError::PeerLost } else { OpError::Mismatch };
+            run.over.clone().unwrap_or_else(|| failed(reason)).about(&about)
+        }));
+    }
+
+    /// The run cannot go on: fails all that is under way and all that will come.
+    pub(crate) fn fail(&mut self, reason: &OpError) {
+        let Some(run) = self.run.as_mut().filter(|run| run.over.is_none()) else { return };
+        self.subscriptions.clear();
+        run.fail(reason);
+    }
+
+    /// The client and the lane in this process contradict each other.
+    pub(crate) fn disagree(&mut self, violation: &Violation) {
+        let reason = format!("the colocated lane and its worker disagree: {violation}");
+        self.fail(&OpError::Closed(reason));
+    }
+
+    fn fail_tensor(&mut self, name: &str, message: &str) {
+        let Some(run) = self.run.as_mut() else { return };
+        let (id, waiting) = run.table.fail(name, message);
+        for (_, submission) in waiting {
+            submission.completion.finish(Err(OpError::Mismatch(message.to_owned())));
+        }
+        if let Some(id) = id {
+            run.client.fail_tensor(id, message);
+        }
+    }
+}
+
+/// Between two epochs.
+impl WorkerSide {
+    /// The plan is about to change: stops, and reports what this worker has.
+    fn suspend(
+        &mut self,
+        epoch: Epoch,
+        reason: &str,
+        lane_side: &mut LaneSide,
+        report: &mut Report,
+    ) {
+        let Some(run) = self.run.as_mut() else { return };
+        // A change of settings is reported when it is made.
+        if !reason.is_empty() {
+            tracing::info!(target: "notice", %epoch, "{reason}; the plan changes");
+            run.announced = true;
+        }
+        let progress = run.suspend(&mut lane_side.lane);
+        report.counters.pauses += 1;
+        let job = run.view.job;
+        self.actions.push_back(Action::CloseDials);
+        self.actions.push_back(Action::Close(lane_side.end_job(job)));
+        if let Some(member) = &self.member {
+            member.progress(epoch, progress::encode(&progress));
+        }
+    }
+
+    /// The new plan, and what all workers have.
+    fn resume(
+        &mut self,
+        view: ClusterView,
+        progress: &[(Rank, Vec<u8>)],
+        lane_side: &mut LaneSide,
+    ) {
+        if self.run.is_none() {
+            return;
+        }
+        lane_side.expect_job(&view);
+        let resident = self.open_resident(&view, lane_side);
+        let (epoch, servers) = (view.epoch, view.servers.len());
+        let workers = view.living().count();
+        let Some(run) = self.run.as_mut() else { return };
+        let changes = run.view.changes.clone();
+        let resumed =
+            resident.and_then(|resident| run.resume(&self.config, view, progress, resident));
+        if let Err(reason) = resumed {
+            return self.fail(&OpError::PeerLost(format!("the new plan cannot be used: {reason}")));
+        }
+        if std::mem::take(&mut run.announced) {
+            let with = format!("{workers} workers and {servers} summation servers");
+            tracing::info!(target: "notice", %epoch, "going on with {with}");
+        }
+        if run.view.changes != changes && run.rank == Rank(0) {
+            let texts = in_force(&self.config, &run.view).unwrap_or_default();
+            let texts = texts.iter().map(|(name, text)| format!("{name}={}", readable(text)));
+            let settings = texts.collect::<Vec<_>>().join(" ");
+            tracing::info!(target: "notice", %epoch, "from now on {settings}");
+        }
+        self.dial_all();
+        self.notify_plan();
+    }
+}
+
+/// Ranks that are out of data.
+impl WorkerSide {
+    /// This worker has no more data.
+    pub(crate) fn out_of_data(&mut self, answer: Sender<Result<Rank, OpError>>) {
+        let (Some(run), Some(member)) = (self.run.as_mut(), &self.member) else {
+            let error = OpError::Closed("the job has not started".to_owned());
+            return drop(answer.send(Err(error)));
+        };
+        run.out_of_data.begin(answer);
+        if let Some(over) = run.over.clone() {
+            return run.out_of_data.fail(&over);
+        }
+        run.fail_out_of_data();
+        member.out_of_data();
+    }
+
+    /// Another worker, or this one, is out of data: announces what is under way.
+    fn other_out_of_data(&mut self, rank: Rank) {
+        let Some(run) = self.run.as_mut() else { return };
+        if rank != run.rank {
+            run.out_of_data.add(rank);
+        }
+        // Before it is there, nothing has been submitted.
+        let Some(member) = &self.member else { return };
+        let mut under_way: Vec<_> =
+            run.running.values().map(|running| (running.tensor, running.round)).collect();
+        under_way.sort_unstable();
+        under_way.into_iter().for_each(|(tensor, round)| member.began(tensor, round));
+    }
+
+    /// Announces a round that has begun here to the ranks that are out of data.
+    fn announce(&self, tensor: TensorId, round: u64) {
+        let (Some(run), Some(member)) = (&self.run, &self.member) else { return };
+        if !run.out_of_data.is_any_other() {
+            return;
+        }
+        let Some(spec) = run.table.spec(tensor) else { return };
+        if run.out_of_data.announces(run.rank, &run.members(spec)) {
+            member.began(tensor, round);
+        }
+    }
+
+    /// Takes part with zeros in a round that others have begun, if this worker is out of data.
+    fn contribute_zeros(&mut self, id: TensorId, round: u64, report: &mut Report) {
+        let Some(run) = self.run.as_ref() else { return };
+        let Some(Tensor { spec, bytes, begun, .. }) = run.table.tensor(id) else { return };
+        // Rounds are announced in order: a later one cannot come before this.
+        if *begun != round || !run.out_of_data.is_own() {
+            return;
+        }
+        if run.over.is_some() || !run.takes_part(id, run.rank) {
+            return;
+        }
+        if spec.collective == Collective::Broadcast && spec.root == run.rank {
+            let (name, own) = (spec.name.clone(), run.rank);
+            let message =
+                format!("tensor '{name}': rank {own} is its root, but is out of data (join)");
+            if let Some(member) = &self.member {
+                member.refuse(name, message);
+            }
+            return;
+        }
+        let Some(request) = run.table.request(id) else { return };
+        let submission = Submission {
+            tag: String::new(),
+            priority: 0,
+            memory: TensorMemory::zeros(*bytes as usize),
+            completion: Promise::unwatched(),
+            since: Instant::now(),
+        };
+        self.begin(request, submission, report);
+    }
+}

@@ -1,0 +1,75 @@
+//! `Handle`: what an operation is waited for by.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use sumpter_node::Completion;
+
+use crate::errors::{ConfigError, DeadlineError, from_op};
+
+/// How often a wait looks for Ctrl-C.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// An operation under way.
+#[pyclass(module = "sumpter._native", frozen)]
+pub struct Handle {
+    completion: Arc<Completion>,
+}
+
+impl Handle {
+    pub fn new(completion: Arc<Completion>) -> Handle {
+        Handle { completion }
+    }
+}
+
+#[pymethods]
+impl Handle {
+    /// Whether the operation is done, well or not.
+    fn poll(&self) -> bool {
+        self.completion.poll().is_some()
+    }
+
+    /// Waits until the operation is done; raises its error, or `DeadlineError`.
+    #[pyo3(signature = (timeout_s=None))]
+    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<()> {
+        if let Some(outcome) = self.completion.poll() {
+            return outcome.map_err(from_op);
+        }
+        let limit = match timeout_s {
+            None => None,
+            Some(s) if s.is_finite() && s >= 0.0 => Some(Duration::from_secs_f64(s.min(1e9))),
+            Some(s) => {
+                let text = format!("timeout_s is {s}, expected 0 or more seconds");
+                return Err(ConfigError::new_err(text));
+            }
+        };
+        let start = Instant::now();
+        loop {
+            let left = limit.map(|l| l.saturating_sub(start.elapsed()));
+            let slice = left.map_or(SLICE, |l| l.min(SLICE));
+            let outcome = py.detach(|| self.completion.wait_until(Instant::now() + slice));
+            if let Some(outcome) = outcome {
+                return outcome.map_err(from_op);
+            }
+            py.check_signals()?;
+            if left.is_some_and(|l| l.is_zero()) {
+                let seconds = timeout_s.unwrap_or_default();
+                let text = format!("not done within {seconds:.2} s; some rank has not contributed");
+                return Err(DeadlineError::new_err(text));
+            }
+        }
+    }
+
+    /// Calls `callback()` once from a Rust thread when the operation is done, soon if it is.
+    fn on_done(&self, callback: Py<PyAny>) {
+        self.completion.on_done(move || {
+            // During interpreter shutdown there is nobody left to tell.
+            Python::try_attach(|py| {
+                if let Err(error) = callback.call0(py) {
+                    error.write_unraisable(py, None);
+                }
+            });
+        });
+    }
+}

@@ -1,0 +1,106 @@
+//! `Tensor`: what the Python fronts declare once and submit rounds of.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use sumpter_node::{OpRequest, Tensor as RustTensor};
+use sumpter_transport::TensorMemory;
+use sumpter_types::{Collective, Rank};
+
+use crate::errors::ConfigError;
+use crate::handle::Handle;
+
+/// A declared tensor.
+#[pyclass(module = "sumpter._native", frozen)]
+pub struct Tensor {
+    inner: Arc<RustTensor>,
+    rank: Rank,
+    bytes: usize,
+    /// Whether this rank needs memory to send from and to receive into.
+    sends: bool,
+    receives: bool,
+}
+
+#[pymethods]
+impl Tensor {
+    /// Queues one operation on memory given by address; see the stub for the arguments.
+    fn submit(
+        &self,
+        send: usize,
+        receive: usize,
+        priority: i32,
+        tag: String,
+        keep: Py<PyAny>,
+    ) -> PyResult<Handle> {
+        let memory = if self.inner.spec().collective == Collective::Barrier {
+            TensorMemory::zeros(1)
+        } else {
+            if (self.sends && send == 0) || (self.receives && receive == 0) {
+                return Err(self.lacks_address(send));
+            }
+            let (contribution, result) = (send as *const u8, receive as *mut u8);
+            // SAFETY: the caller promises (see the stub) that the addresses are contiguous memory
+            // of this shape and dtype, which `keep` holds until the operation is done.
+            unsafe { TensorMemory::new(contribution, result, self.bytes, Box::new(keep)) }
+        };
+        Ok(Handle::new(self.inner.submit(OpRequest { tag, priority }, memory)))
+    }
+
+    /// Whether there is nothing to do: no elements.
+    #[getter]
+    fn is_empty(&self) -> bool {
+        self.inner.spec().shape.contains(&0)
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.inner.spec().name
+    }
+
+    #[getter]
+    fn collective(&self) -> &'static str {
+        self.inner.spec().collective.name()
+    }
+
+    #[getter]
+    fn shape(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(PyTuple::new(py, &self.inner.spec().shape)?.into_any().unbind())
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.inner.spec().dtype.name()
+    }
+
+    #[getter]
+    fn op(&self) -> &'static str {
+        self.inner.spec().op.name()
+    }
+}
+
+impl Tensor {
+    /// A tensor of the worker of this rank.
+    pub fn new(inner: Arc<RustTensor>, rank: Rank) -> Tensor {
+        let spec = inner.spec();
+        let elements = spec.elements().unwrap_or(0) as usize;
+        let needs = |role: fn(Collective, Rank, Rank) -> bool| {
+            elements > 0
+                && spec.collective != Collective::Barrier
+                && role(spec.collective, rank, spec.root)
+        };
+        Tensor {
+            rank,
+            bytes: elements * spec.dtype.size(),
+            sends: needs(Collective::contributes),
+            receives: needs(Collective::receives),
+            inner,
+        }
+    }
+
+    fn lacks_address(&self, send: usize) -> PyErr {
+        let what = if self.sends && send == 0 { "send from" } else { "receive into" };
+        let (name, rank) = (&self.inner.spec().name, self.rank);
+        ConfigError::new_err(format!("tensor '{name}': rank {rank} needs an address to {what}"))
+    }
+}

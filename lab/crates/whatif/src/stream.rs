@@ -1,0 +1,362 @@
+//! Partitions travelling to servers and sums travelling back, event by event.
+//!
+//! - **Links** are fluid: each machine has one, full duplex. Queues in front of them are served in
+//!   order, so connections share them in proportion to what they have queued. The network
+//!   between is not a limit (full bisection).
+//! - **Symmetry.** Workers compute alike and plan alike, so a partition's contributions travel
+//!   from all of them at one rate, that of the tightest link. One worker then stands for all, and
+//!   one machine for those whose servers have the same to do.
+//! - **Connections** are first in, first out: a worker has one to each server, on which its
+//!   partitions go in the order in which they were admitted; sums come back in the order in which
+//!   they were made. A machine's own server costs the network nothing.
+//! - **Priority and credit.** Of the partitions that are ready, those of the first layers go
+//!   first, then as dealt. The next is admitted while less than `credit_bytes` are beyond what
+//!   was sent, where each connection counts up to `window_bytes` as sent that are still on their
+//!   way. What was admitted cannot be recalled.
+//! - **Addition.** A server adds contributions of one partition after another while they come
+//!   in, `n-1` additions each, and ends at least one addition after the last has arrived.
+//! - A sum is sent back when the whole partition is added.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::rates::{Rates, WorkerClass, fair};
+use crate::{Case, Layout, Profile, Unit};
+
+/// What is left of a transfer after rounding, as a part of it.
+const ROUNDING: f64 = 1e-9;
+
+/// When each tensor's sum is complete at all workers, in the order of [`Profile::tensors`], since
+/// the beginning of the backward pass.
+#[must_use]
+pub fn completions(profile: &Profile, layout: &Layout, case: &Case) -> Vec<f64> {
+    Stream::new(profile, layout, case).run()
+}
+
+/// One direction of all workers' connections with one server.
+#[derive(Clone, Debug, Default)]
+struct Queue {
+    units: VecDeque<usize>,
+    /// What is left of the first.
+    head_bytes: f64,
+    /// What is left of all.
+    bytes: f64,
+    /// Sizes of all, the first one in full.
+    backlog_bytes: u64,
+}
+
+impl Queue {
+    fn push(&mut self, unit: usize, bytes: u64, wire_bytes: f64) {
+        if self.units.is_empty() {
+            self.head_bytes = wire_bytes;
+        }
+        self.units.push_back(unit);
+        self.bytes += wire_bytes;
+        self.backlog_bytes += bytes;
+    }
+
+    fn advance(&mut self, bytes: f64) {
+        self.head_bytes -= bytes;
+        self.bytes = (self.bytes - bytes).max(0.0);
+    }
+
+    /// The first, if it has been sent.
+    fn pop(&mut self, bytes: impl Fn(usize) -> u64, compression: f64) -> Option<usize> {
+        let (left, wire_bytes) = (self.head_bytes, |unit| bytes(unit) as f64 / compression);
+        let unit = self.units.pop_front_if(|unit| left <= wire_bytes(*unit) * ROUNDING)?;
+        match self.units.front() {
+            Some(&next) => {
+                self.head_bytes = wire_bytes(next);
+                self.backlog_bytes -= bytes(unit);
+            }
+            None => *self = Self::default(),
+        }
+        Some(unit)
+    }
+}
+
+/// A machine that has a server.
+#[derive(Clone, Debug, Default)]
+struct Server {
+    push: Queue,
+    pull: Queue,
+    adder_free_s: f64,
+    active: bool,
+}
+
+/// A moment, ordered as a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Moment(f64);
+
+impl Eq for Moment {}
+
+impl PartialOrd for Moment {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Moment {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// A hash of a few numbers that come from no adversary.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+        let mixed = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+struct Stream<'a> {
+    profile: &'a Profile,
+    layout: &'a Layout,
+    case: &'a Case,
+    workers: usize,
+    now: f64,
+    servers: Vec<Server>,
+    /// Machines with something to send.
+    active: Vec<usize>,
+    /// The next unit whose gradient is not ready.
+    unready: usize,
+    /// Ready, not admitted: in forward order, then as dealt.
+    waiting: BinaryHeap<Reverse<(usize, usize)>>,
+    /// When each unit's first bytes were sent.
+    started: Vec<f64>,
+    sums: BinaryHeap<Reverse<(Moment, usize)>>,
+    done: Vec<f64>,
+}
+
+impl<'a> Stream<'a> {
+    fn new(profile: &'a Profile, layout: &'a Layout, case: &'a Case) -> Self {
+        let workers = case.workers as usize;
+        Self {
+            profile,
+            layout,
+            case,
+            workers,
+            now: 0.0,
+            servers: vec![Server::default(); workers + case.servers as usize],
+            active: Vec::new(),
+            unready: 0,
+            waiting: BinaryHeap::new(),
+            started: vec![0.0; layout.units.len()],
+            sums: BinaryHeap::new(),
+            done: profile.tensors().iter().map(|tensor| tensor.ready_s).collect(),
+        }
+    }
+
+    fn run(mut self) -> Vec<f64> {
+        loop {
+            self.release();
+            self.admit();
+            let rates = self.rates();
+            let step = self.next_event(&rates);
+            if step.is_infinite() {
+                return self.done;
+            }
+            self.advance(step, &rates);
+            self.finish_transfers();
+            self.finish_sums();
+        }
+    }
+
+    /// Gradients that are ready now.
+    fn release(&mut self) {
+        while let Some(unit) = self.layout.units.get(self.unready) {
+            let tensor = &self.profile.tensors()[unit.tensor];
+            if tensor.ready_s > self.now {
+                break;
+            }
+            self.waiting.push(Reverse((unit.tensor, self.unready)));
+            self.unready += 1;
+        }
+    }
+
+    /// Partitions begun as far as the credit goes.
+    fn admit(&mut self) {
+        let credit = self.case.credit_bytes as f64;
+        let window = self.case.window_bytes as f64;
+        let mut unsent = 0.0;
+        if !self.waiting.is_empty() {
+            unsent = self.unsent(0.0, &[]).0;
+        }
+        while unsent <= credit * (1.0 + ROUNDING) {
+            let Some(Reverse((_, unit))) = self.waiting.pop() else { break };
+            let Unit { machine, bytes, .. } = self.layout.units[unit];
+            self.started[unit] = self.now;
+            if self.peers(machine) == 0 {
+                continue; // Its only worker is in the server's own process.
+            }
+            self.activate(machine);
+            let push = &mut self.servers[machine].push;
+            let before = (push.bytes - window).max(0.0);
+            push.push(unit, bytes, bytes as f64 / self.case.compression);
+            unsent += (push.bytes - window).max(0.0) - before;
+        }
+    }
+
+    /// Bytes admitted and not counted as sent in `step` from now, and how fast they get fewer.
+    fn unsent(&self, step: f64, rates: &[Rates]) -> (f64, f64) {
+        let window = self.case.window_bytes as f64;
+        let mut total = (0.0, 0.0);
+        for (position, &machine) in self.active.iter().enumerate() {
+            let rate = rates.get(position).map_or(0.0, |rates| rates.push);
+            let left = self.servers[machine].push.bytes - rate * step - window;
+            if left > 0.0 {
+                total.0 += left;
+                total.1 += rate;
+            }
+        }
+        total
+    }
+
+    /// How long until the credit has room. What is unsent falls ever more slowly, so that each
+    /// step along its slope ends at or before that moment, and a few reach it.
+    fn room_in(&self, rates: &[Rates]) -> f64 {
+        let credit = self.case.credit_bytes as f64;
+        let mut step = 0.0;
+        loop {
+            let (unsent, rate) = self.unsent(step, rates);
+            if unsent <= credit * (1.0 + ROUNDING) {
+                return step;
+            }
+            let next = step + (unsent - credit) / rate;
+            if next == step {
+                return step;
+            }
+            step = next;
+        }
+    }
+
+    /// The rates of the active machines, in their order.
+    fn rates(&self) -> Vec<Rates> {
+        let gpus = self.active.iter().filter(|&&machine| machine < self.workers).count();
+        let idle = (self.workers - gpus) as f64;
+        let mut kinds = vec![WorkerClass { cpu: false, push: 0.0, pull: 0.0, count: idle }];
+        let mut alike: HashMap<_, _, BuildHasherDefault<Mixer>> = HashMap::default();
+        let mut kind_of = Vec::with_capacity(self.active.len());
+        for &machine in &self.active {
+            let server = &self.servers[machine];
+            let (push, pull) = (server.push.backlog_bytes, server.pull.backlog_bytes);
+            let cpu = machine >= self.workers;
+            let index = *alike.entry((cpu, push, pull)).or_insert(kinds.len());
+            match kinds.get_mut(index) {
+                Some(kind) => kind.count += 1.0,
+                None => {
+                    let (push, pull) = (push as f64, pull as f64);
+                    kinds.push(WorkerClass { cpu, push, pull, count: 1.0 });
+                }
+            }
+            kind_of.push(index);
+        }
+        let rates = fair(self.workers as f64, self.case.link_rate(), &kinds);
+        kind_of.into_iter().map(|kind| rates[kind]).collect()
+    }
+
+    /// Time to the next event; infinite when all is done.
+    fn next_event(&self, rates: &[Rates]) -> f64 {
+        let mut step = f64::INFINITY;
+        if let Some(unit) = self.layout.units.get(self.unready) {
+            step = self.profile.tensors()[unit.tensor].ready_s - self.now;
+        }
+        if let Some(Reverse((Moment(sum_s), _))) = self.sums.peek() {
+            step = step.min(sum_s - self.now);
+        }
+        for (&machine, rates) in self.active.iter().zip(rates) {
+            let server = &self.servers[machine];
+            if rates.push > 0.0 {
+                step = step.min(server.push.head_bytes / rates.push);
+            }
+            if rates.pull > 0.0 {
+                step = step.min(server.pull.head_bytes / rates.pull);
+            }
+        }
+        if !self.waiting.is_empty() {
+            step = step.min(self.room_in(rates));
+        }
+        step.max(0.0)
+    }
+
+    fn advance(&mut self, step: f64, rates: &[Rates]) {
+        for (&machine, rates) in self.active.iter().zip(rates) {
+            let server = &mut self.servers[machine];
+            server.push.advance(rates.push * step);
+            server.pull.advance(rates.pull * step);
+        }
+        self.now += step;
+    }
+
+    fn finish_transfers(&mut self) {
+        let (layout, compression) = (self.layout, self.case.compression);
+        let bytes = |unit: usize| layout.units[unit].bytes;
+        let mut position = 0;
+        while let Some(&machine) = self.active.get(position) {
+            if let Some(unit) = self.servers[machine].push.pop(bytes, compression) {
+                self.begin_sum(unit);
+            }
+            if let Some(unit) = self.servers[machine].pull.pop(bytes, compression) {
+                let done = &mut self.done[layout.units[unit].tensor];
+                *done = done.max(self.now);
+            }
+            let server = &self.servers[machine];
+            if !server.push.units.is_empty() || !server.pull.units.is_empty() {
+                position += 1;
+            } else {
+                self.servers[machine].active = false;
+                self.active.swap_remove(position);
+            }
+        }
+    }
+
+    /// All contributions to a unit have arrived: its sum will be there when they are added.
+    fn begin_sum(&mut self, unit: usize) {
+        let unit_bytes = self.layout.units[unit].bytes as f64;
+        let addition_s = self.profile.addition_s(unit_bytes);
+        let server = &mut self.servers[self.layout.units[unit].machine];
+        let adder_s = server.adder_free_s.max(self.started[unit]);
+        let all_s = (self.workers - 1) as f64 * addition_s;
+        let last_s = if self.workers > 1 { addition_s } else { 0.0 };
+        server.adder_free_s = (adder_s + all_s).max(self.now + last_s);
+        self.sums.push(Reverse((Moment(server.adder_free_s), unit)));
+    }
+
+    fn finish_sums(&mut self) {
+        while let Some(&Reverse((Moment(sum_s), unit))) = self.sums.peek() {
+            if sum_s > self.now {
+                break;
+            }
+            self.sums.pop();
+            let Unit { machine, bytes, .. } = self.layout.units[unit];
+            self.activate(machine);
+            let wire_bytes = bytes as f64 / self.case.compression;
+            self.servers[machine].pull.push(unit, bytes, wire_bytes);
+        }
+    }
+
+    fn activate(&mut self, machine: usize) {
+        if !std::mem::replace(&mut self.servers[machine].active, true) {
+            self.active.push(machine);
+        }
+    }
+
+    /// Workers that reach a machine's server over the network.
+    fn peers(&self, machine: usize) -> usize {
+        self.workers - usize::from(machine < self.workers)
+    }
+}

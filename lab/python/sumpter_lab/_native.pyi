@@ -1,0 +1,56 @@
+"""The laboratory's Rust: benchmarks of one machine and the what-if simulation."""
+
+from collections.abc import Sequence
+
+__version__: str
+
+def whatif(request_json: str) -> str:
+    """What an iteration would take on each of some clusters; request and answer are JSON."""
+
+def bench_steps(steps: Sequence[tuple[str, str, int, int, int, int]], repeats: int) -> float:
+    """Seconds that `steps` take, in order, `repeats` times over.
+
+    A step is (kernel, dtype, address written to, address read from, address of what is added to
+    where that is elsewhere, else 0, elements). The kernels are "sum", "min", "max" and "product",
+    which round 16-bit floats each time; for sums in float32 "pair", "accumulate" and "last";
+    "copy"; and "checksum", which writes 4 bytes, the CRC-32C of what it reads. All ranges must be
+    valid memory, and what is written lie apart from the others.
+    """
+
+def bench_server(
+    *,
+    workers: int,
+    lanes: int,
+    tensors: Sequence[int],
+    partition_bytes: int,
+    chunk_bytes: int,
+    credit_bytes: int,
+    rounds: int,
+) -> str:
+    """A server under the load of workers that compute nothing: samples as JSON."""
+
+def bench_aggregation(
+    *,
+    threads: int,
+    contributions: int,
+    bytes: int,
+    chunk_bytes: int,
+    buffer_bytes: int,
+    rounds: int,
+) -> list[tuple[float, float]]:
+    """Bytes of contributions a second by round: tall, wide."""
+
+def bench_affinity(
+    *, threads: int, contributions: int, bytes: int, chunk_bytes: int, rounds: int
+) -> list[tuple[float, float]]:
+    """Bytes of contributions a second by round: key to lane, worker to lane."""
+
+def bench_alignment(
+    *, offsets: Sequence[int], chunk_bytes: int, chunks: int, rounds: int
+) -> list[tuple[int, float, float]]:
+    """Offset from a page, bytes a second of the kernel, of receiving and adding."""
+
+def bench_connections(
+    *, counts: Sequence[int], bytes: int, chunk_bytes: int, rounds: int
+) -> list[tuple[int, float, float]]:
+    """Connections, seconds for `bytes` there and back, processor seconds."""

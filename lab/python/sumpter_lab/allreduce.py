@@ -1,0 +1,251 @@
+"""`sumpter bench allreduce`: latency and goodput on the cluster that this process is a rank of.
+
+Every rank runs this module; rank 0 reports. All ways to sum take turns, so that a noisy machine
+disturbs them alike, and every result is checked. A time is that of the slowest rank; the time until
+a call returns, processor time and context switches, which are steadier, are medians of each rank,
+and of these the mean.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import sumpter
+import sumpter.torch as bps
+from sumpter._core import membership
+from sumpter._failure import Failure, UsageError
+from sumpter.launch.figures import format_bytes
+from sumpter_lab.scaffold import counters
+from sumpter_lab.scaffold.payload import Payload
+from sumpter_lab.scaffold.table import Column, figure
+
+# Small operations are timed in blocks, whose first one only puts the ranks in step: a barrier's
+# own unevenness would be as long as what is measured.
+BLOCK = 10
+BLOCK_BYTES = 1 << 20
+# As many repetitions as sum this much, within these numbers.
+REPEATED_BYTES = 512 << 20
+FEWEST, MOST = 5, 200
+# The tensor, its pattern, the numpy path's result, and the copies of transports and lanes.
+COPIES = 6
+
+COLUMNS = (
+    Column("size", 9, lambda row: format_bytes(row["bytes"])),
+    Column("way", 9, figure("way", "{}")),
+    Column("rounds", 6, figure("rounds", "{}")),
+    Column("median us", 11, lambda row: f"{row['seconds'] * 1e6:.1f}"),
+    Column("p10", 11, lambda row: f"{row['p10_seconds'] * 1e6:.1f}"),
+    Column("p90", 11, lambda row: f"{row['p90_seconds'] * 1e6:.1f}"),
+    Column("CPU us", 9, lambda row: f"{row['cpu_seconds'] * 1e6:.1f}"),
+    Column("call us", 8, lambda row: f"{row['call_seconds'] * 1e6:.1f}"),
+    Column("switches", 8, figure("context_switches", "{:.1f}")),
+    Column("Gb/s", 9, figure("goodput_gbps", "{:.4g}")),
+    Column("over Gloo", 9, figure("gain_over_gloo", "{:.3f}")),
+)
+
+
+# Waits for an operation; what it returns is the sum, which else is where the tensor is.
+Finish = Callable[[], torch.Tensor | None]
+# Begins an operation.
+Way = Callable[[], Finish]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to measure."""
+
+    sizes: tuple[int, ...]
+    rounds: int | None  # of each size; by default as many as the size allows
+    gloo: bool
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one operation took in this process, all its threads together."""
+
+    call_seconds: float  # until the call that begins it has returned
+    seconds: float
+    cpu_seconds: float
+    switches: int
+
+
+class Ranks:
+    """This process' groups: the default one on Sumpter, and one on Gloo beside it."""
+
+    def __enter__(self) -> Ranks:
+        torch.set_num_threads(1)
+        try:
+            dist.init_process_group("sumpter")
+        except ValueError as error:
+            raise UsageError(
+                "this process is no rank of a job: start it with `sumpter run -n 2 -- sumpter "
+                "bench allreduce` or `torchrun --no-python sumpter bench allreduce` "
+                f"({error})"
+            ) from error
+        bps.init()
+        self.gloo = dist.new_group(backend="gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        dist.destroy_process_group()
+        bps.shutdown()
+
+    def slowest(self, seconds: Sequence[float]) -> np.ndarray:
+        """The times of the slowest rank, repetition by repetition."""
+        times = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(times, op=dist.ReduceOp.MAX, group=self.gloo)
+        return times.numpy()
+
+    def mean(self, value: float) -> float:
+        """The mean of all ranks' values."""
+        total = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(total, group=self.gloo)
+        return float(total) / self.size
+
+    def largest_bytes(self) -> int:
+        """The largest tensor for which every machine has the memory."""
+        here = counters.available_bytes() // (COPIES * bps.local_size())
+        limit = torch.tensor(here)
+        dist.all_reduce(limit, op=dist.ReduceOp.MIN, group=self.gloo)
+        return int(limit)
+
+
+def run(ranks: Ranks, asked: Spec) -> Iterator[dict[str, Any]]:
+    """Yields the row of each size and way, on every rank."""
+    limit = ranks.largest_bytes()
+    fitting = [size for size in asked.sizes if size <= limit]
+    if len(fitting) < len(asked.sizes) and ranks.rank == 0:
+        left_out = ", ".join(format_bytes(size) for size in asked.sizes if size > limit)
+        print(
+            f"left out: {left_out}; the ranks have memory for tensors of "
+            f"{format_bytes(limit)} at most",
+            file=sys.stderr,
+        )
+    if not fitting:
+        raise Failure("no size is left to measure: free memory or take smaller sizes")
+    for size in fitting:
+        yield from _measure(ranks, asked, size)
+
+
+def repetitions(size: int, rounds: int | None) -> int:
+    """How often a size is summed by each way."""
+    if rounds is not None:
+        return rounds
+    return max(FEWEST, min(MOST, REPEATED_BYTES // size))
+
+
+def _measure(ranks: Ranks, asked: Spec, size: int) -> list[dict[str, Any]]:
+    """The rows of one size."""
+    tensor = torch.zeros(size // 4)
+    payload = Payload(ranks.rank, ranks.size, tensor.numel())
+    ways = _ways(ranks, asked, tensor)
+    count = repetitions(size, asked.rounds)
+    in_blocks = size < BLOCK_BYTES
+    spent: dict[str, list[Spent]] = {name: [] for name in ways}
+    number = 0
+    while len(spent["push_pull"]) < count:
+        for name, way in ways.items():
+            block = min(BLOCK, count - len(spent[name])) if in_blocks else 1
+            if not in_blocks:
+                dist.barrier(group=ranks.gloo)
+            # The very first operation of a name makes its tensor known: never timed.
+            lead = 1 if in_blocks or not spent[name] else 0
+            for index in range(lead + block):
+                one = _once(way, payload, tensor, number)
+                number += 1
+                if index >= lead:
+                    spent[name].append(one)
+    slowest = {name: ranks.slowest([one.seconds for one in ones]) for name, ones in spent.items()}
+    return [_row(ranks, size, name, slowest) | _costs(ranks, spent[name]) for name in ways]
+
+
+def _once(begin: Way, payload: Payload, tensor: torch.Tensor, number: int) -> Spent:
+    """One checked operation, and what it took on this rank."""
+    payload.fill([tensor], number)
+    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    finish = begin()
+    called = time.perf_counter()
+    result = finish()
+    done, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    payload.check([tensor if result is None else result], number)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
+    return Spent(called - start, done - start, cpu_s, switches)
+
+
+def _ways(ranks: Ranks, asked: Spec, tensor: torch.Tensor) -> dict[str, Way]:
+    """The ways to sum `tensor`."""
+    name = f"allreduce.{tensor.numel()}"
+    array, address = tensor.numpy(), tensor.data_ptr()
+    session = membership.current()
+    declared = session.declare(f"core.{name}", "all_reduce", tensor.shape, "float32")
+
+    def core() -> Finish:
+        return declared.submit(address, address, keep=tensor).wait
+
+    def numpy() -> Finish:
+        handle = sumpter.push_pull_async(array, average=False, name=name)
+        return lambda: torch.from_numpy(handle.synchronize())
+
+    ways: dict[str, Way] = {
+        "core": core,
+        # The interface of BytePS on a tensor, in place.
+        "push_pull": lambda: bps.push_pull_async_inplace(tensor, False, name).synchronize,
+        "numpy": numpy,
+        "backend": lambda: _without_result(dist.all_reduce(tensor, async_op=True)),
+    }
+    if asked.gloo:
+        ways["gloo"] = lambda: _without_result(
+            dist.all_reduce(tensor, group=ranks.gloo, async_op=True)
+        )
+    return ways
+
+
+def _without_result(work: dist.Work) -> Finish:
+    def finish() -> None:
+        work.wait()
+
+    return finish
+
+
+def _row(ranks: Ranks, size: int, name: str, times: dict[str, np.ndarray]) -> dict[str, Any]:
+    low, median, high = (float(value) for value in np.percentile(times[name], (10, 50, 90)))
+    gloo = float(np.median(times["gloo"])) if "gloo" in times else None
+    return {
+        "workers": ranks.size,
+        "machines": _machines(),
+        "bytes": size,
+        "way": name,
+        "rounds": len(times[name]),
+        "seconds": median,
+        "p10_seconds": low,
+        "p90_seconds": high,
+        "goodput_gbps": size * 8e-9 / median,
+        "gloo_seconds": gloo,
+        "gain_over_gloo": None if gloo is None else gloo / median,
+    }
+
+
+def _costs(ranks: Ranks, spent: Sequence[Spent]) -> dict[str, Any]:
+    # The median on each rank: what else a process does now and then is not the operation's.
+    return {
+        "call_seconds": ranks.mean(float(np.median([one.call_seconds for one in spent]))),
+        "cpu_seconds": ranks.mean(float(np.median([one.cpu_seconds for one in spent]))),
+        "context_switches": ranks.mean(float(np.median([one.switches for one in spent]))),
+    }
+
+
+def _machines() -> int:
+    """How many machines have workers, if each has as many as this one."""
+    session = membership.current()
+    return -(-session.world_size // session.worker.local_size)

@@ -1,0 +1,1 @@
+"""Training of AutoByte's network, on simulated speed surfaces and on measurements."""

@@ -1,0 +1,323 @@
+"""`sumpter bench`: options of the instruments; the packages of the experiments measure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sumpter._failure import UsageError
+from sumpter.cli.options import JsonOption, SetOption, parse_assignments
+from sumpter_lab.cli import chaos as bench_chaos
+from sumpter_lab.cli import group, scripted
+from sumpter_lab.cli import local as bench_local
+from sumpter_lab.cli import replay as bench_replay
+from sumpter_lab.cli import tenants as bench_tenants
+from sumpter_lab.cli import tune as bench_tune
+from sumpter_lab.cli.options import CsvOption, RateOption, ServersOption, WorkersOption
+from sumpter_lab.scaffold import namespaces
+from sumpter_lab.scaffold.output import check_plot, check_writable, write_csv
+from sumpter_lab.scaffold.table import head_line, row_line
+
+if TYPE_CHECKING:
+    from sumpter_lab.scaffold.spec import Load, Spec
+
+EMULATE_EXAMPLE = (
+    "Example: sumpter bench emulate --workers 4 --servers 0,1,2,4 --rate-mbit 200 --bytes 64MiB"
+)
+ALLREDUCE_EXAMPLE = "Example: sumpter run -n 2 -- sumpter bench allreduce --max-bytes 64MiB"
+DEFAULT_BYTES = "64MiB"
+# Each size is this many times the one before.
+SIZE_STEP = 4
+
+app = group("Measure how far Sumpter is from the limit of a network, and what it survives.")
+
+WorkerRatesOption = Annotated[
+    str | None,
+    typer.Option("--worker-rates", metavar="B,..", help="The rate of each GPU machine instead."),
+]
+ServerRatesOption = Annotated[
+    str | None,
+    typer.Option("--server-rates", metavar="B,..", help="The rate of each CPU machine instead."),
+]
+BytesOption = Annotated[
+    str | None,
+    typer.Option("--bytes", metavar="SIZE,..", help="Tensor sizes (default: 64MiB)."),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Sum all gradients of alexnet, bert-large, gpt2, resnet18, resnet50 or vgg16 instead "
+        "of one tensor; the peer is then DDP over Gloo.",
+    ),
+]
+RoundsOption = Annotated[
+    int, typer.Option("--rounds", metavar="N", min=1, help="Timed rounds of each system.")
+]
+WarmupOption = Annotated[
+    int, typer.Option("--warmup", metavar="N", min=1, help="Rounds before the timed ones.")
+]
+PeersOption = Annotated[
+    str,
+    typer.Option(
+        "--peers",
+        metavar="NAME,..",
+        help="What to measure beside Sumpter: gloo, ps (Sumpter with CPU machines only), plain "
+        "(sockets that move the same bytes and sum nothing), none.",
+    ),
+]
+LanesOption = Annotated[
+    int, typer.Option("--lanes", metavar="N", min=1, help="Lanes of each server.")
+]
+IdleRestartOption = Annotated[
+    bool,
+    typer.Option(
+        "--idle-restart/--no-idle-restart",
+        help="Whether connections start slowly again after a pause, as Linux has it by default "
+        "(tcp_slow_start_after_idle).",
+    ),
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot", metavar="FILE", help="Draw goodput by servers; .png, .svg or .pdf decides how."
+    ),
+]
+CleanOption = Annotated[
+    bool,
+    typer.Option("--clean", help="Only remove what a run that was killed has left behind."),
+]
+SizesOption = Annotated[
+    str | None,
+    typer.Option("--sizes", metavar="SIZE,..", help="Exactly these sizes instead of a range."),
+]
+MinBytesOption = Annotated[
+    str, typer.Option("--min-bytes", metavar="SIZE", help="The smallest size.")
+]
+MaxBytesOption = Annotated[
+    str, typer.Option("--max-bytes", metavar="SIZE", help="The largest size; steps are of 4 x.")
+]
+RepeatOption = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds", metavar="N", min=1, help="Timed rounds of each size (default: 5 to 200)."
+    ),
+]
+
+
+@app.command("emulate", epilog=EMULATE_EXAMPLE)
+def emulate(
+    workers: WorkersOption = "4",
+    servers: ServersOption = "0,1,2,4",
+    rate_mbit: RateOption = 200.0,
+    worker_rates: WorkerRatesOption = None,
+    server_rates: ServerRatesOption = None,
+    size: BytesOption = None,
+    model: ModelOption = None,
+    rounds: RoundsOption = 5,
+    warmup: WarmupOption = 1,
+    peers: PeersOption = "gloo",
+    lanes: LanesOption = 1,
+    idle_restart: IdleRestartOption = True,
+    assignments: SetOption = None,
+    as_json: JsonOption = False,
+    csv: CsvOption = None,
+    plot: PlotOption = None,
+    clean: CleanOption = False,
+) -> None:
+    """Measure rounds on an emulated cluster against the optimum (root, Linux).
+
+    Each machine is a network namespace with a shaped link. What the links carry is measured
+    first; each cell then runs Sumpter and its peers in turns and checks every result.
+    """
+    from sumpter_lab.scaffold import spec
+
+    if clean:
+        return _clean()
+    namespaces.check_tools()
+    gpu, cpu = _machines(workers, servers, rate_mbit, worker_rates, server_rates)
+    asked = spec.Spec(
+        *(gpu[0], cpu[0], gpu[1], cpu[1]),
+        loads=_loads(size, model),
+        rounds=rounds,
+        warmup=warmup,
+        peers=_peers(peers),
+        lanes=lanes,
+        idle_restart=idle_restart,
+        settings=parse_assignments(assignments),
+    )
+    check_writable(csv, "--csv")
+    check_plot(plot)
+    rows = _emulate(asked, as_json, csv)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    if plot is not None:
+        from sumpter_lab.emulate.plot import draw
+
+        draw(rows, plot)
+
+
+def _emulate(asked: Spec, as_json: bool, csv: Path | None) -> list[dict[str, Any]]:
+    """Runs all cells; rows are shown as they come, unless one document is wanted at the end.
+
+    The file has each row as soon as it is there: a run of an hour may be cut off.
+    """
+    from sumpter_lab.emulate import report
+    from sumpter_lab.emulate.run import run
+    from sumpter_lab.scaffold import spec
+    from sumpter_lab.scaffold.progress import Bar
+
+    rows: list[dict[str, Any]] = []
+    # Closed here whatever happens, since closing it removes the cluster.
+    with Bar() as bar, contextlib.closing(run(asked, bar)) as cells:
+        for note in spec.warnings(asked):
+            bar.note(note, "yellow")
+        for row in cells:
+            if not as_json:
+                if not rows:
+                    typer.echo(head_line(report.COLUMNS))
+                typer.echo(row_line(report.COLUMNS, row))
+            for warning in report.warnings_of(row):
+                bar.note(warning, "yellow")
+            rows.append(row)
+            if csv is not None:
+                write_csv(csv, rows)
+    if not as_json:
+        for line in report.summary(rows):
+            typer.echo(line)
+    return rows
+
+
+def _clean() -> None:
+    namespaces.check_tools()
+    left = namespaces.remove_leftovers()
+    typer.echo(f"removed {left} network namespace(s)" if left else "nothing was left over")
+
+
+def _machines(
+    workers: str,
+    servers: str,
+    rate_mbit: float,
+    worker_rates: str | None,
+    server_rates: str | None,
+) -> tuple[tuple[list[int], list[float]], tuple[list[int], list[float]]]:
+    """Counts of machines by cell, and the rate of each machine, for both roles."""
+    from sumpter_lab.scaffold import units
+
+    common = units.check_rate(rate_mbit, "--rate-mbit")
+    roles = []
+    for option, text, least, rates in (
+        ("worker", workers, 1, worker_rates),
+        ("server", servers, 0, server_rates),
+    ):
+        counts = units.parse_counts(text, f"--{option}s", least)
+        listed = None if rates is None else units.parse_rates(rates, f"--{option}-rates")
+        each = units.rates_of(max(counts), listed, common, f"--{option}-rates")
+        roles.append((counts, each))
+    return roles[0], roles[1]
+
+
+def _loads(size: str | None, model: str | None) -> list[Load]:
+    from sumpter_lab.scaffold import spec, units
+
+    if size is not None and model is not None:
+        raise UsageError("--bytes and --model exclude each other: a model has its own sizes")
+    if model is not None:
+        return [spec.model(model)]
+    return [spec.tensor(count) for count in units.parse_sizes(size or DEFAULT_BYTES, "--bytes")]
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    from sumpter_lab.scaffold.spec import PEERS
+
+    names = [part.strip() for part in text.split(",") if part.strip() not in ("", "none")]
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise UsageError(f"--peers: '{unknown[0]}' is unknown; choose {', '.join(PEERS)} or none")
+    return tuple(dict.fromkeys(names))
+
+
+@app.command("allreduce", epilog=ALLREDUCE_EXAMPLE)
+def allreduce(
+    min_bytes: MinBytesOption = "4",
+    max_bytes: MaxBytesOption = "1GiB",
+    sizes: SizesOption = None,
+    rounds: RepeatOption = None,
+    peers: PeersOption = "gloo",
+    as_json: JsonOption = False,
+    csv: CsvOption = None,
+) -> None:
+    """Measure latency and goodput on the cluster this is launched on (run, torchrun).
+
+    Every rank runs this command; rank 0 prints. Each size goes through push_pull on a tensor and
+    on a NumPy array, through torch.distributed's "sumpter" backend, and through Gloo.
+    """
+
+    check_writable(csv, "--csv")
+    wanted = _range(min_bytes, max_bytes) if sizes is None else _sizes(sizes)
+    if set(_peers(peers)) - {"gloo"}:
+        raise UsageError("--peers: bench allreduce measures beside gloo or none")
+    rows = _allreduce(wanted, rounds, "gloo" in _peers(peers), as_json, csv)
+    if rows and as_json:
+        typer.echo(json.dumps(rows))
+
+
+def _allreduce(
+    sizes: list[int], rounds: int | None, gloo: bool, as_json: bool, csv: Path | None
+) -> list[dict[str, Any]]:
+    """Runs all sizes; the rows on rank 0, nothing elsewhere. The file has each as it comes."""
+    from sumpter_lab.allreduce import COLUMNS, Ranks, Spec, run
+    from sumpter_lab.scaffold import record
+
+    rows: list[dict[str, Any]] = []
+    about = record.environment()
+    with Ranks() as ranks:
+        for row in run(ranks, Spec(tuple(sizes), rounds, gloo)):
+            if ranks.rank != 0:
+                continue
+            if not as_json:
+                if not rows:
+                    typer.echo(head_line(COLUMNS))
+                typer.echo(row_line(COLUMNS, row))
+            rows.append({**row, **about})
+            if csv is not None:
+                write_csv(csv, rows)
+    return rows
+
+
+def _sizes(text: str) -> list[int]:
+    from sumpter_lab.scaffold import units
+
+    return units.parse_sizes(text, "--sizes")
+
+
+def _range(least: str, most: str) -> list[int]:
+    """Sizes from the smallest to the largest in steps."""
+    from sumpter_lab.scaffold import units
+
+    (low,) = units.parse_sizes(least, "--min-bytes")
+    (high,) = units.parse_sizes(most, "--max-bytes")
+    if low > high:
+        raise UsageError(f"--min-bytes {least} is larger than --max-bytes {most}")
+    sizes = []
+    while low <= high:
+        sizes.append(low)
+        low *= SIZE_STEP
+    return sizes
+
+
+app.command("chaos", epilog=bench_chaos.EXAMPLE)(bench_chaos.chaos)
+app.command("replay", epilog=bench_replay.EXAMPLE)(bench_replay.replay)
+app.command("tune", epilog=bench_tune.EXAMPLE)(bench_tune.tune)
+app.command("sum", epilog=bench_local.SUM_EXAMPLE)(bench_local.sum_)
+app.command("server", epilog=bench_local.SERVER_EXAMPLE)(bench_local.server)
+app.command("ablate", epilog=bench_local.ABLATE_EXAMPLE)(bench_local.ablate)
+app.command("tenants", epilog=bench_tenants.EXAMPLE)(bench_tenants.tenants)
+scripted(app, "overhead", "Measure what tracing, the metrics endpoint and recording cost a job.")
+scripted(app, "costs", "Measure what encryption, checksums and retained results cost a round.")
+scripted(app, "stragglers", "Measure rounds with late ranks, beside Gloo's ring (root, Linux).")

@@ -1,0 +1,295 @@
+"""`sumpter whatif`: what an iteration would take elsewhere. Lists in, a table or JSON out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sumpter._failure import UsageError
+from sumpter._sizes import parse_size
+from sumpter.cli.options import JsonOption
+from sumpter_lab.cli import single
+from sumpter_lab.cli.options import AddEstimateOption
+from sumpter_lab.cli.profile import ProfileOption, published
+from sumpter_lab.cli.whatif_options import (
+    AdviseOption,
+    ArchitectureOption,
+    BandwidthOption,
+    BatchTimeOption,
+    CompressionOption,
+    CreditOption,
+    EfficiencyOption,
+    FormatOption,
+    FusionBytesOption,
+    FusionTimeoutOption,
+    OverlapOption,
+    PartitionOption,
+    ServersOption,
+    WorkersOption,
+)
+
+if TYPE_CHECKING:
+    from sumpter.profiles import Profile
+    from sumpter_lab.whatif import Case, Outcome
+
+EXAMPLE = (
+    "Example: sumpter whatif --profile run.profile.json --workers 16,64 --bandwidth-gbps 10,25 "
+    "--servers 0,16"
+)
+_MOST_MACHINES = 100_000
+_MOST_CASES = 100_000
+_MOST_BYTES = 1 << 60
+
+Row = tuple["Case", float | None, "Outcome"]
+
+
+def whatif(
+    profile: ProfileOption,
+    workers: WorkersOption,
+    bandwidth_gbps: BandwidthOption,
+    servers: ServersOption = "0",
+    architecture: ArchitectureOption = None,
+    compression: CompressionOption = "1",
+    fusion_bytes: FusionBytesOption = "64MiB",
+    fusion_timeout_ms: FusionTimeoutOption = "5",
+    partition_bytes: PartitionOption = "256KiB",
+    credit_bytes: CreditOption = "auto",
+    transport_efficiency: EfficiencyOption = "1",
+    overlap_forward: OverlapOption = False,
+    add_estimate: AddEstimateOption = None,
+    batch_time_s: BatchTimeOption = None,
+    format: FormatOption = "sumpter",
+    advise: AdviseOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict an iteration on other machines, links or helpers, from a profile.
+
+    Any list with commas makes a grid. `docs/whatif.md` says what is modelled.
+    """
+    values = {
+        "workers": _counts(workers, "--workers", 1),
+        "servers": _counts(servers, "--servers", 0),
+        "bandwidth_gbps": _numbers(bandwidth_gbps, "--bandwidth-gbps"),
+        "compression": _numbers(compression, "--compression"),
+        "transport_efficiency": _numbers(transport_efficiency, "--transport-efficiency"),
+        "fusion_bytes": _sizes(fusion_bytes, "--fusion-bytes"),
+        "fusion_timeout_s": [
+            1e-3 * time_ms for time_ms in _numbers(fusion_timeout_ms, "--fusion-timeout-ms")
+        ],
+        "partition_bytes": _sizes(partition_bytes, "--partition-bytes"),
+        "credit_bytes": _credits(credit_bytes),
+        "overlap_forward": [overlap_forward],
+    }
+    architectures = _words(architecture, "--architecture")
+    times_s = [None] if batch_time_s is None else _numbers(batch_time_s, "--batch-time-s")
+    _check_count(values, architectures, times_s, advise)
+    profiles = [_load(profile, format, time_s, add_estimate) for time_s in times_s]
+    if advise:
+        _advise(profiles[0], values, architectures, as_json)
+        return
+    rows = _simulate(profiles, times_s, values, architectures)
+    if as_json:
+        from sumpter_lab.whatif.cases import described
+
+        objects = [described(case, outcome) for case, _, outcome in rows]
+        typer.echo(json.dumps(objects, indent=2))
+    else:
+        _print(profiles[0], rows)
+
+
+def _check_count(
+    values: dict[str, list[Any]],
+    architectures: list[str],
+    times_s: list[float | None],
+    advise: bool,
+) -> None:
+    lists = [*values.values(), architectures or [""], times_s]
+    count = math.prod(map(len, lists))
+    if count > _MOST_CASES:
+        raise UsageError(f"the lists make {count} cases; expected at most {_MOST_CASES}")
+    if advise and count > 1:
+        raise UsageError(f"--advise is about one case, but the lists make {count}")
+
+
+def _load(file: str, format: str, time_s: float | None, additions: Path | None) -> Profile:
+    from sumpter.profiles import ProfileError
+    from sumpter_lab import profiles
+
+    if format not in profiles.FORMATS:
+        raise UsageError(f"--format {format}: expected {' or '.join(profiles.FORMATS)}")
+    if time_s is not None and time_s <= 0:
+        raise UsageError(f"--batch-time-s {time_s:g}: expected seconds, more than 0")
+    if format == "netai":
+        if time_s is None:
+            raise UsageError("--format netai needs --batch-time-s T: its logs do not say it")
+        loaded = profiles.load(file, format, iteration_s=time_s)
+    else:
+        loaded = published(file) or profiles.load(file, format)
+        if time_s is not None:
+            try:
+                loaded = replace(loaded, iteration_s=time_s)
+            except ProfileError as error:
+                raise UsageError(f"--batch-time-s {time_s:g}: {error}") from error
+    if additions is None:
+        return loaded
+    return replace(loaded, add=profiles.additions(additions))
+
+
+def _simulate(
+    profiles: list[Profile],
+    times_s: list[float | None],
+    values: dict[str, list[Any]],
+    architectures: list[str],
+) -> list[Row]:
+    from sumpter_lab.whatif import simulate
+    from sumpter_lab.whatif.grid import cases
+
+    listed = list(cases(values, architectures))
+    rows: list[Row] = []
+    for loaded, time_s in zip(profiles, times_s, strict=True):
+        outcomes = simulate(loaded, listed)
+        rows += [(case, time_s, one) for case, one in zip(listed, outcomes, strict=True)]
+    return rows
+
+
+def _advise(
+    profile: Profile, values: dict[str, list[Any]], architectures: list[str], as_json: bool
+) -> None:
+    from sumpter_lab.whatif import advise
+    from sumpter_lab.whatif.advice import in_words
+    from sumpter_lab.whatif.cases import described
+    from sumpter_lab.whatif.grid import cases
+
+    (case,) = cases(values, architectures)
+    outcome, advice = advise(profile, case)
+    if as_json:
+        found = [
+            {"change": one.change, "gain": one.gain, "case": described(one.case, one.outcome)}
+            for one in advice
+        ]
+        typer.echo(json.dumps({"case": described(case, outcome), "advice": found}, indent=2))
+        return
+    _print(profile, [(case, None, outcome)])
+    typer.echo()
+    for sentence in in_words(outcome, advice):
+        typer.echo(sentence)
+
+
+def _print(profile: Profile, rows: list[Row]) -> None:
+    from rich.console import Console, Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from sumpter.launch.figures import format_bytes, format_seconds
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    columns = [column for column in _columns() if column[2] or _varies(rows, column[1])]
+    for title, _, _ in columns:
+        table.add_column(title, justify="left" if title == "architecture" else "right")
+    for title in ("scaling", "iteration", "overhead"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("bottleneck", no_wrap=True)
+    for row in rows:
+        outcome = row[2]
+        table.add_row(
+            *(text(row) for _, text, _ in columns),
+            f"{outcome.scaling_factor:.4f}",
+            format_seconds(outcome.iteration_time_s),
+            format_seconds(outcome.overhead_s) if outcome.overhead_s else "none",
+            outcome.bottleneck,
+        )
+    head = f"{profile.name}: {format_bytes(profile.bytes)} of gradients"
+    if len({time_s for _, time_s, _ in rows}) == 1:
+        head += f", {format_seconds(profile.iteration_s)} an iteration without communication"
+    Console(highlight=False).print(Group(Text(head, style="bold"), "", table))
+
+
+def _columns() -> list[tuple[str, Callable[[Row], str], bool]]:
+    """Title, text of a row, and whether it is shown although all rows have the same."""
+    from sumpter.launch.figures import format_bytes, format_seconds
+
+    def size(count: int | None) -> str:
+        return "auto" if count is None else format_bytes(count)
+
+    return [
+        ("workers", lambda row: str(row[0].workers), True),
+        ("servers", lambda row: str(row[0].servers), True),
+        ("architecture", lambda row: row[0].architecture, True),
+        ("Gb/s", lambda row: f"{row[0].bandwidth_gbps:g}", True),
+        ("compression", lambda row: f"{row[0].compression:g}", False),
+        ("efficiency", lambda row: f"{row[0].transport_efficiency:g}", False),
+        ("fusion", lambda row: format_bytes(row[0].fusion_bytes), False),
+        ("timeout", lambda row: f"{1e3 * row[0].fusion_timeout_s:g} ms", False),
+        ("partition", lambda row: format_bytes(row[0].partition_bytes), False),
+        ("credit", lambda row: size(row[0].credit_bytes), False),
+        ("batch", lambda row: "" if row[1] is None else format_seconds(row[1]), False),
+    ]
+
+
+def _varies(rows: list[Row], text: Callable[[Row], str]) -> bool:
+    return len({text(row) for row in rows}) > 1
+
+
+def _parts(text: str, option: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise UsageError(f"{option} '{text}': an entry of the list is empty")
+    return list(dict.fromkeys(parts))
+
+
+def _words(text: str | None, option: str) -> list[str]:
+    from sumpter_lab.whatif import ARCHITECTURES
+
+    words = [] if text is None else _parts(text, option)
+    for word in words:
+        if word not in ARCHITECTURES:
+            raise UsageError(f"{option} {word}: expected {', '.join(ARCHITECTURES)}")
+    return words
+
+
+def _counts(text: str, option: str, least: int) -> list[int]:
+    counts = []
+    for part in _parts(text, option):
+        count = int(part) if part.isascii() and part.isdigit() and len(part) < 12 else -1
+        if not least <= count <= _MOST_MACHINES:
+            expected = f"a whole number from {least} to {_MOST_MACHINES}"
+            raise UsageError(f"{option} {part}: expected {expected}")
+        counts.append(count)
+    return list(dict.fromkeys(counts))
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    numbers = []
+    for part in _parts(text, option):
+        try:
+            number = float(part)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise UsageError(f"{option} {part}: expected a number")
+        numbers.append(number)
+    return list(dict.fromkeys(numbers))
+
+
+def _credits(text: str) -> list[int | None]:
+    """Sizes, or None for what a job takes by itself."""
+    parts = _parts(text, "--credit-bytes")
+    found = (None if part == "auto" else _sizes(part, "--credit-bytes")[0] for part in parts)
+    return list(dict.fromkeys(found))
+
+
+def _sizes(text: str, option: str) -> list[int]:
+    sizes = [parse_size(part, option) for part in _parts(text, option)]
+    for size in sizes:
+        if size > _MOST_BYTES:
+            raise UsageError(f"{option} {size}: expected at most {_MOST_BYTES} bytes")
+    return list(dict.fromkeys(sizes))
+
+
+app = single(whatif, EXAMPLE)

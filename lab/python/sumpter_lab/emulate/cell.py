@@ -1,0 +1,273 @@
+"""One cell of `sumpter bench emulate`: the rounds of all systems, and the figures of the cell."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from sumpter_lab.scaffold import counters, experiment, spec
+from sumpter_lab.scaffold.cluster import Cluster, Machine
+from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
+from sumpter_lab.scaffold.optimum import Optimum, optimum
+from sumpter_lab.scaffold.spec import Load, Spec
+from sumpter_lab.scaffold.team import PlainTeam, Round, Team, plain_team, team
+from sumpter_lab.scaffold.tournament import Links
+
+# Busy cores and idle links: then the cores, not the links, set the time.
+IDLE_LINKS = 0.05
+
+
+Turn = dict[str, Round]  # one round of each system, right after each other
+
+
+@dataclass
+class Measured:
+    """The rounds of one cell."""
+
+    rounds: dict[str, list[Round]] = field(default_factory=dict)
+    disturbed: int = 0  # turns among them during which other guests took the cores
+    repeated: int = 0  # turns that were left out for that reason
+    lane_memory_bytes: list[int] = field(default_factory=list)
+
+    def seconds(self, system: str) -> float | None:
+        """The median round of a system; None if it was not run."""
+        rounds = self.rounds.get(system)
+        return statistics.median(item.seconds for item in rounds) if rounds else None
+
+
+def duration_s(asked: Spec, load: Load, times: Optimum, servers: int) -> float:
+    """About how long a cell takes."""
+    each = {"sumpter": times.seconds, "sumpter_ddp": times.seconds, "ps": times.ps_seconds}
+    each["plain"] = times.seconds
+    systems = asked.systems(load, servers)
+    turn_s = sum(each.get(name) or times.allreduce_seconds for name in systems)
+    return (asked.rounds + asked.warmup) * 1.1 * turn_s + experiment.START_S
+
+
+def run_cell(
+    asked: Spec,
+    cluster: Cluster,
+    links: Links,
+    load: Load,
+    counts: tuple[int, int],
+    advance: Callable[[float], None],
+) -> dict[str, Any]:
+    """Measures one cell; `advance` hears of each finished share of it."""
+    gpu, cpu = cluster.gpu[: counts[0]], cluster.cpu[: counts[1]]
+    here = links.only((*gpu, *cpu))
+    times = optimum(gpu, cpu, load.bytes, here)
+    measured = _measure(asked, load, (gpu, cpu), here, times, advance)
+    return figures(asked, load, (gpu, cpu), here, times, measured)
+
+
+def _measure(
+    asked: Spec,
+    load: Load,
+    machines: tuple[Sequence[Machine], Sequence[Machine]],
+    links: Links,
+    times: Optimum,
+    advance: Callable[[float], None],
+) -> Measured:
+    gpu, cpu = machines
+    systems = asked.systems(load, len(cpu))
+    settings = {**asked.settings, "lanes": str(asked.lanes)}
+    bandwidths = spec.bandwidths_gbps(links.goodput_mbit)
+    slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.seconds)
+    timeout_s = experiment.timeout_s(slowest_s)
+    with ExitStack() as teams:
+        own = [system for system in systems if system not in ("ps", "plain")]
+        first = teams.enter_context(team(gpu, cpu, settings, bandwidths, load.shapes, own))
+        by_system: dict[str, Team | PlainTeam] = dict.fromkeys(own, first)
+        if "plain" in systems:
+            moving = plain_team(gpu, cpu, times.shares, load.bytes)
+            by_system["plain"] = teams.enter_context(moving)
+        if "ps" in systems:
+            # A job of its own, since a job has one architecture; idle while the other has a turn.
+            restricted = {**settings, "architecture": "ps"}
+            by_system["ps"] = teams.enter_context(
+                team(gpu, cpu, restricted, bandwidths, load.shapes, ["ps"])
+            )
+        share = 1 / ((asked.warmup + asked.rounds) * len(systems))
+        turns: list[Turn] = []
+        for number in range(asked.warmup + 2 * asked.rounds):
+            turn = {}
+            for system in systems:
+                turn[system] = by_system[system].round(system, number, timeout_s)
+                advance(share)
+            if number >= asked.warmup:
+                turns.append(turn)
+            if sum(not is_disturbed(turn) for turn in turns) == asked.rounds:
+                break
+        measured = select(turns, asked.rounds)
+        measured.lane_memory_bytes = first.lane_memory_bytes()
+    return measured
+
+
+def select(turns: Sequence[Turn], rounds: int) -> Measured:
+    """The turns that were disturbed least, in their order. Times do not take part in the choice."""
+    best = sorted(sorted(range(len(turns)), key=lambda i: stolen_of(turns[i]))[:rounds])
+    kept = [turns[index] for index in best]
+    return Measured(
+        rounds={system: [turn[system] for turn in kept] for system in kept[0]},
+        disturbed=sum(map(is_disturbed, kept)),
+        repeated=len(turns) - len(kept),
+    )
+
+
+def stolen_of(turn: Turn) -> float:
+    """The share of the cores' time that other guests of the host took."""
+    return stolen(sum((item.cores for item in turn.values()), counters.NO_TICKS))
+
+
+def is_disturbed(turn: Turn) -> bool:
+    return stolen_of(turn) > STOLEN
+
+
+def figures(
+    asked: Spec,
+    load: Load,
+    machines: tuple[Sequence[Machine], Sequence[Machine]],
+    links: Links,
+    times: Optimum,
+    measured: Measured,
+) -> dict[str, Any]:
+    """The row of a cell."""
+    gpu, cpu = machines
+    seconds = measured.seconds("sumpter")
+    assert seconds is not None, "every cell runs Sumpter"
+    gloo_s = measured.seconds("gloo_ddp" if load.name else "gloo")
+    gain, plain_s = ratio(gloo_s, seconds), measured.seconds("plain")
+    return {
+        "workers": len(gpu),
+        "servers": len(cpu),
+        "bytes": load.bytes,
+        "model": load.name or None,
+        "tensors": len(load.shapes),
+        "rate_mbit": gpu[0].rate_mbit,
+        "rates_mbit": {machine.name: machine.rate_mbit for machine in (*gpu, *cpu)},
+        "link_goodput_mbit": links.median_mbit,
+        "goodput_by_machine_mbit": links.measured_mbit,
+        "seconds": seconds,
+        "optimum_seconds": times.seconds,
+        "optimum_fraction": fraction(times.seconds, seconds),
+        "gloo_seconds": gloo_s,
+        "gain_over_gloo": gain,
+        "gain_optimum": times.gain_over_allreduce,
+        "gain_ratio": ratio(gain, times.gain_over_allreduce),
+        "ps_seconds": measured.seconds("ps"),
+        "ps_optimum_seconds": times.ps_seconds,
+        "plain_seconds": plain_s,
+        "plain_fraction": ratio(plain_s, seconds),
+        "sumpter_ddp_seconds": measured.seconds("sumpter_ddp"),
+        "rounds_s": {
+            system: [item.seconds for item in rounds] for system, rounds in measured.rounds.items()
+        },
+        **_costs(measured.rounds["sumpter"], load, machines, links),
+        **_limits(measured.rounds["sumpter"], gpu, links),
+        "lane_memory_bytes": measured.lane_memory_bytes,
+        **_memory(asked, load, machines, links, times),
+        "lanes": asked.lanes,
+        "settings": asked.settings,
+        "idle_restart": asked.idle_restart,
+        "disturbed_rounds": measured.disturbed,
+        "repeated_rounds": measured.repeated,
+        # Any wrong element would have ended the run.
+        "checked_rounds": sum(map(len, measured.rounds.values())),
+    }
+
+
+def _costs(
+    rounds: Sequence[Round],
+    load: Load,
+    machines: tuple[Sequence[Machine], Sequence[Machine]],
+    links: Links,
+) -> dict[str, float | None]:
+    """CPU seconds for 1e9 bytes of tensor, and for 1e9 bytes sent and received by a role."""
+    worker_cpu_s = sum(item.worker_cpu_s for item in rounds)
+    server_cpu_s = sum(item.server_cpu_s for item in rounds)
+    summed = len(rounds) * load.bytes
+
+    def per_moved(cpu_s: float, role: Sequence[Machine]) -> float | None:
+        moved = sum(
+            (item.links[machine.name].sent_bytes + item.links[machine.name].received_bytes) / 2
+            for item in rounds
+            for machine in role
+        )
+        return ratio(cpu_s * 1e9, moved)
+
+    gpu, cpu = machines
+    return {
+        "cpu_s_per_gb": (worker_cpu_s + server_cpu_s) / summed * 1e9,
+        "cpu_s_per_gb_workers": worker_cpu_s / summed * 1e9,
+        "cpu_s_per_gb_servers": server_cpu_s / summed * 1e9,
+        "cpu_s_per_gb_moved_workers": per_moved(worker_cpu_s, gpu),
+        "cpu_s_per_gb_moved_servers": per_moved(server_cpu_s, cpu),
+        "cpu_s_per_gb_moved_raw": links.raw_cpu_s_per_gb_moved,
+    }
+
+
+def _limits(rounds: Sequence[Round], gpu: Sequence[Machine], links: Links) -> dict[str, Any]:
+    """How idle links and cores were, and which of them set the time."""
+    seconds = sum(item.seconds for item in rounds)
+    moved = {
+        name: sum((item.links[name] for item in rounds), counters.NO_LINK)
+        for name in rounds[0].links
+    }
+    idle = {
+        name: {
+            "sent": _idle(counts.sent_bytes, seconds, links.goodput_mbit[name]),
+            "received": _idle(counts.received_bytes, seconds, links.goodput_mbit[name]),
+        }
+        for name, counts in moved.items()
+    }
+    cores = sum((item.cores for item in rounds), counters.NO_TICKS)
+    cores_idle = ratio(cores.idle, cores.total)
+    # The links of workers are the narrow part of every optimal plan.
+    narrow = [min(idle[machine.name].values()) for machine in gpu]
+    bound = cpu_bound(cores_idle, statistics.median(narrow))
+    return {
+        "link_idle": idle,
+        "link_idle_median_workers": statistics.median(narrow),
+        "retransmits": sum(counts.retransmits for counts in moved.values()),
+        "retransmits_by_machine": {name: counts.retransmits for name, counts in moved.items()},
+        "cores_idle": cores_idle,
+        "cores_steal": ratio(cores.steal, cores.total),
+        "cpu_bound": bound,
+        "suggested_rate_mbit": (
+            suggested_rate_mbit(gpu[0].rate_mbit, statistics.median(narrow)) if bound else None
+        ),
+    }
+
+
+def cpu_bound(cores_idle: float | None, links_idle: float) -> bool:
+    """Whether cores were busy while links were not: the figure is then the machine's own."""
+    return cores_idle is not None and cores_idle < 1 - BUSY_CORES and links_idle > IDLE_LINKS
+
+
+def suggested_rate_mbit(rate_mbit: float, links_idle: float) -> float:
+    """A rate that the cores can move: what they moved, with a fifth to spare."""
+    return max(1.0, float(int(rate_mbit * (1 - links_idle) * 0.8)))
+
+
+def _idle(moved_bytes: float, seconds: float, goodput_mbit: float) -> float:
+    """The share of a link's capacity that went unused; never below 0 for a lucky round."""
+    return max(0.0, 1 - moved_bytes * 8e-6 / (goodput_mbit * seconds))
+
+
+def _memory(
+    asked: Spec,
+    load: Load,
+    machines: tuple[Sequence[Machine], Sequence[Machine]],
+    links: Links,
+    times: Optimum,
+) -> dict[str, Any]:
+    """What each server may hold at most: twice its share and the credit of all workers."""
+    gpu, cpu = machines
+    credit_bytes = len(gpu) * spec.credit_bytes(asked, links.goodput_mbit)
+    bounds = [
+        round(2 * (times.shares[machine.name] * load.bytes + credit_bytes)) for machine in cpu
+    ]
+    return {"lane_memory_bound_bytes": bounds}

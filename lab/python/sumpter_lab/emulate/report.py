@@ -1,0 +1,74 @@
+"""The table of `sumpter bench emulate`, its warnings, and a summary against the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sumpter.launch.figures import format_bytes
+from sumpter_lab.scaffold.table import Column, Row, figure
+
+
+def load_name(row: Row) -> str:
+    """What was summed."""
+    return row["model"] or format_bytes(row["bytes"])
+
+
+COLUMNS = (
+    Column("n", 3, figure("workers", "{}")),
+    Column("k", 3, figure("servers", "{}")),
+    Column("load", 9, load_name),
+    Column("goodput", 8, figure("link_goodput_mbit", "{:.1f}")),
+    Column("seconds", 8, figure("seconds", "{:.3f}")),
+    Column("of t_opt", 8, figure("optimum_fraction", "{:.4f}")),
+    Column("Gloo s", 8, figure("gloo_seconds", "{:.3f}")),
+    Column("gain", 7, figure("gain_over_gloo", "{:.4f}")),
+    Column("of g_a", 7, figure("gain_ratio", "{:.4f}")),
+    Column("PS s", 8, figure("ps_seconds", "{:.3f}")),
+    Column("of plain", 8, figure("plain_fraction", "{:.4f}")),
+    Column("CPU s/GB", 8, figure("cpu_s_per_gb", "{:.2f}")),
+    Column("link idle", 9, figure("link_idle_median_workers", "{:.1%}")),
+    Column("resent", 6, figure("retransmits", "{}")),
+    Column("core idle", 9, figure("cores_idle", "{:.0%}")),
+)
+
+
+def warnings_of(row: Row) -> list[str]:
+    """What a reader must know before believing a row."""
+    where = f"n={row['workers']} k={row['servers']}"
+    warnings = []
+    if row.get("disturbed_rounds"):
+        warnings.append(
+            f"{where}: other guests of the host took the cores during {row['disturbed_rounds']} "
+            f"of the rounds that count ({row['cores_steal']:.0%} of the time), and links idled "
+            "meanwhile: measure again when it is quiet"
+        )
+    if row.get("cpu_bound"):
+        warnings.append(
+            f"{where}: the cores were {1 - row['cores_idle']:.0%} busy while links were "
+            f"{row['link_idle_median_workers']:.0%} idle, so this is the figure of this machine's "
+            f"cores: take --rate-mbit {row['suggested_rate_mbit']:g} or less"
+        )
+    return warnings
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """The worst cells against what the issue of the limit asks for; cpu_bound ones are named."""
+    lines = []
+    for name, wanted in (("k = 0", lambda k: k == 0), ("k > 0", lambda k: k > 0)):
+        group = [row for row in rows if wanted(row["servers"])]
+        lines += _worst(group, "optimum_fraction", f"worst fraction of t_opt at {name}")
+        lines += _worst(group, "gain_ratio", f"worst gain over Gloo, of g_a, at {name}")
+        lines += _worst(group, "plain_fraction", f"worst fraction of plain sockets at {name}")
+    bound = sum(1 for row in rows if row.get("cpu_bound"))
+    if bound:
+        lines.append(f"{bound} of {len(rows)} cells were limited by the cores, not by the links")
+    return lines
+
+
+def _worst(rows: Sequence[Row], name: str, what: str) -> list[str]:
+    measured = [row for row in rows if row.get(name) is not None]
+    if not measured:
+        return []
+    row = min(measured, key=lambda row: row[name])
+    where = f"n={row['workers']}, k={row['servers']}, {load_name(row)}"
+    return [f"{what}: {row[name]:.4f} ({where})"]

@@ -1,0 +1,50 @@
+"""`sumpter bench emulate`: the whole run, from the check to the last cell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+from sumpter_lab.emulate import cell
+from sumpter_lab.scaffold import record, remote, spec
+from sumpter_lab.scaffold.cluster import Cluster
+from sumpter_lab.scaffold.experiment import Progress, measured_cluster
+from sumpter_lab.scaffold.optimum import optimum
+from sumpter_lab.scaffold.spec import Spec
+from sumpter_lab.scaffold.tournament import Links
+
+
+def run(asked: Spec, progress: Progress) -> Generator[dict[str, Any], None, None]:
+    """Builds the cluster, measures its links and yields the row of each cell.
+
+    The cluster is removed when the generator ends or is closed, and by SIGINT, SIGTERM or SIGHUP.
+    """
+    spec.check(asked)
+    about = record.environment()
+    # DDP imports it, which takes as long as torch itself, in each process anew.
+    remote.preload(*(["torch._dynamo"] if any(load.name for load in asked.loads) else []))
+    with measured_cluster(
+        asked.gpu_rates_mbit,
+        asked.cpu_rates_mbit,
+        progress,
+        lambda machines, links: estimate_s(asked, machines, links),
+        idle_restart=asked.idle_restart,
+    ) as (machines, links):
+        for load, workers, servers in asked.cells():
+            times = optimum(machines.gpu[:workers], machines.cpu[:servers], load.bytes, links)
+            what = f"{workers} workers, {servers} servers"
+            progress.stage(what, cell.duration_s(asked, load, times, servers))
+            counts = (workers, servers)
+            started = time.monotonic()
+            row = cell.run_cell(asked, machines, links, load, counts, progress.advance)
+            yield {**row, "cell_seconds": time.monotonic() - started, **about}
+
+
+def estimate_s(asked: Spec, machines: Cluster, links: Links) -> float:
+    """About how long all cells take."""
+    total_s = 0.0
+    for load, workers, servers in asked.cells():
+        times = optimum(machines.gpu[:workers], machines.cpu[:servers], load.bytes, links)
+        total_s += cell.duration_s(asked, load, times, servers)
+    return total_s

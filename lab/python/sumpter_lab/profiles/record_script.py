@@ -1,0 +1,82 @@
+"""`sumpter record` starts this: runs a script as Python would, and records its model's profile.
+
+Arguments: the output, iterations, warm-up, a name or nothing, then the script's path, or -m and a
+module, and its arguments. The model is the first module that is called in training mode.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from sumpter._errors import ProfileError
+from sumpter_lab.profiles.record import Recorder
+
+FAILURE = 1
+
+
+class _Waiting:
+    """Puts a recorder on the first module that trains."""
+
+    def __init__(self, output: str, iterations: int, warmup: int, name: str | None) -> None:
+        self._arguments = {"output": output, "iterations": iterations, "name": name}
+        # The call in which the model shows up is not seen from its beginning.
+        self._arguments["warmup"] = max(0, warmup - 1)
+        self.recorder: Recorder | None = None
+        self._hook = register_module_forward_pre_hook(self._called)
+
+    def _called(self, module: torch.nn.Module, args: tuple) -> None:
+        trains = module.training and torch.is_grad_enabled()
+        if trains and any(parameter.requires_grad for parameter in module.parameters()):
+            self._hook.remove()
+            self.recorder = Recorder(module, **self._arguments)
+
+    def complaint(self) -> str:
+        """Why there is no profile at the end; empty if there is one."""
+        if self.recorder is None:
+            return "no module was called in training mode"
+        try:
+            return "" if self.recorder.profile else ""
+        except ProfileError as error:
+            return str(error)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the script and returns the exit code."""
+    output, iterations, warmup, name, *command = arguments
+    waiting = _Waiting(output, int(iterations), int(warmup), name or None)
+    code = _run(command)
+    complaint = waiting.complaint()
+    if complaint:
+        print(f"sumpter record: {output} was not written: {complaint}", file=sys.stderr)
+        return code or FAILURE
+    print(f"sumpter record: wrote {output}", file=sys.stderr)
+    return code
+
+
+def _run(command: Sequence[str]) -> int:
+    """What `python COMMAND` would do, in this process; its exit code."""
+    try:
+        if command[0] == "-m":
+            sys.argv = list(command[1:])
+            sys.path.insert(0, "")
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(command)
+            sys.path.insert(0, str(Path(command[0]).resolve().parent))
+            runpy.run_path(command[0], run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return FAILURE
+        return end.code or 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

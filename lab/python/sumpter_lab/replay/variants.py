@@ -1,0 +1,57 @@
+"""What can be compared: ways to schedule the same sums, and DDP beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sumpter import _native
+from sumpter._sizes import parse_size
+
+# So much that it never holds anything back: the most that the setting takes.
+UNBOUNDED_CREDIT = "1TiB"
+DDP = "ddp-gloo"
+PEERS = (DDP,)
+# What torch's DDP puts into one all-reduce.
+DDP_BUCKET_BYTES = 25 << 20
+# The least that these settings take, and a multiple that each of them takes.
+_GRAIN_BYTES = 4096
+_SCALED = ("partition_bytes", "chunk_bytes", "credit_bytes")
+# A member that says nothing for so long has been lost; before, this machine was only busy.
+_SILENCE = {"peer_timeout_s": "60", "server_timeout_s": "60"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to schedule. A job does as `paced`, and as `overlap` with `overlap_forward`."""
+
+    name: str
+    priority: bool  # forward order; else the order in which gradients get ready
+    credit: bool  # how far ahead of what is sent partitions begin is bounded
+    overlap: bool  # a layer's forward pass waits for its own sums only
+
+
+VARIANTS = (
+    Variant("off", priority=False, credit=False, overlap=False),
+    Variant("paced", priority=False, credit=True, overlap=False),
+    Variant("priority", priority=True, credit=False, overlap=False),
+    Variant("credit", priority=True, credit=True, overlap=False),
+    Variant("overlap", priority=True, credit=True, overlap=True),
+)
+BY_NAME = {variant.name: variant for variant in VARIANTS}
+
+
+def scaled_settings(scale: float, given: dict[str, str]) -> dict[str, str]:
+    """The settings that are sizes, divided like the tensors, and patience; unless given.
+
+    The credit is that of a job that does not know its links.
+    """
+    defaults = {row["name"]: row["default"] for row in _native.settings()}
+    defaults["credit_bytes"] = str(_native.default_credit(None))
+    scaled = {
+        name: str(_grains(parse_size(defaults[name]) / scale) * _GRAIN_BYTES) for name in _SCALED
+    }
+    return {**scaled, **_SILENCE, **given}
+
+
+def _grains(size_bytes: float) -> int:
+    return max(1, round(size_bytes / _GRAIN_BYTES))

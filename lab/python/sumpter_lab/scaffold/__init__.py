@@ -1,0 +1,1 @@
+"""What experiments share: emulated clusters, teams of processes, records, tables, progress."""

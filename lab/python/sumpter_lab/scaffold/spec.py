@@ -1,0 +1,181 @@
+"""An emulated cluster and what is summed on it, checked before anything is built."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sumpter import _native
+from sumpter._failure import Failure, UsageError
+from sumpter._sizes import parse_size
+from sumpter_lab.profiles import architectures
+from sumpter_lab.scaffold import counters, namespaces
+from sumpter_lab.scaffold.cluster import MOST_MACHINES
+
+PEERS = ("gloo", "ps", "plain")
+# A process on top of what it shares with the fork server: stacks, heaps, socket buffers.
+PROCESS_BYTES = 80 << 20
+# Emulating one Mb/s of one link costs at most this share of a core (measured at 100-800 Mb/s).
+CORES_PER_LINK_MBIT = 0.4 / (16 * 200)
+
+# These follow from the other options, or from where a process runs.
+_DECIDED_HERE = frozenset(
+    {
+        *("bandwidth_gbps", "coordinator", "interface", "job", "lanes", "local_rank"),
+        *("local_size", "machine", "port", "rank", "servers", "token", "token_file"),
+        "world_size",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is summed in each round: one tensor, or the gradients of a model."""
+
+    name: str  # of the model; empty for a single tensor
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def bytes(self) -> int:
+        return 4 * sum(map(architectures.elements, self.shapes))
+
+    @property
+    def largest_bytes(self) -> int:
+        return 4 * max(map(architectures.elements, self.shapes))
+
+
+def tensor(size_bytes: int) -> Load:
+    """One f32 tensor."""
+    return Load("", ((size_bytes // 4,),))
+
+
+def model(name: str) -> Load:
+    """The gradients of a model, in forward order."""
+    try:
+        return Load(name, tuple(shape for _, shape in architectures.shapes(name)))
+    except ValueError as error:
+        raise UsageError(f"--model: {error}") from None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One run."""
+
+    workers: list[int]
+    servers: list[int]
+    gpu_rates_mbit: list[float]
+    cpu_rates_mbit: list[float]
+    loads: list[Load]
+    rounds: int
+    warmup: int
+    peers: tuple[str, ...] = ("gloo",)
+    lanes: int = 1
+    # Whether connections start slowly again after a pause.
+    idle_restart: bool = True
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def cells(self) -> list[tuple[Load, int, int]]:
+        """All combinations, in the order they run: by load, then n, then k."""
+        return [(load, n, k) for load in self.loads for n in self.workers for k in self.servers]
+
+    def systems(self, load: Load, servers: int) -> tuple[str, ...]:
+        """What is measured in a cell, in the order of turns."""
+        gloo = "gloo" in self.peers
+        if load.name:
+            known = ("sumpter", "sumpter_ddp") + (("gloo_ddp",) if gloo else ())
+        else:
+            known = ("sumpter",) + (("gloo",) if gloo else ())
+        known += ("ps",) if "ps" in self.peers and servers else ()
+        return known + (("plain",) if "plain" in self.peers else ())
+
+
+def check(spec: Spec) -> None:
+    """Raises unless the run makes sense and this machine can do it."""
+    _check_host()
+    machines = max(spec.workers) + max(spec.servers)
+    if not 2 <= machines <= MOST_MACHINES:
+        raise UsageError(
+            f"{machines} machine(s) asked for: a network has at least 2, and this one at most "
+            f"{MOST_MACHINES}"
+        )
+    _check_settings(spec)
+    check_memory(spec, counters.available_bytes())
+
+
+def warnings(spec: Spec) -> list[str]:
+    """What makes the figures doubtful, known before the run."""
+    notes = []
+    others = namespaces.living_runs()
+    if others:
+        notes.append("another `sumpter bench emulate` is running: both will disturb each other")
+    cores = len(os.sched_getaffinity(0))
+    total_mbit = sum(spec.gpu_rates_mbit) + sum(spec.cpu_rates_mbit)
+    if total_mbit * CORES_PER_LINK_MBIT > cores / 2:
+        notes.append(
+            f"links of {total_mbit:g} Mb/s in all may be more than {cores} core(s) can move; "
+            "cells where that happened are marked cpu_bound"
+        )
+    return notes
+
+
+def check_memory(spec: Spec, available_bytes: int) -> None:
+    """Raises if the largest cell would not fit into the memory."""
+    for load, workers, servers in spec.cells():
+        need = memory_bytes(spec, load, workers, servers)
+        if need > available_bytes:
+            what = f"--model {load.name}" if load.name else f"--bytes {load.bytes}"
+            raise Failure(
+                f"{what} with {workers} workers and {servers} servers needs about "
+                f"{need / 2**30:.1f} GiB, but {available_bytes / 2**30:.1f} GiB are available: "
+                "take smaller tensors or fewer workers"
+            )
+
+
+def memory_bytes(spec: Spec, load: Load, workers: int, servers: int) -> int:
+    """An upper estimate of what one cell needs."""
+    systems = spec.systems(load, servers)
+    teams = 2 if "ps" in systems else 1
+    # In each worker: the tensors, the pattern they are made from, and a transport's copies.
+    each = 2 * load.bytes + load.largest_bytes
+    # In each DDP module: parameters, gradients, buckets, and the gradient that is replayed.
+    modules = sum(system.endswith("_ddp") for system in systems)
+    ddp = modules * (3 * load.bytes + load.largest_bytes)
+    # In the lanes of all servers together: two rounds of accumulators.
+    lanes = 2 * load.bytes
+    processes = teams * (workers + servers) * PROCESS_BYTES
+    return teams * (workers * each + lanes) + workers * ddp + processes
+
+
+def _check_host() -> None:
+    namespaces.check_tools()
+    folder = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    if "cubic" not in folder.read_text().split():
+        raise Failure("this kernel has no cubic congestion control: load the module tcp_cubic")
+    # Not imported here: that takes seconds, and only the measured processes need it.
+    if importlib.util.find_spec("torch") is None:
+        raise Failure("torch is missing: pip install 'sumpter[torch]'")
+
+
+def _check_settings(spec: Spec) -> None:
+    for name in spec.settings:
+        if name in _DECIDED_HERE:
+            raise UsageError(f"--set {name}: the emulated cluster decides this itself")
+    # The table of settings checks names and values when a role starts.
+    probe = {**spec.settings, "token": _native.generate_token(), "lanes": str(spec.lanes)}
+    if "ps" in spec.peers:
+        probe["architecture"] = "ps"
+    _native.Coordinator("127.0.0.1:0", probe).stop()
+
+
+def bandwidths_gbps(goodput_mbit: dict[str, float]) -> dict[str, float]:
+    """What each machine is told about its link."""
+    return {name: mbit / 1000 for name, mbit in goodput_mbit.items()}
+
+
+def credit_bytes(spec: Spec, goodput_mbit: dict[str, float]) -> int:
+    """The credit of the job: what is set, or what it takes by itself."""
+    given = spec.settings.get("credit_bytes", "auto")
+    slowest_gbps = min(bandwidths_gbps(goodput_mbit).values())
+    return _native.default_credit(slowest_gbps) if given == "auto" else parse_size(given)

@@ -1,0 +1,74 @@
+"""Reductions as users describe them: the operation, scaling and compression around a round."""
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+class ReduceOp(enum.Enum):
+    """How the ranks' tensors become one."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    PRODUCT = "product"
+    ADASUM = "adasum"
+
+    def __init__(self, word: str) -> None:
+        # The reduction that the core runs; an average is a sum that is divided.
+        self.wire_name = "sum" if word == "average" else word
+
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+Adasum = ReduceOp.ADASUM
+
+
+class Compressor:
+    """Turns a framework's array into what travels, and back."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """The tensor to send, and what decompress() needs to know."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """The received tensor in its original element type."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return tensor
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What to do with a tensor besides summing it."""
+
+    op: ReduceOp = ReduceOp.AVERAGE
+    prescale: float = 1.0
+    postscale: float = 1.0
+    rounding: Literal["floor", "trunc"] = "trunc"
+    compression: type[Compressor] = NoneCompressor
+
+
+def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
+    """The reduction that `op` or its old spelling `average` asks for."""
+    if op is not None and average is not None:
+        raise ValueError("give either op or average, not both: op=Average means average=True")
+    if op is not None:
+        return ReduceOp(op)
+    return Sum if average is False else Average

@@ -1,0 +1,170 @@
+"""An open membership in a job: the native worker, and the tensors that were declared.
+
+A tensor's name identifies it on all ranks and for the whole job, with one shape, element type and
+operation. Operations without a name use tensors that take turns, so that the number of names stays
+bounded however long a job runs.
+"""
+
+import contextlib
+import ctypes
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sumpter import _native
+from sumpter._core import seat
+from sumpter._core.handles import RoundHandle
+from sumpter._core.rendezvous import Board, is_elastic, job_name, meet
+from sumpter._core.tensor import Description, Tensor, TensorCycle, TensorUse
+
+
+class Session:
+    """An open membership: the native worker and the tensors declared to it."""
+
+    def __init__(self, settings: dict[str, str], board: Callable[[], Board] | None) -> None:
+        meeting = meet(settings, board)
+        self.settings = settings
+        self._coordinator = meeting.coordinator
+        try:
+            self.worker = _join(settings, meeting.settings)
+        except BaseException:
+            if self._coordinator is not None:
+                self._coordinator.stop()
+            raise
+        self.rank = self.worker.rank
+        self.world_size = self.worker.world_size
+        self._counters: dict[str, int] = {}
+        self._declared: dict[tuple[Any, ...], Tensor] = {}
+        self._cycles: dict[tuple[Any, ...], TensorCycle] = {}
+        # The last round of a name that may be in flight only once.
+        self.in_flight: dict[str, RoundHandle] = {}
+        # What fronts know of the operations of one description, by a key that describes them.
+        self.operations: dict[tuple[Any, ...], Any] = {}
+        self._scopes: dict[tuple[str, int], dict[str, object]] = {}
+        # What the model's layers take, if that was given to `tune`.
+        self.profile: Any = None
+        # What went wrong with an operation whose caller had gone on without waiting for it.
+        self.late: BaseException | None = None
+        # What is entered before the worker finishes what is in flight, and left when it has.
+        self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+        for opened in at_open:
+            opened(self)
+
+    def close(self) -> None:
+        """Leaves the job, then stops the embedded coordinator if there is one."""
+        try:
+            with contextlib.ExitStack() as around:
+                for enter in self.around_close:
+                    around.enter_context(enter())
+                self.worker.shutdown()
+        finally:
+            if self._coordinator is not None:
+                self._coordinator.stop()
+            # They refer to the session: its sockets would stay open until a collection of cycles.
+            for known in (self._declared, self._cycles, self.operations, self.in_flight):
+                known.clear()
+
+    def abandon(self) -> None:
+        """Keeps what works for it for ever: in a forked child, ending it would never return."""
+        for native in (self.worker, self._coordinator, self.around_close):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
+
+    def declare(
+        self,
+        name: str,
+        collective: str,
+        shape: Sequence[int],
+        dtype: str,
+        op: str = "sum",
+        root: int = 0,
+        average: bool = False,
+        ranks: Sequence[int] | None = None,
+    ) -> Tensor:
+        """The tensor of this name and description; the same one every time.
+
+        Ranks that describe a name differently get MismatchError from its rounds. Raises
+        ConfigError for a word that the core does not know.
+        """
+        members = None if ranks is None else tuple(ranks)
+        key = (name, collective, tuple(shape), dtype, op, root, average, members)
+        tensor = self._declared.get(key)
+        if tensor is None:
+            tensor = self._declared[key] = Tensor(self, name, Description(*key[1:]))
+        return tensor
+
+    def cycle(self, name: str, length: int, description: Description) -> TensorCycle:
+        """The `length` tensors, named after `name`, for operations that have no name."""
+        key = (name, description)
+        cycle = self._cycles.get(key)
+        if cycle is None:
+            cycle = self._cycles[key] = TensorCycle(self, name, description, length)
+        return cycle
+
+    def rounds(self) -> dict[Tensor, int]:
+        """How many rounds of each declared tensor have begun."""
+        return {tensor: tensor.rounds for tensor in list(self._declared.values())}
+
+    def uses_since(self, before: Mapping[Tensor, int]) -> list[TensorUse]:
+        """The reduced tensors with rounds begun since `rounds()` returned `before`."""
+        return [
+            TensorUse(described.shape, described.dtype, tensor.priority, begun)
+            for tensor, rounds in self.rounds().items()
+            if (begun := rounds - before.get(tensor, 0))
+            and (described := tensor.description).collective == "all_reduce"
+        ]
+
+    def raise_late(self) -> None:
+        """Raises, once, what went wrong with an operation whose caller had gone on."""
+        if self.late is not None:
+            late, self.late = self.late, None
+            raise late.with_traceback(None)
+
+    def barrier(
+        self, name: str = "barrier", ranks: Sequence[int] | None = None, tag: str = ""
+    ) -> RoundHandle:
+        """Starts a barrier; it is done when every participant has started it."""
+        tensor = self.declare(name, "barrier", (1,), "uint8", ranks=ranks)
+        return tensor.submit(0, 0, keep=None, tag=tag)
+
+    def out_of_data(self) -> int:
+        """Takes part with zeros in what other ranks begin until all have called this.
+
+        Returns the last rank to do so. Names count from 0 again, on all ranks, since each has
+        counted what it has begun itself.
+        """
+        last = self.worker.out_of_data()
+        self._counters.clear()
+        for cycle in self._cycles.values():
+            cycle.restart()
+        return last
+
+    def count(self, what: str) -> int:
+        """How many times `what` has been counted before this call."""
+        before = self._counters.get(what, 0)
+        self._counters[what] = before + 1
+        return before
+
+    def scope(self, prefix: str, described: Mapping[str, object]) -> str:
+        """A prefix under which every name in `described` is new or means the same as before.
+
+        Two models may both call a parameter "0.weight"; the second gets another prefix, and a
+        model that comes back gets its old one again.
+        """
+        for index in itertools.count():
+            known = self._scopes.setdefault((prefix, index), {})
+            if all(known.get(name, what) == what for name, what in described.items()):
+                known.update(described)
+                return prefix if index == 0 else f"{prefix}{index}."
+        raise AssertionError("itertools.count() never ends")
+
+
+# Called with each session when it has opened.
+at_open: list[Callable[[Session], object]] = []
+
+
+def _join(given: dict[str, str], settings: dict[str, str]) -> _native.Worker:
+    """Joins the job, or the next generation of an elastic one."""
+    if not is_elastic(settings):
+        return _native.Worker.join(settings)
+    settings, place = seat.take(given, settings, job_name(settings))
+    return _native.Worker.join(settings, place)

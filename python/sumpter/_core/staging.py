@@ -1,0 +1,485 @@
+"""Host staging: rounds on a device's memory, in slices through pinned host memory.
+
+Each slice is copied to the host on a stream for such copies, which first waits for what the
+caller's current stream has been given; when it has arrived, a round of the core begins on the host
+memory; when that is done, the slice is copied back on a second stream. So the copies of some slices
+overlap with the rounds of others.
+
+Two threads do what the caller must not wait for: one waits for slices to arrive in host memory, in
+the order of the calls, and submits their rounds; the other starts the copies back. They end with
+the session.
+
+A caller can let its stream wait for the network, and go on. The copies back are enqueued at once
+then, each behind a gate: a word in host memory, for which the stream waits and which is written
+when the slice's round is over.
+
+What a device has to offer is in streams.py.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sumpter._core.handles import Done, RoundHandle
+from sumpter._core.session import Session
+from sumpter._core.streams import Arrival, Device, Event, Gate, HostMemory
+from sumpter._core.tensor import Tensor
+from sumpter._errors import ClosedError, DeadlineError
+
+# Equal on all ranks, because each slice has a name of its own. A copy of this size takes a few
+# hundred microseconds, far more than starting it; a small bucket of DDP still has several slices.
+# Four partitions of the default size, so that slices do not cut partitions short.
+SLICE_BYTES = 4 << 20
+
+# How long a session that closes waits for the next tensor that is still being computed.
+SEND_LAST_S = 60.0
+
+# The part of a machine's memory that results may take for which streams wait.
+PINNED_SHARE = 0.25
+
+# In place of a result that there is not: no number in any floating-point format.
+ALL_ONES = 0xFF
+
+_log = logging.getLogger("sumpter")
+
+
+def stage(
+    tensor: Tensor,
+    device: Device,
+    send: Any | None,
+    receive: Any | None,
+    priority: int = 0,
+    tag: str = "",
+) -> RoundHandle:
+    """Starts a round on contiguous memory of a device, as `Tensor.submit` does on the host's.
+
+    Up to SLICE_BYTES it is one round of the core; else each slice is one.
+    """
+    size = tensor.bytes
+    if not size:
+        return Done()
+    # What the root of a broadcast has sent need not come back to it.
+    is_root = tensor.description.collective == "broadcast" and send is not None
+    target = None if is_root else receive
+
+    sends, receives = send is not None, receive is not None
+
+    def start(begin: int, host: HostMemory) -> RoundHandle:
+        return _slice(tensor, begin, host.size).submit(
+            host.address if sends else 0,
+            host.address if receives else 0,
+            keep=host,
+            priority=priority,
+            tag=tag,
+        )
+
+    queues = _queues_of(tensor.session)
+    return DeviceRound(tensor.session, device, queues, size, start, send, target)
+
+
+def _slice(tensor: Tensor, begin: int, size: int) -> Tensor:
+    """The tensor whose rounds carry the `size` bytes from `begin` on.
+
+    The first has the name of the whole, so that a rank whose tensor is in host memory is found to
+    differ.
+    """
+    if size == tensor.bytes:
+        return tensor
+    described = tensor.description._replace(shape=(size // tensor.item_bytes,))
+    name = f"{tensor.name}.slice.{begin // SLICE_BYTES}" if begin else tensor.name
+    return tensor.session.declare(name, *described)
+
+
+@dataclass
+class _Slice:
+    """A part of the device's memory and its place in host memory."""
+
+    start: int
+    host: HostMemory
+    # When it has arrived in host memory; None if nothing is sent.
+    arrived: Arrival | None = None
+    # Whether its round is over. Once it is, the slice gets no gate any more.
+    over: bool = False
+    # What the copy back waits for, if it was enqueued before the round was over.
+    gate: Gate | None = None
+
+
+class DeviceRound:
+    """A round on a device's memory: a handle as the core's, done when all slices are.
+
+    A copy back is enqueued when its round is over, or before, behind a gate, if the caller lets a
+    stream wait for it. What opens a gate never calls the driver, which may itself wait for it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        device: Device,
+        queues: "_CopyQueues",
+        size: int,
+        start: Callable[[int, HostMemory], RoundHandle],
+        source: Any | None,
+        target: Any | None,
+    ) -> None:
+        self._session = session
+        self._device = device
+        self._queues = queues
+        self._size = size
+        # Submits the round of the slice that begins at a byte.
+        self._start = start
+        self._changed = threading.Condition()
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        # What is copied back into until then, whether anything is, and when it has been.
+        self._target = target
+        self._returns = target is not None
+        self._returned: Event | None = None
+        self._callbacks: list[Callable[[], object]] = []
+        # Held while a caller's thread enqueues copies; what opens gates does not need it.
+        self._enqueuing = threading.Lock()
+        self._stream_waits = False
+        self._ready = device.mark(device.current())
+        self._slices = self._copy_to_host(source)
+        # Slices to wait for: their copies back are not enqueued, or their gates shut.
+        self._remaining = len(self._slices)
+        # Of these, the slices whose rounds are over and that are in the queue to be copied back.
+        self._queued = 0
+        for part in list(self._slices):
+            queues.to_host.put(lambda part=part: self._start_slice(part), self._conclude)
+
+    def poll(self) -> bool:
+        """Whether wait() would return, or raise, at once."""
+        return self._done.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Blocks until the last copy back is enqueued, then the current stream until it is done.
+
+        The calling thread waits for the network, but not for the device: what it enqueues in its
+        current stream from now on sees the result. Raises what went wrong, or DeadlineError.
+        """
+        if not self._done.wait(timeout_s):
+            raise DeadlineError(
+                f"not done within {timeout_s:g} s; some rank has not contributed, or the device "
+                "is busy with what was computed before"
+            )
+        self._raise_error()
+        with self._enqueuing:
+            self._order()
+
+    def streams_wait(self) -> bool:
+        """Whether wait_on_stream() can be called."""
+        return self._device.streams_wait
+
+    def wait_on_stream(self) -> None:
+        """Lets the current stream wait for the result, and the calling thread for nothing.
+
+        Raises what has gone wrong already. What goes wrong later is kept for the next call of the
+        session, and the streams go on: in place of a slice that failed they find all ones, which
+        is no number in any floating-point format.
+        """
+        with self._enqueuing:
+            if self._returned is None and not self._done.is_set():
+                self._enqueue_rest()
+            self._raise_error()
+            self._order()
+        self._queues.limit_run_ahead()
+
+    def abort(self, error: BaseException) -> None:
+        """Ends the membership in the job with `error`: nothing else releases waiting streams.
+
+        Everything in flight fails.
+        """
+        self._conclude(error)
+        self._session.worker.shutdown()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong, if anything has so far."""
+        return self._error
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` once from another thread when done; at once if it is done already."""
+        with self._changed:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def settle(self) -> None:
+        """Blocks until the round is over, however it went."""
+        self._done.wait()
+
+    def _copy_to_host(self, source: Any | None) -> list[_Slice]:
+        """Enqueues the copies to the host and returns all slices."""
+        device, slices = self._device, []
+        if source is not None:
+            device.device_to_host.wait_event(self._ready)
+        for start in range(0, self._size, SLICE_BYTES):
+            part = _Slice(start, device.host_memory(min(SLICE_BYTES, self._size - start)))
+            if source is not None:
+                device.copy_to_host(part.host, source, start, device.device_to_host)
+                part.arrived = device.arrival(device.device_to_host)
+            slices.append(part)
+        return slices
+
+    def _start_slice(self, part: _Slice) -> None:
+        """Submits a slice's round as soon as it is in host memory."""
+        try:
+            if part.arrived is not None:
+                part.arrived.synchronize()
+            # Even if another slice has failed: other ranks may wait for this one.
+            round_ = self._start(part.start, part.host)
+        except BaseException as error:
+            self._end(part, error)
+        else:
+            round_.on_done(lambda: self._end(part, _outcome(round_)))
+
+    def _end(self, part: _Slice, error: BaseException | None) -> None:
+        """A slice's round is over: opens its gate, or has its result copied back."""
+        with self._changed:
+            part.over = True
+            if part.gate is None and error is None:
+                self._queued += 1
+        if part.gate is not None:
+            if error is not None:
+                # First, so that the cause is known where no number is found.
+                self._conclude(error)
+                ctypes.memset(part.host.address, ALL_ONES, part.host.size)
+            part.gate.open()
+            if error is None:
+                self._count_down()
+        elif error is not None:
+            self._conclude(error)
+        else:
+            try:
+                self._queues.to_device.put(lambda: self._return(part), self._conclude)
+            except ClosedError as closed:
+                self._conclude(closed)
+
+    def _return(self, part: _Slice) -> None:
+        """Enqueues the copy of a slice to the device, unless another slice has failed."""
+        target = self._target
+        if target is not None and not self._done.is_set():
+            self._copy_to_device(part, target)
+        with self._changed:
+            self._queued -= 1
+            self._changed.notify_all()
+        self._count_down()
+
+    def _copy_to_device(self, part: _Slice, target: Any) -> None:
+        device = self._device
+        stream = device.host_to_device
+        # Where nothing was sent, nothing has waited yet for what uses the memory.
+        stream.wait_event(self._ready)
+        if part.gate is not None:
+            if part.arrived is not None:
+                # The gate opens after this in any case. The driver must know, so that it does not
+                # put the gate before it where streams share one of the device's queues.
+                stream.wait_event(part.arrived.passed)
+            device.hold(stream, part.gate)
+        device.copy_to_device(target, part.start, part.host, stream)
+
+    def _enqueue_rest(self) -> None:
+        """Enqueues the copies back of all slices whose rounds are not over, behind gates."""
+        target = self._target
+        slices = self._slices if target is not None else []
+        # Before the lock, which is taken to open gates: this may call the driver.
+        gates = [self._device.gate() for _ in slices]
+        with self._changed:
+            rest = [part for part in slices if not part.over]
+            for part in rest:
+                part.gate = gates.pop()
+            self._stream_waits = True
+            if not self._done.is_set():
+                self._queues.awaited[self] = self._size
+        for gate in gates:
+            gate.open()
+        try:
+            for part in rest:
+                self._copy_to_device(part, target)
+            with self._changed:
+                # Those whose rounds were over; in a moment.
+                self._changed.wait_for(lambda: not self._queued or self._error is not None)
+            # Where nothing comes back, what was sent must not change before it is copied.
+            device = self._device
+            stream = device.host_to_device if self._returns else device.device_to_host
+            self._returned = device.mark(stream)
+        except BaseException as error:
+            self._conclude(error)
+
+    def _count_down(self) -> None:
+        """One slice less to wait for."""
+        with self._changed:
+            self._remaining -= 1
+            if self._remaining:
+                return
+            marks = self._returns and not self._stream_waits
+        if marks:
+            self._returned = self._device.mark(self._device.host_to_device)
+        self._conclude(None)
+
+    def _order(self) -> None:
+        """Lets the current stream wait for the result."""
+        if self._returned is not None:
+            self._device.current().wait_event(self._returned)
+
+    def _raise_error(self) -> None:
+        """Raises what has gone wrong, if anything has; the next call need not raise it then."""
+        if self._error is not None:
+            if self._session.late is self._error:
+                self._session.late = None
+            raise self._error.with_traceback(None)
+
+    def _conclude(self, error: BaseException | None) -> None:
+        """Says that all is done or what went wrong; only the first call does anything."""
+        with self._changed:
+            if self._done.is_set():
+                return
+            self._error = error
+            if self._stream_waits and error is not None:
+                _log.error("an operation failed for which a stream of the device waits: %s", error)
+                self._session.late = self._session.late or error
+            self._done.set()
+            self._queues.awaited.pop(self, None)
+            self._slices, self._target = [], None
+            self._changed.notify_all()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                _log.exception("a callback of an operation failed")
+
+
+def settle(session: Session) -> None:
+    """Blocks until all that streams wait for is over, and raises what went wrong with it."""
+    queues = _queues.get(session)
+    for awaited in queues.awaited.copy() if queues is not None else ():
+        awaited.settle()
+    session.raise_late()
+
+
+def _outcome(round_: RoundHandle) -> BaseException | None:
+    """What went wrong with a round that is over."""
+    try:
+        round_.wait()
+    except BaseException as error:
+        return error
+    return None
+
+
+class CopyQueue:
+    """A thread that carries out actions in the order in which they came."""
+
+    def __init__(self, name: str) -> None:
+        self._actions: queue.SimpleQueue[tuple[_Action, _Failed] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._carried_out = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, action: "_Action", failed: "_Failed") -> None:
+        """Adds an action; `failed` is called with what it raises. ClosedError after close()."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError("Sumpter was shut down before the operation was done")
+            self._actions.put((action, failed))
+
+    def close(self, patience_s: float | None = None) -> None:
+        """Carries out what is left and ends the thread.
+
+        It is not waited for any more when it has carried out nothing for `patience_s`.
+        """
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._actions.put(None)
+        if threading.current_thread() is not self._thread:
+            before = None
+            while self._thread.is_alive() and self._carried_out != before:
+                before = self._carried_out
+                self._thread.join(patience_s)
+
+    def _run(self) -> None:
+        while (item := self._actions.get()) is not None:
+            action, failed = item
+            try:
+                action()
+            except BaseException as error:
+                # Raised by the handle of the operation.
+                failed(error)
+            self._carried_out += 1
+            # What an action holds, such as memory, must not wait here for the next one.
+            del item, action, failed
+
+
+_Action = Callable[[], object]
+_Failed = Callable[[BaseException], object]
+
+
+class _CopyQueues:
+    """The two threads of a session."""
+
+    def __init__(self, ranks_here: int) -> None:
+        self.to_host = CopyQueue("sumpter-copies-to-host")
+        self.to_device = CopyQueue("sumpter-copies-to-device")
+        # Rounds under way for which a stream waits, and no thread, in their order; their bytes.
+        self.awaited: dict[DeviceRound, int] = {}
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._awaited_bytes = int(memory * PINNED_SHARE / ranks_here)
+
+    def limit_run_ahead(self) -> None:
+        """Waits for the oldest rounds if all that streams wait for takes too much memory.
+
+        Nothing else keeps a thread that never looks at a result from being many steps ahead. All
+        ranks begin what streams wait for in one order, so the oldest comes to its end.
+        """
+        awaited = self.awaited.copy()
+        excess = sum(awaited.values()) - self._awaited_bytes
+        for oldest, size in awaited.items():
+            if excess <= 0:
+                break
+            oldest.settle()
+            excess -= size
+
+    @contextlib.contextmanager
+    def around_close(self) -> Iterator[None]:
+        """Lets the core finish all rounds before it ends, and copies back what it brings."""
+        # What is computed from a sum that never comes cannot be sent before the core gives it up.
+        self.to_host.close(SEND_LAST_S)
+        try:
+            yield
+        finally:
+            self.to_host.close()
+            self.to_device.close()
+
+
+_lock = threading.Lock()
+_queues: weakref.WeakKeyDictionary[Session, _CopyQueues] = weakref.WeakKeyDictionary()
+
+
+def _queues_of(session: Session) -> _CopyQueues:
+    """The threads of a session, started when they are first needed."""
+    with _lock:
+        queues = _queues.get(session)
+        if queues is None:
+            queues = _queues[session] = _CopyQueues(session.worker.local_size)
+            session.around_close.append(queues.around_close)
+        return queues
+
+
+def _after_fork() -> None:
+    global _lock
+    # Another thread may have held the lock when this process was forked.
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,93 @@
+"""The stream protocol: what a framework offers for arrays in the memory of a device.
+
+A front implements `Device` for its framework; staging.py moves rounds through it. In short:
+
+- `current()`, `using(stream)`: the stream in which the calling thread computes, and changing it;
+- `mark(stream)`: an event; `stream.wait_event(event)`: ordering one stream after another;
+- `host_memory(size)`: pinned memory that the device copies to and from by itself;
+- `copy_to_host()`, `copy_to_device()`: asynchronous copies, in the order of a stream;
+- `arrival(stream)`: a point in a stream for which a thread waits, without blocking the driver;
+- `gate()`, `hold(stream, gate)`: a stream that waits until the host opens a gate. A device whose
+  streams cannot do so says `streams_wait = False`; threads wait for the network then.
+
+Memory on the device is an object of the front's own, which staging only hands on.
+"""
+
+import contextlib
+from typing import Any, NamedTuple, Protocol
+
+
+class HostMemory(NamedTuple):
+    """Host memory at an address; `owner` is the framework's object that holds it."""
+
+    address: int
+    size: int
+    owner: object
+
+
+class Event(Protocol):
+    """A point in a stream, for which other streams can wait."""
+
+
+class Arrival(Protocol):
+    """A point in a stream, for which a thread can wait."""
+
+    # After the waiting threads were released, for streams; if `streams_wait`.
+    passed: Any
+
+    def synchronize(self) -> None:
+        """Blocks the calling thread until the stream has come so far."""
+
+
+class Gate(Protocol):
+    """What streams wait for until the host opens it."""
+
+    def open(self) -> None:
+        """Lets the streams go on. To be called once, by any thread; never waits for the device."""
+
+
+class Stream(Protocol):
+    """A queue of a device's work."""
+
+    def wait_event(self, event: Any) -> None:
+        """Lets what is enqueued from now on wait for `event`; returns at once."""
+
+
+class Device(Protocol):
+    """A device with streams, events and host memory that it can copy to and from by itself."""
+
+    # For copies, one for each direction.
+    device_to_host: Stream
+    host_to_device: Stream
+    # Whether its streams can wait for the host, so that gate() can be called.
+    streams_wait: bool
+
+    def current(self) -> Stream:
+        """The stream in which the calling thread computes on this device."""
+
+    def using(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
+        """Makes `stream` the calling thread's current one."""
+
+    def mark(self, stream: Any) -> Event:
+        """The point that `stream` has reached when all that it has been given is done."""
+
+    def arrival(self, stream: Any) -> Arrival:
+        """That point for a thread, which waits without calls that other threads could block."""
+
+    def gate(self) -> Gate:
+        """A gate that is shut."""
+
+    def hold(self, stream: Any, gate: Any) -> None:
+        """Lets what is enqueued in `stream` from now on wait until `gate` is open."""
+
+    def host_memory(self, size: int) -> HostMemory:
+        """`size` uninitialized bytes of pinned host memory."""
+
+    def copy_to_host(self, host: HostMemory, memory: Any, start: int, stream: Any) -> None:
+        """Enqueues a copy of the bytes of the device's `memory` from `start` on.
+
+        The copy holds both until it is done.
+        """
+
+    def copy_to_device(self, memory: Any, start: int, host: HostMemory, stream: Any) -> None:
+        """Enqueues a copy into the bytes of the device's `memory` from `start` on."""

@@ -1,0 +1,128 @@
+"""Declared tensors: what is the same in every round of a tensor is said once.
+
+`Session.declare()` makes a `Tensor`. Callers keep it and submit rounds of it: memory, priority and
+the tag for error messages are all that a submission says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from sumpter._core.handles import Done, RoundHandle
+
+if TYPE_CHECKING:
+    from sumpter._core.session import Session
+
+# The element types that the core has kernels for, and their sizes.
+ITEM_BYTES = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+}
+
+# How many operations of one description and without a name may be in flight before a new one
+# queues behind the oldest: enough to keep a pipeline of collectives busy, few enough for a small
+# tensor table.
+UNNAMED_SLOTS = 8
+
+_DONE = Done()
+
+
+class Description(NamedTuple):
+    """What all ranks agree about in the rounds of a tensor, but for its name.
+
+    `collective` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min", "max"
+    or "product". `root` and `ranks` are ranks of the job; `ranks` are the participants, None
+    meaning all. `average` divides a floating-point sum by the number of contributing ranks.
+    """
+
+    collective: str
+    shape: tuple[int, ...]
+    dtype: str
+    op: str = "sum"
+    root: int = 0
+    average: bool = False
+    ranks: tuple[int, ...] | None = None
+
+
+class TensorUse(NamedTuple):
+    """How a reduced tensor has been used for some time."""
+
+    shape: Sequence[int]
+    dtype: str
+    priority: int  # of its last round; higher goes first
+    rounds: int  # begun in that time
+
+
+class Tensor:
+    """A tensor of the session's table under one name, with one description."""
+
+    __slots__ = ("_is_empty", "_submit", "description", "name", "priority", "rounds", "session")
+
+    def __init__(self, session: Session, name: str, description: Description) -> None:
+        self.session = session
+        self.name = name
+        self.description = description
+        # Begun so far, and the priority of the last one; read by the tuner.
+        self.rounds = 0
+        self.priority = 0
+        collective, shape, dtype, op, root, average, ranks = description
+        native = session.worker.declare(
+            name, collective, shape, dtype, op, root=root, average=average, ranks=ranks
+        )
+        self._is_empty = native.is_empty
+        self._submit = native.submit
+
+    @property
+    def item_bytes(self) -> int:
+        """The size of an element."""
+        return ITEM_BYTES[self.description.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the memory."""
+        return math.prod(self.description.shape) * self.item_bytes
+
+    def submit(
+        self, send: int, receive: int, *, keep: object, priority: int = 0, tag: str = ""
+    ) -> RoundHandle:
+        """Starts one round on the contiguous memory at two addresses, which `keep` holds.
+
+        The addresses may be equal; 0 is for what is not needed. A higher `priority` goes first.
+        `tag` is text for error messages.
+        """
+        if self._is_empty:
+            return _DONE
+        self.rounds += 1
+        self.priority = priority
+        return self._submit(send, receive, priority, tag, keep)
+
+
+class TensorCycle:
+    """Tensors of one description that take turns.
+
+    As many rounds may be in flight as there are tensors before a new one queues behind the oldest.
+    """
+
+    # The tensors for the next rounds; the same on all ranks that take them in one order.
+    turns: Iterator[Tensor]
+
+    def __init__(self, session: Session, name: str, description: Description, length: int) -> None:
+        self._session, self._name, self._description = session, name, description
+        self._length = length
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins with the first tensor again."""
+        names = [f"{self._name}.{index}" for index in range(self._length)]
+        # Without a reference to this object, which would be one of a cycle.
+        declare, described = self._session.declare, self._description
+        self.turns = itertools.cycle(declare(name, *described) for name in names)

@@ -1,0 +1,53 @@
+"""Commands of other distributions, found by the entry-point group `sumpter.commands`.
+
+An entry point has the command's name and leads to a `typer.Typer`. It is loaded when its command
+runs: `sumpter --help` lists the names below without looking for them.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import typer
+
+from sumpter._failure import UsageError
+
+GROUP = "sumpter.commands"
+# What pip installs to have the commands, and a line about each.
+LABORATORY = "sumpter-lab"
+COMMANDS = {
+    "record": "Run a training script in PyTorch and write the profile of its model.",
+    "whatif": "Say what an iteration would take on other networks, and why.",
+    "report": "Make one page of HTML about a run: timeline, share of the optimum, what-if, advice.",
+    "bench": "Measure how far Sumpter is from the limit of a network, and what it survives.",
+}
+
+
+def add(app: typer.Typer, name: str) -> None:
+    """Adds a command that hands all its arguments to the entry point of its name."""
+
+    def forward(context: typer.Context) -> None:
+        loaded = load(name)
+        code = loaded(context.args, prog_name=f"sumpter {name}", standalone_mode=False)
+        raise typer.Exit(code if isinstance(code, int) else 0)
+
+    app.command(
+        name,
+        help=f"{COMMANDS[name]} (needs {LABORATORY})",
+        add_help_option=False,
+        context_settings={
+            "allow_extra_args": True,
+            "allow_interspersed_args": False,
+            "ignore_unknown_options": True,
+        },
+    )(forward)
+
+
+def load(name: str) -> typer.Typer:
+    """The application behind a command. Raises UsageError where it is not installed."""
+    for entry in metadata.entry_points(group=GROUP, name=name):
+        return entry.load()
+    raise UsageError(
+        f"`sumpter {name}` is a command of the laboratory, which is not installed: "
+        f"pip install {LABORATORY}"
+    )

@@ -1,0 +1,318 @@
+"""How a collective of torch.distributed becomes rounds of the core.
+
+Collectives have no names, so a name is made of everything that must agree across ranks plus a
+small counter; the tag says which call of the group it was, for the message when ranks disagree.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from sumpter._core.handles import RoundHandle
+from sumpter._core.session import Session
+from sumpter._core.tensor import Description, Tensor, TensorCycle
+from sumpter.torch.c10d.work import SumpterWork
+from sumpter.torch.tensors import (
+    DTYPE_NAMES,
+    check_carried,
+    moved_form,
+    readable,
+    start_round,
+    writable,
+)
+
+# Rounds of one description in flight before the next queues behind the oldest. DDP has one
+# bucket of a given size in flight, FSDP a few; more would only lengthen the tensor table.
+SLOTS = 4
+
+# Rounds a group keeps. A model has tens of sizes; a script without end of them starts anew.
+KEPT_ROUNDS = 1024
+
+# Of a round: its kind, the call, element type, layout, elements, reduction, root.
+_Key = tuple[str, str, torch.dtype, torch.layout, int, int | None, int | None]
+
+_OPS = {
+    dist.ReduceOp.RedOpType.SUM: "sum",
+    dist.ReduceOp.RedOpType.AVG: "sum",
+    dist.ReduceOp.RedOpType.PREMUL_SUM: "sum",
+    dist.ReduceOp.RedOpType.MIN: "min",
+    dist.ReduceOp.RedOpType.MAX: "max",
+    dist.ReduceOp.RedOpType.PRODUCT: "product",
+}
+
+
+@dataclass
+class Group:
+    """The members of a process group, and how many collectives it has begun.
+
+    A call in which ranks differed leaves names behind that only some of them have used. What
+    comes after such a call therefore belongs to another era, with names of its own. The era is
+    the number of that call, so that it is the same on all ranks.
+    """
+
+    session: Session
+    label: str
+    rank: int
+    # The members' ranks in the job; None for all of them in order.
+    ranks: tuple[int, ...] | None
+    timeout_s: float
+    # Whether wait() of a device's tensors leaves the waiting to streams.
+    streams_wait: bool = True
+    sequence: int = 0
+    era: int = 0
+    # A collective on few bytes costs as much as the Python that leads to it, so what does not
+    # change from call to call is made once.
+    _kept: "dict[_Key, _Kept]" = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return self.session.world_size if self.ranks is None else len(self.ranks)
+
+    def begin_era(self, after: int) -> None:
+        """Ranks differed in the call number `after`."""
+        if after >= self.era:
+            self.era = after + 1
+            # Their tensors have the names of the last era.
+            self._kept.clear()
+
+    def reductions(
+        self,
+        kind: str,
+        call: str,
+        each: Sequence[tuple[torch.Tensor, torch.Tensor | None, int | None]],
+        op: dist.ReduceOp,
+    ) -> "list[_Kept] | None":
+        """How a `call` reduces each source into its target, for all ranks or the group's `root`.
+
+        None if the core has no kernel for one of them.
+        """
+        # As a number, since torch's names of reductions take long to compare.
+        number, found = int(op.op), []
+        for tensor, _, root in each:
+            key = (kind, call, tensor.dtype, tensor.layout, tensor.numel(), number, root)
+            kept = self._kept.get(key)
+            if kept is None:
+                how = _find_kernel(tensor.dtype, op.op)
+                if how is None or tensor.layout is not torch.strided:
+                    return None
+                kept = self._keep(key, self._make_reduction(kind, call, tensor, how, root))
+            found.append(kept)
+        return found
+
+    def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
+        """How a `call` copies `tensor` from the group's rank `root`."""
+        key = ("broadcast", call, tensor.dtype, tensor.layout, tensor.numel(), None, root)
+        return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
+
+    def _make_reduction(
+        self, kind: str, call: str, tensor: torch.Tensor, how: "_Reduction", root: int | None
+    ) -> "_Kept":
+        count = tensor.numel()
+        described = Description(
+            kind,
+            (count,),
+            how.wire_dtype,
+            how.core_op,
+            root=self._global(root or 0),
+            average=how.averages,
+            ranks=self.ranks,
+        )
+        detail = how.word if root is None else f"{how.word}, root {root}"
+        label, name = _words(call, tensor.dtype, count, detail)
+        return _Kept(self._cycle(name, described), label, root, how.premultiplies, how.divides)
+
+    def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
+        shape, dtype = moved_form(tensor)
+        described = Description(
+            "broadcast", (math.prod(shape),), dtype, root=self._global(root), ranks=self.ranks
+        )
+        label, name = _words(call, tensor.dtype, tensor.numel(), f"root {root}")
+        return _Kept(self._cycle(name, described), label, root)
+
+    def agreement(self, label: str) -> Tensor:
+        """The tensor for a round that moves nothing and fails where calls are not all `label`."""
+        described = Description("barrier", (1,), "uint8", ranks=self.ranks)
+        return next(self._cycle(label, described).turns)
+
+    def _cycle(self, name: str, described: Description) -> TensorCycle:
+        era = f"~{self.era}" if self.era else ""
+        return self.session.cycle(f"c10d.{self.label}{era}.{name}", SLOTS, described)
+
+    def _global(self, rank: int) -> int:
+        return rank if self.ranks is None else self.ranks[rank]
+
+    def _keep(self, key: _Key, made: "_Kept") -> "_Kept":
+        if len(self._kept) == KEPT_ROUNDS:
+            self._kept.clear()
+        self._kept[key] = made
+        return made
+
+
+def in_group(label: str, group: Group) -> str:
+    """A call and its group, as error messages show them."""
+    return f"{label} of group {group.label}"
+
+
+class Call:
+    """One collective while its rounds are being submitted.
+
+    A round's tensor is seen as flat, since torch's collectives compare sizes and not shapes.
+    """
+
+    def __init__(self, group: Group, kind: str, opts: Any) -> None:
+        if group.session.late is not None:
+            group.session.raise_late()
+        self._group = group
+        self._kind = kind
+        self._label = kind
+        self._sequence = group.sequence
+        self._place = f"{group.label}#{group.sequence}"
+        group.sequence += 1
+        timeout_s = opts.timeout.total_seconds()
+        self._timeout_s = timeout_s if timeout_s > 0 else group.timeout_s
+        self._rounds: list[RoundHandle] = []
+        self._after: list[Callable[[], object]] = []
+
+    def reduce(
+        self,
+        kept: "_Kept",
+        source: torch.Tensor,
+        target: torch.Tensor | None,
+        op: dist.ReduceOp,
+        priority: int = 0,
+    ) -> None:
+        """Adds a reduction of `source` into `target`, if this rank is to receive it."""
+        if not source.is_cpu:
+            check_carried(source)
+        send = readable(source)
+        if kept.premultiplies:
+            send = send * op.factor
+        receives = target is not None and kept.root in (None, self._group.rank)
+        in_place = target is source and send.data_ptr() == source.data_ptr()
+        receive = (send if in_place else writable(target)) if receives else None
+        self._add_round(kept, send, receive, priority)
+        if receives and kept.divides:
+            # Rounded towards zero, as NCCL does; Lightning averages counts so.
+            divisor = self._group.size
+            self._after.append(lambda: receive.div_(divisor, rounding_mode="trunc"))
+        if receives and not in_place:
+            self._copy_back(target, receive)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Adds a broadcast in place from the group's rank `root`."""
+        check_carried(tensor)
+        is_root = root == self._group.rank
+        memory = readable(tensor) if is_root else writable(tensor)
+        kept = self._group.broadcast(self._kind, tensor, root)
+        self._add_round(kept, memory if is_root else None, memory)
+        if not is_root:
+            self._copy_back(tensor, memory)
+
+    def barrier(self) -> None:
+        """Adds a barrier of the group."""
+        self.meet("barrier()")
+
+    def meet(self, label: str) -> None:
+        """Adds a round that moves nothing and fails where another rank's call is not `label`."""
+        self._label = label
+        tensor = self._group.agreement(label)
+        self._rounds.append(tensor.submit(0, 0, keep=None, tag=f"{self._place}|{label}"))
+
+    def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
+        """The Work of all rounds added so far."""
+        label = in_group(self._label, self._group)
+        return SumpterWork(
+            self._rounds,
+            outputs,
+            self._finish,
+            self._timeout_s,
+            label,
+            self._disagreed,
+            self._group.streams_wait,
+        )
+
+    def _add_round(
+        self,
+        kept: "_Kept",
+        send: torch.Tensor | None,
+        receive: torch.Tensor | None,
+        priority: int = 0,
+    ) -> None:
+        place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
+        if not self._rounds:
+            self._label = kept.label
+        tensor, tag = next(kept.tensors.turns), f"{place}|{kept.label}"
+        if (send if receive is None else receive).is_cpu:
+            round_ = tensor.submit(
+                0 if send is None else send.data_ptr(),
+                0 if receive is None else receive.data_ptr(),
+                keep=(send, receive),
+                priority=priority,
+                tag=tag,
+            )
+        else:
+            round_ = start_round(tensor, send, receive, priority, tag)
+        self._rounds.append(round_)
+
+    def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
+        if memory.data_ptr() != target.data_ptr():
+            self._after.append(lambda: target.detach().copy_(memory))
+
+    def _disagreed(self) -> None:
+        self._group.begin_era(self._sequence)
+
+    def _finish(self) -> None:
+        for action in self._after:
+            action()
+
+
+class _Kept(NamedTuple):
+    """What every call of one kind on so many elements of one type has in common."""
+
+    tensors: TensorCycle
+    # The call as messages show it.
+    label: str
+    # The group's rank that differs from the others.
+    root: int | None
+    # What is left to do here: PREMUL_SUM's factor, and averages of integers.
+    premultiplies: bool = False
+    divides: bool = False
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """How the core carries one of torch's reductions of one element type."""
+
+    word: str
+    core_op: str
+    wire_dtype: str
+    premultiplies: bool
+    # By the core, for floating-point numbers; the others are divided here.
+    averages: bool
+    divides: bool
+
+
+def _find_kernel(dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> _Reduction | None:
+    """How the core reduces elements of `dtype`; None if it has no kernel."""
+    kinds = dist.ReduceOp.RedOpType
+    average, premultiplies = op == kinds.AVG, op == kinds.PREMUL_SUM
+    core_op, wire_dtype = _OPS.get(op), DTYPE_NAMES.get(dtype)
+    if dtype == torch.bool and not average and not premultiplies:
+        wire_dtype = "uint8"
+        # As with NCCL, a sum of truth values is their "or".
+        core_op = "max" if op == kinds.SUM else core_op
+    if core_op is None or wire_dtype is None or (premultiplies and not dtype.is_floating_point):
+        return None
+    averages = average and dtype.is_floating_point
+    divides = average and not averages
+    return _Reduction(op.name.lower(), core_op, wire_dtype, premultiplies, averages, divides)
+
+
+def _words(kind: str, dtype: torch.dtype, count: int, detail: str) -> tuple[str, str]:
+    """A call as messages show it, and what must agree across ranks as part of a name."""
+    name = str(dtype).removeprefix("torch.")
+    return f"{kind}({name} [{count}], {detail})", f"{kind}.{name}.{count}.{detail}"

@@ -1,0 +1,238 @@
+"""The Work objects that the c10d backend returns.
+
+Three properties of torch 2.14 and 2.15 shape this file:
+- only a Work that overrides wait() raises the error of a failed operation;
+- a future fails in a way that C++ (DDP's reducer) can see only if a `then` callback raises, so
+  get_future() returns such a callback's future and never calls set_exception();
+- the reducer waits on that future without a limit, so a group's timeout must be enforced here.
+
+Where the tensors are on a device, torch runs that callback in a stream of its own, which it orders
+after what was there when the future was completed, and whoever waits for the callback's future
+after what the callback has enqueued. Waiting for the rounds there, which orders the current
+stream, is therefore all that is needed. If streams can wait for the network by themselves, the
+future is complete at once.
+"""
+
+import datetime
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from sumpter._core.handles import Done, RoundHandle
+from sumpter._core.staging import DeviceRound
+from sumpter._errors import DeadlineError, MismatchError
+from sumpter.torch import devices
+from sumpter.torch.c10d.own_work import OwnWork
+from sumpter.torch.devices import Event
+
+
+class SumpterWork(OwnWork):
+    """One collective: the rounds it consists of, and what remains to do when they are done."""
+
+    def __init__(
+        self,
+        rounds: Sequence[RoundHandle],
+        outputs: list[torch.Tensor],
+        finish: Callable[[], None],
+        timeout_s: float,
+        label: str,
+        disagreed: Callable[[], None],
+        streams_wait: bool,
+    ) -> None:
+        super().__init__()
+        self._rounds = rounds
+        self._outputs = outputs
+        self._finish: Callable[[], None] | None = finish
+        self._finishing = threading.Lock()
+        self._finished: Event | None = None
+        self._deadline = time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        self._label = label
+        self._disagreed = disagreed
+        # The rounds for which streams can wait, and no thread, if that is so for all.
+        self._on_stream: list[DeviceRound] = []
+        if streams_wait and outputs and not outputs[0].is_cpu:
+            staged = [handle for handle in rounds if not isinstance(handle, Done)]
+            if all(isinstance(handle, DeviceRound) and handle.streams_wait() for handle in staged):
+                self._on_stream = staged
+        self._over: _Completion | None = None
+        self._future: torch.futures.Future | None = None
+
+    def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
+        """Blocks until the collective is done; raises if it failed or took too long.
+
+        Of tensors on a device the current stream waits for the result, and the calling thread does
+        not: what goes wrong after that is raised by the next call. With a `timeout`, or with the
+        setting `blocking_wait`, it waits until the last copy has been enqueued.
+        """
+        given_s = timeout.total_seconds()
+        if given_s > 0:
+            self._complete(time.monotonic() + given_s, f"{given_s:g} s")
+        elif self._on_stream:
+            self._wait_on_stream()
+        else:
+            self._complete(self._deadline)
+        return True
+
+    def is_completed(self) -> bool:
+        return all(handle.poll() for handle in self._rounds)
+
+    def is_settled(self) -> bool:
+        """Whether the future is complete: all rounds are done, or the deadline has passed."""
+        return self.get_future().done()
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._outputs
+
+    def make_future(self) -> torch.futures.Future:
+        if self._future is None:
+            done = torch.futures.Future(devices=devices.for_futures(self._outputs))
+            self._future = done.then(lambda _: self._value())
+            if self._on_stream:
+                done.set_result(None)
+            else:
+                _Completion(self._rounds, self._deadline, lambda _: done.set_result(None))
+        return self._future
+
+    def _value(self) -> list[torch.Tensor]:
+        # Called when nothing has to be waited for: streams do it, every round is done, or the
+        # deadline has passed.
+        if self._on_stream:
+            self._wait_on_stream()
+        else:
+            self._complete(min(self._deadline, time.monotonic()))
+        return self._outputs
+
+    def _wait_on_stream(self) -> None:
+        """Lets the current stream wait for the rounds."""
+        with self._finishing:
+            if self._over is None:
+                self._over = _Completion(self._on_stream, self._deadline, self._check)
+        try:
+            for handle in self._on_stream:
+                handle.wait_on_stream()
+        except MismatchError:
+            self._disagreed()
+            raise
+        self._finish_once()
+
+    def _check(self, late: bool) -> None:
+        """Looks at the outcome of rounds for which only streams wait."""
+        for handle in self._on_stream:
+            if late:
+                limit = f"{self._timeout_s:g} s, the timeout of the process group"
+                handle.abort(DeadlineError(f"{self._label} was not complete after {limit}"))
+            elif isinstance(handle.error, MismatchError):
+                self._disagreed()
+
+    def _complete(self, deadline: float, limit: str = "") -> None:
+        for handle in self._rounds:
+            try:
+                handle.wait(max(0.0, deadline - time.monotonic()))
+            except DeadlineError as error:
+                limit = limit or f"{self._timeout_s:g} s, the timeout of the process group"
+                raise DeadlineError(
+                    f"{self._label} was not complete after {limit}: {error}"
+                ) from None
+            except MismatchError:
+                self._disagreed()
+                raise
+        self._finish_once()
+
+    def _finish_once(self) -> None:
+        """Does what remains to do, in the current stream where there are streams."""
+        with self._finishing:
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+                if self._outputs and not self._outputs[0].is_cpu:
+                    device = devices.of(self._outputs[0])
+                    self._finished = device.mark(device.current())
+            elif self._finished is not None:
+                # The first to wait may have been in another stream.
+                devices.of(self._outputs[0]).current().wait_event(self._finished)
+
+
+class _Completion:
+    """Calls `conclude` once: when the last round is done, or with True when the deadline passes.
+
+    `deadline` is a time of the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        rounds: Sequence[RoundHandle],
+        deadline: float,
+        conclude: Callable[[bool], object],
+    ) -> None:
+        self._conclude: Callable[[bool], object] | None = conclude
+        self._lock = threading.Lock()
+        self._remaining = len(rounds)
+        if not rounds:
+            self.conclude(late=False)
+            return
+        _watch.add(self, deadline)
+        for handle in rounds:
+            handle.on_done(self._one_done)
+
+    def conclude(self, late: bool) -> None:
+        """Says how it ended; only the first call does anything."""
+        with self._lock:
+            conclude, self._conclude = self._conclude, None
+        _watch.discard(self)
+        if conclude is not None:
+            conclude(late)
+
+    def _one_done(self) -> None:
+        with self._lock:
+            self._remaining -= 1
+            last = self._remaining == 0
+        if last:
+            self.conclude(late=False)
+
+
+class _Watch:
+    """One thread that concludes what has passed its deadline.
+
+    It sleeps until the earliest deadline it knows; what completes in time only leaves the table,
+    so a training step costs it nothing.
+    """
+
+    def __init__(self) -> None:
+        self._deadlines: dict[_Completion, float] = {}
+        self._changed = threading.Condition()
+        self._next = float("inf")
+        self._thread: threading.Thread | None = None
+
+    def add(self, completion: _Completion, deadline: float) -> None:
+        with self._changed:
+            self._deadlines[completion] = deadline
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="sumpter-deadlines", daemon=True
+                )
+                self._thread.start()
+            if deadline < self._next:
+                self._changed.notify()
+
+    def discard(self, completion: _Completion) -> None:
+        with self._changed:
+            self._deadlines.pop(completion, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                late = [c for c, deadline in self._deadlines.items() if deadline <= now]
+                if not late:
+                    self._next = min(self._deadlines.values(), default=float("inf"))
+                    idle = self._next == float("inf")
+                    self._changed.wait(None if idle else self._next - now)
+            for completion in late:
+                completion.conclude(late=True)
+
+
+_watch = _Watch()

@@ -1,0 +1,1 @@
+"""Collectives on torch tensors, which the interfaces of Horovod and BytePS share."""

@@ -1,0 +1,212 @@
+"""Horovod's allreduce: alone and in groups, into new tensors and in place."""
+
+from collections.abc import Sequence
+
+import torch
+
+from sumpter._core.handles import AnyHandle, GroupHandle
+from sumpter._core.process_sets import ProcessSet, global_process_set
+from sumpter._core.reduction import Adasum, ReduceOp, Reduction, choose_op
+from sumpter.torch.collectives.adasum import adasum_async
+from sumpter.torch.collectives.reduction import reduce_async
+from sumpter.torch.compression import Compression, Compressor
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns the reduction of `tensor` over all ranks: their average unless `op` says otherwise.
+
+    Gradients flow through it. `average` is the old spelling of `op`.
+    """
+    chosen = choose_op(op, average)
+    packed, context = compression.compress(tensor)
+    reduction = Reduction(chosen, prescale_factor, postscale_factor)
+    if torch.is_grad_enabled() and packed.requires_grad:
+        reduced = _AllReduce.apply(packed, name, reduction, process_set)
+    else:
+        reduced = _reduce(packed, None, name, reduction, process_set).synchronize()
+    return compression.decompress(reduced, context)
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> AnyHandle:
+    """Starts an allreduce into a new tensor."""
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    return _reduce(tensor, None, name, reduction, process_set)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces `tensor` over all ranks in place."""
+    return allreduce_async_(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    ).synchronize()
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> AnyHandle:
+    """Starts an allreduce in place."""
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    return _reduce(tensor, tensor, name, reduction, process_set)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Returns the reductions of several tensors, which travel together. Gradients flow through."""
+    chosen = choose_op(op, average)
+    reduction = Reduction(chosen, prescale_factor, postscale_factor)
+    packed = [compression.compress(tensor) for tensor in tensors]
+    inputs = [tensor for tensor, _ in packed]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        reduced = _GroupedAllReduce.apply(name, reduction, process_set, *inputs)
+    else:
+        reduced = _reduce_group(inputs, False, name, reduction, process_set).synchronize()
+    pairs = zip(reduced, packed, strict=True)
+    return [compression.decompress(tensor, context) for tensor, (_, context) in pairs]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """Starts allreduces into new tensors."""
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    return _reduce_group(tensors, False, name, reduction, process_set)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors in place."""
+    return grouped_allreduce_async_(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    ).synchronize()
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """Starts allreduces in place."""
+    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    return _reduce_group(tensors, True, name, reduction, process_set)
+
+
+def _reduce(
+    tensor: torch.Tensor,
+    output: torch.Tensor | None,
+    name: str | None,
+    reduction: Reduction,
+    process_set: ProcessSet,
+) -> AnyHandle:
+    if reduction.op is Adasum:
+        outputs = None if output is None else [output]
+        group = adasum_async("allreduce", [tensor], outputs, name, reduction, process_set)
+        return GroupHandle([group], lambda results: results[0][0])
+    return reduce_async("allreduce", tensor, output, name, reduction, process_set=process_set)
+
+
+def _reduce_group(
+    tensors: Sequence[torch.Tensor],
+    in_place: bool,
+    name: str | None,
+    reduction: Reduction,
+    process_set: ProcessSet,
+) -> GroupHandle:
+    if reduction.op is Adasum:
+        outputs = tensors if in_place else None
+        return adasum_async("grouped_allreduce", tensors, outputs, name, reduction, process_set)
+    handles = []
+    for index, tensor in enumerate(tensors):
+        own = None if name is None else f"{name}.{index}"
+        output = tensor if in_place else None
+        handles.append(_reduce(tensor, output, own, reduction, process_set))
+    return GroupHandle(handles)
+
+
+def of_backward(name: str | None) -> str | None:
+    """The name of what an operation's gradient needs."""
+    return None if name is None else f"{name}.backward"
+
+
+class _AllReduce(torch.autograd.Function):
+    """The gradient of a reduction is the same reduction of the gradient."""
+
+    @staticmethod
+    def forward(ctx, tensor, name, reduction, process_set):
+        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
+        return _reduce(tensor, None, name, reduction, process_set).synchronize()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        name = of_backward(ctx.name)
+        handle = _reduce(gradient, None, name, ctx.reduction, ctx.process_set)
+        return handle.synchronize(), None, None, None
+
+
+class _GroupedAllReduce(torch.autograd.Function):
+    """As `_AllReduce`, for each tensor."""
+
+    @staticmethod
+    def forward(ctx, name, reduction, process_set, *tensors):
+        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
+        return tuple(_reduce_group(tensors, False, name, reduction, process_set).synchronize())
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        name = of_backward(ctx.name)
+        handle = _reduce_group(gradients, False, name, ctx.reduction, ctx.process_set)
+        return None, None, None, *handle.synchronize()

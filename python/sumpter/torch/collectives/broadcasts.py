@@ -1,0 +1,123 @@
+"""Horovod's broadcasts and its barrier."""
+
+import torch
+
+from sumpter._core import membership
+from sumpter._core.handles import Handle
+from sumpter._core.names import Identity, identify
+from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
+from sumpter._core.reduction import Reduction
+from sumpter.torch.collectives.allreduces import of_backward
+from sumpter.torch.collectives.reduction import reduce_async
+from sumpter.torch.tensors import (
+    check_carried,
+    dtype_name,
+    moved_form,
+    readable,
+    start_round,
+    writable,
+)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns rank `root_rank`'s tensor. Gradients flow back to the root, averaged.
+
+    The root is named by its rank in the job, in a process set as well.
+    """
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return _Broadcast.apply(tensor, root_rank, name, process_set)
+    return broadcast_async(tensor, root_rank, name, process_set).synchronize()
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """Starts a broadcast into a new tensor."""
+    check_carried(tensor)
+    return broadcast_async_(readable(tensor).clone(), root_rank, name, process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrites `tensor` with rank `root_rank`'s."""
+    return broadcast_async_(tensor, root_rank, name, process_set).synchronize()
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | Identity | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """Starts a broadcast in place."""
+    session = membership.current()
+    membership.check_root(session, root_rank)
+    ranks = members(process_set)
+    if root_rank not in ranks:
+        raise ValueError(f"root_rank {root_rank} is not in {process_set}")
+    check_carried(tensor)
+    is_root = session.rank == root_rank
+    memory = readable(tensor) if is_root else writable(tensor)
+    identity = name
+    if not isinstance(identity, Identity):
+        detail = f"root {root_rank}"
+        identity = identify(
+            session, "broadcast", name, dtype_name(tensor), tensor.shape, detail, process_set
+        )
+    declared = session.declare(
+        identity.name,
+        "broadcast",
+        *moved_form(tensor),
+        root=root_rank,
+        ranks=None if process_set is global_process_set else ranks,
+    )
+    round_ = start_round(declared, memory if is_root else None, memory, tag=identity.tag)
+    identity.note(round_)
+
+    def finish() -> torch.Tensor:
+        target = tensor.detach()
+        if not is_root and target.stride() != memory.stride():
+            target.copy_(memory)
+        return tensor
+
+    return Handle(round_, finish)
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when every rank of the set has called it."""
+    if process_set is global_process_set:
+        membership.barrier()
+        return
+    session, among = membership.current(), label(process_set)
+    session.barrier(f"barrier{among}", members(process_set)).wait()
+
+
+class _Broadcast(torch.autograd.Function):
+    """The gradient of a broadcast arrives at the root, averaged; other ranks get zero."""
+
+    @staticmethod
+    def forward(ctx, tensor, root_rank, name, process_set):
+        ctx.root_rank, ctx.name, ctx.process_set = root_rank, name, process_set
+        return broadcast_async(tensor, root_rank, name, process_set).synchronize()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        name = of_backward(ctx.name)
+        reduced = reduce_async(
+            "broadcast", gradient, None, name, Reduction(), process_set=ctx.process_set
+        ).synchronize()
+        if membership.rank() != ctx.root_rank:
+            reduced = torch.zeros_like(reduced)
+        return reduced, None, None, None

@@ -1,0 +1,159 @@
+"""All-reduce of one tensor: scaling, compression and averaging around a submitted round.
+
+Both interfaces end here. They differ in how they average integers: BytePS rounds down, Horovod
+truncates toward zero.
+"""
+
+from typing import Any
+
+import torch
+
+from sumpter._core import membership
+from sumpter._core.handles import Handle
+from sumpter._core.names import Operation
+from sumpter._core.process_sets import ProcessSet, global_process_set, members
+from sumpter._core.reduction import Average, NoneCompressor, Reduction
+from sumpter._core.session import Session
+from sumpter._core.tensor import Tensor
+from sumpter.torch.tensors import (
+    check_carried,
+    dtype_name,
+    readable,
+    reduced_form,
+    start_round,
+    writable,
+)
+
+
+def reduce_async(
+    kind: str,
+    tensor: torch.Tensor,
+    output: torch.Tensor | None,
+    name: str | None,
+    reduction: Reduction,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """Starts an all-reduce of `tensor` into `output`, or into a new tensor if that is None."""
+    session = membership.current()
+    ranks = None if process_set is global_process_set else tuple(members(process_set))
+    packed, context = _pack(tensor, reduction)
+    op = reduction.op
+    key = (kind, name, packed.dtype, packed.shape, op.wire_name, op is Average, ranks)
+    operation = session.operations.get(key)
+    if operation is None:
+        reduced_form(packed, op.wire_name)  # raises before the call is counted
+        operation = session.operations[key] = Operation(
+            session, kind, name, dtype_name(packed), packed.shape, op.wire_name, process_set
+        )
+    identity = operation.next()
+    declared = operation.tensors.get(identity.name)
+    if declared is None:
+        declared = _declare(session, identity.name, packed, reduction, ranks)
+        operation.tensors[identity.name] = declared
+    handle = _start(declared, packed, context, output, reduction, priority, identity.tag)
+    identity.note(handle.round)
+    return handle
+
+
+class RepeatedReduction:
+    """An all-reduce in place under a name that no other operation has, such as a gradient's."""
+
+    def __init__(self, name: str, reduction: Reduction, process_set: ProcessSet) -> None:
+        self.name = name
+        self._reduction = reduction
+        self._process_set = process_set
+        self._declared: Tensor | None = None
+        self._dtype: torch.dtype | None = None
+        self._shape: torch.Size | None = None
+
+    def start(self, tensor: torch.Tensor, priority: int = 0) -> Handle[torch.Tensor]:
+        """Starts one round."""
+        session, reduction, declared = membership.current(), self._reduction, self._declared
+        process_set = self._process_set
+        ranks = None if process_set is global_process_set else tuple(members(process_set))
+        packed, context = _pack(tensor, reduction)
+        if (
+            declared is None
+            or declared.session is not session
+            or packed.dtype is not self._dtype
+            or packed.shape != self._shape
+        ):
+            declared = _declare(session, self.name, packed, reduction, ranks)
+            self._declared, self._dtype, self._shape = declared, packed.dtype, packed.shape
+        return _start(declared, packed, context, tensor, reduction, priority, "")
+
+
+def scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """The tensor times `factor`; integers are multiplied in double precision and truncated."""
+    if factor == 1.0:
+        return tensor
+    if tensor.dtype.is_floating_point:
+        return tensor * factor
+    return (tensor.double() * factor).trunc().to(tensor.dtype)
+
+
+def _pack(tensor: torch.Tensor, reduction: Reduction) -> tuple[torch.Tensor, Any]:
+    """What is sent, and what its compressor has to know when it comes back."""
+    check_carried(tensor)
+    packed = tensor.detach()
+    if reduction.prescale != 1.0:
+        packed = scale(packed, reduction.prescale)
+    if reduction.compression is NoneCompressor:
+        return packed, None
+    return reduction.compression.compress(packed)
+
+
+def _declare(
+    session: Session,
+    name: str,
+    packed: torch.Tensor,
+    reduction: Reduction,
+    ranks: tuple[int, ...] | None,
+) -> Tensor:
+    wire_name = reduction.op.wire_name
+    return session.declare(
+        name,
+        "all_reduce",
+        *reduced_form(packed, wire_name),
+        wire_name,
+        # Averages of integers are rounded here.
+        average=reduction.op is Average and packed.dtype.is_floating_point,
+        ranks=ranks,
+    )
+
+
+def _start(
+    declared: Tensor,
+    packed: torch.Tensor,
+    context: Any,
+    output: torch.Tensor | None,
+    reduction: Reduction,
+    priority: int,
+    tag: str,
+) -> Handle[torch.Tensor]:
+    send = readable(packed)
+    in_place = output is not None and packed.dtype == output.dtype
+    receive = writable(output) if in_place else torch.empty_like(send)
+    if send.is_cpu:
+        round_ = declared.submit(
+            send.data_ptr(), receive.data_ptr(), keep=(send, receive), priority=priority, tag=tag
+        )
+    else:
+        round_ = start_round(declared, send, receive, priority, tag)
+
+    def finish() -> torch.Tensor:
+        result = receive
+        if reduction.op is Average and not packed.dtype.is_floating_point:
+            ranks = declared.description.ranks
+            count = declared.session.world_size if ranks is None else len(ranks)
+            result = torch.div(result, count, rounding_mode=reduction.rounding)
+        result = scale(reduction.compression.decompress(result, context), reduction.postscale)
+        if output is None:
+            return result
+        target = output.detach()
+        if target.data_ptr() != result.data_ptr() or target.stride() != result.stride():
+            target.copy_(result)
+        return output
+
+    return Handle(round_, finish)

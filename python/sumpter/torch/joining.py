@@ -1,0 +1,143 @@
+"""Joining and leaving a job from torch, and what is known of it."""
+
+import json
+import time
+import weakref
+from collections.abc import Iterable
+
+from sumpter._core import membership, names
+from sumpter._core.membership import (
+    cross_rank,
+    cross_size,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    record_samples,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from sumpter._core.process_sets import adopt
+from sumpter._core.session import Session
+from sumpter._errors import UnsupportedError
+from sumpter.torch import store
+from sumpter.torch.functions import allgather_object
+
+__all__ = [
+    "cross_rank",
+    "cross_size",
+    "get_pushpull_speed",
+    "init",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "rank",
+    "record_samples",
+    "resume",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "suspend",
+]
+
+
+def init(
+    comm: object = None, process_sets: object = None, lazy: bool = True, **settings: object
+) -> None:
+    """Joins the job; does nothing if this process has joined already.
+
+    `comm` and `lazy` are Horovod's and BytePS' first argument. `comm` may list the ranks of the
+    job, all of them; `lazy` changes nothing. `process_sets` are added at once; more can be added
+    later, whether it is "dynamic" or not. Settings given by name override the environment.
+    """
+    ranks = _listed(comm)
+    fresh = not is_initialized()
+    session = membership.acquire(membership.HOLDER, settings, store.board(settings))
+    try:
+        if ranks is not None and ranks != list(range(session.world_size)):
+            raise UnsupportedError(
+                f"init(comm={ranks}) asks for some ranks of a job of {session.world_size}: every "
+                "rank takes part; make a ProcessSet for collectives among some"
+            )
+        if fresh:
+            adopt(process_sets)
+    except BaseException:
+        if fresh:
+            shutdown()
+        raise
+
+
+def suspend() -> None:
+    """Leaves the job, as shutdown(), for resume() to join the next one."""
+    global _suspended
+    workers = local_size()
+    shutdown()
+    _suspended = workers
+
+
+def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:
+    """Joins a job of `num_workers` machines after suspend(), as its rank `global_rank`.
+
+    As in BytePS a worker is a machine with as many ranks as this one had before suspend(), and
+    `num_servers` summation servers must have joined before the job starts. `context` is accepted
+    for compatibility. Raises ValueError without a suspend() before it.
+    """
+    global _suspended
+    if _suspended is None:
+        raise ValueError("resume() is for after suspend(): call init() to join the first time")
+    init(world_size=num_workers * _suspended, rank=global_rank, servers=num_servers)
+    _suspended = None
+
+
+def get_pushpull_speed() -> tuple[int, float]:
+    """The time in milliseconds since 1970, and how fast tensors were summed up to it, in MB/s.
+
+    The rate is that of this worker's finished operations since the last call, or since init(), in
+    megabytes of 10^6 bytes of its own tensors.
+    """
+    session = membership.current()
+    counters = json.loads(session.worker.stats())["counters"]
+    now = (counters["elapsed_s"], counters["tensor_bytes"])
+    before = _speed_seen.get(session, (0.0, 0.0))
+    _speed_seen[session] = now
+    elapsed = now[0] - before[0]
+    speed = (now[1] - before[1]) / elapsed / 1e6 if elapsed > 0 else 0.0
+    return time.time_ns() // 1_000_000, speed
+
+
+def join(device: int = -1) -> int:
+    """Waits until every rank has called this, for ranks that have less data than others.
+
+    Meanwhile this rank contributes zeros to what the others begin; averages still divide by all
+    ranks. In an allgather or alltoall it has no rows; a broadcast from it is an error on all ranks.
+    Operations of its own must be done before. Returns the last rank to call this, the same
+    on every rank. `device` changes nothing.
+    """
+    session = membership.current()
+    last = session.out_of_data()
+    # Ranks know of the calls that they have made themselves.
+    known = names.forget(session)
+    names.learn(session, allgather_object(known, name="names"))
+    return last
+
+
+def _listed(comm: object) -> list[int] | None:
+    """The ranks in Horovod's `comm`; None if there are none or if it is BytePS' `lazy`."""
+    if comm is None or isinstance(comm, bool):
+        return None
+    if isinstance(comm, str) or not isinstance(comm, Iterable):
+        raise UnsupportedError("init(comm=...) needs MPI; Sumpter has no communicators")
+    ranks = sorted(int(rank) for rank in comm)
+    # An empty list is Horovod's default.
+    return ranks or None
+
+
+# The ranks of this machine between suspend() and resume().
+_suspended: int | None = None
+
+# The worker's seconds and bytes when get_pushpull_speed() was last called.
+_speed_seen: weakref.WeakKeyDictionary[Session, tuple[float, float]] = weakref.WeakKeyDictionary()

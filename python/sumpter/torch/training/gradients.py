@@ -1,0 +1,236 @@
+"""The gradients of a model: when each is complete, and their exchange while backward still runs.
+
+DistributedOptimizer and DistributedDataParallel differ in when they wait: at step(), or when
+backward ends. The hooks, the counting of passes and the exchange are here for both.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from sumpter._core import membership
+from sumpter._core.handles import Handle
+from sumpter._core.process_sets import ProcessSet, global_process_set, label
+from sumpter._core.reduction import Reduction
+from sumpter._errors import UnsupportedError
+from sumpter.torch.collectives.exchange import sparse_allreduce_async
+from sumpter.torch.collectives.reduction import RepeatedReduction
+from sumpter.torch.compression import Compression
+from sumpter.torch.tensors import dtype_name
+from sumpter.torch.training.order import NeedOrder
+
+PREFIX = "Gradient."
+
+Names = Mapping[torch.nn.Parameter, str]
+
+
+class PassCounter:
+    """Counts how often backward has completed each parameter's gradient."""
+
+    # Whose it is, in words for messages.
+    owner = "DistributedOptimizer"
+
+    def __init__(self, names: Names, passes: int) -> None:
+        self.names = names
+        self.passes = passes
+        for parameter in names:
+            self._hook(parameter)
+
+    @property
+    def passes(self) -> int:
+        """How many backward passes make one exchange."""
+        return self._passes
+
+    @passes.setter
+    def passes(self, passes: int) -> None:
+        if passes < 1:
+            raise ValueError(f"backward_passes_per_step is {passes}: it must be 1 or more")
+        self._passes = passes
+        self.restart()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a backward pass has completed gradients since the last restart()."""
+        return any(remaining != self._passes for remaining in self._remaining.values())
+
+    def restart(self) -> None:
+        """Counts the backward passes from the start again."""
+        self._remaining = dict.fromkeys(self.names, self._passes)
+
+    def abandon(self) -> None:
+        """Forgets what is in flight; its results are not needed any more."""
+        self.restart()
+
+    def complete(self, parameter: torch.nn.Parameter) -> None:
+        """Called when the last pass has completed the gradient of `parameter`."""
+
+    def accumulated(self, parameter: torch.nn.Parameter) -> None:
+        """Called by autograd when `parameter.grad` is complete for one backward pass."""
+        self._remaining[parameter] -= 1
+        if self._remaining[parameter] < 0:
+            raise AssertionError(
+                f"the gradient of {self.names[parameter]} was computed more than "
+                f"{self._passes} times before step(): call step() or synchronize() in between, "
+                "or set backward_passes_per_step"
+            )
+        if self._remaining[parameter] == 0:
+            self.complete(parameter)
+
+    def _hook(self, parameter: torch.nn.Parameter) -> None:
+        earlier = _hooks.get(parameter)
+        if earlier is not None:
+            earlier.make_way(self)
+        _hooks[parameter] = _Hook(self, parameter)
+
+
+class _Hook:
+    """What autograd calls for one parameter.
+
+    It knows its counter weakly, so that the exchange ends with its owner and not with the model.
+    """
+
+    def __init__(self, counter: PassCounter, parameter: torch.nn.Parameter) -> None:
+        self._counter = weakref.ref(counter)
+        self._registered = parameter.register_post_accumulate_grad_hook(self)
+
+    def __call__(self, parameter: torch.nn.Parameter) -> None:
+        counter = self._counter()
+        if counter is not None:
+            counter.accumulated(parameter)
+
+    def make_way(self, successor: PassCounter) -> None:
+        """Ends for a new counter of the same kind; another kind would exchange twice."""
+        counter = self._counter()
+        if counter is not None and counter.owner != successor.owner:
+            raise ValueError(
+                f"the model is in a {counter.owner}, which averages its gradients already: use it "
+                f"without a {successor.owner}"
+            )
+        self._registered.remove()
+
+
+# The hook that is active on each parameter. A model that gets a new DistributedOptimizer leaves
+# its old one: two exchanges of one gradient would write to the same memory.
+_hooks = WeakTensorKeyDictionary()
+
+
+class GradientExchange(PassCounter):
+    """Exchanges each gradient as soon as it is complete: which are due, which are in flight."""
+
+    # Whether something waits for one gradient and not for all. Where all are waited for, an order
+    # gains nothing, and ranks that overtake at different moments wait for each other.
+    by_need = False
+
+    def __init__(
+        self,
+        names: Names,
+        reduction: Reduction,
+        passes: int = 1,
+        sparse_as_dense: bool = False,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        self._reduction = reduction
+        self._process_set = process_set
+        self._exchanges = process_set.included()
+        self._sparse_as_dense = sparse_as_dense
+        wire = (reduction.op.wire_name, reduction.compression.__qualname__)
+        scope = scope_of(names, process_set, *wire)
+        self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
+        self._reductions = {
+            parameter: RepeatedReduction(scope + name, reduction, process_set)
+            for parameter, name in names.items()
+        }
+        self.order = NeedOrder(names)
+        super().__init__(names, passes)
+
+    @property
+    def pending(self) -> bool:
+        """Whether gradients are in flight."""
+        return bool(self._handles)
+
+    def finish(self) -> None:
+        """Exchanges what has not been exchanged yet and waits for everything."""
+        for handle in self.hand_over().values():
+            handle.synchronize()
+
+    def hand_over(self) -> dict[torch.nn.Parameter, "GradientHandle"]:
+        """Exchanges what has not been exchanged yet; it is for the caller to wait for it all."""
+        for parameter in self.names:
+            if parameter not in self._handles:
+                self._start(parameter)
+        handles, self._handles = self._handles, {}
+        self.order.adopt()
+        self.restart()
+        return handles
+
+    def abandon(self) -> None:
+        """Forgets the exchanges in flight, whose results are not needed any more."""
+        self._handles = {}
+        super().abandon()
+
+    def restart(self) -> None:
+        """Counts the backward passes from the start again."""
+        self.order.forget()
+        super().restart()
+
+    def complete(self, parameter: torch.nn.Parameter) -> None:
+        """Starts the exchange of the gradient that backward has made."""
+        self.order.completed(parameter)
+        self._start(parameter)
+
+    def _start(self, parameter: torch.nn.Parameter) -> None:
+        """Starts the exchange of one gradient; zeros where backward made none."""
+        if not self._exchanges:
+            return
+        gradient = parameter.grad
+        if gradient is None:
+            gradient = parameter.grad = torch.zeros_like(parameter)
+        elif gradient.is_sparse:
+            if not self._sparse_as_dense:
+                self._handles[parameter] = self._start_sparse(parameter)
+                return
+            gradient = parameter.grad = gradient.to_dense()
+        priority = self.order.priority(parameter) if self.by_need else 0
+        self._handles[parameter] = self._reductions[parameter].start(gradient, priority)
+
+    def _start_sparse(self, parameter: torch.nn.Parameter) -> "_SparseHandle":
+        reduction, name = self._reduction, self._reductions[parameter].name
+        if reduction.compression is not Compression.none:
+            raise UnsupportedError(
+                f"the gradient of {self.names[parameter]} is sparse and would be compressed: pass "
+                "sparse_as_dense=True or Compression.none"
+            )
+        gradient = (
+            parameter.grad * reduction.prescale if reduction.prescale != 1.0 else parameter.grad
+        )
+        wait = sparse_allreduce_async(gradient, name, reduction.op, self._process_set)
+        return _SparseHandle(parameter, wait, reduction.postscale)
+
+
+class _SparseHandle:
+    """A sparse gradient in flight; what comes back has other entries, so it is a new tensor."""
+
+    def __init__(
+        self, parameter: torch.nn.Parameter, wait: Callable[[], torch.Tensor], scale: float
+    ) -> None:
+        self._parameter = parameter
+        self._wait = wait
+        self._scale = scale
+
+    def synchronize(self) -> None:
+        gradient = self._wait()
+        self._parameter.grad = gradient * self._scale if self._scale != 1.0 else gradient
+
+
+GradientHandle = Handle[torch.Tensor] | _SparseHandle
+
+
+def scope_of(names: Names, process_set: ProcessSet, *wire: str) -> str:
+    """A prefix for the names of a model's gradients, which no other kind of model has used."""
+    described = {
+        name: (dtype_name(parameter), tuple(parameter.shape), *wire)
+        for parameter, name in names.items()
+    }
+    return membership.current().scope(PREFIX + label(process_set), described)

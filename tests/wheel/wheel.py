@@ -1,0 +1,100 @@
+"""Builds the product's wheel and tries it in an environment with its own dependencies only.
+
+    python tests/wheel/wheel.py
+
+What needs torch, matplotlib, plotly or Jinja2 must not be in the way of what does not: planning,
+the checks of a machine, servers, and a job of NumPy arrays. The laboratory's commands say how to
+install it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = Path(sys.executable).parent
+LIMIT_S = 300
+ABSENT = ("jinja2", "matplotlib", "plotly", "sumpter_lab", "torch")
+TRAIN = """
+import numpy as np
+import sumpter
+
+sumpter.init()
+total = sumpter.push_pull(np.full(1000, sumpter.rank() + 1.0), average=False, name="sum")
+assert (total == 3.0).all(), total
+sumpter.shutdown()
+print("summed")
+"""
+
+
+@dataclass(frozen=True)
+class Try:
+    """A command, and what shows that it did its work."""
+
+    arguments: tuple[str, ...]
+    code: int
+    shows: str
+
+
+def tries(python: str, script: Path) -> list[Try]:
+    """What an installation must be able to do, and what it must say."""
+    absent = f"from importlib.util import find_spec; print([n for n in {ABSENT} if find_spec(n)])"
+    sumpter = (python, "-m", "sumpter")
+    job = ("run", "-n", "2", "-s", "1", "--", python, str(script))
+    return [
+        Try((python, "-c", absent), 0, "[]"),
+        Try((*sumpter, "--help"), 0, "bench"),
+        Try((*sumpter, "plan", "--workers", "4", "--servers", "2"), 0, "GPU machines"),
+        Try((*sumpter, "doctor"), 0, "self-test"),
+        Try((*sumpter, "serve", "--help"), 0, "--join"),
+        Try((*sumpter, *job), 0, "summed"),
+        Try((*sumpter, "bench", "emulate"), 2, "pip install sumpter-lab"),
+        Try((*sumpter, "report", "run.csv"), 2, "pip install sumpter-lab"),
+    ]
+
+
+def main() -> int:
+    """Builds, installs and tries; the number of commands that failed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        build = [str(TOOLS / "maturin"), "build", "--quiet", "--release", "--locked"]
+        subprocess.run([*build, "--out", str(folder)], cwd=ROOT, check=True)
+        (wheel,) = folder.glob("*.whl")
+        uv, environment = str(TOOLS / "uv"), folder / "environment"
+        python = str(environment / "bin" / "python")
+        made = [uv, "venv", "--quiet", "--python", sys.executable, str(environment)]
+        subprocess.run(made, check=True)
+        install = [uv, "pip", "install", "--quiet", "--python", python, str(wheel)]
+        subprocess.run(install, check=True)
+        script = folder / "sums.py"
+        script.write_text(TRAIN)
+        return sum(not works(one, folder) for one in tries(python, script))
+
+
+def works(one: Try, folder: Path) -> bool:
+    """Whether a command does what it should; prints a line, and its output if it does not."""
+    # As a user's shell has it, not as the environment of this script.
+    variables = {name: text for name, text in os.environ.items() if name != "VIRTUAL_ENV"}
+    done = subprocess.run(
+        one.arguments,
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    well = done.returncode == one.code and one.shows in done.stdout
+    print(f"{'works' if well else 'FAILED':8}{' '.join(one.arguments[1:])[:80]}")
+    if not well:
+        print(f"exit code {done.returncode}, expected {one.code} and {one.shows!r}:\n{done.stdout}")
+    return well
+
+
+if __name__ == "__main__":
+    sys.exit(main())
