@@ -5,20 +5,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(["sumpter.proto"], ["proto"])?;
     tonic_prost_build::configure()
         .btree_map(".")
-        .type_attribute(".sumpter.v1.StatusReport", SERIALIZE)
         .type_attribute(".sumpter.v1.DrainReport", SERIALIZE)
         .type_attribute(".sumpter.v1.ServerName", SERIALIZE)
         .type_attribute(".sumpter.v1.TuneReport", SERIALIZE)
-        .type_attribute(".sumpter.v1.JobStatus", SERIALIZE)
-        .type_attribute(".sumpter.v1.MachineCount", SERIALIZE)
-        .type_attribute(".sumpter.v1.MemberStatus", SERIALIZE)
-        .type_attribute(".sumpter.v1.MemberStats", SERIALIZE)
-        .type_attribute(".sumpter.v1.Stall", SERIALIZE)
-        .type_attribute(".sumpter.v1.Quota", SERIALIZE)
-        .type_attribute(".sumpter.v1.LateRank", SERIALIZE)
-        .type_attribute(".sumpter.v1.PendingOperation", SERIALIZE)
-        // A number for each tensor, of no use to a reader.
-        .field_attribute(".sumpter.v1.MemberStats.begun", "#[serde(skip)]")
         .compile_fds(descriptors)?;
     Ok(())
 }

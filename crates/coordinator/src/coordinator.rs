@@ -1,12 +1,13 @@
 //! A coordinator inside this process: a thread with the service and its clock.
 
-use std::fmt;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use std::{fmt, io};
 
+use sumpter_membership::{Input, Options, Registry, Serves, Tenants};
+use sumpter_types::StatusReport;
 use sumpter_wire::Token;
 use tokio::runtime;
 use tokio::sync::oneshot;
@@ -16,12 +17,9 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::error::{CoordinatorError, root_cause};
 use crate::handshake::{nonce, process_number};
-use crate::proto::StatusReport;
+use crate::keys::{Keys, Scope};
 use crate::proto::control_server::ControlServer;
-use crate::registry::{Input, Options, Registry};
-use crate::seats;
 use crate::service::{Service, Shared};
-use crate::tenants::{Keys, Scope, Tenants};
 use crate::tls::Tls;
 
 /// How often the registry looks at the clock: well below any time-out a person would set.
@@ -33,18 +31,6 @@ const MESSAGE_LIMIT: usize = 4 << 20;
 const SESSIONS_PER_CONNECTION: u32 = 4;
 /// How long members may take to read their last events when the coordinator stops.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
-
-/// Which jobs a coordinator takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Serves {
-    /// Any number, each as often as its workers come together.
-    ManyJobs,
-    /// The job of the first worker, as often as its workers come together. The servers are told
-    /// that it is over when the coordinator stops.
-    OneJob,
-    /// One run of the first worker's job. The servers are told that it is over when it is.
-    OneRun,
-}
 
 /// How a coordinator behaves.
 #[derive(Clone, Debug)]
@@ -233,6 +219,6 @@ async fn tick(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         shared.apply(Input::Tick);
-        shared.seating.apply(seats::Input::Tick);
+        shared.seats.apply(sumpter_elastic::Input::Tick);
     }
 }

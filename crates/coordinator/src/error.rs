@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::types::FatalKind;
+use sumpter_membership::FatalKind;
 
 /// Why a coordinator cannot run.
 #[derive(Debug, thiserror::Error)]

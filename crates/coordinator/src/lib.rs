@@ -1,44 +1,35 @@
-//! Rendezvous, membership and the tensor table of many jobs, over gRPC.
+//! The coordinator's service and its client, over gRPC.
 //!
-//! [`Coordinator`] is the service. [`Member`] is what a worker or a server uses to take part. The
-//! logic between them is a state machine without sockets or a clock (`registry`); everything else
-//! here carries its words. `proto/sumpter.proto` is the protocol.
+//! [`Coordinator`] is the service. [`Member`] is what a worker or a server uses to take part, and
+//! [`Seat`] what a process of an elastic job does. The logic between them are the state machines of
+//! `sumpter-membership` and `sumpter-elastic`; this crate carries their inputs and outputs.
+//! `proto/sumpter.proto` is the protocol.
 #![forbid(unsafe_code)]
 
 mod codec;
 mod coordinator;
 mod error;
 mod handshake;
-mod limits;
+mod keys;
 mod member;
 mod proto;
-mod registry;
-mod rejoin;
-mod seating;
-mod seats;
+mod seat_service;
 mod service;
 mod shares;
 #[cfg(test)]
-mod strangers;
-mod tenants;
+mod testing;
 mod tls;
 mod traces;
-mod types;
+#[cfg(test)]
+mod unauthenticated;
 
 #[cfg(fuzzing)]
 pub use codec::decode_any;
-pub use coordinator::{Coordinator, CoordinatorOptions, Serves};
+pub use coordinator::{Coordinator, CoordinatorOptions};
 pub use error::{CoordinatorError, JoinError};
-pub use member::{Member, Seat, SeatOptions, TraceOf, Traces, drain, status, traces, tune};
-pub use proto::{
-    DrainReport, JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, PendingOperation,
-    ServerName, StatusReport, TuneReport, TuneRequest,
+pub use member::{
+    JoinOptions, Member, Seat, SeatOptions, TraceOf, Traces, drain, status, traces, tune,
 };
-pub use seats::Seating;
+pub use proto::{DrainReport, ServerName, TuneReport, TuneRequest};
 pub use shares::{Origin, Shares};
-pub use tenants::{Quota, Tenant, Tenants, run_memory_counter};
 pub use tls::Tls;
-pub use types::{
-    ClusterView, FatalKind, JoinOptions, Late, MemberEvent, MemberId, PendingOp, Role,
-    ServerMemory, ServerView, StallLimits, Stats, Suspicion, WorkerView,
-};

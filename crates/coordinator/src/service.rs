@@ -11,7 +11,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use sumpter_membership::{
+    Event, FatalKind, Input, Message, Options, Registry, Rejoin, TuneReport, TuneRequest,
+};
 use sumpter_observe::monotonic_ns;
+use sumpter_types::{MemberId, StatusReport};
 use sumpter_wire::{PROTOCOL_VERSION, Proof, ProofRole};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -22,21 +26,19 @@ use tracing::warn;
 
 use crate::codec::{
     event_to_proto, join_from_proto, kind_to_proto, message_from_proto, milliseconds,
+    report_to_proto, run_members_to_proto,
 };
 use crate::handshake::{Transcript, nonce};
+use crate::keys::{Keys, Scope, keep_to_job};
 use crate::proto;
 use crate::proto::control_server::Control;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::drain_request::Who;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
-use crate::registry::{Event, Input, Message, Options, Registry};
-use crate::rejoin::Rejoin;
-use crate::seating::Seating;
+use crate::seat_service::SeatService;
 use crate::shares::{Origin, Shares};
-use crate::tenants::{Keys, Scope, keep_to_job};
 use crate::traces::Traces;
-use crate::types::{FatalKind, MemberId};
 
 /// What a member may leave unread: the whole tensor table of a large model, or it counts as dead.
 const UNREAD_LIMIT: usize = 4096;
@@ -54,7 +56,7 @@ pub(crate) type Outbound = mpsc::Sender<Result<CoordinatorMessage, Status>>;
 pub(crate) struct Shared {
     keys: Arc<Keys>,
     started: Instant,
-    pub seating: Seating,
+    pub seats: SeatService,
     greetings: Mutex<Shares>,
     state: Mutex<State>,
     changed: Condvar,
@@ -83,7 +85,7 @@ impl Shared {
     /// A registry without members.
     pub fn new(keys: Keys, options: Options) -> Self {
         let keys = Arc::new(keys);
-        let seating = Seating::new(options.serves, options.tenants.clone());
+        let seats = SeatService::new(options.serves, options.tenants.clone());
         let (random, mut drawn) = (RandomState::new(), 0u64);
         let draw = move || {
             drawn += 1;
@@ -92,7 +94,7 @@ impl Shared {
         Self {
             keys: keys.clone(),
             started: Instant::now(),
-            seating,
+            seats,
             greetings: Mutex::new(Shares::new(GREETINGS_AT_ONCE)),
             state: Mutex::new(State {
                 keys,
@@ -136,11 +138,11 @@ impl Shared {
         state.stopping = true;
         state.apply(self.started.elapsed(), Input::Stop);
         state.sessions.clear();
-        self.seating.stop();
+        self.seats.stop();
         self.changed.notify_all();
     }
 
-    fn enter(&self, session: Session, join: crate::registry::Join) -> Option<MemberId> {
+    fn enter(&self, session: Session, join: sumpter_membership::Join) -> Option<MemberId> {
         let mut state = self.state();
         if state.stopping {
             return None;
@@ -162,7 +164,7 @@ impl Shared {
         message_from_proto(message)
     }
 
-    pub fn status(&self, job: &str, scope: Scope) -> proto::StatusReport {
+    pub fn status(&self, job: &str, scope: Scope) -> StatusReport {
         let job = (!job.is_empty()).then_some(job);
         let mut report = self.state().registry.status(self.started.elapsed(), job);
         if scope == Scope::Job {
@@ -190,12 +192,13 @@ impl Shared {
     }
 
     /// Begins to change the settings of a running job, or says why not.
-    fn tune(&self, request: &proto::TuneRequest) -> proto::TuneReport {
+    fn tune(&self, request: &TuneRequest) -> proto::TuneReport {
         let mut state = self.state();
         match state.registry.changed(request) {
             Ok((name, changes)) => {
                 state.apply(self.started.elapsed(), Input::Tune(name.clone(), changes));
-                state.registry.tune_report(&name)
+                let TuneReport { job, epoch, settings } = state.registry.tune_report(&name);
+                proto::TuneReport { refusal: String::new(), job, epoch, settings }
             }
             Err(refusal) => proto::TuneReport { refusal, ..proto::TuneReport::default() },
         }
@@ -302,7 +305,7 @@ impl Control for Service {
 
 /// What a session is for, once it has been greeted.
 enum Purpose {
-    Join(Box<crate::registry::Join>),
+    Join(Box<sumpter_membership::Join>),
     Seat(proto::SeatRequest),
     /// The number of a request that is being answered.
     Trace(u64),
@@ -326,7 +329,7 @@ impl Reader {
                     Duration::ZERO,
                     Duration::ZERO,
                 ))));
-                self.shared.seating.serve(outbound, &mut self.inbound, request).await;
+                self.shared.seats.serve(outbound, &mut self.inbound, request).await;
             }
             Ok(Some((Purpose::Trace(request), _))) => {
                 // The members' answers go there; whoever asked hangs up when it has them.
@@ -336,7 +339,7 @@ impl Reader {
             }
             Ok(None) => drop(outbound),
             Err(refused) => {
-                // Nobody need hear it if the queue is closed.
+                // A closed queue has no reader.
                 let _ = outbound.try_send(Ok(message(ToMember::Refused(refused))));
                 drop(outbound);
             }
@@ -389,7 +392,11 @@ impl Reader {
             }
             Some(proto::purpose::Body::Seat(request)) => Ok(Some((Purpose::Seat(request), proof))),
             Some(proto::purpose::Body::Status(request)) => {
-                answer(outbound, &proof, ToMember::Status(self.shared.status(&request.job, scope)));
+                answer(
+                    outbound,
+                    &proof,
+                    ToMember::Status(report_to_proto(self.shared.status(&request.job, scope))),
+                );
                 Ok(None)
             }
             Some(proto::purpose::Body::Drain(proto::DrainRequest { who })) => {
@@ -400,15 +407,17 @@ impl Reader {
                 Ok(None)
             }
             Some(proto::purpose::Body::Tune(request)) => {
+                let proto::TuneRequest { job, settings, reset, epoch } = request;
+                let request = TuneRequest { job, settings, reset, epoch };
                 answer(outbound, &proof, ToMember::TuneReport(self.shared.tune(&request)));
                 Ok(None)
             }
             Some(proto::purpose::Body::Trace(request)) => {
-                let head = self.shared.trace_head(&request.job);
-                let head = head.map_err(|what| refused(FatalKind::Start, &what, false))?;
+                let run = self.shared.run_members(&request.job);
+                let run = run.map_err(|what| refused(FatalKind::Start, &what, false))?;
                 // Before the members' answers, which go to the same queue.
-                answer(outbound, &proof, ToMember::TraceHead(head.clone()));
-                Ok(Some((Purpose::Trace(self.shared.begin_trace(&head, outbound)), proof)))
+                answer(outbound, &proof, ToMember::TraceHead(run_members_to_proto(run.clone())));
+                Ok(Some((Purpose::Trace(self.shared.begin_trace(&run, outbound)), proof)))
             }
             None => Err(refused(FatalKind::Protocol, "a greeting without a purpose", false)),
         }
@@ -447,7 +456,7 @@ impl Reader {
     }
 
     /// Passes on what a member says until its session ends on either side.
-    async fn serve(&mut self, outbound: Outbound, join: crate::registry::Join, proof: Proof) {
+    async fn serve(&mut self, outbound: Outbound, join: sumpter_membership::Join, proof: Proof) {
         let (reading, mut ended) = oneshot::channel();
         let session = Session { outbound, proof, beat: (0, 0), _reading: reading };
         let Some(id) = self.shared.enter(session, join) else { return };
@@ -506,7 +515,7 @@ impl Drop for Place {
 fn answer(outbound: &Outbound, proof: &Proof, body: ToMember) {
     let welcome = welcome(MemberId(0), proof, Duration::ZERO, Duration::ZERO);
     for body in [welcome, body] {
-        // Nobody need hear it if the queue is closed.
+        // A closed queue has no reader.
         let _ = outbound.try_send(Ok(message(body)));
     }
 }

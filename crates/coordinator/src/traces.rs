@@ -6,16 +6,15 @@
 
 use std::collections::HashMap;
 
+use sumpter_membership::{Event, MemberEvent, RunMembers};
 use sumpter_observe::Sample;
-use sumpter_types::JobId;
+use sumpter_types::MemberId;
 use tokio::sync::mpsc::error::TrySendError;
 use tracing::warn;
 
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
-use crate::registry::Event;
 use crate::service::{Outbound, Shared, message};
-use crate::types::{MemberEvent, MemberId};
 
 /// Samples of its clock that a member keeps, beside those of the burst: some minutes of heartbeats.
 pub(crate) const SAMPLES_KEPT: usize = 64;
@@ -31,22 +30,22 @@ pub(crate) struct Traces {
 }
 
 impl Shared {
-    /// Who is in a run, or why there is no such run.
-    pub(crate) fn trace_head(&self, job: &str) -> Result<proto::TraceHead, String> {
-        self.state().registry.trace_head((!job.is_empty()).then_some(job))
+    /// The members of a run, or why there is no such run.
+    pub(crate) fn run_members(&self, job: &str) -> Result<RunMembers, String> {
+        self.state().registry.run_members((!job.is_empty()).then_some(job))
     }
 
     /// Asks the members of a run; the request's number. Their answers go to `outbound` until
     /// [`end_trace`](Self::end_trace).
-    pub(crate) fn begin_trace(&self, head: &proto::TraceHead, outbound: &Outbound) -> u64 {
+    pub(crate) fn begin_trace(&self, run: &RunMembers, outbound: &Outbound) -> u64 {
         let mut state = self.state();
         state.traces.last += 1;
         let request = state.traces.last;
         state.traces.open.insert(request, outbound.clone());
-        for member in &head.members {
-            let event = MemberEvent::TraceAsked { request, job: JobId(head.run) };
+        for member in &run.members {
+            let event = MemberEvent::TraceAsked { request, job: run.run };
             // A session that has just ended does not answer, and is told as missing.
-            let _ = state.tell(MemberId(member.member), Event::Tell(event));
+            let _ = state.tell(member.member, Event::Tell(event));
         }
         request
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sumpter_coordinator::{JobStatus, MemberStatus};
 use sumpter_plan::{Cluster, Machine, Role, predict};
+use sumpter_types::{JobStatus, MemberStatus};
 
 /// Bytes that are planned for; the time is proportional to them.
 const PLANNED_BYTES: u64 = 1 << 40;

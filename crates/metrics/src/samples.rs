@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sumpter_coordinator::{JobStatus, MemberStatus, Stats, StatusReport, run_memory_counter};
-use sumpter_types::JobId;
+use sumpter_types::{JobId, JobStatus, MemberStatus, Stats, StatusReport, run_memory_counter};
 
 use crate::families::*;
 use crate::optimum;
@@ -109,7 +108,7 @@ fn of_job(samples: &mut Samples, job: &JobStatus, servers: &BTreeMap<u64, &Membe
     samples.add(&JOB_WORKERS, &labels, here as f64);
     samples.add(&JOB_WORKERS_WANTED, &labels, f64::from(job.world_size));
     samples.add(&JOB_SERVERS, &labels, job.servers.len() as f64);
-    let machines = job.machines.unwrap_or_default();
+    let machines = job.machines;
     samples.add_with(&JOB_MACHINES, &labels, ["gpu"], f64::from(machines.gpu));
     samples.add_with(&JOB_MACHINES, &labels, ["cpu"], f64::from(machines.cpu));
     samples.add(&JOB_EPOCH, &labels, f64::from(job.epoch));
@@ -118,9 +117,9 @@ fn of_job(samples: &mut Samples, job: &JobStatus, servers: &BTreeMap<u64, &Membe
     if let Some(optimum) = optimum::goodput(job, servers) {
         samples.add(&JOB_OPTIMUM, &labels, optimum);
     }
-    let quota = job.quota.as_ref().and_then(|quota| quota.max_bytes);
+    let quota = job.quota.max_bytes;
     for server in job.servers.iter().filter_map(|id| servers.get(id)) {
-        let counters = counters(server);
+        let counters = &server.stats.counters;
         let labels = [&of_member(server, None)[..], &labels[..]].concat();
         let run = u64::from_str_radix(&job.run, 16).map(|run| run_memory_counter(JobId(run)));
         if let Some(bytes) = run.ok().and_then(|name| counters.get(&name)) {
@@ -142,9 +141,8 @@ fn late<'a>(
 ) {
     let mut waited: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
     let workers = job.workers.iter().filter(|worker| !worker.gone);
-    let told = workers.chain(servers).filter_map(|member| member.stats.as_ref());
-    for late in told.flat_map(|stats| &stats.late) {
-        let waited = waited.entry(late.rank).or_default();
+    for late in workers.chain(servers).flat_map(|member| &member.stats.late) {
+        let waited = waited.entry(late.rank.0).or_default();
         waited.0 += late.count as f64;
         waited.1 += late.seconds;
     }
@@ -158,12 +156,7 @@ fn late<'a>(
 fn of_status(samples: &mut Samples, member: &MemberStatus, job: Option<&str>) {
     let labels = of_member(member, job);
     samples.add(&SILENCE, &labels, member.silent_s);
-    of_counters(samples, counters(member), &labels, job.is_some());
-}
-
-fn counters(member: &MemberStatus) -> &Counters {
-    static NONE: Counters = Counters::new();
-    member.stats.as_ref().map_or(&NONE, |stats| &stats.counters)
+    of_counters(samples, &member.stats.counters, &labels, job.is_some());
 }
 
 fn of_member(member: &MemberStatus, job: Option<&str>) -> Labels {

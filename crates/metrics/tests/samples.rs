@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sumpter_coordinator::{
-    JobStatus, LateRank, MachineCount, MemberStats, MemberStatus, Stats, StatusReport,
-};
 use sumpter_metrics::{FAMILIES, Process, Sample, encode, of_coordinator, of_process};
+use sumpter_types::{JobStatus, Late, MachineCount, MemberStatus, Rank, Stats, StatusReport};
 
 /// Every counter that a member reports, with a number of its own.
 const COUNTERS: [&str; 29] = [
@@ -46,7 +44,7 @@ fn counters() -> BTreeMap<String, f64> {
 }
 
 fn member(number: u64, rank: Option<u32>) -> MemberStatus {
-    let late = vec![LateRank { rank: 1, count: 3, seconds: 0.5 }];
+    let late = vec![Late { rank: Rank(1), count: 3, seconds: 0.5 }];
     MemberStatus {
         member: number,
         rank,
@@ -54,7 +52,7 @@ fn member(number: u64, rank: Option<u32>) -> MemberStatus {
         machine: format!("machine{number}"),
         bandwidth_gbps: Some(8.0),
         silent_s: 0.25,
-        stats: Some(MemberStats { counters: counters(), late, ..MemberStats::default() }),
+        stats: Stats { counters: counters(), late, ..Stats::default() },
         ..MemberStatus::default()
     }
 }
@@ -66,7 +64,7 @@ fn report() -> StatusReport {
         state: "running".into(),
         world_size: 2,
         epoch: 4,
-        machines: Some(MachineCount { gpu: 2, cpu: 1 }),
+        machines: MachineCount { gpu: 2, cpu: 1 },
         workers: vec![member(1, Some(0)), member(2, Some(1))],
         servers: vec![3],
         ..JobStatus::default()
@@ -148,8 +146,7 @@ fn the_quota_counts_where_it_is_below_the_servers_own_limit() {
         values(&of_coordinator(report), "sumpter_run_memory_limit_bytes").into_values().next()
     };
     assert_eq!(limit(&report), Some(29.0));
-    report.jobs[0].quota = Some(Default::default());
-    report.jobs[0].quota.as_mut().unwrap().max_bytes = Some(17);
+    report.jobs[0].quota.max_bytes = Some(17);
     assert_eq!(limit(&report), Some(17.0));
 }
 

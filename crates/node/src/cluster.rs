@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use sumpter_coordinator::{ClusterView, ServerView, WorkerView};
 use sumpter_endpoint::ConnId;
+use sumpter_membership::{ClusterView, ServerView, WorkerView};
 use sumpter_plan::{
     Architecture, Dealing, Machine, Placement, Plan, PlanError, PlannedServer, Role, server_weights,
 };
@@ -233,7 +233,7 @@ fn join<'a>(groups: &mut Vec<Group<'a>>, source: &'a Source) {
 
 #[cfg(test)]
 mod tests {
-    use sumpter_coordinator::MemberId;
+    use sumpter_types::MemberId;
 
     use super::*;
 

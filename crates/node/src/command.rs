@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
-use sumpter_coordinator::{ClusterView, Member, MemberEvent, Stats};
+use sumpter_coordinator::Member;
+use sumpter_membership::{ClusterView, MemberEvent};
 use sumpter_observe::Recording;
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Epoch, JobId, Rank, TensorSpec};
+use sumpter_types::{Epoch, JobId, Rank, Stats, TensorSpec};
 
 use crate::completion::Promise;
 use crate::error::OpError;

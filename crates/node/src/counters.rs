@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use sumpter_coordinator::{Late, Stats};
 use sumpter_engine::{Backlog, LaneStats};
+use sumpter_types::{Late, Stats};
 
 /// How often the coordinator gets the counters, while something happens.
 const REPORT_EVERY: Duration = Duration::from_millis(500);

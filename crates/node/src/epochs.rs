@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use sumpter_config::Config;
-use sumpter_coordinator::ClusterView;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
     Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on, repairs,
     retained_rounds,
 };
+use sumpter_membership::ClusterView;
 use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use sumpter_config::ConfigError;
-use sumpter_coordinator::{CoordinatorError, FatalKind, JoinError};
+use sumpter_coordinator::{CoordinatorError, JoinError};
+use sumpter_membership::FatalKind;
 use sumpter_metrics::EndpointError;
 
 /// Why an operation on a tensor failed.

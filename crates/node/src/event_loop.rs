@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use mio::{Events, Poll, Waker};
 use sumpter_config::{Config, LocalLink};
-use sumpter_coordinator::{MemberEvent, Stats};
 use sumpter_endpoint::{ConnId, Endpoint, LinkError, Received};
 use sumpter_engine::exchange;
+use sumpter_membership::MemberEvent;
 use sumpter_observe::{Recording, Source};
 use sumpter_transport::{in_process, readiness};
-use sumpter_types::JobId;
+use sumpter_types::{JobId, Stats};
 use sumpter_wire::{HandshakeError, Hello};
 
 use crate::command::Command;

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use sumpter_coordinator::ClusterView;
+use sumpter_membership::ClusterView;
 use sumpter_types::Rank;
 
 use crate::lanes::Owner;
@@ -72,7 +72,7 @@ impl Hubs {
 
 #[cfg(test)]
 mod tests {
-    use sumpter_coordinator::WorkerView;
+    use sumpter_membership::WorkerView;
 
     use super::*;
 

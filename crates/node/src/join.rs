@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener};
 use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
-use sumpter_coordinator::{JoinOptions, Role, SeatOptions, ServerMemory, StallLimits, Tls};
+use sumpter_coordinator::{JoinOptions, SeatOptions, Tls};
+use sumpter_membership::{ServerMemory, StallLimits};
 use sumpter_transport::{TlsConfig, listen, unix_listen};
+use sumpter_types::Role;
 use sumpter_wire::Token;
 
 use crate::address::own_address;

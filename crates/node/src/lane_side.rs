@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, run_memory_counter};
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{JobLimits, Lane, LaneLimits, Peer};
+use sumpter_membership::ClusterView;
 use sumpter_observe::{Recording, Source};
-use sumpter_types::{Epoch, JobId};
+use sumpter_types::{Epoch, JobId, run_memory_counter};
 use sumpter_wire::{Hello, Token};
 
 use crate::recording::{recorder, recording};

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_channel::bounded;
 use sumpter_config::Config;
-use sumpter_coordinator::{Coordinator, MemberId};
+use sumpter_coordinator::Coordinator;
 use sumpter_metrics::{Endpoint, Process, of_coordinator, of_process};
+use sumpter_types::MemberId;
 
 use crate::command::Command;
 use crate::error::NodeError;

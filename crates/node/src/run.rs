@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, ConfigError, Texts};
-use sumpter_coordinator::{ClusterView, MemberId};
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Recovery, Request};
+use sumpter_membership::ClusterView;
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
-use sumpter_types::{Rank, TensorId, TensorSpec};
+use sumpter_types::{MemberId, Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
 use crate::cluster::{Cluster, Policy};

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use sumpter_config::{Config, Texts};
 use sumpter_coordinator::{
-    Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Member, MemberEvent, Role, Serves,
-    StatusReport, TuneReport, TuneRequest,
+    Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Member, TuneReport, TuneRequest,
 };
-use sumpter_types::JobId;
+use sumpter_membership::{MemberEvent, Serves};
+use sumpter_types::{JobId, Role, StatusReport};
 
 use crate::command::Command;
 use crate::error::NodeError;

@@ -1,7 +1,7 @@
 //! How the event loop tells that the run has started.
 
 use crossbeam_channel::Sender;
-use sumpter_coordinator::ClusterView;
+use sumpter_membership::ClusterView;
 
 use crate::error::NodeError;
 

@@ -1,7 +1,7 @@
 //! What the lanes of one process have counted.
 
 use crossbeam_channel::bounded;
-use sumpter_coordinator::{Late, Stats};
+use sumpter_types::{Late, Stats};
 
 use crate::command::Command;
 use crate::remote::Remote;

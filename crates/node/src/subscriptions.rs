@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
-use sumpter_coordinator::ClusterView;
+use sumpter_membership::ClusterView;
 use sumpter_types::Epoch;
 
 /// What is waited for, each with where to send it. A receiver may be gone by then.

@@ -1,7 +1,8 @@
 //! The coordinator's tenants: from the file that the settings name.
 
 use sumpter_config::{Config, ConfigError, TenantRow};
-use sumpter_coordinator::{Quota, Tenant, Tenants};
+use sumpter_membership::{Tenant, Tenants};
+use sumpter_types::Quota;
 use sumpter_wire::Token;
 
 /// Which jobs a coordinator with these settings admits.

@@ -3,9 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use sumpter_coordinator::{PendingOp, Suspicion};
 use sumpter_engine::Outstanding;
-use sumpter_types::TensorId;
+use sumpter_types::{PendingOp, Suspicion, TensorId};
 
 use crate::run::WorkerRun;
 

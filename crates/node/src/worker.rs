@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sumpter_config::Config;
-use sumpter_coordinator::{ClusterView, JoinOptions, Member, MemberEvent, Role, Stats};
+use sumpter_coordinator::{JoinOptions, Member};
+use sumpter_membership::{ClusterView, MemberEvent};
 use sumpter_metrics::Endpoint;
-use sumpter_types::{Epoch, Rank, TensorSpec};
+use sumpter_types::{Epoch, Rank, Role, Stats, TensorSpec};
 
 use crate::command::{Command, DeclarationId, Subscription};
 use crate::completion::Callback;

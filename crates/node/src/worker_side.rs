@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use sumpter_config::{Colocated, Config, readable};
-use sumpter_coordinator::{ClusterView, FatalKind, Member, MemberEvent};
+use sumpter_coordinator::Member;
 use sumpter_endpoint::{ConnId, Violation};
 use sumpter_engine::{Event, OpId, Peer, Request};
+use sumpter_membership::{ClusterView, FatalKind, MemberEvent};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Epoch, Rank, TensorId, TensorSpec};
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
-use sumpter_coordinator::{Coordinator as RustCoordinator, Serves, Stats};
+use sumpter_coordinator::Coordinator as RustCoordinator;
+use sumpter_membership::Serves;
 use sumpter_node::NodeError;
 use sumpter_sum::InstructionSet;
-use sumpter_types::{Dtype, ReduceOp};
+use sumpter_types::{Dtype, ReduceOp, Stats};
 
 use crate::errors::{ConfigError, StartError, from_config, from_node, from_plan};
 use crate::settings::load;

@@ -3,10 +3,12 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($repr:ty)) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         pub struct $name(pub $repr);
 
         impl fmt::Display for $name {

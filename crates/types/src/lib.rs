@@ -1,4 +1,5 @@
-//! The words that every crate shares: ids, element types, operators, collectives, tensors.
+//! The words that every crate shares: ids, element types, operators, collectives, tensors,
+//! members and what they report.
 //!
 //! Plain values without behaviour beyond their own meaning. Nothing here depends on another crate.
 #![forbid(unsafe_code)]
@@ -6,9 +7,18 @@
 mod collective;
 mod dtype;
 mod ids;
+mod member;
+mod stats;
+mod status;
 mod tensor;
 
 pub use collective::Collective;
 pub use dtype::{Dtype, ReduceOp};
 pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};
+pub use member::{MemberId, Role};
+pub use stats::{Late, PendingOp, Stats, Suspicion};
+pub use status::{
+    JobStatus, MachineCount, MemberStatus, Quota, RUN_MEMORY, StallStatus, StatusReport,
+    run_memory_counter,
+};
 pub use tensor::TensorSpec;

@@ -26,11 +26,23 @@ UNSAFE_CRATES = {
 }
 
 # Pure functions and state machines: no sockets, threads, clock or environment.
-PURE_CRATES = ("crates/plan", "crates/sum", "crates/wire", "crates/engine", "lab/crates/whatif")
+PURE_CRATES = (
+    *(f"crates/{name}" for name in ("plan", "sum", "wire", "engine", "types", "membership")),
+    "crates/elastic",
+    "lab/crates/whatif",
+)
 IMPURE = re.compile(
     r"\bstd::(net|thread|env|fs|process|os)\b|\b(Instant|SystemTime)\b|\b(mio|tokio|socket2)::"
 )
-IMPURE_DEPENDENCIES = {"mio", "tokio", "socket2", "tonic", "crossbeam-channel", "getrandom"}
+IMPURE_DEPENDENCIES = {
+    "mio",
+    "tokio",
+    "socket2",
+    "tonic",
+    "prost",
+    "crossbeam-channel",
+    "getrandom",
+}
 
 # Who may look at the environment, and what for. Rust has one reader, the settings table.
 RUST_ENVIRONMENT_READERS = {"crates/config/src/load.rs"}

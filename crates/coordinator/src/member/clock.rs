@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
+use sumpter_membership::MemberEvent;
 use sumpter_observe::Sample;
 
 use crate::proto;
 use crate::traces::{BURST, SAMPLES_KEPT, sample_to_proto};
-use crate::types::MemberEvent;
 
 /// The times of the latest heartbeats, and the requests for a trace that wait for more of them.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl ClockLog {
     }
 
     /// A heartbeat has been answered.
-    pub fn hear(&mut self, seen: &proto::HeartbeatSeen, heard_ns: u64) -> Next {
+    pub fn on_heartbeat_seen(&mut self, seen: &proto::HeartbeatSeen, heard_ns: u64) -> Next {
         let proto::HeartbeatSeen { sent_ns, received_ns, replied_ns } = *seen;
         let sample = Sample { sent_ns, received_ns, replied_ns, heard_ns };
         if self.left == 0 {
@@ -82,15 +82,15 @@ mod tests {
     fn a_request_waits_for_a_burst_and_old_beats_are_forgotten() {
         let mut log = ClockLog::default();
         for at in 0..100 {
-            assert_eq!(log.hear(&seen(at), at + 3), Next::Nothing);
+            assert_eq!(log.on_heartbeat_seen(&seen(at), at + 3), Next::Nothing);
         }
         let event = |request| MemberEvent::TraceAsked { request, job: JobId(7) };
         assert!(log.ask(event(1)));
         assert!(!log.ask(event(2)), "the burst is under way");
         for at in 1..BURST {
-            assert_eq!(log.hear(&seen(u64::from(at) + 200), 300), Next::Beat);
+            assert_eq!(log.on_heartbeat_seen(&seen(u64::from(at) + 200), 300), Next::Beat);
         }
-        assert_eq!(log.hear(&seen(299), 300), Next::Answer(vec![event(1), event(2)]));
+        assert_eq!(log.on_heartbeat_seen(&seen(299), 300), Next::Answer(vec![event(1), event(2)]));
         let samples = log.samples();
         assert_eq!(samples.len(), SAMPLES_KEPT + BURST as usize);
         assert!(samples.is_sorted_by_key(|sample| sample.sent_ns));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use prost::Message as _;
+use sumpter_membership::FatalKind;
 use sumpter_wire::{PROTOCOL_VERSION, ProofRole, Token};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
@@ -20,7 +21,6 @@ use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
 use crate::tls::Tls;
-use crate::types::FatalKind;
 
 /// One attempt. A coordinator that is there answers in milliseconds; the shortest leaves room for
 /// that on a busy machine, the longest for lost packets.

@@ -3,12 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sumpter_types::{Epoch, JobId, Rank};
+use sumpter_membership::{KnownRun, MemberEvent, Rejoin};
+use sumpter_types::{Epoch, JobId, MemberId, Rank, Role, TensorSpec};
 
 use super::session::Command;
-use crate::rejoin::{KnownRun, Rejoin};
-use crate::types::{MemberEvent, MemberId, Role};
-use sumpter_types::TensorSpec;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
@@ -31,7 +29,7 @@ impl Memory {
     }
 
     /// Takes in what the coordinator tells.
-    pub fn hear(&mut self, event: &MemberEvent, own: Option<Rank>) {
+    pub fn on_event(&mut self, event: &MemberEvent, own: Option<Rank>) {
         match event {
             MemberEvent::Started(view) => {
                 self.run = Some(KnownRun { view: view.clone(), ..KnownRun::default() });
@@ -53,7 +51,7 @@ impl Memory {
             _ => {}
         }
         if let Some(run) = &mut self.run {
-            hear_of_run(run, event);
+            apply_to_run(run, event);
         }
     }
 
@@ -67,14 +65,14 @@ impl Memory {
         }
     }
 
-    /// What to say to a coordinator that has come back, if there is a run that outlives one.
+    /// What to report to a coordinator that has come back, if there is a run that goes on without one.
     pub fn rejoin(&self, member: MemberId, role: &Role) -> Option<Rejoin> {
         let (run, served) = match role {
             Role::Worker { .. } => (self.run.clone(), Default::default()),
             Role::Server => (None, self.served.clone()),
         };
-        let outlives = run.as_ref().is_some_and(|run| run.view.coordinator_rank.is_none());
-        let comes_back = !self.failed && (outlives || !served.is_empty());
+        let survives = run.as_ref().is_some_and(|run| run.view.coordinator_rank.is_none());
+        let comes_back = !self.failed && (survives || !served.is_empty());
         comes_back.then_some(Rejoin { member, run, served })
     }
 
@@ -87,7 +85,7 @@ impl Memory {
     }
 }
 
-fn hear_of_run(run: &mut KnownRun, event: &MemberEvent) {
+fn apply_to_run(run: &mut KnownRun, event: &MemberEvent) {
     match event {
         MemberEvent::Suspend { epoch, .. } => run.suspended = Some(*epoch),
         MemberEvent::Resume { view, .. } => {

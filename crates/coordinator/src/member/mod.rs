@@ -4,10 +4,11 @@
 //! once, and heartbeats stop within the peer time-out if the coordinator no longer reads.
 
 mod clock;
-#[cfg(test)]
-mod comebacks;
 mod greeting;
 mod memory;
+pub(crate) mod options;
+#[cfg(test)]
+mod reconnects;
 mod returning;
 mod seat;
 mod session;
@@ -18,24 +19,24 @@ use std::sync::{Arc, PoisonError, mpsc as blocking};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sumpter_types::{Epoch, TensorId};
+use sumpter_membership::MemberEvent;
+use sumpter_types::{Epoch, MemberId, Role, Stats, StatusReport, TensorId, TensorSpec};
 use sumpter_wire::Token;
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::codec::join_to_proto;
+use crate::codec::{join_to_proto, report_from_proto};
 use crate::error::JoinError;
 use crate::handshake::process_number;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::tls::Tls;
-use crate::types::{JoinOptions, MemberEvent, MemberId, Role, Stats};
 use greeting::Greeting;
+pub use options::JoinOptions;
 use returning::AWAY_LIMIT;
 pub use seat::{Seat, SeatOptions};
 use session::{Command, Session, Standing, StatsSlot};
-use sumpter_types::TensorSpec;
 pub use traces::{TraceOf, Traces, traces};
 
 /// How long leaving waits for the coordinator to have seen it.
@@ -215,11 +216,11 @@ pub fn status(
     token: &Token,
     tls: Option<&Tls>,
     job: Option<&str>,
-) -> Result<proto::StatusReport, JoinError> {
+) -> Result<StatusReport, JoinError> {
     let job = job.unwrap_or_default().to_owned();
     let purpose = proto::purpose::Body::Status(proto::StatusRequest { job });
     match ask(coordinator, token, tls, purpose)? {
-        Some(ToMember::Status(report)) => Ok(report),
+        Some(ToMember::Status(report)) => Ok(report_from_proto(report)),
         _ => Err(no_answer(coordinator, "it did not tell its status")),
     }
 }

@@ -3,17 +3,18 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use sumpter_membership::{MemberEvent, Rejoin};
+use sumpter_types::MemberId;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::greeting::Greeting;
 use super::session::{Command, Session};
-use crate::codec::join_to_proto;
+use crate::codec::{join_to_proto, rejoin_to_proto};
 use crate::handshake::process_number;
+use crate::member::options::JoinOptions;
 use crate::proto;
-use crate::rejoin::{Rejoin, rejoin_to_proto};
-use crate::types::{JoinOptions, MemberEvent, MemberId};
 
 /// How a member's time without a coordinator ends.
 enum Away {
@@ -86,7 +87,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                 for command in self.memory.unanswered() {
                     self.say_of(command);
                 }
-                put_off.into_iter().for_each(|command| self.obey(command));
+                put_off.into_iter().for_each(|command| self.handle_command(command));
                 Away::Back
             }
             Err(error) => Away::Lost(format!("joining again failed: {error}")),

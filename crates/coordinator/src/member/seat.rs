@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use sumpter_elastic::Seating;
+use sumpter_membership::FatalKind;
 use sumpter_wire::Token;
 use tokio::runtime;
 use tokio::sync::mpsc;
@@ -18,9 +20,7 @@ use crate::error::JoinError;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
-use crate::seats::Seating;
 use crate::tls::Tls;
-use crate::types::FatalKind;
 
 /// Heartbeats within the silence after which a process counts as dead: one may well be late.
 const BEATS_PER_TIMEOUT: u32 = 4;
@@ -283,7 +283,7 @@ impl Holder {
                     heard = Instant::now();
                     match message {
                         Ok(Some(CoordinatorMessage { body: Some(body) })) => {
-                            if !self.hear(body) {
+                            if !self.on_message(body) {
                                 return End::Unseated;
                             }
                         }
@@ -314,7 +314,7 @@ impl Holder {
     }
 
     /// Takes what the coordinator sent; whether the session goes on.
-    fn hear(&mut self, body: ToMember) -> bool {
+    fn on_message(&mut self, body: ToMember) -> bool {
         match body {
             ToMember::Seating(seating) => {
                 let seating = Seating {

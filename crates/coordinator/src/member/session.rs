@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
 use std::time::Duration;
 
+use sumpter_membership::{FatalKind, KnownRun, MemberEvent};
 use sumpter_observe::monotonic_ns;
-use sumpter_types::{Epoch, JobId, Rank, TensorId};
+use sumpter_types::{Epoch, JobId, MemberId, Rank, Stats, TensorId, TensorSpec};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::Status;
@@ -20,9 +21,6 @@ use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
-use crate::rejoin::KnownRun;
-use crate::types::{FatalKind, MemberEvent, MemberId, Stats};
-use sumpter_types::TensorSpec;
 
 /// Heartbeats within the silence after which a process counts as dead: one may well be late.
 const BEATS_PER_TIMEOUT: u32 = 4;
@@ -132,13 +130,13 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             let deadline = self.heard + peer_timeout;
             tokio::select! {
                 message = self.greeted.inbound.message() => {
-                    if let ControlFlow::Break(lost) = self.hear(message) {
+                    if let ControlFlow::Break(lost) = self.on_message(message) {
                         return lost;
                     }
                 }
                 command = commands.recv() => match command {
                     None => return None,
-                    Some(command) => self.obey(command),
+                    Some(command) => self.handle_command(command),
                 },
                 _ = beats.tick() => self.beat(),
                 () = sleep_until(deadline) => {
@@ -153,7 +151,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
     }
 
     /// Says what the owner wants said.
-    pub(super) fn obey(&mut self, command: Command) {
+    pub(super) fn handle_command(&mut self, command: Command) {
         self.memory.ask(&command);
         self.say_of(command);
     }
@@ -196,7 +194,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
 
     /// Takes what the coordinator sent; when the session is over, breaks with how the coordinator
     /// was lost, if it was.
-    fn hear(
+    fn on_message(
         &mut self,
         message: Result<Option<CoordinatorMessage>, Status>,
     ) -> ControlFlow<Option<String>> {
@@ -216,7 +214,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             return ControlFlow::Break(None);
         }
         if let ToMember::HeartbeatSeen(seen) = &body {
-            match self.clock.hear(seen, monotonic_ns()) {
+            match self.clock.on_heartbeat_seen(seen, monotonic_ns()) {
                 Next::Nothing => {}
                 Next::Beat => self.beat(),
                 Next::Answer(asked) => asked.into_iter().for_each(|event| self.pass_on(event)),
@@ -241,7 +239,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
 
     fn pass_on(&mut self, event: MemberEvent) {
         let mut ready = None;
-        self.memory.hear(&event, self.rank);
+        self.memory.on_event(&event, self.rank);
         match &event {
             MemberEvent::JobStarted(view) => ready = Some((view.job, view.epoch)),
             MemberEvent::Finished | MemberEvent::Fatal { .. } | MemberEvent::GivenUp { .. } => {

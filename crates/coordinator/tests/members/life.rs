@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use sumpter_coordinator::{PendingOp, Stats, status};
-use sumpter_types::TensorId;
+use sumpter_coordinator::status;
+use sumpter_types::{PendingOp, Stats, TensorId};
 
 use super::*;
 

@@ -13,11 +13,9 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use sumpter_coordinator::{
-    ClusterView, Coordinator, CoordinatorOptions, JoinError, JoinOptions, Member, MemberEvent,
-    Role, ServerMemory, Serves, StallLimits, Tenants,
-};
-use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorSpec};
+use sumpter_coordinator::{Coordinator, CoordinatorOptions, JoinError, JoinOptions, Member};
+use sumpter_membership::{ClusterView, MemberEvent, ServerMemory, Serves, StallLimits, Tenants};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Role, TensorSpec};
 use sumpter_wire::Token;
 
 /// Far longer than anything here takes; a test that reaches it has failed.

@@ -3,7 +3,8 @@
 use std::net::TcpListener;
 use std::time::Instant;
 
-use sumpter_coordinator::{CoordinatorError, FatalKind};
+use sumpter_coordinator::CoordinatorError;
+use sumpter_membership::FatalKind;
 
 use super::*;
 

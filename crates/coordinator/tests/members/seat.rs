@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use sumpter_coordinator::{JoinError, Seat, SeatOptions, Seating, Serves};
+use sumpter_coordinator::{JoinError, Seat, SeatOptions};
+use sumpter_elastic::Seating;
+use sumpter_membership::Serves;
 
 use super::{PATIENCE, coordinator, token};
 

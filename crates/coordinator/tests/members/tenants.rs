@@ -1,6 +1,8 @@
 //! Jobs that share a coordinator and do not trust each other.
 
-use sumpter_coordinator::{Quota, Tenant, status};
+use sumpter_coordinator::status;
+use sumpter_membership::Tenant;
+use sumpter_types::Quota;
 
 use super::*;
 

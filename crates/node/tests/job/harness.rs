@@ -6,7 +6,8 @@ use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, load_from};
-use sumpter_coordinator::{Coordinator, Serves};
+use sumpter_coordinator::Coordinator;
+use sumpter_membership::Serves;
 use sumpter_node::{Completion, NodeError, OpError, OpRequest, Worker, serve, start_coordinator};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorSpec};

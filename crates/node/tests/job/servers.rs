@@ -3,8 +3,10 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use sumpter_coordinator::{Serves, StatusReport, status};
+use sumpter_coordinator::status;
+use sumpter_membership::Serves;
 use sumpter_node::{NodeError, serve, start_coordinator};
+use sumpter_types::StatusReport;
 use sumpter_wire::Token;
 
 use super::harness::{LIMIT, TOKEN, config};

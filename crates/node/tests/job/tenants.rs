@@ -7,7 +7,7 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, load_from};
-use sumpter_coordinator::Serves;
+use sumpter_membership::Serves;
 use sumpter_node::{Worker, serve, start_coordinator, status};
 
 use crate::harness::{LIMIT, spec, submit, wait};
@@ -21,8 +21,7 @@ fn config(token: &str, settings: &[(&str, &str)]) -> Config {
 /// What the coordinator's only server counts.
 fn counter(watcher: &Config, name: &str) -> Option<f64> {
     let report = status(watcher, None).expect("an answer");
-    let (_, value) =
-        report.servers[0].stats.as_ref()?.counters.iter().find(|c| c.0.contains(name))?;
+    let (_, value) = report.servers[0].stats.counters.iter().find(|c| c.0.contains(name))?;
     Some(*value)
 }
 

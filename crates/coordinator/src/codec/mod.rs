@@ -1,0 +1,635 @@
+//! Between the protocol's messages and the coordinator's own words.
+//!
+//! Whatever a peer sent that has no meaning here becomes an error text, never a panic.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sumpter_membership::{
+    ClusterView, FatalKind, Join, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD, MemberEvent,
+    Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name, cut,
+};
+use sumpter_types::{
+    Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota, Rank, ReduceOp, Role, Stats,
+    Suspicion, TensorId, TensorSpec,
+};
+use sumpter_wire::Token;
+
+use crate::member::options::JoinOptions;
+use crate::proto;
+use crate::proto::coordinator_message::Body as ToMember;
+use crate::proto::member_message::Body as FromMember;
+
+mod rejoin;
+mod status;
+
+pub(crate) use rejoin::{rejoin_from_proto, rejoin_to_proto};
+pub(crate) use status::{report_from_proto, report_to_proto, run_members_to_proto};
+
+/// What is wrong with a peer's message.
+pub(crate) type Malformed = String;
+
+// The member's side.
+
+/// The request to join.
+pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join {
+    let role = match options.role {
+        Role::Worker { rank, world_size, local_rank, local_size } => {
+            let rank = rank.0;
+            let worker = proto::WorkerRole { rank, world_size, local_rank, local_size };
+            proto::join::Role::Worker(worker)
+        }
+        Role::Server => proto::join::Role::Server(proto::ServerRole {}),
+    };
+    proto::Join {
+        job: options.job.clone(),
+        role: Some(role),
+        machine: options.machine.clone(),
+        host: options.host.clone(),
+        lanes: addresses_to_proto(&options.lanes),
+        bandwidth_gbps: options.bandwidth_gbps,
+        expected_servers: options.expected_servers,
+        start_timeout_ms: milliseconds(options.start_timeout),
+        peer_timeout_ms: milliseconds(options.peer_timeout),
+        server_timeout_ms: milliseconds(options.server_timeout),
+        settings: options.settings.clone(),
+        coordinator: options.coordinator.clone(),
+        process,
+        max_bytes: options.memory.max_bytes,
+        max_job_bytes: options.memory.max_job_bytes,
+        rejoin: None,
+        stall_warning_ms: milliseconds(options.stalls.warning),
+        stall_shutdown_ms: milliseconds(options.stalls.shutdown),
+    }
+}
+
+/// A duration as it travels.
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a member is told, after its welcome; `None` for what is the session's own business.
+pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Malformed> {
+    Ok(Some(match body {
+        ToMember::HeartbeatSeen(_) | ToMember::LeaveSeen(_) => return Ok(None),
+        ToMember::Waiting(proto::Waiting { missing, seconds }) => {
+            MemberEvent::Waiting { missing, seconds }
+        }
+        ToMember::Started(view) => MemberEvent::Started(view_from_proto(view)?),
+        ToMember::JobStarted(view) => MemberEvent::JobStarted(view_from_proto(view)?),
+        ToMember::Tensor(tensor) => {
+            let spec = tensor.spec.ok_or("a tensor without a spec")?;
+            MemberEvent::Tensor { id: TensorId(tensor.id), spec: spec_from_proto(spec)? }
+        }
+        ToMember::OutOfData(out) => MemberEvent::OutOfData { rank: Rank(out.rank) },
+        ToMember::AllOutOfData(all) => MemberEvent::AllOutOfData { last: Rank(all.last) },
+        ToMember::Began(proto::Began { tensor, round }) => {
+            MemberEvent::Began { tensor: TensorId(tensor), round }
+        }
+        ToMember::TensorError(proto::TensorError { name, message }) => {
+            MemberEvent::TensorError { name, message }
+        }
+        ToMember::WorkerLost(proto::WorkerLost { rank, host, reason }) => {
+            MemberEvent::WorkerLost { rank: Rank(rank), host, reason }
+        }
+        ToMember::WorkerLeft(left) => MemberEvent::WorkerLeft { rank: Rank(left.rank) },
+        ToMember::Suspend(proto::Suspend { epoch, reason }) => {
+            MemberEvent::Suspend { epoch: Epoch(epoch), reason }
+        }
+        ToMember::Resume(resume) => {
+            let view = resume.view.ok_or("a new epoch without a plan")?;
+            let progress = resume.progress.into_iter().map(|p| (Rank(p.rank), p.payload));
+            MemberEvent::Resume { view: view_from_proto(view)?, progress: progress.collect() }
+        }
+        ToMember::Stalled(proto::Stalled { message, over }) => {
+            MemberEvent::Stalled { message, over }
+        }
+        ToMember::TraceAsked(proto::TraceAsked { request, job }) => {
+            MemberEvent::TraceAsked { request, job: JobId(job) }
+        }
+        ToMember::Drained(_) => MemberEvent::Drained,
+        ToMember::GivenUp(proto::GivenUp { message }) => MemberEvent::GivenUp { message },
+        ToMember::JobEnded(ended) => MemberEvent::JobEnded { job: JobId(ended.job) },
+        ToMember::Finished(_) => MemberEvent::Finished,
+        ToMember::Fatal(fatal) => {
+            MemberEvent::Fatal { kind: kind_from_proto(fatal.kind), message: fatal.message }
+        }
+        ToMember::Challenge(_)
+        | ToMember::Welcome(_)
+        | ToMember::Refused(_)
+        | ToMember::DrainReport(_)
+        | ToMember::TuneReport(_)
+        | ToMember::TraceHead(_)
+        | ToMember::TracePart(_)
+        | ToMember::Seating(_)
+        | ToMember::SeatsChanged(_)
+        | ToMember::SeatsOver(_)
+        | ToMember::Status(_) => return Err("a greeting in the middle of a session".to_owned()),
+    }))
+}
+
+/// An error's class; one this version does not know is the peer's breach of protocol.
+pub(crate) fn kind_from_proto(kind: i32) -> FatalKind {
+    match proto::FatalKind::try_from(kind) {
+        Ok(proto::FatalKind::Auth) => FatalKind::Auth,
+        Ok(proto::FatalKind::Version) => FatalKind::Version,
+        Ok(proto::FatalKind::Start) => FatalKind::Start,
+        Ok(proto::FatalKind::Mismatch) => FatalKind::Mismatch,
+        Ok(proto::FatalKind::PeerLost) => FatalKind::PeerLost,
+        Ok(proto::FatalKind::Protocol | proto::FatalKind::Unspecified) | Err(_) => {
+            FatalKind::Protocol
+        }
+    }
+}
+
+// The coordinator's side.
+
+/// An applicant's request.
+pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
+    let role = match join.role.ok_or("a request to join without a role")? {
+        proto::join::Role::Worker(worker) => Role::Worker {
+            rank: Rank(worker.rank),
+            world_size: worker.world_size,
+            local_rank: worker.local_rank,
+            local_size: worker.local_size,
+        },
+        proto::join::Role::Server(_) => Role::Server,
+    };
+    Ok(Join {
+        job: join.job,
+        role,
+        machine: join.machine,
+        host: join.host,
+        lanes: addresses_from_proto(&join.lanes)?,
+        bandwidth_gbps: join.bandwidth_gbps,
+        expected_servers: join.expected_servers,
+        start_timeout: Duration::from_millis(join.start_timeout_ms),
+        peer_timeout: Duration::from_millis(join.peer_timeout_ms),
+        server_timeout: Duration::from_millis(join.server_timeout_ms),
+        settings: join.settings,
+        coordinator: join.coordinator,
+        process: join.process,
+        memory: ServerMemory { max_bytes: join.max_bytes, max_job_bytes: join.max_job_bytes },
+        rejoin: join.rejoin.map(|rejoin| rejoin_from_proto(rejoin).map(Box::new)).transpose()?,
+        stalls: StallLimits {
+            warning: Duration::from_millis(join.stall_warning_ms),
+            shutdown: Duration::from_millis(join.stall_shutdown_ms),
+        },
+    })
+}
+
+/// What a member says after its welcome.
+pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Message, Malformed> {
+    match message.body.ok_or("an empty message, or one of a newer version")? {
+        FromMember::Hello(_) => Err("a second greeting".to_owned()),
+        FromMember::Heartbeat(beat) => Ok(Message::Heartbeat(beat.stats.map(stats_from_proto))),
+        FromMember::Declare(spec) => Ok(Message::Declare(spec_from_proto(spec)?)),
+        FromMember::Refuse(proto::TensorError { name, message }) => {
+            check_tensor_name(&name)?;
+            Ok(Message::Refuse { name, message: cut(message) })
+        }
+        FromMember::OutOfData(_) => Ok(Message::OutOfData),
+        FromMember::Began(proto::Began { tensor, round }) => {
+            Ok(Message::Began { tensor: TensorId(tensor), round })
+        }
+        FromMember::JobReady(proto::JobReady { job, epoch }) => {
+            Ok(Message::JobReady(JobId(job), Epoch(epoch)))
+        }
+        FromMember::Progress(proto::Progress { epoch, payload }) => {
+            Ok(Message::Progress(Epoch(epoch), payload))
+        }
+        FromMember::Suspect(proto::Suspect { member, reason, epoch }) => {
+            let (server, reason) = (MemberId(member), cut(reason));
+            Ok(Message::Suspect { server, reason, epoch: Epoch(epoch) })
+        }
+        FromMember::Drain(_) => Ok(Message::Drain),
+        FromMember::Leave(_) => Ok(Message::Leave),
+        FromMember::TracePiece(_) => Err("a trace nobody takes".to_owned()),
+        FromMember::AskSeat(_) | FromMember::LeaveSeat(_) => Err("a word of a seat".to_owned()),
+    }
+}
+
+/// What a member is told.
+pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
+    match event {
+        MemberEvent::Waiting { missing, seconds } => {
+            ToMember::Waiting(proto::Waiting { missing, seconds })
+        }
+        MemberEvent::Started(view) => ToMember::Started(view_to_proto(view)),
+        MemberEvent::JobStarted(view) => ToMember::JobStarted(view_to_proto(view)),
+        MemberEvent::Tensor { id, spec } => {
+            ToMember::Tensor(proto::Tensor { id: id.0, spec: Some(spec_to_proto(spec)) })
+        }
+        MemberEvent::OutOfData { rank } => ToMember::OutOfData(proto::OutOfData { rank: rank.0 }),
+        MemberEvent::AllOutOfData { last } => {
+            ToMember::AllOutOfData(proto::AllOutOfData { last: last.0 })
+        }
+        MemberEvent::Began { tensor, round } => {
+            ToMember::Began(proto::Began { tensor: tensor.0, round })
+        }
+        MemberEvent::TensorError { name, message } => {
+            ToMember::TensorError(proto::TensorError { name, message })
+        }
+        MemberEvent::WorkerLost { rank, host, reason } => {
+            ToMember::WorkerLost(proto::WorkerLost { rank: rank.0, host, reason })
+        }
+        MemberEvent::WorkerLeft { rank } => {
+            ToMember::WorkerLeft(proto::WorkerLeft { rank: rank.0 })
+        }
+        MemberEvent::Suspend { epoch, reason } => {
+            ToMember::Suspend(proto::Suspend { epoch: epoch.0, reason })
+        }
+        MemberEvent::Resume { view, progress } => {
+            let answer =
+                |(rank, payload): (Rank, Vec<u8>)| proto::WorkerProgress { rank: rank.0, payload };
+            let progress = progress.into_iter().map(answer).collect();
+            ToMember::Resume(proto::Resume { view: Some(view_to_proto(view)), progress })
+        }
+        MemberEvent::Stalled { message, over } => {
+            ToMember::Stalled(proto::Stalled { message, over })
+        }
+        MemberEvent::TraceAsked { request, job } => {
+            ToMember::TraceAsked(proto::TraceAsked { request, job: job.0 })
+        }
+        MemberEvent::Drained => ToMember::Drained(proto::Drained {}),
+        MemberEvent::GivenUp { message } => ToMember::GivenUp(proto::GivenUp { message }),
+        MemberEvent::JobEnded { job } => ToMember::JobEnded(proto::JobEnded { job: job.0 }),
+        MemberEvent::Finished => ToMember::Finished(proto::Finished {}),
+        MemberEvent::CoordinatorLost { message } => {
+            ToMember::Fatal(proto::Fatal { kind: kind_to_proto(FatalKind::PeerLost), message })
+        }
+        MemberEvent::Fatal { kind, message } => {
+            ToMember::Fatal(proto::Fatal { kind: kind_to_proto(kind), message })
+        }
+    }
+}
+
+/// An error's class.
+pub(crate) fn kind_to_proto(kind: FatalKind) -> i32 {
+    let kind = match kind {
+        FatalKind::Auth => proto::FatalKind::Auth,
+        FatalKind::Version => proto::FatalKind::Version,
+        FatalKind::Start => proto::FatalKind::Start,
+        FatalKind::Mismatch => proto::FatalKind::Mismatch,
+        FatalKind::PeerLost => proto::FatalKind::PeerLost,
+        FatalKind::Protocol => proto::FatalKind::Protocol,
+    };
+    kind.into()
+}
+
+// Both sides.
+
+/// A tensor's identity.
+pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
+    let collective = match spec.collective {
+        Collective::AllReduce => proto::Collective::AllReduce,
+        Collective::Broadcast => proto::Collective::Broadcast,
+        Collective::Reduce => proto::Collective::Reduce,
+        Collective::Barrier => proto::Collective::Barrier,
+    };
+    proto::TensorSpec {
+        name: spec.name,
+        dtype: u32::from(spec.dtype.code()),
+        shape: spec.shape,
+        collective: collective.into(),
+        op: u32::from(spec.op.code()),
+        root: spec.root.0,
+        ranks: spec.ranks.into_iter().map(|rank| rank.0).collect(),
+    }
+}
+
+pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Malformed> {
+    let collective = match proto::Collective::try_from(spec.collective) {
+        Ok(proto::Collective::AllReduce) => Collective::AllReduce,
+        Ok(proto::Collective::Broadcast) => Collective::Broadcast,
+        Ok(proto::Collective::Reduce) => Collective::Reduce,
+        Ok(proto::Collective::Barrier) => Collective::Barrier,
+        Ok(proto::Collective::Unspecified) | Err(_) => {
+            return Err(format!("a tensor of the unknown collective {}", spec.collective));
+        }
+    };
+    let code = |code: u32| u8::try_from(code).ok();
+    let dtype = code(spec.dtype).and_then(Dtype::from_code);
+    let op = code(spec.op).and_then(ReduceOp::from_code);
+    Ok(TensorSpec {
+        name: spec.name,
+        dtype: dtype.ok_or_else(|| format!("a tensor of the unknown dtype {}", spec.dtype))?,
+        shape: spec.shape,
+        collective,
+        op: op.ok_or_else(|| format!("a tensor with the unknown operator {}", spec.op))?,
+        root: Rank(spec.root),
+        ranks: spec.ranks.into_iter().map(Rank).collect(),
+    })
+}
+
+/// A member's numbers.
+pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
+    let late = stats.late.iter().map(|late| proto::LateRank {
+        rank: late.rank.0,
+        count: late.count,
+        seconds: late.seconds,
+    });
+    let pending = stats.pending.iter().map(|op| proto::PendingOperation {
+        name: op.name.clone(),
+        tag: op.tag.clone(),
+        since_ms: op.since_ms,
+        round: op.round,
+        waits_for: op.waits_for.clone(),
+        suspicion: suspicion_to_proto(op.suspicion),
+        left_bytes: op.left_bytes,
+    });
+    let (counters, begun) = (stats.counters.clone(), stats.begun.clone());
+    proto::MemberStats { counters, late: late.collect(), pending: pending.collect(), begun }
+}
+
+fn stats_from_proto(stats: proto::MemberStats) -> Stats {
+    let late = stats.late.into_iter().take(MAX_WORLD as usize).map(|late| Late {
+        rank: Rank(late.rank),
+        count: late.count,
+        seconds: late.seconds,
+    });
+    let pending = stats.pending.into_iter().take(MAX_PENDING).map(|op| PendingOp {
+        name: cut(op.name),
+        tag: cut(op.tag),
+        since_ms: op.since_ms,
+        round: op.round,
+        waits_for: cut(op.waits_for),
+        suspicion: suspicion_from_proto(op.suspicion),
+        left_bytes: op.left_bytes,
+    });
+    let (late, pending) = (late.collect(), pending.collect());
+    let counters = stats.counters.into_iter().take(MAX_COUNTERS);
+    let begun = stats.begun.into_iter().take(MAX_TENSORS).collect();
+    Stats { counters: counters.collect(), late, pending, begun }
+}
+
+fn suspicion_to_proto(suspicion: Suspicion) -> i32 {
+    let suspicion = match suspicion {
+        Suspicion::Near => proto::Suspicion::Unspecified,
+        Suspicion::Away => proto::Suspicion::Away,
+        Suspicion::NotConnected => proto::Suspicion::NotConnected,
+    };
+    suspicion.into()
+}
+
+fn suspicion_from_proto(suspicion: i32) -> Suspicion {
+    match proto::Suspicion::try_from(suspicion) {
+        Ok(proto::Suspicion::Away) => Suspicion::Away,
+        Ok(proto::Suspicion::NotConnected) => Suspicion::NotConnected,
+        Ok(proto::Suspicion::Unspecified) | Err(_) => Suspicion::Near,
+    }
+}
+
+pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
+    let workers = view.workers.into_iter().map(|worker| proto::WorkerView {
+        rank: worker.rank.0,
+        host: worker.host,
+        machine: worker.machine,
+        lanes: addresses_to_proto(&worker.lanes),
+        bandwidth_gbps: worker.bandwidth_gbps,
+    });
+    let servers = view.servers.into_iter().map(|server| proto::ServerView {
+        member: server.member.0,
+        host: server.host,
+        machine: server.machine,
+        lanes: addresses_to_proto(&server.lanes),
+        bandwidth_gbps: server.bandwidth_gbps,
+    });
+    proto::ClusterView {
+        job: view.job.0,
+        name: view.name,
+        epoch: view.epoch.0,
+        workers: workers.collect(),
+        servers: servers.collect(),
+        coordinator_rank: view.coordinator_rank.map(|rank| rank.0),
+        gone: view.gone.into_iter().map(|rank| rank.0).collect(),
+        key: view.key.as_ref().map_or_else(Vec::new, |key| key.reveal().to_vec()),
+        quota: Some(quota_to_proto(view.quota)),
+        changes: view.changes,
+    }
+}
+
+/// What a job may take.
+pub(crate) fn quota_to_proto(quota: Quota) -> proto::Quota {
+    let Quota { weight, max_bytes, max_connections } = quota;
+    proto::Quota { weight, max_bytes, max_connections }
+}
+
+fn quota_from_proto(quota: Option<proto::Quota>) -> Quota {
+    let Some(proto::Quota { weight, max_bytes, max_connections }) = quota else {
+        return Quota::default();
+    };
+    Quota { weight: weight.max(1), max_bytes, max_connections }
+}
+
+pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, Malformed> {
+    let workers = view.workers.into_iter().map(|worker| {
+        Ok(WorkerView {
+            rank: Rank(worker.rank),
+            host: worker.host,
+            machine: worker.machine,
+            lanes: addresses_from_proto(&worker.lanes)?,
+            bandwidth_gbps: worker.bandwidth_gbps,
+        })
+    });
+    let servers = view.servers.into_iter().map(|server| {
+        Ok(ServerView {
+            member: MemberId(server.member),
+            host: server.host,
+            machine: server.machine,
+            lanes: addresses_from_proto(&server.lanes)?,
+            bandwidth_gbps: server.bandwidth_gbps,
+        })
+    });
+    Ok(ClusterView {
+        job: JobId(view.job),
+        name: view.name,
+        epoch: Epoch(view.epoch),
+        workers: workers.collect::<Result<_, Malformed>>()?,
+        servers: servers.collect::<Result<_, Malformed>>()?,
+        coordinator_rank: view.coordinator_rank.map(Rank),
+        gone: view.gone.into_iter().map(Rank).collect(),
+        key: Some(Token::received(&view.key).ok_or("a view without the run's key")?),
+        quota: quota_from_proto(view.quota),
+        changes: view.changes,
+    })
+}
+
+fn addresses_to_proto(addresses: &[SocketAddr]) -> Vec<String> {
+    addresses.iter().map(ToString::to_string).collect()
+}
+
+fn addresses_from_proto(texts: &[String]) -> Result<Vec<SocketAddr>, Malformed> {
+    let parse =
+        |text: &String| text.parse().map_err(|_| format!("a lane's address {text:?} that is none"));
+    texts.iter().map(parse).collect()
+}
+
+/// Decodes bytes as everything a peer may send, for fuzzers and tests: they are a message or
+/// refused.
+#[cfg(any(fuzzing, test))]
+pub fn decode_any(bytes: &[u8]) {
+    use prost::Message as _;
+    if let Ok(message) = proto::MemberMessage::decode(bytes) {
+        let _ = message_from_proto(message);
+    }
+    if let Ok(join) = proto::Join::decode(bytes) {
+        let _ = join_from_proto(join);
+    }
+    let message = proto::CoordinatorMessage::decode(bytes);
+    if let Some(body) = message.ok().and_then(|message| message.body) {
+        let _ = event_from_proto(body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::spec;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use prost::Message as _;
+
+    fn view() -> ClusterView {
+        let lanes = vec!["10.0.0.1:7000".parse().unwrap(), "[::1]:7001".parse().unwrap()];
+        let (host, machine) = ("host".to_owned(), "machine".to_owned());
+        let worker = WorkerView {
+            rank: Rank(3),
+            host: host.clone(),
+            machine: machine.clone(),
+            lanes: lanes.clone(),
+            bandwidth_gbps: Some(12.5),
+        };
+        let server = ServerView { member: MemberId(9), host, machine, lanes, bandwidth_gbps: None };
+        ClusterView {
+            job: JobId(u64::MAX),
+            name: "job".to_owned(),
+            epoch: Epoch(1),
+            workers: vec![worker],
+            servers: vec![server],
+            coordinator_rank: Some(Rank(3)),
+            gone: [Rank(1)].into(),
+            key: Some(Token::new("the key of this run").unwrap()),
+            quota: Quota { weight: 3, max_bytes: Some(1 << 40), max_connections: Some(8) },
+            changes: [("chunk_bytes".to_owned(), "65536".to_owned())].into(),
+        }
+    }
+
+    fn every_event() -> Vec<MemberEvent> {
+        let (host, reason) = ("host".to_owned(), "reason".to_owned());
+        let (name, message) = ("name".to_owned(), "message".to_owned());
+        let rank = Rank(2);
+        let tensors = Collective::ALL.map(|collective| {
+            let spec = TensorSpec { collective, ranks: vec![Rank(1)], ..spec("t", &[2, 0]) };
+            MemberEvent::Tensor { id: TensorId(7), spec }
+        });
+        let kinds = [
+            FatalKind::Auth,
+            FatalKind::Version,
+            FatalKind::Start,
+            FatalKind::Mismatch,
+            FatalKind::PeerLost,
+            FatalKind::Protocol,
+        ];
+        let fatal = kinds.map(|kind| MemberEvent::Fatal { kind, message: message.clone() });
+        let mut events = vec![
+            MemberEvent::Waiting { missing: vec!["rank 1".to_owned()], seconds: 3.5 },
+            MemberEvent::Started(view()),
+            MemberEvent::JobStarted(view()),
+            MemberEvent::OutOfData { rank: Rank(2) },
+            MemberEvent::AllOutOfData { last: Rank(1) },
+            MemberEvent::Began { tensor: TensorId(7), round: 1 << 40 },
+            MemberEvent::TensorError { name, message: message.clone() },
+            MemberEvent::WorkerLost { rank, host, reason: reason.clone() },
+            MemberEvent::WorkerLeft { rank },
+            MemberEvent::Suspend { epoch: Epoch(7), reason },
+            MemberEvent::Resume { view: view(), progress: vec![(rank, vec![1, 0, 255])] },
+            MemberEvent::Stalled { message: message.clone(), over: true },
+            MemberEvent::TraceAsked { request: 3, job: JobId(7) },
+            MemberEvent::Drained,
+            MemberEvent::GivenUp { message: message.clone() },
+            MemberEvent::JobEnded { job: JobId(1) },
+            MemberEvent::Finished,
+        ];
+        events.extend(tensors);
+        events.extend(fatal);
+        events
+    }
+
+    #[test]
+    fn every_event_arrives_as_it_was_sent() {
+        for event in every_event() {
+            let message = proto::CoordinatorMessage { body: Some(event_to_proto(event.clone())) };
+            let bytes = message.encode_to_vec();
+            let body = proto::CoordinatorMessage::decode(&bytes[..]).unwrap().body.unwrap();
+            assert_eq!(event_from_proto(body), Ok(Some(event)));
+        }
+    }
+
+    #[test]
+    fn stats_and_every_dtype_and_operator_arrive_as_they_were_sent() {
+        let stats = Stats {
+            counters: [("samples".to_owned(), 1.5)].into(),
+            late: vec![Late { rank: Rank(1), count: 2, seconds: 0.5 }],
+            pending: vec![PendingOp {
+                name: "t".into(),
+                tag: "g#1|s".into(),
+                since_ms: 9,
+                round: 3,
+                waits_for: "lane 0".into(),
+                suspicion: Suspicion::NotConnected,
+                left_bytes: 12_345,
+            }],
+            begun: vec![4, 0, 1],
+        };
+        assert_eq!(stats_from_proto(stats_to_proto(&stats)), stats);
+        for dtype in Dtype::ALL {
+            for op in ReduceOp::ALL {
+                let spec = TensorSpec { dtype, op, ..spec("t", &[1]) };
+                assert_eq!(spec_from_proto(spec_to_proto(spec.clone())), Ok(spec));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_member_says_is_bounded() {
+        let of = |body| message_from_proto(proto::MemberMessage { body: Some(body) });
+        let long = "x".repeat(1 << 20);
+        let refuse = |name: &str| {
+            FromMember::Refuse(proto::TensorError { name: name.into(), message: long.clone() })
+        };
+        assert!(of(refuse(&long)).is_err_and(|what| what.contains("1048576 bytes")));
+        let Ok(Message::Refuse { message, .. }) = of(refuse("t")) else { panic!("a refusal") };
+        assert_eq!(message.len(), sumpter_membership::MAX_TEXT_BYTES);
+        let op = PendingOp { name: long.clone(), tag: long.clone(), ..PendingOp::default() };
+        let late = Late { rank: Rank(1), count: 1, seconds: 0.0 };
+        let counters = (0..20_000).map(|number| (format!("counter-{number}"), 1.0)).collect();
+        let (pending, late) = (vec![op; 300], vec![late; 70_000]);
+        let stats = Stats { counters, late, pending, begun: vec![1; 1 << 19] };
+        let kept = stats_from_proto(stats_to_proto(&stats));
+        let counts = [kept.counters.len(), kept.late.len(), kept.pending.len(), kept.begun.len()];
+        assert_eq!(counts, [MAX_COUNTERS, MAX_WORLD as usize, MAX_PENDING, MAX_TENSORS]);
+        assert!(kept.pending.iter().all(|op| op.name.len() + op.tag.len() <= 8192));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_refused(bytes in vec(any::<u8>(), 0..200)) {
+            decode_any(&bytes);
+        }
+
+        /// A valid message with one byte changed, which gets deeper than random bytes do.
+        #[test]
+        fn a_damaged_message_is_a_message_or_refused(
+            which in 0..every_event().len(),
+            at: prop::sample::Index,
+            value: u8,
+        ) {
+            let body = Some(event_to_proto(every_event().swap_remove(which)));
+            let mut bytes = proto::CoordinatorMessage { body }.encode_to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+            decode_any(&bytes);
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Tests: peers that do not keep to the protocol, on either side of a session.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc as blocking;
+use std::time::Duration;
+
+use prost::Message as _;
+use sumpter_membership::{FatalKind, MemberEvent, ServerMemory, Serves, StallLimits, Tenants};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Role, TensorSpec};
+use sumpter_wire::{PROTOCOL_VERSION, ProofRole, Token};
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::codec::{join_to_proto, spec_to_proto};
+use crate::handshake::{Transcript, nonce};
+use crate::proto::control_client::ControlClient;
+use crate::proto::control_server::{Control, ControlServer};
+use crate::proto::coordinator_message::Body as ToMember;
+use crate::proto::member_message::Body as FromMember;
+use crate::proto::{self, CoordinatorMessage, MemberMessage};
+use crate::{Coordinator, CoordinatorOptions, JoinError, JoinOptions, Member};
+
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn token() -> Token {
+    Token::new("the token of these tests").unwrap()
+}
+
+fn coordinator() -> Coordinator {
+    let options = CoordinatorOptions {
+        token: token(),
+        tenants: Tenants::default(),
+        tls: None,
+        start_timeout: PATIENCE,
+        peer_timeout: PATIENCE,
+        server_timeout: PATIENCE,
+        serves: Serves::ManyJobs,
+    };
+    Coordinator::start("127.0.0.1:0", options).unwrap()
+}
+
+fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
+    JoinOptions {
+        coordinator: coordinator.to_string(),
+        token: token(),
+        tls: None,
+        job: "default".to_owned(),
+        role: Role::Worker { rank: Rank(rank), world_size, local_rank: 0, local_size: 1 },
+        machine: "machine".to_owned(),
+        host: format!("host{rank}"),
+        lanes: Vec::new(),
+        bandwidth_gbps: None,
+        expected_servers: 0,
+        start_timeout: PATIENCE,
+        peer_timeout: PATIENCE,
+        server_timeout: PATIENCE,
+        settings: BTreeMap::new(),
+        memory: ServerMemory::default(),
+        stalls: StallLimits::default(),
+    }
+}
+
+fn spec(name: String) -> TensorSpec {
+    TensorSpec {
+        name,
+        dtype: Dtype::F32,
+        shape: vec![1],
+        collective: Collective::AllReduce,
+        op: ReduceOp::Sum,
+        root: Rank(0),
+        ranks: Vec::new(),
+    }
+}
+
+/// A member that says whatever a test wants, and reads only while a test waits for it.
+struct Raw {
+    runtime: Runtime,
+    outbound: mpsc::UnboundedSender<MemberMessage>,
+    inbound: Streaming<CoordinatorMessage>,
+    challenge: proto::Challenge,
+}
+
+impl Raw {
+    fn open(address: SocketAddr) -> Self {
+        match Self::begin(address, [127, 0, 0, 1].into()) {
+            (session, ToMember::Challenge(challenge)) => Self { challenge, ..session },
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+
+    /// A session from this address of this machine, and what the coordinator says first.
+    fn begin(address: SocketAddr, from: IpAddr) -> (Self, ToMember) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (outbound, said) = mpsc::unbounded_channel();
+        let opened = async {
+            let to = Endpoint::from_shared(format!("http://{address}")).unwrap();
+            let channel = to.local_address(Some(from)).connect().await.unwrap();
+            let mut client = ControlClient::new(channel);
+            let response = client.session(UnboundedReceiverStream::new(said)).await.unwrap();
+            let mut inbound = response.into_inner();
+            let first = inbound.message().await.unwrap().unwrap().body.unwrap();
+            (inbound, first)
+        };
+        let (inbound, first) = runtime.block_on(opened);
+        let challenge = proto::Challenge::default();
+        (Self { runtime, outbound, inbound, challenge }, first)
+    }
+
+    fn say(&self, body: FromMember) {
+        self.outbound.send(MemberMessage { body: Some(body) }).unwrap();
+    }
+
+    fn hello(&self, version: u32, purpose: &[u8]) -> proto::Hello {
+        let member_nonce = nonce().unwrap();
+        let transcript = Transcript {
+            coordinator_nonce: &self.challenge.nonce,
+            member_nonce: &member_nonce,
+            member_version: version,
+            purpose,
+        };
+        proto::Hello {
+            protocol_version: version,
+            nonce: member_nonce.to_vec(),
+            purpose: purpose.to_vec(),
+            proof: transcript.prove(&token(), ProofRole::Member).to_vec(),
+        }
+    }
+
+    fn greet(&self, options: &JoinOptions) {
+        let purpose = proto::purpose::Body::Join(join_to_proto(options, 0));
+        let purpose = proto::Purpose { body: Some(purpose) }.encode_to_vec();
+        self.say(FromMember::Hello(self.hello(u32::from(PROTOCOL_VERSION), &purpose)));
+    }
+
+    /// What comes next; `None` at the end of the session.
+    fn next(&mut self) -> Option<ToMember> {
+        let message = self.runtime.block_on(self.inbound.message());
+        message.ok().flatten().map(|message| message.body.unwrap())
+    }
+
+    fn refused(&mut self) -> (proto::FatalKind, String) {
+        match self.next() {
+            Some(ToMember::Refused(refused)) => (refused.kind(), refused.message),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_member_of_another_version_is_told_both_versions() {
+    let coordinator = coordinator();
+    let mut raw = Raw::open(coordinator.address());
+    assert_eq!(raw.challenge.protocol_version, u32::from(PROTOCOL_VERSION));
+    raw.say(FromMember::Hello(raw.hello(99, &[])));
+    let (kind, text) = raw.refused();
+    assert_eq!(kind, proto::FatalKind::Version);
+    assert!(text.contains(&format!("version {PROTOCOL_VERSION}")) && text.contains("version 99"));
+    assert_eq!(raw.next(), None);
+}
+
+#[test]
+fn a_proof_recorded_in_one_session_is_worth_nothing_in_another() {
+    let coordinator = coordinator();
+    let first = Raw::open(coordinator.address());
+    let hello = first.hello(u32::from(PROTOCOL_VERSION), &[]);
+    let mut second = Raw::open(coordinator.address());
+    second.say(FromMember::Hello(hello));
+    assert_eq!(second.refused().0, proto::FatalKind::Auth);
+}
+
+#[test]
+fn what_is_no_greeting_is_refused() {
+    let coordinator = coordinator();
+    let mut raw = Raw::open(coordinator.address());
+    raw.say(FromMember::Leave(proto::Leave {}));
+    assert_eq!(raw.refused().0, proto::FatalKind::Protocol);
+
+    for purpose in [&[][..], &[0xff; 40]] {
+        let mut raw = Raw::open(coordinator.address());
+        raw.say(FromMember::Hello(raw.hello(u32::from(PROTOCOL_VERSION), purpose)));
+        assert_eq!(raw.refused().0, proto::FatalKind::Protocol);
+    }
+    let mut raw = Raw::open(coordinator.address());
+    let purpose = proto::purpose::Body::Join(proto::Join::default());
+    let purpose = proto::Purpose { body: Some(purpose) }.encode_to_vec();
+    raw.say(FromMember::Hello(raw.hello(u32::from(PROTOCOL_VERSION), &purpose)));
+    assert_eq!(
+        raw.refused(),
+        (proto::FatalKind::Protocol, "a request to join without a role".into())
+    );
+}
+
+#[test]
+fn a_member_that_sends_nonsense_is_dismissed_and_the_others_are_told() {
+    let senseless = [
+        None,
+        Some(FromMember::Hello(proto::Hello::default())),
+        Some(FromMember::Declare(proto::TensorSpec::default())),
+        Some(FromMember::Declare(proto::TensorSpec {
+            dtype: 9,
+            ..spec_to_proto(spec("t".into()))
+        })),
+        Some(FromMember::Declare(proto::TensorSpec { op: 300, ..spec_to_proto(spec("t".into())) })),
+    ];
+    for body in senseless {
+        let coordinator = coordinator();
+        let mut raw = Raw::open(coordinator.address());
+        raw.greet(&worker(coordinator.address(), 0, 2));
+        assert!(matches!(raw.next(), Some(ToMember::Welcome(_))));
+        let (tell, events) = blocking::channel();
+        let one = worker(coordinator.address(), 1, 2);
+        let _one = Member::join(one, move |event| drop(tell.send(event))).unwrap();
+        assert!(matches!(raw.next(), Some(ToMember::Started(_))));
+        raw.outbound.send(MemberMessage { body: body.clone() }).unwrap();
+        match raw.next() {
+            Some(ToMember::Fatal(fatal)) => assert_eq!(fatal.kind(), proto::FatalKind::Protocol),
+            other => panic!("{body:?}: {other:?}"),
+        }
+        assert_eq!(raw.next(), None);
+        assert!(matches!(events.recv_timeout(PATIENCE).unwrap(), MemberEvent::Started(_)));
+        let event = events.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(event, MemberEvent::WorkerLost { rank: Rank(0), .. }), "{event:?}");
+    }
+}
+
+#[test]
+fn a_member_that_does_not_read_its_events_is_dropped() {
+    let coordinator = coordinator();
+    let mut raw = Raw::open(coordinator.address());
+    raw.greet(&worker(coordinator.address(), 0, 2));
+    assert!(matches!(raw.next(), Some(ToMember::Welcome(_))));
+    let (tell, events) = blocking::channel();
+    let one = worker(coordinator.address(), 1, 2);
+    let one = Member::join(one, move |event| drop(tell.send(event))).unwrap();
+    assert!(matches!(events.recv_timeout(PATIENCE).unwrap(), MemberEvent::Started(_)));
+    // More than the queue and what HTTP/2 takes on the way to a member that does not read.
+    for i in 0..12_000 {
+        one.declare(spec(format!("{i:01000}")));
+    }
+    let lost = events.iter().find(|event| !matches!(event, MemberEvent::Tensor { .. }));
+    let Some(MemberEvent::WorkerLost { rank, reason, .. }) = lost else { panic!("{lost:?}") };
+    assert_eq!((rank, reason.as_str()), (Rank(0), "it left 4096 events unread"));
+    drop(raw);
+}
+
+#[test]
+fn a_recorded_greeting_is_worthless_in_another_session() {
+    let coordinator = coordinator();
+    let mut honest = Raw::open(coordinator.address());
+    let options = worker(coordinator.address(), 0, 2);
+    let join = proto::purpose::Body::Join(join_to_proto(&options, 0));
+    let purpose = proto::Purpose { body: Some(join) }.encode_to_vec();
+    let hello = honest.hello(u32::from(PROTOCOL_VERSION), &purpose);
+    let mut replaying = Raw::open(coordinator.address());
+    honest.say(FromMember::Hello(hello.clone()));
+    assert!(matches!(honest.next(), Some(ToMember::Welcome(_))));
+    replaying.say(FromMember::Hello(hello));
+    let (kind, text) = replaying.refused();
+    assert_eq!((kind, text.as_str()), (proto::FatalKind::Auth, "the tokens differ"));
+}
+
+#[test]
+fn one_address_cannot_take_all_places_of_sessions_that_prove_nothing() {
+    let coordinator = coordinator();
+    let (greedy, polite) = ([127, 0, 0, 2].into(), [127, 0, 0, 3].into());
+    let mut silent = Vec::new();
+    let refused = loop {
+        match Raw::begin(coordinator.address(), greedy) {
+            (session, ToMember::Challenge(_)) => silent.push(session),
+            (_, ToMember::Refused(refused)) => break refused,
+            (_, other) => panic!("{other:?}"),
+        }
+        // The first may have run out of time on a slow machine, and made place.
+        assert!(silent.len() < 200, "one address may take every place");
+    };
+    assert!(refused.retry && refused.message.contains("too many"), "{refused:?}");
+    let (_session, first) = Raw::begin(coordinator.address(), polite);
+    assert!(matches!(first, ToMember::Challenge(_)), "{first:?}");
+}
+
+/// A coordinator that greets as told and answers every greeting with a worthless welcome.
+#[derive(Clone)]
+struct Impostor {
+    version: u32,
+}
+
+#[tonic::async_trait]
+impl Control for Impostor {
+    type SessionStream = ReceiverStream<Result<CoordinatorMessage, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<MemberMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let (outbound, told) = mpsc::channel(4);
+        let challenge =
+            proto::Challenge { protocol_version: self.version, nonce: nonce().unwrap().to_vec() };
+        let mut inbound = request.into_inner();
+        tokio::spawn(async move {
+            let message = |body| Ok(CoordinatorMessage { body: Some(body) });
+            let _ = outbound.send(message(ToMember::Challenge(challenge))).await;
+            let _ = inbound.message().await;
+            let welcome = proto::Welcome {
+                member: 1,
+                proof: vec![7; 32],
+                peer_timeout_ms: 1000,
+                silence_ms: 1000,
+            };
+            let _ = outbound.send(message(ToMember::Welcome(welcome))).await;
+            let _ = inbound.message().await;
+        });
+        Ok(Response::new(ReceiverStream::new(told)))
+    }
+}
+
+/// What a member thinks of an impostor.
+fn meet(impostor: Impostor) -> JoinError {
+    let (address_is, address) = blocking::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            address_is.send(listener.local_addr().unwrap()).unwrap();
+            let serving = Server::builder().serve_with_incoming_shutdown(
+                ControlServer::new(impostor),
+                TcpIncoming::from(listener),
+                async { drop(stopped.await) },
+            );
+            serving.await.unwrap();
+        });
+    });
+    let result = Member::join(worker(address.recv().unwrap(), 0, 1), |_| {});
+    stop.send(()).unwrap();
+    thread.join().unwrap();
+    result.expect_err("an impostor must not be trusted")
+}
+
+#[test]
+fn a_coordinator_that_does_not_hold_the_token_is_not_trusted() {
+    let error = meet(Impostor { version: u32::from(PROTOCOL_VERSION) });
+    assert!(matches!(error, JoinError::CoordinatorUnproven { .. }), "{error}");
+    assert_eq!(error.kind(), FatalKind::Auth);
+}
+
+#[test]
+fn a_coordinator_of_another_version_is_named_with_both_versions() {
+    let error = meet(Impostor { version: 99 });
+    assert_eq!(error.kind(), FatalKind::Version);
+    let text = error.to_string();
+    let ours = format!("version {PROTOCOL_VERSION}");
+    assert!(text.contains("version 99") && text.contains(&ours), "{text}");
+}

@@ -1,0 +1,72 @@
+//! What a member reports with its heartbeats.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+
+use crate::Rank;
+
+/// A member's counters, the ranks it waited for, and its pending operations.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Stats {
+    /// Numbers by name.
+    pub counters: BTreeMap<String, f64>,
+    /// The ranks that contributed last.
+    pub late: Vec<Late>,
+    /// Operations that were submitted and are not done, the oldest first.
+    pub pending: Vec<PendingOp>,
+    /// Of a worker: the operations of each tensor that it has begun, by the tensor's number. Left
+    /// out of reports: as many numbers as tensors.
+    #[serde(skip)]
+    pub begun: Vec<u64>,
+}
+
+/// How often a rank came last.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Late {
+    /// The late rank.
+    pub rank: Rank,
+    /// How often it came last.
+    pub count: u64,
+    /// The seconds the others waited for it.
+    pub seconds: f64,
+}
+
+/// An operation that was submitted and is not done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PendingOp {
+    /// The tensor's name.
+    pub name: String,
+    /// `group#sequence|signature`, by which the coordinator finds ranks that wait for different
+    /// collectives; any text without a bar is ignored.
+    pub tag: String,
+    /// How long it has been waiting.
+    pub since_ms: u64,
+    /// Its number among the tensor's operations, from 0.
+    pub round: u64,
+    /// The lane whose part is not done, and its state, in words; empty for a young operation.
+    pub waits_for: String,
+    /// How likely it is that the operation waits because of that lane.
+    pub suspicion: Suspicion,
+    /// Bytes that are still to come or, if none come to this worker, to go; 0 for a young
+    /// operation.
+    pub left_bytes: u64,
+}
+
+/// How likely it is that an operation waits because of the lane it names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Suspicion {
+    /// There is a connection within the machine, or no lane is named.
+    #[default]
+    Near,
+    /// There is a connection over the network.
+    Away,
+    /// There is no connection.
+    NotConnected,
+}
+
+impl Serialize for Suspicion {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i32(*self as i32)
+    }
+}
