@@ -65,7 +65,8 @@ impl Memory {
         }
     }
 
-    /// What to report to a coordinator that has come back, if there is a run that goes on without one.
+    /// What to report to a coordinator that has come back, if there is a run that goes on without
+    /// one.
     pub fn rejoin(&self, member: MemberId, role: &Role) -> Option<Rejoin> {
         let (run, served) = match role {
             Role::Worker { .. } => (self.run.clone(), Default::default()),
