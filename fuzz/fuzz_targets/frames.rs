@@ -2,7 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_wire::{BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, HEADER_BYTES, Header, checksum, decode_group, encode_group};
+use sumpter_wire::{
+    BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, HEADER_BYTES, Header, checksum, decode_group,
+    encode_group,
+};
 
 fuzz_target!(|data: &[u8]| {
     if let Some(bytes) = data.first_chunk::<HEADER_BYTES>()

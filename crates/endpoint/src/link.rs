@@ -63,7 +63,8 @@ pub trait Link: fmt::Debug + Send {
     }
 
     /// What identifies the two ends of this connection, equal on both, for a proof that a machine
-    /// in the middle cannot pass on (channel binding, RFC 5056); none if the link has no such thing.
+    /// in the middle cannot pass on (channel binding, RFC 5056); `None` if the link has no such
+    /// thing.
     fn channel_binding(&self) -> Option<[&[u8]; 2]> {
         None
     }

@@ -258,7 +258,8 @@ proptest! {
             let mut events = Events::with_capacity(8);
             poll.poll(&mut events, Some(std::time::Duration::ZERO)).expect("events");
             for event in &events {
-                match event.token() { Token(0) => a.ready(readiness(event)), _ => b.ready(readiness(event)) }
+                let link = if event.token() == Token(0) { &mut a } else { &mut b };
+                link.ready(readiness(event));
             }
             match step {
                 Step::Send(len) => {

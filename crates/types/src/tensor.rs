@@ -9,7 +9,8 @@ use crate::ids::Rank;
 /// A tensor's identity: what must be equal on every rank that takes part.
 ///
 /// The coordinator puts a declared spec into one normal form before it compares or announces it:
-/// what the collective does not use is its default, ranks are ascending, and all ranks are none listed.
+/// what the collective does not use is its default, ranks are ascending, and all ranks are none
+/// listed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorSpec {
     /// Its name in the job.

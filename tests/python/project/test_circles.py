@@ -16,9 +16,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 FILES_PER_CIRCLE = 3
 
-# Circles that are still larger, by the folder that holds them. May only shrink.
-KNOWN = {"crates/engine/": 6}
-
 # Where crates are, and the files at which they begin.
 AREAS = ("crates/*", "lab/crates/*")
 FACES = ("lib", "main")
@@ -262,8 +259,7 @@ def reachable(arrows: Arrows, start: str) -> set[str]:
 def too_large(arrows: Arrows) -> list[str]:
     found = []
     for circle in circles(arrows):
-        known = [size for area, size in KNOWN.items() if all(f.startswith(area) for f in circle)]
-        if len(circle) > max([FILES_PER_CIRCLE, *known]):
+        if len(circle) > FILES_PER_CIRCLE:
             inside = [f"  {f} -> {g}" for f in circle for g in sorted(arrows[f] & set(circle))]
             found += [f"a circle of {len(circle)} files:", *inside]
     return found
@@ -281,15 +277,6 @@ def test_no_import_circle_is_large() -> None:
     found = [line for arrows in all_arrows() for line in too_large(arrows)]
     advice = f"cut these import circles: over {FILES_PER_CIRCLE} files; move shared types down"
     assert not found, "\n".join([advice, *found])
-
-
-def test_the_known_circles_are_no_smaller_than_the_table_says() -> None:
-    sizes = dict.fromkeys(KNOWN, 0)
-    for circle in (circle for arrows in all_arrows() for circle in circles(arrows)):
-        for area in KNOWN:
-            if all(file.startswith(area) for file in circle):
-                sizes[area] = max(sizes[area], len(circle))
-    assert sizes == KNOWN, "write the smaller sizes into KNOWN; strike those of at most 3"
 
 
 def test_a_circle_of_rust_modules_is_found_through_re_exports(tmp_path: Path) -> None:

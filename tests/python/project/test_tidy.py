@@ -27,7 +27,7 @@ UNSAFE_CRATES = {
 
 # Pure functions and state machines: no sockets, threads, clock or environment.
 PURE_CRATES = (
-    *(f"crates/{name}" for name in ("plan", "sum", "wire", "engine", "types", "membership")),
+    *(f"crates/{n}" for n in ("types", "plan", "sum", "wire", "endpoint", "engine", "membership")),
     "crates/elastic",
     "lab/crates/whatif",
 )
