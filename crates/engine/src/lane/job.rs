@@ -8,8 +8,8 @@ use sumpter_sum::BufferPool;
 use sumpter_types::{Collective, Epoch, GroupId, JobId, Rank, Round, TensorId};
 use sumpter_wire::{Header, PartitionSpec, Tier, group_id};
 
-use super::Peer;
 use super::partition::{Beginning, Listener, Partition};
+use super::peer::Peer;
 use sumpter_endpoint::{ConnId, Violation};
 
 /// Groups a job may define; a job of 64 workers with every pair and row of a mesh needs fewer.

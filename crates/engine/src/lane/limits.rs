@@ -1,8 +1,4 @@
-//! What each job may take of a lane.
-
-use sumpter_types::JobId;
-
-use super::Lane;
+//! What a lane may use, and what each job may take of it.
 
 /// What one job may take of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,24 +9,13 @@ pub struct JobLimits {
     pub max_connections: u32,
 }
 
-impl Lane {
-    /// A job's own limits, in place of the lane's for any job; they hold until the job ends.
-    pub fn know(&mut self, job: JobId, limits: JobLimits) {
-        self.known.insert(job, limits);
-        if let Some(at) = self.jobs.find(job) {
-            self.jobs[at].limit(limits.max_bytes);
-        }
-    }
-
-    /// Bytes of accumulators that a job's tensors occupy when all are under way.
-    #[must_use]
-    pub fn job_bytes(&self, job: JobId) -> u64 {
-        self.jobs.find(job).map_or(0, |at| self.jobs[at].bytes())
-    }
-
-    /// The limits of a job: its own, or those of any job.
-    pub(super) fn limits_of(&self, job: JobId) -> JobLimits {
-        let any = JobLimits { max_bytes: self.limits.max_job_bytes, max_connections: u32::MAX };
-        self.known.get(&job).copied().unwrap_or(any)
-    }
+/// What a lane may use.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneLimits {
+    /// Bytes of accumulators a job without limits of its own may hold in this lane.
+    pub max_job_bytes: u64,
+    /// The largest chunk a client may ask for.
+    pub max_chunk_bytes: u32,
+    /// Whether a client passes subtotals on: see [`Lane::next_subtotal`](super::Lane::next_subtotal).
+    pub hub: bool,
 }

@@ -16,6 +16,7 @@ mod limits;
 mod notes;
 mod outbox;
 mod partition;
+mod peer;
 mod receiving;
 mod sending;
 mod subtotal;
@@ -24,9 +25,10 @@ use std::collections::{HashMap, VecDeque};
 
 use sumpter_observe::{EventKind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_types::{Epoch, JobId, Rank, Round};
+use sumpter_types::{JobId, Rank, Round};
 
-pub use self::limits::JobLimits;
+pub use self::limits::{JobLimits, LaneLimits};
+pub use self::peer::Peer;
 pub use self::subtotal::{Subtotal, Total};
 
 use self::conn::{Conn, InboundFrame};
@@ -39,36 +41,6 @@ use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation, pus
 /// Bytes of free buffers a lane keeps for the next chunk; sums are held elsewhere, so this only
 /// bounds what a burst of contributions in rank order leaves behind.
 const KEPT_BYTES: usize = 256 << 20;
-
-/// What a lane may use.
-#[derive(Clone, Copy, Debug)]
-pub struct LaneLimits {
-    /// Bytes of accumulators a job without limits of its own may hold in this lane.
-    pub max_job_bytes: u64,
-    /// The largest chunk a client may ask for.
-    pub max_chunk_bytes: u32,
-    /// Whether a client passes subtotals on: see [`Lane::next_subtotal`].
-    pub hub: bool,
-}
-
-/// Who a connection belongs to, as its handshake proved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// The job's run.
-    pub job: JobId,
-    /// The worker.
-    pub rank: Rank,
-    /// Workers in the job.
-    pub world_size: u32,
-    /// The epoch of the worker's plan.
-    pub epoch: Epoch,
-    /// Whether the job's workers keep the results of this lane, since its process may die without
-    /// ending the job; the lane notifies them when everyone has them. Equal for all workers of the
-    /// job.
-    pub keeps: bool,
-    /// Whether its frames carry checksums, both ways; not if it is in this process.
-    pub checksum: bool,
-}
 
 /// What a lane has done, since its start.
 #[derive(Clone, Debug, Default)]
@@ -331,6 +303,26 @@ impl Lane {
 
     fn conn(&mut self, id: ConnId) -> &mut Conn {
         self.conns[id.0].as_mut().expect("the driver uses open connections only")
+    }
+
+    /// A job's own limits, in place of the lane's for any job; they hold until the job ends.
+    pub fn know(&mut self, job: JobId, limits: JobLimits) {
+        self.known.insert(job, limits);
+        if let Some(at) = self.jobs.find(job) {
+            self.jobs[at].limit(limits.max_bytes);
+        }
+    }
+
+    /// Bytes of accumulators that a job's tensors occupy when all are under way.
+    #[must_use]
+    pub fn job_bytes(&self, job: JobId) -> u64 {
+        self.jobs.find(job).map_or(0, |at| self.jobs[at].bytes())
+    }
+
+    /// The limits of a job: its own, or those of any job.
+    fn limits_of(&self, job: JobId) -> JobLimits {
+        let any = JobLimits { max_bytes: self.limits.max_job_bytes, max_connections: u32::MAX };
+        self.known.get(&job).copied().unwrap_or(any)
     }
 }
 
