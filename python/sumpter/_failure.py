@@ -1,4 +1,4 @@
-"""Failures of commands, which the command line reports in one line; nothing about exit codes."""
+"""Failures of commands, which the command line reports in one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ class UsageError(Exception):
 
 
 class Failure(Exception):
-    """The command was used rightly and could not do its work."""
+    """The command was used rightly and could not do its work.
+
+    `exit_code` is the process's, where another than that of every failure is customary.
+    """
+
+    exit_code: int | None = None
 
 
 def message_of(error: Exception) -> str:

@@ -14,7 +14,7 @@ use sumpter_config::{Config, LocalLink};
 use sumpter_endpoint::{ConnId, Endpoint, LinkError, Received};
 use sumpter_engine::exchange;
 use sumpter_membership::MemberEvent;
-use sumpter_observe::{Recording, Source};
+use sumpter_observe::Recording;
 use sumpter_transport::{in_process, readiness};
 use sumpter_types::{JobId, Stats};
 use sumpter_wire::{HandshakeError, Hello};
@@ -24,7 +24,7 @@ use crate::counters::{OfClient, Report, Surroundings};
 use crate::error::NodeError;
 use crate::join::Listeners;
 use crate::lane_side::LaneSide;
-use crate::recording::{answer as answer_trace, recording};
+use crate::recording::{answer as answer_trace, of_client};
 use crate::remote::Remote;
 use crate::run::{WorkerRun, patience};
 use crate::socket::{GreetError, Phase, drive_client, drive_server, flush};
@@ -222,7 +222,7 @@ impl EventLoop {
     /// What has been recorded here of a run.
     fn recordings(&self, job: JobId) -> Vec<Recording> {
         let client = self.worker_side.run().filter(|run| run.view.job == job);
-        let client = client.map(|run| recording(run.client.recorder(), Source::Client, job));
+        let client = client.map(|run| of_client(run.client.recorder()));
         [self.lane_side.recording(job)].into_iter().chain(client).collect()
     }
 

@@ -6,11 +6,11 @@ use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{JobLimits, Lane, LaneLimits, Peer};
 use sumpter_membership::ClusterView;
-use sumpter_observe::{Recording, Source};
+use sumpter_observe::Recording;
 use sumpter_types::{Epoch, JobId, run_memory_counter};
 use sumpter_wire::{Hello, Token};
 
-use crate::recording::{recorder, recording};
+use crate::recording::{of_lane, recorder};
 
 /// What is known of a run before its workers connect.
 #[derive(Debug)]
@@ -164,6 +164,6 @@ impl LaneSide {
 
     /// What has been recorded of a run.
     pub(crate) fn recording(&self, job: JobId) -> Recording {
-        recording(self.lane.recorder(), Source::Lane(self.index), job)
+        of_lane(self.lane.recorder(), self.index, job)
     }
 }

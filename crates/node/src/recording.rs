@@ -16,11 +16,16 @@ pub(crate) fn recorder(config: &Config) -> Recorder {
     Recorder::new(config.trace_events as usize, monotonic_ns)
 }
 
-/// What a recorder has of a run: a lane may serve others as well.
-pub(crate) fn recording(recorder: &Recorder, source: Source, job: JobId) -> Recording {
+/// What a client has recorded: it takes part in one run, so its events carry none.
+pub(crate) fn of_client(recorder: &Recorder) -> Recording {
+    Recording { source: Source::Client, lost: recorder.lost(), events: recorder.snapshot() }
+}
+
+/// What lane `index` has recorded of a run; it may serve others as well.
+pub(crate) fn of_lane(recorder: &Recorder, index: u32, job: JobId) -> Recording {
     let of_run = |event: &Event| event.run == job.0;
     let events = recorder.snapshot().into_iter().filter(of_run).collect();
-    Recording { source, lost: recorder.lost(), events }
+    Recording { source: Source::Lane(index), lost: recorder.lost(), events }
 }
 
 /// Lets the lanes of a server answer a request for a trace.

@@ -16,7 +16,9 @@ def exit_code_of(error: Exception) -> int | None:
         return error.exit_code
     if isinstance(error, _failure.UsageError | _native.ConfigError):
         return USAGE
-    return FAILURE if isinstance(error, _failure.Failure | _native.SumpterError) else None
+    if isinstance(error, _failure.Failure):
+        return FAILURE if error.exit_code is None else error.exit_code
+    return FAILURE if isinstance(error, _native.SumpterError) else None
 
 
 def message_of(error: Exception) -> str:

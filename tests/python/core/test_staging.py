@@ -338,7 +338,7 @@ def test_an_error_while_submitting_is_raised_by_wait(device: FakeDevice, core: C
     def refuse(*_: Any, **__: Any) -> None:
         raise ClosedError("the session is closed")
 
-    core.submit = refuse  # type: ignore[assignment]
+    core.start = refuse  # type: ignore[method-assign]
     tensor = on_fake(numbers(40))
     with pytest.raises(ClosedError, match="the session is closed"):
         start(core, tensor, tensor).wait(HANG_S)

@@ -77,7 +77,7 @@ class Cluster:
         variables |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         if address:
             variables["SUMPTER_COORDINATOR"] = address
-        self.start(name, token, str(WORKERS / "tenant.py"), **variables)
+        self.start(name, token, str(WORKERS["tenant.py"]), **variables)
         return name
 
     def end_of(self, name: str) -> int:

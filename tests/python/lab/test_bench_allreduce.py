@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sumpter.cli import bench, main  # noqa: E402
-from sumpter.cli.errors import UsageError  # noqa: E402
+from sumpter._failure import UsageError  # noqa: E402
+from sumpter.cli import main  # noqa: E402
 from sumpter_lab import allreduce  # noqa: E402
+from sumpter_lab.cli import bench  # noqa: E402
 
 SUMPTER = (sys.executable, "-m", "sumpter")
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.

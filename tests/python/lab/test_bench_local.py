@@ -113,14 +113,14 @@ def test_a_kernel_that_is_wrong_is_found(
     op: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels._verify(op, dtype)
-    monkeypatch.setattr(_native, "bench_steps", lambda steps, repeats: 1.0)
+    monkeypatch.setattr(lab_native, "bench_steps", lambda steps, repeats: 1.0)
     with pytest.raises(kernels.WrongResult, match=f"{op} of {dtype}"):
         kernels._verify(op, dtype)
 
 
 def test_a_checksum_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels._verify_checksum()
-    monkeypatch.setattr(_native, "bench_steps", lambda steps, repeats: 1.0)
+    monkeypatch.setattr(lab_native, "bench_steps", lambda steps, repeats: 1.0)
     with pytest.raises(kernels.WrongResult, match="checksum"):
         kernels._verify_checksum()
 

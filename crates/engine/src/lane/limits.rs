@@ -16,6 +16,7 @@ pub struct LaneLimits {
     pub max_job_bytes: u64,
     /// The largest chunk a client may ask for.
     pub max_chunk_bytes: u32,
-    /// Whether a client passes subtotals on: see [`Lane::next_subtotal`](super::Lane::next_subtotal).
+    /// Whether a client passes subtotals on: see
+    /// [`Lane::next_subtotal`](super::Lane::next_subtotal).
     pub hub: bool,
 }
