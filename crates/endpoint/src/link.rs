@@ -37,7 +37,7 @@ pub struct Readiness {
 /// The life of a link: it is made from a socket and registered with an event loop; once
 /// [`check_connected`](Self::check_connected) and [`establish`](Self::establish) have succeeded the
 /// handshake of `sumpter-wire` runs over [`send`](Self::send) and [`recv`](Self::recv); after
-/// [`upgrade`](Self::upgrade) bytes go to and from an endpoint in turns. Dropping it closes it.
+/// [`upgrade`](Self::upgrade) bytes go to and from an endpoint. Dropping it closes it.
 pub trait Link: fmt::Debug + Send {
     /// Takes note of what an event says.
     fn ready(&mut self, readiness: Readiness);

@@ -64,7 +64,7 @@ impl Handle {
     /// Calls `callback()` once from a Rust thread when the operation is done, soon if it is.
     fn on_done(&self, callback: Py<PyAny>) {
         self.completion.on_done(move || {
-            // During interpreter shutdown there is nobody left to tell.
+            // During interpreter shutdown the callback can no longer run.
             Python::try_attach(|py| {
                 if let Err(error) = callback.call0(py) {
                     error.write_unraisable(py, None);
