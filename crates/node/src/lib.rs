@@ -26,6 +26,7 @@ mod metrics;
 mod out_of_data;
 mod progress;
 mod recording;
+mod refused;
 mod remote;
 mod route;
 mod run;

@@ -21,6 +21,7 @@ use crate::error::OpError;
 use crate::lanes::{LaneAddress, Owner};
 use crate::out_of_data::OutOfData;
 use crate::recording::recorder;
+use crate::refused::RefusedOps;
 use crate::route::WorkerClient;
 use crate::table::{Table, is_member, members};
 
@@ -53,6 +54,8 @@ pub(crate) struct WorkerRun {
     /// the lane.
     pub own: Option<(ConnId, ConnId)>,
     pub running: HashMap<OpId, Running>,
+    /// The last operations that failed because ranks disagree.
+    pub refused: RefusedOps,
     pub out_of_data: OutOfData,
     /// Workers that have finished and when, in the order in which they did.
     pub left: Vec<(Rank, Instant)>,
@@ -159,6 +162,7 @@ impl WorkerRun {
             dials: Dials::default(),
             own: None,
             running: HashMap::new(),
+            refused: RefusedOps::default(),
             out_of_data: OutOfData::default(),
             left: Vec::new(),
             last_progress: Instant::now(),

@@ -10,8 +10,8 @@ use sumpter_membership::{
     Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name, cut,
 };
 use sumpter_types::{
-    Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota, Rank, ReduceOp, Role, Stats,
-    Suspicion, TensorId, TensorSpec,
+    Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota, Rank, ReduceOp, RefusedOp,
+    Role, Stats, Suspicion, TensorId, TensorSpec,
 };
 use sumpter_wire::Token;
 
@@ -338,8 +338,17 @@ pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
         suspicion: suspicion_to_proto(op.suspicion),
         left_bytes: op.left_bytes,
     });
-    let (counters, begun) = (stats.counters.clone(), stats.begun.clone());
-    proto::MemberStats { counters, late: late.collect(), pending: pending.collect(), begun }
+    let refused = stats
+        .refused
+        .iter()
+        .map(|op| proto::RefusedOperation { name: op.name.clone(), tag: op.tag.clone() });
+    proto::MemberStats {
+        counters: stats.counters.clone(),
+        late: late.collect(),
+        pending: pending.collect(),
+        begun: stats.begun.clone(),
+        refused: refused.collect(),
+    }
 }
 
 fn stats_from_proto(stats: proto::MemberStats) -> Stats {
@@ -357,10 +366,15 @@ fn stats_from_proto(stats: proto::MemberStats) -> Stats {
         suspicion: suspicion_from_proto(op.suspicion),
         left_bytes: op.left_bytes,
     });
-    let (late, pending) = (late.collect(), pending.collect());
-    let counters = stats.counters.into_iter().take(MAX_COUNTERS);
-    let begun = stats.begun.into_iter().take(MAX_TENSORS).collect();
-    Stats { counters: counters.collect(), late, pending, begun }
+    let refused = stats.refused.into_iter().take(MAX_PENDING);
+    let refused = refused.map(|op| RefusedOp { name: cut(op.name), tag: cut(op.tag) });
+    Stats {
+        counters: stats.counters.into_iter().take(MAX_COUNTERS).collect(),
+        late: late.collect(),
+        pending: pending.collect(),
+        begun: stats.begun.into_iter().take(MAX_TENSORS).collect(),
+        refused: refused.collect(),
+    }
 }
 
 fn suspicion_to_proto(suspicion: Suspicion) -> i32 {
@@ -581,6 +595,7 @@ mod tests {
                 left_bytes: 12_345,
             }],
             begun: vec![4, 0, 1],
+            refused: vec![RefusedOp { name: "u".into(), tag: "g#0|s".into() }],
         };
         assert_eq!(stats_from_proto(stats_to_proto(&stats)), stats);
         for dtype in Dtype::ALL {
@@ -605,11 +620,14 @@ mod tests {
         let late = Late { rank: Rank(1), count: 1, seconds: 0.0 };
         let counters = (0..20_000).map(|number| (format!("counter-{number}"), 1.0)).collect();
         let (pending, late) = (vec![op; 300], vec![late; 70_000]);
-        let stats = Stats { counters, late, pending, begun: vec![1; 1 << 19] };
+        let refused = vec![RefusedOp { name: long.clone(), tag: long.clone() }; 300];
+        let stats = Stats { counters, late, pending, begun: vec![1; 1 << 19], refused };
         let kept = stats_from_proto(stats_to_proto(&stats));
         let counts = [kept.counters.len(), kept.late.len(), kept.pending.len(), kept.begun.len()];
         assert_eq!(counts, [MAX_COUNTERS, MAX_WORLD as usize, MAX_PENDING, MAX_TENSORS]);
         assert!(kept.pending.iter().all(|op| op.name.len() + op.tag.len() <= 8192));
+        assert_eq!(kept.refused.len(), MAX_PENDING);
+        assert!(kept.refused.iter().all(|op| op.name.len() + op.tag.len() <= 8192));
     }
 
     proptest! {

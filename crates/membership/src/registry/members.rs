@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sumpter_types::{Epoch, JobId, MemberId, MemberStatus, PendingOp, Rank, Role, Stats};
+use sumpter_types::{Epoch, JobId, MemberId, MemberStatus, Rank, Role, Stats};
 
+use super::calls::Calls;
 use super::io::{Join, StallLimits};
 use super::stalls::{Report, has_moved};
 use crate::view::{ServerView, WorkerView};
@@ -214,9 +215,13 @@ impl Members {
         lowest.map_or_else(StallLimits::default, |member| member.join.stalls)
     }
 
-    /// What a worker waits for.
-    pub fn pending(&self, id: MemberId) -> &[PendingOp] {
-        self.get(id).map_or(&[], |member| &member.stats.pending)
+    /// What these workers last reported of their operations.
+    pub fn calls(&self, present: &BTreeMap<Rank, MemberId>) -> Vec<Calls<'_>> {
+        let calls = |(rank, id): (&Rank, &MemberId)| {
+            let Stats { pending, refused, .. } = &self.get(*id)?.stats;
+            Some(Calls { rank: *rank, pending, refused })
+        };
+        present.iter().filter_map(calls).collect()
     }
 
     /// What these workers last reported, and when.

@@ -2,6 +2,7 @@
 
 mod admission;
 mod epochs;
+mod matching;
 mod property;
 mod quotas;
 mod returning;
