@@ -22,6 +22,7 @@ mod hubs;
 mod join;
 mod lane_side;
 mod lanes;
+mod link_speed;
 mod metrics;
 mod out_of_data;
 mod progress;

@@ -144,6 +144,9 @@ impl WorkerRun {
         resident: Option<ConnId>,
     ) -> Result<WorkerRun, PlanError> {
         let rank = Rank(config.rank);
+        if let Some(assumed) = view.assumed_links().filter(|_| rank == Rank(0)) {
+            tracing::warn!("{assumed}");
+        }
         let cluster = Cluster::new(&view, policy(config, &view))?;
         let settings = client_settings(config, &view);
         let mut client = Client::new(settings, 0);

@@ -10,8 +10,8 @@ use sumpter_membership::{
     Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name, cut,
 };
 use sumpter_types::{
-    Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota, Rank, ReduceOp, RefusedOp,
-    Role, Stats, Suspicion, TensorId, TensorSpec,
+    Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota,
+    Rank, ReduceOp, RefusedOp, Role, Stats, Suspicion, TensorId, TensorSpec,
 };
 use sumpter_wire::Token;
 
@@ -47,7 +47,8 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         machine: options.machine.clone(),
         host: options.host.clone(),
         lanes: addresses_to_proto(&options.lanes),
-        bandwidth_gbps: options.bandwidth_gbps,
+        bandwidth_gbps: options.bandwidth.map(|known| known.gbps),
+        bandwidth_source: source_to_proto(options.bandwidth),
         expected_servers: options.expected_servers,
         start_timeout_ms: milliseconds(options.start_timeout),
         peer_timeout_ms: milliseconds(options.peer_timeout),
@@ -161,7 +162,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         machine: join.machine,
         host: join.host,
         lanes: addresses_from_proto(&join.lanes)?,
-        bandwidth_gbps: join.bandwidth_gbps,
+        bandwidth: bandwidth_from_proto(join.bandwidth_gbps, join.bandwidth_source),
         expected_servers: join.expected_servers,
         start_timeout: Duration::from_millis(join.start_timeout_ms),
         peer_timeout: Duration::from_millis(join.peer_timeout_ms),
@@ -320,6 +321,22 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
         root: Rank(spec.root),
         ranks: spec.ranks.into_iter().map(Rank).collect(),
     })
+}
+
+pub(crate) fn source_to_proto(bandwidth: Option<Bandwidth>) -> i32 {
+    let source = match bandwidth.map(|known| known.source) {
+        Some(BandwidthSource::Interface) => proto::BandwidthSource::Interface,
+        Some(BandwidthSource::Configured) | None => proto::BandwidthSource::Configured,
+    };
+    source.into()
+}
+
+pub(crate) fn bandwidth_from_proto(gbps: Option<f64>, source: i32) -> Option<Bandwidth> {
+    let source = match proto::BandwidthSource::try_from(source) {
+        Ok(proto::BandwidthSource::Interface) => BandwidthSource::Interface,
+        Ok(proto::BandwidthSource::Configured) | Err(_) => BandwidthSource::Configured,
+    };
+    gbps.map(|gbps| Bandwidth { gbps, source })
 }
 
 /// A member's numbers.

@@ -27,7 +27,7 @@ mod tensors;
 mod tests;
 mod tuning;
 mod waiting;
-mod words;
+pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
