@@ -10,9 +10,10 @@
 //!   partitions go in the order in which they were admitted; sums come back in the order in which
 //!   they were made. A machine's own server costs the network nothing.
 //! - **Order and credit.** Of the partitions that are ready, those of the gradient that was ready
-//!   first go first, or with [`Order::Forward`] those of the first layers, then as dealt. The next is admitted while less than `credit_bytes` are beyond what
-//!   was sent, where each connection counts up to `window_bytes` as sent that are still on their
-//!   way. What was admitted cannot be recalled.
+//!   first go first, or with [`Order::Forward`] those of the first layers, then as dealt. The next
+//!   is admitted while less than `credit_bytes` are beyond what was sent, where each connection
+//!   counts up to `window_bytes` as sent that are still on their way. What was admitted cannot be
+//!   recalled.
 //! - **Addition.** A server adds contributions of one partition after another while they come
 //!   in, `n-1` additions each, and ends at least one addition after the last has arrived.
 //! - A sum is sent back when the whole partition is added.
