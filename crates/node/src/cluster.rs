@@ -18,8 +18,6 @@ use crate::lanes::{LaneAddress, Owner, PlacedPartition};
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub lanes: Vec<LaneAddress>,
-    /// Who passes on what each machine's workers contribute; none if nobody has to.
-    pub hubs: Option<Hubs>,
     pub policy: Policy,
     epoch: u64,
     sources: Vec<Source>,
@@ -47,8 +45,8 @@ struct Deal {
     placement: Placement,
     /// The lanes of each server of the plan.
     servers: Vec<Range<usize>>,
-    /// Whether CPU machines sum anything.
-    sums_away: bool,
+    /// Who passes on what each machine's workers contribute; none if nobody has to.
+    hubs: Option<Hubs>,
 }
 
 /// What the settings say about the plan; equal on every rank.
@@ -86,9 +84,8 @@ impl Cluster {
         let epoch = u64::from(view.epoch.0);
         let assumed_gbps = view.lowest_known_gbps().unwrap_or(1.0);
         let whole = Deal::new(epoch, policy, (&sources, assumed_gbps), |_| true)?;
-        let hubs = Hubs::new(view, policy.deterministic, whole.sums_away);
         let parts = HashMap::new();
-        Ok(Cluster { lanes, hubs, policy, epoch, sources, assumed_gbps, whole, parts })
+        Ok(Cluster { lanes, policy, epoch, sources, assumed_gbps, whole, parts })
     }
 
     /// Places the next tensor of the table: one of `ranks`, or of all if there are none. A plan
@@ -113,6 +110,18 @@ impl Cluster {
         self.parts.get_mut(ranks).map(|part| part.place(tensor_bytes)).unwrap_or_default()
     }
 
+    /// Who passes on what the machines of `ranks`, or of all if there are none, contribute, once a
+    /// tensor of theirs was placed; and the lanes.
+    pub(crate) fn hubs_of(&mut self, ranks: &[Rank]) -> (Option<&mut Hubs>, &[LaneAddress]) {
+        let living: Vec<Rank> =
+            ranks.iter().copied().filter(|rank| self.lane_of(*rank).is_some()).collect();
+        let deal = match ranks.is_empty() {
+            true => Some(&mut self.whole),
+            false => self.parts.get_mut(&living),
+        };
+        (deal.and_then(|deal| deal.hubs.as_mut()), &self.lanes)
+    }
+
     /// Whether a lane's process may go without ending the job.
     pub(crate) fn may_vanish(&self, lane: ConnId) -> bool {
         self.policy.mortal || matches!(self.lanes[lane.0].owner, Owner::Server(_))
@@ -120,9 +129,14 @@ impl Cluster {
 
     /// The first lane of a worker that lives; the only one, as workers are.
     pub(crate) fn lane_of(&self, rank: Rank) -> Option<ConnId> {
-        let owned = |lane: &LaneAddress| lane.owner == Owner::Worker(rank);
-        self.lanes.iter().position(owned).map(ConnId)
+        lane_of(&self.lanes, rank)
     }
+}
+
+/// As [`Cluster::lane_of`], of these lanes.
+pub(crate) fn lane_of(lanes: &[LaneAddress], rank: Rank) -> Option<ConnId> {
+    let owned = |lane: &LaneAddress| lane.owner == Owner::Worker(rank);
+    lanes.iter().position(owned).map(ConnId)
 }
 
 impl Source {
@@ -179,7 +193,12 @@ impl Deal {
         let planned = planned.map(|(w, r)| PlannedServer { weight: *w, lanes: r.len() as u32 });
         let Policy { partition_bytes, dealing, .. } = policy;
         let plan = Plan { epoch, partition_bytes, servers: planned.collect(), dealing };
-        Ok(Deal { placement: Placement::new(&plan)?, servers, sums_away })
+        let workers = sources.iter().filter_map(|source| match source.owner {
+            Owner::Worker(rank) if takes_part(&rank) => Some((rank, source.machine.as_str())),
+            Owner::Worker(_) | Owner::Server(_) => None,
+        });
+        let hubs = Hubs::new(workers, policy.deterministic, sums_away);
+        Ok(Deal { placement: Placement::new(&plan)?, servers, hubs })
     }
 
     fn place(&mut self, tensor_bytes: u64) -> Vec<PlacedPartition> {

@@ -7,12 +7,11 @@
 
 use std::collections::HashMap;
 
-use sumpter_membership::ClusterView;
 use sumpter_types::Rank;
 
 use crate::lanes::Owner;
 
-/// The hubs of a job, dealt out partition by partition.
+/// The hubs of a job or of a group of its ranks, dealt out partition by partition.
 #[derive(Debug)]
 pub(crate) struct Hubs {
     /// The workers of each machine, in the order of their lowest ranks.
@@ -24,17 +23,21 @@ pub(crate) struct Hubs {
 }
 
 impl Hubs {
-    /// The hubs of a job, if it has machines that share a link and sums elsewhere: `sums_away`
-    /// says whether CPU machines sum anything.
-    pub(crate) fn new(view: &ClusterView, deterministic: bool, sums_away: bool) -> Option<Hubs> {
+    /// The hubs for workers on their machines, in the order of ranks, if some share a link and what
+    /// they contribute leaves a machine: `sums_away` says whether CPU machines sum anything.
+    pub(crate) fn new<'a>(
+        workers: impl Iterator<Item = (Rank, &'a str)>,
+        deterministic: bool,
+        sums_away: bool,
+    ) -> Option<Hubs> {
         let mut machines: Vec<Vec<Rank>> = Vec::new();
         let mut known = HashMap::new();
-        for worker in view.living() {
-            let at = *known.entry(worker.machine.as_str()).or_insert(machines.len());
+        for (rank, machine) in workers {
+            let at = *known.entry(machine).or_insert(machines.len());
             if at == machines.len() {
                 machines.push(Vec::new());
             }
-            machines[at].push(worker.rank);
+            machines[at].push(rank);
         }
         let shared = machines.iter().any(|machine| machine.len() > 1);
         let apart = machines.len() > 1 || sums_away;
@@ -64,7 +67,7 @@ impl Hubs {
         hubs
     }
 
-    /// The workers of a worker's machine.
+    /// The workers of a worker's machine that take part; none if it takes no part itself.
     pub(crate) fn machine_of(&self, rank: Rank) -> &[Rank] {
         self.machines.iter().find(|m| m.contains(&rank)).map_or(&[], Vec::as_slice)
     }
@@ -72,21 +75,11 @@ impl Hubs {
 
 #[cfg(test)]
 mod tests {
-    use sumpter_membership::WorkerView;
-
     use super::*;
 
     fn hubs(machines: &[&str], deterministic: bool, sums_away: bool) -> Option<Hubs> {
-        let worker = |(rank, machine): (u32, &&str)| WorkerView {
-            rank: Rank(rank),
-            host: "h".into(),
-            machine: (*machine).into(),
-            lanes: Vec::new(),
-            bandwidth_gbps: None,
-        };
-        let workers = (0..).zip(machines).map(worker).collect();
-        let view = ClusterView { workers, ..ClusterView::default() };
-        Hubs::new(&view, deterministic, sums_away)
+        let workers = (0..).map(Rank).zip(machines.iter().copied());
+        Hubs::new(workers, deterministic, sums_away)
     }
 
     fn next(hubs: &mut Hubs, root: Owner) -> Vec<u32> {

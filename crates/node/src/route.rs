@@ -6,7 +6,7 @@ use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, TensorSpec};
 use sumpter_wire::Tier;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, lane_of};
 use crate::lanes::PlacedPartition;
 
 /// The client of a worker: its own tensors, and what it passes on for its machine.
@@ -21,9 +21,9 @@ pub(crate) struct Route {
     pub passed_on: Vec<Place>,
 }
 
-/// Whether the workers of a machine contribute to a tensor together.
-fn is_whole(spec: &TensorSpec) -> bool {
-    spec.ranks.is_empty() && matches!(spec.collective, Collective::AllReduce | Collective::Barrier)
+/// Whether what the workers of a machine contribute is one contribution: an all-reduce.
+fn is_all_reduce(spec: &TensorSpec) -> bool {
+    matches!(spec.collective, Collective::AllReduce | Collective::Barrier)
 }
 
 /// Where the partitions of a tensor go, as `rank` sees it; tells the client who takes part.
@@ -35,7 +35,8 @@ pub(crate) fn route(
     partitions: &[(u32, PlacedPartition)],
 ) -> Route {
     let (partitions, contributors) = (partitions.iter().copied(), members.len() as u32);
-    let Some(mut hubs) = cluster.hubs.take_if(|_| is_whole(spec)) else {
+    let (hubs, lanes) = cluster.hubs_of(&spec.ranks);
+    let Some(hubs) = hubs.filter(|_| is_all_reduce(spec)) else {
         let group = client.define_group(members);
         let place = |(number, PlacedPartition { root, offset, bytes })| {
             Place::new(root, number, (offset, bytes), group, contributors)
@@ -44,23 +45,23 @@ pub(crate) fn route(
         return Route { tier, places, passed_on: Vec::new() };
     };
     let machine = hubs.machine_of(rank).to_vec();
-    let tier = if machine.len() > 1 { Tier::Machine } else { Tier::Root };
-    let inside = client.define_group(&machine);
+    let inside = (machine.len() > 1).then(|| client.define_group(&machine));
     let (mut places, mut passed_on) = (Vec::new(), Vec::new());
     for (number, PlacedPartition { root, offset, bytes }) in partitions {
-        let owners = hubs.next(cluster.lanes[root.0].owner);
+        let owners = hubs.next(lanes[root.0].owner);
         let group = client.define_group(&owners);
         let up = Place::new(root, number, (offset, bytes), group, contributors);
-        let Some(hub) = owners.iter().find(|o| tier == Tier::Machine && machine.contains(o)) else {
+        let hub = owners.iter().find(|owner| machine.contains(owner));
+        let (Some(inside), Some(hub)) = (inside, hub) else {
             places.push(up);
             continue;
         };
-        let lane = cluster.lane_of(*hub).expect("every worker has a lane");
+        let lane = lane_of(lanes, *hub).expect("every worker has a lane");
         places.push(Place { lane, group: inside, ..up });
         if *hub == rank {
             passed_on.push(up);
         }
     }
-    cluster.hubs = Some(hubs);
+    let tier = if inside.is_some() { Tier::Machine } else { Tier::Root };
     Route { tier, places, passed_on }
 }

@@ -212,6 +212,7 @@ fn lay_out(
     (tensor, repairs): (&Tensor, &[Repair]),
 ) -> Vec<(Request, Round, Vec<Place>)> {
     let Worker { client, hub, .. } = worker;
+    let machine = &tensor.beside(rank, machine)[..];
     let id: TensorId = tensor.request.tensor;
     let mut define = |parts: &[(u32, Part, Vec<Rank>)]| {
         let groups = parts.iter().flat_map(|(_, part, members)| [&part.hubs, members]);
@@ -224,7 +225,7 @@ fn lay_out(
     let mut layout = Layout::new(tensor.places(rank, n, machine, &all));
     let mut passed_on = Layout::new(tensor.passed_on(rank, n, machine, &all));
     let (mut number, mut relays) = (REPAIRED, Vec::new());
-    let mut groups = vec![machine.to_vec()];
+    let mut groups: Vec<_> = Some(machine.to_vec()).filter(|m| !m.is_empty()).into_iter().collect();
     for repair in repairs {
         let sums = tensor.repaired(repair, number);
         number += sums.len() as u32;

@@ -67,6 +67,11 @@ impl Machines {
         Machines(self.0.iter().map(of).filter(|machine: &Vec<Rank>| !machine.is_empty()).collect())
     }
 
+    /// As far as these ranks run on them.
+    fn among(&self, ranks: &[Rank]) -> Machines {
+        self.living(|rank| ranks.contains(&rank))
+    }
+
     fn share_links(&self) -> bool {
         self.0.iter().any(|machine| machine.len() > 1)
     }
@@ -91,8 +96,8 @@ impl Tensor {
             }
         }
         let elements = if rng.bool() { rng.usize(1..20) } else { rng.usize(1..1500) };
-        let whole = members.len() == n && collective == Collective::AllReduce;
-        let tiered = whole && on.share_links() && rng.u32(0..8) > 0;
+        let all_reduce = collective == Collective::AllReduce;
+        let tiered = all_reduce && on.among(&members).share_links() && rng.u32(0..8) > 0;
         let sums = op == ReduceOp::Sum && collective == Collective::AllReduce;
         let average = sums && dtype.is_float() && rng.bool();
         let root = members[rng.usize(0..members.len())];
@@ -129,6 +134,7 @@ impl Tensor {
         if self.members.is_empty() {
             return self.parts.clear();
         }
+        let on = &on.among(&self.members);
         let partition_bytes = 512 * rng.usize(1..8);
         let bytes = self.bytes();
         let (tiered, steady) = (self.tiered, self.steady);
@@ -151,7 +157,16 @@ impl Tensor {
         Subject { bytes: self.bytes(), collective, root, members: self.members.clone(), mortal }
     }
 
-    /// The tier at which a worker takes part.
+    /// The workers of a worker's machine that take part with it.
+    pub fn beside(&self, rank: Rank, machine: &[Rank]) -> Vec<Rank> {
+        let takes_part = |rank: &Rank| self.members.contains(rank);
+        match takes_part(&rank) {
+            true => machine.iter().copied().filter(takes_part).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// The tier at which the workers of a machine take part.
     pub fn tier(&self, machine: &[Rank]) -> Tier {
         if self.tiered && machine.len() > 1 { Tier::Machine } else { Tier::Root }
     }
@@ -279,7 +294,8 @@ impl Tensor {
                 values.reduce(|a, b| a + b).expect("a contributor")
             };
             let sum = |element: usize| {
-                let hubs = self.hubs_of(on);
+                let on = on.among(members);
+                let hubs = self.hubs_of(&on);
                 let subtotals = hubs.iter().map(|hub| of(on.of(*hub), element));
                 f64::from(subtotals.reduce(|a, b| a + b).unwrap_or(of(&contributors, element)))
             };

@@ -91,6 +91,43 @@ fn broadcasts_barriers_and_subgroups_work_beside_them() {
 }
 
 #[test]
+fn a_groups_members_on_one_machine_contribute_once() {
+    const LEN: u64 = 1_000_000;
+    const MACHINES: [&str; 6] = ["a", "a", "a", "b", "b", "b"];
+    let members = [0, 1, 3, 4, 5].map(sumpter_types::Rank).to_vec();
+    for (servers, deterministic) in [(0, "false"), (1, "false"), (0, "true")] {
+        let job = Job::start(servers);
+        let members = members.clone();
+        let settings = [("deterministic", deterministic)];
+        let counted = job.run_on(&MACHINES, &settings, move |worker| {
+            if worker.rank() != 2 {
+                for round in 0..3_u32 {
+                    let spec = TensorSpec { ranks: members.clone(), ..spec("some", &[LEN]) };
+                    let value = (worker.rank() + round) as f32;
+                    let (completion, tensor) = submit(worker, spec, vec![value; LEN as usize]);
+                    assert_eq!(wait(&completion), Ok(()));
+                    let sum = (13 + 5 * round) as f32;
+                    assert!(tensor.values().iter().all(|value| *value == sum));
+                }
+            }
+            let barrier = TensorSpec { collective: Collective::Barrier, ..spec("end", &[1]) };
+            assert_eq!(wait(&submit(worker, barrier, vec![0.0]).0), Ok(()));
+            let counters = worker.stats().counters;
+            (counters["bytes_sent_away"], counters["bytes_received_away"])
+        });
+        // Two machines: each sends, and receives, the model once a round.
+        let model = (LEN * 4 * 3) as f64;
+        for machine in counted.chunks(3) {
+            let sent: f64 = machine.iter().map(|c| c.0).sum();
+            let received: f64 = machine.iter().map(|c| c.1).sum();
+            assert!((model..1.02 * model).contains(&sent), "{sent} of {model}: {counted:?}");
+            assert!((model..1.02 * model).contains(&received), "{received}: {counted:?}");
+        }
+        job.finish();
+    }
+}
+
+#[test]
 fn a_machines_link_carries_the_model_once_however_many_workers_it_has() {
     const LEN: u64 = 1_000_000;
     const ROUNDS: u32 = 3;
