@@ -12,7 +12,7 @@ use sumpter_transport::{TlsConfig, listen, unix_listen};
 use sumpter_types::Role;
 use sumpter_wire::Token;
 
-use crate::address::own_address;
+use crate::cluster::address::own_address;
 use crate::error::NodeError;
 
 /// Where a lane can be reached.

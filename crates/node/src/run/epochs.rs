@@ -15,9 +15,9 @@ use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::cluster::Cluster;
-use crate::lanes::PlacedPartition;
-use crate::progress;
-use crate::route::{Route, route};
+use crate::cluster::lanes::PlacedPartition;
+use crate::cluster::route::{Route, route};
+use crate::run::progress;
 use crate::run::{WorkerRun, client_settings, policy};
 
 /// What this worker passes on of a round.

@@ -1,5 +1,10 @@
 //! From who takes part to which lane sums what: the coordinator's view becomes the plan.
 
+pub(crate) mod address;
+pub(crate) mod hubs;
+pub(crate) mod lanes;
+pub(crate) mod route;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -11,8 +16,8 @@ use sumpter_plan::{
 };
 use sumpter_types::Rank;
 
-use crate::hubs::Hubs;
-use crate::lanes::{LaneAddress, Owner, PlacedPartition};
+use crate::cluster::hubs::Hubs;
+use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition};
 
 /// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
 #[derive(Debug)]

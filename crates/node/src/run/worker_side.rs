@@ -21,14 +21,14 @@ use crate::command::{DeclarationId, Submission, Subscription};
 use crate::completion::Promise;
 use crate::counters::Report;
 use crate::error::{NodeError, OpError};
-use crate::lane_side::LaneSide;
-use crate::progress;
+use crate::event_loop::lane_side::LaneSide;
+use crate::run::progress;
+use crate::run::subscriptions::Subscriptions;
+use crate::run::table::{Lookup, Tensor};
 use crate::run::{WorkerRun, in_force};
-use crate::staged::Staged;
-use crate::start::StartSignal;
-use crate::subscriptions::Subscriptions;
-use crate::table::{Lookup, Tensor};
-use crate::timeline::Record;
+use crate::worker::staged::Staged;
+use crate::worker::start::StartSignal;
+use crate::worker::timeline::Record;
 
 /// What the loop is to do with sockets.
 #[derive(Debug)]

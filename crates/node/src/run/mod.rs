@@ -1,5 +1,14 @@
 //! A worker's part in a run: its client, the connections to all lanes, and what is under way.
 
+pub(crate) mod dials;
+pub(crate) mod epochs;
+pub(crate) mod out_of_data;
+pub(crate) mod progress;
+pub(crate) mod subscriptions;
+pub(crate) mod table;
+pub(crate) mod waits;
+pub(crate) mod worker_side;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -13,18 +22,18 @@ use sumpter_plan::{PlanError, default_credit, largest_partition};
 use sumpter_types::{MemberId, Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
+use crate::cluster::lanes::{LaneAddress, Owner};
+use crate::cluster::route::WorkerClient;
 use crate::cluster::{Cluster, Policy};
 use crate::command::{DeclarationId, Submission};
 use crate::completion::Promise;
 use crate::counters::Cause;
-use crate::dials::Dials;
 use crate::error::OpError;
-use crate::lanes::{LaneAddress, Owner};
-use crate::out_of_data::OutOfData;
 use crate::recording::recorder;
-use crate::route::WorkerClient;
-use crate::staged::Unfinished;
-use crate::table::{Table, is_member, members};
+use crate::run::dials::Dials;
+use crate::run::out_of_data::OutOfData;
+use crate::run::table::{Table, is_member, members};
+use crate::worker::staged::Unfinished;
 
 /// How long bytes that a worker has sent may take to arrive at least.
 const LEAST_PATIENCE: Duration = Duration::from_secs(2);
@@ -38,26 +47,26 @@ pub(crate) fn patience(config: &Config) -> Duration {
 #[derive(Debug)]
 pub(crate) struct WorkerRun {
     pub view: ClusterView,
-    pub rank: Rank,
+    rank: Rank,
     pub cluster: Cluster,
     pub client: WorkerClient,
     /// Passes on what the lane in this process sums for the machine.
     pub hub: Hub,
     /// What it holds for others when the epoch changes.
-    pub recovery: Recovery,
+    recovery: Recovery,
     /// Between two epochs.
-    pub suspended: bool,
+    suspended: bool,
     /// Whether it was told why the next epoch begins.
-    pub announced: bool,
+    announced: bool,
     pub table: Table,
     pub dials: Dials,
     /// The lane in this process, if it is reached directly: its connection in the client and in
     /// the lane.
     pub own: Option<(ConnId, ConnId)>,
-    pub running: HashMap<OpId, Running>,
-    pub out_of_data: OutOfData,
+    running: HashMap<OpId, Running>,
+    out_of_data: OutOfData,
     /// Workers that have finished and when, in the order in which they did.
-    pub left: Vec<(Rank, Instant)>,
+    left: Vec<(Rank, Instant)>,
     /// When bytes last moved, or an operation began.
     pub last_progress: Instant,
     /// An operation that needs a worker which has left fails once nothing has moved for so long.

@@ -7,7 +7,7 @@ use sumpter_types::{Collective, Rank, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::cluster::Cluster;
-use crate::lanes::PlacedPartition;
+use crate::cluster::lanes::PlacedPartition;
 
 /// The client of a worker: its own tensors, and what it passes on for its machine.
 pub(crate) type WorkerClient = Client<Held<TensorMemory>>;
