@@ -62,7 +62,7 @@ pub(crate) struct Policy {
     pub dealing: Dealing,
     pub deterministic: bool,
     /// Whether workers may die without ending the job.
-    pub mortal: bool,
+    pub workers_may_fail: bool,
 }
 
 struct Group<'a> {
@@ -115,7 +115,7 @@ impl Cluster {
 
     /// Whether a lane's process may go without ending the job.
     pub(crate) fn may_vanish(&self, lane: ConnId) -> bool {
-        self.policy.mortal || matches!(self.lanes[lane.0].owner, Owner::Server(_))
+        self.policy.workers_may_fail || matches!(self.lanes[lane.0].owner, Owner::Server(_))
     }
 
     /// The first lane of a worker that lives; the only one, as workers are.
@@ -294,9 +294,14 @@ mod tests {
 
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
         let dealing = Dealing::Balanced;
-        let (deterministic, mortal) = (false, false);
-        let policy =
-            Policy { partition_bytes: 1 << 15, architecture, dealing, deterministic, mortal };
+        let (deterministic, workers_may_fail) = (false, false);
+        let policy = Policy {
+            partition_bytes: 1 << 15,
+            architecture,
+            dealing,
+            deterministic,
+            workers_may_fail,
+        };
         Cluster::new(view, policy)
     }
 

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, ConfigError, Texts};
 use sumpter_endpoint::ConnId;
-use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Recovery, Request, Supply};
+use sumpter_engine::{
+    Client, ClientSettings, Hub, Layout, OpId, OpMemory, Recovery, Request, Supply,
+};
 use sumpter_membership::ClusterView;
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
@@ -97,7 +99,7 @@ pub(crate) fn policy(config: &Config, view: &ClusterView) -> Policy {
         architecture: config.architecture,
         dealing: config.placement,
         deterministic: config.deterministic,
-        mortal: config.is_mortal(),
+        workers_may_fail: config.workers_may_fail(),
     }
 }
 
@@ -316,7 +318,7 @@ impl WorkerRun {
     pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) -> u64 {
         let Submission { tag, memory, completion, staged, since, .. } = submission;
         let supply = if staged.is_some() { Supply::Ranges } else { Supply::Whole };
-        let id = self.client.submit(Request { supply, ..request }, Held::Tensor(memory));
+        let id = self.client.submit(Request { supply, ..request }, OpMemory::Tensor(memory));
         for bytes in staged.iter().flat_map(|staged| staged.begin(id)) {
             self.client.supply(id, bytes);
         }

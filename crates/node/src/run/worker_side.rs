@@ -217,7 +217,7 @@ impl WorkerSide {
         let ClusterView { job, epoch, workers, .. } = view;
         let (rank, world_size) = (Rank(self.config.rank), workers.len() as u32);
         // As the others say of this lane.
-        let keeps = self.config.is_mortal();
+        let keeps = self.config.workers_may_fail();
         let peer = Peer { job: *job, rank, world_size, epoch: *epoch, keeps, checksum: false };
         match self.config.colocated {
             Colocated::InProcess => lane_side.lane.open_resident(peer).map(Some),
