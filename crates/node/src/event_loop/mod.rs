@@ -252,6 +252,7 @@ impl EventLoop {
         if let Some(run) = run {
             stats.pending = run.pending(Instant::now(), REPORTED_OPS);
             stats.begun = run.begun_by_tensor();
+            stats.refused = run.refused.to_vec();
         }
         stats
     }

@@ -4,6 +4,7 @@ pub(crate) mod dials;
 pub(crate) mod epochs;
 pub(crate) mod out_of_data;
 pub(crate) mod progress;
+pub(crate) mod refused;
 pub(crate) mod subscriptions;
 pub(crate) mod table;
 pub(crate) mod waits;
@@ -34,6 +35,7 @@ use crate::error::OpError;
 use crate::recording::recorder;
 use crate::run::dials::Dials;
 use crate::run::out_of_data::OutOfData;
+use crate::run::refused::RefusedOps;
 use crate::run::table::{Table, is_member, members};
 use crate::worker::staged::Unfinished;
 
@@ -66,6 +68,8 @@ pub(crate) struct WorkerRun {
     /// the lane.
     pub own: Option<(ConnId, ConnId)>,
     running: HashMap<OpId, Running>,
+    /// The last operations that failed because ranks disagree.
+    pub refused: RefusedOps,
     out_of_data: OutOfData,
     /// Workers that have finished and when, in the order in which they did.
     left: Vec<(Rank, Instant)>,
@@ -156,6 +160,9 @@ impl WorkerRun {
         resident: Option<ConnId>,
     ) -> Result<WorkerRun, PlanError> {
         let rank = Rank(config.rank);
+        if let Some(assumed) = view.assumed_links().filter(|_| rank == Rank(0)) {
+            tracing::warn!("{assumed}");
+        }
         let cluster = Cluster::new(&view, policy(config, &view))?;
         let settings = client_settings(config, &view);
         let mut client = Client::new(settings, 0);
@@ -174,6 +181,7 @@ impl WorkerRun {
             dials: Dials::default(),
             own: None,
             running: HashMap::new(),
+            refused: RefusedOps::default(),
             out_of_data: OutOfData::default(),
             left: Vec::new(),
             last_progress: Instant::now(),

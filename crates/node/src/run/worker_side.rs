@@ -299,7 +299,10 @@ impl WorkerSide {
                 None => tracing::error!("a tensor was submitted before the session was there"),
             },
             Lookup::Waiting => {}
-            Lookup::Failed(submission, error) => submission.completion.finish(Err(error)),
+            Lookup::Failed(submission, error) => {
+                run.refused.add(run.table.declared_name(id), &submission.tag);
+                submission.completion.finish(Err(error));
+            }
         }
         report.counters.busy(true, Instant::now());
         report.soon();
@@ -385,6 +388,9 @@ impl WorkerSide {
             self.timeline = None;
         }
         let orphaned = run.orphaned(running.tensor).is_some();
+        if outcome.is_err() && run.over.is_none() && !orphaned {
+            run.refused.add(&spec.name, &running.tag);
+        }
         running.completion.finish(outcome.map_err(|reason| {
             let about = format!("tensor '{}' was not complete", spec.name);
             let failed = if orphaned { OpError::PeerLost } else { OpError::Mismatch };
@@ -409,6 +415,7 @@ impl WorkerSide {
         let Some(run) = self.run.as_mut() else { return };
         let (id, waiting) = run.table.fail(name, message);
         for (_, submission) in waiting {
+            run.refused.add(name, &submission.tag);
             submission.completion.finish(Err(OpError::Mismatch(message.to_owned())));
         }
         if let Some(id) = id {

@@ -4,7 +4,9 @@ Collectives have no names, so a name is made of everything that must agree acros
 small counter; the tag says which call of the group it was, for the message when ranks disagree.
 """
 
+import collections
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -45,6 +47,12 @@ _OPS = {
 }
 
 
+# How many groups of each name there have been in a session.
+_groups: "weakref.WeakKeyDictionary[Session, collections.Counter[str]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
 @dataclass
 class Group:
     """The members of a process group, and how many collectives it has begun.
@@ -64,6 +72,10 @@ class Group:
     streams_wait: bool = True
     sequence: int = 0
     era: int = 0
+    # What the calls of this era add to their signature. A rank that has not seen ranks differ, or
+    # not yet, makes its next call under a name of the last era: that call differs, too, and the
+    # ranks agree again.
+    after: str = ""
     # A collective on few bytes costs as much as the Python that leads to it, so what does not
     # change from call to call is made once.
     _kept: "dict[_Key, _Kept]" = field(default_factory=dict)
@@ -76,6 +88,7 @@ class Group:
         """Ranks differed in the call number `after`."""
         if after >= self.era:
             self.era = after + 1
+            self.after = f", after call #{after} failed"
             # Their tensors have the names of the last era.
             self._kept.clear()
 
@@ -152,6 +165,13 @@ class Group:
         return made
 
 
+def label_of(session: Session, name: str) -> str:
+    """The label of the next group of this name, which has no call in common with the last one."""
+    groups = _groups.setdefault(session, collections.Counter())
+    groups[name] += 1
+    return name if groups[name] == 1 else f"{name}:{groups[name]}"
+
+
 def in_group(label: str, group: Group) -> str:
     """A call and its group, as error messages show them."""
     return f"{label} of group {group.label}"
@@ -220,7 +240,8 @@ class Call:
         """Adds a round that moves nothing and fails where another rank's call is not `label`."""
         self._label = label
         tensor = self._group.agreement(label)
-        self._rounds.append(tensor.submit(0, 0, keep=None, tag=f"{self._place}|{label}"))
+        tag = f"{self._place}|{label}{self._group.after}"
+        self._rounds.append(tensor.submit(0, 0, keep=None, tag=tag))
 
     def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
         """The Work of all rounds added so far."""
@@ -245,7 +266,7 @@ class Call:
         place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
             self._label = kept.label
-        tensor, tag = next(kept.tensors.turns), f"{place}|{kept.label}"
+        tensor, tag = next(kept.tensors.turns), f"{place}|{kept.label}{self._group.after}"
         if (send if receive is None else receive).is_cpu:
             round_ = tensor.submit(
                 0 if send is None else send.data_ptr(),
