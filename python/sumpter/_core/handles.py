@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from sumpter._core import callbacks
+
 _T = TypeVar("_T")
 
 
@@ -25,7 +27,10 @@ class RoundHandle(Protocol):
         """Blocks until the round is done; raises if it failed or if `timeout_s` ran out."""
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` once from another thread when done; at once if it is done already."""
+        """Calls `callback` once from another thread when done; at once if it is done already.
+
+        It must not block: a single thread announces all rounds.
+        """
 
 
 class Done:
@@ -54,8 +59,12 @@ class Handle(Generic[_T]):
         return self.round.poll()
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` once from another thread when the operation is done."""
-        self.round.on_done(callback)
+        """Calls `callback` once from another thread when the operation is done.
+
+        It may begin operations and wait for them. Callbacks of several operations may run at the
+        same time, so what they begin needs names.
+        """
+        self.round.on_done(lambda: callbacks.run(callback))
 
     def synchronize(self) -> _T:
         """Waits for the operation and returns its result, the same one every time."""
@@ -130,7 +139,9 @@ class ChainedHandle:
             while self._steps:
                 for handle in self._stage:
                     if not handle.poll():
-                        handle.on_done(self._advance)
+                        # In the thread that announces it: a step begins operations and does not
+                        # wait for any.
+                        handle.round.on_done(self._advance)
                         return
                 with self._context():
                     results = [handle.synchronize() for handle in self._stage]

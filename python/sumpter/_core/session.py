@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sumpter import _native
-from sumpter._core import seat
+from sumpter._core import callbacks, seat
 from sumpter._core.handles import RoundHandle
 from sumpter._core.rendezvous import Board, is_elastic, job_name, meet
 from sumpter._core.tensor import Description, Tensor, TensorCycle, TensorUse
@@ -57,6 +57,7 @@ class Session:
                 for enter in self.around_close:
                     around.enter_context(enter())
                 self.worker.shutdown()
+            callbacks.finish()
         finally:
             if self._coordinator is not None:
                 self._coordinator.stop()
