@@ -7,15 +7,19 @@ import numpy as np
 from sumpter import _arrays
 from sumpter._core import membership
 from sumpter._core.handles import Handle, RoundHandle
-from sumpter._core.membership import HOLDER, check_root
+from sumpter._core.membership import check_root
 from sumpter._core.session import Session
 from sumpter._core.tensor import UNNAMED_SLOTS, Description, Tensor
 from sumpter._errors import DuplicateNameError
 
 
 def init(**settings: object) -> None:
-    """Joins the job; settings given here override the environment. Repeating it does nothing."""
-    membership.acquire(HOLDER, settings)
+    """Joins the job; settings given here override the environment.
+
+    Repeating it does nothing, unless the job has failed or a rank has left it: then all ranks join
+    anew.
+    """
+    membership.join(settings)
 
 
 def push_pull(array: Any, average: bool = True, name: str | None = None, priority: int = 0) -> Any:

@@ -38,6 +38,8 @@ class Meeting:
 
     settings: dict[str, str]
     coordinator: _native.Coordinator | None = None
+    # Whether the coordinator is embedded, in this rank 0 or in another process'.
+    is_in_rank_0: bool = True
 
 
 def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
@@ -47,7 +49,7 @@ def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
     """
     given = {**_environment.read(given).settings, **given}
     if _setting(given, "coordinator"):
-        return Meeting(given)
+        return Meeting(given, is_in_rank_0=False)
     if is_elastic(given):
         raise StartError(
             "elastic workers (min_workers) need a coordinator that outlives each of them: start "

@@ -8,6 +8,7 @@ bounded however long a job runs.
 import contextlib
 import ctypes
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from sumpter._core import callbacks, seat
 from sumpter._core.handles import RoundHandle
 from sumpter._core.rendezvous import Board, is_elastic, job_name, meet
 from sumpter._core.tensor import Description, Tensor, TensorCycle, TensorUse
+from sumpter._errors import SumpterError
 
 
 class Session:
@@ -24,6 +26,7 @@ class Session:
     def __init__(self, settings: dict[str, str], board: Callable[[], Board] | None) -> None:
         meeting = meet(settings, board)
         self.settings = settings
+        self._meeting = meeting
         self._coordinator = meeting.coordinator
         try:
             self.worker = _join(settings, meeting.settings)
@@ -64,6 +67,25 @@ class Session:
             # They refer to the session: its sockets would stay open until a collection of cycles.
             for known in (self._declared, self._cycles, self.operations, self.in_flight):
                 known.clear()
+
+    def is_over(self) -> bool:
+        """Whether nothing that all ranks take part in can be done any more.
+
+        The job has failed, or some rank is gone for good. The coordinator is asked, because ranks
+        may leave while this one does nothing.
+        """
+        try:
+            self.worker.step(0)
+        except SumpterError:
+            return True
+        if is_elastic(self.settings):
+            return False
+        try:
+            view = json.loads(_native.status(self._meeting.settings, self.worker.job))
+        except SumpterError:
+            # A run outlives a coordinator, unless that is in rank 0, which has left then.
+            return self._meeting.is_in_rank_0
+        return any(worker["gone"] for job in view["jobs"] for worker in job["workers"])
 
     def abandon(self) -> None:
         """Keeps what works for it for ever: in a forked child, ending it would never return."""

@@ -34,6 +34,7 @@ class PassCounter:
 
     def __init__(self, names: Names, passes: int) -> None:
         self.names = names
+        self._session = membership.peek()
         self.passes = passes
         for parameter in names:
             self._hook(parameter)
@@ -53,6 +54,7 @@ class PassCounter:
     @property
     def begun(self) -> bool:
         """Whether a backward pass has completed gradients since the last restart()."""
+        self._follow_session()
         return any(remaining != self._passes for remaining in self._remaining.values())
 
     def restart(self) -> None:
@@ -68,6 +70,7 @@ class PassCounter:
 
     def accumulated(self, parameter: torch.nn.Parameter) -> None:
         """Called by autograd when `parameter.grad` is complete for one backward pass."""
+        self._follow_session()
         self._remaining[parameter] -= 1
         if self._remaining[parameter] < 0:
             raise AssertionError(
@@ -77,6 +80,13 @@ class PassCounter:
             )
         if self._remaining[parameter] == 0:
             self.complete(parameter)
+
+    def _follow_session(self) -> None:
+        """Forgets what was in flight in a job that has been left."""
+        session = membership.peek()
+        if session is not self._session:
+            self._session = session
+            self.abandon()
 
     def _hook(self, parameter: torch.nn.Parameter) -> None:
         earlier = _hooks.get(parameter)
@@ -148,6 +158,7 @@ class GradientExchange(PassCounter):
     @property
     def pending(self) -> bool:
         """Whether gradients are in flight."""
+        self._follow_session()
         return bool(self._handles)
 
     def finish(self) -> None:
@@ -157,6 +168,7 @@ class GradientExchange(PassCounter):
 
     def hand_over(self) -> dict[torch.nn.Parameter, "GradientHandle"]:
         """Exchanges what has not been exchanged yet; it is for the caller to wait for it all."""
+        self._follow_session()
         for parameter in self.names:
             if parameter not in self._handles:
                 self._start(parameter)
