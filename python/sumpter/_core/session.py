@@ -39,7 +39,7 @@ class Session:
         self._counters: dict[str, int] = {}
         self._declared: dict[tuple[Any, ...], Tensor] = {}
         self._cycles: dict[tuple[Any, ...], TensorCycle] = {}
-        # The last round of a name that may be in flight only once.
+        # The round of a name that may be in flight only once, until it was waited for.
         self.in_flight: dict[str, RoundHandle] = {}
         # What fronts know of the operations of one description, by a key that describes them.
         self.operations: dict[tuple[Any, ...], Any] = {}

@@ -34,10 +34,21 @@ class WireForm(NamedTuple):
     dtype: str
 
 
-def check_carried(tensor: torch.Tensor) -> None:
-    """Raises UnsupportedError unless the tensor is a dense tensor of the CPU or a CUDA device."""
+def check_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Raises UnsupportedError for what is no tensor at all."""
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedError(f"expected a torch.Tensor, not {type(tensor).__name__}")
+    return tensor
+
+
+def is_differentiated(tensor: torch.Tensor) -> bool:
+    """Whether gradients flow through what is made of the tensor."""
+    return torch.is_grad_enabled() and check_tensor(tensor).requires_grad
+
+
+def check_carried(tensor: torch.Tensor) -> None:
+    """Raises UnsupportedError unless the tensor is a dense tensor of the CPU or a CUDA device."""
+    check_tensor(tensor)
     if not tensor.is_cpu and not devices.is_carried(tensor):
         raise UnsupportedError(
             f"the tensor is on device {tensor.device}: Sumpter sums tensors of the CPU and of "

@@ -4,6 +4,7 @@ DistributedOptimizer and DistributedDataParallel differ in when they wait: at st
 backward ends. The hooks, the counting of passes and the exchange are here for both.
 """
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping
 
@@ -145,6 +146,8 @@ class GradientExchange(PassCounter):
         self._process_set = process_set
         self._exchanges = process_set.included()
         self._sparse_as_dense = sparse_as_dense
+        # Of those exchanged as dense ones, in how many dimensions they are sparse.
+        self._sparse_dims: dict[torch.nn.Parameter, int] = {}
         wire = (reduction.op.wire_name, reduction.compression.__qualname__)
         scope = scope_of(names, process_set, *wire)
         self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
@@ -203,9 +206,17 @@ class GradientExchange(PassCounter):
             if not self._sparse_as_dense:
                 self._handles[parameter] = self._start_sparse(parameter)
                 return
-            gradient = parameter.grad = gradient.to_dense()
+            self._sparse_dims[parameter] = gradient.sparse_dim()
+            gradient = gradient.to_dense()
         priority = self.order.priority(parameter) if self.by_need else 0
-        self._handles[parameter] = self._reductions[parameter].start(gradient, priority)
+        handle = self._reductions[parameter].start(gradient, priority)
+        dims = self._sparse_dims.get(parameter)
+        if dims is None:
+            self._handles[parameter] = handle
+        else:
+            # The optimizer may take sparse gradients only, also where backward made none.
+            wait = functools.partial(_as_sparse, handle, dims)
+            self._handles[parameter] = _SparseHandle(parameter, wait)
 
     def _start_sparse(self, parameter: torch.nn.Parameter) -> "_SparseHandle":
         reduction, name = self._reduction, self._reductions[parameter].name
@@ -225,7 +236,7 @@ class _SparseHandle:
     """A sparse gradient in flight; what comes back has other entries, so it is a new tensor."""
 
     def __init__(
-        self, parameter: torch.nn.Parameter, wait: Callable[[], torch.Tensor], scale: float
+        self, parameter: torch.nn.Parameter, wait: Callable[[], torch.Tensor], scale: float = 1.0
     ) -> None:
         self._parameter = parameter
         self._wait = wait
@@ -234,6 +245,10 @@ class _SparseHandle:
     def synchronize(self) -> None:
         gradient = self._wait()
         self._parameter.grad = gradient * self._scale if self._scale != 1.0 else gradient
+
+
+def _as_sparse(handle: Handle[torch.Tensor], dims: int) -> torch.Tensor:
+    return handle.synchronize().to_sparse(dims)
 
 
 GradientHandle = Handle[torch.Tensor] | _SparseHandle
