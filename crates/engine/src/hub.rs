@@ -15,7 +15,7 @@ use sumpter_sum::AlignedBuf;
 use sumpter_types::{Collective, JobId, Round, TensorId};
 use sumpter_wire::{PartitionSpec, Tier};
 
-use crate::client::{Client, Event, Layout, OpId, Place, Request};
+use crate::client::{Client, Event, Layout, OpId, Place, Request, Supply};
 use crate::lane::{Lane, Subtotal, Total};
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::Violation;
@@ -185,7 +185,7 @@ impl Hub {
             match client.memory_mut(op) {
                 Some(Held::Subtotals(held)) => {
                     held.chunks[slot] = Some(bytes);
-                    client.supply(op, of.partition, of.chunk + 1);
+                    client.supply_chunks(op, of.partition, of.chunk + 1);
                 }
                 _ => lane.recycle(bytes),
             }
@@ -230,7 +230,7 @@ impl Hub {
             average: false,
             // All contributions are in, this worker's too, so its own operation is under way.
             priority: client.active(of.tensor, Tier::Machine).map_or(0, |r| r.priority),
-            streamed: true,
+            supply: Supply::Chunks,
         };
         let chunks = std::iter::repeat_with(|| None).take(passage.chunks).collect();
         let memory = Subtotals { chunk_bytes: self.chunk_bytes, chunks };
@@ -274,6 +274,7 @@ impl Hub {
             Event::Released(op, Held::Tensor(memory)) => Ok(Some(Event::Released(op, memory))),
             Event::Finished(op, outcome) => Ok(Some(Event::Finished(op, outcome))),
             Event::Arrived { op, number, chunk } => Ok(Some(Event::Arrived { op, number, chunk })),
+            Event::Available { op, bytes } => Ok(Some(Event::Available { op, bytes })),
         }
     }
 

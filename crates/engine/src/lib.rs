@@ -17,7 +17,7 @@ mod spans;
 
 pub use client::{
     Backlog, Client, ClientSettings, Event, Layout, OpId, Outstanding, Place, REPAIRED, Request,
-    RetainedChunk, Standing,
+    RetainedChunk, Standing, Supply,
 };
 pub use hub::{Held, Hub, Subtotals};
 pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total, Undelivered};

@@ -7,8 +7,8 @@ use std::ops::Range;
 use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
-    Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on, repairs,
-    retained_rounds,
+    Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, Supply, first_passed_on,
+    repairs, retained_rounds,
 };
 use sumpter_membership::ClusterView;
 use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
@@ -201,6 +201,6 @@ fn relay_request(tensor: TensorId, spec: &TensorSpec) -> Request {
         root: spec.root,
         average: false,
         priority: i32::MAX,
-        streamed: false,
+        supply: Supply::Whole,
     }
 }

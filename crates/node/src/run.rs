@@ -1,11 +1,12 @@
 //! A worker's part in a run: its client, the connections to all lanes, and what is under way.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, ConfigError, Texts};
 use sumpter_endpoint::ConnId;
-use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Recovery, Request};
+use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Recovery, Request, Supply};
 use sumpter_membership::ClusterView;
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
@@ -22,6 +23,7 @@ use crate::lanes::{LaneAddress, Owner};
 use crate::out_of_data::OutOfData;
 use crate::recording::recorder;
 use crate::route::WorkerClient;
+use crate::staged::Unfinished;
 use crate::table::{Table, is_member, members};
 
 /// How long bytes that a worker has sent may take to arrive at least.
@@ -118,6 +120,8 @@ pub(crate) struct Running {
     pub tag: String,
     pub round: u64,
     pub completion: Promise,
+    /// If the contribution comes while it runs: what of the result is not final.
+    pub unfinished: Option<Unfinished>,
     /// When it was submitted.
     pub since: Instant,
     /// When the client got it.
@@ -301,15 +305,29 @@ impl WorkerRun {
 
     /// Hands an operation to the client; its round.
     pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) -> u64 {
-        let Submission { tag, memory, completion, since, .. } = submission;
-        let id = self.client.submit(request, Held::Tensor(memory));
+        let Submission { tag, memory, completion, staged, since, .. } = submission;
+        let supply = if staged.is_some() { Supply::Ranges } else { Supply::Whole };
+        let id = self.client.submit(Request { supply, ..request }, Held::Tensor(memory));
+        for bytes in staged.iter().flat_map(|staged| staged.begin(id)) {
+            self.client.supply(id, bytes);
+        }
         self.last_progress = now;
         let tensor = self.table.known_mut(request.tensor);
         let round = tensor.begun;
         tensor.begun += 1;
+        let unfinished = staged.map(|staged| Unfinished::new(staged, tensor.bytes as usize));
         let tensor = request.tensor;
-        self.running.insert(id, Running { tensor, tag, round, completion, since, begun: now });
+        let running = Running { tensor, tag, round, completion, unfinished, since, begun: now };
+        self.running.insert(id, running);
         round
+    }
+
+    /// More of a staged round's result is final.
+    pub(crate) fn slices_final(&mut self, id: OpId, bytes: Range<usize>) {
+        let running = self.running.get_mut(&id);
+        if let Some(unfinished) = running.and_then(|running| running.unfinished.as_mut()) {
+            unfinished.shrink(bytes);
+        }
     }
 
     /// The run cannot go on: fails all that is under way and all that will come.

@@ -4,6 +4,7 @@
 //! It opens and closes no sockets: what is to be done with them is an [`Action`] for the loop.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use crate::error::{NodeError, OpError};
 use crate::lane_side::LaneSide;
 use crate::progress;
 use crate::run::{WorkerRun, in_force};
+use crate::staged::Staged;
 use crate::start::StartSignal;
 use crate::subscriptions::Subscriptions;
 use crate::table::{Lookup, Tensor};
@@ -303,6 +305,21 @@ impl WorkerSide {
         report.soon();
     }
 
+    /// More of a contribution is there.
+    pub(crate) fn supply(&mut self, staged: &Staged, bytes: Range<usize>) {
+        if let (Some(run), Some(op)) = (self.run.as_mut(), staged.supply(bytes.clone())) {
+            run.last_progress = Instant::now();
+            run.client.supply(op, bytes);
+        }
+    }
+
+    /// This worker cannot contribute to the rounds of a name.
+    pub(crate) fn refuse(&self, name: String, message: String) {
+        if let Some(member) = &self.member {
+            member.refuse(name, message);
+        }
+    }
+
     /// Begins a round of a numbered tensor.
     fn begin(&mut self, request: Request, submission: Submission, report: &mut Report) {
         let Some(run) = self.run.as_mut() else { return };
@@ -327,7 +344,8 @@ impl WorkerSide {
             match run.hub.on_event(event, &mut run.client, &mut lane_side.lane) {
                 Ok(Some(Event::Finished(id, outcome))) => self.finish(id, outcome, report),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
-                // Only the hub streams.
+                Ok(Some(Event::Available { op, bytes })) => run.slices_final(op, bytes),
+                // Only the hub supplies in chunks.
                 Ok(Some(Event::Arrived { .. } | Event::DeliveredToAll { .. }) | None) => {}
                 Err(violation) => self.disagree(&violation),
             }
@@ -518,10 +536,7 @@ impl WorkerSide {
             let (name, own) = (spec.name.clone(), run.rank);
             let message =
                 format!("tensor '{name}': rank {own} is its root, but is out of data (join)");
-            if let Some(member) = &self.member {
-                member.refuse(name, message);
-            }
-            return;
+            return self.refuse(name, message);
         }
         let Some(request) = run.table.request(id) else { return };
         let submission = Submission {
@@ -529,6 +544,7 @@ impl WorkerSide {
             priority: 0,
             memory: TensorMemory::zeros(*bytes as usize),
             completion: Promise::unwatched(),
+            staged: None,
             since: Instant::now(),
         };
         self.begin(request, submission, report);

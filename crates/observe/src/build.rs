@@ -266,11 +266,15 @@ impl Builder<'_> {
             let site = (part, event.peer);
             let begin_of = |kind| begun.get(&(part, kind)).copied();
             match kind {
-                EventKind::Submitted => drop(submitted.insert(part, event.at_ns)),
+                EventKind::Submitted | EventKind::Supplied => {
+                    submitted.insert(part, event.at_ns);
+                }
                 EventKind::Offered | EventKind::SendBegin => {
                     begun.insert((part, kind), event.at_ns);
                     let whole = Part { partition: Part::WHOLE, ..part };
-                    if let Some(begin) = submitted.get(&whole).copied() {
+                    // What comes from a device queues from when it is there.
+                    let begin = submitted.remove(&part).or(submitted.get(&whole).copied());
+                    if let Some(begin) = begin {
                         let flows = match kind {
                             EventKind::Offered => vec![self.flow(site, rank)],
                             _ => Vec::new(),

@@ -63,6 +63,8 @@ pub enum Suspicion {
     Away,
     /// There is no connection.
     NotConnected,
+    /// The worker itself holds the operation up: not all of its contribution has left its device.
+    Own,
 }
 
 impl Serialize for Suspicion {

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sumpter._core.handles import Done, RoundHandle
 
 if TYPE_CHECKING:
     from sumpter._core.session import Session
+    from sumpter._native import Supply
 
 # The element types that the core has kernels for, and their sizes.
 ITEM_BYTES = {
@@ -65,7 +66,8 @@ class TensorUse(NamedTuple):
 class Tensor:
     """A tensor of the session's table under one name, with one description."""
 
-    __slots__ = ("_is_empty", "_submit", "description", "name", "priority", "rounds", "session")
+    __slots__ = ("_is_empty", "_native", "_submit", "description", "name", "priority", "rounds",
+                 "session")  # fmt: skip
 
     def __init__(self, session: Session, name: str, description: Description) -> None:
         self.session = session
@@ -79,6 +81,7 @@ class Tensor:
             name, collective, shape, dtype, op, root=root, average=average, ranks=ranks
         )
         self._is_empty = native.is_empty
+        self._native = native
         self._submit = native.submit
 
     @property
@@ -104,6 +107,27 @@ class Tensor:
         self.rounds += 1
         self.priority = priority
         return self._submit(send, receive, priority, tag, keep)
+
+    def submit_staged(
+        self,
+        send: int,
+        receive: int,
+        *,
+        keep: object,
+        slice_bytes: int,
+        on_slice: Callable[[int], object],
+        priority: int = 0,
+        tag: str = "",
+    ) -> tuple[RoundHandle, Supply]:
+        """Starts one round as submit() does, before its contribution is in the memory.
+
+        What is supplied is sent from then on, in whole partitions. If this rank receives,
+        `on_slice(i)` is called from another thread as soon as all of slice `i` of the result, of
+        `slice_bytes`, is final. The tensor must have elements.
+        """
+        self.rounds += 1
+        self.priority = priority
+        return self._native.submit_staged(send, receive, priority, tag, keep, slice_bytes, on_slice)
 
 
 class TensorCycle:

@@ -368,6 +368,7 @@ fn suspicion_to_proto(suspicion: Suspicion) -> i32 {
         Suspicion::Near => proto::Suspicion::Unspecified,
         Suspicion::Away => proto::Suspicion::Away,
         Suspicion::NotConnected => proto::Suspicion::NotConnected,
+        Suspicion::Own => proto::Suspicion::Own,
     };
     suspicion.into()
 }
@@ -376,6 +377,7 @@ fn suspicion_from_proto(suspicion: i32) -> Suspicion {
     match proto::Suspicion::try_from(suspicion) {
         Ok(proto::Suspicion::Away) => Suspicion::Away,
         Ok(proto::Suspicion::NotConnected) => Suspicion::NotConnected,
+        Ok(proto::Suspicion::Own) => Suspicion::Own,
         Ok(proto::Suspicion::Unspecified) | Err(_) => Suspicion::Near,
     }
 }

@@ -246,7 +246,8 @@ fn lay_out(
             passed_on.repaired.push((repair.round, again.into()));
         }
         if !held.is_empty() {
-            relays.push((tensor.request, repair.round, held));
+            let request = Request { supply: Supply::Whole, ..tensor.request };
+            relays.push((request, repair.round, held));
         }
     }
     groups.iter().for_each(|members| assert_eq!(client.define_group(members), group(members, n)));
