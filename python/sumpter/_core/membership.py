@@ -126,11 +126,14 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     session = current()
     if session.rank == 0:
         session.worker.start_timeline(file_path)
+        session.has_timeline = True
 
 
 def stop_timeline() -> None:
     """Completes the file of start_timeline(), if there is one."""
-    current().worker.stop_timeline()
+    session = current()
+    session.has_timeline = False
+    session.worker.stop_timeline()
 
 
 def cross_rank() -> int:

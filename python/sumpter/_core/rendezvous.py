@@ -76,6 +76,11 @@ def is_elastic(given: Mapping[str, str]) -> bool:
     return _number(given, "min_workers") > 0
 
 
+def has_timeline(given: Mapping[str, str]) -> bool:
+    """Whether a timeline is written from the start."""
+    return bool(_setting(given, "timeline"))
+
+
 def job_name(given: Mapping[str, str]) -> str:
     """The name of the job."""
     return _setting(given, "job") or _row("job")["default"]

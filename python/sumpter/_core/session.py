@@ -15,9 +15,9 @@ from typing import Any
 from sumpter import _native
 from sumpter._core import callbacks, seat
 from sumpter._core.handles import RoundHandle
-from sumpter._core.rendezvous import Board, is_elastic, job_name, meet
+from sumpter._core.rendezvous import Board, has_timeline, is_elastic, job_name, meet
 from sumpter._core.tensor import Description, Tensor, TensorCycle, TensorUse
-from sumpter._errors import SumpterError
+from sumpter._errors import MismatchError, SumpterError
 
 
 class Session:
@@ -38,6 +38,10 @@ class Session:
         self.world_size = self.worker.world_size
         self._counters: dict[str, int] = {}
         self._declared: dict[tuple[Any, ...], Tensor] = {}
+        # Those in which no other rank takes part, by name.
+        self._alone: dict[str, Description] = {}
+        # Whether a timeline is written, which has nothing to show of what begins no round.
+        self.has_timeline = has_timeline(meeting.settings)
         self._cycles: dict[tuple[Any, ...], TensorCycle] = {}
         # The round of a name that may be in flight only once, until it was waited for.
         self.in_flight: dict[str, RoundHandle] = {}
@@ -114,6 +118,17 @@ class Session:
         if tensor is None:
             tensor = self._declared[key] = Tensor(self, name, Description(*key[1:]))
         return tensor
+
+    def check_meaning(self, tensor: Tensor) -> None:
+        """Raises MismatchError if another tensor has the name, as other ranks would find it."""
+        # Ranks need not agree about averaging, which each does by itself.
+        meaning = tensor.description._replace(average=False)
+        known = self._alone.setdefault(tensor.name, meaning)
+        if known != meaning:
+            raise MismatchError(
+                f"tensor {tensor.name!r} was {known} and is {meaning} now: a name has one meaning "
+                "in a job"
+            )
 
     def cycle(self, name: str, length: int, description: Description) -> TensorCycle:
         """The `length` tensors, named after `name`, for operations that have no name."""

@@ -101,6 +101,13 @@ def test_collectives_under_torchs_own_checks(make_job: Callable[..., Job]) -> No
     job.finish()
 
 
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0)])
+def test_groups_of_one_rank_need_no_round(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    make_job(ranks, servers).start("groups_of_one.py").finish()
+
+
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
 def test_adasum(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
     make_job(ranks, servers, partition_bytes="4KiB").start("adasum.py").finish()

@@ -239,7 +239,8 @@ class Call:
             self._timeout_s,
             label,
             self._disagreed,
-            self._group.callbacks,
+            # In a group of one rank, everything is done already.
+            self._group.callbacks if self._group.size > 1 else None,
             self._group.streams_wait,
         )
 

@@ -46,7 +46,7 @@ class SumpterWork(OwnWork):
         timeout_s: float,
         label: str,
         disagreed: Callable[[], None],
-        callbacks: CallbackQueue,
+        callbacks: CallbackQueue | None,
         streams_wait: bool,
     ) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class SumpterWork(OwnWork):
         if self._future is None:
             done = torch.futures.Future(devices=devices.for_futures(self._outputs))
             self._future = done.then(lambda _: self._value())
-            if self._on_stream:
+            if self._on_stream or self._callbacks is None:
                 done.set_result(None)
             else:
                 self._callbacks.add(self.settle, lambda: done.set_result(None))
