@@ -12,9 +12,9 @@ use sumpter_transport::{TlsConfig, listen, unix_listen};
 use sumpter_types::{Bandwidth, BandwidthSource, Role};
 use sumpter_wire::Token;
 
-use crate::address::own_address;
+use crate::cluster::address::own_address;
+use crate::cluster::link_speed::{LinkSpeed, link_speed};
 use crate::error::NodeError;
-use crate::link_speed::{LinkSpeed, link_speed};
 
 /// Where a lane can be reached.
 #[derive(Debug)]

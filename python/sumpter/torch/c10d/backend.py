@@ -283,6 +283,8 @@ never_trace(
     sys.modules[__name__],
     membership,
     staging,
+    _core.callbacks,
+    _core.deadlines,
     _core.handles,
     _core.session,
     _core.tensor,

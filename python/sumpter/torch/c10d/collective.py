@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from sumpter._core.callbacks import CallbackQueue, is_in_callback
 from sumpter._core.handles import RoundHandle
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description, Tensor, TensorCycle
@@ -76,6 +77,11 @@ class Group:
     # not yet, makes its next call under a name of the last era: that call differs, too, and the
     # ranks agree again.
     after: str = ""
+    # For the futures of its collectives.
+    callbacks: CallbackQueue = field(default_factory=CallbackQueue)
+    # Whether a collective's number is the same on all ranks: until callbacks begin some as well,
+    # at moments that differ. Ranks are then matched by descriptions alone.
+    is_numbered: bool = True
     # A collective on few bytes costs as much as the Python that leads to it, so what does not
     # change from call to call is made once.
     _kept: "dict[_Key, _Kept]" = field(default_factory=dict)
@@ -190,7 +196,8 @@ class Call:
         self._kind = kind
         self._label = kind
         self._sequence = group.sequence
-        self._place = f"{group.label}#{group.sequence}"
+        if group.is_numbered and is_in_callback():
+            group.is_numbered = False
         group.sequence += 1
         timeout_s = opts.timeout.total_seconds()
         self._timeout_s = timeout_s if timeout_s > 0 else group.timeout_s
@@ -240,8 +247,7 @@ class Call:
         """Adds a round that moves nothing and fails where another rank's call is not `label`."""
         self._label = label
         tensor = self._group.agreement(label)
-        tag = f"{self._place}|{label}{self._group.after}"
-        self._rounds.append(tensor.submit(0, 0, keep=None, tag=tag))
+        self._rounds.append(tensor.submit(0, 0, keep=None, tag=self._tag(label)))
 
     def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
         """The Work of all rounds added so far."""
@@ -253,6 +259,8 @@ class Call:
             self._timeout_s,
             label,
             self._disagreed,
+            # In a group of one rank, everything is done already.
+            self._group.callbacks if self._group.size > 1 else None,
             self._group.streams_wait,
         )
 
@@ -263,10 +271,9 @@ class Call:
         receive: torch.Tensor | None,
         priority: int = 0,
     ) -> None:
-        place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
             self._label = kept.label
-        tensor, tag = next(kept.tensors.turns), f"{place}|{kept.label}{self._group.after}"
+        tensor, tag = next(kept.tensors.turns), self._tag(kept.label)
         if (send if receive is None else receive).is_cpu:
             round_ = tensor.submit(
                 0 if send is None else send.data_ptr(),
@@ -278,6 +285,15 @@ class Call:
         else:
             round_ = start_round(tensor, send, receive, priority, tag)
         self._rounds.append(round_)
+
+    def _tag(self, label: str) -> str:
+        """What the next round says of itself: by its place, ranks that differ are found."""
+        group = self._group
+        if not group.is_numbered:
+            return label
+        place = f"{group.label}#{self._sequence}"
+        label = f"{label}{group.after}"
+        return f"{place}.{len(self._rounds)}|{label}" if self._rounds else f"{place}|{label}"
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use sumpter_types::Rank;
 
-use crate::lanes::Owner;
+use crate::cluster::lanes::Owner;
 
 /// The hubs of a job or of a group of its ranks, dealt out partition by partition.
 #[derive(Debug)]

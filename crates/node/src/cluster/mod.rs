@@ -1,5 +1,11 @@
 //! From who takes part to which lane sums what: the coordinator's view becomes the plan.
 
+pub(crate) mod address;
+pub(crate) mod hubs;
+pub(crate) mod lanes;
+pub(crate) mod link_speed;
+pub(crate) mod route;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -11,8 +17,8 @@ use sumpter_plan::{
 };
 use sumpter_types::Rank;
 
-use crate::hubs::Hubs;
-use crate::lanes::{LaneAddress, Owner, PlacedPartition};
+use crate::cluster::hubs::Hubs;
+use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition};
 
 /// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
 #[derive(Debug)]
@@ -57,7 +63,7 @@ pub(crate) struct Policy {
     pub dealing: Dealing,
     pub deterministic: bool,
     /// Whether workers may die without ending the job.
-    pub mortal: bool,
+    pub workers_may_fail: bool,
 }
 
 struct Group<'a> {
@@ -124,7 +130,7 @@ impl Cluster {
 
     /// Whether a lane's process may go without ending the job.
     pub(crate) fn may_vanish(&self, lane: ConnId) -> bool {
-        self.policy.mortal || matches!(self.lanes[lane.0].owner, Owner::Server(_))
+        self.policy.workers_may_fail || matches!(self.lanes[lane.0].owner, Owner::Server(_))
     }
 
     /// The first lane of a worker that lives; the only one, as workers are.
@@ -351,9 +357,14 @@ mod tests {
 
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
         let dealing = Dealing::Balanced;
-        let (deterministic, mortal) = (false, false);
-        let policy =
-            Policy { partition_bytes: 1 << 15, architecture, dealing, deterministic, mortal };
+        let (deterministic, workers_may_fail) = (false, false);
+        let policy = Policy {
+            partition_bytes: 1 << 15,
+            architecture,
+            dealing,
+            deterministic,
+            workers_may_fail,
+        };
         Cluster::new(view, policy)
     }
 

@@ -21,14 +21,14 @@ use crate::command::{DeclarationId, Submission, Subscription};
 use crate::completion::Promise;
 use crate::counters::Report;
 use crate::error::{NodeError, OpError};
-use crate::lane_side::LaneSide;
-use crate::progress;
+use crate::event_loop::lane_side::LaneSide;
+use crate::run::progress;
+use crate::run::subscriptions::Subscriptions;
+use crate::run::table::{Lookup, Tensor};
 use crate::run::{WorkerRun, in_force};
-use crate::staged::Staged;
-use crate::start::StartSignal;
-use crate::subscriptions::Subscriptions;
-use crate::table::{Lookup, Tensor};
-use crate::timeline::Record;
+use crate::worker::staged::Staged;
+use crate::worker::start::StartSignal;
+use crate::worker::timeline::Record;
 
 /// What the loop is to do with sockets.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl WorkerSide {
         let ClusterView { job, epoch, workers, .. } = view;
         let (rank, world_size) = (Rank(self.config.rank), workers.len() as u32);
         // As the others say of this lane.
-        let keeps = self.config.is_mortal();
+        let keeps = self.config.workers_may_fail();
         let peer = Peer { job: *job, rank, world_size, epoch: *epoch, keeps, checksum: false };
         match self.config.colocated {
             Colocated::InProcess => lane_side.lane.open_resident(peer).map(Some),
