@@ -117,8 +117,8 @@ MUTANTS = [
         "a broadcast is passed on by a worker that may die",
         "5: survivors of a worker agree",
         "recovery.rs",
-        "*collective == Collective::AllReduce || !mortal;",
-        "*collective == Collective::AllReduce || !mortal || bytes > &0;",
+        "*collective == Collective::AllReduce || !workers_may_fail;",
+        "*collective == Collective::AllReduce || !workers_may_fail || bytes > &0;",
     ),
     Mutant(
         "contributions are added as they come",

@@ -13,8 +13,8 @@ use sumpter_types::{Epoch, JobId, Rank, Stats, TensorSpec};
 
 use crate::completion::Promise;
 use crate::error::OpError;
-use crate::staged::Staged;
-use crate::timeline::Record;
+use crate::worker::staged::Staged;
+use crate::worker::timeline::Record;
 
 /// A declaration's number in its worker, in the order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -59,6 +59,7 @@ class Member:
     stats: Stats = Stats()
     late: tuple[Late, ...] = ()
     bandwidth_gbps: float | None = None  # of its machine's link, if it is known
+    bandwidth_source: str = ""  # who says so: "configured" or "interface"
     silent_s: float = 0  # since the coordinator last heard of it
     draining: bool = False
     gone: bool = False  # these are its last numbers
@@ -172,6 +173,7 @@ def _member(role: str, key: str, entry: Mapping[str, Any]) -> Member:
         stats=Stats(**known),
         late=tuple(_late(late) for late in _entries(stats, "late")),
         bandwidth_gbps=_number(entry.get("bandwidth_gbps")) or None,
+        bandwidth_source=str(entry.get("bandwidth_source") or ""),
         silent_s=_number(entry.get("silent_s")),
         draining=bool(entry.get("draining")),
         gone=bool(entry.get("gone")),

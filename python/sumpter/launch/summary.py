@@ -17,6 +17,7 @@ from sumpter.launch.figures import (
     mean,
     optimum_share,
 )
+from sumpter.launch.links import describe_links, why_no_optimum
 from sumpter.launch.status import Job, Member
 
 
@@ -38,6 +39,7 @@ def print_job(console: Console, job: Job) -> None:
         Group(
             Text(f"Job {job.name}: {members}", style="bold"),
             Text(f"Plan: {describe_plan(job)}"),
+            Text(f"Links: {describe_links(job)}"),
             _members(job),
             *_waiting(job),
             *_stall(job),
@@ -52,9 +54,14 @@ def _headline(job: Job, bandwidth_gbps: float | None) -> Group:
     optimum = format_optional(share, "{:.0%} of the optimum")
     sentence = (
         f"{format_bytes(summed)} summed in {busy_s:.1f} s of communication: goodput {speed}, "
-        f"{optimum if share is not None else 'share of the optimum - (give --bandwidth-gbps)'}"
+        f"{optimum if share is not None else _no_share(job)}"
     )
     return Group(Text(f"Plan: {describe_plan(job)}"), Text(sentence))
+
+
+def _no_share(job: Job) -> str:
+    why = why_no_optimum(job)
+    return f"share of the optimum - ({why})" if why else "share of the optimum -"
 
 
 def describe_plan(job: Job) -> str:

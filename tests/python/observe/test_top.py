@@ -73,6 +73,10 @@ def test_without_a_bandwidth_of_every_machine_there_is_no_share(
     del workers[1]["bandwidth_gbps"]
     (view,) = looks(monkeypatch, 1.0, document(workers))
     assert view.jobs[0].optimum_share is None and view.jobs[0].goodput_gbps == pytest.approx(8.0)
+    console = Console(width=80, record=True, file=open(os.devnull, "w"))
+    console.print(render(view, 80))
+    shown = console.export_text()
+    assert "of the optimum -: no bandwidth is known of gpu1: set bandwidth_gbps there" in shown
 
 
 def test_a_member_that_came_back_counts_from_its_new_start(monkeypatch: pytest.MonkeyPatch) -> None:

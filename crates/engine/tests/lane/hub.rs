@@ -2,7 +2,7 @@
 
 use sumpter_endpoint::{Memory, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Held, Hub, OpId, Place, Request, Subtotal, Supply, Total,
+    Client, ClientSettings, Event, Hub, OpId, OpMemory, Place, Request, Subtotal, Supply, Total,
 };
 use sumpter_wire::Tier;
 
@@ -249,7 +249,7 @@ fn a_contribution_that_waits_to_be_sent_is_known_though_its_result_is_here() {
 
 #[test]
 fn a_subtotal_of_another_hub_fails_its_tensor_and_nothing_else() {
-    let (mut client, _) = chunk_client_of(Held::Tensor);
+    let (mut client, _) = chunk_client_of(OpMemory::Tensor);
     let mut hub = Hub::new(JobId(1), 64);
     let (mut lane, [a, b]) = lane_with_two();
     contribute(&mut lane, a, &[1; 3]);

@@ -3,7 +3,7 @@
 
 use fastrand::Rng;
 use sumpter_endpoint::{ConnId, OwnedMemory};
-use sumpter_engine::{Place, Relay, Repair, Request, Subject, Supply};
+use sumpter_engine::{Place, Relay, Repair, RepairSpec, Request, Supply};
 use sumpter_types::{Collective, Dtype, GroupId, Rank, ReduceOp, TensorId};
 use sumpter_wire::{Tier, group_id};
 
@@ -146,9 +146,15 @@ impl Tensor {
     }
 
     /// What a repair must know.
-    pub fn subject(&self, mortal: bool) -> Subject {
+    pub fn repair_spec(&self, workers_may_fail: bool) -> RepairSpec {
         let Request { collective, root, .. } = self.request;
-        Subject { bytes: self.bytes(), collective, root, members: self.members.clone(), mortal }
+        RepairSpec {
+            bytes: self.bytes(),
+            collective,
+            root,
+            members: self.members.clone(),
+            workers_may_fail,
+        }
     }
 
     /// The tier at which a worker takes part.

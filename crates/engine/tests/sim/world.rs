@@ -9,8 +9,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Held, Hub, Lane, LaneLimits, Layout, OpId, Peer, Place,
-    Progress, REPAIRED, Recovery, Repair, Request, Subject, Supply, exchange, first_passed_on,
+    Client, ClientSettings, Event, Hub, Lane, LaneLimits, Layout, OpId, OpMemory, Peer, Place,
+    Progress, REPAIRED, Recovery, Repair, RepairSpec, Request, Supply, exchange, first_passed_on,
     repairs, retained_rounds,
 };
 use sumpter_transport::{Side, SimLink, in_process};
@@ -105,7 +105,7 @@ impl fmt::Display for Report {
 }
 
 struct Worker {
-    client: Client<Held<OwnedMemory>>,
+    client: Client<OpMemory<OwnedMemory>>,
     /// Passes on what the lane beside the client sums for their machine.
     hub: Hub,
     /// What it holds for others, and what it passes on of interrupted rounds.
@@ -150,7 +150,7 @@ pub struct World {
     changes_left: u32,
     deterministic: bool,
     /// Whether workers die; who was left after each death, and on which machines.
-    mortal: bool,
+    workers_may_fail: bool,
     generations: Vec<(BTreeSet<usize>, Machines)>,
     /// The generation in which a round began, and the last in which somebody finished it.
     spans: HashMap<(usize, u32), (usize, usize)>,
@@ -186,7 +186,7 @@ impl World {
             (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
         let workers = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
         let changes_left = if rng.bool() { rng.u32(1..6) } else { 0 };
-        let mortal = changes_left > 0 && n > 1 && rng.bool();
+        let workers_may_fail = changes_left > 0 && n > 1 && rng.bool();
         let checksum = rng.bool();
         let mut world = World {
             flips_left: if checksum { rng.u32(0..20) } else { 0 },
@@ -200,7 +200,7 @@ impl World {
             rng,
             chunk_bytes,
             deterministic,
-            mortal,
+            workers_may_fail,
             generations: vec![((0..n).collect(), machines)],
             spans: HashMap::new(),
             tensors,
@@ -225,7 +225,7 @@ impl World {
     /// How a worker introduces itself to a lane.
     fn peer(&self, rank: usize, lane: usize) -> Peer {
         let (n, epoch) = (self.workers.len(), self.epoch);
-        let (keeps, checksum) = (self.keeps && (lane >= n || self.mortal), self.checksum);
+        let (keeps, checksum) = (self.keeps && (lane >= n || self.workers_may_fail), self.checksum);
         Peer { job: JOB, rank: Rank(rank as u32), world_size: n as u32, epoch, keeps, checksum }
     }
 
@@ -314,7 +314,7 @@ impl World {
             there.fill(NOISE);
             Staged { contribution, missing, result: BTreeMap::new() }
         });
-        let id = worker.client.submit(request, Held::Tensor(memory));
+        let id = worker.client.submit(request, OpMemory::Tensor(memory));
         worker.running.insert(id, (index, round));
         staged.into_iter().for_each(|staged| drop(worker.staged.insert(id, staged)));
         self.collect(rank);
@@ -337,7 +337,7 @@ impl World {
         let id = lacking[self.rng.usize(0..lacking.len())];
         let staged = worker.staged.get_mut(&id).expect("one of them");
         let range = staged.missing.swap_remove(self.rng.usize(0..staged.missing.len()));
-        let Some(Held::Tensor(memory)) = worker.client.memory_mut(id) else {
+        let Some(OpMemory::Tensor(memory)) = worker.client.memory_mut(id) else {
             panic!("an operation has released the memory of its contribution")
         };
         let there = memory.separate.as_mut().unwrap_or(&mut memory.bytes);

@@ -4,7 +4,9 @@ Collectives have no names, so a name is made of everything that must agree acros
 small counter; the tag says which call of the group it was, for the message when ranks disagree.
 """
 
+import collections
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -46,6 +48,12 @@ _OPS = {
 }
 
 
+# How many groups of each name there have been in a session.
+_groups: "weakref.WeakKeyDictionary[Session, collections.Counter[str]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
 @dataclass
 class Group:
     """The members of a process group, and how many collectives it has begun.
@@ -65,6 +73,10 @@ class Group:
     streams_wait: bool = True
     sequence: int = 0
     era: int = 0
+    # What the calls of this era add to their signature. A rank that has not seen ranks differ, or
+    # not yet, makes its next call under a name of the last era: that call differs, too, and the
+    # ranks agree again.
+    after: str = ""
     # For the futures of its collectives.
     callbacks: CallbackQueue = field(default_factory=CallbackQueue)
     # Whether a collective's number is the same on all ranks: until callbacks begin some as well,
@@ -82,6 +94,7 @@ class Group:
         """Ranks differed in the call number `after`."""
         if after >= self.era:
             self.era = after + 1
+            self.after = f", after call #{after} failed"
             # Their tensors have the names of the last era.
             self._kept.clear()
 
@@ -156,6 +169,13 @@ class Group:
             self._kept.clear()
         self._kept[key] = made
         return made
+
+
+def label_of(session: Session, name: str) -> str:
+    """The label of the next group of this name, which has no call in common with the last one."""
+    groups = _groups.setdefault(session, collections.Counter())
+    groups[name] += 1
+    return name if groups[name] == 1 else f"{name}:{groups[name]}"
 
 
 def in_group(label: str, group: Group) -> str:
@@ -272,6 +292,7 @@ class Call:
         if not group.is_numbered:
             return label
         place = f"{group.label}#{self._sequence}"
+        label = f"{label}{group.after}"
         return f"{place}.{len(self._rounds)}|{label}" if self._rounds else f"{place}|{label}"
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:

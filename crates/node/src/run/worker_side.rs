@@ -21,14 +21,14 @@ use crate::command::{DeclarationId, Submission, Subscription};
 use crate::completion::Promise;
 use crate::counters::Report;
 use crate::error::{NodeError, OpError};
-use crate::lane_side::LaneSide;
-use crate::progress;
+use crate::event_loop::lane_side::LaneSide;
+use crate::run::progress;
+use crate::run::subscriptions::Subscriptions;
+use crate::run::table::{Lookup, Tensor};
 use crate::run::{WorkerRun, in_force};
-use crate::staged::Staged;
-use crate::start::StartSignal;
-use crate::subscriptions::Subscriptions;
-use crate::table::{Lookup, Tensor};
-use crate::timeline::Record;
+use crate::worker::staged::Staged;
+use crate::worker::start::StartSignal;
+use crate::worker::timeline::Record;
 
 /// What the loop is to do with sockets.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl WorkerSide {
         let ClusterView { job, epoch, workers, .. } = view;
         let (rank, world_size) = (Rank(self.config.rank), workers.len() as u32);
         // As the others say of this lane.
-        let keeps = self.config.is_mortal();
+        let keeps = self.config.workers_may_fail();
         let peer = Peer { job: *job, rank, world_size, epoch: *epoch, keeps, checksum: false };
         match self.config.colocated {
             Colocated::InProcess => lane_side.lane.open_resident(peer).map(Some),
@@ -299,7 +299,10 @@ impl WorkerSide {
                 None => tracing::error!("a tensor was submitted before the session was there"),
             },
             Lookup::Waiting => {}
-            Lookup::Failed(submission, error) => submission.completion.finish(Err(error)),
+            Lookup::Failed(submission, error) => {
+                run.refused.add(run.table.declared_name(id), &submission.tag);
+                submission.completion.finish(Err(error));
+            }
         }
         report.counters.busy(true, Instant::now());
         report.soon();
@@ -385,6 +388,9 @@ impl WorkerSide {
             self.timeline = None;
         }
         let orphaned = run.orphaned(running.tensor).is_some();
+        if outcome.is_err() && run.over.is_none() && !orphaned {
+            run.refused.add(&spec.name, &running.tag);
+        }
         running.completion.finish(outcome.map_err(|reason| {
             let about = format!("tensor '{}' was not complete", spec.name);
             let failed = if orphaned { OpError::PeerLost } else { OpError::Mismatch };
@@ -409,6 +415,7 @@ impl WorkerSide {
         let Some(run) = self.run.as_mut() else { return };
         let (id, waiting) = run.table.fail(name, message);
         for (_, submission) in waiting {
+            run.refused.add(name, &submission.tag);
             submission.completion.finish(Err(OpError::Mismatch(message.to_owned())));
         }
         if let Some(id) = id {

@@ -11,7 +11,7 @@ use crate::command::{Command, DeclarationId, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::OpError;
 use crate::remote::Remote;
-use crate::staged::{Slices, Staged, StagedRound};
+use crate::worker::staged::{Slices, Staged, StagedRound};
 
 /// What differs between the operations of one tensor.
 #[derive(Debug, Default)]
