@@ -1,6 +1,7 @@
 """push_pull and its relatives on NumPy and DLPack arrays: the face of `import sumpter`."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,13 +48,13 @@ def push_pull_async(
         operation = _Operation(session, "push_pull", name, given, "sum", described)
         session.operations[key] = operation
     total = np.empty_like(given)
-    round_ = operation.start(given.ctypes.data, total.ctypes.data, (given, total), priority)
+    started = operation.start(given.ctypes.data, total.ctypes.data, (given, total), priority)
 
     def finish() -> Any:
         divides = average and given.dtype.kind in "iu"
         return restore(_arrays.divide(total, session.world_size) if divides else total)
 
-    return Handle(round_, finish, lambda: operation.free(round_))
+    return Handle(started.round, finish, started.seen)
 
 
 def poll(handle: Handle[Any]) -> bool:
@@ -79,8 +80,8 @@ def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
         session.operations[key] = operation
     result = given.copy()
     address = result.ctypes.data
-    round_ = operation.start(address if session.rank == root_rank else 0, address, result)
-    return Handle(round_, lambda: restore(result), lambda: operation.free(round_)).synchronize()
+    started = operation.start(address if session.rank == root_rank else 0, address, result)
+    return Handle(started.round, lambda: restore(result), started.seen).synchronize()
 
 
 class _Operation:
@@ -104,25 +105,31 @@ class _Operation:
         self._unnamed = session.cycle(unnamed, UNNAMED_SLOTS, described)
         self._call = f"{kind}({array.dtype} {list(array.shape)}, {detail})"
 
-    def start(self, send: int, receive: int, keep: object, priority: int = 0) -> RoundHandle:
-        """Starts a round; a name is taken until its owner has waited for it, or called free()."""
+    def start(self, send: int, receive: int, keep: object, priority: int = 0) -> "_Started":
+        """Starts a round; a name is taken until `seen` of what this returns was called."""
         session, tensor = self._session, self._tensor
         if tensor is None:
             tag = f"unnamed#{session.count('unnamed')}|{self._call}"
-            return next(self._unnamed.turns).submit(
-                send, receive, keep=keep, priority=priority, tag=tag
-            )
-        if tensor.name in session.in_flight:
+            turn = next(self._unnamed.turns)
+            return _Started(turn.submit(send, receive, keep=keep, priority=priority, tag=tag))
+        taken = session.taken
+        if tensor.name in taken:
             raise DuplicateNameError(
                 f"an operation named {tensor.name!r} is still in flight on rank {session.rank}: "
                 "synchronize it first, or give the two different names"
             )
         round_ = tensor.submit(send, receive, keep=keep, priority=priority)
-        session.in_flight[tensor.name] = round_
-        return round_
+        by = taken[tensor.name] = object()
 
-    def free(self, round_: RoundHandle) -> None:
-        """Lets the name be used again: the owner of this round knows that it is over."""
-        session, tensor = self._session, self._tensor
-        if tensor is not None and session.in_flight.get(tensor.name) is round_:
-            del session.in_flight[tensor.name]
+        def seen() -> None:
+            if taken.get(tensor.name) is by:
+                del taken[tensor.name]
+
+        return _Started(round_, seen)
+
+
+class _Started(NamedTuple):
+    """A round, and what says that its owner knows that it is over."""
+
+    round: RoundHandle
+    seen: Callable[[], None] | None = None

@@ -43,8 +43,8 @@ class Session:
         # Whether a timeline is written, which has nothing to show of what begins no round.
         self.has_timeline = has_timeline(meeting.settings)
         self._cycles: dict[tuple[Any, ...], TensorCycle] = {}
-        # The round of a name that may be in flight only once, until it was waited for.
-        self.in_flight: dict[str, RoundHandle] = {}
+        # What has taken a name, until it was waited for.
+        self.taken: dict[str, object] = {}
         # What fronts know of the operations of one description, by a key that describes them.
         self.operations: dict[tuple[Any, ...], Any] = {}
         self._scopes: dict[tuple[str, int], dict[str, object]] = {}
@@ -69,7 +69,7 @@ class Session:
             if self._coordinator is not None:
                 self._coordinator.stop()
             # They refer to the session: its sockets would stay open until a collection of cycles.
-            for known in (self._declared, self._cycles, self.operations, self.in_flight):
+            for known in (self._declared, self._cycles, self.operations, self.taken):
                 known.clear()
 
     def is_over(self) -> bool:

@@ -205,7 +205,8 @@ def check_speed() -> None:
         bps.push_pull_inplace(torch.ones(100_000), name="large")
     when, speed = bps.get_pushpull_speed()
     assert isinstance(when, int) and when > 1.7e12
-    assert speed > 0
+    # Alone, nothing is sent anywhere.
+    assert speed > 0 or WORLD_SIZE == 1
     later, idle = bps.get_pushpull_speed()
     assert later >= when and idle == 0.0
 
