@@ -60,6 +60,8 @@ def run(
     python: opt.Python = None,
     folder: opt.Folder = None,
     address: opt.Address = "",
+    listen: opt.Listen = "",
+    token_file: opt.JobToken = None,
     min_workers: opt.MinWorkers = None,
     max_workers: opt.MaxWorkers = None,
     restarts: opt.Restarts = None,
@@ -71,9 +73,10 @@ def run(
 ) -> None:
     """Start a whole job: coordinator here, servers and workers here or on other machines.
 
-    Each line of output says who wrote it. When anything fails, everything ends, and the exit code
-    is that of the first worker that failed. At the end a summary shows the plan, the bytes and
-    who waited for whom.
+    Each line of output says who wrote it. When anything fails, everything ends, the exit code is
+    that of the first worker that failed, and the last line is the root cause. After success a
+    summary shows the plan, the bytes and the stragglers. While the job runs, `sumpter top --job
+    last` and its relatives on this machine reach it.
     """
     settings = job_settings(assignments) | given(bandwidth_gbps=bandwidth_gbps)
     if deterministic:
@@ -98,6 +101,8 @@ def run(
         pass_on=tuple(pass_on or ()),
         start_timeout_s=start_timeout,
         address=address,
+        listen=listen,
+        token_file=token_file,
         elastic=_elastic(len(layout.workers), min_workers, max_workers, restarts),
     )
     raise typer.Exit(launch(spec))

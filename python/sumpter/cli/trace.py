@@ -16,8 +16,7 @@ from sumpter.cli.options import (
     JsonOption,
     TokenFileOption,
     TokenOption,
-    given,
-    token_settings,
+    reached,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def trace(
     path = output or Path("run.pftrace")
     if not path.parent.is_dir():
         raise UsageError(f"-o {path}: there is no directory {path.parent}")
-    settings = token_settings(token, token_file) | given(coordinator=coordinator)
+    settings, job = reached(coordinator, token, token_file, job)
     wanted = steps or _DEFAULT_STEPS
     text = _native.trace(settings, job, wanted, str(path))
     if as_json and not explain:

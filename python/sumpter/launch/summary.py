@@ -20,11 +20,20 @@ from sumpter.launch.figures import (
 from sumpter.launch.status import Job, Member
 
 
-def print_summary(console: Console, job: Job | None, bandwidth_gbps: float | None) -> None:
+def print_summary(
+    console: Console, job: Job | None, bandwidth_gbps: float | None, *, interrupted: bool = False
+) -> None:
     """Prints the summary; says so when nothing was ever summed."""
     if job is None or not any(worker.stats.rounds for worker in job.workers):
         console.print("No tensor was summed by Sumpter in this run.", style="dim")
         return
+    if interrupted:
+        # Workers that a signal ends make no last report, servers do.
+        console.print(
+            "\nInterrupted: a worker's counters are those of its last heartbeat, up to a second "
+            "before the end, so servers may have counted more.",
+            style="bold",
+        )
     console.print(
         Group("", _headline(job, bandwidth_gbps), "", _members(job), *_waiting(job)),
         highlight=False,
