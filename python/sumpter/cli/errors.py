@@ -26,3 +26,9 @@ def message_of(error: Exception) -> str:
     return (
         error.format_message() if isinstance(error, TyperException) else _failure.message_of(error)
     )
+
+
+def is_help(error: Exception) -> bool:
+    """Whether it is no error: a group of commands was called without one, so it shows its help."""
+    # Typer exports the class under no name.
+    return type(error).__name__ == "NoArgsIsHelpError"
