@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sumpter._failure import Failure, UsageError
+from sumpter._words import counted
 from sumpter.cli import run_options as opt
 from sumpter.cli.options import MetricsPortOption, SetOption, given, parse_assignments
 
@@ -119,7 +120,9 @@ def _elastic(
                 raise UsageError(f"{name} is for elastic jobs: give --min-workers, too")
         return None
     if min_workers > workers:
-        raise UsageError(f"--min-workers {min_workers}: only {workers} workers are started")
+        raise UsageError(
+            f"--min-workers {min_workers}: only {counted(workers, 'worker')} would be started"
+        )
     return Elastic(min_workers, DEFAULT_RESTARTS if restarts is None else restarts)
 
 
@@ -150,7 +153,7 @@ def _layout(
             machines = workers if machines is None else machines
             if machines > workers:
                 raise UsageError(
-                    f"--machines {machines}: there are only {workers} workers to spread"
+                    f"--machines {machines}: there are only {counted(workers, 'worker')} to spread"
                 )
             return on_one_machine(workers, servers or 0, machines)
     if machines is not None:

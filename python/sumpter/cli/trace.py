@@ -10,6 +10,7 @@ import typer
 
 from sumpter import _native
 from sumpter._failure import Failure, UsageError
+from sumpter._words import counted
 from sumpter.cli.options import (
     CoordinatorOption,
     JobOption,
@@ -84,9 +85,12 @@ def _print_summary(summary: dict[str, object], path: Path, wanted: int) -> None:
     clocks = summary["clock_error_s"]
     assert isinstance(clocks, dict)
     worst, error_s = max(clocks.items(), key=lambda item: item[1])
+    steps, slices = summary["steps"], summary["slices"]
+    assert isinstance(steps, int) and isinstance(slices, int)
+    processes = counted(len(clocks), "process", "processes")
     typer.echo(
-        f"{path}: {summary['steps']} steps of job '{summary['job']}', {summary['slices']} slices "
-        f"of {len(clocks)} processes; clocks aligned within {error_s * 1e6:.0f} us ({worst})"
+        f"{path}: {counted(steps, 'step')} of job '{summary['job']}', {counted(slices, 'slice')} "
+        f"of {processes}; clocks aligned within {error_s * 1e6:.0f} us ({worst})"
         + _tightened(summary, error_s)
     )
     if (who := summary["contradicted_by"]) is not None:
@@ -95,9 +99,10 @@ def _print_summary(summary: dict[str, object], path: Path, wanted: int) -> None:
             "set or changed its rate, and times of different processes may be off by more.",
             err=True,
         )
-    if summary["steps"] != wanted:
+    if steps != wanted:
+        verb = "is" if steps == 1 else "are"
         typer.echo(
-            f"Of {wanted} steps only {summary['steps']} are complete in every ring; the setting "
+            f"Only {counted(steps, 'step')} of {wanted} {verb} complete in every ring; the setting "
             "trace_events makes rings larger."
         )
     missing = summary["missing"]

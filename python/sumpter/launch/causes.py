@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sumpter.launch.figures import listed
+from sumpter._words import listed
 from sumpter.launch.output import Label
 
 # Codes above this one are of processes that a signal has killed.

@@ -8,7 +8,6 @@ t_opt comes from the planner and the bandwidth that the user states.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import lru_cache
 
 from sumpter import _native
@@ -69,17 +68,6 @@ def format_rate(bytes_per_s: float) -> str:
             return f"{bits:.3g} {unit}"
         bits /= 1000
     return f"{bits:.3g} Gb/s" if abs(bits) < 999.5 else f"{bits:,.0f} Gb/s"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 worker`, `2 workers`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def listed(noun: str, numbers: Sequence[int]) -> str:
-    """`rank 1`, `ranks 1 and 2`, `ranks 1, 2 and 5`."""
-    *first, last = map(str, numbers)
-    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"
 
 
 def format_seconds(time_s: float) -> str:

@@ -7,9 +7,16 @@ so absent fields are zero and unknown ones are ignored.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+
+# How a machine is identified that nobody named: its boot's UUID, and what follows.
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(/|$)|[0-9a-f]{32}$")
+
+# Of machines in a sentence.
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,43 @@ def read_servers(text: str) -> tuple[Member, ...]:
     """The servers that are here, in a job or not."""
     servers = _members(json.loads(text), "server", "member")
     return tuple(server for server in servers if not server.gone)
+
+
+def machine_names(members: Iterable[Member]) -> dict[str, str]:
+    """A short name for each machine: what the user called it, else its host.
+
+    A machine without a name of its own is identified by a UUID, which tells nobody anything. Of
+    several on one host (containers), each also has the end of its identity.
+    """
+    hosts = {member.machine: member.host for member in members}
+    names = {}
+    for machine, host in hosts.items():
+        if not host or not _UUID.match(machine):
+            names[machine] = machine
+        elif sum(other == host for other in hosts.values()) == 1:
+            names[machine] = host
+        else:
+            names[machine] = f"{host}/{machine[-6:].lstrip('/')}"
+    return names
+
+
+def without_bandwidth(members: Iterable[Member]) -> tuple[str, ...]:
+    """The machines of which no member says the bandwidth of the link, in words for people."""
+    members = tuple(members)
+    known = {member.machine for member in members if member.bandwidth_gbps is not None}
+    names = machine_names(members)
+    return tuple(dict.fromkeys(names[m.machine] for m in members if m.machine not in known))
+
+
+def unknown_bandwidth(machines: Sequence[str]) -> str:
+    """Why there is no share of the optimum, and what gives one."""
+    shown = list(machines[:_MOST_NAMED])
+    if len(machines) > len(shown):
+        shown.append(f"{len(machines) - len(shown)} more")
+    return (
+        f"no share of the optimum: the link's bandwidth of {', '.join(shown)} is unknown "
+        "(set SUMPTER_BANDWIDTH_GBPS there)"
+    )
 
 
 def merge(before: Job | None, now: Job) -> Job:

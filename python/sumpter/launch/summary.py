@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from sumpter import _native
+from sumpter._words import counted
 from sumpter.launch.figures import (
     format_bytes,
     format_optional,
@@ -17,7 +19,7 @@ from sumpter.launch.figures import (
     mean,
     optimum_share,
 )
-from sumpter.launch.status import Job, Member
+from sumpter.launch.status import Job, Member, machine_names
 
 
 def print_summary(
@@ -41,15 +43,16 @@ def print_summary(
 
 
 def print_job(console: Console, job: Job) -> None:
-    """Prints a job that is still running."""
-    members = f"{len(job.workers)} workers, {len(job.servers)} servers"
+    """Prints a job of a coordinator, one that has ended as well."""
+    members = f"{counted(len(job.workers), 'worker')}, {counted(len(job.servers), 'server')}"
+    state = "ended" if job.over else job.state
     console.print(
         Group(
-            Text(f"Job {job.name}: {members}", style="bold"),
+            Text(f"Job {job.name}{f' ({state})' if state else ''}: {members}", style="bold"),
             Text(f"Plan: {describe_plan(job)}"),
             _members(job),
             *_waiting(job),
-            *_stall(job),
+            *([] if job.over else _stall(job)),
         )
     )
 
@@ -58,10 +61,15 @@ def _headline(job: Job, bandwidth_gbps: float | None) -> Group:
     summed, busy_s = mean(job.workers, "tensor_bytes"), mean(job.workers, "busy_s")
     share = optimum_share(job, summed, busy_s, bandwidth_gbps)
     speed = format_optional(goodput_gbps(summed, busy_s), "{:.2f} Gb/s")
-    optimum = format_optional(share, "{:.0%} of the optimum")
+    if share is not None:
+        optimum = f"{share:.0%} of the optimum"
+    elif bandwidth_gbps is None:
+        optimum = "share of the optimum - (give --bandwidth-gbps)"
+    else:
+        optimum = "share of the optimum - (nothing was sent between machines)"
     sentence = (
         f"{format_bytes(summed)} summed in {busy_s:.1f} s of communication: goodput {speed}, "
-        f"{optimum if share is not None else 'share of the optimum - (give --bandwidth-gbps)'}"
+        f"{optimum}"
     )
     return Group(Text(f"Plan: {describe_plan(job)}"), Text(sentence))
 
@@ -82,22 +90,23 @@ def describe_plan(job: Job) -> str:
 
 def _members(job: Job) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("member", "machine"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    table.add_column("member", no_wrap=True)
+    table.add_column("machine", overflow="ellipsis", no_wrap=True)
     for name in ("sent", "received", "local", "sums", "partitions", "busy"):
         table.add_column(name, justify="right", no_wrap=True)
+    names = machine_names(job.workers + job.servers)
     for worker in job.workers:
-        table.add_row(*_row(f"worker {worker.number}", worker))
+        table.add_row(*_row(f"worker {worker.number}", worker, names))
     for index, server in enumerate(job.servers):
-        table.add_row(*_row(f"server {index}", server))
+        table.add_row(*_row(f"server {index}", server, names))
     return table
 
 
-def _row(name: str, member: Member) -> tuple[str, ...]:
+def _row(name: str, member: Member, names: Mapping[str, str]) -> tuple[str, ...]:
     stats = member.stats
     return (
-        name,
-        member.machine,
+        f"{name} (left)" if member.gone else name,
+        names[member.machine],
         format_bytes(stats.bytes_sent),
         format_bytes(stats.bytes_received),
         format_bytes(stats.bytes_local) if stats.bytes_local else "-",

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from sumpter._words import counted
 from sumpter.launch.causes import KILLED, End, Failed, describe, last_error
 from sumpter.launch.output import Label, Output
 from sumpter.launch.place import Child
@@ -165,7 +166,7 @@ async def supervise(
         await _until_decided(watch, interruption.first, output)
         if interruption.first.done():
             name = interruption.first.result().name
-            output.say(f"{name}: ending the job's {len(watch.running)} processes")
+            output.say(f"{name}: ending {counted(len(watch.running), 'process', 'processes')}")
             return End(interruption.code, watch.failed, interrupted=True)
         await _settle(watch, interruption.first, output, settle_s)
         return End(watch.code, watch.failed)
@@ -243,12 +244,12 @@ def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> None:
                 pause = watch.start_later(child.label)
                 when = f" in {pause:g} s" if pause else ""
                 said += f"; starting it again{when} ({tries} of {limit})"
-            elif watch.workers_left + len(watch.paused) < watch.elastic.min_workers:
+            elif (left := watch.workers_left + len(watch.paused)) < watch.elastic.min_workers:
                 said += "; too few workers are left"
                 watch.worker_code = watch.worker_code or code
                 watch.note_failure(child, code)
             else:
-                said += f"; going on with {watch.workers_left + len(watch.paused)} workers"
+                said += f"; going on with {counted(left, 'worker')}"
         else:
             watch.worker_code = watch.worker_code or code
             watch.note_failure(child, code)
