@@ -51,7 +51,10 @@ def trace(
     ] = None,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Print what each step waited for, in percent by cause."),
+        typer.Option(
+            "--explain",
+            help="Print what the steps waited for: a verdict, and percents by cause and rank.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,7 +122,7 @@ def _tightened(summary: dict[str, object], error_s: float) -> str:
 
 
 def _print_explained(path: Path, as_json: bool) -> None:
-    from sumpter.trace import TraceError, explain, read
+    from sumpter.trace import TraceError, explain, read, verdict
 
     try:
         found = explain(read(path))
@@ -128,8 +131,8 @@ def _print_explained(path: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([_as_dict(one) for one in found], indent=2))
         return
-    for one in found:
-        typer.echo("\n".join(one.sentences))
+    for line in verdict(found):
+        typer.echo(line)
 
 
 def _as_dict(one: Explanation) -> dict[str, object]:
@@ -138,5 +141,6 @@ def _as_dict(one: Explanation) -> dict[str, object]:
         "rank": one.rank,
         "duration_s": one.duration_s,
         "shares": one.shares,
+        "tensor": one.tensor,
         "sentences": list(one.sentences),
     }
