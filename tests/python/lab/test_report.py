@@ -518,14 +518,14 @@ def test_what_takes_long_says_how_far_it_is() -> None:
 
 
 def test_percents_of_an_axis_get_the_decimals_that_their_ticks_need() -> None:
-    page = report.make([EMULATE], report.Question())
+    page = report.make([EMULATE], report.Question()).html
     formats = set(re.findall(r'"tickformat":"([^"]*%)"', page))
     # d3-format: no fixed number of decimals, and insignificant zeros trimmed.
     assert formats == {"~%"}
 
 
 def test_what_a_step_waited_for_is_in_short_cells(traced) -> None:
-    page = report.make([traced(fake_trace.trace())], report.Question())
+    page = report.make([traced(fake_trace.trace())], report.Question()).html
     table = page.split("by rank</caption>")[1].split("</table>")[0]
     cells = re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", table)
     assert "largest cause" in cells

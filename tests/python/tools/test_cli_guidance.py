@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from jobs import HANG_S
-from sumpter import _environment, _native
+from sumpter import _environment, _native, _packages
 from sumpter.cli.app import app
 from sumpter.cli.groups import GROUPS
 from sumpter.cli.settings import EXAMPLE
@@ -124,3 +124,44 @@ class TestMisspelledVariables:
         known = {row["env"]: "" for row in _native.settings()}
         assert _environment.unknown_variables({**known, "SUMPTER_SIM_SEED": "1"}) == []
         assert _environment.unknown_variables({"SUMPTER_QQQQQ": "1"}) == [("SUMPTER_QQQQQ", "")]
+
+
+class TestMissingPackages:
+    """In a process that cannot find torch, as after `pip install sumpter`."""
+
+    WITHOUT = (
+        "import sys, importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more)\n"
+        "class Nothing:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] == 'torch':\n"
+        "            raise ModuleNotFoundError(f\"No module named '{name}'\", name=name)\n"
+        "sys.meta_path.insert(0, Nothing())\n"
+    )
+
+    def run(self, code: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", self.WITHOUT + code]
+        return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+
+    def test_a_command_that_needs_one_says_what_to_install(self) -> None:
+        result = self.run(
+            "from sumpter.cli import main, plugins\n"
+            "plugins.load = lambda name: __import__('torch')\n"
+            "main(['record', 'train.py'])"
+        )
+        assert result.returncode == 1
+        assert len(result.stderr.splitlines()) == 1, result.stderr
+        assert "pip install 'sumpter[torch]'" in result.stderr
+
+    def test_need_names_the_user_and_the_remedy(self) -> None:
+        result = self.run("from sumpter._packages import need; need('torch', 'sumpter.torch')")
+        assert result.stderr.splitlines()[-1] == (
+            "ImportError: sumpter.torch needs torch, which is not installed: "
+            "pip install 'sumpter[torch]'"
+        )
+
+    def test_an_import_error_of_something_else_keeps_its_traceback(self) -> None:
+        error = ModuleNotFoundError("No module named 'mine'", name="mine")
+        assert _packages.missing(error) is None
+        assert _packages.missing(ImportError("broken", name="sumpter")) is None
