@@ -7,15 +7,19 @@ import numpy as np
 from sumpter import _arrays
 from sumpter._core import membership
 from sumpter._core.handles import Handle, RoundHandle
-from sumpter._core.membership import HOLDER, check_root
+from sumpter._core.membership import check_root
 from sumpter._core.session import Session
 from sumpter._core.tensor import UNNAMED_SLOTS, Description, Tensor
 from sumpter._errors import DuplicateNameError
 
 
 def init(**settings: object) -> None:
-    """Joins the job; settings given here override the environment. Repeating it does nothing."""
-    membership.acquire(HOLDER, settings)
+    """Joins the job; settings given here override the environment.
+
+    Repeating it does nothing, unless the job has failed or a rank has left it: then all ranks join
+    anew.
+    """
+    membership.join(settings)
 
 
 def push_pull(array: Any, average: bool = True, name: str | None = None, priority: int = 0) -> Any:
@@ -49,7 +53,7 @@ def push_pull_async(
         divides = average and given.dtype.kind in "iu"
         return restore(_arrays.divide(total, session.world_size) if divides else total)
 
-    return Handle(round_, finish)
+    return Handle(round_, finish, lambda: operation.free(round_))
 
 
 def poll(handle: Handle[Any]) -> bool:
@@ -75,8 +79,8 @@ def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
         session.operations[key] = operation
     result = given.copy()
     address = result.ctypes.data
-    operation.start(address if session.rank == root_rank else 0, address, result).wait()
-    return restore(result)
+    round_ = operation.start(address if session.rank == root_rank else 0, address, result)
+    return Handle(round_, lambda: restore(result), lambda: operation.free(round_)).synchronize()
 
 
 class _Operation:
@@ -101,15 +105,14 @@ class _Operation:
         self._call = f"{kind}({array.dtype} {list(array.shape)}, {detail})"
 
     def start(self, send: int, receive: int, keep: object, priority: int = 0) -> RoundHandle:
-        """Starts a round; a name may be in flight only once, whatever its descriptions."""
+        """Starts a round; a name is taken until its owner has waited for it, or called free()."""
         session, tensor = self._session, self._tensor
         if tensor is None:
             tag = f"unnamed#{session.count('unnamed')}|{self._call}"
             return next(self._unnamed.turns).submit(
                 send, receive, keep=keep, priority=priority, tag=tag
             )
-        earlier = session.in_flight.get(tensor.name)
-        if earlier is not None and not earlier.poll():
+        if tensor.name in session.in_flight:
             raise DuplicateNameError(
                 f"an operation named {tensor.name!r} is still in flight on rank {session.rank}: "
                 "synchronize it first, or give the two different names"
@@ -117,3 +120,9 @@ class _Operation:
         round_ = tensor.submit(send, receive, keep=keep, priority=priority)
         session.in_flight[tensor.name] = round_
         return round_
+
+    def free(self, round_: RoundHandle) -> None:
+        """Lets the name be used again: the owner of this round knows that it is over."""
+        session, tensor = self._session, self._tensor
+        if tensor is not None and session.in_flight.get(tensor.name) is round_:
+            del session.in_flight[tensor.name]

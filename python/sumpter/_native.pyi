@@ -131,6 +131,24 @@ class Tensor:
         is text for error messages only. Raises ConfigError for an address that is needed and 0.
         """
 
+    def submit_staged(
+        self,
+        send: int,
+        receive: int,
+        priority: int,
+        tag: str,
+        keep: object,
+        slice_bytes: int,
+        on_slice: Callable[[int], object],
+    ) -> tuple[Handle, Supply]:
+        """Starts one round whose contribution comes into the memory while the round lasts.
+
+        Nothing at `send` is read before it is supplied, if this rank contributes. If it receives,
+        `on_slice(i)` is called from another thread once all of slice `i` of the result, of
+        `slice_bytes` but for the last one, is final; for every slice before the round is done well.
+        The rest is as of submit().
+        """
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do: no elements."""
@@ -157,6 +175,18 @@ class Handle:
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls `callback` once from another thread when done; at once if it is done already."""
+
+class Supply:
+    """The contribution to a round that was submitted before it was there."""
+
+    def supply(self, start: int, size: int) -> None:
+        """`size` bytes from `start` on are in the memory, and do not change any more.
+
+        Raises ConfigError if the tensor has no such bytes.
+        """
+
+    def refuse(self, reason: str) -> None:
+        """The rest will never come: the tensor's rounds fail with this on all ranks."""
 
 class Coordinator:
     """A coordinator inside this process."""

@@ -117,6 +117,10 @@ def _no_stall_check(environment: Environment) -> str | None:
     return "0" if environment["HOROVOD_STALL_CHECK_DISABLE"].strip() == "1" else None
 
 
+def _autotune(environment: Environment) -> str | None:
+    return "bayes" if environment["HOROVOD_AUTOTUNE"].strip() == "1" else None
+
+
 def _lanes(environment: Environment) -> str:
     text = environment["BYTEPS_SERVER_ENGINE_THREAD"].strip()
     if not text.isdigit() or not 0 < int(text) <= 1024:
@@ -279,8 +283,8 @@ TUNING = (
     Variable("HOROVOD_CACHE_CAPACITY", note="the table of tensors has no limit to set"),
     Variable("HOROVOD_HIERARCHICAL_ALLREDUCE", note="the plan follows the machines by itself"),
     Variable("HOROVOD_HIERARCHICAL_ALLGATHER", note="the plan follows the machines by itself"),
-    Variable("HOROVOD_AUTOTUNE", note="there is nothing that it would tune"),
-    Variable("HOROVOD_AUTOTUNE_LOG", note="there is nothing that it would tune"),
+    Variable("HOROVOD_AUTOTUNE", "tuner", "1 is bayes: see tuning.md", _autotune),
+    Variable("HOROVOD_AUTOTUNE_LOG", note="rank 0 logs what the tuner chooses"),
     Variable(
         "HOROVOD_STALL_CHECK_DISABLE",
         "stall_warning_s",

@@ -117,8 +117,8 @@ MUTANTS = [
         "a broadcast is passed on by a worker that may die",
         "5: survivors of a worker agree",
         "recovery.rs",
-        "*collective == Collective::AllReduce || !mortal;",
-        "*collective == Collective::AllReduce || !mortal || bytes > &0;",
+        "*collective == Collective::AllReduce || !workers_may_fail;",
+        "*collective == Collective::AllReduce || !workers_may_fail || bytes > &0;",
     ),
     Mutant(
         "contributions are added as they come",
@@ -147,6 +147,27 @@ MUTANTS = [
         "client/operations.rs",
         "op.move_to(tier, layout.of(op.round).clone());",
         "op.move_to(tier, op.places.clone());",
+    ),
+    Mutant(
+        "what a device has not computed is sent",
+        "1: exactly once",
+        "client/op.rs",
+        "let ready = !self.parts[part].offered && self.unsupplied(part, rank) == 0;",
+        "let ready = !self.parts[part].offered;",
+    ),
+    Mutant(
+        "what was supplied is forgotten with the epoch",
+        "4: servers join and leave",
+        "client/op.rs",
+        "        self.request.tier = tier;\n",
+        "        self.request.tier = tier; self.supplied = Spans::default();\n",
+    ),
+    Mutant(
+        "what is restored of a result is not reported",
+        "3: a killed server loses nothing",
+        "client/mod.rs",
+        "if self.operations[id].request.supply == Supply::Ranges {",
+        "if self.operations[id].request.supply == Supply::Chunks {",
     ),
 ]
 # A bug may need a word that the sources lack.

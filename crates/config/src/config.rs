@@ -106,7 +106,7 @@ impl Config {
 
     /// Whether workers may die without ending the job they are in.
     #[must_use]
-    pub fn is_mortal(&self) -> bool {
+    pub fn workers_may_fail(&self) -> bool {
         self.redo && self.min_workers > 0
     }
 

@@ -241,8 +241,8 @@ pub const SETTINGS: &[Setting] = &[
         doc: "How far ahead of what it has sent a worker may begin with partitions; the less, the \
               better every link gets its share and the sooner an urgent tensor overtakes. Less \
               than a partition counts as one. auto is what the slowest machine's link sends in a \
-              millisecond by bandwidth_gbps, from 128KiB to 1MiB; 256KiB unless that is known of \
-              every machine; 1MiB where there is one machine only. Equal on every rank.",
+              millisecond (see bandwidth_gbps), from 128KiB to 1MiB; 256KiB where nothing is known \
+              of any; 1MiB where there is one machine only. Equal on every rank.",
         put: |c, v| match v.trim() {
             AUTO => {
                 c.credit_bytes = None;
@@ -336,7 +336,10 @@ pub const SETTINGS: &[Setting] = &[
         unit: "Gb/s",
         default: "",
         range: "a number from 0.001 to 10000",
-        doc: "What this machine's interface carries each way; without it all count as equal.",
+        doc: "What this machine's link carries each way, by which the plan shares out the work. \
+              Without it what the system says of the interface counts (hardware only); a machine \
+              of which nothing is known counts as the slowest known one, and where nothing is \
+              known of any all count as equal.",
         put: |c, v| number(v, 0.001..=10_000.0).map(|x| c.bandwidth_gbps = Some(x)),
     },
     Setting {

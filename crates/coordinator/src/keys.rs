@@ -110,6 +110,7 @@ pub(crate) fn keep_to_job(report: &mut StatusReport) {
         stats.counters.retain(|name, _| own.contains(name));
         stats.late.clear();
         stats.pending.clear();
+        stats.refused.clear();
     }
 }
 

@@ -55,7 +55,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         machine: "machine".to_owned(),
         host: format!("host{rank}"),
         lanes: Vec::new(),
-        bandwidth_gbps: None,
+        bandwidth: None,
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,

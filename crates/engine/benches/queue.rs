@@ -6,7 +6,7 @@
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
-use sumpter_engine::{Client, ClientSettings, Place, Request};
+use sumpter_engine::{Client, ClientSettings, Place, Request, Supply};
 use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, TensorId};
 use sumpter_wire::{BEGIN_BYTES, HEADER_BYTES, Tier};
 
@@ -78,7 +78,7 @@ fn request(tensor: usize) -> Request {
         average: false,
         // Later tensors are more urgent, as the first layers' gradients are.
         priority: tensor as i32,
-        streamed: false,
+        supply: Supply::Whole,
     }
 }
 

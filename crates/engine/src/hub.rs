@@ -15,14 +15,14 @@ use sumpter_sum::AlignedBuf;
 use sumpter_types::{Collective, JobId, Round, TensorId};
 use sumpter_wire::{PartitionSpec, Tier};
 
-use crate::client::{Client, Event, Layout, OpId, Place, Request};
+use crate::client::{Client, Event, Layout, OpId, Place, Request, Supply};
 use crate::lane::{Lane, Subtotal, Total};
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::Violation;
 
 /// The memory of an operation: a tensor of the worker's, or subtotals of its machine.
 #[derive(Debug)]
-pub enum Held<M> {
+pub enum OpMemory<M> {
     /// A tensor.
     Tensor(M),
     /// What a hub passes on.
@@ -38,12 +38,12 @@ pub struct Subtotals {
     chunks: Vec<Option<AlignedBuf>>,
 }
 
-impl<M: Memory> Memory for Held<M> {
+impl<M: Memory> Memory for OpMemory<M> {
     fn contribution(&self, offset: usize, len: usize) -> &[u8] {
         match self {
-            Held::Tensor(memory) => memory.contribution(offset, len),
-            Held::Results(bytes) => &bytes[offset..offset + len],
-            Held::Subtotals(Subtotals { chunk_bytes, chunks }) => {
+            OpMemory::Tensor(memory) => memory.contribution(offset, len),
+            OpMemory::Results(bytes) => &bytes[offset..offset + len],
+            OpMemory::Subtotals(Subtotals { chunk_bytes, chunks }) => {
                 let chunk = chunks[offset / chunk_bytes].as_ref().expect("a chunk that was lent");
                 &chunk[offset % chunk_bytes..][..len]
             }
@@ -52,11 +52,11 @@ impl<M: Memory> Memory for Held<M> {
 
     fn result(&mut self, offset: usize, len: usize) -> &mut [u8] {
         match self {
-            Held::Tensor(memory) => memory.result(offset, len),
-            Held::Results(bytes) => &mut bytes[offset..offset + len],
+            OpMemory::Tensor(memory) => memory.result(offset, len),
+            OpMemory::Results(bytes) => &mut bytes[offset..offset + len],
             // The end of a chunk is not in it, and the next one may be elsewhere.
-            Held::Subtotals(_) if len == 0 => &mut [],
-            Held::Subtotals(Subtotals { chunk_bytes, chunks }) => {
+            OpMemory::Subtotals(_) if len == 0 => &mut [],
+            OpMemory::Subtotals(Subtotals { chunk_bytes, chunks }) => {
                 let chunk = chunks[offset / *chunk_bytes].as_mut().expect("a chunk that was lent");
                 &mut chunk[offset % *chunk_bytes..][..len]
             }
@@ -124,7 +124,7 @@ impl Hub {
     /// to. The places' offsets are of no interest; their groups must have been defined.
     pub fn register<M: Memory>(
         &mut self,
-        client: &mut Client<Held<M>>,
+        client: &mut Client<OpMemory<M>>,
         tensor: TensorId,
         layout: Layout,
         round: Round,
@@ -160,7 +160,11 @@ impl Hub {
 
     /// Passes on the subtotals that the lane has; true if there were any. Tells the lanes that
     /// made the totals of those that this machine has.
-    pub fn pass_on<M: Memory>(&mut self, client: &mut Client<Held<M>>, lane: &mut Lane) -> bool {
+    pub fn pass_on<M: Memory>(
+        &mut self,
+        client: &mut Client<OpMemory<M>>,
+        lane: &mut Lane,
+    ) -> bool {
         while let Some(Total { job, tensor, partition, round }) = lane.next_total() {
             if job == self.job && !self.closed && !self.failed.contains(&tensor) {
                 client.acknowledge(tensor, partition, round);
@@ -183,9 +187,9 @@ impl Hub {
                 }
             };
             match client.memory_mut(op) {
-                Some(Held::Subtotals(held)) => {
+                Some(OpMemory::Subtotals(held)) => {
                     held.chunks[slot] = Some(bytes);
-                    client.supply(op, of.partition, of.chunk + 1);
+                    client.supply_chunks(op, of.partition, of.chunk + 1);
                 }
                 _ => lane.recycle(bytes),
             }
@@ -201,7 +205,7 @@ impl Hub {
     /// The operation that passes on the round of a subtotal, and where the chunk is in its memory.
     fn operation<M: Memory>(
         &mut self,
-        client: &mut Client<Held<M>>,
+        client: &mut Client<OpMemory<M>>,
         of: Subtotal,
         spec: &PartitionSpec,
     ) -> Result<(OpId, usize), &'static str> {
@@ -230,11 +234,11 @@ impl Hub {
             average: false,
             // All contributions are in, this worker's too, so its own operation is under way.
             priority: client.active(of.tensor, Tier::Machine).map_or(0, |r| r.priority),
-            streamed: true,
+            supply: Supply::Chunks,
         };
         let chunks = std::iter::repeat_with(|| None).take(passage.chunks).collect();
         let memory = Subtotals { chunk_bytes: self.chunk_bytes, chunks };
-        let op = client.submit(request, Held::Subtotals(memory));
+        let op = client.submit(request, OpMemory::Subtotals(memory));
         passage.latest = Some(op);
         let running = Running { tensor: of.tensor, round: of.round, late: Vec::new() };
         self.running.insert(op, running);
@@ -247,8 +251,8 @@ impl Hub {
     /// [`Violation`] when client and lane disagree: a bug, since both are ours.
     pub fn on_event<M: Memory>(
         &mut self,
-        event: Event<Held<M>>,
-        client: &mut Client<Held<M>>,
+        event: Event<OpMemory<M>>,
+        client: &mut Client<OpMemory<M>>,
         lane: &mut Lane,
     ) -> Result<Option<Event<M>>, Violation> {
         match event {
@@ -266,27 +270,28 @@ impl Hub {
                 lane.release_total(Total { job: self.job, tensor, partition, round });
                 Ok(None)
             }
-            Event::Released(op, Held::Subtotals(memory)) => {
+            Event::Released(op, OpMemory::Subtotals(memory)) => {
                 self.release(op, memory, lane)?;
                 Ok(None)
             }
-            Event::Released(_, Held::Results(_)) => Ok(None),
-            Event::Released(op, Held::Tensor(memory)) => Ok(Some(Event::Released(op, memory))),
+            Event::Released(_, OpMemory::Results(_)) => Ok(None),
+            Event::Released(op, OpMemory::Tensor(memory)) => Ok(Some(Event::Released(op, memory))),
             Event::Finished(op, outcome) => Ok(Some(Event::Finished(op, outcome))),
             Event::Arrived { op, number, chunk } => Ok(Some(Event::Arrived { op, number, chunk })),
+            Event::Available { op, bytes } => Ok(Some(Event::Available { op, bytes })),
         }
     }
 
     /// A total has arrived: the lane gets it in the buffer it lent.
     fn give_back<M: Memory>(
         &mut self,
-        client: &mut Client<Held<M>>,
+        client: &mut Client<OpMemory<M>>,
         lane: &mut Lane,
         (op, number, chunk): (OpId, u32, u32),
     ) -> Result<(), Violation> {
         let queued = client.is_queued(op, number, chunk);
         let running = self.running.get_mut(&op).expect("a running operation");
-        let Some(Held::Subtotals(held)) = client.memory_mut(op) else {
+        let Some(OpMemory::Subtotals(held)) = client.memory_mut(op) else {
             running.late.push((number, chunk));
             return Ok(());
         };

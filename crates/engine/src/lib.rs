@@ -17,13 +17,13 @@ mod spans;
 
 pub use client::{
     Backlog, Client, ClientSettings, Event, Layout, OpId, Outstanding, Place, REPAIRED, Request,
-    RetainedChunk, Standing,
+    RetainedChunk, Standing, Supply,
 };
-pub use hub::{Held, Hub, Subtotals};
+pub use hub::{Hub, OpMemory, Subtotals};
 pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total, Undelivered};
 pub use recovery::{
-    Lost, Progress, Recovery, Relay, Repair, ResultKey, Subject, first_passed_on, repairs,
-    retained_rounds,
+    Progress, Recovery, Relay, Repair, RepairSpec, ResultKey, Unrecoverable, first_passed_on,
+    repairs, retained_rounds,
 };
 pub use resident::exchange;
 pub use spans::Spans;

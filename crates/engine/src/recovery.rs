@@ -24,7 +24,7 @@ use std::ops::Range;
 use sumpter_types::{Collective, JobId, Rank, Round, TensorId};
 
 use crate::client::{Client, Event, Layout, OpId, Place, Request, RetainedChunk, Standing};
-use crate::hub::{Held, Hub};
+use crate::hub::{Hub, OpMemory};
 use crate::lane::{Lane, Undelivered};
 use crate::spans::Spans;
 use sumpter_endpoint::Memory;
@@ -43,7 +43,7 @@ pub type ResultKey = (TensorId, Round, u32);
 
 /// What must be known of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct RepairSpec {
     /// Bytes of the tensor.
     pub bytes: usize,
     /// What a round does.
@@ -54,7 +54,7 @@ pub struct Subject {
     pub members: Vec<Rank>,
     /// Whether workers may die without ending the job. Then they keep the results of all lanes but
     /// their own.
-    pub mortal: bool,
+    pub workers_may_fail: bool,
 }
 
 /// How an interrupted round of a tensor is completed.
@@ -84,7 +84,7 @@ pub struct Relay {
 /// A part of a round can neither be passed on nor summed again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes {span:?} of round {round} of tensor {tensor} are lost: rank {rank} has gone on")]
-pub struct Lost {
+pub struct Unrecoverable {
     tensor: TensorId,
     round: Round,
     span: Range<usize>,
@@ -95,12 +95,12 @@ pub struct Lost {
 /// at most: receivers of a broadcast may have gone on to the next round.
 ///
 /// # Errors
-/// [`Lost`] if the workers contradict what a worker must keep.
+/// [`Unrecoverable`] if the workers contradict what a worker must keep.
 pub fn repairs(
     id: TensorId,
-    tensor: &Subject,
+    tensor: &RepairSpec,
     progress: &BTreeMap<Rank, Progress>,
-) -> Result<Vec<Repair>, Lost> {
+) -> Result<Vec<Repair>, Unrecoverable> {
     let stand = |rank: &Rank| {
         let standing = progress.get(rank).and_then(|p| p.standings.get(id.0 as usize));
         (*rank, standing.cloned().unwrap_or_default())
@@ -125,10 +125,10 @@ impl Progress {
 
 fn repair(
     (id, round): (TensorId, Round),
-    Subject { bytes, collective, root, members, mortal }: &Subject,
+    RepairSpec { bytes, collective, root, members, workers_may_fail }: &RepairSpec,
     standings: &[(Rank, Standing)],
     progress: &BTreeMap<Rank, Progress>,
-) -> Result<Option<Repair>, Lost> {
+) -> Result<Option<Repair>, Unrecoverable> {
     let holders: Vec<Holder<'_>> = members
         .iter()
         .filter_map(|rank| Some((*rank, progress.get(rank)?)))
@@ -150,7 +150,7 @@ fn repair(
     let gone_on = |rank: &Rank| standings.iter().any(|(r, s)| r == rank && s.round > round);
     let contributors = members.iter().filter(|rank| collective.contributes(**rank, *root));
     let missed = contributors.copied().find(gone_on);
-    let passes_on = *collective == Collective::AllReduce || !mortal;
+    let passes_on = *collective == Collective::AllReduce || !workers_may_fail;
     let mut out = Repair { round, sums: Vec::new(), relays: Vec::new() };
     for (index, span) in cuts(*bytes, &receivers, &holders).into_iter().enumerate() {
         let lacks = |(rank, has): &(Rank, Spans)| (!has.contains(&span)).then_some(*rank);
@@ -168,7 +168,7 @@ fn repair(
             let members = members.into_iter().collect();
             out.relays.push(Relay { span, holder, contributors, members });
         } else if let Some(rank) = missed {
-            return Err(Lost { tensor: id, round, span, rank });
+            return Err(Unrecoverable { tensor: id, round, span, rank });
         } else if *collective == Collective::Broadcast {
             let members = lacking.into_iter().chain([*root]).collect::<BTreeSet<_>>();
             out.sums.push((span, members.into_iter().collect()));
@@ -184,10 +184,10 @@ fn repair(
 /// them on: that one may die first.
 pub fn retained_rounds(
     id: TensorId,
-    tensor: &Subject,
+    tensor: &RepairSpec,
     repairs: &[Repair],
 ) -> Vec<(TensorId, Round)> {
-    let retains = tensor.mortal && tensor.collective == Collective::AllReduce;
+    let retains = tensor.workers_may_fail && tensor.collective == Collective::AllReduce;
     repairs.iter().filter(|_| retains).map(|repair| (id, repair.round)).collect()
 }
 
@@ -279,7 +279,7 @@ impl Recovery {
     /// worker stands with `tensors` tensors. The lane's connections are the driver's to close.
     pub fn suspend<M: Memory>(
         &mut self,
-        client: &mut Client<Held<M>>,
+        client: &mut Client<OpMemory<M>>,
         hub: &mut Hub,
         (lane, job): (&mut Lane, JobId),
         tensors: usize,
@@ -316,7 +316,7 @@ impl Recovery {
     /// that has all of this one.
     pub fn resume<M: Memory>(
         &mut self,
-        client: &mut Client<Held<M>>,
+        client: &mut Client<OpMemory<M>>,
         relays: Vec<(Request, Round, Vec<Place>)>,
         retained: BTreeSet<(TensorId, Round)>,
     ) {
@@ -332,7 +332,7 @@ impl Recovery {
                 let held = self.store.read((request.tensor, round), &span);
                 bytes.extend(held.expect("a result that was kept"));
             }
-            let id = client.relay(request, round, places, Held::Results(bytes));
+            let id = client.relay(request, round, places, OpMemory::Results(bytes));
             self.relays.insert(id, (request.tensor, round));
         }
     }
@@ -340,9 +340,9 @@ impl Recovery {
     /// Takes the client's events that are about relays; all others are returned.
     pub fn on_event<M: Memory>(
         &mut self,
-        event: Event<Held<M>>,
-        client: &Client<Held<M>>,
-    ) -> Option<Event<Held<M>>> {
+        event: Event<OpMemory<M>>,
+        client: &Client<OpMemory<M>>,
+    ) -> Option<Event<OpMemory<M>>> {
         match event {
             Event::Finished(id, _) if self.relays.contains_key(&id) => {
                 if let Some(key) = self.relays.remove(&id)

@@ -27,7 +27,7 @@ pub fn exchange<M: Memory>(
         let Some((chunk, visit)) = offer.or_else(|| lane.next_visit(on_lane)) else { break };
         match visit {
             // An operation that has failed here has nothing to give and takes nothing; one that
-            // is streamed offers later what it does not have yet.
+            // is supplied in chunks offers later what it does not have yet.
             Visit::Ask => {
                 if let Some(bytes) = client.contribution(on_client, chunk)? {
                     done += bytes.len();

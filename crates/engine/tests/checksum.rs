@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use sumpter_endpoint::{ConnId, OwnedMemory, Violation};
-use sumpter_engine::{Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request};
+use sumpter_engine::{
+    Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request, Supply,
+};
 use sumpter_transport::{Side, SimLink};
 use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
 use sumpter_wire::{BEGIN_BYTES, CHECKED_HEADER_BYTES, Tier};
@@ -60,7 +62,7 @@ fn client(rank: usize, keeps: bool) -> Client<OwnedMemory> {
         root: Rank(0),
         average: true,
         priority: 0,
-        streamed: false,
+        supply: Supply::Whole,
     };
     client.submit(request, OwnedMemory { separate: None, bytes: floats(rank as f32) });
     client
@@ -154,7 +156,9 @@ impl Pair {
             match event {
                 Event::Finished(_, outcome) => assert_eq!(outcome, Ok(())),
                 Event::Released(_, memory) => self.results[rank] = Some(memory.bytes),
-                Event::Arrived { .. } | Event::DeliveredToAll { .. } => panic!("nobody streams"),
+                Event::Available { .. } | Event::Arrived { .. } | Event::DeliveredToAll { .. } => {
+                    panic!("every contribution is whole")
+                }
             }
         }
     }

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sumpter_types::{Epoch, JobId, MemberId, Quota, Rank};
 use sumpter_wire::Token;
 
+use crate::registry::words::list;
+
 /// Who takes part in a run, the same for all. The servers and what was changed of the settings
 /// change with the epoch; the workers stay, but for those that die.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,23 +44,57 @@ impl ClusterView {
         (gpu.len(), cpu.difference(&gpu).count())
     }
 
-    /// What the slowest machine's link carries each way, in Gb/s, if it is known of all; without
+    /// What the slowest machine's link carries each way, in Gb/s, as far as that is known; without
     /// end where there is one machine, which needs no link.
     #[must_use]
     pub fn slowest_gbps(&self) -> Option<f64> {
-        if self.machines() == (1, 0) {
-            return Some(f64::INFINITY);
+        match self.machines() {
+            (1, 0) => Some(f64::INFINITY),
+            _ => self.lowest_known_gbps(),
         }
-        let workers = self.living().map(|w| (w.machine.as_str(), w.bandwidth_gbps));
-        let servers = self.servers.iter().map(|s| (s.machine.as_str(), s.bandwidth_gbps));
-        // One process of a machine may know what the others do not.
-        let mut machines: BTreeMap<&str, Option<f64>> = BTreeMap::new();
-        for (machine, gbps) in workers.chain(servers) {
-            let known = machines.entry(machine).or_default();
+    }
+
+    /// The least that is known of a machine's link, in Gb/s. A machine of which nothing is known
+    /// counts as that: a share too small for its link costs less than one too large, for which all
+    /// the others wait.
+    #[must_use]
+    pub fn lowest_known_gbps(&self) -> Option<f64> {
+        let known = self.links().into_values().filter_map(|(_, gbps)| gbps);
+        known.reduce(f64::min)
+    }
+
+    /// The machines of which nothing is known and what they count as, in words for the log; none
+    /// if all are known, or none is and all count as equal.
+    #[must_use]
+    pub fn assumed_links(&self) -> Option<String> {
+        let assumed = self.lowest_known_gbps()?;
+        let unknown: Vec<String> = self
+            .links()
+            .into_iter()
+            .filter(|(_, (_, gbps))| gbps.is_none())
+            .map(|(machine, (host, _))| format!("{machine} ({host})"))
+            .collect();
+        let (link, it) =
+            if unknown.len() == 1 { ("link", "it counts") } else { ("links", "they count") };
+        (!unknown.is_empty()).then(|| {
+            format!(
+                "no bandwidth is known of the {link} of {}: {it} as {assumed} Gb/s, the least \
+                 that is known of the others; set bandwidth_gbps there",
+                list(unknown)
+            )
+        })
+    }
+
+    /// Host and bandwidth of each machine. One process of a machine may know what others do not.
+    fn links(&self) -> BTreeMap<&str, (&str, Option<f64>)> {
+        let workers = self.living().map(|w| (&w.machine, &w.host, w.bandwidth_gbps));
+        let servers = self.servers.iter().map(|s| (&s.machine, &s.host, s.bandwidth_gbps));
+        let mut links: BTreeMap<&str, (&str, Option<f64>)> = BTreeMap::new();
+        for (machine, host, gbps) in workers.chain(servers) {
+            let (_, known) = links.entry(machine).or_insert((host, None));
             *known = known.or(gbps);
         }
-        let slower = |slowest: f64, gbps: Option<f64>| gbps.map(|gbps| slowest.min(gbps));
-        machines.into_values().try_fold(f64::INFINITY, slower)
+        links
     }
 
     /// The workers that have not died, in the order of ranks.

@@ -102,7 +102,7 @@ families! {
          else 0.").labelled(&["job_name"]);
     JOB_OPTIMUM = gauge(Coordinator, "sumpter_job_optimum_goodput", "bytes_per_second",
         "Tensor bytes in a second that the links could carry under the optimal plan; there is \
-         none unless bandwidth_gbps is known of every machine.").labelled(&["job_name"]);
+         none unless the bandwidth of every machine is known.").labelled(&["job_name"]);
     RANK_LAST = counter(Coordinator, "sumpter_rank_last_partitions", "",
         "Partitions to which this rank was the last to contribute; of a server that sums for \
          several jobs nothing is counted here.").labelled(&["job_name", "rank"]);

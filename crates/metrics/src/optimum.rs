@@ -23,7 +23,7 @@ pub(crate) fn goodput(job: &JobStatus, servers: &BTreeMap<u64, &MemberStatus>) -
         let known =
             machines.entry(name).or_insert(Machine { role, bandwidth_gbps: 0.0, servers: 1 });
         if known.bandwidth_gbps == 0.0 {
-            known.bandwidth_gbps = member.bandwidth_gbps.unwrap_or(0.0);
+            known.bandwidth_gbps = member.bandwidth.map_or(0.0, |known| known.gbps);
         }
         unknown.insert(name, known.bandwidth_gbps == 0.0);
     }
@@ -37,11 +37,15 @@ pub(crate) fn goodput(job: &JobStatus, servers: &BTreeMap<u64, &MemberStatus>) -
 
 #[cfg(test)]
 mod tests {
+    use sumpter_types::{Bandwidth, BandwidthSource};
+
     use super::*;
 
     fn member(number: u64, machine: &str, bandwidth_gbps: Option<f64>) -> MemberStatus {
         let machine = machine.to_owned();
-        MemberStatus { member: number, machine, bandwidth_gbps, ..MemberStatus::default() }
+        let known = |gbps| Bandwidth { gbps, source: BandwidthSource::Configured };
+        let bandwidth = bandwidth_gbps.map(known);
+        MemberStatus { member: number, machine, bandwidth, ..MemberStatus::default() }
     }
 
     fn optimum(workers: &[(&str, Option<f64>)], servers: &[(&str, Option<f64>)]) -> Option<f64> {

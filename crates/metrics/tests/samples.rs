@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sumpter_metrics::{FAMILIES, Process, Sample, encode, of_coordinator, of_process};
-use sumpter_types::{JobStatus, Late, MachineCount, MemberStatus, Rank, Stats, StatusReport};
+use sumpter_types::{
+    Bandwidth, BandwidthSource, JobStatus, Late, MachineCount, MemberStatus, Rank, Stats,
+    StatusReport,
+};
 
 /// Every counter that a member reports, with a number of its own.
 const COUNTERS: [&str; 29] = [
@@ -50,7 +53,7 @@ fn member(number: u64, rank: Option<u32>) -> MemberStatus {
         rank,
         host: format!("host{number}"),
         machine: format!("machine{number}"),
-        bandwidth_gbps: Some(8.0),
+        bandwidth: Some(Bandwidth { gbps: 8.0, source: BandwidthSource::Configured }),
         silent_s: 0.25,
         stats: Stats { counters: counters(), late, ..Stats::default() },
         ..MemberStatus::default()

@@ -1,5 +1,6 @@
 //! What other threads ask of an event loop.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +13,8 @@ use sumpter_types::{Epoch, JobId, Rank, Stats, TensorSpec};
 
 use crate::completion::Promise;
 use crate::error::OpError;
-use crate::timeline::Record;
+use crate::worker::staged::Staged;
+use crate::worker::timeline::Record;
 
 /// A declaration's number in its worker, in the order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub(crate) struct Submission {
     pub priority: i32,
     pub memory: TensorMemory,
     pub completion: Promise,
+    /// If its contribution comes while it runs.
+    pub staged: Option<Arc<Staged>>,
     pub since: Instant,
 }
 
@@ -47,6 +51,10 @@ pub(crate) enum Command {
     /// What operations on a tensor have in common; the last is whether they average.
     Declare(DeclarationId, TensorSpec, bool),
     Submit(DeclarationId, Submission),
+    /// These bytes of a contribution are in the memory now.
+    Supply(Arc<Staged>, Range<usize>),
+    /// This worker cannot contribute to the rounds of a name, for this reason: all fail.
+    Refuse(String, String),
     /// No more data: take part with zeros until all workers are out of data, then answer with the
     /// last one.
     OutOfData(Sender<Result<Rank, OpError>>),

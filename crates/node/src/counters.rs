@@ -191,8 +191,7 @@ impl Counters {
         Stats {
             counters: counters.into_iter().chain(self.of_worker(around)).map(named).collect(),
             late: late.collect(),
-            pending: Vec::new(),
-            begun: Vec::new(),
+            ..Stats::default()
         }
     }
 

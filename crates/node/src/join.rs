@@ -9,10 +9,11 @@ use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
 use sumpter_coordinator::{JoinOptions, SeatOptions, Tls};
 use sumpter_membership::{ServerMemory, StallLimits};
 use sumpter_transport::{TlsConfig, listen, unix_listen};
-use sumpter_types::Role;
+use sumpter_types::{Bandwidth, BandwidthSource, Role};
 use sumpter_wire::Token;
 
-use crate::address::own_address;
+use crate::cluster::address::own_address;
+use crate::cluster::link_speed::{LinkSpeed, link_speed};
 use crate::error::NodeError;
 
 /// Where a lane can be reached.
@@ -113,6 +114,7 @@ pub(crate) fn join_options(
     lanes: Vec<SocketAddr>,
 ) -> Result<JoinOptions, NodeError> {
     let tls = tls(config)?;
+    let bandwidth = bandwidth(config, &lanes);
     let equal = [
         ("partition_bytes", config.partition_bytes.to_string()),
         ("chunk_bytes", config.chunk_bytes.to_string()),
@@ -135,7 +137,7 @@ pub(crate) fn join_options(
         machine: config.machine_id(),
         host: sumpter_config::host_name(),
         lanes,
-        bandwidth_gbps: config.bandwidth_gbps,
+        bandwidth,
         expected_servers: config.servers,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
@@ -147,6 +149,18 @@ pub(crate) fn join_options(
             shutdown: Duration::from_secs_f64(config.stall_shutdown_s),
         },
     })
+}
+
+/// What this machine's link carries: as the settings say, or else the system.
+fn bandwidth(config: &Config, lanes: &[SocketAddr]) -> Option<Bandwidth> {
+    let set = config.bandwidth_gbps;
+    let set = set.map(|gbps| Bandwidth { gbps, source: BandwidthSource::Configured });
+    let measured = || {
+        let LinkSpeed { gbps, interface } = link_speed(lanes.first()?.ip())?;
+        tracing::info!("interface {interface} states {gbps} Gb/s: the plan counts on it");
+        Some(Bandwidth { gbps, source: BandwidthSource::Interface })
+    };
+    set.or_else(measured)
 }
 
 /// What sessions with the coordinator are encrypted with, if they are.

@@ -266,11 +266,15 @@ impl Builder<'_> {
             let site = (part, event.peer);
             let begin_of = |kind| begun.get(&(part, kind)).copied();
             match kind {
-                EventKind::Submitted => drop(submitted.insert(part, event.at_ns)),
+                EventKind::Submitted | EventKind::Supplied => {
+                    submitted.insert(part, event.at_ns);
+                }
                 EventKind::Offered | EventKind::SendBegin => {
                     begun.insert((part, kind), event.at_ns);
                     let whole = Part { partition: Part::WHOLE, ..part };
-                    if let Some(begin) = submitted.get(&whole).copied() {
+                    // What comes from a device queues from when it is there.
+                    let begin = submitted.remove(&part).or(submitted.get(&whole).copied());
+                    if let Some(begin) = begin {
                         let flows = match kind {
                             EventKind::Offered => vec![self.flow(site, rank)],
                             _ => Vec::new(),
@@ -393,5 +397,39 @@ fn lane_label(peer: Peer) -> String {
         Peer::WorkerLane { rank, lane: 0 } => format!("rank {rank}"),
         Peer::WorkerLane { rank, lane } => format!("rank {rank} lane {lane}"),
         Peer::ServerLane { member, lane } => format!("server {member} lane {lane}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_from_a_device_queues_from_when_it_is_there() {
+        let part = |round, partition| Part { tensor: 0, tier: 0, round, partition };
+        let event =
+            |kind, part, at_ns| Event { at_ns, kind, part, peer: Peer::Unknown, bytes: 64, run: 0 };
+        let mut events = Vec::new();
+        for round in 0..2 {
+            let at = u64::from(round) * 1000;
+            events.push(event(EventKind::Submitted, part(round, Part::WHOLE), at));
+            events.push(event(EventKind::Supplied, part(round, 0), at + 200));
+            events.push(event(EventKind::SendBegin, part(round, 0), at + 250));
+            // In host memory from the start.
+            events.push(event(EventKind::SendBegin, part(round, 1), at + 300));
+            events.push(event(EventKind::Finished, part(round, Part::WHOLE), at + 500));
+        }
+        let client = Recording { source: Source::Client, lost: 0, events };
+        let member = Member {
+            process: "rank 0".to_owned(),
+            role: Role::Worker(0),
+            clock: Alignment::same(),
+            recordings: vec![client],
+        };
+        let trace = build("run", &[member], &["x".to_owned()], 1).expect("complete steps");
+        let queued = trace.slices.iter().filter(|slice| slice.activity == Activity::Queued);
+        let waited = |slice: &Slice| (slice.partition, slice.end_ns - slice.begin_ns);
+        let waited: Vec<_> = queued.map(waited).collect();
+        assert_eq!(waited, [(Some(1), 300), (Some(0), 50)]);
     }
 }

@@ -34,11 +34,13 @@ pub enum EventKind {
     ReturnBegin = 14,
     /// Its last chunk is with the operating system.
     ReturnEnd = 15,
+    /// Of a client: the contribution to a partition has come into host memory, and it queues.
+    Supplied = 16,
 }
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [EventKind; 15] = [
+    pub const ALL: [EventKind; 16] = [
         EventKind::Submitted,
         EventKind::Finished,
         EventKind::Offered,
@@ -54,6 +56,7 @@ impl EventKind {
         EventKind::SumEnd,
         EventKind::ReturnBegin,
         EventKind::ReturnEnd,
+        EventKind::Supplied,
     ];
 
     pub(crate) fn of(code: u32) -> Option<EventKind> {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
-use sumpter_node::Completion;
+use sumpter_node::{Completion, StagedRound};
 
 use crate::errors::{ConfigError, DeadlineError, from_op};
 
@@ -63,13 +64,50 @@ impl Handle {
 
     /// Calls `callback()` once from a Rust thread when the operation is done, soon if it is.
     fn on_done(&self, callback: Py<PyAny>) {
-        self.completion.on_done(move || {
-            // During interpreter shutdown the callback can no longer run.
-            Python::try_attach(|py| {
-                if let Err(error) = callback.call0(py) {
-                    error.write_unraisable(py, None);
-                }
-            });
-        });
+        self.completion.on_done(move || call(&callback, ()));
+    }
+}
+
+/// Calls a function from a Rust thread. What it raises goes to `sys.unraisablehook`.
+pub fn call(function: &Py<PyAny>, args: impl for<'py> PyCallArgs<'py>) {
+    // During interpreter shutdown it can no longer run.
+    Python::try_attach(|py| {
+        if let Err(error) = function.call1(py, args) {
+            error.write_unraisable(py, None);
+        }
+    });
+}
+
+/// The contribution to an operation that was submitted before it was there.
+#[pyclass(module = "sumpter._native", frozen)]
+pub struct Supply {
+    round: StagedRound,
+    /// Bytes of the tensor.
+    bytes: usize,
+}
+
+impl Supply {
+    pub fn new(round: StagedRound, bytes: usize) -> Supply {
+        Supply { round, bytes }
+    }
+}
+
+#[pymethods]
+impl Supply {
+    /// `size` bytes from `start` on are in the memory.
+    fn supply(&self, start: usize, size: usize) -> PyResult<()> {
+        match start.checked_add(size).filter(|end| *end <= self.bytes) {
+            Some(end) => self.round.supply(start..end),
+            None => {
+                let text = format!("{size} bytes from {start} on of a tensor of {}", self.bytes);
+                return Err(ConfigError::new_err(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// The rest will never come: the tensor's rounds fail on all ranks.
+    fn refuse(&self, reason: &str) {
+        self.round.refuse(reason);
     }
 }

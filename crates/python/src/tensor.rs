@@ -1,15 +1,16 @@
 //! `Tensor`: what the Python fronts declare once and submit rounds of.
 
+use std::num::NonZero;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use sumpter_node::{OpRequest, Tensor as RustTensor};
+use sumpter_node::{OpRequest, Slices, Tensor as RustTensor};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank};
 
 use crate::errors::ConfigError;
-use crate::handle::Handle;
+use crate::handle::{Handle, Supply, call};
 
 /// A declared tensor.
 #[pyclass(module = "sumpter._native", frozen)]
@@ -33,18 +34,29 @@ impl Tensor {
         tag: String,
         keep: Py<PyAny>,
     ) -> PyResult<Handle> {
-        let memory = if self.inner.spec().collective == Collective::Barrier {
-            TensorMemory::zeros(1)
-        } else {
-            if (self.sends && send == 0) || (self.receives && receive == 0) {
-                return Err(self.lacks_address(send));
-            }
-            let (contribution, result) = (send as *const u8, receive as *mut u8);
-            // SAFETY: the caller promises (see the stub) that the addresses are contiguous memory
-            // of this shape and dtype, which `keep` holds until the operation is done.
-            unsafe { TensorMemory::new(contribution, result, self.bytes, Box::new(keep)) }
-        };
+        let memory = self.memory(send, receive, keep)?;
         Ok(Handle::new(self.inner.submit(OpRequest { tag, priority }, memory)))
+    }
+
+    /// Queues one operation whose contribution is supplied while it runs; see the stub.
+    #[allow(clippy::too_many_arguments)]
+    fn submit_staged(
+        &self,
+        send: usize,
+        receive: usize,
+        priority: i32,
+        tag: String,
+        keep: Py<PyAny>,
+        slice_bytes: NonZero<usize>,
+        on_slice: Py<PyAny>,
+    ) -> PyResult<(Handle, Supply)> {
+        let memory = self.memory(send, receive, keep)?;
+        let on_final = Box::new(move |slice: usize| {
+            call(&on_slice, (slice,));
+        });
+        let slices = Slices { bytes: slice_bytes.get(), on_final };
+        let round = self.inner.submit_staged(OpRequest { tag, priority }, memory, slices);
+        Ok((Handle::new(round.completion().clone()), Supply::new(round, self.bytes)))
     }
 
     /// Whether there is nothing to do: no elements.
@@ -96,6 +108,20 @@ impl Tensor {
             receives: needs(Collective::receives),
             inner,
         }
+    }
+
+    fn memory(&self, send: usize, receive: usize, keep: Py<PyAny>) -> PyResult<TensorMemory> {
+        if self.inner.spec().collective == Collective::Barrier {
+            return Ok(TensorMemory::zeros(1));
+        }
+        if (self.sends && send == 0) || (self.receives && receive == 0) {
+            return Err(self.lacks_address(send));
+        }
+        let (contribution, result) = (send as *const u8, receive as *mut u8);
+        // SAFETY: the caller promises (see the stub) that the addresses are contiguous memory of
+        // this shape and dtype, which `keep` holds until the operation is done, and that nothing
+        // else writes to what it has supplied.
+        Ok(unsafe { TensorMemory::new(contribution, result, self.bytes, Box::new(keep)) })
     }
 
     fn lacks_address(&self, send: usize) -> PyErr {

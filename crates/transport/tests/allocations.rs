@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request, exchange,
+    Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request, Supply, exchange,
 };
 use sumpter_transport::in_process;
 use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
@@ -114,7 +114,7 @@ impl Job {
             root: Rank(0),
             average: false,
             priority: 0,
-            streamed: false,
+            supply: Supply::Whole,
         };
         for (client, ..) in &mut self.clients {
             let bytes = vec![0; (PARTITIONS * chunks * CHUNK) as usize];

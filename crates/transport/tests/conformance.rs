@@ -11,7 +11,9 @@ use std::time::Duration;
 use carriers::{Carrier, InProcess, Shm, Sim, Tcp, Tls};
 use scripted::Scripted;
 use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
-use sumpter_engine::{Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request};
+use sumpter_engine::{
+    Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request, Supply,
+};
 use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
 use sumpter_wire::Tier;
 
@@ -147,7 +149,7 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
         root: Rank(0),
         average: false,
         priority: 0,
-        streamed: false,
+        supply: Supply::Whole,
     };
     client.submit(request, OwnedMemory { separate: None, bytes });
     client

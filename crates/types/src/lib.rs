@@ -16,9 +16,9 @@ pub use collective::Collective;
 pub use dtype::{Dtype, ReduceOp};
 pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 pub use member::{MemberId, Role};
-pub use stats::{Late, PendingOp, Stats, Suspicion};
+pub use stats::{Late, PendingOp, RefusedOp, Stats, Suspicion};
 pub use status::{
-    JobStatus, MachineCount, MemberStatus, Quota, RUN_MEMORY, StallStatus, StatusReport,
-    run_memory_counter,
+    Bandwidth, BandwidthSource, JobStatus, MachineCount, MemberStatus, Quota, RUN_MEMORY,
+    StallStatus, StatusReport, run_memory_counter,
 };
 pub use tensor::TensorSpec;

@@ -19,6 +19,10 @@ pub struct Stats {
     /// out of reports: as many numbers as tensors.
     #[serde(skip)]
     pub begun: Vec<u64>,
+    /// The last operations of a worker that failed because ranks disagree, the oldest first. Left
+    /// out of reports: the coordinator looks for other ranks that wait in them.
+    #[serde(skip)]
+    pub refused: Vec<RefusedOp>,
 }
 
 /// How often a rank came last.
@@ -38,7 +42,8 @@ pub struct PendingOp {
     /// The tensor's name.
     pub name: String,
     /// `group#sequence|signature`, by which the coordinator finds ranks that wait for different
-    /// collectives; any text without a bar is ignored.
+    /// collectives; `group#sequence.round|signature` in a later round of one. Other text is
+    /// ignored.
     pub tag: String,
     /// How long it has been waiting.
     pub since_ms: u64,
@@ -53,6 +58,15 @@ pub struct PendingOp {
     pub left_bytes: u64,
 }
 
+/// An operation that failed because ranks disagree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefusedOp {
+    /// The tensor's name.
+    pub name: String,
+    /// As a [`PendingOp`]'s.
+    pub tag: String,
+}
+
 /// How likely it is that an operation waits because of the lane it names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suspicion {
@@ -63,6 +77,8 @@ pub enum Suspicion {
     Away,
     /// There is no connection.
     NotConnected,
+    /// The worker itself holds the operation up: not all of its contribution has left its device.
+    Own,
 }
 
 impl Serialize for Suspicion {

@@ -113,6 +113,27 @@ pub struct MachineCount {
     pub cpu: u32,
 }
 
+/// What a machine's link carries each way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bandwidth {
+    /// In Gb/s.
+    #[serde(rename = "bandwidth_gbps")]
+    pub gbps: f64,
+    /// Who says so.
+    #[serde(rename = "bandwidth_source")]
+    pub source: BandwidthSource,
+}
+
+/// Where the bandwidth of a link is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BandwidthSource {
+    /// The setting `bandwidth_gbps`.
+    Configured,
+    /// What the system says of the interface.
+    Interface,
+}
+
 /// The state of a member.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MemberStatus {
@@ -128,8 +149,9 @@ pub struct MemberStatus {
     pub machine: String,
     /// Addresses of its lanes.
     pub lanes: Vec<String>,
-    /// What its machine's interface carries each way, if it is known.
-    pub bandwidth_gbps: Option<f64>,
+    /// What its machine's link carries each way, if it is known.
+    #[serde(flatten)]
+    pub bandwidth: Option<Bandwidth>,
     /// Since it joined.
     pub joined_s: f64,
     /// Since its last message.

@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from sumpter._core import callbacks
+from sumpter._errors import SumpterError
+
 _T = TypeVar("_T")
 
 
@@ -25,7 +28,10 @@ class RoundHandle(Protocol):
         """Blocks until the round is done; raises if it failed or if `timeout_s` ran out."""
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` once from another thread when done; at once if it is done already."""
+        """Calls `callback` once from another thread when done; at once if it is done already.
+
+        It must not block: a single thread announces all rounds.
+        """
 
 
 class Done:
@@ -42,24 +48,47 @@ class Done:
 
 
 class Handle(Generic[_T]):
-    """An operation of one round; `finish` makes its result when the round is done."""
+    """An operation of one round; `finish` makes its result when the round is done.
 
-    def __init__(self, round_: RoundHandle, finish: Callable[[], _T]) -> None:
+    `seen` is called when the owner knows that the operation is over, which frees its name.
+    """
+
+    def __init__(
+        self,
+        round_: RoundHandle,
+        finish: Callable[[], _T],
+        seen: Callable[[], object] | None = None,
+    ) -> None:
         self.round = round_
+        self.seen = seen
         self._finish: Callable[[], _T] | None = finish
         self._result: Any = None
 
     def poll(self) -> bool:
         """Whether synchronize() would return, or raise, at once."""
-        return self.round.poll()
+        over = self.round.poll()
+        if over and self.seen is not None:
+            self.seen()
+        return over
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` once from another thread when the operation is done."""
-        self.round.on_done(callback)
+        """Calls `callback` once from another thread when the operation is done.
+
+        It may begin operations and wait for them. Callbacks of several operations may run at the
+        same time, so what they begin needs names.
+        """
+        self.round.on_done(lambda: callbacks.run(callback))
 
     def synchronize(self) -> _T:
         """Waits for the operation and returns its result, the same one every time."""
-        self.round.wait()
+        try:
+            self.round.wait()
+        except SumpterError:
+            if self.seen is not None:
+                self.seen()
+            raise
+        if self.seen is not None:
+            self.seen()
         if self._finish is not None:
             self._result, self._finish = self._finish(), None
         return self._result
@@ -93,7 +122,7 @@ class ChainedHandle:
     Each of `steps` makes the next operations from the results of the last ones; `finish` makes
     the result of those of the last step. They begin as soon as they can, independently of the
     owner of this handle: other ranks may wait for them. Steps run within `context`, which puts
-    what they compute on a device in the order of the caller's stream.
+    what they compute on a device in the order of the caller's stream. `seen` is as of a `Handle`.
     """
 
     def __init__(
@@ -102,8 +131,10 @@ class ChainedHandle:
         steps: Sequence[Callable[[list[Any]], Sequence[Handle[Any]]]],
         finish: Callable[[list[Any]], Any],
         context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        seen: Callable[[], object] | None = None,
     ) -> None:
         self._context = context
+        self._seen = seen
         self._stage = first
         self._steps = deque(steps)
         self._finish: Callable[[list[Any]], Any] | None = finish
@@ -115,11 +146,18 @@ class ChainedHandle:
         """Whether synchronize() would return, or raise, at once."""
         if not self._last.done():
             return False
-        return self._last.exception() is not None or self._last.result().poll()
+        over = self._last.exception() is not None or self._last.result().poll()
+        if over and self._seen is not None:
+            self._seen()
+        return over
 
     def synchronize(self) -> Any:
         """Waits for the operations and returns their result, the same one every time."""
-        results = self._last.result().synchronize()
+        try:
+            results = self._last.result().synchronize()
+        finally:
+            if self._seen is not None:
+                self._seen()
         if self._finish is not None:
             self._result, self._finish = self._finish(results), None
         return self._result
@@ -130,7 +168,9 @@ class ChainedHandle:
             while self._steps:
                 for handle in self._stage:
                     if not handle.poll():
-                        handle.on_done(self._advance)
+                        # In the thread that announces it: a step begins operations and does not
+                        # wait for any.
+                        handle.round.on_done(self._advance)
                         return
                 with self._context():
                     results = [handle.synchronize() for handle in self._stage]

@@ -6,16 +6,19 @@ starts without a session: its parent's threads do not exist in it.
 """
 
 import atexit
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
 
 from sumpter._core.rendezvous import Board
 from sumpter._core.session import Session
-from sumpter._errors import NotInitializedError, StartError
+from sumpter._errors import NotInitializedError, StartError, SumpterError
 
 # The name under which the fronts hold the session: init() of one and shutdown() of another match.
 HOLDER = "api"
+
+_log = logging.getLogger("sumpter")
 
 _lock = threading.RLock()
 _session: Session | None = None
@@ -35,6 +38,15 @@ def acquire(
             _check_same(_session, texts)
         _holders.add(holder)
         return _session
+
+
+def join(settings: Mapping[str, object], board: Callable[[], Board] | None = None) -> Session:
+    """Opens the session for the fronts; a new one if it is over with the job of the open one."""
+    with _lock:
+        if _session is not None and _session.is_over():
+            _log.info("it is over with the job: joining anew")
+            _close()
+        return acquire(HOLDER, settings, board)
 
 
 def release(holder: str) -> None:
@@ -59,7 +71,10 @@ def peek() -> Session | None:
 
 
 def shutdown() -> None:
-    """Leaves the job, unless a torch.distributed process group still uses it."""
+    """Leaves the job, unless a torch.distributed process group still uses it.
+
+    What has gone wrong with the job before is no error here.
+    """
     release(HOLDER)
 
 
@@ -111,11 +126,14 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     session = current()
     if session.rank == 0:
         session.worker.start_timeline(file_path)
+        session.has_timeline = True
 
 
 def stop_timeline() -> None:
     """Completes the file of start_timeline(), if there is one."""
-    current().worker.stop_timeline()
+    session = current()
+    session.has_timeline = False
+    session.worker.stop_timeline()
 
 
 def cross_rank() -> int:
@@ -157,7 +175,10 @@ def _close() -> None:
         session, _session = _session, None
         _holders.clear()
         if session is not None:
-            session.close()
+            try:
+                session.close()
+            except SumpterError as error:
+                _log.warning("the job was over before it was left: %s", error)
 
 
 def _after_fork() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sumpter._core.handles import Handle, RoundHandle
@@ -35,6 +35,9 @@ class Series:
         # What the calls looked like since then, in the order in which they first appeared.
         self.kinds: dict[str, int] = {}
         self.in_flight: deque[tuple[int, RoundHandle]] = deque()
+        # The call whose owner has not waited for it yet. A name is taken until then, and not only
+        # until the operation is done: whether it may be used again must not depend on timing.
+        self.owned: int | None = None
 
     def settle(self) -> None:
         """Forgets the operations that are done, up to the first that is not."""
@@ -67,13 +70,26 @@ class Identity(NamedTuple):
         if self.series is not None:
             self.series.in_flight.append((self.call, handle))
 
+    def own(self) -> Callable[[], None] | None:
+        """Takes the name until what this returns is called, by the handle of the operation."""
+        series, call = self.series, self.call
+        if series is None:
+            return None
+        series.owned = call
+
+        def free() -> None:
+            if series.owned == call:
+                series.owned = None
+
+        return free
+
 
 class Operation:
     """The calls of one description: under one name, or matched by their order in a process set.
 
     Holds what is the same in all of them. `detail` is what must agree across ranks besides the
     tensor: the reduction or the root. A name may be used for another tensor in each call, but only
-    when its last operation is done.
+    when its last operation has been waited for.
     """
 
     def __init__(
@@ -109,7 +125,7 @@ class Operation:
             series.settle()
         if not self._is_named:
             return _next(series, self._place, f"{self._own}.{series.count % SLOTS}", self._call)
-        if series.in_flight:
+        if series.in_flight or series.owned is not None:
             raise DuplicateNameError(
                 f"an operation named {self._place!r} is still in flight on rank {session.rank}: "
                 "synchronize it first, or give the two different names"

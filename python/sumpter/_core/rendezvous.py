@@ -38,6 +38,8 @@ class Meeting:
 
     settings: dict[str, str]
     coordinator: _native.Coordinator | None = None
+    # Whether the coordinator is embedded, in this rank 0 or in another process'.
+    is_in_rank_0: bool = True
 
 
 def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
@@ -47,7 +49,7 @@ def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
     """
     given = {**_environment.read(given).settings, **given}
     if _setting(given, "coordinator"):
-        return Meeting(given)
+        return Meeting(given, is_in_rank_0=False)
     if is_elastic(given):
         raise StartError(
             "elastic workers (min_workers) need a coordinator that outlives each of them: start "
@@ -72,6 +74,11 @@ def start_timeout_s(given: Mapping[str, str] = MappingProxyType({})) -> float:
 def is_elastic(given: Mapping[str, str]) -> bool:
     """Whether the job goes on when workers die."""
     return _number(given, "min_workers") > 0
+
+
+def has_timeline(given: Mapping[str, str]) -> bool:
+    """Whether a timeline is written from the start."""
+    return bool(_setting(given, "timeline"))
 
 
 def job_name(given: Mapping[str, str]) -> str:

@@ -8,14 +8,16 @@ bounded however long a job runs.
 import contextlib
 import ctypes
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sumpter import _native
-from sumpter._core import seat
+from sumpter._core import callbacks, seat
 from sumpter._core.handles import RoundHandle
-from sumpter._core.rendezvous import Board, is_elastic, job_name, meet
+from sumpter._core.rendezvous import Board, has_timeline, is_elastic, job_name, meet
 from sumpter._core.tensor import Description, Tensor, TensorCycle, TensorUse
+from sumpter._errors import MismatchError, SumpterError
 
 
 class Session:
@@ -24,6 +26,7 @@ class Session:
     def __init__(self, settings: dict[str, str], board: Callable[[], Board] | None) -> None:
         meeting = meet(settings, board)
         self.settings = settings
+        self._meeting = meeting
         self._coordinator = meeting.coordinator
         try:
             self.worker = _join(settings, meeting.settings)
@@ -35,8 +38,12 @@ class Session:
         self.world_size = self.worker.world_size
         self._counters: dict[str, int] = {}
         self._declared: dict[tuple[Any, ...], Tensor] = {}
+        # Those in which no other rank takes part, by name.
+        self._alone: dict[str, Description] = {}
+        # Whether a timeline is written, which has nothing to show of what begins no round.
+        self.has_timeline = has_timeline(meeting.settings)
         self._cycles: dict[tuple[Any, ...], TensorCycle] = {}
-        # The last round of a name that may be in flight only once.
+        # The round of a name that may be in flight only once, until it was waited for.
         self.in_flight: dict[str, RoundHandle] = {}
         # What fronts know of the operations of one description, by a key that describes them.
         self.operations: dict[tuple[Any, ...], Any] = {}
@@ -57,12 +64,32 @@ class Session:
                 for enter in self.around_close:
                     around.enter_context(enter())
                 self.worker.shutdown()
+            callbacks.finish()
         finally:
             if self._coordinator is not None:
                 self._coordinator.stop()
             # They refer to the session: its sockets would stay open until a collection of cycles.
             for known in (self._declared, self._cycles, self.operations, self.in_flight):
                 known.clear()
+
+    def is_over(self) -> bool:
+        """Whether nothing that all ranks take part in can be done any more.
+
+        The job has failed, or some rank is gone for good. The coordinator is asked, because ranks
+        may leave while this one does nothing.
+        """
+        try:
+            self.worker.step(0)
+        except SumpterError:
+            return True
+        if is_elastic(self.settings):
+            return False
+        try:
+            view = json.loads(_native.status(self._meeting.settings, self.worker.job))
+        except SumpterError:
+            # A run outlives a coordinator, unless that is in rank 0, which has left then.
+            return self._meeting.is_in_rank_0
+        return any(worker["gone"] for job in view["jobs"] for worker in job["workers"])
 
     def abandon(self) -> None:
         """Keeps what works for it for ever: in a forked child, ending it would never return."""
@@ -91,6 +118,17 @@ class Session:
         if tensor is None:
             tensor = self._declared[key] = Tensor(self, name, Description(*key[1:]))
         return tensor
+
+    def check_meaning(self, tensor: Tensor) -> None:
+        """Raises MismatchError if another tensor has the name, as other ranks would find it."""
+        # Ranks need not agree about averaging, which each does by itself.
+        meaning = tensor.description._replace(average=False)
+        known = self._alone.setdefault(tensor.name, meaning)
+        if known != meaning:
+            raise MismatchError(
+                f"tensor {tensor.name!r} was {known} and is {meaning} now: a name has one meaning "
+                "in a job"
+            )
 
     def cycle(self, name: str, length: int, description: Description) -> TensorCycle:
         """The `length` tensors, named after `name`, for operations that have no name."""

@@ -1,23 +1,25 @@
-"""Host staging: rounds on a device's memory, in slices through pinned host memory.
+"""Host staging: rounds on a device's memory through pinned host memory, slice by slice.
 
-Each slice is copied to the host on a stream for such copies, which first waits for what the
-caller's current stream has been given; when it has arrived, a round of the core begins on the host
-memory; when that is done, the slice is copied back on a second stream. So the copies of some slices
-overlap with the rounds of others.
+A round of the core begins at once on host memory as large as the tensor. Each slice is copied to
+the host on a stream for such copies, which first waits for what the caller's current stream has
+been given; when it has arrived, it is supplied to the round, which sends what it has. When all of a
+slice's result is final, it is copied back on a second stream. So the copies of some slices overlap
+with the communication of others.
 
 Two threads do what the caller must not wait for: one waits for slices to arrive in host memory, in
-the order of the calls, and submits their rounds; the other starts the copies back. They end with
-the session.
+the order of the calls, and supplies them; the other starts the copies back. They end with the
+session.
 
 A caller can let its stream wait for the network, and go on. The copies back are enqueued at once
 then, each behind a gate: a word in host memory, for which the stream waits and which is written
-when the slice's round is over.
+when the slice is final.
 
 What a device has to offer is in streams.py.
 """
 
 import contextlib
 import ctypes
+import functools
 import logging
 import os
 import queue
@@ -32,10 +34,10 @@ from sumpter._core.session import Session
 from sumpter._core.streams import Arrival, Device, Event, Gate, HostMemory
 from sumpter._core.tensor import Tensor
 from sumpter._errors import ClosedError, DeadlineError
+from sumpter._native import Supply
 
-# Equal on all ranks, because each slice has a name of its own. A copy of this size takes a few
-# hundred microseconds, far more than starting it; a small bucket of DDP still has several slices.
-# Four partitions of the default size, so that slices do not cut partitions short.
+# A copy of this size takes a few hundred microseconds, far more than starting it; a small bucket of
+# DDP still has several slices. Many partitions, so that few wait for a second slice.
 SLICE_BYTES = 4 << 20
 
 # How long a session that closes waits for the next tensor that is still being computed.
@@ -58,82 +60,42 @@ def stage(
     priority: int = 0,
     tag: str = "",
 ) -> RoundHandle:
-    """Starts a round on contiguous memory of a device, as `Tensor.submit` does on the host's.
-
-    Up to SLICE_BYTES it is one round of the core; else each slice is one.
-    """
-    size = tensor.bytes
-    if not size:
+    """Starts a round on contiguous memory of a device, as `Tensor.submit` does on the host's."""
+    if not tensor.bytes:
         return Done()
     # What the root of a broadcast has sent need not come back to it.
     is_root = tensor.description.collective == "broadcast" and send is not None
-    target = None if is_root else receive
-
-    sends, receives = send is not None, receive is not None
-
-    def start(begin: int, host: HostMemory) -> RoundHandle:
-        return _slice(tensor, begin, host.size).submit(
-            host.address if sends else 0,
-            host.address if receives else 0,
-            keep=host,
-            priority=priority,
-            tag=tag,
-        )
-
-    queues = _queues_of(tensor.session)
-    return DeviceRound(tensor.session, device, queues, size, start, send, target)
-
-
-def _slice(tensor: Tensor, begin: int, size: int) -> Tensor:
-    """The tensor whose rounds carry the `size` bytes from `begin` on.
-
-    The first has the name of the whole, so that a rank whose tensor is in host memory is found to
-    differ.
-    """
-    if size == tensor.bytes:
-        return tensor
-    described = tensor.description._replace(shape=(size // tensor.item_bytes,))
-    name = f"{tensor.name}.slice.{begin // SLICE_BYTES}" if begin else tensor.name
-    return tensor.session.declare(name, *described)
+    staged = DeviceRound(tensor.session, device, None if is_root else receive)
+    staged.start(tensor, send, receive is not None, priority, tag)
+    return staged
 
 
 @dataclass
 class _Slice:
-    """A part of the device's memory and its place in host memory."""
+    """A part of the device's memory, and of the host memory for all of it."""
 
-    start: int
     host: HostMemory
+    start: int
+    size: int
     # When it has arrived in host memory; None if nothing is sent.
     arrived: Arrival | None = None
-    # Whether its round is over. Once it is, the slice gets no gate any more.
+    # Whether its result is final, or has failed. Once it is over, it gets no gate any more.
     over: bool = False
-    # What the copy back waits for, if it was enqueued before the round was over.
+    # What the copy back waits for, if it was enqueued before the slice was over.
     gate: Gate | None = None
 
 
 class DeviceRound:
     """A round on a device's memory: a handle as the core's, done when all slices are.
 
-    A copy back is enqueued when its round is over, or before, behind a gate, if the caller lets a
+    A copy back is enqueued when the slice is final, or before, behind a gate, if the caller lets a
     stream wait for it. What opens a gate never calls the driver, which may itself wait for it.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        device: Device,
-        queues: "_CopyQueues",
-        size: int,
-        start: Callable[[int, HostMemory], RoundHandle],
-        source: Any | None,
-        target: Any | None,
-    ) -> None:
+    def __init__(self, session: Session, device: Device, target: Any | None) -> None:
         self._session = session
         self._device = device
-        self._queues = queues
-        self._size = size
-        # Submits the round of the slice that begins at a byte.
-        self._start = start
+        self._queues = _queues_of(session)
         self._changed = threading.Condition()
         self._done = threading.Event()
         self._error: BaseException | None = None
@@ -145,14 +107,33 @@ class DeviceRound:
         # Held while a caller's thread enqueues copies; what opens gates does not need it.
         self._enqueuing = threading.Lock()
         self._stream_waits = False
-        self._ready = device.mark(device.current())
-        self._slices = self._copy_to_host(source)
+
+    def start(
+        self, tensor: Tensor, source: Any | None, receives: bool, priority: int, tag: str
+    ) -> None:
+        """Enqueues the copies to the host, begins the round, and has it supplied."""
+        self._size = tensor.bytes
+        self._ready = self._device.mark(self._device.current())
+        host = self._device.host_memory(self._size)
+        slices = self._slices = self._copy_to_host(source, host)
         # Slices to wait for: their copies back are not enqueued, or their gates shut.
-        self._remaining = len(self._slices)
-        # Of these, the slices whose rounds are over and that are in the queue to be copied back.
+        self._remaining = len(slices)
+        # Of these, the slices that are final and in the queue to be copied back.
         self._queued = 0
-        for part in list(self._slices):
-            queues.to_host.put(lambda part=part: self._start_slice(part), self._conclude)
+        round_, supply = tensor.submit_staged(
+            host.address if source is not None else 0,
+            host.address if receives else 0,
+            keep=host,
+            slice_bytes=SLICE_BYTES,
+            on_slice=lambda index: self._end(slices[index], None),
+            priority=priority,
+            tag=tag,
+        )
+        round_.on_done(lambda: self._end_round(slices, _outcome(round_)))
+        # Nothing of this object refers to the core's round, which holds on to this object.
+        for part in slices if source is not None else ():
+            action = functools.partial(self._supply, part, supply)
+            self._queues.to_host.put(action, self._conclude)
 
     def poll(self) -> bool:
         """Whether wait() would return, or raise, at once."""
@@ -216,33 +197,44 @@ class DeviceRound:
         """Blocks until the round is over, however it went."""
         self._done.wait()
 
-    def _copy_to_host(self, source: Any | None) -> list[_Slice]:
+    def _copy_to_host(self, source: Any | None, host: HostMemory) -> list[_Slice]:
         """Enqueues the copies to the host and returns all slices."""
         device, slices = self._device, []
         if source is not None:
             device.device_to_host.wait_event(self._ready)
         for start in range(0, self._size, SLICE_BYTES):
-            part = _Slice(start, device.host_memory(min(SLICE_BYTES, self._size - start)))
+            part = _Slice(host, start, min(SLICE_BYTES, self._size - start))
             if source is not None:
-                device.copy_to_host(part.host, source, start, device.device_to_host)
-                part.arrived = device.arrival(device.device_to_host)
+                stream = device.device_to_host
+                device.copy_to_host(host, source, part.start, part.size, stream)
+                part.arrived = device.arrival(stream)
             slices.append(part)
         return slices
 
-    def _start_slice(self, part: _Slice) -> None:
-        """Submits a slice's round as soon as it is in host memory."""
+    def _supply(self, part: _Slice, supply: Supply) -> None:
+        """Supplies a slice to the round as soon as it is in host memory."""
         try:
             if part.arrived is not None:
                 part.arrived.synchronize()
-            # Even if another slice has failed: other ranks may wait for this one.
-            round_ = self._start(part.start, part.host)
         except BaseException as error:
+            # Other ranks wait for this one's contribution.
+            supply.refuse(f"rank {self._session.rank} cannot read its device's memory: {error}")
             self._end(part, error)
         else:
-            round_.on_done(lambda: self._end(part, _outcome(round_)))
+            supply.supply(part.start, part.size)
+
+    def _end_round(self, slices: list[_Slice], error: BaseException | None) -> None:
+        """The round is over; if it went well, every slice that is received was ended before."""
+        if error is None:
+            if not self._returns:
+                self._conclude(None)
+            return
+        for part in slices:
+            if not part.over:
+                self._end(part, error)
 
     def _end(self, part: _Slice, error: BaseException | None) -> None:
-        """A slice's round is over: opens its gate, or has its result copied back."""
+        """A slice is final, or has failed: opens its gate, or has the result copied back."""
         with self._changed:
             part.over = True
             if part.gate is None and error is None:
@@ -251,7 +243,7 @@ class DeviceRound:
             if error is not None:
                 # First, so that the cause is known where no number is found.
                 self._conclude(error)
-                ctypes.memset(part.host.address, ALL_ONES, part.host.size)
+                ctypes.memset(part.host.address + part.start, ALL_ONES, part.size)
             part.gate.open()
             if error is None:
                 self._count_down()
@@ -284,10 +276,10 @@ class DeviceRound:
                 # put the gate before it where streams share one of the device's queues.
                 stream.wait_event(part.arrived.passed)
             device.hold(stream, part.gate)
-        device.copy_to_device(target, part.start, part.host, stream)
+        device.copy_to_device(target, part.host, part.start, part.size, stream)
 
     def _enqueue_rest(self) -> None:
-        """Enqueues the copies back of all slices whose rounds are not over, behind gates."""
+        """Enqueues the copies back of all slices that are not final, behind gates."""
         target = self._target
         slices = self._slices if target is not None else []
         # Before the lock, which is taken to open gates: this may call the driver.
@@ -305,7 +297,7 @@ class DeviceRound:
             for part in rest:
                 self._copy_to_device(part, target)
             with self._changed:
-                # Those whose rounds were over; in a moment.
+                # Those that were final; in a moment.
                 self._changed.wait_for(lambda: not self._queued or self._error is not None)
             # Where nothing comes back, what was sent must not change before it is copied.
             device = self._device

@@ -83,11 +83,16 @@ class Device(Protocol):
     def host_memory(self, size: int) -> HostMemory:
         """`size` uninitialized bytes of pinned host memory."""
 
-    def copy_to_host(self, host: HostMemory, memory: Any, start: int, stream: Any) -> None:
-        """Enqueues a copy of the bytes of the device's `memory` from `start` on.
+    def copy_to_host(
+        self, host: HostMemory, memory: Any, start: int, size: int, stream: Any
+    ) -> None:
+        """Enqueues a copy of `size` bytes of the device's `memory` from `start` on.
 
-        The copy holds both until it is done.
+        They go to the same place in `host`, which is as large. The copy holds both until it is
+        done.
         """
 
-    def copy_to_device(self, memory: Any, start: int, host: HostMemory, stream: Any) -> None:
-        """Enqueues a copy into the bytes of the device's `memory` from `start` on."""
+    def copy_to_device(
+        self, memory: Any, host: HostMemory, start: int, size: int, stream: Any
+    ) -> None:
+        """The same in the other direction."""

@@ -6,15 +6,17 @@ the tag for error messages are all that a submission says.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sumpter._core.handles import Done, RoundHandle
 
 if TYPE_CHECKING:
     from sumpter._core.session import Session
+    from sumpter._native import Supply
 
 # The element types that the core has kernels for, and their sizes.
 ITEM_BYTES = {
@@ -34,6 +36,10 @@ ITEM_BYTES = {
 UNNAMED_SLOTS = 8
 
 _DONE = Done()
+
+# Other threads run meanwhile, as they do not with ctypes.memmove().
+_memmove = ctypes.CDLL(None).memmove
+_memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Description(NamedTuple):
@@ -65,7 +71,8 @@ class TensorUse(NamedTuple):
 class Tensor:
     """A tensor of the session's table under one name, with one description."""
 
-    __slots__ = ("_is_empty", "_submit", "description", "name", "priority", "rounds", "session")
+    __slots__ = ("_is_empty", "_native", "_submit", "description", "is_alone", "name", "priority",
+                 "rounds", "session")  # fmt: skip
 
     def __init__(self, session: Session, name: str, description: Description) -> None:
         self.session = session
@@ -79,6 +86,9 @@ class Tensor:
             name, collective, shape, dtype, op, root=root, average=average, ranks=ranks
         )
         self._is_empty = native.is_empty
+        # Whether no other rank takes part: the result is the contribution then, and needs no round.
+        self.is_alone = session.world_size == 1 or ranks == (session.rank,)
+        self._native = native
         self._submit = native.submit
 
     @property
@@ -101,9 +111,38 @@ class Tensor:
         """
         if self._is_empty:
             return _DONE
+        if self.is_alone and not self.session.has_timeline:
+            if not self.rounds:
+                self.session.check_meaning(self)
+            if send and receive and send != receive:
+                _memmove(receive, send, self.bytes)
+            self.rounds += 1
+            self.priority = priority
+            return _DONE
         self.rounds += 1
         self.priority = priority
         return self._submit(send, receive, priority, tag, keep)
+
+    def submit_staged(
+        self,
+        send: int,
+        receive: int,
+        *,
+        keep: object,
+        slice_bytes: int,
+        on_slice: Callable[[int], object],
+        priority: int = 0,
+        tag: str = "",
+    ) -> tuple[RoundHandle, Supply]:
+        """Starts one round as submit() does, before its contribution is in the memory.
+
+        What is supplied is sent from then on, in whole partitions. If this rank receives,
+        `on_slice(i)` is called from another thread as soon as all of slice `i` of the result, of
+        `slice_bytes`, is final. The tensor must have elements.
+        """
+        self.rounds += 1
+        self.priority = priority
+        return self._native.submit_staged(send, receive, priority, tag, keep, slice_bytes, on_slice)
 
 
 class TensorCycle:

@@ -2,7 +2,7 @@
 
 Goodput is what training sees: bytes of gradients summed for a second in which at least one
 operation was under way. Its share of the optimum is t_opt of the same bytes over that time, where
-t_opt comes from the planner and the bandwidth that the user states.
+t_opt comes from the planner and the bandwidths that are set or that the machines' systems state.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from functools import lru_cache
 
 from sumpter import _native
+from sumpter.launch.links import optimal_s_per_byte
 from sumpter.launch.status import Job, Member
 
 # The planner is asked once about this many bytes; t_opt is proportional to them.
@@ -31,11 +32,18 @@ def goodput_gbps(tensor_bytes: float, busy_s: float) -> float | None:
 def optimum_share(
     job: Job, tensor_bytes: float, busy_s: float, bandwidth_gbps: float | None
 ) -> float | None:
-    """t_opt over the busy time; None without a bandwidth or without a network to judge."""
-    if bandwidth_gbps is None or busy_s <= 0 or job.gpu_machines < 2:
+    """t_opt over the busy time; None without a network to judge.
+
+    Of links whose bandwidth is known to the coordinator unless one is given for all; None if one of
+    them is not known.
+    """
+    if busy_s <= 0 or job.gpu_machines < 2:
         return None
-    optimal_s_per_byte = _optimal_s_per_byte(job.gpu_machines, job.cpu_machines, bandwidth_gbps)
-    return tensor_bytes * optimal_s_per_byte / busy_s
+    if bandwidth_gbps is None:
+        s_per_byte = optimal_s_per_byte(job)
+    else:
+        s_per_byte = _optimal_s_per_byte(job.gpu_machines, job.cpu_machines, bandwidth_gbps)
+    return None if s_per_byte is None else tensor_bytes * s_per_byte / busy_s
 
 
 @lru_cache(maxsize=16)

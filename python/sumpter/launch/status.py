@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 # How a machine is identified that nobody named: its boot's UUID, and what follows.
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(/|$)|[0-9a-f]{32}$")
-
-# Of machines in a sentence.
-_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -66,6 +63,7 @@ class Member:
     stats: Stats = Stats()
     late: tuple[Late, ...] = ()
     bandwidth_gbps: float | None = None  # of its machine's link, if it is known
+    bandwidth_source: str = ""  # who says so: "configured" or "interface"
     silent_s: float = 0  # since the coordinator last heard of it
     draining: bool = False
     gone: bool = False  # these are its last numbers
@@ -143,25 +141,6 @@ def machine_names(members: Iterable[Member]) -> dict[str, str]:
     return names
 
 
-def without_bandwidth(members: Iterable[Member]) -> tuple[str, ...]:
-    """The machines of which no member says the bandwidth of the link, in words for people."""
-    members = tuple(members)
-    known = {member.machine for member in members if member.bandwidth_gbps is not None}
-    names = machine_names(members)
-    return tuple(dict.fromkeys(names[m.machine] for m in members if m.machine not in known))
-
-
-def unknown_bandwidth(machines: Sequence[str]) -> str:
-    """Why there is no share of the optimum, and what gives one."""
-    shown = list(machines[:_MOST_NAMED])
-    if len(machines) > len(shown):
-        shown.append(f"{len(machines) - len(shown)} more")
-    return (
-        f"no share of the optimum: the link's bandwidth of {', '.join(shown)} is unknown "
-        "(set SUMPTER_BANDWIDTH_GBPS there)"
-    )
-
-
 def merge(before: Job | None, now: Job) -> Job:
     """`now`, with members that have left kept as they were last seen."""
     if before is None:
@@ -216,6 +195,7 @@ def _member(role: str, key: str, entry: Mapping[str, Any]) -> Member:
         stats=Stats(**known),
         late=tuple(_late(late) for late in _entries(stats, "late")),
         bandwidth_gbps=_number(entry.get("bandwidth_gbps")) or None,
+        bandwidth_source=str(entry.get("bandwidth_source") or ""),
         silent_s=_number(entry.get("silent_s")),
         draining=bool(entry.get("draining")),
         gone=bool(entry.get("gone")),

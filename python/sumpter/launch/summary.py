@@ -19,6 +19,7 @@ from sumpter.launch.figures import (
     mean,
     optimum_share,
 )
+from sumpter.launch.links import describe_links, why_no_optimum
 from sumpter.launch.status import Job, Member, machine_names
 
 
@@ -50,6 +51,7 @@ def print_job(console: Console, job: Job) -> None:
         Group(
             Text(f"Job {job.name}{f' ({state})' if state else ''}: {members}", style="bold"),
             Text(f"Plan: {describe_plan(job)}"),
+            Text(f"Links: {describe_links(job)}"),
             _members(job),
             *_waiting(job),
             *([] if job.over else _stall(job)),
@@ -61,17 +63,17 @@ def _headline(job: Job, bandwidth_gbps: float | None) -> Group:
     summed, busy_s = mean(job.workers, "tensor_bytes"), mean(job.workers, "busy_s")
     share = optimum_share(job, summed, busy_s, bandwidth_gbps)
     speed = format_optional(goodput_gbps(summed, busy_s), "{:.2f} Gb/s")
-    if share is not None:
-        optimum = f"{share:.0%} of the optimum"
-    elif bandwidth_gbps is None:
-        optimum = "share of the optimum - (give --bandwidth-gbps)"
-    else:
-        optimum = "share of the optimum - (nothing was sent between machines)"
+    optimum = format_optional(share, "{:.0%} of the optimum")
     sentence = (
         f"{format_bytes(summed)} summed in {busy_s:.1f} s of communication: goodput {speed}, "
-        f"{optimum}"
+        f"{optimum if share is not None else _no_share(job)}"
     )
     return Group(Text(f"Plan: {describe_plan(job)}"), Text(sentence))
+
+
+def _no_share(job: Job) -> str:
+    why = why_no_optimum(job)
+    return f"share of the optimum - ({why})" if why else "share of the optimum -"
 
 
 def describe_plan(job: Job) -> str:

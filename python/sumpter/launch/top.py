@@ -5,31 +5,18 @@ All figures are rates between the two looks; with one look only, means since eac
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sumpter import _native
 from sumpter.launch.figures import format_bytes, format_optional, format_rate, goodput_gbps, mean
-from sumpter.launch.status import (
-    Job,
-    Member,
-    Stats,
-    read_servers,
-    read_status,
-    unknown_bandwidth,
-    without_bandwidth,
-)
-
-# The planner is asked once about this many bytes; the time is proportional to them.
-_PLANNED_BYTES = 10**12
+from sumpter.launch.links import optimal_s_per_byte, why_no_optimum, without_bandwidth
+from sumpter.launch.status import Job, Member, Stats, read_servers, read_status
 
 _CAUSES = {
     "send": "wait_send_s",
@@ -72,7 +59,7 @@ class JobRow:
     step: int
     goodput_gbps: float | None
     optimum_share: float | None
-    without_bandwidth: tuple[str, ...]  # machines for want of whose bandwidth there is no share
+    without_bandwidth: str  # whose bandwidth the share of the optimum lacks
     waited_for: str  # the rank that was last most often, and its part of the waiting
     stall: str
     members: tuple[MemberRow, ...]
@@ -142,7 +129,7 @@ def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
     summed = mean(workers, "tensor_bytes") - mean(past, "tensor_bytes")
     busy_s = mean(workers, "busy_s") - mean(past, "busy_s")
     share = None
-    optimum = _optimal_s_per_byte(_machines(job, workers))
+    optimum = optimal_s_per_byte(job)
     if optimum is not None and busy_s > 0 and summed > 0:
         share = summed * optimum / busy_s
     return JobRow(
@@ -156,7 +143,7 @@ def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
         step=int(max((worker.stats.step for worker in workers), default=0)),
         goodput_gbps=goodput_gbps(summed, busy_s),
         optimum_share=share,
-        without_bandwidth=without_bandwidth(workers + job.servers),
+        without_bandwidth=why_no_optimum(job) if without_bandwidth(job) else "",
         waited_for=_waited_for(before, job),
         stall=job.stall,
         members=tuple(_member(old.get(worker.number), worker, seconds) for worker in workers),
@@ -206,34 +193,6 @@ def _member(before: Member | None, member: Member, seconds: float | None) -> Mem
     )
 
 
-def _machines(job: Job, workers: Sequence[Member]) -> tuple[tuple[str, float], ...]:
-    """Role and bandwidth of each machine; nothing unless all are known."""
-    gpu = _bandwidths(workers)
-    cpu = _bandwidths(job.servers)
-    cpu = {name: gbps for name, gbps in cpu.items() if name not in gpu}
-    if len(gpu) < 2 or None in gpu.values() or None in cpu.values():
-        return ()
-    listed = [("gpu", gpu.values()), ("cpu", cpu.values())]
-    return tuple((role, gbps) for role, values in listed for gbps in values if gbps is not None)
-
-
-def _bandwidths(members: Iterable[Member]) -> dict[str, float | None]:
-    known: dict[str, float | None] = {}
-    for member in members:
-        known[member.machine] = known.get(member.machine) or member.bandwidth_gbps
-    return known
-
-
-@lru_cache(maxsize=64)
-def _optimal_s_per_byte(machines: tuple[tuple[str, float], ...]) -> float | None:
-    """t_opt of a byte under the optimal plan (BytePS, OSDI'20, section 4)."""
-    if not machines:
-        return None
-    entries = [f'[[machine]]\nrole = "{role}"\nbandwidth_gbps = {gbps}' for role, gbps in machines]
-    request = {"bytes": _PLANNED_BYTES, "machines": "\n".join(entries)}
-    return float(json.loads(_native.plan(json.dumps(request)))["time_s"]) / _PLANNED_BYTES
-
-
 def render(view: View, width: int) -> RenderableType:
     """The view for a terminal of so many columns."""
     if not view.jobs and not view.servers and not view.ended:
@@ -265,8 +224,8 @@ def _headline(job: JobRow) -> Text:
     }
     for name, value in facts.items():
         line.append(f"  {name} ", style="dim").append(value)
-    if job.optimum_share is None and job.n > 1 and job.without_bandwidth:
-        line.append(f"\n{unknown_bandwidth(job.without_bandwidth)}", style="dim")
+    if job.without_bandwidth:
+        line.append(f"\nshare of the optimum -: {job.without_bandwidth}", style="dim")
     if job.stall:
         line.append(f"\n{job.stall}", style="bold red")
     return line

@@ -90,17 +90,23 @@ class TorchDevice:
         pinned = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
         return HostMemory(pinned.data_ptr(), size, pinned)
 
-    def copy_to_host(self, host: HostMemory, memory: torch.Tensor, start: int, stream: Any) -> None:
-        with self.using(stream):
-            host.owner.copy_(memory.narrow(0, start, host.size), non_blocking=True)
+    def copy_to_host(
+        self, host: HostMemory, memory: torch.Tensor, start: int, size: int, stream: Any
+    ) -> None:
+        self._copy(host.owner, memory, (start, size), stream)
         memory.record_stream(stream)
 
     def copy_to_device(
-        self, memory: torch.Tensor, start: int, host: HostMemory, stream: Any
+        self, memory: torch.Tensor, host: HostMemory, start: int, size: int, stream: Any
+    ) -> None:
+        self._copy(memory, host.owner, (start, size), stream)
+        memory.record_stream(stream)
+
+    def _copy(
+        self, target: torch.Tensor, source: torch.Tensor, stretch: tuple[int, int], stream: Any
     ) -> None:
         with self.using(stream):
-            memory.narrow(0, start, host.size).copy_(host.owner, non_blocking=True)
-        memory.record_stream(stream)
+            target.narrow(0, *stretch).copy_(source.narrow(0, *stretch), non_blocking=True)
 
 
 # By type of device. An entry needs a module of torch with streams, events and pinned memory.

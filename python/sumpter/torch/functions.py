@@ -57,9 +57,11 @@ def broadcast_optimizer_state(
 ) -> None:
     """Gives every rank's optimizer the state and the options of rank `root_rank`'s.
 
-    Ranks whose optimizer has no state yet get it. `prefix` is BytePS' third argument; `model`,
-    Horovod's, is not needed, because no state has to be made before it is received. ValueError
-    for LBFGS. What is not a tensor travels as a pickle, within the authenticated job.
+    Ranks whose optimizer has no state yet get it. As with Horovod, parameters of an optimizer
+    without any state have a gradient after that: zeros, if they had none. `prefix` is BytePS'
+    third argument; `model`, Horovod's, is not needed, because no state has to be made before it is
+    received. ValueError for LBFGS. What is not a tensor travels as a pickle, within the
+    authenticated job.
     """
     if not isinstance(prefix, str):
         prefix = "Parameter."
@@ -76,6 +78,8 @@ def broadcast_optimizer_state(
     names = [(f"state.{index}", tensor) for index, tensor in enumerate(tensors)]
     for handle in _broadcast_named(names, root_rank, prefix):
         handle.synchronize()
+    if not optimizer.state:
+        _make_gradients(optimizer)
     if not is_root:
         optimizer.load_state_dict(state)
 
@@ -104,6 +108,17 @@ def broadcast_object(
         content[: len(pickled)] = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
     broadcast_async_(content, root_rank, identity.part(capacity), process_set).synchronize()
     return obj if is_root else pickle.loads(content[:size].numpy().tobytes())
+
+
+def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """Gives zeros to the parameters that have no gradient."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+                if isinstance(optimizer, torch.optim.SparseAdam):
+                    # Added to dense zeros, a sparse gradient is dense.
+                    parameter.grad = parameter.grad.to_sparse(1)
 
 
 def allgather_object(

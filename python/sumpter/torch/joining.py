@@ -50,13 +50,17 @@ def init(
 ) -> None:
     """Joins the job; does nothing if this process has joined already.
 
+    If the job has failed, or a rank has left it, all ranks join anew; there is no need to call
+    shutdown() before. Process sets have to be added again then.
+
     `comm` and `lazy` are Horovod's and BytePS' first argument. `comm` may list the ranks of the
     job, all of them; `lazy` changes nothing. `process_sets` are added at once; more can be added
     later, whether it is "dynamic" or not. Settings given by name override the environment.
     """
     ranks = _listed(comm)
-    fresh = not is_initialized()
-    session = membership.acquire(membership.HOLDER, settings, store.board(settings))
+    before = membership.peek()
+    session = membership.join(settings, store.board(settings))
+    fresh = session is not before
     try:
         if ranks is not None and ranks != list(range(session.world_size)):
             raise UnsupportedError(

@@ -96,6 +96,8 @@ def _wrap(
     # shadowed by it.
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     wrapped._exchange = exchange
+    # Horovod's attribute, which scripts read.
+    wrapped._parameter_names = dict(exchange.names)
     wrapped._begin()
     return wrapped
 
@@ -104,6 +106,7 @@ class _Wrapped:
     """What both kinds of DistributedOptimizer add to, and change in, the user's class."""
 
     _exchange: PassCounter
+    _parameter_names: dict[torch.nn.Parameter, str]
 
     def _begin(self) -> None:
         """Called when the instance is complete."""
@@ -183,7 +186,8 @@ class _Distributed(_Wrapped):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                "step() after synchronize() does not exchange gradients again; wrap it in "
+                "optimizer.step() called without optimizer.skip_synchronize() after "
+                "optimizer.synchronize(): gradients are not exchanged again; wrap step() in "
                 "`with optimizer.skip_synchronize():` to say so",
                 stacklevel=3,
             )

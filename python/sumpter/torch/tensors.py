@@ -5,12 +5,14 @@ brought into that form here, but for the memory of devices (devices.py), or refu
 message that names what was wrong.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from sumpter._core import staging
 from sumpter._core.handles import RoundHandle
+from sumpter._core.streams import Device
 from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
 from sumpter.torch import devices
@@ -34,10 +36,21 @@ class WireForm(NamedTuple):
     dtype: str
 
 
-def check_carried(tensor: torch.Tensor) -> None:
-    """Raises UnsupportedError unless the tensor is a dense tensor of the CPU or a CUDA device."""
+def check_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Raises UnsupportedError for what is no tensor at all."""
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedError(f"expected a torch.Tensor, not {type(tensor).__name__}")
+    return tensor
+
+
+def is_differentiated(tensor: torch.Tensor) -> bool:
+    """Whether gradients flow through what is made of the tensor."""
+    return torch.is_grad_enabled() and check_tensor(tensor).requires_grad
+
+
+def check_carried(tensor: torch.Tensor) -> None:
+    """Raises UnsupportedError unless the tensor is a dense tensor of the CPU or a CUDA device."""
+    check_tensor(tensor)
     if not tensor.is_cpu and not devices.is_carried(tensor):
         raise UnsupportedError(
             f"the tensor is on device {tensor.device}: Sumpter sums tensors of the CPU and of "
@@ -116,6 +129,10 @@ def start_round(
             priority=priority,
             tag=tag,
         )
+    if declared.is_alone:
+        if send is not None and receive is not None and send.data_ptr() != receive.data_ptr():
+            receive.copy_(send)
+        return _InStream(devices.of(near))
     return staging.stage(
         declared,
         devices.of(near),
@@ -124,3 +141,21 @@ def start_round(
         priority,
         tag,
     )
+
+
+class _InStream:
+    """A round among one rank on a device: what there is to do is in the caller's stream."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._enqueued = device.mark(device.current())
+
+    def poll(self) -> bool:
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Lets the current stream wait."""
+        self._device.current().wait_event(self._enqueued)
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        callback()

@@ -17,6 +17,17 @@ def test_ranks_that_disagree_are_told_and_can_go_on(make_job: Callable[..., Job]
     make_job(2, peer_timeout_s=FINDS_MISMATCHES_S).start("disagreements.py").finish()
 
 
+@pytest.mark.parametrize(
+    ("ranks", "part"),
+    [(3, "names"), (3, "groups"), (3, "orders"), (4, "names"), (4, "groups"), (8, "orders")],
+)
+def test_every_rank_of_a_call_that_differs_gets_the_error(
+    make_job: Callable[..., Job], ranks: int, part: str
+) -> None:
+    job = make_job(ranks, peer_timeout_s=FINDS_MISMATCHES_S)
+    job.start("mismatches.py", part).finish()
+
+
 @pytest.mark.parametrize("how", ["name", "ddp"])
 def test_a_killed_worker_is_named_to_the_others(make_job: Callable[..., Job], how: str) -> None:
     job = make_job(3, 1).start("peer_dies.py", how)

@@ -35,9 +35,11 @@ def stop(meeting: Meeting) -> None:
 
 
 def test_a_known_coordinator_is_used(unlaunched: pytest.MonkeyPatch) -> None:
-    assert meet({"coordinator": "host:1"}, None) == Meeting({"coordinator": "host:1"})
+    assert meet({"coordinator": "host:1"}, None) == Meeting(
+        {"coordinator": "host:1"}, is_in_rank_0=False
+    )
     unlaunched.setenv("SUMPTER_COORDINATOR", "host:1")
-    assert meet({"job": "mine"}, Notice) == Meeting({"job": "mine"})
+    assert meet({"job": "mine"}, Notice) == Meeting({"job": "mine"}, is_in_rank_0=False)
 
 
 def test_a_worker_alone_embeds_a_private_one(unlaunched: pytest.MonkeyPatch) -> None:

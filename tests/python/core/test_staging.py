@@ -19,29 +19,38 @@ import sumpter.torch as hvd
 from fake_device import FakeDevice, on_fake, plain
 from sumpter._core import staging
 from sumpter._core.session import Session
-from sumpter._errors import ClosedError, DeadlineError, PeerLostError
+from sumpter._errors import ClosedError, DeadlineError, MismatchError, PeerLostError
 from sumpter.torch import tensors
 
 HANG_S = 120.0
 
 
-class Native:
-    """A round of the core that is done when a test says so."""
+class Round:
+    """A round of the core on a device's memory, whose slices end when a test says so."""
 
-    def __init__(self, tensor: NativeTensor, submitted: dict[str, Any]) -> None:
-        self.tensor, self.submitted = tensor, submitted
+    def __init__(
+        self,
+        tensor: NativeTensor,
+        submitted: dict[str, Any],
+        slice_bytes: int,
+        on_slice: Callable[[int], object],
+    ) -> None:
+        self.tensor, self.submitted, self.on_slice = tensor, submitted, on_slice
         self.keep = submitted["keep"].owner
-        # What the core would have sent.
-        self.sent = bytes(self.keep.tolist())
+        starts = range(0, len(self.keep), slice_bytes)
+        self.slices = [Slice(self, i, self.keep[start:][:slice_bytes]) for i, start in
+                       enumerate(starts)]  # fmt: skip
         self._callbacks: list[Callable[[], object]] = []
         self._error: Exception | None = None
         self.over = False
 
-    def end(self, error: Exception | None = None, result: int | None = None) -> None:
-        if result is not None:
-            self.keep.fill_(result)
+    def end(self, error: Exception | None = None) -> None:
+        """Only the first call does anything."""
+        if self.over:
+            return
         self._error, self.over = error, True
-        for callback in self._callbacks:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             callback()
 
     def on_done(self, callback: Callable[[], object]) -> None:
@@ -50,6 +59,49 @@ class Native:
     def wait(self, timeout_s: float | None = None) -> None:
         if self._error is not None:
             raise self._error
+
+
+class Slice:
+    """A slice of a round, which has been supplied."""
+
+    def __init__(self, round_: Round, index: int, memory: torch.Tensor) -> None:
+        self.round, self.index, self.memory = round_, index, memory
+        self.sent = b""
+        self.over = False
+
+    def supply(self) -> None:
+        # What the core would have sent.
+        self.sent = bytes(self.memory.tolist())
+
+    def end(self, error: Exception | None = None, result: int | None = None) -> None:
+        """The slice is final, or the round has failed."""
+        if error is not None:
+            self.round.end(error)
+            return
+        if result is not None:
+            self.memory.fill_(result)
+        self.over = True
+        if not self.round.over and self.round.submitted["receive"]:
+            self.round.on_slice(self.index)
+        if all(part.over for part in self.round.slices):
+            self.round.end()
+
+
+class Supply:
+    """As the core's: what it is told to supply."""
+
+    def __init__(self, core: Core, round_: Round) -> None:
+        self._core, self._round = core, round_
+
+    def supply(self, start: int, size: int) -> None:
+        (part,) = (p for p in self._round.slices if p.memory.storage_offset() == start)
+        assert len(part.memory) == size
+        part.supply()
+        self._core.supplied([part])
+
+    def refuse(self, reason: str) -> None:
+        self._core.refused.append(reason)
+        self._round.end(MismatchError(reason))
 
 
 class NativeTensor:
@@ -64,9 +116,18 @@ class NativeTensor:
         self.name, self.shape = name, shape
         self.kind = (collective, dtype, op)
 
-    def submit(self, send: int, receive: int, priority: int, tag: str, keep: object) -> Native:
+    def submit(self, *_: object) -> None:
+        raise AssertionError("memory of a device is staged")
+
+    def submit_staged(
+        self, send: int, receive: int, priority: int, tag: str, keep: object, *slices: Any
+    ) -> tuple[Round, Supply]:
         submitted = {"tag": tag, "send": send, "receive": receive, "priority": priority}
-        return self._core.start(Native(self, {**submitted, "keep": keep}))
+        round_ = Round(self, {**submitted, "keep": keep}, *slices)
+        self._core.start(round_)
+        if not send:
+            self._core.supplied(round_.slices)
+        return round_, Supply(self._core, round_)
 
 
 class Worker:
@@ -102,22 +163,28 @@ class Core:
         self.worker = Worker(self)
         self._declared: dict[Any, Any] = {}
         self.closed = False
-        self.rounds: list[Native] = []
+        self.rank = 1
+        self.rounds: list[Round] = []
+        # What has been supplied of them, in that order, and why no more will be.
+        self.slices: list[Slice] = []
+        self.refused: list[str] = []
         self._changed = threading.Condition()
 
-    def start(self, native: Native) -> Native:
+    def start(self, round_: Round) -> None:
         if self.closed:
             raise ClosedError("the session was shut down")
-        with self._changed:
-            self.rounds.append(native)
-            self._changed.notify_all()
-        return native
+        self.rounds.append(round_)
 
-    def wait_for(self, count: int) -> list[Native]:
-        """The rounds, when there are `count` of them."""
+    def supplied(self, slices: list[Slice]) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.rounds) >= count, HANG_S)
-        return self.rounds
+            self.slices.extend(slices)
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> list[Slice]:
+        """What has been supplied, once that is `count` slices."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.slices) >= count, HANG_S)
+        return self.slices
 
     declare = Session.declare
     raise_late = Session.raise_late
@@ -125,18 +192,19 @@ class Core:
     def shutdown(self) -> None:
         """All rounds fail, as the worker's do."""
         self.closed = True
-        for native in self.rounds:
-            if not native.over:
-                native.end(ClosedError("the session was shut down"))
+        for round_ in self.rounds:
+            round_.end(ClosedError("the session was shut down"))
 
     def close(self) -> None:
         with contextlib.ExitStack() as around:
             for enter in self.around_close:
                 around.enter_context(enter())
             self.closed = True
-            for native in self.rounds:
-                if not native.over:
-                    native.end()
+            for part in self.slices:
+                if not part.over:
+                    part.end()
+            # What was not supplied.
+            self.shutdown()
 
 
 @pytest.fixture
@@ -164,32 +232,25 @@ def numbers(count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.uint8)
 
 
-def test_a_tensor_is_cut_and_each_slice_is_a_round(device: FakeDevice, core: Core) -> None:
+def test_a_tensor_is_one_round_that_is_supplied_slice_by_slice(
+    device: FakeDevice, core: Core
+) -> None:
     tensor = on_fake(numbers(40).view(5, 8))
     handle = start(core, tensor, tensor)
-    rounds = core.wait_for(3)
-    assert [r.tensor.name for r in rounds] == ["x", "x.slice.1", "x.slice.2"]
-    assert [r.tensor.shape for r in rounds] == [(16,), (16,), (8,)]
-    assert {r.tensor.kind for r in rounds} == {("all_reduce", "uint8", "max")}
-    assert all(r.submitted["tag"] == "tag" and r.submitted["priority"] == 3 for r in rounds)
-    assert b"".join(r.sent for r in rounds) == bytes(range(40))
+    (round_,) = core.rounds
+    assert (round_.tensor.name, round_.tensor.shape) == ("x", (5, 8))
+    assert round_.tensor.kind == ("all_reduce", "uint8", "max")
+    assert (round_.submitted["tag"], round_.submitted["priority"]) == ("tag", 3)
+    slices = core.wait_for(3)
+    assert [part.index for part in slices] == [0, 1, 2]
+    assert b"".join(part.sent for part in slices) == bytes(range(40))
     assert not handle.poll()
     # In any order.
     for index in (2, 0, 1):
-        rounds[index].end(result=index + 1)
+        slices[index].end(result=index + 1)
     handle.wait()
     assert tensor.cpu().view(-1).tolist() == [1] * 16 + [2] * 16 + [3] * 8
     assert (device.copied_to_host, sorted(device.copied_to_device)) == ([16, 16, 8], [8, 16, 16])
-
-
-def test_what_fits_in_a_slice_is_the_round_that_it_would_be_on_the_cpu(
-    device: FakeDevice, core: Core
-) -> None:
-    tensor = on_fake(torch.ones(2, 2))
-    declared = core.declare("x", "all_reduce", (2, 2), "float32")
-    tensors.start_round(declared, tensor, tensor, tag="tag")
-    (native,) = core.wait_for(1)
-    assert (native.tensor.name, native.tensor.shape) == ("x", (2, 2))
 
 
 def test_a_slice_is_sent_when_it_has_been_computed_and_copied(
@@ -200,7 +261,7 @@ def test_a_slice_is_sent_when_it_has_been_computed_and_copied(
         device.launch(lambda: plain(tensor).fill_(7))
         # The caller is not held up by either.
         start(core, tensor, tensor)
-        assert not core.rounds
+        assert len(core.rounds) == 1 and not core.slices
     first, second = core.wait_for(2)
     assert first.sent == second.sent == bytes([7] * 16)
 
@@ -221,7 +282,7 @@ def test_copies_and_rounds_of_slices_overlap(device: FakeDevice, core: Core) -> 
         # The first is done and on its way back before the second has been copied out.
         first.end(result=9)
         assert_soon(lambda: device.copied_to_device == [16])
-        assert len(core.rounds) == 1 and not handle.poll()
+        assert len(core.slices) == 1 and not handle.poll()
     for native in core.wait_for(3)[1:]:
         native.end(result=9)
     handle.wait()
@@ -265,7 +326,7 @@ def test_what_is_received_comes_after_what_used_the_memory(device: FakeDevice, c
         device.launch(lambda: plain(tensor).fill_(3))
         handle = start(core, None, tensor, "broadcast")
         (native,) = core.wait_for(1)
-        assert native.submitted["send"] == 0
+        assert native.round.submitted["send"] == 0
         native.end(result=8)
         handle.wait()
         assert not device.copied_to_device
@@ -288,7 +349,7 @@ def test_many_operations_keep_their_memory_apart(device: FakeDevice, core: Core)
     begun = [start(core, tensor, tensor) for tensor in tensors]
     rounds = core.wait_for(150)
     assert [native.sent[0] for native in rounds] == [i // 3 for i in range(150)]
-    assert len({native.submitted["send"] for native in rounds}) == 150
+    assert len({part.memory.data_ptr() for part in rounds}) == 150
     for index, native in reversed(list(enumerate(rounds))):
         native.end(result=100 + index // 3)
     for index, (handle, tensor) in enumerate(zip(begun, tensors, strict=True)):
@@ -299,17 +360,18 @@ def test_many_operations_keep_their_memory_apart(device: FakeDevice, core: Core)
 def test_nothing_is_kept_of_what_is_done(device: FakeDevice, core: Core) -> None:
     tensor = on_fake(numbers(40))
     handle = start(core, tensor, tensor)
-    memory = [weakref.ref(native.keep) for native in core.wait_for(3)]
-    for native in core.rounds:
-        native.end()
+    memory = weakref.ref(core.rounds[0].keep)
+    for part in core.wait_for(3):
+        part.end()
     handle.wait()
     core.rounds.clear()
-    del native
+    core.slices.clear()
+    del part
     device.host_to_device.mark().synchronize()
 
     def gone() -> bool:
         gc.collect()
-        return all(reference() is None for reference in memory)
+        return memory() is None
 
     assert_soon(gone)
 
@@ -342,6 +404,26 @@ def test_an_error_while_submitting_is_raised_by_wait(device: FakeDevice, core: C
     tensor = on_fake(numbers(40))
     with pytest.raises(ClosedError, match="the session is closed"):
         start(core, tensor, tensor).wait(HANG_S)
+
+
+def test_a_device_that_fails_is_an_error_of_the_tensor_on_all_ranks(
+    device: FakeDevice, core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(stream: fake_device.Stream) -> Any:
+        class Failed:
+            passed = stream.mark()
+
+            def synchronize(self) -> None:
+                raise RuntimeError("an illegal address")
+
+        return Failed()
+
+    monkeypatch.setattr(device, "arrival", fail)
+    handle = start(core, on_fake(numbers(16)), None, "reduce")
+    with pytest.raises(RuntimeError, match="an illegal address"):
+        handle.wait(HANG_S)
+    (reason,) = core.refused
+    assert reason == "rank 1 cannot read its device's memory: an illegal address"
 
 
 def test_waiting_has_a_limit(device: FakeDevice, core: Core) -> None:
@@ -421,7 +503,7 @@ def test_some_slices_may_be_over_when_a_stream_begins_to_wait(
                 native.end(result=3)
         assert tensor.cpu().tolist() == [3] * 40
         handle.wait(HANG_S)
-        core.rounds.clear()
+        core.slices.clear()
 
 
 def test_streams_of_all_threads_may_wait_while_slices_end(device: FakeDevice, core: Core) -> None:
@@ -452,7 +534,7 @@ def test_streams_of_all_threads_may_wait_while_slices_end(device: FakeDevice, co
         for thread in threads:
             thread.join(HANG_S)
         assert seen == [[turn] * 40] * 2
-        core.rounds.clear()
+        core.slices.clear()
 
 
 def test_what_is_sent_does_not_change_before_it_is_copied(device: FakeDevice, core: Core) -> None:
@@ -475,16 +557,14 @@ def test_what_fails_while_a_stream_waits_is_no_number_and_raised_next(
     handle = start(core, send, send)
     rounds = core.wait_for(3)
     handle.wait_on_stream()
-    rounds[1].end(PeerLostError("rank 1 died"))
-    # Nothing more is known of the others, and the stream waits for them.
-    assert isinstance(core.late, PeerLostError)
     rounds[0].end()
-    rounds[2].end()
+    rounds[1].end(PeerLostError("rank 1 died"))
+    assert isinstance(core.late, PeerLostError)
     device.main.mark().synchronize()
     expected = torch.arange(10, dtype=torch.float32)
-    expected[4:8] = torch.nan
+    expected[4:] = torch.nan
     assert torch.equal(plain(tensor).isnan(), expected.isnan())
-    assert torch.equal(plain(tensor)[8:], expected[8:])
+    assert torch.equal(plain(tensor)[:4], expected[:4])
     with pytest.raises(PeerLostError, match="rank 1 died"):
         core.raise_late()
     core.raise_late()
@@ -498,7 +578,7 @@ def test_an_error_is_raised_once_or_by_those_who_ask(device: FakeDevice, core: C
     handle = start(core, tensor, tensor)
     core.wait_for(1)
     handle.wait_on_stream()
-    core.rounds[0].end(PeerLostError("rank 1 died"))
+    core.slices[0].end(PeerLostError("rank 1 died"))
     with pytest.raises(PeerLostError):
         handle.wait()
     core.raise_late()
@@ -590,7 +670,7 @@ def test_closing_finishes_what_was_begun_and_ends_the_threads(device: FakeDevice
         handle = start(core, tensor, tensor)
         closing = threading.Thread(target=core.close)
         closing.start()
-        assert len(own_threads()) >= 2 and not core.rounds
+        assert len(own_threads()) >= 2 and not core.slices
     closing.join(HANG_S)
     handle.wait(HANG_S)
     assert tensor.cpu().tolist() == list(range(16))

@@ -312,13 +312,44 @@ def test_predictions_are_near_what_an_emulated_cluster_measured() -> None:
     records += sorted(ROOT.glob("lab/records/replay-models/2026-11-22-*.json"))
     comparisons = [one for record in records for one in replayed.compare(record)]
     assert len(comparisons) >= 90
-    as_run = [one for one in comparisons if one.system != "priority"]
+    as_run = [one for one in comparisons if one.system in ("credit", "overlap")]
     errors = sorted(abs(one.error) for one in as_run)
     assert statistics.median(errors) < 0.02, comparisons
     # Where sizes were not divided so far that what is in flight is a good part of the model.
     near = [abs(one.error) for one in as_run if one.profile in ("resnet50", "vgg16", "alexnet")]
     assert len(near) >= 40 and max(near) < 0.1, comparisons
     assert f"- all: {len(comparisons)} cells, median error" in replayed.as_markdown(comparisons)
+
+
+def test_predictions_of_a_jobs_defaults_are_near_what_was_measured() -> None:
+    folders = ("replay-paced", "replay-default", "replay-k4")
+    records = [path for one in folders for path in sorted(ROOT.glob(f"lab/records/{one}/*.json"))]
+    comparisons = [one for record in records for one in replayed.compare(record)]
+    errors = sorted(abs(one.error) for one in comparisons if one.system == "paced")
+    assert len(errors) >= 50
+    assert statistics.median(errors) < 0.01 and errors[-1] < 0.1, errors
+    assert sum(error < 0.05 for error in errors) >= 0.95 * len(errors), errors
+
+
+def test_the_order_of_partitions_is_a_jobs_own_unless_one_is_asked_for(
+    run, profile_file: Path
+) -> None:
+    plain = whatif.Case(workers=4, servers=2, architecture="sumpter", bandwidth_gbps=1.0)
+    profile = resnet50()
+
+    def times(**fields: object) -> list[float]:
+        cases = [replace(plain, **fields, order=order) for order in (None, *whatif.ORDERS)]
+        return [one.iteration_time_s for one in whatif.simulate(profile, cases)]
+
+    default, readiness, forward = times()
+    assert default == readiness != forward
+    default, readiness, forward = times(overlap_forward=True)
+    assert default == forward < readiness
+    given = ("--profile", profile_file, "--workers", 4, "--servers", 2, "--bandwidth-gbps", 1)
+    code, _, err = run(*given, "--order", "alphabet")
+    assert code == 2 and "--order alphabet: expected auto, readiness or forward" in err
+    code, out, _ = run(*given, "--order", "readiness,forward")
+    assert code == 0 and "order" in out and "readiness" in out
 
 
 def test_files_that_are_no_replay_are_refused(tmp_path: Path, profile_file: Path) -> None:

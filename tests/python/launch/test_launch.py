@@ -26,8 +26,9 @@ from sumpter.launch.environment import Environment
 from sumpter.launch.figures import format_bytes, goodput_gbps, optimum_share
 from sumpter.launch.layout import on_one_machine
 from sumpter.launch.lines import LINE_LIMIT_BYTES, PROGRESS_INTERVAL_S, LineSplitter
+from sumpter.launch.links import describe_links, why_no_optimum
 from sumpter.launch.place import HERE, Facts
-from sumpter.launch.status import Late, merge, read_status
+from sumpter.launch.status import Job, Late, Member, merge, read_status
 
 
 def test_each_line_says_who_wrote_it_and_to_which_stream() -> None:
@@ -332,6 +333,30 @@ class TestStatus:
         assert goodput_gbps(10**9, 1.0) == pytest.approx(8.0)
         assert optimum_share(job, 10**9, 1.0, 16.0) == pytest.approx(0.5)
         assert optimum_share(job, 10**9, 1.0, None) is None
+
+    def test_each_links_bandwidth_is_shown_with_its_source_and_who_has_none(self) -> None:
+        def member(number: int, host: str, gbps: float | None, source: str = "") -> Member:
+            return Member("any", number, host, host, bandwidth_gbps=gbps, bandwidth_source=source)
+
+        workers = (
+            member(0, "a", 25.0, "configured"),
+            member(1, "b", 10.0, "interface"),
+            member(2, "c", 25.0, "configured"),
+        )
+        known = Job("j", workers, (member(7, "s", 10.0, "interface"),))
+        assert describe_links(known) == ("a, c 25 Gb/s (configured); b, s 10 Gb/s (interface)")
+        assert why_no_optimum(known) == ""
+        share = optimum_share(known, 10**9, 1.0, None)
+        assert share is not None and share > 0
+        part = Job("j", workers, (member(7, "s", None), member(8, "b", None)))
+        assert "s assumed 10 Gb/s, as nothing is known" in describe_links(part)
+        assert why_no_optimum(part) == "no bandwidth is known of s: set bandwidth_gbps there"
+        assert optimum_share(part, 10**9, 1.0, None) is None
+        none = Job("j", (member(0, "a", None), member(1, "b", None)))
+        assert "all count as equal" in describe_links(none)
+        assert "give --bandwidth-gbps" in why_no_optimum(none)
+        alone = Job("j", (member(0, "a", None),))
+        assert "one machine" in why_no_optimum(alone)
 
     def test_bytes_are_written_with_a_binary_unit(self) -> None:
         assert [format_bytes(size) for size in (0, 1000, 1536, 1023.4 * 2**20, 2**30, 2**51)] == [

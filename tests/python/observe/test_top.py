@@ -19,7 +19,7 @@ from rich.console import Console
 from sumpter import _native
 from sumpter._words import counted, listed
 from sumpter.launch.figures import format_rate
-from sumpter.launch.status import Member, machine_names, read_status, unknown_bandwidth
+from sumpter.launch.status import Member, machine_names, read_status
 from sumpter.launch.summary import print_job
 from sumpter.launch.top import Top, View, render
 
@@ -84,6 +84,10 @@ def test_without_a_bandwidth_of_every_machine_there_is_no_share(
     del workers[1]["bandwidth_gbps"]
     (view,) = looks(monkeypatch, 1.0, document(workers))
     assert view.jobs[0].optimum_share is None and view.jobs[0].goodput_gbps == pytest.approx(8.0)
+    console = Console(width=80, record=True, file=open(os.devnull, "w"))
+    console.print(render(view, 80))
+    shown = console.export_text()
+    assert "of the optimum -: no bandwidth is known of gpu1: set bandwidth_gbps there" in shown
 
 
 def test_a_member_that_came_back_counts_from_its_new_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,21 +203,6 @@ def test_a_view_has_no_rate_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(view)
     assert "40 Mb/s" in text and "goodput 8.00 Gb/s" in text
     assert "B/s" not in text and "iB" not in text.replace("0 B", "")
-
-
-def test_who_lacks_a_bandwidth_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = [worker(rank, tensor_bytes=1e9, busy_s=1.0) for rank in (0, 1)]
-    del workers[1]["bandwidth_gbps"]
-    (view,) = looks(monkeypatch, 1.0, document(workers))
-    assert view.jobs[0].without_bandwidth == ("gpu1",)
-    assert "no share of the optimum: the link's bandwidth of gpu1 is unknown" in shown(view)
-    (known,) = looks(monkeypatch, 1.0, document([worker(0), worker(1)]))
-    assert known.jobs[0].without_bandwidth == ()
-    assert "no share" not in shown(known)
-
-
-def test_many_machines_without_a_bandwidth_are_counted() -> None:
-    assert "of a, b, c, d, 2 more is unknown" in unknown_bandwidth(list("abcdef"))
 
 
 def test_ended_jobs_are_labelled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,16 +164,16 @@ class FakeDevice:
         return HostMemory(noise.data_ptr(), size, noise)
 
     def copy_to_host(
-        self, host: HostMemory, memory: torch.Tensor, start: int, stream: Stream
+        self, host: HostMemory, memory: torch.Tensor, start: int, size: int, stream: Stream
     ) -> None:
-        part = memory.narrow(0, start, host.size)
-        self._copy(host.owner, part, stream, self.copied_to_host)
+        target, source = host.owner.narrow(0, start, size), memory.narrow(0, start, size)
+        self._copy(target, source, stream, self.copied_to_host)
 
     def copy_to_device(
-        self, memory: torch.Tensor, start: int, host: HostMemory, stream: Stream
+        self, memory: torch.Tensor, host: HostMemory, start: int, size: int, stream: Stream
     ) -> None:
-        part = memory.narrow(0, start, host.size)
-        self._copy(part, host.owner, stream, self.copied_to_device)
+        target, source = memory.narrow(0, start, size), host.owner.narrow(0, start, size)
+        self._copy(target, source, stream, self.copied_to_device)
 
     def _copy(
         self, target: torch.Tensor, source: torch.Tensor, stream: Stream, done: list[int]

@@ -28,7 +28,7 @@ SUPPORT = Path(__file__).parent
 WORKERS = {script.name: script for script in SUPPORT.parent.glob("*/workers/*.py")}
 TOKEN = "a token that only tests use"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
-HANG_S = 600.0
+HANG_S = 200.0
 # What the coordinator must have of a job's settings, where they are given.
 SHARED = ("peer_timeout_s", "start_timeout_s", "tls_cert", "tls_key", "tls_ca")
 # How long a busy machine may leave a member without a turn, and a job without its last member.

@@ -64,3 +64,10 @@ def test_sharded_training_under_torchs_own_checks(make_job: Callable[..., Job]) 
             rank, "c10d_training.py", "sumpter", "fsdp2", TORCH_DISTRIBUTED_DEBUG="DETAIL"
         )
     job.finish()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_callbacks_begin_collectives_and_wait_for_them(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    make_job(ranks).start("c10d_callbacks.py").finish()

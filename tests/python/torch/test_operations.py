@@ -56,19 +56,32 @@ def test_ranks_leave_and_join_again_without_a_trace(
     make_job(4, servers, repeated=True).start("cycles.py").finish()
 
 
+def start_at_torchs_store(job: Job, script: str, **variables: str) -> Job:
+    """As under torchrun: the ranks have torch's store, and rank 0 the coordinator."""
+    port = str(free_port())
+    for rank in range(job.ranks):
+        places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **variables}
+        job.start_rank(rank, script, SUMPTER_COORDINATOR="", **places)
+    return job
+
+
 def test_ranks_that_meet_at_torchs_store_leave_and_join_again(
     make_job: Callable[..., Job],
 ) -> None:
-    job, port = make_job(4), free_port()
-    for rank in range(4):
-        job.start_rank(
-            rank,
-            "cycles.py",
-            SUMPTER_COORDINATOR="",
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
-        )
-    job.finish()
+    start_at_torchs_store(make_job(4), "cycles.py").finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(2, 0), (3, 1), (4, 0)])
+def test_a_job_that_failed_starts_anew(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    job = make_job(ranks, servers, repeated=True, peer_timeout_s=FINDS_MISMATCHES_S)
+    job.start("starts_anew.py").finish()
+
+
+def test_a_job_whose_coordinator_is_in_a_rank_starts_anew(make_job: Callable[..., Job]) -> None:
+    job = make_job(3, peer_timeout_s=FINDS_MISMATCHES_S)
+    start_at_torchs_store(job, "starts_anew.py").finish()
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (3, 1)])
@@ -86,6 +99,13 @@ def test_collectives_under_torchs_own_checks(make_job: Callable[..., Job]) -> No
     for rank in range(2):
         job.start_rank(rank, "process_groups.py", TORCH_DISTRIBUTED_DEBUG="DETAIL")
     job.finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0)])
+def test_groups_of_one_rank_need_no_round(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    make_job(ranks, servers).start("groups_of_one.py").finish()
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0), (4, 2)])
@@ -109,16 +129,5 @@ def test_gradients_of_collectives(make_job: Callable[..., Job], ranks: int, serv
 
 
 def test_suspend_and_resume_with_a_rank_less(make_job: Callable[..., Job]) -> None:
-    """As under torchrun: the ranks have torch's store, and rank 0 the coordinator."""
-    job, port = make_job(3), free_port()
-    for rank in range(3):
-        job.start_rank(
-            rank,
-            "suspends.py",
-            SUMPTER_COORDINATOR="",
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
-            LOCAL_RANK="0",
-            LOCAL_WORLD_SIZE="1",
-        )
-    job.finish()
+    job = make_job(3)
+    start_at_torchs_store(job, "suspends.py", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1").finish()

@@ -118,6 +118,7 @@ def test_a_tuner_that_cannot_begin_leaves_the_sizes(
 
 def test_a_session_tells_which_tensors_were_reduced_in_a_time() -> None:
     session = object.__new__(Session)
+    session.world_size, session.rank = 2, 0
     native = SimpleNamespace(is_empty=False, submit=lambda *_: "handle")
     session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: native))
     session._declared = {}

@@ -10,8 +10,8 @@ use sumpter_membership::{
     Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name, cut,
 };
 use sumpter_types::{
-    Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota, Rank, ReduceOp, Role, Stats,
-    Suspicion, TensorId, TensorSpec,
+    Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota,
+    Rank, ReduceOp, RefusedOp, Role, Stats, Suspicion, TensorId, TensorSpec,
 };
 use sumpter_wire::Token;
 
@@ -47,7 +47,8 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         machine: options.machine.clone(),
         host: options.host.clone(),
         lanes: addresses_to_proto(&options.lanes),
-        bandwidth_gbps: options.bandwidth_gbps,
+        bandwidth_gbps: options.bandwidth.map(|known| known.gbps),
+        bandwidth_source: source_to_proto(options.bandwidth),
         expected_servers: options.expected_servers,
         start_timeout_ms: milliseconds(options.start_timeout),
         peer_timeout_ms: milliseconds(options.peer_timeout),
@@ -161,7 +162,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         machine: join.machine,
         host: join.host,
         lanes: addresses_from_proto(&join.lanes)?,
-        bandwidth_gbps: join.bandwidth_gbps,
+        bandwidth: bandwidth_from_proto(join.bandwidth_gbps, join.bandwidth_source),
         expected_servers: join.expected_servers,
         start_timeout: Duration::from_millis(join.start_timeout_ms),
         peer_timeout: Duration::from_millis(join.peer_timeout_ms),
@@ -322,6 +323,22 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
     })
 }
 
+pub(crate) fn source_to_proto(bandwidth: Option<Bandwidth>) -> i32 {
+    let source = match bandwidth.map(|known| known.source) {
+        Some(BandwidthSource::Interface) => proto::BandwidthSource::Interface,
+        Some(BandwidthSource::Configured) | None => proto::BandwidthSource::Configured,
+    };
+    source.into()
+}
+
+pub(crate) fn bandwidth_from_proto(gbps: Option<f64>, source: i32) -> Option<Bandwidth> {
+    let source = match proto::BandwidthSource::try_from(source) {
+        Ok(proto::BandwidthSource::Interface) => BandwidthSource::Interface,
+        Ok(proto::BandwidthSource::Configured) | Err(_) => BandwidthSource::Configured,
+    };
+    gbps.map(|gbps| Bandwidth { gbps, source })
+}
+
 /// A member's numbers.
 pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
     let late = stats.late.iter().map(|late| proto::LateRank {
@@ -338,8 +355,17 @@ pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
         suspicion: suspicion_to_proto(op.suspicion),
         left_bytes: op.left_bytes,
     });
-    let (counters, begun) = (stats.counters.clone(), stats.begun.clone());
-    proto::MemberStats { counters, late: late.collect(), pending: pending.collect(), begun }
+    let refused = stats
+        .refused
+        .iter()
+        .map(|op| proto::RefusedOperation { name: op.name.clone(), tag: op.tag.clone() });
+    proto::MemberStats {
+        counters: stats.counters.clone(),
+        late: late.collect(),
+        pending: pending.collect(),
+        begun: stats.begun.clone(),
+        refused: refused.collect(),
+    }
 }
 
 fn stats_from_proto(stats: proto::MemberStats) -> Stats {
@@ -357,10 +383,15 @@ fn stats_from_proto(stats: proto::MemberStats) -> Stats {
         suspicion: suspicion_from_proto(op.suspicion),
         left_bytes: op.left_bytes,
     });
-    let (late, pending) = (late.collect(), pending.collect());
-    let counters = stats.counters.into_iter().take(MAX_COUNTERS);
-    let begun = stats.begun.into_iter().take(MAX_TENSORS).collect();
-    Stats { counters: counters.collect(), late, pending, begun }
+    let refused = stats.refused.into_iter().take(MAX_PENDING);
+    let refused = refused.map(|op| RefusedOp { name: cut(op.name), tag: cut(op.tag) });
+    Stats {
+        counters: stats.counters.into_iter().take(MAX_COUNTERS).collect(),
+        late: late.collect(),
+        pending: pending.collect(),
+        begun: stats.begun.into_iter().take(MAX_TENSORS).collect(),
+        refused: refused.collect(),
+    }
 }
 
 fn suspicion_to_proto(suspicion: Suspicion) -> i32 {
@@ -368,6 +399,7 @@ fn suspicion_to_proto(suspicion: Suspicion) -> i32 {
         Suspicion::Near => proto::Suspicion::Unspecified,
         Suspicion::Away => proto::Suspicion::Away,
         Suspicion::NotConnected => proto::Suspicion::NotConnected,
+        Suspicion::Own => proto::Suspicion::Own,
     };
     suspicion.into()
 }
@@ -376,6 +408,7 @@ fn suspicion_from_proto(suspicion: i32) -> Suspicion {
     match proto::Suspicion::try_from(suspicion) {
         Ok(proto::Suspicion::Away) => Suspicion::Away,
         Ok(proto::Suspicion::NotConnected) => Suspicion::NotConnected,
+        Ok(proto::Suspicion::Own) => Suspicion::Own,
         Ok(proto::Suspicion::Unspecified) | Err(_) => Suspicion::Near,
     }
 }
@@ -581,6 +614,7 @@ mod tests {
                 left_bytes: 12_345,
             }],
             begun: vec![4, 0, 1],
+            refused: vec![RefusedOp { name: "u".into(), tag: "g#0|s".into() }],
         };
         assert_eq!(stats_from_proto(stats_to_proto(&stats)), stats);
         for dtype in Dtype::ALL {
@@ -605,11 +639,14 @@ mod tests {
         let late = Late { rank: Rank(1), count: 1, seconds: 0.0 };
         let counters = (0..20_000).map(|number| (format!("counter-{number}"), 1.0)).collect();
         let (pending, late) = (vec![op; 300], vec![late; 70_000]);
-        let stats = Stats { counters, late, pending, begun: vec![1; 1 << 19] };
+        let refused = vec![RefusedOp { name: long.clone(), tag: long.clone() }; 300];
+        let stats = Stats { counters, late, pending, begun: vec![1; 1 << 19], refused };
         let kept = stats_from_proto(stats_to_proto(&stats));
         let counts = [kept.counters.len(), kept.late.len(), kept.pending.len(), kept.begun.len()];
         assert_eq!(counts, [MAX_COUNTERS, MAX_WORLD as usize, MAX_PENDING, MAX_TENSORS]);
         assert!(kept.pending.iter().all(|op| op.name.len() + op.tag.len() <= 8192));
+        assert_eq!(kept.refused.len(), MAX_PENDING);
+        assert!(kept.refused.iter().all(|op| op.name.len() + op.tag.len() <= 8192));
     }
 
     proptest! {

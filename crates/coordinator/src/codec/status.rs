@@ -3,7 +3,10 @@
 use sumpter_membership::RunMembers;
 use sumpter_types::{JobStatus, MachineCount, MemberStatus, StallStatus, StatusReport};
 
-use super::{quota_from_proto, quota_to_proto, stats_from_proto, stats_to_proto};
+use super::{
+    bandwidth_from_proto, quota_from_proto, quota_to_proto, source_to_proto, stats_from_proto,
+    stats_to_proto,
+};
 use crate::proto;
 
 /// As it travels.
@@ -101,7 +104,8 @@ fn member_to_proto(member: MemberStatus) -> proto::MemberStatus {
         host: member.host,
         machine: member.machine,
         lanes: member.lanes,
-        bandwidth_gbps: member.bandwidth_gbps,
+        bandwidth_gbps: member.bandwidth.map(|known| known.gbps),
+        bandwidth_source: source_to_proto(member.bandwidth),
         joined_s: member.joined_s,
         silent_s: member.silent_s,
         stats: Some(stats_to_proto(&member.stats)),
@@ -118,7 +122,7 @@ fn member_from_proto(member: proto::MemberStatus) -> MemberStatus {
         host: member.host,
         machine: member.machine,
         lanes: member.lanes,
-        bandwidth_gbps: member.bandwidth_gbps,
+        bandwidth: bandwidth_from_proto(member.bandwidth_gbps, member.bandwidth_source),
         joined_s: member.joined_s,
         silent_s: member.silent_s,
         stats: member.stats.map(stats_from_proto).unwrap_or_default(),
@@ -130,7 +134,7 @@ fn member_from_proto(member: proto::MemberStatus) -> MemberStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumpter_types::{Quota, Stats};
+    use sumpter_types::{Bandwidth, BandwidthSource, Quota, Stats};
 
     #[test]
     fn a_report_arrives_as_it_was_sent() {
@@ -142,7 +146,7 @@ mod tests {
             host: "host".into(),
             machine: "machine".into(),
             lanes: vec!["10.0.0.1:7000".into()],
-            bandwidth_gbps: Some(12.5),
+            bandwidth: Some(Bandwidth { gbps: 12.5, source: BandwidthSource::Interface }),
             joined_s: 3.0,
             silent_s: 0.5,
             stats,

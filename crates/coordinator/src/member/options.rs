@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sumpter_membership::{ServerMemory, StallLimits};
-use sumpter_types::Role;
+use sumpter_types::{Bandwidth, Role};
 use sumpter_wire::Token;
 
 use crate::tls::Tls;
@@ -29,8 +29,8 @@ pub struct JoinOptions {
     pub host: String,
     /// Data-plane addresses of this member's lanes, as others reach them.
     pub lanes: Vec<SocketAddr>,
-    /// What the machine's interface carries each way, if it is known.
-    pub bandwidth_gbps: Option<f64>,
+    /// What the machine's link carries each way, if it is known.
+    pub bandwidth: Option<Bandwidth>,
     /// Servers a worker's job waits for; the largest of its workers' numbers counts.
     pub expected_servers: u32,
     /// How long to wait for the coordinator, and then for the job's other members; the longest

@@ -55,7 +55,7 @@ impl Peer {
             machine: "machine".to_owned(),
             host: "host".to_owned(),
             lanes: vec![([127, 0, 0, 1], 7000).into()],
-            bandwidth_gbps: None,
+            bandwidth: None,
             expected_servers: 1,
             start_timeout,
             peer_timeout: PATIENCE,

@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use sumpter_coordinator::{Coordinator, CoordinatorOptions, JoinError, JoinOptions, Member};
 use sumpter_membership::{ClusterView, MemberEvent, ServerMemory, Serves, StallLimits, Tenants};
-use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Role, TensorSpec};
+use sumpter_types::{
+    Bandwidth, BandwidthSource, Collective, Dtype, Rank, ReduceOp, Role, TensorSpec,
+};
 use sumpter_wire::Token;
 
 /// Far longer than anything here takes; a test that reaches it has failed.
@@ -60,7 +62,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         machine: "this machine".to_owned(),
         host: format!("host{rank}"),
         lanes: vec![lane(7000 + rank as u16)],
-        bandwidth_gbps: Some(25.0),
+        bandwidth: Some(Bandwidth { gbps: 25.0, source: BandwidthSource::Interface }),
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,

@@ -1,5 +1,7 @@
 //! What a client reports to its driver.
 
+use std::ops::Range;
+
 use sumpter_types::{Round, TensorId};
 
 use super::op::OpId;
@@ -9,8 +11,8 @@ use super::op::OpId;
 pub enum Event<M> {
     /// The result is there, or the operation failed with a reason.
     Finished(OpId, Result<(), String>),
-    /// One more chunk of a streamed operation's result is in the memory; in order, and before the
-    /// operation is finished.
+    /// One more chunk of the result of an operation that is supplied in chunks is in the memory; in
+    /// order, and before the operation is finished.
     Arrived {
         /// The operation.
         op: OpId,
@@ -18,6 +20,14 @@ pub enum Event<M> {
         number: u32,
         /// The chunk.
         chunk: u32,
+    },
+    /// More of the result of an operation that is supplied in ranges is final and in the memory;
+    /// each byte once, before the operation is finished.
+    Available {
+        /// The operation.
+        op: OpId,
+        /// Bytes of the tensor.
+        bytes: Range<usize>,
     },
     /// Everyone has a round's result of a partition of which this worker streams a subtotal.
     DeliveredToAll {

@@ -14,8 +14,10 @@
 //! and in order; after a connection is made anew, every partition that is not done begins again,
 //! from the results it holds; memory lives until no queued frame refers to it.
 //!
-//! A *streamed* operation gets its contribution chunk by chunk while it runs. It is paced by its
-//! supplier, so it waits for no credit: what it holds of the credit could otherwise keep the very
+//! A contribution may come while the operation runs ([`Supply`]). What comes in ranges, from the
+//! memory of a device, is admitted partition by partition as it becomes complete, so that nothing
+//! holds credit that cannot be sent. What comes in chunks, from the lane beside the client, is
+//! paced by its supplier and waits for no credit: what it held could otherwise keep the very
 //! contributions from being sent that it waits for.
 //!
 //! Each part of the state has an owner: [`Operations`] the rounds, [`CreditWindow`] the admission,
@@ -36,6 +38,7 @@ mod sending;
 mod trace;
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_endpoint::Memory;
@@ -45,7 +48,7 @@ use sumpter_types::{Epoch, GroupId, Rank, Round, TensorId};
 use sumpter_wire::{FrameKind, Header, Tier, group_id};
 
 pub use self::event::Event;
-pub use self::op::{Layout, OpId, Place, REPAIRED, Request};
+pub use self::op::{Layout, OpId, Place, REPAIRED, Request, Supply};
 pub use self::operations::Standing;
 pub use self::outstanding::{Backlog, Outstanding};
 pub use self::retained::RetainedChunk;
@@ -155,8 +158,8 @@ impl<M: Memory> Client<M> {
         self.operations.unfinished()
     }
 
-    /// The memory of an operation that has not been released. Of a streamed operation, chunks
-    /// that were not supplied may be written, and chunks that have arrived be read.
+    /// The memory of an operation that has not been released. What has not been supplied may be
+    /// written, and what has arrived be read.
     pub fn memory_mut(&mut self, op: OpId) -> Option<&mut M> {
         self.operations.get_mut(op).map(|op| &mut op.memory)
     }
@@ -301,9 +304,30 @@ impl<M: Memory> Client<M> {
         }
     }
 
-    /// The first `chunks` chunks of a partition of a streamed operation are in the memory now.
+    /// These bytes of the tensor are in the memory now, of an operation that is supplied in ranges.
     /// Supplying to an operation that has ended does nothing.
-    pub fn supply(&mut self, id: OpId, number: u32, chunks: u32) {
+    pub fn supply(&mut self, id: OpId, bytes: Range<usize>) {
+        let Some(op) = self.operations.get_mut(id).filter(|op| op.stage != Stage::Finished) else {
+            return;
+        };
+        debug_assert_eq!(op.request.supply, Supply::Ranges);
+        op.supplied.insert(bytes.clone());
+        if op.stage == Stage::Active && !self.suspended {
+            self.offer(id, &bytes);
+            self.admit();
+        }
+    }
+
+    /// Bytes of this worker's contribution to the active operations on a tensor that are to come in
+    /// ranges and are not in the memory yet.
+    #[must_use]
+    pub fn unsupplied(&self, tensor: TensorId) -> usize {
+        outstanding::unsupplied(tensor, &self.operations, self.settings.rank)
+    }
+
+    /// The first `chunks` chunks of a partition are in the memory now, of an operation that is
+    /// supplied in chunks. Supplying to an operation that has ended does nothing.
+    pub fn supply_chunks(&mut self, id: OpId, number: u32, chunks: u32) {
         let Some(op) = self.operations.get_mut(id).filter(|op| op.stage != Stage::Finished) else {
             return;
         };
@@ -323,7 +347,7 @@ impl<M: Memory> Client<M> {
         }
     }
 
-    /// Every worker that gets the result of a streamed partition from here has it, or does not
+    /// Every worker that gets the result of a passed-on partition from here has it, or does not
     /// need it: acknowledges it to the lane that made it.
     pub fn acknowledge(&mut self, tensor: TensorId, number: u32, round: Round) {
         let key = (tensor, Tier::Root);
@@ -347,7 +371,7 @@ impl<M: Memory> Client<M> {
         self.links[state.places[index].lane].sender.refers_to(op, index, offset)
     }
 
-    /// Drops all connections and what streamed operations and relays had under way; the operations
+    /// Drops all connections and what operations supplied in chunks and relays had under way; those
     /// of the worker's own tensors wait for [`lay_out`](Self::lay_out). Returns what was retained;
     /// the memory of all others is released.
     pub fn suspend(&mut self) -> Vec<RetainedChunk> {
@@ -401,7 +425,10 @@ impl<M: Memory> Client<M> {
     /// Copies a chunk that the lane in this process had finished into the operation that waits for
     /// it, if one does.
     pub(crate) fn restore(&mut self, chunk: &RetainedChunk) {
-        self.operations.restore(chunk, self.settings.rank);
+        let Some(id) = self.operations.restore(chunk, self.settings.rank) else { return };
+        if self.operations[id].request.supply == Supply::Ranges {
+            self.events.push_back(Event::Available { op: id, bytes: chunk.span() });
+        }
     }
 
     /// The first round of a tensor of this worker's own that is not finished here.
@@ -409,25 +436,39 @@ impl<M: Memory> Client<M> {
         self.operations.first_unfinished(tensor)
     }
 
-    /// Offers the partitions of an active operation for admission.
+    /// Begins an active operation: as much of it as has its contribution.
     fn launch(&mut self, id: OpId) {
         if self.suspended {
             return;
         }
         let op = &self.operations[id];
-        let (partitions, priority, streamed) =
-            (op.places.len(), op.request.priority, op.request.streamed);
-        for index in 0..partitions {
-            if streamed {
-                self.begin(priority, id, index);
-            } else {
-                self.credit.enqueue(priority, id, index);
-            }
+        let (partitions, priority) = (op.places.len(), op.request.priority);
+        if op.request.supply == Supply::Chunks {
+            (0..partitions).for_each(|index| self.begin(priority, id, index));
+        } else {
+            self.offer(id, &(0..usize::MAX));
         }
         if partitions == 0 {
             self.succeed(id);
         }
         self.admit();
+    }
+
+    /// Offers those partitions of an active operation for admission that have bytes of this
+    /// stretch, and all of their contribution.
+    fn offer(&mut self, id: OpId, bytes: &Range<usize>) {
+        let op = &mut self.operations[id];
+        let in_ranges = op.request.supply == Supply::Ranges;
+        for index in 0..op.places.len() {
+            let Place { offset, bytes: len, .. } = op.places[index];
+            let within = offset < bytes.end && bytes.start <= offset + len;
+            if within && op.offer(index, self.settings.rank) {
+                if in_ranges {
+                    self.trace.partition(EventKind::Supplied, op, index);
+                }
+                self.credit.enqueue(op.request.priority, id, index);
+            }
+        }
     }
 
     /// Gives connections the next partitions, as far as the credit goes.

@@ -100,10 +100,25 @@ pub struct Request {
     pub average: bool,
     /// Higher goes first.
     pub priority: i32,
-    /// Whether the contribution comes chunk by chunk while the operation runs: nothing of it is
-    /// looked at before [`Client::supply`](super::Client::supply), and each chunk of the result
-    /// is reported by [`Event::Arrived`](super::Event::Arrived).
-    pub streamed: bool,
+    /// How the contribution gets into the memory.
+    pub supply: Supply,
+}
+
+/// How the contribution to an operation gets into its memory, and how the result is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Supply {
+    /// All of it is there when the operation is submitted.
+    #[default]
+    Whole,
+    /// Range by range while the operation runs, as from a device: a partition is offered for
+    /// admission once [`Client::supply`](super::Client::supply) has covered it, and each byte of
+    /// the result is reported by one [`Event::Available`](super::Event::Available), whatever epochs
+    /// the round takes. The memory is the tensor's.
+    Ranges,
+    /// Chunk by chunk while its partition is on the connection: nothing of it is looked at before
+    /// [`Client::supply_chunks`](super::Client::supply_chunks), and each chunk of the result is
+    /// reported by [`Event::Arrived`](super::Event::Arrived). The operation ends with its epoch.
+    Chunks,
 }
 
 impl Request {
@@ -124,6 +139,8 @@ pub(super) struct Op<M> {
     pub left: usize,
     /// What earlier epochs have completed of the result.
     pub done: Spans,
+    /// What of the contribution is there, if it comes in ranges.
+    pub supplied: Spans,
     /// Frames in output queues that refer to the memory.
     pub queued: usize,
     pub stage: Stage,
@@ -140,6 +157,8 @@ pub(super) enum Stage {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Part {
+    /// It waits for credit, or has had it.
+    pub offered: bool,
     /// It belongs to its connection and waits for credit no longer.
     pub admitted: bool,
     /// Its beginning was put on the connection that there is now.
@@ -161,8 +180,8 @@ pub(super) struct Part {
 
 impl Part {
     /// A partition of which nothing has happened yet.
-    pub(super) fn new(streamed: bool) -> Part {
-        Part { supplied: if streamed { 0 } else { u32::MAX }, ..Part::default() }
+    pub(super) fn new(supply: Supply) -> Part {
+        Part { supplied: if supply == Supply::Chunks { 0 } else { u32::MAX }, ..Part::default() }
     }
 }
 
@@ -174,16 +193,17 @@ pub(super) fn find(places: &[Place], number: u32) -> Option<usize> {
 impl<M> Op<M> {
     /// An operation that has not begun.
     pub(super) fn new(request: Request, round: Round, memory: M, places: Arc<[Place]>) -> Op<M> {
-        let (queued, done) = (0, Spans::default());
-        let (parts, left, stage) = (Vec::new(), 0, Stage::Waiting);
-        let mut op = Op { request, round, memory, places, parts, left, done, queued, stage };
+        let (done, supplied) = (Spans::default(), Spans::default());
+        let (parts, left, queued, stage) = (Vec::new(), 0, 0, Stage::Waiting);
+        let mut op =
+            Op { request, round, memory, places, parts, left, done, supplied, queued, stage };
         op.begin_anew();
         op
     }
 
     /// Forgets what has happened to the partitions.
     pub(super) fn begin_anew(&mut self) {
-        self.parts = vec![Part::new(self.request.streamed); self.places.len()];
+        self.parts = vec![Part::new(self.request.supply); self.places.len()];
         self.left = self.parts.len();
     }
 
@@ -201,6 +221,23 @@ impl<M> Op<M> {
         self.request.tier = tier;
         self.places = places;
         self.begin_anew();
+    }
+
+    /// Whether partition `part` can be offered for admission, and has not been yet; from now on
+    /// it has.
+    pub(super) fn offer(&mut self, part: usize, rank: Rank) -> bool {
+        let ready = !self.parts[part].offered && self.unsupplied(part, rank) == 0;
+        self.parts[part].offered |= ready;
+        ready
+    }
+
+    /// Bytes of the contribution to partition `part` that are to come in ranges and are not there.
+    pub(super) fn unsupplied(&self, part: usize, rank: Rank) -> usize {
+        if self.request.supply != Supply::Ranges || !self.contributes(part, rank) {
+            return 0;
+        }
+        let Place { offset, bytes, .. } = self.places[part];
+        bytes - self.supplied.overlap(&(offset..offset + bytes))
     }
 
     /// What the lane must know of partition `part`.

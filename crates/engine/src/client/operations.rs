@@ -9,7 +9,7 @@ use sumpter_endpoint::{ConnId, Memory, Violation};
 use sumpter_types::{Rank, Round, TensorId};
 use sumpter_wire::Tier;
 
-use super::op::{Layout, Op, OpId, Place, REPAIRED, Request, Stage, find};
+use super::op::{Layout, Op, OpId, Place, REPAIRED, Request, Stage, Supply, find};
 use super::retained::RetainedChunk;
 use crate::chunk::ChunkId;
 use crate::spans::Spans;
@@ -249,13 +249,15 @@ impl<M> Operations<M> {
         layouts.find_map(|places| Some(places[find(places, of.partition)?]))
     }
 
-    /// Ends what streamed operations and relays had under way, and returns their memory; the
-    /// others keep what has arrived, and wait for [`lay_out`](Self::lay_out).
+    /// Ends what operations supplied in chunks and relays had under way, and returns their memory;
+    /// the others keep what has arrived, and wait for [`lay_out`](Self::lay_out).
     pub(super) fn suspend(&mut self, chunk_bytes: usize) -> Vec<(OpId, M)> {
         let mut ended = Vec::new();
         for (id, op) in self.ops.iter_mut().filter(|(_, op)| op.stage != Stage::Finished) {
             let relaying = self.relays.get(&(op.request.tensor, op.round));
-            if op.request.streamed || relaying.is_some_and(|relaying| relaying.op == *id) {
+            if op.request.supply == Supply::Chunks
+                || relaying.is_some_and(|relaying| relaying.op == *id)
+            {
                 ended.push(*id);
             } else {
                 op.settle(chunk_bytes);
@@ -311,15 +313,15 @@ impl<M> Operations<M> {
 }
 
 impl<M: Memory> Operations<M> {
-    /// Copies a retained chunk into the operation that lacks it, if one does.
-    pub(super) fn restore(&mut self, chunk: &RetainedChunk, rank: Rank) {
+    /// Copies a retained chunk into the operation that lacks it, if one does; which.
+    pub(super) fn restore(&mut self, chunk: &RetainedChunk, rank: Rank) -> Option<OpId> {
         let active = |tier| self.active_on(chunk.tensor, tier);
-        let Some(id) = OWN_TIERS.into_iter().find_map(active) else { return };
+        let id = OWN_TIERS.into_iter().find_map(active)?;
         let op = self.ops.get_mut(&id).expect("an active operation");
         let Request { collective, root, dtype, .. } = op.request;
         let receives = collective.receives(rank, root);
         if op.round != chunk.round || !receives || op.done.contains(&chunk.span()) {
-            return;
+            return None;
         }
         let result = op.memory.result(chunk.origin, chunk.len);
         result.copy_from_slice(&chunk.bytes[..chunk.len]);
@@ -327,6 +329,7 @@ impl<M: Memory> Operations<M> {
             sumpter_sum::divide(dtype, result, divisor);
         }
         op.done.insert(chunk.span());
+        Some(id)
     }
 }
 
@@ -379,7 +382,7 @@ mod tests {
             root: Rank(0),
             average: false,
             priority: 0,
-            streamed: false,
+            supply: Supply::Whole,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sumpter_endpoint::ConnId;
-use sumpter_types::TensorId;
+use sumpter_types::{Rank, TensorId};
 
 use super::ClientSettings;
 use super::link::Links;
@@ -40,13 +40,19 @@ pub(super) fn backlog<M>(ops: &Operations<M>, links: &Links, settings: &ClientSe
             let left = place.bytes.saturating_sub(sent as usize * chunk_bytes);
             // Between two epochs, a place may name a connection that there is no more.
             let resident = links.get(place.lane).is_none_or(|link| link.resident);
-            if left > 0 && !resident && op.contributes(index, rank) {
+            let there = op.unsupplied(index, rank) == 0;
+            if left > 0 && !resident && there && op.contributes(index, rank) {
                 backlog.partitions += 1;
                 backlog.bytes += left;
             }
         }
     }
     backlog
+}
+
+pub(super) fn unsupplied<M>(tensor: TensorId, ops: &Operations<M>, rank: Rank) -> usize {
+    let ops = ops.active().filter(|op| op.request.tensor == tensor);
+    ops.flat_map(|op| (0..op.parts.len()).map(|part| op.unsupplied(part, rank))).sum()
 }
 
 pub(super) fn of_tensor<M>(
@@ -79,7 +85,7 @@ pub(super) fn of_tensor<M>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{Client, Place, Request};
+    use crate::client::{Client, Place, Request, Supply};
     use sumpter_endpoint::Endpoint;
     use sumpter_endpoint::OwnedMemory;
     use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp};
@@ -88,24 +94,20 @@ mod tests {
     const CHUNK: usize = 4096;
     const LANES: [ConnId; 2] = [ConnId(0), ConnId(1)];
 
-    #[test]
-    fn each_lane_is_reported_with_its_connection_and_what_is_to_be_sent_and_received() {
-        let settings = ClientSettings {
+    fn settings(credit_bytes: usize) -> ClientSettings {
+        ClientSettings {
             rank: Rank(0),
             world_size: 2,
             epoch: Epoch(1),
             chunk_bytes: CHUNK as u32,
-            credit_bytes: 1 << 20,
+            credit_bytes,
             deterministic: false,
             checksum: false,
-        };
-        let mut client = Client::new(settings, 2);
-        let place = |lane: usize| {
-            Place::new(LANES[lane], lane as u32, (lane * 2 * CHUNK, 2 * CHUNK), GroupId(0), 2)
-        };
-        client.register(TensorId(5), Tier::Root, vec![place(0), place(1)]);
-        client.connected(LANES[1]);
-        let request = Request {
+        }
+    }
+
+    fn request() -> Request {
+        Request {
             tensor: TensorId(5),
             tier: Tier::Root,
             collective: Collective::AllReduce,
@@ -114,9 +116,19 @@ mod tests {
             root: Rank(0),
             average: false,
             priority: 0,
-            streamed: false,
+            supply: Supply::Whole,
+        }
+    }
+
+    #[test]
+    fn each_lane_is_reported_with_its_connection_and_what_is_to_be_sent_and_received() {
+        let mut client = Client::new(settings(1 << 20), 2);
+        let place = |lane: usize| {
+            Place::new(LANES[lane], lane as u32, (lane * 2 * CHUNK, 2 * CHUNK), GroupId(0), 2)
         };
-        client.submit(request, OwnedMemory { separate: None, bytes: vec![0; 4 * CHUNK] });
+        client.register(TensorId(5), Tier::Root, vec![place(0), place(1)]);
+        client.connected(LANES[1]);
+        client.submit(request(), OwnedMemory { separate: None, bytes: vec![0; 4 * CHUNK] });
         let outstanding = |lane: usize, up, to_send, to_receive| Outstanding {
             lane: LANES[lane],
             up,
@@ -138,5 +150,27 @@ mod tests {
         assert_eq!(client.outstanding(TensorId(6)), []);
         client.fail_all(|_| "over".to_owned());
         assert_eq!(client.outstanding(TensorId(5)), []);
+    }
+
+    #[test]
+    fn what_is_not_supplied_takes_no_credit_and_is_not_behind() {
+        let mut client = Client::new(settings(16 * CHUNK), 1);
+        let place = |number: u32| {
+            let offset = number as usize * 2 * CHUNK;
+            Place::new(LANES[0], number, (offset, 2 * CHUNK), GroupId(0), 2)
+        };
+        client.register(TensorId(5), Tier::Root, vec![place(0), place(1)]);
+        client.connected(LANES[0]);
+        let request = Request { supply: Supply::Ranges, ..request() };
+        let op = client.submit(request, OwnedMemory { separate: None, bytes: vec![0; 4 * CHUNK] });
+        let now = |client: &Client<_>| {
+            (client.unsupplied(TensorId(5)), client.admitted_bytes(), client.backlog().partitions)
+        };
+        assert_eq!(now(&client), (4 * CHUNK, 0, 0));
+        // Half of the first partition, and all of the second.
+        client.supply(op, CHUNK..4 * CHUNK);
+        assert_eq!(now(&client), (CHUNK, 2 * CHUNK, 1));
+        client.supply(op, 0..CHUNK);
+        assert_eq!(now(&client), (0, 4 * CHUNK, 2));
     }
 }

@@ -7,7 +7,7 @@ use sumpter_sum::AlignedBuf;
 use sumpter_types::Collective;
 use sumpter_wire::{FrameKind, Header, Tier};
 
-use super::op::OpId;
+use super::op::{OpId, Supply};
 use super::receiver::InboundFrame;
 use super::retained::RetainedChunk;
 use super::sender::ChunkRef;
@@ -147,17 +147,23 @@ impl<M: Memory> Client<M> {
             sumpter_sum::divide(op.request.dtype, result, divisor);
         }
         op.parts[part].have = chunk + 1;
-        let streamed = op.request.streamed;
-        let place = &op.places[part];
-        if streamed {
-            self.events.push_back(Event::Arrived { op: id, number: place.number, chunk });
+        let (place, supply) = (op.places[part], op.request.supply);
+        match supply {
+            Supply::Whole => {}
+            Supply::Ranges => {
+                let bytes = offset..offset + len;
+                self.events.push_back(Event::Available { op: id, bytes });
+            }
+            Supply::Chunks => {
+                self.events.push_back(Event::Arrived { op: id, number: place.number, chunk });
+            }
         }
         if offset + len == place.offset + place.bytes {
             let resident = self.links[place.lane].resident;
             let kind = if resident { EventKind::CopyEnd } else { EventKind::ReceiveEnd };
             self.trace.partition(kind, op, part);
-            // The hub that streams a subtotal decides when its total may be acknowledged.
-            if !streamed {
+            // The hub that passes a subtotal on decides when its total may be acknowledged.
+            if supply != Supply::Chunks {
                 self.acknowledge_part(id, part);
             }
             self.part_done(id, part);

@@ -2,7 +2,7 @@
 
 use sumpter_endpoint::{Memory, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Held, Hub, OpId, Place, Request, Subtotal, Total,
+    Client, ClientSettings, Event, Hub, OpId, OpMemory, Place, Request, Subtotal, Supply, Total,
 };
 use sumpter_wire::Tier;
 
@@ -141,17 +141,17 @@ fn only_all_reduces_have_subtotals_and_only_where_somebody_passes_them_on() {
     assert!(refused.contains("nobody passes"), "{refused}");
 }
 
-fn streaming_client() -> (Client<OwnedMemory>, OpId) {
-    streaming_client_of(|memory| memory)
+fn chunk_client() -> (Client<OwnedMemory>, OpId) {
+    chunk_client_of(|memory| memory)
 }
 
-fn streaming_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>, OpId) {
+fn chunk_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>, OpId) {
     let settings = ClientSettings {
         rank: Rank(0),
         world_size: 1,
         epoch: Epoch(1),
         chunk_bytes: 64,
-        // Less than a chunk: a streamed operation must not wait for credit.
+        // Less than a chunk: what is supplied in chunks must not wait for credit.
         credit_bytes: 0,
         deterministic: false,
         checksum: false,
@@ -169,7 +169,7 @@ fn streaming_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>
         root: Rank(0),
         average: false,
         priority: 0,
-        streamed: true,
+        supply: Supply::Chunks,
     };
     let op = client.submit(request, hold(OwnedMemory { separate: None, bytes: vec![7; 150] }));
     (client, op)
@@ -194,21 +194,21 @@ fn result(chunk: u32, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_streamed_contribution_is_sent_as_far_as_it_was_supplied_and_no_further() {
-    let (mut client, op) = streaming_client();
+fn chunks_of_a_contribution_are_sent_as_far_as_they_were_supplied_and_no_further() {
+    let (mut client, op) = chunk_client();
     assert_eq!(sent(&mut client), [(FrameKind::Begin, 3, 0)]);
-    client.supply(op, 3, 1);
+    client.supply_chunks(op, 3, 1);
     assert_eq!(client.next_dirty(), Some(ConnId(0)));
     assert_eq!(sent(&mut client), [(FrameKind::Push, 3, 0)]);
     assert_eq!(sent(&mut client), []);
-    client.supply(op, 3, 3);
+    client.supply_chunks(op, 3, 3);
     assert_eq!(sent(&mut client), [(FrameKind::Push, 3, 1), (FrameKind::Push, 3, 2)]);
 }
 
 #[test]
-fn each_chunk_of_a_streamed_result_is_told_when_it_is_there() {
-    let (mut client, op) = streaming_client();
-    client.supply(op, 3, 3);
+fn each_chunk_of_a_result_is_reported_when_it_is_there() {
+    let (mut client, op) = chunk_client();
+    client.supply_chunks(op, 3, 3);
     sent(&mut client);
     for (chunk, len) in [(0, 64), (1, 64), (2, 22)] {
         feed(&mut client, ConnId(0), &result(chunk, len)).unwrap();
@@ -222,8 +222,8 @@ fn each_chunk_of_a_streamed_result_is_told_when_it_is_there() {
 
 #[test]
 fn after_a_cut_only_what_has_no_result_yet_is_sent_again() {
-    let (mut client, op) = streaming_client();
-    client.supply(op, 3, 2);
+    let (mut client, op) = chunk_client();
+    client.supply_chunks(op, 3, 2);
     sent(&mut client);
     feed(&mut client, ConnId(0), &result(0, 64)).unwrap();
     client.disconnected(ConnId(0));
@@ -232,14 +232,14 @@ fn after_a_cut_only_what_has_no_result_yet_is_sent_again() {
     // Before the new connection's first write, the lane's next result is here.
     feed(&mut client, ConnId(0), &result(1, 64)).unwrap();
     assert_eq!(sent(&mut client), [(FrameKind::Begin, 3, 2)]);
-    client.supply(op, 3, 3);
+    client.supply_chunks(op, 3, 3);
     assert_eq!(sent(&mut client), [(FrameKind::Push, 3, 2)]);
 }
 
 #[test]
 fn a_contribution_that_waits_to_be_sent_is_known_though_its_result_is_here() {
-    let (mut client, op) = streaming_client();
-    client.supply(op, 3, 1);
+    let (mut client, op) = chunk_client();
+    client.supply_chunks(op, 3, 1);
     assert!(!client.pending(ConnId(0)).is_empty());
     feed(&mut client, ConnId(0), &result(0, 64)).unwrap();
     assert!(client.is_queued(op, 3, 0));
@@ -249,7 +249,7 @@ fn a_contribution_that_waits_to_be_sent_is_known_though_its_result_is_here() {
 
 #[test]
 fn a_subtotal_of_another_hub_fails_its_tensor_and_nothing_else() {
-    let (mut client, _) = streaming_client_of(Held::Tensor);
+    let (mut client, _) = chunk_client_of(OpMemory::Tensor);
     let mut hub = Hub::new(JobId(1), 64);
     let (mut lane, [a, b]) = lane_with_two();
     contribute(&mut lane, a, &[1; 3]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Lane, LaneLimits, OpId, Peer, Place, Request, exchange,
+    Client, ClientSettings, Event, Lane, LaneLimits, OpId, Peer, Place, Request, Supply, exchange,
 };
 use sumpter_plan::{
     Cluster, Dealing, PartitionPlace, Placement, Plan, PlannedServer, largest_partition, predict,
@@ -207,7 +207,7 @@ impl Job {
             root: Rank(0),
             average: false,
             priority,
-            streamed: false,
+            supply: Supply::Whole,
         };
         let ones = 1.0_f32.to_ne_bytes().repeat(bytes / 4);
         self.clients[rank].submit(request, OwnedMemory { separate: None, bytes: ones })
@@ -309,8 +309,8 @@ impl Job {
                     let right = |four: &[u8]| four == expected.to_ne_bytes();
                     assert!(memory.bytes.chunks_exact(4).all(right), "a wrong sum");
                 }
-                Event::Arrived { .. } | Event::DeliveredToAll { .. } => {
-                    panic!("nothing is streamed")
+                Event::Available { .. } | Event::Arrived { .. } | Event::DeliveredToAll { .. } => {
+                    panic!("every contribution is whole")
                 }
             }
         }

@@ -4,6 +4,7 @@
 
 mod job;
 mod net;
+mod periods;
 mod replay;
 mod training;
 

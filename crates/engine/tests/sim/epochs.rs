@@ -78,7 +78,7 @@ impl World {
         };
         let victims: Vec<usize> = self.living().iter().copied().filter(|r| !needed(*r)).collect();
         let (alone, some) = (self.living().len() == 1, !victims.is_empty());
-        if !self.mortal || alone || !some || self.rng.bool() {
+        if !self.workers_may_fail || alone || !some || self.rng.bool() {
             return;
         }
         let victim = victims[self.rng.usize(0..victims.len())];
@@ -145,8 +145,8 @@ impl World {
         let progress: BTreeMap<_, _> = living.map(reported).collect();
         let mut out = HashMap::new();
         for (index, tensor) in self.tensors.iter().enumerate() {
-            let subject: Subject = tensor.subject(self.mortal);
-            let found = repairs(tensor.request.tensor, &subject, &progress);
+            let spec: RepairSpec = tensor.repair_spec(self.workers_may_fail);
+            let found = repairs(tensor.request.tensor, &spec, &progress);
             let found = found.unwrap_or_else(|lost| panic!("{lost}\n{progress:?}\n{tensor:?}"));
             for found in &found {
                 self.report.relays += found.relays.len() as u64;
@@ -173,7 +173,7 @@ impl World {
         worker.progress = None;
         worker.client.resume(settings, lanes);
         worker.hub.resume(self.chunk_bytes);
-        let first = if self.mortal { 0 } else { n };
+        let first = if self.workers_may_fail { 0 } else { n };
         for lane in (first..lanes).filter(|lane| self.keeps && *lane != rank) {
             worker.client.retain_results_of(ConnId(lane));
         }
@@ -184,7 +184,7 @@ impl World {
             let all = (tensor, repairs.get(&index).map_or(&[][..], Vec::as_slice));
             retained.extend(retained_rounds(
                 tensor.request.tensor,
-                &tensor.subject(self.mortal),
+                &tensor.repair_spec(self.workers_may_fail),
                 all.1,
             ));
             relays.extend(lay_out(worker, Rank(rank as u32), (n, machine), all));
@@ -246,7 +246,8 @@ fn lay_out(
             passed_on.repaired.push((repair.round, again.into()));
         }
         if !held.is_empty() {
-            relays.push((tensor.request, repair.round, held));
+            let request = Request { supply: Supply::Whole, ..tensor.request };
+            relays.push((request, repair.round, held));
         }
     }
     groups.iter().for_each(|members| assert_eq!(client.define_group(members), group(members, n)));

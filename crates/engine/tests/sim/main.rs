@@ -7,6 +7,9 @@
 //! workers die, partitions and chunks get another size; then a new epoch begins, sometimes before
 //! all have heard of the one before.
 //!
+//! Some contributions come range by range while their rounds last, as from the memory of a device;
+//! of these rounds, each byte of the result is announced once, and is final then.
+//!
 //! What must hold (docs/design.md, section 6): each contribution counts exactly once whatever is
 //! cut and sent again, and all workers get the same bytes; with `deterministic`, the bytes that
 //! rank order gives: by rank in each machine, then by the rank that passes the subtotal on. If
@@ -81,5 +84,6 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.deaths > 200 && total.resized > 500, "{total}");
         assert!(total.flips > 1000 && total.corrupt > 500, "{total}");
         assert!(total.relays > 1000 && total.sums > 500, "{total}");
+        assert!(total.ranges > 1000, "{total}");
     }
 }

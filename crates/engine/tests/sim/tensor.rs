@@ -3,7 +3,7 @@
 
 use fastrand::Rng;
 use sumpter_endpoint::{ConnId, OwnedMemory};
-use sumpter_engine::{Place, Relay, Repair, Request, Subject};
+use sumpter_engine::{Place, Relay, Repair, RepairSpec, Request, Supply};
 use sumpter_types::{Collective, Dtype, GroupId, Rank, ReduceOp, TensorId};
 use sumpter_wire::{Tier, group_id};
 
@@ -97,9 +97,9 @@ impl Tensor {
         let average = sums && dtype.is_float() && rng.bool();
         let root = members[rng.usize(0..members.len())];
         let (tensor, tier, priority) = (TensorId(index as u32), Tier::Root, 0);
-        let streamed = false;
+        let supply = if rng.u32(0..3) == 0 { Supply::Ranges } else { Supply::Whole };
         let request =
-            Request { tensor, tier, collective, dtype, op, root, average, priority, streamed };
+            Request { tensor, tier, collective, dtype, op, root, average, priority, supply };
         let rough = dtype == Dtype::F32 && op == ReduceOp::Sum && !average && rng.bool();
         let (rounds, in_place) = (rng.u32(1..5), rng.bool());
         let parts = Vec::new();
@@ -146,9 +146,15 @@ impl Tensor {
     }
 
     /// What a repair must know.
-    pub fn subject(&self, mortal: bool) -> Subject {
+    pub fn repair_spec(&self, workers_may_fail: bool) -> RepairSpec {
         let Request { collective, root, .. } = self.request;
-        Subject { bytes: self.bytes(), collective, root, members: self.members.clone(), mortal }
+        RepairSpec {
+            bytes: self.bytes(),
+            collective,
+            root,
+            members: self.members.clone(),
+            workers_may_fail,
+        }
     }
 
     /// The tier at which a worker takes part.

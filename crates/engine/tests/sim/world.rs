@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use sumpter_endpoint::{ConnId, OwnedMemory};
+use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Held, Hub, Lane, LaneLimits, Layout, OpId, Peer, Place,
-    Progress, REPAIRED, Recovery, Repair, Request, Subject, exchange, first_passed_on, repairs,
-    retained_rounds,
+    Client, ClientSettings, Event, Hub, Lane, LaneLimits, Layout, OpId, OpMemory, Peer, Place,
+    Progress, REPAIRED, Recovery, Repair, RepairSpec, Request, Supply, exchange, first_passed_on,
+    repairs, retained_rounds,
 };
 use sumpter_transport::{Side, SimLink, in_process};
 use sumpter_types::{Collective, Epoch, JobId, Rank, Round, TensorId};
@@ -47,6 +48,8 @@ pub struct Report {
     /// Bits flipped on their way, and frames whose checksum was wrong.
     pub flips: u64,
     pub corrupt: u64,
+    /// Ranges of contributions that came while their rounds lasted.
+    pub ranges: u64,
 }
 
 impl Report {
@@ -67,6 +70,7 @@ impl Report {
         self.sums += other.sums;
         self.flips += other.flips;
         self.corrupt += other.corrupt;
+        self.ranges += other.ranges;
     }
 }
 
@@ -78,7 +82,7 @@ impl fmt::Display for Report {
              injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
              changes of epoch ({} of them within another, {} to other sizes), {} helpers and {} \
              workers killed, {} stretches of interrupted rounds passed on and {} summed again; {} \
-             bits flipped, {} damaged frames noticed",
+             bits flipped, {} damaged frames noticed; {} ranges supplied late",
             self.operations,
             self.bytes,
             self.steps,
@@ -94,13 +98,14 @@ impl fmt::Display for Report {
             self.relays,
             self.sums,
             self.flips,
-            self.corrupt
+            self.corrupt,
+            self.ranges
         )
     }
 }
 
 struct Worker {
-    client: Client<Held<OwnedMemory>>,
+    client: Client<OpMemory<OwnedMemory>>,
     /// Passes on what the lane beside the client sums for their machine.
     hub: Hub,
     /// What it holds for others, and what it passes on of interrupted rounds.
@@ -111,9 +116,19 @@ struct Worker {
     todo: Vec<usize>,
     submitted: Vec<u32>,
     running: HashMap<OpId, (usize, u32)>,
+    /// Of operations that are supplied in ranges.
+    staged: BTreeMap<OpId, Staged>,
     finished: usize,
     released: usize,
     results: HashMap<(usize, u32), Vec<u8>>,
+}
+
+/// An operation whose contribution comes range by range, in any order.
+struct Staged {
+    contribution: Vec<u8>,
+    missing: Vec<Range<usize>>,
+    /// What of the result was announced, as it was then.
+    result: BTreeMap<usize, (usize, Option<Vec<u8>>)>,
 }
 
 /// A connection between a worker and a lane elsewhere.
@@ -135,7 +150,7 @@ pub struct World {
     changes_left: u32,
     deterministic: bool,
     /// Whether workers die; who was left after each death, and on which machines.
-    mortal: bool,
+    workers_may_fail: bool,
     generations: Vec<(BTreeSet<usize>, Machines)>,
     /// The generation in which a round began, and the last in which somebody finished it.
     spans: HashMap<(usize, u32), (usize, usize)>,
@@ -171,7 +186,7 @@ impl World {
             (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
         let workers = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
         let changes_left = if rng.bool() { rng.u32(1..6) } else { 0 };
-        let mortal = changes_left > 0 && n > 1 && rng.bool();
+        let workers_may_fail = changes_left > 0 && n > 1 && rng.bool();
         let checksum = rng.bool();
         let mut world = World {
             flips_left: if checksum { rng.u32(0..20) } else { 0 },
@@ -185,7 +200,7 @@ impl World {
             rng,
             chunk_bytes,
             deterministic,
-            mortal,
+            workers_may_fail,
             generations: vec![((0..n).collect(), machines)],
             spans: HashMap::new(),
             tensors,
@@ -210,7 +225,7 @@ impl World {
     /// How a worker introduces itself to a lane.
     fn peer(&self, rank: usize, lane: usize) -> Peer {
         let (n, epoch) = (self.workers.len(), self.epoch);
-        let (keeps, checksum) = (self.keeps && (lane >= n || self.mortal), self.checksum);
+        let (keeps, checksum) = (self.keeps && (lane >= n || self.workers_may_fail), self.checksum);
         Peer { job: JOB, rank: Rank(rank as u32), world_size: n as u32, epoch, keeps, checksum }
     }
 
@@ -248,12 +263,13 @@ impl World {
         let keys = self.keys.clone();
         match self.rng.u32(0..100) {
             0..8 => self.submit(),
-            8..20 => self.pump(),
-            20..22 if !keys.is_empty() => {
+            8..14 => self.supply(),
+            14..24 => self.pump(),
+            24..26 if !keys.is_empty() => {
                 let key = keys[self.rng.usize(0..keys.len())];
                 self.cut(key)
             }
-            22..26 if !keys.is_empty() => {
+            26..30 if !keys.is_empty() => {
                 let key = keys[self.rng.usize(0..keys.len())];
                 self.damage(key)
             }
@@ -289,9 +305,45 @@ impl World {
         let machine = worker.client.next_round(tensor.request.tensor, Tier::Machine);
         let tier = machine.map_or(Tier::Root, |_| Tier::Machine);
         let request = Request { tier, priority: self.rng.i32(-2..3), ..tensor.request };
-        let memory = tensor.memory(round, rank as u32);
-        let id = worker.client.submit(request, Held::Tensor(memory));
+        let mut memory = tensor.memory(round, rank as u32);
+        let staged = (request.supply == Supply::Ranges).then(|| {
+            let contributes = request.collective.contributes(Rank(rank as u32), request.root);
+            let missing = if contributes { cut(&mut self.rng, tensor.bytes()) } else { Vec::new() };
+            let there = memory.separate.as_mut().unwrap_or(&mut memory.bytes);
+            let contribution = there.clone();
+            there.fill(NOISE);
+            Staged { contribution, missing, result: BTreeMap::new() }
+        });
+        let id = worker.client.submit(request, OpMemory::Tensor(memory));
         worker.running.insert(id, (index, round));
+        staged.into_iter().for_each(|staged| drop(worker.staged.insert(id, staged)));
+        self.collect(rank);
+        true
+    }
+
+    /// A range of a contribution comes into the memory.
+    fn supply(&mut self) -> bool {
+        let rank = self.someone();
+        let worker = &mut self.workers[rank];
+        let lacking: Vec<OpId> = worker
+            .staged
+            .iter()
+            .filter(|(_, s)| !s.missing.is_empty())
+            .map(|(id, _)| *id)
+            .collect();
+        if lacking.is_empty() {
+            return false;
+        }
+        let id = lacking[self.rng.usize(0..lacking.len())];
+        let staged = worker.staged.get_mut(&id).expect("one of them");
+        let range = staged.missing.swap_remove(self.rng.usize(0..staged.missing.len()));
+        let Some(OpMemory::Tensor(memory)) = worker.client.memory_mut(id) else {
+            panic!("an operation has released the memory of its contribution")
+        };
+        let there = memory.separate.as_mut().unwrap_or(&mut memory.bytes);
+        there[range.clone()].copy_from_slice(&staged.contribution[range.clone()]);
+        worker.client.supply(id, range);
+        self.report.ranges += 1;
         self.collect(rank);
         true
     }
@@ -401,7 +453,16 @@ impl World {
             let heard = worker.hub.on_event(event, &mut worker.client, &mut self.lanes[rank]);
             let Some(event) = heard.expect("no violation") else { continue };
             match event {
-                Event::Arrived { .. } | Event::DeliveredToAll { .. } => panic!("no worker streams"),
+                Event::Arrived { .. } | Event::DeliveredToAll { .. } => {
+                    panic!("only hubs supply in chunks")
+                }
+                Event::Available { op, bytes } => {
+                    // The memory of the last ones is among the events that follow.
+                    let memory = worker.client.memory_mut(op);
+                    let now = memory.map(|m| m.result(bytes.start, bytes.len()).to_vec());
+                    let staged = worker.staged.get_mut(&op).expect("supplied in ranges");
+                    staged.announce(bytes, now);
+                }
                 Event::Finished(id, outcome) => {
                     assert_eq!(outcome, Ok(()), "{:?}", worker.running[&id]);
                     worker.finished += 1;
@@ -410,6 +471,15 @@ impl World {
                     let key = worker.running.remove(&id).expect("a running operation");
                     let (_, last) = self.spans.get_mut(&key).expect("a round that began");
                     *last = self.generations.len() - 1;
+                    if let Some(staged) = worker.staged.remove(&id) {
+                        let Tensor { request, members, .. } = &self.tensors[key.0];
+                        let receives = |r: &Rank| request.collective.receives(*r, request.root);
+                        // A broadcast to no other worker needs no bytes.
+                        let all_in = staged.missing.is_empty() || !members.iter().any(receives);
+                        assert!(all_in, "it ended without {:?}", staged.missing);
+                        let own = receives(&Rank(rank as u32)).then_some(&memory.bytes);
+                        staged.check(own);
+                    }
                     worker.results.insert(key, memory.bytes);
                     worker.released += 1;
                 }
@@ -468,6 +538,36 @@ impl World {
     }
 }
 
+/// What memory holds before a contribution is in it.
+const NOISE: u8 = 0x5a;
+
+/// `bytes` in ranges, in order.
+fn cut(rng: &mut Rng, bytes: usize) -> Vec<Range<usize>> {
+    let mut ends: BTreeSet<usize> = (0..rng.usize(0..6)).map(|_| rng.usize(1..=bytes)).collect();
+    ends.insert(bytes);
+    let mut start = 0;
+    ends.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect()
+}
+
+impl Staged {
+    fn announce(&mut self, bytes: Range<usize>, now: Option<Vec<u8>>) {
+        let before = self.result.range(..bytes.end).next_back();
+        let free = before.is_none_or(|(start, known)| start + known.0 <= bytes.start);
+        assert!(free, "bytes {bytes:?} were announced before");
+        self.result.insert(bytes.start, (bytes.len(), now));
+    }
+
+    /// The operation is over, with this result if it receives any.
+    fn check(self, result: Option<&Vec<u8>>) {
+        let announced: usize = self.result.values().map(|(len, _)| len).sum();
+        assert_eq!(announced, result.map_or(0, Vec::len), "not all of the result was announced");
+        for (start, (len, then)) in self.result {
+            let now = result.map(|result| &result[start..start + len]);
+            assert!(then.is_none_or(|then| Some(&then[..]) == now), "it was not final at {start}");
+        }
+    }
+}
+
 fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
     let mut todo = Vec::new();
     for (index, tensor) in tensors.iter().enumerate() {
@@ -494,6 +594,7 @@ fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
         todo,
         submitted: vec![0; tensors.len()],
         running: HashMap::new(),
+        staged: BTreeMap::new(),
         finished: 0,
         released: 0,
         results: HashMap::new(),

@@ -219,8 +219,9 @@ fn well_formed(join: &Join) -> Result<(), String> {
     {
         return Err(format!("a world of {world_size} workers; 1 to {MAX_WORLD} are possible"));
     }
-    if join.bandwidth_gbps.is_some_and(|gbps| !gbps.is_finite() || gbps <= 0.0) {
-        return Err(format!("a bandwidth of {:?} Gb/s", join.bandwidth_gbps));
+    let gbps = join.bandwidth.map(|known| known.gbps);
+    if gbps.is_some_and(|gbps| !gbps.is_finite() || gbps <= 0.0) {
+        return Err(format!("a bandwidth of {gbps:?} Gb/s"));
     }
     let long = |text: &String| text.len() > MAX_SETTING_BYTES;
     if join.settings.len() > MAX_SETTINGS || join.settings.iter().any(|(k, v)| long(k) || long(v)) {

@@ -1,11 +1,11 @@
 //! What the ranks of a run must agree on while it runs: tensors and the order of their calls, and
 //! which ranks are out of data.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use sumpter_types::{PendingOp, Rank, TensorId, TensorSpec};
+use sumpter_types::{Rank, TensorId, TensorSpec};
 
-use super::pending::{Disagreement, disagreements};
+use super::calls::{Calls, FailedCalls, Unmatched};
 use super::tensors::{Declared, TensorTable};
 use crate::event::MemberEvent;
 use crate::rejoin::Idle;
@@ -16,8 +16,7 @@ pub(super) struct Agreement {
     table: TensorTable,
     /// Workers that take part with zeros, in the order in which they said so.
     out_of_data: Vec<Rank>,
-    /// Disagreements that have been reported.
-    diagnosed: BTreeSet<String>,
+    failed_calls: FailedCalls,
 }
 
 /// What follows from a message, and which workers are notified.
@@ -82,18 +81,14 @@ impl Agreement {
         (&self.out_of_data, MemberEvent::Began { tensor, round })
     }
 
-    /// What a rank waits for and another can never join, each disagreement once; its tensors are
+    /// The tensors of calls that ranks cannot match, now that `rank` has reported; they are
     /// refused from now on.
-    pub fn compare<'a>(
-        &mut self,
-        rank: Rank,
-        pending: &[PendingOp],
-        others: impl Iterator<Item = (Rank, &'a [PendingOp])>,
-    ) -> Vec<Disagreement> {
-        let mut found = disagreements(rank, pending, others);
-        found.retain(|disagreement| self.diagnosed.insert(disagreement.place.clone()));
-        for Disagreement { names, message, .. } in &found {
-            names.iter().for_each(|tensor| self.table.refuse(tensor, message));
+    pub fn compare(&mut self, rank: Rank, ranks: &[Calls<'_>]) -> Vec<Unmatched> {
+        let table = &self.table;
+        let refusal = |tensor: &str| table.refusal(tensor).map(str::to_owned);
+        let found = self.failed_calls.compare(rank, ranks, refusal);
+        for Unmatched { tensor, message, .. } in &found {
+            self.table.refuse(tensor, message);
         }
         found
     }
@@ -113,6 +108,8 @@ impl Agreement {
 
 #[cfg(test)]
 mod tests {
+    use sumpter_types::PendingOp;
+
     use super::*;
     use crate::registry::tests::spec;
 
@@ -142,19 +139,25 @@ mod tests {
     }
 
     #[test]
-    fn a_disagreement_is_reported_once() {
-        let op = |name: &str, call: &str| PendingOp {
-            name: name.to_owned(),
-            tag: format!("world#1|{call}"),
-            since_ms: 2000,
-            ..PendingOp::default()
+    fn the_tensors_of_a_mismatch_are_refused_once() {
+        let op = |name: &str, call: &str| {
+            [PendingOp {
+                name: name.to_owned(),
+                tag: format!("world#1|{call}"),
+                since_ms: 2000,
+                ..PendingOp::default()
+            }]
         };
-        let (own, other) = ([op("a", "x")], [op("b", "y")]);
+        let pending = [op("a", "x"), op("b", "y")];
+        let ranks: Vec<Calls<'_>> = (0..)
+            .map(Rank)
+            .zip(&pending)
+            .map(|(rank, pending)| Calls { rank, pending, refused: &[] })
+            .collect();
         let mut agreement = Agreement::default();
-        let mut compare = || {
-            let others = [(Rank(1), &other[..])];
-            agreement.compare(Rank(0), &own, others.into_iter()).len()
-        };
-        assert_eq!((compare(), compare()), (1, 0));
+        let mut compare = || agreement.compare(Rank(0), &ranks).len();
+        assert_eq!((compare(), compare()), (2, 0));
+        let declared = agreement.declare(Rank(1), spec("b", &[2]), 2);
+        assert!(matches!(declared, Some(Notice::Sender(MemberEvent::TensorError { .. }))));
     }
 }

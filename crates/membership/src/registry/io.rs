@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sumpter_config::Texts;
-use sumpter_types::{Epoch, JobId, MemberId, Rank, Role, Stats, TensorId, TensorSpec};
+use sumpter_types::{Bandwidth, Epoch, JobId, MemberId, Rank, Role, Stats, TensorId, TensorSpec};
 
 use crate::event::{FatalKind, MemberEvent};
 use crate::rejoin::Rejoin;
@@ -94,8 +94,8 @@ pub struct Join {
     pub host: String,
     /// Data-plane addresses of its lanes.
     pub lanes: Vec<SocketAddr>,
-    /// What its machine's interface carries each way, if it is known.
-    pub bandwidth_gbps: Option<f64>,
+    /// What its machine's link carries each way, if it is known.
+    pub bandwidth: Option<Bandwidth>,
     /// Servers its job waits for; the largest of its workers' numbers counts.
     pub expected_servers: u32,
     /// How long its job waits for members; the longest of its workers' numbers counts.

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sumpter_types::{Epoch, JobId, MemberId, MemberStatus, PendingOp, Rank, Role, Stats};
+use sumpter_types::{Epoch, JobId, MemberId, MemberStatus, Rank, Role, Stats};
 
+use super::calls::Calls;
 use super::io::{Join, StallLimits};
 use super::stalls::{Report, has_moved};
 use crate::view::{ServerView, WorkerView};
@@ -44,7 +45,7 @@ impl Member {
             host: join.host.clone(),
             machine: join.machine.clone(),
             lanes: join.lanes.iter().map(ToString::to_string).collect(),
-            bandwidth_gbps: join.bandwidth_gbps,
+            bandwidth: join.bandwidth,
             joined_s: now.saturating_sub(self.joined).as_secs_f64(),
             silent_s: now.saturating_sub(self.heard).as_secs_f64(),
             stats: self.stats.clone(),
@@ -176,9 +177,10 @@ impl Members {
     /// The workers of a start as others see them.
     pub fn worker_views(&self, present: &BTreeMap<Rank, MemberId>) -> Vec<WorkerView> {
         let view = |(rank, id): (&Rank, &MemberId)| {
-            let Join { host, machine, lanes, bandwidth_gbps, .. } = &self.get(*id)?.join;
+            let Join { host, machine, lanes, bandwidth, .. } = &self.get(*id)?.join;
+            let bandwidth_gbps = bandwidth.map(|known| known.gbps);
             let (host, machine, lanes) = (host.clone(), machine.clone(), lanes.clone());
-            Some(WorkerView { rank: *rank, host, machine, lanes, bandwidth_gbps: *bandwidth_gbps })
+            Some(WorkerView { rank: *rank, host, machine, lanes, bandwidth_gbps })
         };
         present.iter().filter_map(view).collect()
     }
@@ -186,9 +188,10 @@ impl Members {
     /// The servers as others see them, in an order that is the same for all.
     pub fn server_views(&self, servers: &BTreeSet<MemberId>) -> Vec<ServerView> {
         let view = |id: &MemberId| {
-            let Join { host, machine, lanes, bandwidth_gbps, .. } = &self.get(*id)?.join;
+            let Join { host, machine, lanes, bandwidth, .. } = &self.get(*id)?.join;
+            let bandwidth_gbps = bandwidth.map(|known| known.gbps);
             let (host, machine, lanes) = (host.clone(), machine.clone(), lanes.clone());
-            Some(ServerView { member: *id, host, machine, lanes, bandwidth_gbps: *bandwidth_gbps })
+            Some(ServerView { member: *id, host, machine, lanes, bandwidth_gbps })
         };
         let mut views: Vec<ServerView> = servers.iter().filter_map(view).collect();
         // By host, so that runs of one cluster place alike in whichever order servers joined.
@@ -214,9 +217,13 @@ impl Members {
         lowest.map_or_else(StallLimits::default, |member| member.join.stalls)
     }
 
-    /// What a worker waits for.
-    pub fn pending(&self, id: MemberId) -> &[PendingOp] {
-        self.get(id).map_or(&[], |member| &member.stats.pending)
+    /// What these workers last reported of their operations.
+    pub fn calls(&self, present: &BTreeMap<Rank, MemberId>) -> Vec<Calls<'_>> {
+        let calls = |(rank, id): (&Rank, &MemberId)| {
+            let Stats { pending, refused, .. } = &self.get(*id)?.stats;
+            Some(Calls { rank: *rank, pending, refused })
+        };
+        present.iter().filter_map(calls).collect()
     }
 
     /// What these workers last reported, and when.

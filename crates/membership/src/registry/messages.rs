@@ -1,5 +1,6 @@
 //! Routes the messages of members, and the events that follow from them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sumpter_types::{MemberId, TensorId, TensorSpec};
@@ -7,9 +8,9 @@ use tracing::{info, warn};
 
 use super::Registry;
 use super::agreement::Notice;
+use super::calls::Unmatched;
 use super::io::{Event, Message};
 use super::job::{Gone, Job};
-use super::pending::Disagreement;
 use super::stalls::{Line, Verdict};
 use crate::event::{FatalKind, MemberEvent};
 
@@ -24,7 +25,7 @@ impl Registry {
             Message::Heartbeat(stats) => {
                 if let Some(stats) = stats {
                     self.members.report(now, id, stats);
-                    self.compare_pending(id);
+                    self.compare_calls(id);
                 }
                 self.outbox.push((id, Event::HeartbeatSeen));
             }
@@ -94,21 +95,17 @@ impl Registry {
         self.outbox.extend(told.map(|member| (*member, Event::Tell(event.clone()))));
     }
 
-    /// Looks whether a worker waits for what another can never join, now that it has reported.
-    fn compare_pending(&mut self, id: MemberId) {
+    /// Looks for calls that ranks cannot match, now that a worker has reported.
+    fn compare_calls(&mut self, id: MemberId) {
         let Some((name, rank)) = self.members.worker(id) else { return };
         let Some(job) = self.jobs.get_mut(&name).filter(|job| job.is_running()) else { return };
         let Some(run) = &mut job.run else { return };
-        let members = &self.members;
-        let others = job.present.iter().map(|(rank, id)| (*rank, members.pending(*id)));
-        for Disagreement { names, message, .. } in
-            run.agreement.compare(rank, members.pending(id), others)
-        {
-            warn!(job = %name, "{message}");
-            for tensor in names {
-                let message = message.clone();
-                self.tell_workers(&name, &MemberEvent::TensorError { name: tensor, message });
-            }
+        let unmatched = run.agreement.compare(rank, &self.members.calls(&job.present));
+        let new = unmatched.iter().filter(|found| found.is_new);
+        let messages: BTreeSet<&String> = new.map(|found| &found.message).collect();
+        messages.into_iter().for_each(|message| warn!(job = %name, "{message}"));
+        for Unmatched { tensor, message, .. } in unmatched {
+            self.tell_workers(&name, &MemberEvent::TensorError { name: tensor, message });
         }
     }
 

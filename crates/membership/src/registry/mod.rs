@@ -7,6 +7,7 @@
 
 mod admission;
 mod agreement;
+mod calls;
 mod changes;
 mod epochs;
 mod io;
@@ -14,7 +15,6 @@ mod job;
 mod members;
 mod messages;
 mod past;
-mod pending;
 mod quotas;
 mod returning;
 mod returns;
@@ -27,7 +27,7 @@ mod tensors;
 mod tests;
 mod tuning;
 mod waiting;
-mod words;
+pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -120,6 +120,11 @@ impl TensorTable {
         numbered.skip(first).map(|(id, entry)| (id, entry.spec.clone()))
     }
 
+    /// Why declarations of `name` are refused, if they are.
+    pub fn refusal(&self, name: &str) -> Option<&str> {
+        self.refused.get(name).map(String::as_str)
+    }
+
     /// Refuses every later declaration of `name`.
     pub fn refuse(&mut self, name: &str, message: &str) {
         if self.refused.len() < MAX_TENSORS {

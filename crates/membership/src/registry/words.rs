@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 /// Entries of a list in a message; a thousand ranks would bury what it says.
-pub(super) const LIST_LIMIT: usize = 16;
+pub(crate) const LIST_LIMIT: usize = 16;
 
 /// `30 s`, `2.5 s`.
-pub(super) fn seconds(duration: Duration) -> String {
+pub(crate) fn seconds(duration: Duration) -> String {
     let text = format!("{:.2}", duration.as_secs_f64());
     format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// The entries with commas between; a long list is cut and says how much is left out.
-pub(super) fn list<T: ToString>(entries: impl IntoIterator<Item = T>) -> String {
+pub(crate) fn list<T: ToString>(entries: impl IntoIterator<Item = T>) -> String {
     let entries: Vec<String> = entries.into_iter().map(|entry| entry.to_string()).collect();
     let shown = entries.len().min(LIST_LIMIT);
     let text = entries[..shown].join(", ");

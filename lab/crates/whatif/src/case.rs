@@ -40,6 +40,25 @@ pub struct Case {
     pub window_bytes: u64,
     /// Whether a layer of the next forward pass begins as soon as its own gradients are there.
     pub overlap_forward: bool,
+    /// In which order partitions begin; `None` for what a job does by itself.
+    pub order: Option<Order>,
+}
+
+/// Which of the partitions that are ready begins first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Of the gradient that was ready first: what a job does where the next forward pass waits for
+    /// all gradients. The planner dealt partitions out in this order, which loads links evenly.
+    Readiness,
+    /// Of the layer that the next forward pass needs first: what a job does with
+    /// `overlap_forward`.
+    Forward,
+}
+
+impl Order {
+    /// The words for it.
+    pub const WORDS: [(&str, Order); 2] =
+        [("readiness", Order::Readiness), ("forward", Order::Forward)];
 }
 
 impl Default for Case {
@@ -57,11 +76,19 @@ impl Default for Case {
             credit_bytes: default_credit(Some(100.0)),
             window_bytes: 128 << 10,
             overlap_forward: false,
+            order: None,
         }
     }
 }
 
 impl Case {
+    /// The order in which partitions begin.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        let default = if self.overlap_forward { Order::Forward } else { Order::Readiness };
+        self.order.unwrap_or(default)
+    }
+
     /// Bytes per second of a link, each way.
     #[must_use]
     pub fn link_rate(&self) -> f64 {

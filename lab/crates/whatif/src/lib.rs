@@ -12,8 +12,8 @@
 //!
 //! - `allreduce`: ring all-reduces of fusion buffers, one after another, by the rules of
 //!   "Is Network the Bottleneck of Distributed Training?" (NetAI'20); see [`ring`](mod@ring).
-//! - `sumpter`, `ps`: partitions, placed by the runtime's own planner, sent by priority within
-//!   the credit over full-duplex links that are shared fairly; see [`stream`](mod@stream).
+//! - `sumpter`, `ps`: partitions, placed by the runtime's own planner, sent in the runtime's order
+//!   within the credit over full-duplex links that are shared fairly; see [`stream`](mod@stream).
 //!
 //! Not modelled: latency, loss, processor time other than additions, workers that differ.
 //!
@@ -49,7 +49,7 @@ pub mod ring;
 pub mod stream;
 
 pub use addition::Addition;
-pub use case::Case;
+pub use case::{Case, Order};
 pub use error::WhatifError;
 pub use iteration::{Bottleneck, Outcome, simulate, simulate_placed};
 pub use layout::{Layout, Unit};

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use sumpter_plan::{Architecture, default_credit, largest_partition};
 
 use crate::{
-    Addition, Case, Layer, Layout, Outcome, Profile, Tensor, WhatifError, simulate_placed,
+    Addition, Case, Layer, Layout, Order, Outcome, Profile, Tensor, WhatifError, simulate_placed,
 };
 
 #[derive(Deserialize)]
@@ -43,6 +43,8 @@ struct RawCase {
     /// None: as a job takes it by itself.
     credit_bytes: Option<u64>,
     overlap_forward: bool,
+    /// "readiness" or "forward"; none: as a job does by itself.
+    order: Option<String>,
 }
 
 /// Answers `{"profile": ..., "cases": [...], "bottleneck": true}` with a list of one [`Outcome`] a
@@ -89,6 +91,11 @@ impl TryFrom<RawProfile> for Profile {
     }
 }
 
+fn order(word: &str) -> Result<Order, WhatifError> {
+    let known = Order::WORDS.iter().find(|(known, _)| *known == word).map(|(_, order)| *order);
+    known.ok_or_else(|| WhatifError::field("order", word, "readiness or forward"))
+}
+
 impl TryFrom<RawCase> for Case {
     type Error = WhatifError;
 
@@ -109,6 +116,7 @@ impl TryFrom<RawCase> for Case {
             partition_bytes: raw.partition_bytes,
             credit_bytes: raw.credit_bytes.unwrap_or_else(|| default_credit(Some(link_gbps))),
             overlap_forward: raw.overlap_forward,
+            order: raw.order.as_deref().map(order).transpose()?,
             ..Case::default()
         };
         case.check()?;

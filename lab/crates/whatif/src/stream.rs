@@ -9,10 +9,11 @@
 //! - **Connections** are first in, first out: a worker has one to each server, on which its
 //!   partitions go in the order in which they were admitted; sums come back in the order in which
 //!   they were made. A machine's own server costs the network nothing.
-//! - **Priority and credit.** Of the partitions that are ready, those of the first layers go
-//!   first, then as dealt. The next is admitted while less than `credit_bytes` are beyond what
-//!   was sent, where each connection counts up to `window_bytes` as sent that are still on their
-//!   way. What was admitted cannot be recalled.
+//! - **Order and credit.** Of the partitions that are ready, those of the gradient that was ready
+//!   first go first, or with [`Order::Forward`] those of the first layers, then as dealt. The next
+//!   is admitted while less than `credit_bytes` are beyond what was sent, where each connection
+//!   counts up to `window_bytes` as sent that are still on their way. What was admitted cannot be
+//!   recalled.
 //! - **Addition.** A server adds contributions of one partition after another while they come
 //!   in, `n-1` additions each, and ends at least one addition after the last has arrived.
 //! - A sum is sent back when the whole partition is added.
@@ -22,7 +23,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::rates::{Rates, WorkerClass, fair};
-use crate::{Case, Layout, Profile, Unit};
+use crate::{Case, Layout, Order, Profile, Unit};
 
 /// What is left of a transfer after rounding, as a part of it.
 const ROUNDING: f64 = 1e-9;
@@ -134,7 +135,7 @@ struct Stream<'a> {
     active: Vec<usize>,
     /// The next unit whose gradient is not ready.
     unready: usize,
-    /// Ready, not admitted: in forward order, then as dealt.
+    /// Ready, not admitted: by urgency, then as dealt, which is in the order of readiness.
     waiting: BinaryHeap<Reverse<(usize, usize)>>,
     /// When each unit's first bytes were sent.
     started: Vec<f64>,
@@ -183,7 +184,11 @@ impl<'a> Stream<'a> {
             if tensor.ready_s > self.now {
                 break;
             }
-            self.waiting.push(Reverse((unit.tensor, self.unready)));
+            let urgency = match self.case.order() {
+                Order::Readiness => 0,
+                Order::Forward => unit.tensor,
+            };
+            self.waiting.push(Reverse((urgency, self.unready)));
             self.unready += 1;
         }
     }

@@ -2,7 +2,7 @@
 //! (OSDI'20, section 4) and the bounds that no schedule can beat.
 
 use sumpter_plan::{Architecture, Cluster, Uniform, predict};
-use sumpter_whatif::{Addition, Bottleneck, Case, Layer, Profile, Tensor, simulate};
+use sumpter_whatif::{Addition, Bottleneck, Case, Layer, Order, Profile, Tensor, simulate};
 
 const MIB: u64 = 1 << 20;
 
@@ -129,7 +129,8 @@ fn a_gradient_that_is_needed_first_overtakes_those_that_wait() {
     let small = Tensor { layer: 0, bytes: MIB, ready_s: 0.01 };
     let large = Tensor { layer: 1, bytes: 256 * MIB, ready_s: 0.0 };
     let profile = Profile::new(0.51, 0.01, layers, vec![small, large], None).unwrap();
-    let plain = case(4, 2, Architecture::Sumpter);
+    let readiness = case(4, 2, Architecture::Sumpter);
+    let plain = Case { order: Some(Order::Forward), ..readiness };
     let small_done = |case: &Case| {
         let layout = sumpter_whatif::Layout::new(&profile, case).unwrap();
         sumpter_whatif::stream::completions(&profile, &layout, case)[0]
@@ -138,6 +139,10 @@ fn a_gradient_that_is_needed_first_overtakes_those_that_wait() {
     let recallable = small_done(&plain);
     let beyond_recall = small_done(&Case { credit_bytes: 1 << 30, ..plain });
     assert!(beyond_recall > 5.0 * recallable, "{recallable} {beyond_recall}");
+    // By itself a job sends what was ready first, unless the next forward pass overlaps.
+    assert!(small_done(&readiness) > 5.0 * recallable);
+    let overlapped = small_done(&Case { overlap_forward: true, ..readiness });
+    assert!((overlapped - recallable).abs() < 1e-12);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The model against the runtime's own state machines on a network in virtual time: figures that
 //! `cargo test --release -p sumpter-engine --test network -- --nocapture` printed.
 
-use sumpter_plan::Architecture;
-use sumpter_whatif::{Case, Layer, Profile, Tensor, simulate};
+use sumpter_plan::{Architecture, Cluster, default_credit, predict};
+use sumpter_whatif::{Case, Layer, Order, Profile, Tensor, simulate};
 
 /// GPU machines, CPU machines, MiB of one tensor, seconds that the engine took at 200 Mb/s.
 const ENGINE: [(u32, u32, u64, f64); 19] = [
@@ -48,4 +48,97 @@ fn rounds_take_as_long_as_in_the_engine() {
     errors.sort_by(f64::total_cmp);
     println!("median {:.1} %, largest {:.1} %", 100.0 * errors[9], 100.0 * errors[18]);
     assert!(errors[9] < 0.025);
+}
+
+/// GPU machines, CPU machines, communication to compute, and the seconds of an iteration in the
+/// engine at 10 Gb/s, by readiness and by need with overlap: figures that `cargo test --release
+/// -p sumpter-engine --test network periods -- --ignored --nocapture` printed.
+const PERIODS: [(u32, u32, f64, f64, f64); 27] = [
+    (2, 0, 0.5, 0.053715, 0.053715),
+    (2, 0, 1.0, 0.037307, 0.029079),
+    (2, 0, 2.0, 0.032078, 0.027997),
+    (2, 1, 0.5, 0.053742, 0.053742),
+    (2, 1, 1.0, 0.038311, 0.030340),
+    (2, 1, 2.0, 0.033050, 0.029132),
+    (2, 2, 0.5, 0.053794, 0.053794),
+    (2, 2, 1.0, 0.037431, 0.029313),
+    (2, 2, 2.0, 0.032220, 0.028188),
+    (4, 0, 0.5, 0.080496, 0.080496),
+    (4, 0, 1.0, 0.055947, 0.043578),
+    (4, 0, 2.0, 0.048126, 0.041985),
+    (4, 2, 0.5, 0.080592, 0.080592),
+    (4, 2, 1.0, 0.049370, 0.041407),
+    (4, 2, 2.0, 0.041539, 0.035581),
+    (4, 4, 0.5, 0.080525, 0.080525),
+    (4, 4, 1.0, 0.042771, 0.041512),
+    (4, 4, 2.0, 0.034972, 0.029097),
+    (8, 0, 0.5, 0.094138, 0.094138),
+    (8, 0, 1.0, 0.065480, 0.052492),
+    (8, 0, 2.0, 0.056399, 0.048993),
+    (8, 4, 0.5, 0.094166, 0.094166),
+    (8, 4, 1.0, 0.054127, 0.050435),
+    (8, 4, 2.0, 0.045188, 0.038802),
+    (8, 8, 0.5, 0.094166, 0.094166),
+    (8, 8, 1.0, 0.047248, 0.047248),
+    (8, 8, 2.0, 0.036759, 0.030114),
+];
+
+/// The same twelve layers.
+fn iteration_s(n: u32, k: u32, ratio: f64, overlap_forward: bool, order: Option<Order>) -> f64 {
+    let sizes: Vec<u64> = (0..12).map(|i| (128 << 10) << (i / 3 * 2)).collect();
+    let alone = Cluster::uniform(n, 0, 10.0).unwrap();
+    let compute_s = predict(&alone, sizes.iter().sum()).unwrap().time_s / ratio;
+    let (count, part_s) = (sizes.len(), compute_s / (3 * sizes.len()) as f64);
+    let ready_s = |layer: usize| 2.0 * part_s * (count - layer) as f64;
+    let tensors = sizes.iter().enumerate();
+    let tensors = tensors.map(|(layer, &bytes)| Tensor { layer, bytes, ready_s: ready_s(layer) });
+    let layers = vec![Layer { forward_s: Some(part_s) }; count];
+    let backward_s = 2.0 * part_s * count as f64;
+    let profile = Profile::new(compute_s, backward_s, layers, tensors.collect(), None).unwrap();
+    let case = Case {
+        workers: n,
+        servers: k,
+        architecture: Architecture::Sumpter,
+        bandwidth_gbps: 10.0,
+        credit_bytes: default_credit(Some(10.0)),
+        overlap_forward,
+        order,
+        ..Case::default()
+    };
+    simulate(&profile, &case).unwrap().iteration_time_s
+}
+
+#[test]
+fn iterations_take_as_long_as_in_the_engine_in_the_order_of_a_job() {
+    let (mut paced, mut overlap, mut by_need) = (Vec::new(), Vec::new(), Vec::new());
+    for (n, k, ratio, paced_s, overlap_s) in PERIODS {
+        let ways = [("paced", paced_s, false), ("overlap", overlap_s, true)];
+        for ((order, engine_s, overlaps), errors) in
+            ways.into_iter().zip([&mut paced, &mut overlap])
+        {
+            let model_s = iteration_s(n, k, ratio, overlaps, None);
+            let error = model_s / engine_s - 1.0;
+            println!(
+                "| {n} | {k} | {ratio:.1} | {order} | {:.1} | {:.1} | {:+.1} % |",
+                1e3 * engine_s,
+                1e3 * model_s,
+                100.0 * error
+            );
+            errors.push(error.abs());
+        }
+        let by_need_s = iteration_s(n, k, ratio, false, Some(Order::Forward));
+        by_need.push((by_need_s / paced_s - 1.0).abs());
+    }
+    let distribution = |what: &str, errors: &mut Vec<f64>| {
+        errors.sort_by(f64::total_cmp);
+        let (median, largest) = (errors[errors.len() / 2], errors[errors.len() - 1]);
+        println!("{what}: median {:.1} %, largest {:.1} %", 100.0 * median, 100.0 * largest);
+        (median, largest)
+    };
+    let paced = distribution("paced", &mut paced);
+    let overlap = distribution("overlap", &mut overlap);
+    // Where a forward pass waits for all gradients, their order moves little.
+    distribution("paced, as if in the order of need", &mut by_need);
+    assert!(paced.0 < 0.01 && paced.1 < 0.04, "{paced:?}");
+    assert!(overlap.0 < 0.015 && overlap.1 < 0.06, "{overlap:?}");
 }

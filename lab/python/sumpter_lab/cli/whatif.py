@@ -28,6 +28,7 @@ from sumpter_lab.cli.whatif_options import (
     FormatOption,
     FusionBytesOption,
     FusionTimeoutOption,
+    OrderOption,
     OverlapOption,
     PartitionOption,
     ServersOption,
@@ -62,6 +63,7 @@ def whatif(
     credit_bytes: CreditOption = "auto",
     transport_efficiency: EfficiencyOption = "1",
     overlap_forward: OverlapOption = False,
+    order: OrderOption = "auto",
     add_estimate: AddEstimateOption = None,
     batch_time_s: BatchTimeOption = None,
     format: FormatOption = "sumpter",
@@ -85,6 +87,7 @@ def whatif(
         "partition_bytes": _sizes(partition_bytes, "--partition-bytes"),
         "credit_bytes": _credits(credit_bytes),
         "overlap_forward": [overlap_forward],
+        "order": _orders(order),
     }
     architectures = _words(architecture, "--architecture")
     times_s = [None] if batch_time_s is None else _numbers(batch_time_s, "--batch-time-s")
@@ -228,6 +231,7 @@ def _columns() -> list[tuple[str, Callable[[Row], str], bool]]:
         ("timeout", lambda row: f"{1e3 * row[0].fusion_timeout_s:g} ms", False),
         ("partition", lambda row: format_bytes(row[0].partition_bytes), False),
         ("credit", lambda row: size(row[0].credit_bytes), False),
+        ("order", lambda row: row[0].order or "auto", False),
         ("batch", lambda row: "" if row[1] is None else format_seconds(row[1]), False),
     ]
 
@@ -282,6 +286,16 @@ def _credits(text: str) -> list[int | None]:
     parts = _parts(text, "--credit-bytes")
     found = (None if part == "auto" else _sizes(part, "--credit-bytes")[0] for part in parts)
     return list(dict.fromkeys(found))
+
+
+def _orders(text: str) -> list[str | None]:
+    from sumpter_lab.whatif import ORDERS
+
+    parts = _parts(text, "--order")
+    for part in parts:
+        if part not in ("auto", *ORDERS):
+            raise UsageError(f"--order {part}: expected auto, {' or '.join(ORDERS)}")
+    return [None if part == "auto" else part for part in parts]
 
 
 def _sizes(text: str, option: str) -> list[int]:

@@ -54,6 +54,16 @@ OverlapOption = Annotated[
         "--overlap-forward", help="Each layer of the next forward pass waits for itself only."
     ),
 ]
+OrderOption = Annotated[
+    str,
+    typer.Option(
+        "--order",
+        metavar="O,..",
+        help="Which partition goes first: of the gradient that was ready first (readiness), of the "
+        "layer that the next forward pass needs first (forward), or as a job does by itself "
+        "(auto: forward with --overlap-forward, else readiness).",
+    ),
+]
 BatchTimeOption = Annotated[
     str | None,
     typer.Option(

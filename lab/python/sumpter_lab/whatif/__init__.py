@@ -12,6 +12,6 @@ An exact event-driven simulation: no clock, no randomness, the same answer every
 """
 
 from sumpter_lab.whatif.advice import Advice, advise
-from sumpter_lab.whatif.cases import ARCHITECTURES, Case, Outcome, simulate
+from sumpter_lab.whatif.cases import ARCHITECTURES, ORDERS, Case, Outcome, simulate
 
-__all__ = ["ARCHITECTURES", "Advice", "Case", "Outcome", "advise", "simulate"]
+__all__ = ["ARCHITECTURES", "ORDERS", "Advice", "Case", "Outcome", "advise", "simulate"]

@@ -11,6 +11,8 @@ from sumpter.profiles import Profile
 from sumpter_lab import _native
 
 ARCHITECTURES = ("allreduce", "ps", "sumpter")
+# In which partitions begin: as their gradients get ready, or as the next forward pass needs them.
+ORDERS = ("readiness", "forward")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Case:
     partition_bytes: int = 256 << 10
     credit_bytes: int | None = None  # None: as a job takes it at this bandwidth
     overlap_forward: bool = False  # layers begin when their own gradients are there
+    # One of ORDERS. None is what a job does: "forward" with overlap_forward, else "readiness".
+    order: str | None = None
 
 
 @dataclass(frozen=True)

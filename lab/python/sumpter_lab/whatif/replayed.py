@@ -22,10 +22,12 @@ from sumpter_lab.whatif.cases import Case, simulate
 
 # More than any model: nothing is held back.
 _UNBOUNDED_BYTES = 1 << 60
-# How each system of a replay differs from the model's defaults. `off` sends in another order.
+# How each system of a replay differs from the model's defaults, which are those of `paced`.
 _SYSTEMS: dict[str, dict[str, Any]] = {
-    "priority": {"credit_bytes": _UNBOUNDED_BYTES},
-    "credit": {},
+    "off": {"credit_bytes": _UNBOUNDED_BYTES},
+    "paced": {},
+    "priority": {"order": "forward", "credit_bytes": _UNBOUNDED_BYTES},
+    "credit": {"order": "forward"},
     "overlap": {"overlap_forward": True},
 }
 

@@ -22,7 +22,7 @@ from sumpter import _core
 from sumpter._core import membership, staging
 from sumpter.torch import devices, tensors
 from sumpter.torch.c10d import collective, delegate, own_work, work
-from sumpter.torch.c10d.collective import Call, Group
+from sumpter.torch.c10d.collective import Call, Group, label_of
 from sumpter.torch.c10d.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.c10d.monitored_barrier import MonitoredBarrier
 from sumpter.torch.c10d.registration import NAME, register
@@ -65,7 +65,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         self._group = Group(
             session,
             # Groups of one name can exist one after the other with different members.
-            "world" if ranks is None else f"{group}.{_digest(ranks)}",
+            label_of(session, "world" if ranks is None else f"{group}.{_digest(ranks)}"),
             rank,
             None if ranks is None else tuple(ranks),
             timeout.total_seconds(),
@@ -283,6 +283,8 @@ never_trace(
     sys.modules[__name__],
     membership,
     staging,
+    _core.callbacks,
+    _core.deadlines,
     _core.handles,
     _core.session,
     _core.tensor,

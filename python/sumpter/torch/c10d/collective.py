@@ -4,7 +4,9 @@ Collectives have no names, so a name is made of everything that must agree acros
 small counter; the tag says which call of the group it was, for the message when ranks disagree.
 """
 
+import collections
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from sumpter._core.callbacks import CallbackQueue, is_in_callback
 from sumpter._core.handles import RoundHandle
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description, Tensor, TensorCycle
@@ -45,6 +48,12 @@ _OPS = {
 }
 
 
+# How many groups of each name there have been in a session.
+_groups: "weakref.WeakKeyDictionary[Session, collections.Counter[str]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
 @dataclass
 class Group:
     """The members of a process group, and how many collectives it has begun.
@@ -64,6 +73,15 @@ class Group:
     streams_wait: bool = True
     sequence: int = 0
     era: int = 0
+    # What the calls of this era add to their signature. A rank that has not seen ranks differ, or
+    # not yet, makes its next call under a name of the last era: that call differs, too, and the
+    # ranks agree again.
+    after: str = ""
+    # For the futures of its collectives.
+    callbacks: CallbackQueue = field(default_factory=CallbackQueue)
+    # Whether a collective's number is the same on all ranks: until callbacks begin some as well,
+    # at moments that differ. Ranks are then matched by descriptions alone.
+    is_numbered: bool = True
     # A collective on few bytes costs as much as the Python that leads to it, so what does not
     # change from call to call is made once.
     _kept: "dict[_Key, _Kept]" = field(default_factory=dict)
@@ -76,6 +94,7 @@ class Group:
         """Ranks differed in the call number `after`."""
         if after >= self.era:
             self.era = after + 1
+            self.after = f", after call #{after} failed"
             # Their tensors have the names of the last era.
             self._kept.clear()
 
@@ -152,6 +171,13 @@ class Group:
         return made
 
 
+def label_of(session: Session, name: str) -> str:
+    """The label of the next group of this name, which has no call in common with the last one."""
+    groups = _groups.setdefault(session, collections.Counter())
+    groups[name] += 1
+    return name if groups[name] == 1 else f"{name}:{groups[name]}"
+
+
 def in_group(label: str, group: Group) -> str:
     """A call and its group, as error messages show them."""
     return f"{label} of group {group.label}"
@@ -170,7 +196,8 @@ class Call:
         self._kind = kind
         self._label = kind
         self._sequence = group.sequence
-        self._place = f"{group.label}#{group.sequence}"
+        if group.is_numbered and is_in_callback():
+            group.is_numbered = False
         group.sequence += 1
         timeout_s = opts.timeout.total_seconds()
         self._timeout_s = timeout_s if timeout_s > 0 else group.timeout_s
@@ -220,7 +247,7 @@ class Call:
         """Adds a round that moves nothing and fails where another rank's call is not `label`."""
         self._label = label
         tensor = self._group.agreement(label)
-        self._rounds.append(tensor.submit(0, 0, keep=None, tag=f"{self._place}|{label}"))
+        self._rounds.append(tensor.submit(0, 0, keep=None, tag=self._tag(label)))
 
     def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
         """The Work of all rounds added so far."""
@@ -232,6 +259,8 @@ class Call:
             self._timeout_s,
             label,
             self._disagreed,
+            # In a group of one rank, everything is done already.
+            self._group.callbacks if self._group.size > 1 else None,
             self._group.streams_wait,
         )
 
@@ -242,10 +271,9 @@ class Call:
         receive: torch.Tensor | None,
         priority: int = 0,
     ) -> None:
-        place = f"{self._place}.{len(self._rounds)}" if self._rounds else self._place
         if not self._rounds:
             self._label = kept.label
-        tensor, tag = next(kept.tensors.turns), f"{place}|{kept.label}"
+        tensor, tag = next(kept.tensors.turns), self._tag(kept.label)
         if (send if receive is None else receive).is_cpu:
             round_ = tensor.submit(
                 0 if send is None else send.data_ptr(),
@@ -257,6 +285,15 @@ class Call:
         else:
             round_ = start_round(tensor, send, receive, priority, tag)
         self._rounds.append(round_)
+
+    def _tag(self, label: str) -> str:
+        """What the next round says of itself: by its place, ranks that differ are found."""
+        group = self._group
+        if not group.is_numbered:
+            return label
+        place = f"{group.label}#{self._sequence}"
+        label = f"{label}{group.after}"
+        return f"{place}.{len(self._rounds)}|{label}" if self._rounds else f"{place}|{label}"
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():

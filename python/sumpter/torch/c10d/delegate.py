@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sumpter._core.callbacks import CallbackQueue
 from sumpter._core.names import describe
 from sumpter._errors import DeadlineError, PeerLostError, SumpterError, UnsupportedError
 from sumpter.torch import devices
@@ -55,8 +56,7 @@ class GlooDelegate:
         self._group: Any = None
         self._queue: collections.deque[_Start] = collections.deque()
         self._making = threading.Lock()
-        # A callback of a start may begin the next collective.
-        self._starting = threading.RLock()
+        self._starting = threading.Lock()
 
     @property
     def group(self) -> Any:
@@ -90,7 +90,7 @@ class GlooDelegate:
         """Starts a collective when `agreement` is done, after those before it."""
         turn = _Start(agreement, start, concurrent.futures.Future())
         self._queue.append(turn)
-        agreement.get_future().add_done_callback(lambda _: self._start_due())
+        agreement.on_settled(self._start_due)
         return turn.started
 
     def _start_due(self) -> None:
@@ -113,7 +113,7 @@ class _Start:
 
     def run(self) -> None:
         try:
-            self.agreement.get_future().value()
+            self.agreement.check()
             self.started.set_result(self.start())
         except Exception as error:
             self.started.set_exception(error)
@@ -179,6 +179,7 @@ class DelegatedWork(OwnWork):
         started: "concurrent.futures.Future[dist.Work]",
         outputs: list[torch.Tensor],
         loan: Loan,
+        callbacks: CallbackQueue,
         agreement: SumpterWork | None = None,
     ) -> None:
         super().__init__()
@@ -186,21 +187,16 @@ class DelegatedWork(OwnWork):
         self._started = started
         self._outputs = outputs
         self._loan = loan
+        self._callbacks = callbacks
         self._agreement = agreement
         self._finishing = threading.Lock()
         self._future: torch.futures.Future | None = None
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
         """Blocks until Gloo is done; raises if it failed or if ranks made different calls."""
-        try:
-            if self._agreement is not None:
-                self._agreement.wait(timeout)
-            self._started.result().wait(timeout)
-        except SumpterError:
-            raise
-        except RuntimeError as error:
-            raise translated(error, self._label) from None
-        self._finish()
+        self._wait(timeout)
+        with self._finishing:
+            self._loan.finish()
         return True
 
     def is_completed(self) -> bool:
@@ -213,36 +209,29 @@ class DelegatedWork(OwnWork):
         return self._outputs
 
     def make_future(self) -> torch.futures.Future:
+        if self._agreement is None:
+            raise NotImplementedError(f"{self._label} has no future, as over Gloo: use wait()")
         if self._future is None:
             done = torch.futures.Future(devices=devices.for_futures(self._outputs))
-            self._future = done.then(lambda done: self._value(done.value()))
-            self._started.add_done_callback(lambda started: self._follow(started, done))
+            self._future = done.then(lambda _: self.result())
+            self._callbacks.add(self._settle, lambda: done.set_result(None))
         return self._future
 
-    def _follow(
-        self, started: "concurrent.futures.Future[dist.Work]", done: torch.futures.Future
-    ) -> None:
-        """Completes `done` when Gloo has, or at once if it never will."""
-        if started.exception() is not None:
-            done.set_result(None)
-        else:
-            started.result().get_future().add_done_callback(done.set_result)
+    def _settle(self) -> None:
+        """Blocks until wait() would not."""
+        # What went wrong is raised by result().
+        with contextlib.suppress(RuntimeError):
+            self._wait(datetime.timedelta(0))
 
-    def _value(self, inner: torch.futures.Future | None) -> list[torch.Tensor]:
-        """The outputs; called by Gloo's own thread, for which wait() would wait in vain."""
-        if inner is None:
-            self.wait()
-        else:
-            try:
-                inner.value()
-            except RuntimeError as error:
-                raise translated(error, self._label) from None
-            self._finish()
-        return self._outputs
-
-    def _finish(self) -> None:
-        with self._finishing:
-            self._loan.finish()
+    def _wait(self, timeout: datetime.timedelta) -> None:
+        try:
+            if self._agreement is not None:
+                self._agreement.wait(timeout)
+            self._started.result().wait(timeout)
+        except SumpterError:
+            raise
+        except RuntimeError as error:
+            raise translated(error, self._label) from None
 
     def _source_rank(self) -> int:
         return self._started.result()._source_rank()
@@ -374,7 +363,9 @@ class DelegatedCollectives:
         call.meet(label)
         agreement = call.work([])
         started = self._gloo.start_after(agreement, lambda: carry_out(*arguments, opts))
-        return DelegatedWork(in_group(label, self._group), started, outputs, loan, agreement)
+        return DelegatedWork(
+            in_group(label, self._group), started, outputs, loan, self._group.callbacks, agreement
+        )
 
     def _transfer(
         self,
@@ -392,4 +383,4 @@ class DelegatedCollectives:
         except RuntimeError as error:
             # Gloo connects here, which can take too long already.
             raise translated(error, label) from None
-        return DelegatedWork(label, started, tensors, loan)
+        return DelegatedWork(label, started, tensors, loan, self._group.callbacks)

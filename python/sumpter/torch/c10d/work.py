@@ -6,6 +6,10 @@ Three properties of torch 2.14 and 2.15 shape this file:
   get_future() returns such a callback's future and never calls set_exception();
 - the reducer waits on that future without a limit, so a group's timeout must be enforced here.
 
+Futures are completed by threads of the group's callback queue, in the order in which they were
+asked for: callbacks of futures may begin collectives, which ranks match by their order, and may
+wait for them.
+
 Where the tensors are on a device, torch runs that callback in a stream of its own, which it orders
 after what was there when the future was completed, and whoever waits for the callback's future
 after what the callback has enqueued. Waiting for the rounds there, which orders the current
@@ -13,6 +17,7 @@ stream, is therefore all that is needed. If streams can wait for the network by 
 future is complete at once.
 """
 
+import contextlib
 import datetime
 import threading
 import time
@@ -20,9 +25,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from sumpter._core.callbacks import CallbackQueue
+from sumpter._core.deadlines import deadlines
 from sumpter._core.handles import Done, RoundHandle
 from sumpter._core.staging import DeviceRound
-from sumpter._errors import DeadlineError, MismatchError
+from sumpter._errors import DeadlineError, MismatchError, SumpterError
 from sumpter.torch import devices
 from sumpter.torch.c10d.own_work import OwnWork
 from sumpter.torch.devices import Event
@@ -39,6 +46,7 @@ class SumpterWork(OwnWork):
         timeout_s: float,
         label: str,
         disagreed: Callable[[], None],
+        callbacks: CallbackQueue | None,
         streams_wait: bool,
     ) -> None:
         super().__init__()
@@ -51,13 +59,14 @@ class SumpterWork(OwnWork):
         self._timeout_s = timeout_s
         self._label = label
         self._disagreed = disagreed
+        self._callbacks = callbacks
         # The rounds for which streams can wait, and no thread, if that is so for all.
         self._on_stream: list[DeviceRound] = []
         if streams_wait and outputs and not outputs[0].is_cpu:
             staged = [handle for handle in rounds if not isinstance(handle, Done)]
             if all(isinstance(handle, DeviceRound) and handle.streams_wait() for handle in staged):
                 self._on_stream = staged
-        self._over: _Completion | None = None
+        self._over: Completion | None = None
         self._future: torch.futures.Future | None = None
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
@@ -80,8 +89,22 @@ class SumpterWork(OwnWork):
         return all(handle.poll() for handle in self._rounds)
 
     def is_settled(self) -> bool:
-        """Whether the future is complete: all rounds are done, or the deadline has passed."""
-        return self.get_future().done()
+        """Whether all rounds are done, or the deadline has passed."""
+        return self.is_completed() or time.monotonic() >= self._deadline
+
+    def on_settled(self, callback: Callable[[], object]) -> None:
+        """Calls `callback`, which must not block, when is_settled()."""
+        Completion(self._rounds, self._deadline, lambda _: callback())
+
+    def settle(self) -> None:
+        """Blocks until is_settled()."""
+        for handle in self._rounds:
+            if not handle.poll():
+                _wait_until(handle, self._deadline)
+
+    def check(self) -> None:
+        """Raises what went wrong, when is_settled()."""
+        self._complete(min(self._deadline, time.monotonic()))
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
@@ -91,10 +114,10 @@ class SumpterWork(OwnWork):
         if self._future is None:
             done = torch.futures.Future(devices=devices.for_futures(self._outputs))
             self._future = done.then(lambda _: self._value())
-            if self._on_stream:
+            if self._on_stream or self._callbacks is None:
                 done.set_result(None)
             else:
-                _Completion(self._rounds, self._deadline, lambda _: done.set_result(None))
+                self._callbacks.add(self.settle, lambda: done.set_result(None))
         return self._future
 
     def _value(self) -> list[torch.Tensor]:
@@ -103,14 +126,14 @@ class SumpterWork(OwnWork):
         if self._on_stream:
             self._wait_on_stream()
         else:
-            self._complete(min(self._deadline, time.monotonic()))
+            self.check()
         return self._outputs
 
     def _wait_on_stream(self) -> None:
         """Lets the current stream wait for the rounds."""
         with self._finishing:
             if self._over is None:
-                self._over = _Completion(self._on_stream, self._deadline, self._check)
+                self._over = Completion(self._on_stream, self._deadline, self._check)
         try:
             for handle in self._on_stream:
                 handle.wait_on_stream()
@@ -156,10 +179,11 @@ class SumpterWork(OwnWork):
                 devices.of(self._outputs[0]).current().wait_event(self._finished)
 
 
-class _Completion:
+class Completion:
     """Calls `conclude` once: when the last round is done, or with True when the deadline passes.
 
-    `deadline` is a time of the monotonic clock.
+    It is called by a thread that announces completions, so it must not block. `deadline` is a time
+    of the monotonic clock.
     """
 
     def __init__(
@@ -172,17 +196,17 @@ class _Completion:
         self._lock = threading.Lock()
         self._remaining = len(rounds)
         if not rounds:
-            self.conclude(late=False)
+            self._end(late=False)
             return
-        _watch.add(self, deadline)
+        deadlines.add(self, deadline, lambda: self._end(late=True))
         for handle in rounds:
             handle.on_done(self._one_done)
 
-    def conclude(self, late: bool) -> None:
+    def _end(self, late: bool) -> None:
         """Says how it ended; only the first call does anything."""
         with self._lock:
             conclude, self._conclude = self._conclude, None
-        _watch.discard(self)
+        deadlines.discard(self)
         if conclude is not None:
             conclude(late)
 
@@ -191,48 +215,18 @@ class _Completion:
             self._remaining -= 1
             last = self._remaining == 0
         if last:
-            self.conclude(late=False)
+            self._end(late=False)
 
 
-class _Watch:
-    """One thread that concludes what has passed its deadline.
-
-    It sleeps until the earliest deadline it knows; what completes in time only leaves the table,
-    so a training step costs it nothing.
-    """
-
-    def __init__(self) -> None:
-        self._deadlines: dict[_Completion, float] = {}
-        self._changed = threading.Condition()
-        self._next = float("inf")
-        self._thread: threading.Thread | None = None
-
-    def add(self, completion: _Completion, deadline: float) -> None:
-        with self._changed:
-            self._deadlines[completion] = deadline
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="sumpter-deadlines", daemon=True
-                )
-                self._thread.start()
-            if deadline < self._next:
-                self._changed.notify()
-
-    def discard(self, completion: _Completion) -> None:
-        with self._changed:
-            self._deadlines.pop(completion, None)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                now = time.monotonic()
-                late = [c for c, deadline in self._deadlines.items() if deadline <= now]
-                if not late:
-                    self._next = min(self._deadlines.values(), default=float("inf"))
-                    idle = self._next == float("inf")
-                    self._changed.wait(None if idle else self._next - now)
-            for completion in late:
-                completion.conclude(late=True)
-
-
-_watch = _Watch()
+def _wait_until(handle: RoundHandle, deadline: float) -> None:
+    """Blocks until a round is over, however it went, or until the deadline has passed."""
+    left_s = max(0.0, deadline - time.monotonic())
+    if isinstance(handle, DeviceRound):
+        # Its wait() would order this thread's stream.
+        done = threading.Event()
+        handle.on_done(done.set)
+        done.wait(left_s)
+        return
+    # What went wrong is raised by check().
+    with contextlib.suppress(SumpterError):
+        handle.wait(left_s)

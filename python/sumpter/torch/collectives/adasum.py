@@ -135,7 +135,7 @@ class _Exchange:
             steps.append(lambda results, level=level: self._ascend(results, level))
         begin = agree(self._session, self._identity, self._ranks)
         context = stream_context(self._flat)
-        return ChainedHandle([begin], steps, lambda _: self._split(), context)
+        return ChainedHandle([begin], steps, lambda _: self._split(), context, self._identity.own())
 
     def _send_parts(self, _: list[object]) -> list[Handle]:
         """Exchanges parts with every other rank; the own one stays."""

@@ -10,6 +10,7 @@ from sumpter._core.reduction import Adasum, ReduceOp, Reduction, choose_op
 from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.compression import Compression, Compressor
+from sumpter.torch.tensors import check_tensor
 
 
 def allreduce(
@@ -27,7 +28,7 @@ def allreduce(
     Gradients flow through it. `average` is the old spelling of `op`.
     """
     chosen = choose_op(op, average)
-    packed, context = compression.compress(tensor)
+    packed, context = compression.compress(check_tensor(tensor))
     reduction = Reduction(chosen, prescale_factor, postscale_factor)
     if torch.is_grad_enabled() and packed.requires_grad:
         reduced = _AllReduce.apply(packed, name, reduction, process_set)
@@ -92,7 +93,7 @@ def grouped_allreduce(
     """Returns the reductions of several tensors, which travel together. Gradients flow through."""
     chosen = choose_op(op, average)
     reduction = Reduction(chosen, prescale_factor, postscale_factor)
-    packed = [compression.compress(tensor) for tensor in tensors]
+    packed = [compression.compress(check_tensor(tensor)) for tensor in tensors]
     inputs = [tensor for tensor, _ in packed]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         reduced = _GroupedAllReduce.apply(name, reduction, process_set, *inputs)

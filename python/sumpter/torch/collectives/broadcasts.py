@@ -12,6 +12,7 @@ from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.tensors import (
     check_carried,
     dtype_name,
+    is_differentiated,
     moved_form,
     readable,
     start_round,
@@ -29,7 +30,7 @@ def broadcast(
 
     The root is named by its rank in the job, in a process set as well.
     """
-    if torch.is_grad_enabled() and tensor.requires_grad:
+    if is_differentiated(tensor):
         return _Broadcast.apply(tensor, root_rank, name, process_set)
     return broadcast_async(tensor, root_rank, name, process_set).synchronize()
 
@@ -92,7 +93,7 @@ def broadcast_async_(
             target.copy_(memory)
         return tensor
 
-    return Handle(round_, finish)
+    return Handle(round_, finish, identity.own())
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -15,11 +15,20 @@ from sumpter._core.pieces import check_splits, describe_row, exchange_counts, pa
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, Average, Compressor, ReduceOp, Reduction, Sum
 from sumpter._core.session import Session
+from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.allreduces import of_backward
 from sumpter.torch.collectives.reduction import reduce_async, scale
 from sumpter.torch.compression import Compression
 from sumpter.torch.devices import stream_context
-from sumpter.torch.tensors import check_carried, dtype_name, readable, reduced_form, start_round
+from sumpter.torch.tensors import (
+    check_carried,
+    check_tensor,
+    dtype_name,
+    is_differentiated,
+    readable,
+    reduced_form,
+    start_round,
+)
 
 
 def allgather(
@@ -33,7 +42,7 @@ def allgather(
     """
     check_carried(tensor)
     tensor = _with_rows(tensor)
-    if torch.is_grad_enabled() and tensor.requires_grad:
+    if is_differentiated(tensor):
         return _AllGather.apply(tensor, name, process_set)
     return allgather_async(tensor, name, process_set).synchronize()
 
@@ -53,7 +62,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Returns the allgather of each tensor. Gradients flow through it."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if any(is_differentiated(tensor) for tensor in tensors):
         return [allgather(t, _numbered(name, i), process_set) for i, t in enumerate(tensors)]
     return grouped_allgather_async(tensors, name, process_set).synchronize()
 
@@ -93,7 +102,8 @@ def gather_async(
         return handles
 
     counts = exchange_counts(session, identity, [tensor.shape[0]], _row(tensor), process_set)
-    return ChainedHandle([counts], [move], lambda _: join(pieces), stream_context(tensor))
+    context = stream_context(tensor)
+    return ChainedHandle([counts], [move], lambda _: join(pieces), context, identity.own())
 
 
 def alltoall(
@@ -107,7 +117,7 @@ def alltoall(
     Without `splits` every rank gets equally many rows. With them, how many rows came from each
     rank is returned as well. Gradients flow through it.
     """
-    if torch.is_grad_enabled() and tensor.requires_grad:
+    if is_differentiated(tensor):
         rows, received = _AllToAll.apply(tensor, splits, name, process_set)
     else:
         rows, received = _alltoall_async(tensor, splits, name, process_set).synchronize()
@@ -164,7 +174,7 @@ def _alltoall_async(
         return rows if bare else (rows, received)
 
     begun = exchange_counts(session, identity, counts, _row(tensor), process_set)
-    return ChainedHandle([begun], [move], finish, stream_context(tensor))
+    return ChainedHandle([begun], [move], finish, stream_context(tensor), identity.own())
 
 
 def reducescatter(
@@ -181,7 +191,7 @@ def reducescatter(
     The first ranks get one row more where the rows cannot be shared out evenly. Gradients flow
     through it.
     """
-    packed, context = compression.compress(tensor)
+    packed, context = compression.compress(check_tensor(tensor))
     reduction = Reduction(op, prescale_factor, postscale_factor)
     if torch.is_grad_enabled() and packed.requires_grad:
         rows = _ReduceScatter.apply(packed, name, reduction, process_set)
@@ -214,12 +224,12 @@ def grouped_reducescatter(
 ) -> list[torch.Tensor]:
     """Returns the reducescatter of each tensor. Gradients flow through it."""
     factors = (prescale_factor, postscale_factor)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if any(is_differentiated(tensor) for tensor in tensors):
         return [
             reducescatter(t, _numbered(name, i), compression, op, process_set, *factors)
             for i, t in enumerate(tensors)
         ]
-    packed = [compression.compress(tensor) for tensor in tensors]
+    packed = [compression.compress(check_tensor(tensor)) for tensor in tensors]
     handle = grouped_reducescatter_async(
         [tensor for tensor, _ in packed], name, op, process_set, *factors
     )
@@ -252,7 +262,7 @@ def _reducescatter_async(
     if tensor.dim() == 0:
         raise ValueError("reducescatter shares out rows: a tensor needs at least one dimension")
     if reduction.op is Adasum:
-        raise ValueError("reducescatter has no Adasum: use op=Average or op=Sum")
+        raise UnsupportedError("reducescatter has no Adasum: use op=Average or op=Sum")
     source = readable(scale(tensor.detach(), reduction.prescale))
     identity = identify(
         session,
@@ -293,7 +303,7 @@ def _reducescatter_async(
         return scale(result, reduction.postscale)
 
     begin = agree(session, identity, ranks)
-    return ChainedHandle([begin], [share], finish, stream_context(source))
+    return ChainedHandle([begin], [share], finish, stream_context(source), identity.own())
 
 
 def sparse_allreduce_async(

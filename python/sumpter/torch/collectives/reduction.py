@@ -53,6 +53,7 @@ def reduce_async(
         operation.tensors[identity.name] = declared
     handle = _start(declared, packed, context, output, reduction, priority, identity.tag)
     identity.note(handle.round)
+    handle.seen = identity.own()
     return handle
 
 

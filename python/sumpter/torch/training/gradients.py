@@ -4,6 +4,7 @@ DistributedOptimizer and DistributedDataParallel differ in when they wait: at st
 backward ends. The hooks, the counting of passes and the exchange are here for both.
 """
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping
 
@@ -34,6 +35,7 @@ class PassCounter:
 
     def __init__(self, names: Names, passes: int) -> None:
         self.names = names
+        self._session = membership.peek()
         self.passes = passes
         for parameter in names:
             self._hook(parameter)
@@ -53,6 +55,7 @@ class PassCounter:
     @property
     def begun(self) -> bool:
         """Whether a backward pass has completed gradients since the last restart()."""
+        self._follow_session()
         return any(remaining != self._passes for remaining in self._remaining.values())
 
     def restart(self) -> None:
@@ -68,6 +71,7 @@ class PassCounter:
 
     def accumulated(self, parameter: torch.nn.Parameter) -> None:
         """Called by autograd when `parameter.grad` is complete for one backward pass."""
+        self._follow_session()
         self._remaining[parameter] -= 1
         if self._remaining[parameter] < 0:
             raise AssertionError(
@@ -77,6 +81,13 @@ class PassCounter:
             )
         if self._remaining[parameter] == 0:
             self.complete(parameter)
+
+    def _follow_session(self) -> None:
+        """Forgets what was in flight in a job that has been left."""
+        session = membership.peek()
+        if session is not self._session:
+            self._session = session
+            self.abandon()
 
     def _hook(self, parameter: torch.nn.Parameter) -> None:
         earlier = _hooks.get(parameter)
@@ -135,6 +146,8 @@ class GradientExchange(PassCounter):
         self._process_set = process_set
         self._exchanges = process_set.included()
         self._sparse_as_dense = sparse_as_dense
+        # Of those exchanged as dense ones, in how many dimensions they are sparse.
+        self._sparse_dims: dict[torch.nn.Parameter, int] = {}
         wire = (reduction.op.wire_name, reduction.compression.__qualname__)
         scope = scope_of(names, process_set, *wire)
         self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
@@ -148,6 +161,7 @@ class GradientExchange(PassCounter):
     @property
     def pending(self) -> bool:
         """Whether gradients are in flight."""
+        self._follow_session()
         return bool(self._handles)
 
     def finish(self) -> None:
@@ -157,6 +171,7 @@ class GradientExchange(PassCounter):
 
     def hand_over(self) -> dict[torch.nn.Parameter, "GradientHandle"]:
         """Exchanges what has not been exchanged yet; it is for the caller to wait for it all."""
+        self._follow_session()
         for parameter in self.names:
             if parameter not in self._handles:
                 self._start(parameter)
@@ -191,9 +206,17 @@ class GradientExchange(PassCounter):
             if not self._sparse_as_dense:
                 self._handles[parameter] = self._start_sparse(parameter)
                 return
-            gradient = parameter.grad = gradient.to_dense()
+            self._sparse_dims[parameter] = gradient.sparse_dim()
+            gradient = gradient.to_dense()
         priority = self.order.priority(parameter) if self.by_need else 0
-        self._handles[parameter] = self._reductions[parameter].start(gradient, priority)
+        handle = self._reductions[parameter].start(gradient, priority)
+        dims = self._sparse_dims.get(parameter)
+        if dims is None:
+            self._handles[parameter] = handle
+        else:
+            # The optimizer may take sparse gradients only, also where backward made none.
+            wait = functools.partial(_as_sparse, handle, dims)
+            self._handles[parameter] = _SparseHandle(parameter, wait)
 
     def _start_sparse(self, parameter: torch.nn.Parameter) -> "_SparseHandle":
         reduction, name = self._reduction, self._reductions[parameter].name
@@ -213,7 +236,7 @@ class _SparseHandle:
     """A sparse gradient in flight; what comes back has other entries, so it is a new tensor."""
 
     def __init__(
-        self, parameter: torch.nn.Parameter, wait: Callable[[], torch.Tensor], scale: float
+        self, parameter: torch.nn.Parameter, wait: Callable[[], torch.Tensor], scale: float = 1.0
     ) -> None:
         self._parameter = parameter
         self._wait = wait
@@ -222,6 +245,10 @@ class _SparseHandle:
     def synchronize(self) -> None:
         gradient = self._wait()
         self._parameter.grad = gradient * self._scale if self._scale != 1.0 else gradient
+
+
+def _as_sparse(handle: Handle[torch.Tensor], dims: int) -> torch.Tensor:
+    return handle.synchronize().to_sparse(dims)
 
 
 GradientHandle = Handle[torch.Tensor] | _SparseHandle

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from c10d_common import BACKEND, LAST, agree, join
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd
 from torch.distributed.algorithms.join import Join
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -117,13 +117,6 @@ def hook_fp16() -> Iterable[torch.Tensor]:
 
 def hook_bf16() -> Iterable[torch.Tensor]:
     return hooked(None, default_hooks.bf16_compress_hook)
-
-
-def hook_power_sgd() -> Iterable[torch.Tensor]:
-    state = powerSGD_hook.PowerSGDState(
-        None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.5
-    )
-    return hooked(state, powerSGD_hook.powerSGD_hook)
 
 
 def hook_local_sgd() -> Iterable[torch.Tensor]:
@@ -288,8 +281,7 @@ def main() -> None:
     ways = [*WAYS, hsdp] if WORLD_SIZE == 4 else WAYS
     if sys.argv[2:] not in ([], ["all"]):
         ways = [way for way in ways if way.__name__ in sys.argv[2].split(",")]
-    # PowerSGD stands still over Gloo at times: its callbacks wait for the threads they are on.
-    ours, theirs = results(BACKEND, [*ways, hook_power_sgd]), results("gloo", ways)
+    ours, theirs = results(BACKEND, ways), results("gloo", ways)
     report = io.StringIO()
     for name, expected in theirs.items():
         tensor = ours[name]

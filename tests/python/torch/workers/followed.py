@@ -113,8 +113,7 @@ def check_the_timeout() -> None:
         assert done(tensor).isnan().all()
         with raises(DeadlineError, "all_reduce(float32 [5]", "1 s, the timeout of the process"):
             dist.all_reduce(tensor, group=group)
-        dist.all_reduce(tensor)
-        assert done(tensor).isnan().all()
+        # What the core refuses at once is raised at once.
         with raises(ClosedError, "shut down"):
             dist.all_reduce(tensor)
         store().set("over", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+import sumpter
 import sumpter.torch as hvd
 from common import ALL, RANK, WORLD_SIZE, raises, same
 
@@ -47,6 +48,42 @@ def check_a_name_in_flight_is_taken_whatever_the_tensor() -> None:
     if RANK != 0:
         handle = hvd.allreduce_async(own(3), name="busy", op=hvd.Sum)
     same(hvd.synchronize(handle), torch.full((3,), TOTAL))
+
+
+def check_a_name_is_taken_until_it_was_waited_for() -> None:
+    """Also when the operation is done, so that a script that forgot to wait fails every time."""
+    calls = {
+        "allreduce": lambda name: hvd.allreduce_async(own(3), name=name),
+        "grouped": lambda name: hvd.grouped_allreduce_async([own(3)], name=name),
+        "adasum": lambda name: hvd.allreduce_async(own(3), name=name, op=hvd.Adasum),
+        "allgather": lambda name: hvd.allgather_async(own(3), name=name),
+        "alltoall": lambda name: hvd.alltoall_async(own(WORLD_SIZE), name=name),
+        "broadcast": lambda name: hvd.broadcast_async(own(3), 0, name=name),
+        "reducescatter": lambda name: hvd.reducescatter_async(own(WORLD_SIZE), name=name),
+        "push_pull": lambda name: hvd.push_pull_async(own(3), name=name),
+        "numpy": lambda name: sumpter.push_pull_async(own(3).numpy(), name=name),
+    }
+    for kind, call in calls.items():
+        handle = call(f"once {kind}")
+        # When all have gone through this, all are done with what was begun before, or nearly.
+        hvd.barrier()
+        for _ in range(3):
+            with raises(ValueError, f"once {kind}"):
+                call(f"once {kind}")
+        handle.synchronize()
+        polled = call(f"once {kind}")
+        while not polled.poll():
+            pass
+        hvd.synchronize(call(f"once {kind}"))
+        # A handle that is waited for again does not free what came after it.
+        unseen = call(f"once {kind}")
+        handle.synchronize()
+        with raises(ValueError, f"once {kind}"):
+            call(f"once {kind}")
+        unseen.synchronize()
+    hvd.allreduce_async(own(3), name="forgotten")
+    with raises(hvd.DuplicateNameError, "forgotten", "synchronize it"):
+        hvd.allreduce_async(own(3), name="forgotten")
 
 
 def check_that_calls_go_on_after_errors() -> None:
@@ -95,6 +132,7 @@ def check_calls_that_differ() -> None:
 
 hvd.init()
 check_one_name_for_many_tensors()
+check_a_name_is_taken_until_it_was_waited_for()
 if WORLD_SIZE > 1:
     check_a_name_in_flight_is_taken_whatever_the_tensor()
     check_that_calls_go_on_after_errors()

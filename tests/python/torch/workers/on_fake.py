@@ -121,15 +121,17 @@ def check_streams() -> None:
         same(gathered.synchronize(), torch.cat([of_rank(rank, 128) for rank in ALL]))
 
 
-def check_that_ranks_on_other_devices_are_found() -> None:
-    if WORLD_SIZE == 1:
-        return
-    # One slice is what it would be without a device; more are not.
-    small = of_rank(RANK, 5)
-    hvd.allreduce_(on_fake(small) if RANK else small, op=hvd.Sum, name="small")
-    large = of_rank(RANK, LARGE)
-    with raises(hvd.MismatchError, "large"):
-        hvd.allreduce_(on_fake(large) if RANK else large, op=hvd.Sum, name="large")
+def check_that_ranks_on_other_devices_take_part() -> None:
+    for name, length in (("small", 5), ("large", LARGE)):
+        own = of_rank(RANK, length)
+        own = on_fake(own) if RANK else own
+        hvd.allreduce_(own, op=hvd.Sum, name=name)
+        total = own.cpu() if RANK else own
+        assert torch.equal(total, of_all(length).sum(0))
+    if WORLD_SIZE > 1:
+        shape = (LARGE, 1) if RANK else (1, LARGE)
+        with raises(hvd.MismatchError, "shaped"):
+            hvd.allreduce_(on_fake(of_rank(RANK, *shape)), op=hvd.Sum, name="shaped")
 
 
 def check_torch_distributed() -> None:
@@ -194,6 +196,6 @@ if __name__ == "__main__":
     check_streams()
     check_torch_distributed()
     check_what_gloo_carries()
-    check_that_ranks_on_other_devices_are_found()
+    check_that_ranks_on_other_devices_take_part()
     dist.destroy_process_group()
     hvd.shutdown()

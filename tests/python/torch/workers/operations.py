@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+
 import numpy as np
 import torch
 
@@ -9,6 +11,8 @@ import sumpter
 import sumpter.torch as hvd
 from common import ALL, RANK, WORLD_SIZE, leave_result, raises, same
 
+# Only so that a hang fails instead of blocking.
+HANG_S = 120.0
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 # Nothing, one element, an odd few, and more than a partition.
@@ -94,6 +98,23 @@ def check_handles() -> None:
     first = hvd.byteps_push_pull(own.clone(), average=False, name="pushed")
     same(hvd.synchronize(first), torch.full((100,), float(sum(ALL))))
     assert hvd.declare("pushed") == 0
+
+
+def check_callbacks() -> None:
+    """They begin operations of several rounds, and wait for them, within each other too."""
+    found: queue.Queue[torch.Tensor] = queue.Queue()
+
+    def gather(depth: int) -> None:
+        rows = hvd.allgather(torch.tensor([RANK]), name=f"of a callback {depth}")
+        if depth:
+            handle = hvd.push_pull_async(rows, average=False, name=f"in a callback {depth}")
+            handle.on_done(lambda: gather(depth - 1))
+            handle.synchronize()
+        found.put(rows)
+
+    hvd.allreduce_async(torch.ones(3), name="called back").on_done(lambda: gather(3))
+    for _ in range(4):
+        same(found.get(timeout=HANG_S), torch.arange(WORLD_SIZE))
 
 
 def check_names_in_flight() -> None:
@@ -195,6 +216,7 @@ def main() -> None:
     check_scaling_and_compression()
     check_memory_layouts()
     check_handles()
+    check_callbacks()
     if WORLD_SIZE > 1:
         check_names_in_flight()
     check_copies()

@@ -104,6 +104,7 @@ fn a_coordinator_for_one_run_takes_no_other_job() {
 #[test]
 fn applicants_that_make_no_sense_are_refused() {
     let nowhere = vec![([0, 0, 0, 0], 7000).into()];
+    let of = |gbps| Some(Bandwidth { gbps, source: BandwidthSource::Configured });
     let senseless = [
         Join { host: String::new(), ..worker(0, 1) },
         Join { machine: "x".repeat(300), ..worker(0, 1) },
@@ -111,8 +112,8 @@ fn applicants_that_make_no_sense_are_refused() {
         Join { lanes: nowhere, ..worker(0, 1) },
         Join { lanes: vec![([10, 0, 0, 1], 0).into()], ..worker(0, 1) },
         Join { lanes: Vec::new(), ..server("a") },
-        Join { bandwidth_gbps: Some(f64::NAN), ..worker(0, 1) },
-        Join { bandwidth_gbps: Some(-1.0), ..worker(0, 1) },
+        Join { bandwidth: of(f64::NAN), ..worker(0, 1) },
+        Join { bandwidth: of(-1.0), ..worker(0, 1) },
         Join {
             settings: (0..100).map(|i| (i.to_string(), String::new())).collect(),
             ..worker(0, 1)

@@ -2,6 +2,7 @@
 
 mod admission;
 mod epochs;
+mod matching;
 mod property;
 mod quotas;
 mod returning;
@@ -16,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sumpter_types::{
-    Collective, Dtype, Epoch, JobId, MemberId, PendingOp, Rank, ReduceOp, Role, Stats, TensorId,
-    TensorSpec,
+    Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, MemberId, PendingOp, Rank,
+    ReduceOp, Role, Stats, TensorId, TensorSpec,
 };
 
 use super::{Event, Input, Join, Message, Options, Refusal, Registry, ServerMemory};
@@ -53,7 +54,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         machine: format!("machine-{rank}"),
         host: format!("host{rank}"),
         lanes: vec![([10, 0, 0, 1], 7000 + rank as u16).into()],
-        bandwidth_gbps: None,
+        bandwidth: None,
         expected_servers: 0,
         start_timeout: Duration::from_secs(30),
         peer_timeout: Duration::from_secs(4),

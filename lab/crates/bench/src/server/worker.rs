@@ -1,6 +1,6 @@
 //! A worker that computes nothing: a thread with the client of a real one.
 
-use sumpter_engine::{Client, ClientSettings, Event, Place, Request};
+use sumpter_engine::{Client, ClientSettings, Event, Place, Request, Supply};
 use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorId};
 use sumpter_wire::Tier;
 
@@ -72,6 +72,7 @@ impl Worker {
             while let Some(event) = client.next_event() {
                 match event {
                     Event::Finished(_, Ok(()))
+                    | Event::Available { .. }
                     | Event::Arrived { .. }
                     | Event::DeliveredToAll { .. } => {}
                     Event::Finished(_, Err(reason)) => return Err(BenchError::Wrong(reason)),
@@ -144,7 +145,7 @@ fn request(index: usize) -> Request {
         root: Rank(0),
         average: false,
         priority: 0,
-        streamed: false,
+        supply: Supply::Whole,
     }
 }
 

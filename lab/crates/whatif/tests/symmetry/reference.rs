@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use sumpter_whatif::{Case, Layout, Profile};
+use sumpter_whatif::{Case, Layout, Order, Profile};
 
 struct Flow {
     machine: usize,
@@ -66,7 +66,9 @@ impl<'a> Reference<'a> {
             }
         }
         let mut order: Vec<usize> = (0..layout.units.len()).collect();
-        order.sort_by_key(|&unit| (layout.units[unit].tensor, unit));
+        if case.order() == Order::Forward {
+            order.sort_by_key(|&unit| (layout.units[unit].tensor, unit));
+        }
         let senders = |machine| flows.iter().filter(|f| f.machine == machine && !f.pull).count();
         Self {
             missing: layout.units.iter().map(|unit| senders(unit.machine)).collect(),

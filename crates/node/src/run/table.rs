@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use sumpter_engine::Request;
+use sumpter_engine::{Request, Supply};
 use sumpter_types::{Collective, Rank, ReduceOp, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
@@ -256,7 +256,7 @@ fn request(tensor: TensorId, tier: Tier, spec: &TensorSpec) -> Request {
         root: spec.root,
         average: false,
         priority: 0,
-        streamed: false,
+        supply: Supply::Whole,
     }
 }
 
@@ -301,6 +301,7 @@ mod tests {
             priority,
             memory: TensorMemory::zeros(1),
             completion: Promise::unwatched(),
+            staged: None,
             since: Instant::now(),
         }
     }

@@ -12,9 +12,9 @@ use sumpter_transport::{ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, un
 use sumpter_types::JobId;
 use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
 
-use crate::greeting::Greeting;
+use crate::event_loop::greeting::Greeting;
+use crate::event_loop::socket::{Phase, Socket};
 use crate::join::Listeners;
-use crate::socket::{Phase, Socket};
 
 pub(crate) const WAKER: Token = Token(0);
 pub(crate) const LISTENER: Token = Token(1);

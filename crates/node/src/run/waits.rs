@@ -48,6 +48,16 @@ impl WorkerRun {
         if self.suspended {
             return waits_for("the new plan of who sums what", Suspicion::Away);
         }
+        let unsupplied = self.client.unsupplied(tensor);
+        if unsupplied > 0 {
+            let bytes = megabytes(unsupplied);
+            let words =
+                format!("{bytes} of its own contribution, which its device has not computed");
+            return PendingOp {
+                left_bytes: unsupplied as u64,
+                ..waits_for(&words, Suspicion::Own)
+            };
+        }
         let outstanding = self.client.outstanding(tensor);
         let suspicion = |outstanding: &Outstanding| match outstanding.up {
             false => Suspicion::NotConnected,

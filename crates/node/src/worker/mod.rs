@@ -1,5 +1,10 @@
 //! A worker's side of Sumpter: joins a job and sums tensors, from any thread.
 
+pub(crate) mod staged;
+pub(crate) mod start;
+pub(crate) mod tensor;
+pub(crate) mod timeline;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,9 +26,9 @@ use crate::event_loop::EventLoop;
 use crate::join::{data_tls, join_options, lane_listeners};
 use crate::metrics::tell_of_worker;
 use crate::remote::Remote;
-use crate::start::StartSignal;
-use crate::tensor::{Tensor, check, normalized};
-use crate::timeline::Timeline;
+use crate::worker::start::StartSignal;
+use crate::worker::tensor::{Tensor, check, normalized};
+use crate::worker::timeline::Timeline;
 
 /// How often a wait looks whether the caller wants to stop.
 const SLICE: Duration = Duration::from_millis(50);

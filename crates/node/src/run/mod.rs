@@ -1,28 +1,43 @@
 //! A worker's part in a run: its client, the connections to all lanes, and what is under way.
 
+pub(crate) mod dials;
+pub(crate) mod epochs;
+pub(crate) mod out_of_data;
+pub(crate) mod progress;
+pub(crate) mod refused;
+pub(crate) mod subscriptions;
+pub(crate) mod table;
+pub(crate) mod waits;
+pub(crate) mod worker_side;
+
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, ConfigError, Texts};
 use sumpter_endpoint::ConnId;
-use sumpter_engine::{Client, ClientSettings, Held, Hub, Layout, OpId, Recovery, Request};
+use sumpter_engine::{
+    Client, ClientSettings, Hub, Layout, OpId, OpMemory, Recovery, Request, Supply,
+};
 use sumpter_membership::ClusterView;
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
 use sumpter_types::{MemberId, Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
+use crate::cluster::lanes::{LaneAddress, Owner};
+use crate::cluster::route::WorkerClient;
 use crate::cluster::{Cluster, Policy};
 use crate::command::{DeclarationId, Submission};
 use crate::completion::Promise;
 use crate::counters::Cause;
-use crate::dials::Dials;
 use crate::error::OpError;
-use crate::lanes::{LaneAddress, Owner};
-use crate::out_of_data::OutOfData;
 use crate::recording::recorder;
-use crate::route::WorkerClient;
-use crate::table::{Table, is_member, members};
+use crate::run::dials::Dials;
+use crate::run::out_of_data::OutOfData;
+use crate::run::refused::RefusedOps;
+use crate::run::table::{Table, is_member, members};
+use crate::worker::staged::Unfinished;
 
 /// How long bytes that a worker has sent may take to arrive at least.
 const LEAST_PATIENCE: Duration = Duration::from_secs(2);
@@ -36,26 +51,28 @@ pub(crate) fn patience(config: &Config) -> Duration {
 #[derive(Debug)]
 pub(crate) struct WorkerRun {
     pub view: ClusterView,
-    pub rank: Rank,
+    rank: Rank,
     pub cluster: Cluster,
     pub client: WorkerClient,
     /// Passes on what the lane in this process sums for the machine.
     pub hub: Hub,
     /// What it holds for others when the epoch changes.
-    pub recovery: Recovery,
+    recovery: Recovery,
     /// Between two epochs.
-    pub suspended: bool,
+    suspended: bool,
     /// Whether it was told why the next epoch begins.
-    pub announced: bool,
+    announced: bool,
     pub table: Table,
     pub dials: Dials,
     /// The lane in this process, if it is reached directly: its connection in the client and in
     /// the lane.
     pub own: Option<(ConnId, ConnId)>,
-    pub running: HashMap<OpId, Running>,
-    pub out_of_data: OutOfData,
+    running: HashMap<OpId, Running>,
+    /// The last operations that failed because ranks disagree.
+    pub refused: RefusedOps,
+    out_of_data: OutOfData,
     /// Workers that have finished and when, in the order in which they did.
-    pub left: Vec<(Rank, Instant)>,
+    left: Vec<(Rank, Instant)>,
     /// When bytes last moved, or an operation began.
     pub last_progress: Instant,
     /// An operation that needs a worker which has left fails once nothing has moved for so long.
@@ -86,7 +103,7 @@ pub(crate) fn policy(config: &Config, view: &ClusterView) -> Policy {
         architecture: config.architecture,
         dealing: config.placement,
         deterministic: config.deterministic,
-        mortal: config.is_mortal(),
+        workers_may_fail: config.workers_may_fail(),
     }
 }
 
@@ -118,6 +135,8 @@ pub(crate) struct Running {
     pub tag: String,
     pub round: u64,
     pub completion: Promise,
+    /// If the contribution comes while it runs: what of the result is not final.
+    pub unfinished: Option<Unfinished>,
     /// When it was submitted.
     pub since: Instant,
     /// When the client got it.
@@ -141,6 +160,9 @@ impl WorkerRun {
         resident: Option<ConnId>,
     ) -> Result<WorkerRun, PlanError> {
         let rank = Rank(config.rank);
+        if let Some(assumed) = view.assumed_links().filter(|_| rank == Rank(0)) {
+            tracing::warn!("{assumed}");
+        }
         let cluster = Cluster::new(&view, policy(config, &view))?;
         let settings = client_settings(config, &view);
         let mut client = Client::new(settings, 0);
@@ -159,6 +181,7 @@ impl WorkerRun {
             dials: Dials::default(),
             own: None,
             running: HashMap::new(),
+            refused: RefusedOps::default(),
             out_of_data: OutOfData::default(),
             left: Vec::new(),
             last_progress: Instant::now(),
@@ -301,15 +324,29 @@ impl WorkerRun {
 
     /// Hands an operation to the client; its round.
     pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) -> u64 {
-        let Submission { tag, memory, completion, since, .. } = submission;
-        let id = self.client.submit(request, Held::Tensor(memory));
+        let Submission { tag, memory, completion, staged, since, .. } = submission;
+        let supply = if staged.is_some() { Supply::Ranges } else { Supply::Whole };
+        let id = self.client.submit(Request { supply, ..request }, OpMemory::Tensor(memory));
+        for bytes in staged.iter().flat_map(|staged| staged.begin(id)) {
+            self.client.supply(id, bytes);
+        }
         self.last_progress = now;
         let tensor = self.table.known_mut(request.tensor);
         let round = tensor.begun;
         tensor.begun += 1;
+        let unfinished = staged.map(|staged| Unfinished::new(staged, tensor.bytes as usize));
         let tensor = request.tensor;
-        self.running.insert(id, Running { tensor, tag, round, completion, since, begun: now });
+        let running = Running { tensor, tag, round, completion, unfinished, since, begun: now };
+        self.running.insert(id, running);
         round
+    }
+
+    /// More of a staged round's result is final.
+    pub(crate) fn slices_final(&mut self, id: OpId, bytes: Range<usize>) {
+        let running = self.running.get_mut(&id);
+        if let Some(unfinished) = running.and_then(|running| running.unfinished.as_mut()) {
+            unfinished.shrink(bytes);
+        }
     }
 
     /// The run cannot go on: fails all that is under way and all that will come.

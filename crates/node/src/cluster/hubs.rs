@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use sumpter_membership::ClusterView;
 use sumpter_types::Rank;
 
-use crate::lanes::Owner;
+use crate::cluster::lanes::Owner;
 
 /// The hubs of a job, dealt out partition by partition.
 #[derive(Debug)]

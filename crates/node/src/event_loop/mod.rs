@@ -4,6 +4,11 @@
 //! between sockets, lane and client. What they mean is up to the [`LaneSide`] and the
 //! [`WorkerSide`]. Other threads reach all of it by commands only.
 
+pub(crate) mod greeting;
+pub(crate) mod lane_side;
+pub(crate) mod socket;
+pub(crate) mod sockets;
+
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,15 +27,15 @@ use sumpter_wire::{HandshakeError, Hello};
 use crate::command::Command;
 use crate::counters::{OfClient, Report, Surroundings};
 use crate::error::NodeError;
+use crate::event_loop::lane_side::LaneSide;
+use crate::event_loop::socket::{GreetError, Phase, drive_client, drive_server, flush};
+use crate::event_loop::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};
 use crate::join::Listeners;
-use crate::lane_side::LaneSide;
 use crate::recording::{answer as answer_trace, of_client};
 use crate::remote::Remote;
+use crate::run::worker_side::{Action, WorkerSide};
 use crate::run::{WorkerRun, patience};
-use crate::socket::{GreetError, Phase, drive_client, drive_server, flush};
-use crate::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};
-use crate::start::StartSignal;
-use crate::worker_side::{Action, WorkerSide};
+use crate::worker::start::StartSignal;
 
 const MAX_EVENTS: usize = 256;
 
@@ -144,6 +149,8 @@ impl EventLoop {
             }
             Command::Declare(id, spec, average) => worker_side.declare(id, spec, average),
             Command::Submit(id, submission) => worker_side.submit(id, submission, report),
+            Command::Supply(staged, bytes) => worker_side.supply(&staged, bytes),
+            Command::Refuse(name, message) => worker_side.refuse(name, message),
             Command::OutOfData(answer) => worker_side.out_of_data(answer),
             Command::Samples(count) => {
                 report.counters.samples += count;
@@ -245,6 +252,7 @@ impl EventLoop {
         if let Some(run) = run {
             stats.pending = run.pending(Instant::now(), REPORTED_OPS);
             stats.begun = run.begun_by_tensor();
+            stats.refused = run.refused.to_vec();
         }
         stats
     }

@@ -1,5 +1,11 @@
 //! From who takes part to which lane sums what: the coordinator's view becomes the plan.
 
+pub(crate) mod address;
+pub(crate) mod hubs;
+pub(crate) mod lanes;
+pub(crate) mod link_speed;
+pub(crate) mod route;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -11,8 +17,8 @@ use sumpter_plan::{
 };
 use sumpter_types::Rank;
 
-use crate::hubs::Hubs;
-use crate::lanes::{LaneAddress, Owner, PlacedPartition};
+use crate::cluster::hubs::Hubs;
+use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition};
 
 /// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
 #[derive(Debug)]
@@ -23,6 +29,8 @@ pub(crate) struct Cluster {
     pub policy: Policy,
     epoch: u64,
     sources: Vec<Source>,
+    /// For machines whose bandwidth is not known, in Gb/s.
+    assumed_gbps: f64,
     /// The plan for tensors of all ranks.
     whole: Deal,
     /// The plans for tensors of some ranks.
@@ -57,7 +65,7 @@ pub(crate) struct Policy {
     pub dealing: Dealing,
     pub deterministic: bool,
     /// Whether workers may die without ending the job.
-    pub mortal: bool,
+    pub workers_may_fail: bool,
 }
 
 struct Group<'a> {
@@ -82,9 +90,11 @@ impl Cluster {
             sources.push(Source::new(owner, machine, Role::Cpu, *bandwidth_gbps, range));
         }
         let epoch = u64::from(view.epoch.0);
-        let whole = Deal::new(epoch, policy, &sources, |_| true)?;
+        let assumed_gbps = view.lowest_known_gbps().unwrap_or(1.0);
+        let whole = Deal::new(epoch, policy, (&sources, assumed_gbps), |_| true)?;
         let hubs = Hubs::new(view, policy.deterministic, whole.sums_away);
-        Ok(Cluster { lanes, hubs, policy, epoch, sources, whole, parts: HashMap::new() })
+        let parts = HashMap::new();
+        Ok(Cluster { lanes, hubs, policy, epoch, sources, assumed_gbps, whole, parts })
     }
 
     /// Places the next tensor of the table: one of `ranks`, or of all if there are none. A plan
@@ -101,7 +111,8 @@ impl Cluster {
         }
         if !self.parts.contains_key(ranks) {
             let takes_part = |rank: &Rank| ranks.contains(rank);
-            let part = Deal::new(self.epoch, self.policy, &self.sources, takes_part);
+            let part =
+                Deal::new(self.epoch, self.policy, (&self.sources, self.assumed_gbps), takes_part);
             // What makes a plan impossible, such as a bandwidth, was checked with the whole job.
             self.parts.insert(ranks.to_vec(), part.expect("a plan for part of a planned job"));
         }
@@ -110,7 +121,7 @@ impl Cluster {
 
     /// Whether a lane's process may go without ending the job.
     pub(crate) fn may_vanish(&self, lane: ConnId) -> bool {
-        self.policy.mortal || matches!(self.lanes[lane.0].owner, Owner::Server(_))
+        self.policy.workers_may_fail || matches!(self.lanes[lane.0].owner, Owner::Server(_))
     }
 
     /// The first lane of a worker that lives; the only one, as workers are.
@@ -137,7 +148,7 @@ impl Deal {
     fn new(
         epoch: u64,
         policy: Policy,
-        sources: &[Source],
+        (sources, assumed_gbps): (&[Source], f64),
         takes_part: impl Fn(&Rank) -> bool,
     ) -> Result<Deal, PlanError> {
         let mut groups: Vec<Group<'_>> = Vec::new();
@@ -157,13 +168,11 @@ impl Deal {
                 group.servers.clear();
             }
         }
-        // Shares follow bandwidths only when all are known; an unknown one is no number to plan by.
-        let known = groups.iter().all(|g| g.bandwidth_gbps.is_some());
         let machines: Vec<_> = groups
             .iter()
             .map(|g| Machine {
                 role: g.role,
-                bandwidth_gbps: g.bandwidth_gbps.filter(|_| known).unwrap_or(1.0),
+                bandwidth_gbps: g.bandwidth_gbps.unwrap_or(assumed_gbps),
                 servers: g.servers.len() as u32,
             })
             .collect();
@@ -271,7 +280,7 @@ mod tests {
         // One process of a machine knows for all.
         view.workers[0].bandwidth_gbps = Some(25.0);
         view.workers[2].bandwidth_gbps = Some(4.0);
-        assert_eq!(credit(&view), 256 << 10);
+        assert_eq!(credit(&view), 488 << 10);
         view.servers[0].bandwidth_gbps = Some(10.0);
         assert_eq!(credit(&view), 488 << 10);
         // Those that have died do not count, and what is set does.
@@ -287,11 +296,56 @@ mod tests {
         assert_eq!(view(&["a"], &["s"]).slowest_gbps(), None);
     }
 
+    #[test]
+    fn a_machine_of_unknown_bandwidth_counts_as_the_slowest_known_one() {
+        let gbps = |view: &mut ClusterView, known: [Option<f64>; 4]| {
+            view.workers.iter_mut().zip(known).for_each(|(w, gbps)| w.bandwidth_gbps = gbps);
+            view.servers[0].bandwidth_gbps = known[3];
+        };
+        let shares_of = |known: [Option<f64>; 4]| {
+            let mut view = view(&["a", "b", "c"], &["x"]);
+            gbps(&mut view, known);
+            (shares(&mut build(&view, Architecture::Sumpter).unwrap()), view)
+        };
+        let (four, ten) = (Some(4.0), Some(10.0));
+        let (assumed, view) = shares_of([ten, ten, None, four]);
+        assert_eq!(assumed, shares_of([ten, ten, four, four]).0);
+        assert_ne!(assumed, shares_of([None; 4]).0, "the known ones count");
+        assert_eq!(view.slowest_gbps(), Some(4.0));
+        let text = view.assumed_links().unwrap();
+        assert_eq!(
+            text,
+            "no bandwidth is known of the link of c (h): it counts as 4 Gb/s, the least that is \
+             known of the others; set bandwidth_gbps there"
+        );
+        for known in [[ten; 4], [None; 4]] {
+            assert_eq!(shares_of(known).1.assumed_links(), None, "{known:?}");
+        }
+        // The same in a part of the job whose machines are not the slowest.
+        let (_, view) = shares_of([four, ten, None, ten]);
+        let mut cluster = build(&view, Architecture::Sumpter).unwrap();
+        let ranks = [Rank(1), Rank(2)];
+        let part = cluster.place(&ranks, 72 << 15).len();
+        let (_, told) = shares_of([four, ten, four, ten]);
+        let expected = build(&told, Architecture::Sumpter).unwrap().place(&ranks, 72 << 15);
+        assert_eq!(part, expected.len());
+        let roots = |spots: Vec<PlacedPartition>| -> Vec<ConnId> {
+            spots.into_iter().map(|spot| spot.root).collect()
+        };
+        let mut again = build(&view, Architecture::Sumpter).unwrap();
+        assert_eq!(roots(again.place(&ranks, 72 << 15)), roots(expected));
+    }
+
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
         let dealing = Dealing::Balanced;
-        let (deterministic, mortal) = (false, false);
-        let policy =
-            Policy { partition_bytes: 1 << 15, architecture, dealing, deterministic, mortal };
+        let (deterministic, workers_may_fail) = (false, false);
+        let policy = Policy {
+            partition_bytes: 1 << 15,
+            architecture,
+            dealing,
+            deterministic,
+            workers_may_fail,
+        };
         Cluster::new(view, policy)
     }
 

@@ -4,6 +4,7 @@
 //! It opens and closes no sockets: what is to be done with them is an [`Action`] for the loop.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,13 +21,14 @@ use crate::command::{DeclarationId, Submission, Subscription};
 use crate::completion::Promise;
 use crate::counters::Report;
 use crate::error::{NodeError, OpError};
-use crate::lane_side::LaneSide;
-use crate::progress;
+use crate::event_loop::lane_side::LaneSide;
+use crate::run::progress;
+use crate::run::subscriptions::Subscriptions;
+use crate::run::table::{Lookup, Tensor};
 use crate::run::{WorkerRun, in_force};
-use crate::start::StartSignal;
-use crate::subscriptions::Subscriptions;
-use crate::table::{Lookup, Tensor};
-use crate::timeline::Record;
+use crate::worker::staged::Staged;
+use crate::worker::start::StartSignal;
+use crate::worker::timeline::Record;
 
 /// What the loop is to do with sockets.
 #[derive(Debug)]
@@ -215,7 +217,7 @@ impl WorkerSide {
         let ClusterView { job, epoch, workers, .. } = view;
         let (rank, world_size) = (Rank(self.config.rank), workers.len() as u32);
         // As the others say of this lane.
-        let keeps = self.config.is_mortal();
+        let keeps = self.config.workers_may_fail();
         let peer = Peer { job: *job, rank, world_size, epoch: *epoch, keeps, checksum: false };
         match self.config.colocated {
             Colocated::InProcess => lane_side.lane.open_resident(peer).map(Some),
@@ -297,10 +299,28 @@ impl WorkerSide {
                 None => tracing::error!("a tensor was submitted before the session was there"),
             },
             Lookup::Waiting => {}
-            Lookup::Failed(submission, error) => submission.completion.finish(Err(error)),
+            Lookup::Failed(submission, error) => {
+                run.refused.add(run.table.declared_name(id), &submission.tag);
+                submission.completion.finish(Err(error));
+            }
         }
         report.counters.busy(true, Instant::now());
         report.soon();
+    }
+
+    /// More of a contribution is there.
+    pub(crate) fn supply(&mut self, staged: &Staged, bytes: Range<usize>) {
+        if let (Some(run), Some(op)) = (self.run.as_mut(), staged.supply(bytes.clone())) {
+            run.last_progress = Instant::now();
+            run.client.supply(op, bytes);
+        }
+    }
+
+    /// This worker cannot contribute to the rounds of a name.
+    pub(crate) fn refuse(&self, name: String, message: String) {
+        if let Some(member) = &self.member {
+            member.refuse(name, message);
+        }
     }
 
     /// Begins a round of a numbered tensor.
@@ -327,7 +347,8 @@ impl WorkerSide {
             match run.hub.on_event(event, &mut run.client, &mut lane_side.lane) {
                 Ok(Some(Event::Finished(id, outcome))) => self.finish(id, outcome, report),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
-                // Only the hub streams.
+                Ok(Some(Event::Available { op, bytes })) => run.slices_final(op, bytes),
+                // Only the hub supplies in chunks.
                 Ok(Some(Event::Arrived { .. } | Event::DeliveredToAll { .. }) | None) => {}
                 Err(violation) => self.disagree(&violation),
             }
@@ -367,6 +388,9 @@ impl WorkerSide {
             self.timeline = None;
         }
         let orphaned = run.orphaned(running.tensor).is_some();
+        if outcome.is_err() && run.over.is_none() && !orphaned {
+            run.refused.add(&spec.name, &running.tag);
+        }
         running.completion.finish(outcome.map_err(|reason| {
             let about = format!("tensor '{}' was not complete", spec.name);
             let failed = if orphaned { OpError::PeerLost } else { OpError::Mismatch };
@@ -391,6 +415,7 @@ impl WorkerSide {
         let Some(run) = self.run.as_mut() else { return };
         let (id, waiting) = run.table.fail(name, message);
         for (_, submission) in waiting {
+            run.refused.add(name, &submission.tag);
             submission.completion.finish(Err(OpError::Mismatch(message.to_owned())));
         }
         if let Some(id) = id {
@@ -518,10 +543,7 @@ impl WorkerSide {
             let (name, own) = (spec.name.clone(), run.rank);
             let message =
                 format!("tensor '{name}': rank {own} is its root, but is out of data (join)");
-            if let Some(member) = &self.member {
-                member.refuse(name, message);
-            }
-            return;
+            return self.refuse(name, message);
         }
         let Some(request) = run.table.request(id) else { return };
         let submission = Submission {
@@ -529,6 +551,7 @@ impl WorkerSide {
             priority: 0,
             memory: TensorMemory::zeros(*bytes as usize),
             completion: Promise::unwatched(),
+            staged: None,
             since: Instant::now(),
         };
         self.begin(request, submission, report);

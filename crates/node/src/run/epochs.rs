@@ -7,17 +7,17 @@ use std::ops::Range;
 use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
-    Lane, Layout, Place, Progress, REPAIRED, Repair, Request, Subject, first_passed_on, repairs,
-    retained_rounds,
+    Lane, Layout, Place, Progress, REPAIRED, Repair, RepairSpec, Request, Supply, first_passed_on,
+    repairs, retained_rounds,
 };
 use sumpter_membership::ClusterView;
 use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::cluster::Cluster;
-use crate::lanes::PlacedPartition;
-use crate::progress;
-use crate::route::{Route, route};
+use crate::cluster::lanes::PlacedPartition;
+use crate::cluster::route::{Route, route};
+use crate::run::progress;
 use crate::run::{WorkerRun, client_settings, policy};
 
 /// What this worker passes on of a round.
@@ -63,9 +63,9 @@ impl WorkerRun {
                 self.client.lay_out(id, Tier::Root, Layout::default());
                 continue;
             }
-            let subject = self.subject(id);
-            let repairs = repairs(id, &subject, &all).map_err(|lost| lost.to_string())?;
-            retained.extend(retained_rounds(id, &subject, &repairs));
+            let spec = self.repair_spec(id);
+            let repairs = repairs(id, &spec, &all).map_err(|lost| lost.to_string())?;
+            retained.extend(retained_rounds(id, &spec, &repairs));
             relays.extend(self.lay_out(id, &repairs));
         }
         self.recovery.resume(&mut self.client, relays, retained);
@@ -73,14 +73,14 @@ impl WorkerRun {
     }
 
     /// What repairs must know of a tensor.
-    fn subject(&self, id: TensorId) -> Subject {
+    fn repair_spec(&self, id: TensorId) -> RepairSpec {
         let spec = self.table.spec(id).expect("a tensor of the table");
-        Subject {
+        RepairSpec {
             bytes: bytes(spec),
             collective: spec.collective.on_wire(),
             root: spec.root,
             members: self.members(spec),
-            mortal: self.cluster.policy.mortal,
+            workers_may_fail: self.cluster.policy.workers_may_fail,
         }
     }
 
@@ -201,6 +201,6 @@ fn relay_request(tensor: TensorId, spec: &TensorSpec) -> Request {
         root: spec.root,
         average: false,
         priority: i32::MAX,
-        streamed: false,
+        supply: Supply::Whole,
     }
 }

@@ -1,16 +1,16 @@
 //! Where a worker sends its part of each partition: to the lane that reduces it, or to its
 //! machine's hub.
 
-use sumpter_engine::{Client, Held, Place};
+use sumpter_engine::{Client, OpMemory, Place};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::cluster::Cluster;
-use crate::lanes::PlacedPartition;
+use crate::cluster::lanes::PlacedPartition;
 
 /// The client of a worker: its own tensors, and what it passes on for its machine.
-pub(crate) type WorkerClient = Client<Held<TensorMemory>>;
+pub(crate) type WorkerClient = Client<OpMemory<TensorMemory>>;
 
 /// Where a worker's part in a tensor's rounds goes.
 #[derive(Debug)]

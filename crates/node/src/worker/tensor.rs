@@ -11,6 +11,7 @@ use crate::command::{Command, DeclarationId, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::OpError;
 use crate::remote::Remote;
+use crate::worker::staged::{Slices, Staged, StagedRound};
 
 /// What differs between the operations of one tensor.
 #[derive(Debug, Default)]
@@ -50,6 +51,28 @@ impl Tensor {
     /// Queues an operation on `memory`. Outcomes, errors included, come by the completion.
     #[must_use]
     pub fn submit(&self, request: OpRequest, memory: TensorMemory) -> Arc<Completion> {
+        self.queue(request, memory, None)
+    }
+
+    /// Queues an operation on `memory` whose contribution is supplied range by range.
+    #[must_use]
+    pub fn submit_staged(
+        &self,
+        request: OpRequest,
+        memory: TensorMemory,
+        slices: Slices,
+    ) -> StagedRound {
+        let staged = Arc::new(Staged::new(slices, self.notifier.clone()));
+        let completion = self.queue(request, memory, Some(staged.clone()));
+        StagedRound::new(self.spec.name.clone(), completion, staged, self.remote.clone())
+    }
+
+    fn queue(
+        &self,
+        request: OpRequest,
+        memory: TensorMemory,
+        staged: Option<Arc<Staged>>,
+    ) -> Arc<Completion> {
         let completion = Completion::new(self.notifier.clone());
         let id = match &self.id {
             Ok(id) => *id,
@@ -63,6 +86,7 @@ impl Tensor {
             priority: request.priority,
             memory,
             completion: Promise::new(completion.clone()),
+            staged,
             since: Instant::now(),
         };
         if !self.remote.send(Command::Submit(id, submission)) {
