@@ -6,10 +6,11 @@ beats a setting's own variable, which beats these. Of the launchers, the first t
 rank and a number of workers decides; what others say of the same rank fills the gaps.
 """
 
+import difflib
 import logging
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sumpter import _byteps, _native
@@ -30,6 +31,10 @@ _JOB_MARKS = (
     ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
     ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"),
 )
+
+_OWN_PREFIX = "SUMPTER_"
+# The only variables of this prefix that are not in the table, as they are none of a job.
+_OF_TESTS = ("SUMPTER_SIM_SEED", "SUMPTER_SIM_SEEDS")
 
 _IDENTITY = ("rank", "world_size")
 _PLACE = (*_IDENTITY, "local_rank", "local_size")
@@ -64,6 +69,30 @@ def own_variable(name: str) -> str:
     return os.environ.get(_own_names()[name], "")
 
 
+def misspelled() -> list[str]:
+    """A sentence for each SUMPTER_* variable of this process that no setting reads."""
+    return [_about_unknown(name, meant) for name, meant in unknown_variables(os.environ)]
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """SUMPTER_* variables that no setting reads, each with the one that is nearest, or ""."""
+    known = [name for name in _own_names().values() if name.startswith(_OWN_PREFIX)]
+    unknown = [
+        name
+        for name in sorted(environment)
+        if name.startswith(_OWN_PREFIX) and name not in known and name not in _OF_TESTS
+    ]
+    return [(name, nearest(name, known, _OWN_PREFIX)) for name in unknown]
+
+
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """The one of the known names that somebody who wrote `name` most likely meant, or ""."""
+    # What all have in common would make any two alike.
+    stems = [each.removeprefix(prefix) for each in known]
+    found = difflib.get_close_matches(name.removeprefix(prefix), stems, n=1)
+    return prefix + found[0] if found else ""
+
+
 def cluster() -> _byteps.Cluster:
     """The BytePS job that this process' environment describes to `bpslaunch`."""
     read = _byteps.read_cluster(os.environ)
@@ -73,6 +102,7 @@ def cluster() -> _byteps.Cluster:
 def tuning() -> dict[str, str]:
     """The settings that are not about a process' place, for a server or a coordinator."""
     understood = Understood()
+    understood.warnings += misspelled()
     _tune(os.environ, {}, understood)
     _say(understood)
     return understood.settings
@@ -87,6 +117,11 @@ def understand(environment: Mapping[str, str], given: Mapping[str, str]) -> Unde
     understood = Understood()
     _tune(environment, given, understood)
     place = _place(environment, given, understood)
+    if {**place, **given}.get("local_rank", "0") == "0":
+        # Once a machine: what is set there is set for all its ranks.
+        understood.warnings += [
+            _about_unknown(name, meant) for name, meant in unknown_variables(environment)
+        ]
     own = _own_names()
     understood.master_host = place.pop("master_host", "")
     understood.master_port = place.pop("master_port", "")
@@ -121,6 +156,11 @@ def _tune(environment: Mapping[str, str], given: Mapping[str, str], into: Unders
     for name in sorted(environment):
         if name.startswith(_KNOWN_PREFIXES) and name not in known:
             into.remarks.append(f"{name} has no effect: Sumpter does not know it")
+
+
+def _about_unknown(name: str, meant: str) -> str:
+    advice = f"did you mean {meant}?" if meant else "`sumpter config` lists those there are"
+    return f"{name} has no effect: no setting has this name; {advice}"
 
 
 def _refuse_async(text: str) -> None:

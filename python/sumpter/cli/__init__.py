@@ -1,6 +1,7 @@
 """The `sumpter` command.
 
-A cause that Sumpter knows is one red line on standard error: exit code 2 when the command was
+Without a command it prints its help, on standard output and with code 0, as cargo and uv do. A
+cause that Sumpter knows is one red line on standard error: exit code 2 when the command was
 used wrongly, 1 when it was used rightly and failed. Only an unknown cause shows a traceback.
 Nothing here imports torch, and each command imports what it needs when it runs, so that
 `sumpter --help` answers at once.
@@ -10,9 +11,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from sumpter.cli.errors import exit_code_of, message_of
+from sumpter.cli.errors import exit_code_of, is_help, message_of
+
+if TYPE_CHECKING:
+    from typer import Typer
 
 __all__ = ["main"]
 
@@ -22,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from sumpter.cli.app import app
 
     try:
-        code = app(arguments, prog_name="sumpter", standalone_mode=False)
+        code = _run(app, arguments)
     except BrokenPipeError:
         # The reader went away (`sumpter plan | head`): nobody is left to tell.
         sys.stderr.close()
@@ -34,6 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _print_error(message_of(error))
         code = known
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run(app: Typer, arguments: Sequence[str] | None) -> object:
+    try:
+        return app(arguments, prog_name="sumpter", standalone_mode=False)
+    except Exception as error:
+        if not is_help(error):
+            raise
+        print(message_of(error), flush=True)
+        return 0
 
 
 def _print_error(message: str) -> None:

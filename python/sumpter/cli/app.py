@@ -22,9 +22,11 @@ from sumpter.cli import (
     trace,
     tune,
 )
+from sumpter.cli.groups import GroupedCommands
 
 app = typer.Typer(
     name="sumpter",
+    cls=GroupedCommands,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -41,6 +43,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def sumpter(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -49,6 +52,12 @@ def sumpter(
     ] = False,
 ) -> None:
     """Faster data-parallel training: idle CPU machines carry the summation of gradients."""
+    # The doctor lists them among its findings.
+    if context.invoked_subcommand != "doctor":
+        from sumpter import _environment
+
+        for text in _environment.misspelled():
+            typer.echo(f"warning: {text}", err=True)
 
 
 app.command("plan", epilog=plan.EXAMPLE)(plan.plan)

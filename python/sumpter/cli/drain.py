@@ -12,10 +12,10 @@ from sumpter._failure import Failure
 from sumpter.cli.options import (
     CoordinatorOption,
     JsonOption,
+    LastOption,
     TokenFileOption,
     TokenOption,
-    given,
-    token_settings,
+    reached,
 )
 
 EXAMPLE = "Example: sumpter drain cpu-3 --coordinator 10.0.0.1:7700 --token-file job.token"
@@ -33,10 +33,11 @@ def drain(
     coordinator: CoordinatorOption = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
+    job: LastOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take a server out of all jobs: they go on without it, then it ends."""
-    settings = token_settings(token, token_file) | given(coordinator=coordinator)
+    settings, _ = reached(coordinator, token, token_file, job)
     text = _native.drain(who, settings)
     report = json.loads(text)
     if not report["drained"]:

@@ -13,8 +13,7 @@ from sumpter.cli.options import (
     JsonOption,
     TokenFileOption,
     TokenOption,
-    given,
-    token_settings,
+    reached,
 )
 
 EXAMPLE = "Example: sumpter jobs --coordinator 10.0.0.1:7700 --token-file cluster.token"
@@ -35,7 +34,7 @@ def jobs(
     """
     from sumpter.launch.jobs import print_jobs, read_jobs
 
-    settings = token_settings(token, token_file) | given(coordinator=coordinator)
+    settings, job = reached(coordinator, token, token_file, job)
     rows = read_jobs(_native.status(settings, job))
     if as_json:
         typer.echo(json.dumps([row.as_dict() for row in rows], indent=2))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -40,7 +40,16 @@ JobOption = Annotated[
     typer.Option(
         "--job",
         metavar="NAME",
-        help="Only this job; with a list of tenants the job's own token then suffices.",
+        help="Only this job; with a list of tenants the job's own token then suffices. `last` is "
+        "the job that your last `sumpter run` on this machine runs: it needs no other option.",
+    ),
+]
+LastOption = Annotated[
+    Literal["last"] | None,
+    typer.Option(
+        "--job",
+        metavar="last",
+        help="The coordinator of the job that your last `sumpter run` on this machine runs.",
     ),
 ]
 SetOption = Annotated[
@@ -101,6 +110,22 @@ def token_settings(token: str | None, token_file: Path | None) -> dict[str, str]
     if token is not None:
         return {"token": token}
     return {} if token_file is None else {"token_file": str(token_file)}
+
+
+def reached(
+    coordinator: str | None, token: str | None, token_file: Path | None, job: str | None = None
+) -> tuple[dict[str, str], str | None]:
+    """The settings by which a job is reached, and its name where one is wanted."""
+    from sumpter.launch.running import LAST, last_settings
+
+    if job == LAST:
+        if coordinator is not None or token is not None or token_file is not None:
+            raise UsageError(
+                f"--job {LAST} already says which coordinator and token: leave out --coordinator, "
+                "--token and --token-file"
+            )
+        return last_settings(), None
+    return token_settings(token, token_file) | given(coordinator=coordinator), job
 
 
 def given(**options: object) -> dict[str, str]:

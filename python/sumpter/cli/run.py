@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sumpter._failure import Failure, UsageError
+from sumpter._words import counted
 from sumpter.cli import run_options as opt
 from sumpter.cli.options import MetricsPortOption, SetOption, given, parse_assignments
 
@@ -60,6 +61,8 @@ def run(
     python: opt.Python = None,
     folder: opt.Folder = None,
     address: opt.Address = "",
+    listen: opt.Listen = "",
+    token_file: opt.JobToken = None,
     min_workers: opt.MinWorkers = None,
     max_workers: opt.MaxWorkers = None,
     restarts: opt.Restarts = None,
@@ -71,9 +74,10 @@ def run(
 ) -> None:
     """Start a whole job: coordinator here, servers and workers here or on other machines.
 
-    Each line of output says who wrote it. When anything fails, everything ends, and the exit code
-    is that of the first worker that failed. At the end a summary shows the plan, the bytes and
-    who waited for whom.
+    Each line of output says who wrote it. When anything fails, everything ends, the exit code is
+    that of the first worker that failed, and the last line is the root cause. After success a
+    summary shows the plan, the bytes and the stragglers. While the job runs, `sumpter top --job
+    last` and its relatives on this machine reach it.
     """
     settings = job_settings(assignments) | given(bandwidth_gbps=bandwidth_gbps)
     if deterministic:
@@ -98,6 +102,8 @@ def run(
         pass_on=tuple(pass_on or ()),
         start_timeout_s=start_timeout,
         address=address,
+        listen=listen,
+        token_file=token_file,
         elastic=_elastic(len(layout.workers), min_workers, max_workers, restarts),
     )
     raise typer.Exit(launch(spec))
@@ -114,7 +120,9 @@ def _elastic(
                 raise UsageError(f"{name} is for elastic jobs: give --min-workers, too")
         return None
     if min_workers > workers:
-        raise UsageError(f"--min-workers {min_workers}: only {workers} workers are started")
+        raise UsageError(
+            f"--min-workers {min_workers}: only {counted(workers, 'worker')} would be started"
+        )
     return Elastic(min_workers, DEFAULT_RESTARTS if restarts is None else restarts)
 
 
@@ -145,7 +153,7 @@ def _layout(
             machines = workers if machines is None else machines
             if machines > workers:
                 raise UsageError(
-                    f"--machines {machines}: there are only {workers} workers to spread"
+                    f"--machines {machines}: there are only {counted(workers, 'worker')} to spread"
                 )
             return on_one_machine(workers, servers or 0, machines)
     if machines is not None:

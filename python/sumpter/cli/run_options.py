@@ -108,6 +108,24 @@ Address = Annotated[
         help="This machine's address for the others (default: the one ssh comes from).",
     ),
 ]
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        help="Where the coordinator listens (default: a free port, of loopback if no other "
+        "machine takes part); with 0.0.0.0:PORT the job can be observed from elsewhere.",
+    ),
+]
+JobToken = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="File that holds the job's token (default: SUMPTER_TOKEN, SUMPTER_TOKEN_FILE, or a "
+        "fresh one).",
+    ),
+]
 MinWorkers = Annotated[
     int | None,
     typer.Option(

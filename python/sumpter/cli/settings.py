@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sumpter import _native
+from sumpter._environment import nearest
+from sumpter._failure import UsageError
 from sumpter._variables import LAUNCHERS, TUNING, Variable
 from sumpter.cli.options import JsonOption
 
-EXAMPLE = "Example: sumpter config --markdown > docs/configuration.md"
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXAMPLE = "Example: sumpter config credit_bytes\n\nor: sumpter config --search timeout"
 
 _OTHERS = """
 ## Variables of other launchers and libraries
@@ -37,6 +42,16 @@ names the setting, where the value came from and the range. Sizes may be written
 
 
 def config(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Only this setting; its environment variable names it as well."
+        ),
+    ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option("--search", metavar="TEXT", help="Only settings that mention this text."),
+    ] = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print docs/configuration.md.")
     ] = False,
@@ -49,7 +64,7 @@ def config(
     if metrics:
         typer.echo(metrics_as_markdown(), nl=False)
         return
-    rows = _native.settings()
+    rows = _chosen(_native.settings(), name, search)
     if as_json:
         import json
 
@@ -57,7 +72,31 @@ def config(
     elif markdown:
         typer.echo(as_markdown(rows), nl=False)
     else:
-        _print_table(rows)
+        _print(rows)
+
+
+def _chosen(
+    rows: list[dict[str, str]], name: str | None, search: str | None
+) -> list[dict[str, str]]:
+    """The settings that are asked for. Raises UsageError if there is none."""
+    if name is not None:
+        found = [row for row in rows if name.lower() in (row["name"], row["env"].lower())]
+        if not found:
+            known = [row["name"] for row in rows] + [row["env"] for row in rows]
+            meant = nearest(name, known)
+            advice = f"did you mean {meant}?" if meant else "try `sumpter config --search TEXT`"
+            raise UsageError(f"there is no setting {name}; {advice}")
+        rows = found
+    if search is not None:
+        words = search.lower().split()
+        rows = [
+            row
+            for row in rows
+            if all(word in f"{row['name']} {row['env']} {row['doc']}".lower() for word in words)
+        ]
+        if not rows:
+            raise UsageError(f"--search {search}: no setting mentions this")
+    return rows
 
 
 def as_markdown(rows: list[dict[str, str]]) -> str:
@@ -118,16 +157,45 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def _print_table(rows: list[dict[str, str]]) -> None:
+# Narrower than this, the last column of the table would be a word wide.
+_LEAST_MEANING = 40
+
+
+def _print(rows: list[dict[str, str]]) -> None:
+    """A table where it fits, else a paragraph for each setting."""
     from rich.console import Console
+
+    console = Console(highlight=False)
+    columns = ("name", "env", "default", "range")
+    table_width = sum(max(len(row[name]) for row in rows) + 2 for name in columns)
+    if len(rows) > 1 and table_width + _LEAST_MEANING <= console.width:
+        _print_table(console, rows)
+    else:
+        _print_paragraphs(console, rows)
+
+
+def _print_table(console: Console, rows: list[dict[str, str]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("setting", style="cyan", no_wrap=True)
     table.add_column("environment", no_wrap=True)
     table.add_column("default", no_wrap=True)
-    table.add_column("range")
+    table.add_column("range", no_wrap=True)
     table.add_column("meaning", ratio=1)
     for row in rows:
         table.add_row(row["name"], row["env"], row["default"], row["range"], row["doc"])
-    Console(highlight=False).print(table)
+    console.print(table)
+
+
+def _print_paragraphs(console: Console, rows: list[dict[str, str]]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for number, row in enumerate(rows):
+        if number:
+            console.print()
+        console.print(Text.assemble((row["name"], "bold cyan"), f"  {row['env']}"))
+        facts = [f"default {row['default']}" if row["default"] else "no default", row["range"]]
+        console.print(Padding(Text("; ".join(filter(None, facts)), style="dim"), (0, 0, 0, 2)))
+        console.print(Padding(Text(row["doc"]), (0, 0, 0, 2)))

@@ -11,8 +11,7 @@ from sumpter.cli.options import (
     JsonOption,
     TokenFileOption,
     TokenOption,
-    given,
-    token_settings,
+    reached,
 )
 
 EXAMPLE = "Example: sumpter status --coordinator 10.0.0.1:7700 --token-file job.token"
@@ -30,7 +29,7 @@ def status(
     An operation that has waited for stall_warning_s is shown with the rank that has not begun it,
     or the lane that has not answered; in the JSON it is the job's "stall".
     """
-    settings = token_settings(token, token_file) | given(coordinator=coordinator)
+    settings, job = reached(coordinator, token, token_file, job)
     text = _native.status(settings, job)
     if as_json:
         typer.echo(text)

@@ -17,8 +17,7 @@ from sumpter.cli.options import (
     JsonOption,
     TokenFileOption,
     TokenOption,
-    given,
-    token_settings,
+    reached,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def top(
     """
     from sumpter.launch.top import Top, render
 
-    settings = token_settings(token, token_file) | given(coordinator=coordinator)
+    settings, job = reached(coordinator, token, token_file, job)
     watched = Top(lambda: _native.status(settings, job))
     if as_json:
         typer.echo(json.dumps(watched.look().as_dict(), indent=2))

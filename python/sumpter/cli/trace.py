@@ -10,14 +10,14 @@ import typer
 
 from sumpter import _native
 from sumpter._failure import Failure, UsageError
+from sumpter._words import counted
 from sumpter.cli.options import (
     CoordinatorOption,
     JobOption,
     JsonOption,
     TokenFileOption,
     TokenOption,
-    given,
-    token_settings,
+    reached,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ def trace(
     ] = None,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Print what each step waited for, in percent by cause."),
+        typer.Option(
+            "--explain",
+            help="Print what the steps waited for: a verdict, and percents by cause and rank.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,7 +73,7 @@ def trace(
     path = output or Path("run.pftrace")
     if not path.parent.is_dir():
         raise UsageError(f"-o {path}: there is no directory {path.parent}")
-    settings = token_settings(token, token_file) | given(coordinator=coordinator)
+    settings, job = reached(coordinator, token, token_file, job)
     wanted = steps or _DEFAULT_STEPS
     text = _native.trace(settings, job, wanted, str(path))
     if as_json and not explain:
@@ -85,9 +88,12 @@ def _print_summary(summary: dict[str, object], path: Path, wanted: int) -> None:
     clocks = summary["clock_error_s"]
     assert isinstance(clocks, dict)
     worst, error_s = max(clocks.items(), key=lambda item: item[1])
+    steps, slices = summary["steps"], summary["slices"]
+    assert isinstance(steps, int) and isinstance(slices, int)
+    processes = counted(len(clocks), "process", "processes")
     typer.echo(
-        f"{path}: {summary['steps']} steps of job '{summary['job']}', {summary['slices']} slices "
-        f"of {len(clocks)} processes; clocks aligned within {error_s * 1e6:.0f} us ({worst})"
+        f"{path}: {counted(steps, 'step')} of job '{summary['job']}', {counted(slices, 'slice')} "
+        f"of {processes}; clocks aligned within {error_s * 1e6:.0f} us ({worst})"
         + _tightened(summary, error_s)
     )
     if (who := summary["contradicted_by"]) is not None:
@@ -96,9 +102,10 @@ def _print_summary(summary: dict[str, object], path: Path, wanted: int) -> None:
             "set or changed its rate, and times of different processes may be off by more.",
             err=True,
         )
-    if summary["steps"] != wanted:
+    if steps != wanted:
+        verb = "is" if steps == 1 else "are"
         typer.echo(
-            f"Of {wanted} steps only {summary['steps']} are complete in every ring; the setting "
+            f"Only {counted(steps, 'step')} of {wanted} {verb} complete in every ring; the setting "
             "trace_events makes rings larger."
         )
     missing = summary["missing"]
@@ -115,7 +122,7 @@ def _tightened(summary: dict[str, object], error_s: float) -> str:
 
 
 def _print_explained(path: Path, as_json: bool) -> None:
-    from sumpter.trace import TraceError, explain, read
+    from sumpter.trace import TraceError, explain, read, verdict
 
     try:
         found = explain(read(path))
@@ -124,8 +131,8 @@ def _print_explained(path: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([_as_dict(one) for one in found], indent=2))
         return
-    for one in found:
-        typer.echo("\n".join(one.sentences))
+    for line in verdict(found):
+        typer.echo(line)
 
 
 def _as_dict(one: Explanation) -> dict[str, object]:
@@ -134,5 +141,6 @@ def _as_dict(one: Explanation) -> dict[str, object]:
         "rank": one.rank,
         "duration_s": one.duration_s,
         "shares": one.shares,
+        "tensor": one.tensor,
         "sentences": list(one.sentences),
     }

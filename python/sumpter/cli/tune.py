@@ -16,7 +16,7 @@ from sumpter.cli.options import (
     TokenOption,
     given,
     parse_assignments,
-    token_settings,
+    reached,
 )
 
 EXAMPLE = (
@@ -51,7 +51,8 @@ def tune(
         typer.Option(
             "--job",
             metavar="NAME",
-            help="Which job, if there are several; with a list of tenants its token suffices.",
+            help="Which job, if there are several; with a list of tenants its token suffices. "
+            "`last` is the job that your last `sumpter run` on this machine runs.",
         ),
     ] = None,
     coordinator: CoordinatorOption = None,
@@ -68,7 +69,7 @@ def tune(
     changes = parse_assignments(assignments) | given(tuner=tuner)
     if not changes and not reset:
         raise UsageError("nothing to change: give --set, --tuner or --reset")
-    settings = token_settings(token, token_file) | given(coordinator=coordinator)
+    settings, job = reached(coordinator, token, token_file, job)
     text = _native.tune(changes, settings, job=job, reset=reset)
     if as_json:
         typer.echo(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sumpter._words import counted
 from sumpter.doctor import job
 from sumpter.doctor.finding import Finding, error, note, ok, warning
 from sumpter.doctor.probe import Probe
@@ -41,7 +42,8 @@ def check_descriptors(probe: Probe) -> list[Finding]:
     suggested = max(4 * this, large, 65536)
     mend = f"ulimit -n {suggested}; for a service LimitNOFILE={suggested}"
     if 0 <= soft < this:
-        said += f", but a process of {workers} workers and {servers} servers takes {this}"
+        job_size = f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
+        said += f", but a process of a job of {job_size} takes {this}"
         if 0 <= hard < this:
             mend += f"; an administrator must raise the hard limit, which is {hard}"
         return [error("open files", said, mend)]

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from sumpter import _native
+from sumpter._words import counted
 from sumpter.doctor.finding import Finding, error, ok
 from sumpter.doctor.probe import Probe
 
@@ -45,7 +46,7 @@ def _try(probe: Probe, check: str, servers: int, apart: bool) -> Finding:
     seconds = time.monotonic() - started
     gigabytes = min(result["bytes_per_s"] for result in results) / 1e9
     checked = results[0]["checked"]
-    who = f"{RANKS} ranks" + (f" and {servers} server" if servers else "")
+    who = f"{RANKS} ranks" + (f" and {counted(servers, 'server')}" if servers else "")
     return ok(
         check,
         f"{who}: {checked} sums equal NumPy's bit for bit; {gigabytes:.2f} GB/s of gradients a "

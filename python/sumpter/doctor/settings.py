@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-
 from sumpter import _native
+from sumpter._environment import unknown_variables
 from sumpter.doctor.finding import Finding, error, ok, warning
 from sumpter.doctor.probe import Probe
 
-_PREFIX = "SUMPTER_"
 _HIDDEN = "SUMPTER_TOKEN"
-
-# The only variables of these names that are not in the table, as they are none of a job.
-_OF_TESTS = ("SUMPTER_SIM_SEED", "SUMPTER_SIM_SEEDS")
 
 
 def check_settings(probe: Probe) -> list[Finding]:
@@ -23,11 +18,7 @@ def check_settings(probe: Probe) -> list[Finding]:
     findings = [_setting(rows[name], text) for name, text in given.items()]
     if all(finding.state == "ok" for finding in findings):
         findings += _contradiction(given)
-    findings += [
-        _unknown(name, list(rows))
-        for name in sorted(environment)
-        if name.startswith(_PREFIX) and name not in rows and name not in _OF_TESTS
-    ]
+    findings += [_unknown(name, meant) for name, meant in unknown_variables(environment)]
     return findings or [ok("settings", "all are the defaults")]
 
 
@@ -59,15 +50,7 @@ def _contradiction(given: dict[str, str]) -> list[Finding]:
     return []
 
 
-def _unknown(name: str, known: list[str]) -> Finding:
-    nearest = [
-        _PREFIX + word
-        for word in difflib.get_close_matches(
-            name.removeprefix(_PREFIX),
-            [each.removeprefix(_PREFIX) for each in known if each.startswith(_PREFIX)],
-            n=1,
-        )
-    ]
-    meant = f"did you mean {nearest[0]}?" if nearest else "`sumpter config` lists those there are"
+def _unknown(name: str, nearest: str) -> Finding:
+    meant = f"did you mean {nearest}?" if nearest else "`sumpter config` lists those there are"
     found = "no setting has this name, so nothing reads it"
     return warning(name, found, f"{meant} Otherwise: unset {name}")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sumpter._failure import UsageError
 from sumpter._variables import LAUNCHERS
@@ -149,6 +151,14 @@ def bandwidth_gbps(settings: Mapping[str, str]) -> float | None:
     """The stated bandwidth of a machine's link, once the settings have been checked."""
     text = settings.get("bandwidth_gbps") or os.environ.get("SUMPTER_BANDWIDTH_GBPS")
     return float(text) if text else None
+
+
+def runtime_folder() -> Path:
+    """Where this user's running jobs are listed, on this machine only."""
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    if own and Path(own).is_dir():
+        return Path(own) / "sumpter"
+    return Path(tempfile.gettempdir()) / f"sumpter-{os.getuid()}"
 
 
 def own_names() -> tuple[str, ...]:

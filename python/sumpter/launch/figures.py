@@ -68,6 +68,16 @@ def format_bytes(count: float) -> str:
     return f"{count:,.3g} TiB" if count < 1000 else f"{count:,.0f} TiB"
 
 
+def format_rate(bytes_per_s: float) -> str:
+    """`1.5 Gb/s` of so many bytes a second, with three significant digits: the unit of links."""
+    bits = bytes_per_s * 8
+    for unit in ("b/s", "kb/s", "Mb/s"):
+        if abs(bits) < 999.5:
+            return f"{bits:.3g} {unit}"
+        bits /= 1000
+    return f"{bits:.3g} Gb/s" if abs(bits) < 999.5 else f"{bits:,.0f} Gb/s"
+
+
 def format_seconds(time_s: float) -> str:
     """`113.3 ms`, with four significant digits."""
     for scale, unit in ((1, "s"), (1e3, "ms")):

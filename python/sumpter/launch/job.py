@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,20 +16,29 @@ from rich.live import Live
 
 from sumpter import _native
 from sumpter._core.rendezvous import is_own_address, own_address
-from sumpter._failure import Failure
+from sumpter._environment import own_variable
+from sumpter._failure import Failure, UsageError
+from sumpter.launch.causes import End
 from sumpter.launch.environment import Environment, bandwidth_gbps, passed_on, requested_variables
 from sumpter.launch.layout import Layout
 from sumpter.launch.output import Label, Output
 from sumpter.launch.place import HERE, Access, Facts, Place, Role, open_places
 from sumpter.launch.progress import Progress
 from sumpter.launch.remote import RemoteShell
+from sumpter.launch.running import announced
 from sumpter.launch.summary import print_summary
-from sumpter.launch.supervise import Elastic, Interruption, supervise
+from sumpter.launch.supervise import SETTLE_S, Elastic, Interruption, supervise
 
 # The live line follows the status, which is polled each second.
 _REFRESH_PER_SECOND = 2
 
+# A traceback through torch, and the end of a process that has imported it, on a busy machine.
+_TRACEBACK_S = 5.0
+
 _LOOPBACK = "127.0.0.1"
+# Hosts of `--listen` that only this machine reaches, and those that mean all of its addresses.
+_LOCAL = (_LOOPBACK, "localhost", "[::1]")
+_EVERYWHERE = ("0.0.0.0", "[::]", "")
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ class JobSpec:
     coordinator: str = ""
     elastic: Elastic | None = None
     address: str = ""  # of this machine for the others, if not to be found out
+    listen: str = ""  # HOST:PORT of the coordinator that is made for the job
+    token_file: Path | None = None  # instead of the environment's token, or a fresh one
     metrics_port: int | None = None  # of the coordinator that is made for the job
 
     @property
@@ -63,6 +75,7 @@ class _Meeting:
     settings: dict[str, str]
     token: str | None
     own: _native.Coordinator | None
+    host: str = ""  # by which everyone reaches the coordinator, if it listens there only
 
 
 def launch(spec: JobSpec) -> int:
@@ -73,15 +86,39 @@ def launch(spec: JobSpec) -> int:
     try:
         bandwidth = bandwidth_gbps(spec.settings)
         progress = Progress(lambda: _native.status(meeting.settings), bandwidth)
-        with Output(console, spec.log_dir) as output:
+        with Output(console, spec.log_dir) as output, _announced(spec, meeting) as invitation:
             progress.start()
             with _live_line(console, progress):
-                code = asyncio.run(_run(spec, meeting, output))
-            print_summary(console, progress.stop(), bandwidth)
-        return code
+                end = asyncio.run(_run(spec, meeting, output, invitation, progress))
+            job = progress.stop()
+            if end.failures:
+                # Figures of a job that failed would read as a success.
+                output.say(end.root_cause)
+            else:
+                print_summary(console, job, bandwidth, interrupted=end.interrupted)
+        return end.code
     finally:
         if meeting.own is not None:
             meeting.own.stop()
+
+
+@contextmanager
+def _announced(spec: JobSpec, meeting: _Meeting) -> Iterator[str]:
+    """Lets other commands find the job while it runs; gives the line that says how."""
+    with ExitStack() as stack:
+        invitation = ""
+        if meeting.token is not None:
+            coordinator = meeting.settings["coordinator"]
+            try:
+                own = stack.enter_context(announced(coordinator, meeting.token, spec.command))
+                token_file = spec.token_file or own
+                invitation = (
+                    f"to observe this job: sumpter top --coordinator {coordinator} "
+                    f"--token-file {shlex.quote(str(token_file))}"
+                )
+            except (Failure, OSError) as error:
+                invitation = f"--job last will not find this job: {error}"
+        yield invitation
 
 
 def _meet(spec: JobSpec) -> _Meeting:
@@ -89,29 +126,55 @@ def _meet(spec: JobSpec) -> _Meeting:
     if spec.coordinator:
         settings = {**spec.settings, "coordinator": spec.coordinator, "servers": servers}
         return _Meeting(settings, None, None)
-    token = _native.generate_token()
+    token = _token(spec)
     # The coordinator tells of all its members: no port is needed in the other processes.
     settings = {**spec.settings, "token": token, "servers": servers, "metrics_port": "0"}
-    listen = f"{_LOOPBACK}:0"
-    if spec.is_remote:
-        listen = "[::]:0" if ":" in spec.address else "0.0.0.0:0"
+    listen = spec.listen
+    if not listen:
+        listen = f"{_LOOPBACK}:0"
+        if spec.is_remote:
+            listen = "[::]:0" if ":" in spec.address else "0.0.0.0:0"
     of_coordinator = dict(settings)
     del of_coordinator["metrics_port"]  # the environment's counts, unless one is given
     if spec.metrics_port is not None:
         of_coordinator["metrics_port"] = str(spec.metrics_port)
+    host = listen.rpartition(":")[0]
+    if spec.is_remote and host in _LOCAL:
+        raise UsageError(f"--listen {listen}: the job's other machines cannot reach {host}")
     own = _native.Coordinator(listen, of_coordinator, repeated=True, metrics=True)
-    settings["coordinator"] = f"{_LOOPBACK}:{own.address.rpartition(':')[2]}"
-    return _Meeting(settings, token, own)
+    host = "" if host in _EVERYWHERE else host
+    settings["coordinator"] = f"{host or _LOOPBACK}:{own.address.rpartition(':')[2]}"
+    return _Meeting(settings, token, own, "" if host == _LOOPBACK else host)
 
 
-async def _run(spec: JobSpec, meeting: _Meeting, output: Output) -> int:
+def _token(spec: JobSpec) -> str:
+    """The token that the user has chosen, else a fresh one."""
+    file = spec.token_file
+    if file is None:
+        if token := own_variable("token"):
+            if own_variable("token_file"):
+                raise UsageError("SUMPTER_TOKEN and SUMPTER_TOKEN_FILE exclude each other")
+            return token
+        if not (named := own_variable("token_file")):
+            return _native.generate_token()
+        file = Path(named)
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise Failure(f"cannot read the token's file {file}: {reason}") from error
+
+
+async def _run(
+    spec: JobSpec, meeting: _Meeting, output: Output, invitation: str, progress: Progress
+) -> End:
     with Interruption() as interruption:
         opening = asyncio.create_task(_open(spec, output))
         await asyncio.wait({opening, interruption.first}, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             opening.cancel()
             await asyncio.wait({opening})
-            return interruption.code
+            return End(interruption.code, interrupted=True)
         places = opening.result()
         try:
             facts = {host: place.facts.result() for host, place in places.items()}
@@ -119,9 +182,20 @@ async def _run(spec: JobSpec, meeting: _Meeting, output: Output) -> int:
             starts = [
                 partial(places[role.host].start, role) for role in _roles(spec, environment, facts)
             ]
-            return await supervise(starts, output, interruption, spec.elastic)
+
+            def settle_s() -> float:
+                return SETTLE_S + (_discovery_s(spec) if progress.has_workers() else 0.0)
+
+            return await supervise(starts, output, interruption, spec.elastic, invitation, settle_s)
         finally:
             await asyncio.gather(*(place.close() for place in places.values()))
+
+
+def _discovery_s(spec: JobSpec) -> float:
+    """How long a rank may take to find out that a peer is lost, and to print it."""
+    row = next(row for row in _native.settings() if row["name"] == "peer_timeout_s")
+    known = spec.settings.get(row["name"]) or own_variable(row["name"])
+    return float(known or row["default"]) + _TRACEBACK_S
 
 
 async def _open(spec: JobSpec, output: Output) -> dict[str, Place]:
@@ -146,7 +220,7 @@ def _environment(spec: JobSpec, meeting: _Meeting, facts: Mapping[str, Facts]) -
     return Environment(
         layout=spec.layout,
         coordinators={
-            host: spec.coordinator or f"{_bracketed(address)}:{port}"
+            host: spec.coordinator or f"{meeting.host or _bracketed(address)}:{port}"
             for host, address in own.items()
         },
         token=meeting.token,

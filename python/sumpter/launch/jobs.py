@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sumpter.launch.figures import format_bytes
+from sumpter.launch.figures import format_bytes, format_rate
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def print_jobs(rows: list[Row]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("job", "state"):
         table.add_column(name, overflow="ellipsis", no_wrap=True)
-    for name in ("workers", "n", "k", "epoch", "rounds/s", "bytes/s", "memory", "weight"):
+    for name in ("workers", "n", "k", "epoch", "rounds/s", "summed", "memory", "weight"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         memory = format_bytes(row.memory_bytes)
@@ -87,6 +87,6 @@ def print_jobs(rows: list[Row]) -> None:
         table.add_row(
             *(row.name, row.state, f"{row.workers}/{row.world_size}"),
             *(str(row.n), str(row.k), str(row.epoch)),
-            *(f"{row.rounds_per_s:.1f}", format_bytes(row.bytes_per_s), memory, str(row.weight)),
+            *(f"{row.rounds_per_s:.1f}", format_rate(row.bytes_per_s), memory, str(row.weight)),
         )
     Console(highlight=False).print(table)

@@ -11,11 +11,13 @@ import os
 import signal
 import struct
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sumpter._failure import Failure
 from sumpter.launch.attendant import HEADER, PREAMBLE
+from sumpter.launch.causes import KEPT_COLUMNS, KEPT_LINES
 from sumpter.launch.lines import LineSplitter
 from sumpter.launch.output import Label, Output
 from sumpter.launch.remote import RemoteShell, attendant_source, loader, unreachable
@@ -76,6 +78,8 @@ class Child:
         self._index = index
         self._output = output
         self._splitters = {False: LineSplitter(), True: LineSplitter()}
+        # The end of its standard error, for the cause of a failure.
+        self.errors: deque[str] = deque(maxlen=KEPT_LINES)
         loop = asyncio.get_running_loop()
         self.pid: asyncio.Future[int] = loop.create_future()
         self._code: asyncio.Future[int] = loop.create_future()
@@ -107,13 +111,18 @@ class Child:
             self.pid.set_exception(error)
         elif kind == b"x":
             for is_error, splitter in self._splitters.items():
-                self._output.lines(self.label, is_error, splitter.finish())
+                self._show(is_error, splitter.finish())
             self._code.set_result(int(payload))
         else:
             is_error = kind == b"e"
             self._output.log(self.label, payload)
             lines = self._splitters[is_error].feed(payload, time.monotonic())
-            self._output.lines(self.label, is_error, lines)
+            self._show(is_error, lines)
+
+    def _show(self, is_error: bool, lines: list[bytes]) -> None:
+        self._output.lines(self.label, is_error, lines)
+        if is_error:
+            self.errors.extend(line[:KEPT_COLUMNS].decode(errors="replace") for line in lines)
 
     def lose(self) -> None:
         """The attendant is gone, and by its own rule the process ends with it."""

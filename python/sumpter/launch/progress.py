@@ -35,6 +35,14 @@ class Progress:
         self._thread.join(timeout=_POLL_INTERVAL_S)
         return self._current[1] if self._current else None
 
+    def has_workers(self) -> bool:
+        """Whether any worker is a member of a job at the moment."""
+        try:
+            jobs = read_status(self._fetch())
+        except RuntimeError:
+            return False
+        return any(not worker.gone for job in jobs for worker in job.workers)
+
     def line(self) -> Text:
         """The live line: step, samples, goodput, share of the optimum."""
         current, previous = self._current, self._previous

@@ -7,9 +7,13 @@ so absent fields are zero and unknown ones are ignored.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+
+# How a machine is identified that nobody named: its boot's UUID, and what follows.
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(/|$)|[0-9a-f]{32}$")
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,24 @@ def read_servers(text: str) -> tuple[Member, ...]:
     """The servers that are here, in a job or not."""
     servers = _members(json.loads(text), "server", "member")
     return tuple(server for server in servers if not server.gone)
+
+
+def machine_names(members: Iterable[Member]) -> dict[str, str]:
+    """A short name for each machine: what the user called it, else its host.
+
+    A machine without a name of its own is identified by a UUID, which tells nobody anything. Of
+    several on one host (containers), each also has the end of its identity.
+    """
+    hosts = {member.machine: member.host for member in members}
+    names = {}
+    for machine, host in hosts.items():
+        if not host or not _UUID.match(machine):
+            names[machine] = machine
+        elif sum(other == host for other in hosts.values()) == 1:
+            names[machine] = host
+        else:
+            names[machine] = f"{host}/{machine[-6:].lstrip('/')}"
+    return names
 
 
 def merge(before: Job | None, now: Job) -> Job:

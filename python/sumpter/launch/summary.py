@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from sumpter import _native
+from sumpter._words import counted
 from sumpter.launch.figures import (
     format_bytes,
     format_optional,
@@ -18,14 +20,23 @@ from sumpter.launch.figures import (
     optimum_share,
 )
 from sumpter.launch.links import describe_links, why_no_optimum
-from sumpter.launch.status import Job, Member
+from sumpter.launch.status import Job, Member, machine_names
 
 
-def print_summary(console: Console, job: Job | None, bandwidth_gbps: float | None) -> None:
+def print_summary(
+    console: Console, job: Job | None, bandwidth_gbps: float | None, *, interrupted: bool = False
+) -> None:
     """Prints the summary; says so when nothing was ever summed."""
     if job is None or not any(worker.stats.rounds for worker in job.workers):
         console.print("No tensor was summed by Sumpter in this run.", style="dim")
         return
+    if interrupted:
+        # Workers that a signal ends make no last report, servers do.
+        console.print(
+            "\nInterrupted: a worker's counters are those of its last heartbeat, up to a second "
+            "before the end, so servers may have counted more.",
+            style="bold",
+        )
     console.print(
         Group("", _headline(job, bandwidth_gbps), "", _members(job), *_waiting(job)),
         highlight=False,
@@ -33,16 +44,17 @@ def print_summary(console: Console, job: Job | None, bandwidth_gbps: float | Non
 
 
 def print_job(console: Console, job: Job) -> None:
-    """Prints a job that is still running."""
-    members = f"{len(job.workers)} workers, {len(job.servers)} servers"
+    """Prints a job of a coordinator, one that has ended as well."""
+    members = f"{counted(len(job.workers), 'worker')}, {counted(len(job.servers), 'server')}"
+    state = "ended" if job.over else job.state
     console.print(
         Group(
-            Text(f"Job {job.name}: {members}", style="bold"),
+            Text(f"Job {job.name}{f' ({state})' if state else ''}: {members}", style="bold"),
             Text(f"Plan: {describe_plan(job)}"),
             Text(f"Links: {describe_links(job)}"),
             _members(job),
             *_waiting(job),
-            *_stall(job),
+            *([] if job.over else _stall(job)),
         )
     )
 
@@ -80,22 +92,23 @@ def describe_plan(job: Job) -> str:
 
 def _members(job: Job) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("member", "machine"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    table.add_column("member", no_wrap=True)
+    table.add_column("machine", overflow="ellipsis", no_wrap=True)
     for name in ("sent", "received", "local", "sums", "partitions", "busy"):
         table.add_column(name, justify="right", no_wrap=True)
+    names = machine_names(job.workers + job.servers)
     for worker in job.workers:
-        table.add_row(*_row(f"worker {worker.number}", worker))
+        table.add_row(*_row(f"worker {worker.number}", worker, names))
     for index, server in enumerate(job.servers):
-        table.add_row(*_row(f"server {index}", server))
+        table.add_row(*_row(f"server {index}", server, names))
     return table
 
 
-def _row(name: str, member: Member) -> tuple[str, ...]:
+def _row(name: str, member: Member, names: Mapping[str, str]) -> tuple[str, ...]:
     stats = member.stats
     return (
-        name,
-        member.machine,
+        f"{name} (left)" if member.gone else name,
+        names[member.machine],
         format_bytes(stats.bytes_sent),
         format_bytes(stats.bytes_received),
         format_bytes(stats.bytes_local) if stats.bytes_local else "-",

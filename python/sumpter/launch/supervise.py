@@ -15,10 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from sumpter._words import counted
+from sumpter.launch.causes import KILLED, End, Failed, describe, last_error
 from sumpter.launch.output import Label, Output
 from sumpter.launch.place import Child
 
-# After a failure the others' own errors (which rank, which tensor) arrive within this time.
+# After a failure the others get this time to end by themselves. Ranks of a job take longer to find
+# out whom they lost: theirs is in `supervise`'s argument `settle_s`.
 SETTLE_S = 3.0
 
 # Between SIGTERM and SIGKILL; with what follows, Ctrl-C ends everything within two seconds.
@@ -32,9 +35,6 @@ SOON_S = 10.0
 # How long it then waits; the first time not at all, since what it died of may have been others'.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
-
-# Codes above this one are of processes that a signal has killed.
-KILLED = 128
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -65,6 +65,7 @@ class _Watch:
     paused: dict[asyncio.Task[None], Start] = field(default_factory=dict)
     worker_code: int = 0  # of the first worker whose failure counts
     server_code: int = 0
+    failed: list[Failed] = field(default_factory=list)  # whose failures count
     # A worker has ended well: no other need be started again.
     succeeded: bool = False
 
@@ -87,6 +88,9 @@ class _Watch:
         for pause in self.paused:
             pause.cancel()
         self.paused.clear()
+
+    def note_failure(self, child: Child, code: int) -> None:
+        self.failed.append(Failed(child.label, code, last_error(child.errors)))
 
     @property
     def workers_left(self) -> int:
@@ -144,20 +148,28 @@ async def supervise(
     output: Output,
     interruption: Interruption,
     elastic: Elastic | None = None,
-) -> int:
-    """Starts the processes in order and returns the job's exit code once all have ended."""
+    started: str = "",
+    settle_s: Callable[[], float] = lambda: SETTLE_S,
+) -> End:
+    """Starts the processes in order, says `started`, and returns once all have ended.
+
+    `settle_s` is asked at the first failure: how long the others may take to end by themselves.
+    """
     watch = _Watch(elastic)
     try:
         for start in starts:
             if not await _start(watch, start, interruption.first):
                 break
+        else:
+            if started:
+                output.say(started)
         await _until_decided(watch, interruption.first, output)
         if interruption.first.done():
             name = interruption.first.result().name
-            output.say(f"{name}: ending {len(watch.running)} processes")
-            return interruption.code
-        await _settle(watch, interruption.first, output)
-        return watch.code
+            output.say(f"{name}: ending {counted(len(watch.running), 'process', 'processes')}")
+            return End(interruption.code, watch.failed, interrupted=True)
+        await _settle(watch, interruption.first, output, settle_s)
+        return End(watch.code, watch.failed)
     finally:
         await _end_all(watch, interruption.again)
 
@@ -188,13 +200,17 @@ async def _until_decided(
 
 
 async def _settle(
-    watch: _Watch, interrupted: asyncio.Future[signal.Signals], output: Output
+    watch: _Watch,
+    interrupted: asyncio.Future[signal.Signals],
+    output: Output,
+    settle_s: Callable[[], float],
 ) -> None:
     """After a failure: waits a little for the others to end by themselves."""
     if not watch.code or not watch.workers_left:
         return
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + SETTLE_S
+    allowed_s = settle_s()
+    deadline_s = loop.time() + allowed_s
     while watch.workers_left and not interrupted.done() and loop.time() < deadline_s:
         done, _ = await asyncio.wait(
             {*watch.running, interrupted},
@@ -202,17 +218,22 @@ async def _settle(
             return_when=asyncio.FIRST_COMPLETED,
         )
         _reap(watch, done, output)
+    for child in watch.running.values():
+        if child.label.role == "worker" and not interrupted.done():
+            output.say(f"{child.label} has not ended by itself {allowed_s:g} s after the failure")
 
 
 def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> None:
     """Takes note of the processes that have ended, and has some started again."""
     for task in [task for task in watch.running if task in done]:
         child, code = watch.running.pop(task), task.result()
-        said = f"{child.label} ({child.where}) {_describe(code)}"
+        said = f"{child.label} ({child.where}) {describe(code)}"
         if child.label.role != "worker" and code > KILLED:
             said += "; the job goes on without it"
         elif child.label.role != "worker":
             watch.server_code = watch.server_code or code
+            if code:
+                watch.note_failure(child, code)
         elif not code:
             watch.succeeded = True
             watch.start_none()
@@ -223,13 +244,15 @@ def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> None:
                 pause = watch.start_later(child.label)
                 when = f" in {pause:g} s" if pause else ""
                 said += f"; starting it again{when} ({tries} of {limit})"
-            elif watch.workers_left + len(watch.paused) < watch.elastic.min_workers:
+            elif (left := watch.workers_left + len(watch.paused)) < watch.elastic.min_workers:
                 said += "; too few workers are left"
                 watch.worker_code = watch.worker_code or code
+                watch.note_failure(child, code)
             else:
-                said += f"; going on with {watch.workers_left + len(watch.paused)} workers"
+                said += f"; going on with {counted(left, 'worker')}"
         else:
             watch.worker_code = watch.worker_code or code
+            watch.note_failure(child, code)
         if code:
             output.say(said)
 
@@ -253,12 +276,3 @@ async def _end_all(watch: _Watch, at_once: asyncio.Event) -> None:
         watch.running[task].place.drop()
     await everyone
     watch.running.clear()
-
-
-def _describe(code: int) -> str:
-    if code > KILLED:
-        try:
-            return f"was killed by {signal.Signals(code - KILLED).name}"
-        except ValueError:
-            return f"ended with code {code}"
-    return f"ended with code {code}"

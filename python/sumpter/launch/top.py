@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sumpter.launch.figures import format_bytes, format_optional, goodput_gbps, mean
+from sumpter.launch.figures import format_bytes, format_optional, format_rate, goodput_gbps, mean
 from sumpter.launch.links import optimal_s_per_byte, why_no_optimum, without_bandwidth
 from sumpter.launch.status import Job, Member, Stats, read_servers, read_status
 
@@ -72,6 +72,7 @@ class Look:
     at_s: float
     jobs: dict[str, Job]
     servers: dict[int, Member]
+    ended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class View:
 
     jobs: tuple[JobRow, ...]
     servers: tuple[MemberRow, ...]  # every server, in a job or not
+    ended: tuple[str, ...] = ()  # names of jobs that are over
 
     def as_dict(self) -> dict[str, Any]:
         """The view for JSON."""
@@ -99,9 +101,11 @@ class Top:
         Raises what `fetch` raises.
         """
         text = self._fetch()
-        jobs = {job.name: job for job in read_status(text) if not job.over}
+        known = read_status(text)
+        jobs = {job.name: job for job in known if not job.over}
+        ended = tuple(job.name for job in known if job.over and job.name not in jobs)
         servers = {server.number: server for server in read_servers(text)}
-        look, before = Look(time.monotonic(), jobs, servers), self._last
+        look, before = Look(time.monotonic(), jobs, servers, ended), self._last
         self._last = look
         return compare(before, look)
 
@@ -115,7 +119,7 @@ def compare(before: Look | None, now: Look) -> View:
         jobs.append(_job(known, job, seconds if known else None))
     old = before.servers if before else {}
     rows = [_member(old.get(s.number), s, seconds) for s in now.servers.values()]
-    return View(tuple(jobs), tuple(rows))
+    return View(tuple(jobs), tuple(rows), now.ended)
 
 
 def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
@@ -191,15 +195,17 @@ def _member(before: Member | None, member: Member, seconds: float | None) -> Mem
 
 def render(view: View, width: int) -> RenderableType:
     """The view for a terminal of so many columns."""
-    if not view.jobs and not view.servers:
+    if not view.jobs and not view.servers and not view.ended:
         return Text("The coordinator knows no job and no server yet.")
     parts: list[RenderableType] = []
     for job in view.jobs:
         parts += [_headline(job), _table(job.members, "rank", width), Text("")]
     if not view.jobs:
-        parts += [Text("No job."), Text("")]
+        parts += [Text("No job is running."), Text("")]
     if view.servers:
         parts += [Text("Servers", style="bold"), _table(view.servers, "server", width)]
+    if view.ended:
+        parts.append(Text(f"Ended: {', '.join(view.ended)}", style="dim"))
     return Group(*parts)
 
 
@@ -230,9 +236,9 @@ _COLUMNS: dict[str, tuple[int, int]] = {
     "rank": (4, 0),
     "server": (6, 0),
     "host": (10, 1),
-    "sent/s": (8, 2),
-    "recv/s": (8, 4),
-    "sums/s": (8, 5),
+    "sent": (9, 2),
+    "received": (9, 4),
+    "summed": (9, 5),
     "busy": (4, 3),
     "waits for": (11, 1),
     "ops": (5, 8),
@@ -277,9 +283,9 @@ def _cells(row: MemberRow) -> dict[str, str]:
         "rank": str(row.number),
         "server": str(row.number),
         "host": row.host,
-        "sent/s": format_bytes(row.sent_per_s),
-        "recv/s": format_bytes(row.received_per_s),
-        "sums/s": format_bytes(row.summed_per_s),
+        "sent": format_rate(row.sent_per_s),
+        "received": format_rate(row.received_per_s),
+        "summed": format_rate(row.summed_per_s),
         "busy": format_optional(row.busy, "{:.0%}"),
         "waits for": row.waits_for or "-",
         "ops": str(row.operations),

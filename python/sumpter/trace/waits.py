@@ -32,6 +32,10 @@ _Stage = tuple[str, float | None]
 # A gradient that comes within this share of the time that the results before it took, when all of
 # them are there, was waiting for them.
 _AT_ONCE = 0.1
+# How causes that are a peer begin.
+OF_A_PEER = "waiting for "
+# Smaller shares are not shown: they would be 0.0 %.
+SHOWN_FROM = 0.0005
 # A sum of a tensor's partition in one round.
 _Key = tuple[str | None, int | None, int | None, int | None]
 
@@ -49,6 +53,7 @@ class Explanation:
     duration_s: float
     shares: dict[str, float]
     sentences: tuple[str, ...]
+    tensor: str = ""  # whose result came last
 
 
 @dataclass
@@ -131,7 +136,7 @@ def _explain(step: Slice, slices: list[Slice], sums: dict[_Key, list[_Sum]]) -> 
         shares = {"computing": 1.0}
     shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
     sentences = _sentences(step.round, rank, duration_s, shares, last)
-    return Explanation(step.round, rank, duration_s, shares, sentences)
+    return Explanation(step.round, rank, duration_s, shares, sentences, last.tensor or "")
 
 
 def _chain(
@@ -200,7 +205,7 @@ def _stages(last: Slice, own: list[Slice], made: _Sum | None, rank: int) -> list
         ("computing", ready_s),
         ("queued", turn_s),
         ("sending", own_in_s),
-        (f"waiting for {peer}", in_s),
+        (f"{OF_A_PEER}{peer}", in_s),
         ("summing", done_s),
         (last.activity, last.end_s),
     ]
@@ -220,7 +225,8 @@ def _clipped(stages: list[_Stage], step: Slice) -> dict[str, float]:
     return {cause: seconds for cause, seconds in times.items() if seconds > 0}
 
 
-_WORDS = {
+# What each cause means, in words.
+CAUSES = {
     "computing": "no gradient of it was under way: the worker computed",
     "queued": "it waited for its turn behind other gradients (bandwidth or credit)",
     "sending": "its own contribution was on its way to the lane",
@@ -242,6 +248,8 @@ def _sentences(
     )
     lines = []
     for cause, share in shares.items():
-        words = _WORDS.get(cause, "its own contribution was in, that of this peer was not")
+        if share < SHOWN_FROM:
+            continue
+        words = CAUSES.get(cause, "its own contribution was in, that of this peer was not")
         lines.append(f"{share:6.1%} {cause}: {words}")
     return (first, *lines)

@@ -105,7 +105,8 @@ class Bayes(Search):
             import bayes_opt
         except ImportError:
             raise ConfigError(
-                "tuner bayes needs the package bayesian-optimization: pip install 'sumpter[tuning]'"
+                "tuner bayes needs bayesian-optimization, which is not installed: "
+                "pip install 'sumpter[tuning]'"
             ) from None
         self._library = bayes_opt
         # Its every evaluation is a line of its own.

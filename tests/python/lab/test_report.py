@@ -16,7 +16,8 @@ import fake_trace
 from sumpter.cli import main
 from sumpter.profiles import save
 from sumpter_lab import profiles, report
-from sumpter_lab.report import curves, timeline
+from sumpter_lab.report import blocks, curves, timeline
+from sumpter_lab.report.page import render
 from sumpter_lab.scaffold import schema
 from sumpter_lab.scaffold.document import DocumentError
 
@@ -514,3 +515,25 @@ def test_what_takes_long_says_how_far_it_is() -> None:
     profile = profiles.published("resnet18")
     curves.figures(profile, case, lambda done, total: heard.append((done, total)))
     assert heard == sorted(heard) and heard[-1][0] == heard[-1][1] > 20
+
+
+def test_percents_of_an_axis_get_the_decimals_that_their_ticks_need() -> None:
+    page = report.make([EMULATE], report.Question()).html
+    formats = set(re.findall(r'"tickformat":"([^"]*%)"', page))
+    # d3-format: no fixed number of decimals, and insignificant zeros trimmed.
+    assert formats == {"~%"}
+
+
+def test_what_a_step_waited_for_is_in_short_cells(traced) -> None:
+    page = report.make([traced(fake_trace.trace())], report.Question()).html
+    table = page.split("by rank</caption>")[1].split("</table>")[0]
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", table)
+    assert "largest cause" in cells
+    assert max(map(len, cells)) < 40
+
+
+def test_sentences_in_cells_get_width_on_a_phone() -> None:
+    table = blocks.Table("t", ("a", "b"), [("short", "word " * 40), ("short", "word")])
+    page = render("title", [blocks.Section("s", "f", tables=[table])])
+    assert page.count('<td class="long">') == 1
+    assert re.search(r"td\.long \{ min-width: \d+rem; \}", page)

@@ -83,7 +83,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         made = fake_trace.trace(tensor=NASTY)
         patch.setitem(sys.modules, "sumpter.trace", fake_trace.module(made))
-        page = report.make(files, report.Question(bandwidth_gbps=10.0), title=NASTY)
+        page = report.make(files, report.Question(bandwidth_gbps=400.0), title=NASTY)
     report.write(page, folder / "report.html")
     return folder / "report.html"
 
@@ -194,6 +194,30 @@ def test_no_text_is_too_small_and_none_is_cut_off(device, view) -> None:
         "  .map(t => p.id + ': ' + t.textContent); })"
     )
     assert cut == []
+
+
+@DEVICES
+def test_no_row_of_a_table_is_a_screen_tall(device, view) -> None:
+    seen = view(device)
+    seen.value("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    try:
+        tall = seen.value(
+            "[...document.querySelectorAll('tr')].filter(r => r.offsetHeight > innerHeight / 5)"
+            ".map(r => r.offsetHeight + ' px: ' + r.textContent)"
+        )
+    finally:
+        seen.value("document.querySelectorAll('details').forEach(d => { d.open = false; })")
+    assert tall == []
+
+
+@DEVICES
+def test_no_two_ticks_of_an_axis_have_the_same_label(device, view) -> None:
+    axes = view(device).value(
+        "[...document.querySelectorAll('.plot[id]')].flatMap(p => ['x', 'y'].map(axis =>"
+        " [...p.querySelectorAll('.' + axis + 'tick text')].map(t => t.textContent)))"
+    )
+    assert any("%" in label for labels in axes for label in labels)
+    assert [labels for labels in axes if len(set(labels)) < len(labels)] == []
 
 
 def _luminance(red: int, green: int, blue: int) -> float:

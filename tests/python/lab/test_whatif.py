@@ -17,6 +17,7 @@ from sumpter.profiles import Layer, Profile, Tensor, file, save
 from sumpter_lab import profiles, whatif
 from sumpter_lab.scaffold.document import DocumentError
 from sumpter_lab.whatif import replayed
+from sumpter_lab.whatif.advice import in_words
 
 ROOT = Path(__file__).resolve().parents[3]
 NETAI = ROOT / "tests" / "data" / "netai"
@@ -165,12 +166,34 @@ def test_advice_is_what_the_simulation_gives() -> None:
         assert any(words in one.change for one in advice), words
 
 
+def test_a_larger_change_that_gives_no_more_is_not_advised() -> None:
+    # Twice the bandwidth hides all communication: four times gives nothing more.
+    profile = profiles.published("resnet50")
+    assert profile is not None
+    case = whatif.Case(workers=8, bandwidth_gbps=10.0)
+    now, advice = whatif.advise(profile, case)
+    bandwidths = {one.case.bandwidth_gbps for one in advice}
+    assert bandwidths == {10.0, 20.0}
+    assert {one.case.compression for one in advice} == {1.0, 2.0}
+    sentences = in_words(now, advice)
+    assert [text.partition(":")[0] for text in sentences[1:]] == [
+        *("Most would help", "About as much", "Less"),
+    ]
+    # Every change is said once, in the order of its gain.
+    told = " ".join(sentences[1:])
+    places = [told.index(one.change) for one in advice]
+    assert places == sorted(places)
+    assert all(told.count(one.change) == 1 for one in advice)
+
+
 def test_advice_in_words(run, profile_file: Path) -> None:
     slow = ("--profile", profile_file, "--workers", 8, "--bandwidth-gbps", 1, "--advise")
     code, out, _ = run(*slow)
     assert code == 0
     assert re.search(r"Communication takes \d+\.\d% of an iteration; .* links\.", out)
     assert re.search(r"Most would help: .*: \d+% more samples per second", out)
+    assert len(re.findall(r"(?m)^(Most would help|About as much|Less): ", out)) <= 3
+    assert out.count("would help") == 1 and out.count("scaling factor") == 1
     code, out, _ = run(*slow, "--json")
     document = json.loads(out)
     assert list(document["case"]) == OBJECT

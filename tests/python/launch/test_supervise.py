@@ -19,6 +19,7 @@ class Pretender:
     def __init__(self, index: int, *codes: int) -> None:
         self.label, self.codes, self.starts = Label("worker", index), list(codes), 0
         self.place, self.where = SimpleNamespace(lost=False), "here"
+        self.errors: list[str] = []
 
     async def start(self) -> Pretender:
         self.starts += 1
@@ -35,7 +36,8 @@ def run(elastic: Elastic, *workers: Pretender) -> tuple[int, list[str]]:
     async def job() -> int:
         with Interruption() as interruption:
             starts: Any = [worker.start for worker in workers]
-            return await supervise.supervise(starts, output, interruption, elastic)
+            end = await supervise.supervise(starts, output, interruption, elastic)
+            return end.code
 
     return asyncio.run(job()), said
 

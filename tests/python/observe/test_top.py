@@ -17,6 +17,10 @@ import pytest
 from rich.console import Console
 
 from sumpter import _native
+from sumpter._words import counted, listed
+from sumpter.launch.figures import format_rate
+from sumpter.launch.status import Member, machine_names, read_status
+from sumpter.launch.summary import print_job
 from sumpter.launch.top import Top, View, render
 
 TOKEN = "a token that only tests use"
@@ -46,6 +50,13 @@ def looks(monkeypatch: pytest.MonkeyPatch, seconds: float, *documents: str) -> l
     monkeypatch.setattr("sumpter.launch.top.time.monotonic", lambda: next(now))
     top = Top(lambda: next(texts))
     return [top.look() for _ in documents]
+
+
+def shown(view: View) -> str:
+    """A view as a wide terminal shows it, without its line breaks."""
+    console = Console(width=200, record=True, file=open(os.devnull, "w"))
+    console.print(render(view, 200))
+    return " ".join(console.export_text().split())
 
 
 def test_figures_are_of_the_time_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,3 +186,55 @@ def test_a_coordinator_that_goes_away_is_told_and_the_figures_stay(
     terminal.read_until(lambda shown: b"coordinator" in shown[seen:])
     terminal.press(b"q")
     assert terminal.end() == 0
+
+
+def test_rates_have_one_family_of_units() -> None:
+    rates = [format_rate(count) for count in (0, 1, 124.9, 125, 1e6, 124.9e6, 1.25e9, 1e15)]
+    assert rates == [
+        *("0 b/s", "8 b/s", "999 b/s", "1 kb/s"),
+        *("8 Mb/s", "999 Mb/s", "10 Gb/s", "8,000,000 Gb/s"),
+    ]
+
+
+def test_a_view_has_no_rate_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"tensor_bytes": 1e9, "busy_s": 1.0, "elapsed_s": 1.0, "bytes_sent_away": 5e6}
+    workers = [worker(rank, **counts) for rank in (0, 1)]
+    (view,) = looks(monkeypatch, 1.0, document(workers))
+    text = shown(view)
+    assert "40 Mb/s" in text and "goodput 8.00 Gb/s" in text
+    assert "B/s" not in text and "iB" not in text.replace("0 B", "")
+
+
+def test_ended_jobs_are_labelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    (view,) = looks(monkeypatch, 1.0, document([worker(0)], over=True, state="running"))
+    assert view.ended == ("red",)
+    text = shown(view)
+    assert "No job is running." in text and "Ended: red" in text
+    [job] = read_status(document([worker(0), worker(1) | {"gone": True}], over=True))
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))
+    print_job(console, job)
+    text = console.export_text()
+    assert "Job red (ended): 2 workers, 1 server\n" in text
+    assert "worker 1 (left)" in text
+
+
+def test_machines_that_nobody_named_have_their_hosts_name() -> None:
+    boot = "0d4a6a4e-2f0c-4a3e-9c53-6f2f1a9e8b11"
+    machines = {f"{boot}/4026531840": "node7", "gpu-1": "node8"}
+    members = [Member("worker", 0, host, machine) for machine, host in machines.items()]
+    assert list(machine_names(members).values()) == ["node7", "gpu-1"]
+    members.append(Member("worker", 2, "node7", f"{boot}/4026532999"))
+    assert set(machine_names(members).values()) == {"node7/531840", "node7/532999", "gpu-1"}
+    [job] = read_status(document([worker(0) | {"machine": f"{boot}/1", "host": "node7"}]))
+    console = Console(width=80, record=True, file=open(os.devnull, "w"))
+    print_job(console, job)
+    text = console.export_text()
+    assert "worker 0  node7" in text and "\u2026" not in text and boot not in text
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    assert [counted(n, "server") for n in (0, 1, 2)] == ["0 servers", "1 server", "2 servers"]
+    assert counted(2, "process", "processes") == "2 processes"
+    assert [listed("rank", ranks) for ranks in ([1], [1, 2], [1, 2, 5])] == [
+        *("rank 1", "ranks 1 and 2", "ranks 1, 2 and 5"),
+    ]

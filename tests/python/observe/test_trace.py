@@ -139,8 +139,16 @@ def test_explain_prints_the_words(
 ) -> None:
     assert run("trace", "--read", str(recorded[0])) == 0
     words = capsys.readouterr().out
-    assert words.count("of rank 0 took") == 4
-    assert "waiting for rank 1: its own contribution was in" in words
+    lines = words.splitlines()
+    assert words.count("Verdict:") == 1 and lines[0].startswith("Steps ")
+    assert "of 2 ranks" in lines[0]
+    # Once for all eight steps, and no line of nothing.
+    assert words.count("  waiting for rank 1: all other contributions were in") == 1
+    assert " 0.0%" not in words
+    assert [line[:6] for line in lines if line.startswith("Rank ")] in (
+        ["Rank 0", "Rank 1"],
+        ["Rank 1", "Rank 0"],
+    )
     assert run("trace", "--read", str(recorded[0]), "--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == 8
 
@@ -289,6 +297,50 @@ def test_each_stage_of_the_critical_path_gets_its_time() -> None:
     )
     assert (found.step, found.rank, found.duration_s) == (3, 0, 10.0)
     assert list(found.shares)[0] == "waiting for rank 1"
+
+
+def explained(step: int, rank: int, duration_s: float, **shares: float) -> trace.Explanation:
+    causes = {cause.replace("_", " "): share for cause, share in shares.items()}
+    return trace.Explanation(step, rank, duration_s, causes, (), "layer")
+
+
+def test_the_verdict_is_one_whatever_the_number_of_steps() -> None:
+    many = [explained(step, 0, 0.01, sending=0.7, computing=0.3) for step in range(50)]
+    one, all_of_them = trace.verdict(many[:1]), trace.verdict(many)
+    assert len(one) == len(all_of_them)
+    assert one[0] == "Step 0 of 1 rank: 10.0 ms on average. Verdict: sending, 70% of the time."
+    assert all_of_them[0].startswith("Steps 0 to 49 of 1 rank: 10.0 ms")
+
+
+def test_the_verdict_weighs_steps_by_their_duration_and_names_the_straggler() -> None:
+    found = [
+        explained(1, 0, 0.03, waiting_for_rank_1=1.0),
+        explained(1, 1, 0.01, computing=0.9996, summing=0.0004),
+    ]
+    lines = trace.verdict(found)
+    assert "Verdict: waiting for rank 1 (a straggler), 75% of the time." in lines[0]
+    assert [line[:6] for line in lines[1:3]] == [" 75.0%", " 25.0%"]
+    assert not any("summing" in line for line in lines)
+    assert lines[-2:] == (
+        "Rank 0, 30.0 ms: 100.0% waiting for rank 1",
+        "Rank 1, 10.0 ms: 100.0% computing",
+    )
+
+
+def test_the_verdict_of_a_job_that_computes_says_what_is_exposed() -> None:
+    (first, *_) = trace.verdict([explained(1, 0, 0.01, computing=0.8, sending=0.15, queued=0.05)])
+    assert first.endswith(
+        "Verdict: computing, 80% of the time; of the 20% of exposed communication most is sending."
+    )
+    (hidden, *_) = trace.verdict([explained(1, 0, 0.01, computing=1.0)])
+    assert hidden.endswith("Verdict: computing; communication is hidden behind it.")
+    assert trace.verdict([]) == ("No step of this trace can be explained.",)
+
+
+def test_many_ranks_are_counted() -> None:
+    lines = trace.verdict([explained(1, rank, 1.0 - rank / 100, sending=1.0) for rank in range(20)])
+    assert lines[-1] == "4 ranks with shorter steps left out."
+    assert lines[-2].startswith("Rank 15,")
 
 
 @given(st.lists(st.floats(0.0, 10.0), min_size=6, max_size=6))

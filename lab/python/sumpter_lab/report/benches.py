@@ -56,7 +56,7 @@ def _bars(
     height = theme.rows_height(len(labels) * max(1, len(series)))
     theme.finish(plot, x=unit, y="", height=height, barmode="group", showlegend=len(series) > 1)
     plot.update_yaxes(autorange="reversed", type="category")
-    plot.update_xaxes(rangemode="tozero", **({"tickformat": ".0%"} if percent else {}))
+    plot.update_xaxes(rangemode="tozero", **({"tickformat": theme.PERCENT} if percent else {}))
     rows = [
         (label, *(_shown(values[index], percent) for values in series.values()))
         for index, label in enumerate(labels)

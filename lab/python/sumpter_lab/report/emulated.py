@@ -84,7 +84,7 @@ def _share(rows: Sequence[Row]) -> Figure:
     plot.add_hline(y=1, line={"dash": "dot", "color": theme.GREY, "width": 1.5})
     lowest = min(row["optimum_fraction"] for row in rows)
     theme.finish(plot, x="CPU machines that help (k)", y="share of the optimum")
-    plot.update_yaxes(range=[min(0.8, lowest - 0.05), 1.03], tickformat=".0%")
+    plot.update_yaxes(range=[min(0.8, lowest - 0.05), 1.03], tickformat=theme.PERCENT)
     plot.update_xaxes(tickvals=sorted({row["servers"] for row in rows}))
     listed = [
         (
@@ -139,7 +139,7 @@ def _links(rows: Sequence[Row]) -> Figure | None:
                 "orientation": "h",
                 "y": 1,
                 "yanchor": "bottom",
-                "tickformat": ".0%",
+                "tickformat": theme.PERCENT,
                 "thickness": 10,
             },
             hovertemplate="%{y}, %{x}: %{z:.1%}<extra></extra>",

@@ -34,11 +34,39 @@
     return layout;
   }
 
+  // Lines of at most so many characters, where spaces allow.
+  function wrapped(text, most) {
+    const lines = [""];
+    for (const word of String(text).split(" ")) {
+      const line = lines[lines.length - 1];
+      if (line && line.length + word.length >= most) lines.push(word);
+      else lines[lines.length - 1] = line ? line + " " + word : word;
+    }
+    return lines.join("<br>");
+  }
+
+  // On a phone, long names would leave no room for the bars, and an axis's title would be wider
+  // than the axis.
+  function narrowed(data, layout) {
+    for (const name of Object.keys(layout)) {
+      if (!/^[xy]axis/.test(name)) continue;
+      const axis = layout[name];
+      if (axis.title && axis.title.text) axis.title.text = wrapped(axis.title.text, 20);
+      if (name[0] !== "y" || axis.type !== "category") continue;
+      const names = [...new Set(data.flatMap((trace) => trace.y || []))];
+      axis.tickvals = names;
+      axis.ticktext = names.map((text) => wrapped(text, 20));
+      axis.tickfont = { size: 10 };
+    }
+    return layout;
+  }
+
   function draw() {
     for (const script of document.querySelectorAll("script[data-plot]")) {
       const plot = JSON.parse(script.textContent);
       const data = dark.matches ? recolored(plot.data) : plot.data;
       const layout = themed(dark.matches ? recolored(plot.layout) : plot.layout);
+      if (narrow.matches) narrowed(data, layout);
       Plotly.react(script.dataset.plot, data, layout, {
         responsive: true,
         displaylogo: false,

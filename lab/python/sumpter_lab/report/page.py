@@ -18,6 +18,7 @@ from sumpter import _native
 from sumpter_lab.report import theme
 from sumpter_lab.report.blocks import Cell, Section
 
+_LONG = 60  # characters of a cell
 _PACKAGE = "sumpter_lab.report"
 
 
@@ -35,6 +36,7 @@ def render(title: str, sections: Sequence[Section]) -> str:
     )
     environment.filters["cell"] = cell
     environment.filters["numeric"] = _is_numeric
+    environment.filters["long"] = _is_long
     environment.filters["data"] = lambda plot: Markup(_data(plot.to_plotly_json()))
     library, own = _library(), _text("page.js")
     return environment.get_template("page.html").render(
@@ -65,6 +67,11 @@ def _is_numeric(value: Cell) -> bool:
     if isinstance(value, str):
         return value.removesuffix("%").lstrip("+-").replace(".", "", 1).isdigit()
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _is_long(value: Cell) -> bool:
+    """Whether a cell holds sentences, which need width lest the row become a screen tall."""
+    return isinstance(value, str) and len(value) > _LONG
 
 
 def _data(value: Any) -> str:

@@ -27,6 +27,8 @@ DARK = {
 }
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "solid", "dash")
+# Percents on an axis, with as many decimals as its ticks need: `0 % 0.5 % 1 %` or `0 % 50 % 100 %`.
+PERCENT = "~%"
 _ROW_PX = 26
 
 

@@ -107,12 +107,13 @@ def _in_short(explained: Sequence[Explanation]) -> list[str]:
 
 
 def _in_words(explained: Sequence[Explanation]) -> Table:
-    rows = [
-        (one.rank, 1e3 * one.duration_s, " ".join(text.strip() for text in one.sentences[:1]))
-        + ("; ".join(text.strip() for text in one.sentences[1:]) or None,)
-        for one in explained
-    ]
-    heads = ("rank", "ms", "in words", "by cause")
+    """The two largest causes of each rank; the table of causes has all of them."""
+    rows = []
+    for one in explained:
+        causes = sorted(one.shares.items(), key=lambda item: -item[1])[:2]
+        cells = [part for cause, share in causes for part in (cause, f"{share:.1%}")]
+        rows.append((one.rank, 1e3 * one.duration_s, *cells, *[None] * (4 - len(cells))))
+    heads = ("rank", "ms", "largest cause", "its part", "next cause", "its part")
     return Table(f"Step {explained[0].step} by rank", heads, rows)
 
 
@@ -256,7 +257,7 @@ def _causes(explanations: Sequence[Explanation]) -> Figure:
         )
     height = theme.rows_height(len(ranks))
     theme.finish(plot, x="part of the step", y="", height=height, barmode="stack")
-    plot.update_xaxes(tickformat=".0%", range=[0, 1])
+    plot.update_xaxes(tickformat=theme.PERCENT, range=[0, 1])
     plot.update_yaxes(autorange="reversed", type="category")
     rows = [
         (one.step, one.rank, 1e3 * one.duration_s, *(one.shares.get(c, 0.0) for c in causes))
@@ -309,7 +310,7 @@ def _links(slices: Sequence[Slice], window: Window, bandwidth_gbps: float | None
     theme.finish(plot, x=unit, y="", height=height, barmode="group")
     plot.update_yaxes(autorange="reversed", type="category")
     if bandwidth_gbps is not None:
-        plot.update_xaxes(tickformat=".0%")
+        plot.update_xaxes(tickformat=theme.PERCENT)
     rows = [
         (
             process,

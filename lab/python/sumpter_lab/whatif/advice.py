@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sumpter.profiles import Profile
@@ -10,6 +10,8 @@ from sumpter_lab.whatif.cases import Case, Outcome, simulate
 
 # Less is not worth a change, and within what the model leaves out.
 _LEAST_GAIN = 0.01
+# Of the samples per second of the best change: the simulation does not tell these apart.
+_AS_MUCH = 0.98
 _BANDWIDTH_FACTORS = (2, 4)
 _HELPER_PARTS = (4, 2, 1)  # of the number of workers
 _COMPRESSION_FACTORS = (2, 4)
@@ -24,6 +26,7 @@ class Advice:
     gain: float  # more samples per second, as a fraction
     case: Case
     outcome: Outcome
+    kind: str = ""  # changes of one kind differ in their amount only
 
     def __str__(self) -> str:
         return (
@@ -37,20 +40,20 @@ def advise(
 ) -> tuple[Outcome, list[Advice]]:
     """The outcome of a case, and the changes that gain at least 1 %, the best first.
 
+    Of changes of one kind a larger one must gain 1 % more than a smaller one to be listed.
     Without `bottlenecks`, those of the changed cases are not sought, which takes half the time.
     Raises ConfigError for a case that cannot be.
     """
     changes = list(_changes(case))
     now = simulate(profile, [case])[0]
-    tried = [changed for _, changed in changes]
+    tried = [changed for _, _, changed in changes]
     outcomes = simulate(profile, tried, bottleneck=bottlenecks)
     advice = [
-        Advice(change, now.iteration_time_s / outcome.iteration_time_s - 1, changed, outcome)
-        for (change, changed), outcome in zip(changes, outcomes, strict=True)
+        Advice(change, now.iteration_time_s / outcome.iteration_time_s - 1, changed, outcome, kind)
+        for (kind, change, changed), outcome in zip(changes, outcomes, strict=True)
     ]
     advice.append(_larger_batch(profile, case, now, bottlenecks))
-    worthwhile = [one for one in advice if one.gain >= _LEAST_GAIN]
-    return now, sorted(worthwhile, key=lambda one: -one.gain)
+    return now, sorted(_worthwhile(advice), key=lambda one: -one.gain)
 
 
 def in_words(outcome: Outcome, advice: list[Advice]) -> list[str]:
@@ -67,23 +70,39 @@ def in_words(outcome: Outcome, advice: list[Advice]) -> list[str]:
     sentences = [f"{cost} an iteration{causes.get(outcome.bottleneck, '.')}"]
     if not advice:
         return [*sentences, f"Nothing tried would gain {_LEAST_GAIN:.0%} or more."]
-    sentences.append(f"Most would help: {advice[0]}.")
-    return sentences + [f"Else: {one}." for one in advice[1:]]
+    best, *others = advice
+    sentences.append(f"Most would help: {best}.")
+    as_much = [one for one in others if (1 + one.gain) / (1 + best.gain) >= _AS_MUCH]
+    for start, ones in (("About as much", as_much), ("Less", others[len(as_much) :])):
+        if ones:
+            listed = "; ".join(f"{one.change} ({one.gain:.0%})" for one in ones)
+            sentences.append(f"{start}: {listed}.")
+    return sentences
 
 
-def _changes(case: Case) -> Iterator[tuple[str, Case]]:
+def _worthwhile(advice: Iterable[Advice]) -> Iterator[Advice]:
+    """What gains enough, given that changes of a kind come in the order of their amount."""
+    best: dict[str, float] = {}
+    for one in advice:
+        if one.gain >= best.get(one.kind, 0.0) + _LEAST_GAIN:
+            best[one.kind] = one.gain
+            yield one
+
+
+def _changes(case: Case) -> Iterator[tuple[str, str, Case]]:
+    """Kind, words and case of each change; those of a kind in the order of their amount."""
     for factor in _BANDWIDTH_FACTORS:
         bandwidth_gbps = factor * case.bandwidth_gbps
         change = f"{factor} times the bandwidth, {bandwidth_gbps:g} Gb/s"
-        yield change, replace(case, bandwidth_gbps=bandwidth_gbps)
+        yield "bandwidth", change, replace(case, bandwidth_gbps=bandwidth_gbps)
     for factor in _COMPRESSION_FACTORS:
         change = f"compression to {1 / factor:.0%} of the bytes sent now"
-        yield change, replace(case, compression=factor * case.compression)
+        yield "compression", change, replace(case, compression=factor * case.compression)
     for servers in sorted({case.workers // part for part in _HELPER_PARTS}):
         if servers > case.servers:
             machines = "CPU machine" if servers == 1 else "CPU machines"
             change = f"{servers} {machines} that help to sum, with Sumpter"
-            yield change, replace(case, servers=servers, architecture="sumpter")
+            yield "servers", change, replace(case, servers=servers, architecture="sumpter")
 
 
 def _larger_batch(profile: Profile, case: Case, now: Outcome, bottleneck: bool) -> Advice:
@@ -92,4 +111,4 @@ def _larger_batch(profile: Profile, case: Case, now: Outcome, bottleneck: bool) 
     outcome = simulate(profile.slower(factor), [case], bottleneck=bottleneck)[0]
     gain = factor * now.iteration_time_s / outcome.iteration_time_s - 1
     change = f"{factor} times the batch for each GPU, if memory and convergence allow"
-    return Advice(change, gain, case, outcome)
+    return Advice(change, gain, case, outcome, "batch")
