@@ -53,8 +53,8 @@ pub enum JoinError {
     },
     /// Nothing answers.
     #[error(
-        "no coordinator answered at {coordinator} within {:.1} s: {reason}; is it running, and is \
-         the address right?",
+        "no coordinator answered at {coordinator} in {:.1} s: {reason}; is it running, and is the \
+         address right?",
         waited.as_secs_f64()
     )]
     Unreachable {

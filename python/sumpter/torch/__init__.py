@@ -6,6 +6,11 @@ A script for either trains with this import in place of its own. For Distributed
 `torch.distributed.init_process_group("sumpter")` instead, which needs no import at all.
 """
 
+# ruff: noqa: E402
+from sumpter._packages import need
+
+need("torch", "sumpter.torch")
+
 from sumpter._core.handles import (
     ChainedHandle,
     GroupHandle,

@@ -89,6 +89,12 @@ impl Greeting<'_> {
         }
     }
 
+    /// Tries once, and no more.
+    pub async fn only(&self, limit: Duration) -> Result<Greeted, JoinError> {
+        let begun = Instant::now();
+        self.once(limit).await.map_err(|failed| self.give_up(failed, begun.elapsed()))
+    }
+
     /// Tries once.
     pub async fn once(&self, limit: Duration) -> Result<Greeted, Failed> {
         match timeout(limit, self.attempt(limit)).await {
@@ -98,7 +104,7 @@ impl Greeting<'_> {
     }
 
     /// The error of an attempt that is the last.
-    pub fn give_up(&self, failed: Failed, waited: Duration) -> JoinError {
+    fn give_up(&self, failed: Failed, waited: Duration) -> JoinError {
         let coordinator = self.coordinator.to_owned();
         match failed {
             Failed::ForNow(reason) => JoinError::Unreachable { coordinator, waited, reason },

@@ -274,8 +274,7 @@ fn ask(
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let greeting = Greeting { coordinator, token, tls, purpose };
     let answer = runtime.block_on(async {
-        let greeted = greeting.once(REQUEST_LIMIT).await;
-        let mut greeted = greeted.map_err(|failed| greeting.give_up(failed, REQUEST_LIMIT))?;
+        let mut greeted = greeting.only(REQUEST_LIMIT).await?;
         let answer = timeout(REQUEST_LIMIT, greeted.inbound.message()).await;
         Ok(answer.ok().and_then(Result::ok).flatten().and_then(|message| message.body))
     });

@@ -69,8 +69,7 @@ pub fn traces(
 }
 
 async fn collect(greeting: &Greeting<'_>) -> Result<Traces, JoinError> {
-    let greeted = greeting.once(REQUEST_LIMIT).await;
-    let mut greeted = greeted.map_err(|failed| greeting.give_up(failed, REQUEST_LIMIT))?;
+    let mut greeted = greeting.only(REQUEST_LIMIT).await?;
     let deadline = Instant::now() + ANSWER_LIMIT;
     let mut next = async || {
         let message = timeout_at(deadline, greeted.inbound.message()).await;

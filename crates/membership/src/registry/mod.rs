@@ -194,12 +194,16 @@ impl Registry {
         let Some(member) = self.members.remove(id) else { return };
         let Join { job, role, host, .. } = &member.join;
         let worker = matches!(role, Role::Worker { .. });
+        let who = match role {
+            Role::Worker { rank, .. } => format!("rank {rank}"),
+            Role::Server => "the server".to_owned(),
+        };
         let status = member.status(self.members.last_tick(), id);
         self.past.member_gone(worker.then_some(job), status);
         match how {
-            Gone::Left => info!(member = %id, %host, ?role, "a member left"),
+            Gone::Left => info!(member = %id, "{who} on {host} has left"),
             Gone::Lost(reason) => {
-                warn!(member = %id, %host, ?role, %reason, "a member was lost");
+                warn!(member = %id, "{who} on {host} was lost: {reason}");
                 self.tally.count(match role {
                     Role::Worker { .. } => Happened::WorkerLost,
                     Role::Server => Happened::ServerLost,
