@@ -154,8 +154,8 @@ class TestMissingPackages:
         assert len(result.stderr.splitlines()) == 1, result.stderr
         assert "pip install 'sumpter[torch]'" in result.stderr
 
-    def test_need_names_the_user_and_the_remedy(self) -> None:
-        result = self.run("from sumpter._packages import need; need('torch', 'sumpter.torch')")
+    def test_an_import_names_what_it_needs_and_the_remedy(self) -> None:
+        result = self.run("import sumpter.torch")
         assert result.stderr.splitlines()[-1] == (
             "ImportError: sumpter.torch needs torch, which is not installed: "
             "pip install 'sumpter[torch]'"
