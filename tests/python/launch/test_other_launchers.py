@@ -170,7 +170,7 @@ def test_one_byteps_machine_needs_no_scheduler_and_no_token(port: str) -> None:
         NVIDIA_VISIBLE_DEVICES="0,1",
         SUMPTER_TOKEN="",
     )
-    lines = sorted(line for line in launched.output().splitlines() if "worker" in line)
+    lines = sorted(line for line in launched.output().splitlines() if line.startswith("[worker"))
     assert lines == ["[worker 0] 0 2 0 2 [1 3]", "[worker 1] 1 2 1 2 [1 3]"]
 
 

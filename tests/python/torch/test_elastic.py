@@ -111,7 +111,7 @@ def test_the_launcher_gives_up_a_worker_that_always_fails(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("-n", "1", "--min-workers", "2"), "only 1 workers"),
+        (("-n", "1", "--min-workers", "2"), "only 1 worker "),
         (("-n", "2", "--restarts", "2"), "--min-workers"),
         (("-n", "2", "--min-workers", "2", "--max-workers", "1"), "max_workers"),
     ],
