@@ -116,6 +116,8 @@ fmt: setup ## Format all code.
 check: setup ## Formatting, lints, and the stubs against the compiled modules.
 	cargo fmt --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	RUSTFLAGS="--cfg fuzzing" cargo clippy --locked --manifest-path fuzz/Cargo.toml \
+		--target-dir target/fuzz-check -- -D warnings
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest tests/python/project/test_stub.py

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_engine::{Client, ClientSettings, Place, Request};
+use sumpter_engine::{Client, ClientSettings, Place, Request, Supply};
 use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
 use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, TensorId};
 use sumpter_wire::{HEADER_BYTES, Tier};
@@ -33,10 +33,18 @@ fuzz_target!(|data: &[u8]| {
         let place = |number: u32| Place::new(lane, number, (100 * number as usize, 100), group, 2);
         client.register(tensor, Tier::Root, vec![place(0), place(1)]);
         let (dtype, op, root, average) = (Dtype::F32, ReduceOp::Sum, Rank(1), true);
-        let (tier, priority, streamed) = (Tier::Root, 0, false);
+        let (tier, priority) = (Tier::Root, 0);
+        // The reduce is supplied in ranges, all but its last bytes.
+        let supply = match collective {
+            Collective::Reduce => Supply::Ranges,
+            _ => Supply::Whole,
+        };
         let request =
-            Request { tensor, tier, collective, dtype, op, root, average, priority, streamed };
-        client.submit(request, OwnedMemory { separate: None, bytes: vec![1; 200] });
+            Request { tensor, tier, collective, dtype, op, root, average, priority, supply };
+        let op = client.submit(request, OwnedMemory { separate: None, bytes: vec![1; 200] });
+        if supply == Supply::Ranges {
+            client.supply(op, 0..150);
+        }
     }
     for piece in data.chunks(HEADER_BYTES + 64) {
         let mut bytes = piece.to_vec();
