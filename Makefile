@@ -98,7 +98,7 @@ chaos: setup ## Train while servers, links and connections fail (root): SEED=n, 
 		-- $(BIN)/python examples/digits.py
 
 docs: setup ## Regenerate the pages made from code.
-	$(BIN)/sumpter config --markdown > docs/configuration.md
+	$(BIN)/sumpter config --markdown > docs/user/configuration.md
 	$(BIN)/python tests/python/support/records.py > lab/records/index.md
 
 server: ## Build the static sumpter-server, which needs no Python.

@@ -2,8 +2,9 @@
 
     python tests/mutants/mutants.py [--seeds 3000] [NAME ...]
 
-Each bug breaks one of the invariants of docs/design.md, section 6. A bug that the simulation does
-not find fails this program: then the simulation is blind there. Works on a copy of the sources.
+Each bug breaks one of the invariants of docs/design/overview.md. A bug that the
+simulation does not find fails this program: then the simulation is blind there. Works on
+a copy of the sources.
 """
 
 from __future__ import annotations

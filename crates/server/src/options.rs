@@ -52,8 +52,8 @@ pub struct Coordinator {
     /// Where workers and servers find the coordinator
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: String,
-    /// The jobs to admit, each with a token and quotas of its own (docs/tenants.md); --token is
-    /// then the servers' alone
+    /// The jobs to admit, each with a token and quotas of its own (docs/user/tenants.md);
+    /// --token is then the servers' alone
     #[arg(long, value_name = "FILE")]
     tenants: Option<String>,
     /// As of `serve`

@@ -1,7 +1,7 @@
 //! What the bytes of a data connection mean: identifiers, frames, the handshake, the token.
 //!
-//! Nothing here touches a socket, a thread, a clock or the environment. `docs/wire.md` is the
-//! normative description; where it and this crate differ, one of them has a bug.
+//! Nothing here touches a socket, a thread, a clock or the environment. `docs/design/wire.md` is
+//! the normative description; where it and this crate differ, one of them has a bug.
 #![forbid(unsafe_code)]
 
 mod auth;

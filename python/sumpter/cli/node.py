@@ -86,8 +86,8 @@ def coordinator(
         typer.Option(
             "--tenants",
             metavar="FILE",
-            help="The jobs to admit, each with a token and quotas of its own (docs/tenants.md); "
-            "--token is then the servers' alone.",
+            help="The jobs to admit, each with a token and quotas of its own "
+            "(docs/user/tenants.md); --token is then the servers' alone.",
         ),
     ] = None,
     metrics_port: MetricsPortOption = None,

@@ -53,11 +53,11 @@ def config(
         typer.Option("--search", metavar="TEXT", help="Only settings that mention this text."),
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print docs/configuration.md.")
+        bool, typer.Option("--markdown", help="Print docs/user/configuration.md.")
     ] = False,
     as_json: JsonOption = False,
     metrics: Annotated[
-        bool, typer.Option("--metrics", help="Print the table of docs/metrics.md instead.")
+        bool, typer.Option("--metrics", help="Print the table of docs/user/metrics.md instead.")
     ] = False,
 ) -> None:
     """Show every setting: its name, environment variable, default, range and meaning."""
@@ -100,7 +100,7 @@ def _chosen(
 
 
 def as_markdown(rows: list[dict[str, str]]) -> str:
-    """The text of docs/configuration.md."""
+    """The text of docs/user/configuration.md."""
     lines = [_PREFACE]
     lines.append("| setting | environment | unit | default | range | meaning |")
     lines.append("|---|---|---|---|---|---|")
@@ -122,7 +122,7 @@ def as_markdown(rows: list[dict[str, str]]) -> str:
 
 
 def metrics_as_markdown() -> str:
-    """The table of docs/metrics.md."""
+    """The table of docs/user/metrics.md."""
     lines = ["| metric | type | of | own labels | meaning |", "|---|---|---|---|---|"]
     for row in _native.metrics():
         labels = ", ".join(f"`{label}`" for label in row["labels"])

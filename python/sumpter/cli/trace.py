@@ -61,7 +61,7 @@ def trace(
     """Write what a running job has just done to a file for Perfetto (ui.perfetto.dev).
 
     Every worker and every server keeps its latest events in a ring; this collects them through the
-    coordinator, aligns the clocks and says by how much they may be off. docs/tracing.md.
+    coordinator, aligns the clocks and says by how much they may be off. docs/user/tracing.md.
     """
     if file is not None:
         if steps is not None or output is not None or coordinator is not None:

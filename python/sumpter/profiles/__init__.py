@@ -5,9 +5,9 @@
     profile = profiles.load("resnet50.profile.json")
     print(profile.name, profile.bytes, profile.iteration_s)
 
-This is the data and its file, which `sumpter.tune(profile=...)` reads; `docs/profiles.md` describes
-the file. The laboratory (`sumpter_lab.profiles`) records profiles, reads other tools' logs and has
-published architectures.
+This is the data and its file, which `sumpter.tune(profile=...)` reads; `docs/user/profiles.md`
+describes the file. The laboratory (`sumpter_lab.profiles`) records profiles, reads other tools'
+logs and has published architectures.
 """
 
 from sumpter._errors import ProfileError

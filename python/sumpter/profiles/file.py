@@ -1,4 +1,4 @@
-"""Profiles as JSON files; `docs/profiles.md` describes the format.
+"""Profiles as JSON files; `docs/user/profiles.md` describes the format.
 
 A file of a newer version is refused rather than half understood, and so is a field that version 1
 does not have: it would be a spelling mistake or another tool's file.

@@ -459,12 +459,12 @@ def test_the_documented_command_makes_its_page(
 def test_the_documented_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", _page("report.md"), re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "docs/report.md", "exec"), {})
+    exec(compile(block, "docs/user/report.md", "exec"), {})
     assert (tmp_path / "report.html").stat().st_size > 1e6
 
 
 def _page(name: str) -> str:
-    return (ROOT / "docs" / name).read_text()
+    return (ROOT / "docs" / "user" / name).read_text()
 
 
 def test_a_trace_without_steps_shows_all_of_it(traced) -> None:

@@ -31,7 +31,7 @@ from sumpter.cli.settings import metrics_as_markdown
 
 ROOT = Path(__file__).resolve().parents[3]
 MONITORING = ROOT / "examples" / "monitoring"
-PAGE = ROOT / "docs" / "metrics.md"
+PAGE = ROOT / "docs" / "user" / "metrics.md"
 PATIENCE_S = 120.0
 
 # Labels of every member's series, beside those of the metric itself; and what Prometheus adds.
@@ -335,7 +335,7 @@ def expressions() -> list[tuple[str, str]]:
     ]
     found += [(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules()]
     cells = re.findall(r"^\| [^|]+ \| `([^`]+)` \|$", PAGE.read_text(), re.MULTILINE)
-    found += [("docs/metrics.md", cell) for cell in cells if "sumpter_" in cell]
+    found += [("docs/user/metrics.md", cell) for cell in cells if "sumpter_" in cell]
     return found
 
 

@@ -326,8 +326,26 @@ def test_the_settings_page_is_up_to_date() -> None:
     from sumpter import _native
     from sumpter.cli.settings import as_markdown
 
-    page = (ROOT / "docs" / "configuration.md").read_text()
+    page = (ROOT / "docs" / "user" / "configuration.md").read_text()
     assert page == as_markdown(_native.settings()), "run `make docs`"
+
+
+def test_prose_fits_the_lines() -> None:
+    """Fenced code, tables and a link that is longer than a line are what they are."""
+    long = []
+    for path in tracked(".md"):
+        prose = re.sub(r"^ *```.*?^ *```", _blank, path.read_text(), flags=re.MULTILINE | re.DOTALL)
+        long += [
+            f"{name_of(path)}:{number}: {line[:60]}..."
+            for number, line in enumerate(prose.splitlines(), 1)
+            if len(line) > COLUMNS and not line.lstrip().startswith(("|", "!["))
+            if len(line.split()) > 1 and "](http" not in line
+        ]
+    found(long, f"wrap these at {COLUMNS} columns")
+
+
+def _blank(match: re.Match[str]) -> str:
+    return "\n" * match[0].count("\n")
 
 
 def test_links_between_documents_lead_somewhere() -> None:

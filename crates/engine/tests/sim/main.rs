@@ -10,7 +10,7 @@
 //! Some contributions come range by range while their rounds last, as from the memory of a device;
 //! of these rounds, each byte of the result is announced once, and is final then.
 //!
-//! What must hold (docs/design.md, section 6): each contribution counts exactly once whatever is
+//! What must hold (docs/design/overview.md): each contribution counts exactly once whatever is
 //! cut and sent again, and all workers get the same bytes; with `deterministic`, the bytes that
 //! rank order gives: by rank in each machine, then by the rank that passes the subtotal on. If
 //! workers die while a round lasts, each element has the contributions of all who lived at some

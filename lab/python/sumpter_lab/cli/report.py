@@ -50,7 +50,7 @@ def report(
 ) -> None:
     """Make one page of HTML about a run: timeline, share of the optimum, what-if, advice.
 
-    The page is complete and opens without a network. `docs/report.md` shows one.
+    The page is complete and opens without a network. `docs/user/report.md` shows one.
     """
     from sumpter_lab import report as reports
     from sumpter_lab.scaffold.output import check_writable

@@ -72,7 +72,7 @@ def whatif(
 ) -> None:
     """Predict an iteration on other machines, links or helpers, from a profile.
 
-    Any list with commas makes a grid. `docs/whatif.md` says what is modelled.
+    Any list with commas makes a grid. `docs/user/whatif.md` says what is modelled.
     """
     values = {
         "workers": _counts(workers, "--workers", 1),

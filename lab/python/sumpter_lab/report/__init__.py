@@ -6,7 +6,7 @@
     report.write(page, "report.html")
 
 The page is one file that needs no network: plots, their script and style are in it.
-`docs/report.md` says what it shows. Needs the extra `sumpter-lab[report]`.
+`docs/user/report.md` says what it shows. Needs the extra `sumpter-lab[report]`.
 """
 
 from sumpter_lab.report.compose import Page, Question, make, write

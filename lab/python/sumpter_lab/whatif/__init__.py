@@ -8,7 +8,7 @@
     print(whatif.simulate(profile, [case])[0].scaling_factor)
 
 An exact event-driven simulation: no clock, no randomness, the same answer everywhere.
-`docs/whatif.md` says what it models and what not.
+`docs/user/whatif.md` says what it models and what not.
 """
 
 from sumpter_lab.whatif.advice import Advice, advise
