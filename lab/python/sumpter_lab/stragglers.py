@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sumpter import _native
+from sumpter.cli.options import parse_assignments
 from sumpter_lab.profiles import published
 from sumpter_lab.scaffold import cluster, remote
 from sumpter_lab.scaffold.remote import Remote, call_all, end_all, gather
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="all its gradients instead of one tensor of 16 MiB")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--late-s", type=float, default=0.2, help="the largest lateness")
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", help="also time Sumpter with this setting, in turns"
+    )
     parser.add_argument("-o", "--output", type=Path, help="also write every round, as JSON")
     asked = parser.parse_args(arguments)
     shapes: list[tuple[int, ...]] = [(4 << 20,)]
@@ -51,15 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rates, draw = [asked.rate_mbit] * asked.workers, random.Random(0)
     patterns = {
         "in step": lambda: [0.0] * asked.workers,
-        "one late": lambda: [0.0] * (asked.workers - 1) + [asked.late_s],
+        "rank 0 late": lambda: [asked.late_s] + [0.0] * (asked.workers - 1),
+        "the last rank late": lambda: [0.0] * (asked.workers - 1) + [asked.late_s],
         "each late at random": lambda: [draw.uniform(0, asked.late_s) for _ in rates],
     }
+    jobs = {"sumpter": {}} | ({asked.set: parse_assignments([asked.set])} if asked.set else {})
     remote.preload()
     found = []
     with orderly(), cluster.emulated(rates, []) as machines:
         for name, delays in patterns.items():
             drawn = [delays() for _ in range(asked.rounds + 1)]
-            found.append({"pattern": name} | measure(machines.gpu, shapes, drawn))
+            found.append({"pattern": name} | measure(machines.gpu, shapes, drawn, jobs))
             print_row(found[-1])
     if asked.output:
         document = {"asked": vars(asked) | {"output": None}, "rows": found}
@@ -77,6 +83,14 @@ def print_row(row: dict) -> None:
     ]
     low, middle, high = statistics.quantiles(ratios, n=4)
     waits = ", ".join(f"{cause} {share:.0%}" for cause, share in row["waits"].items())
+    others = [name for name in row["after_last_s"] if "=" in name]
+    for name in others:
+        pairs = zip(row["after_last_s"][name], row["after_last_s"]["sumpter"], strict=True)
+        ratios_of = sorted(one / other for one, other in pairs)
+        print(
+            f"{row['pattern']}: {name} {statistics.median(ratios_of):.4f} ({ratios_of[0]:.4f} to "
+            f"{ratios_of[-1]:.4f}) of the time"
+        )
     print(
         f"{row['pattern']}: Sumpter {own:.3f} s, ring {ring:.3f} s, ring/Sumpter {middle:.3f} "
         f"({low:.3f} to {high:.3f}); {waits}",
@@ -88,26 +102,39 @@ def measure(
     machines: Sequence[cluster.Machine],
     shapes: Sequence[tuple[int, ...]],
     drawn: Sequence[Sequence[float]],
+    jobs: dict[str, dict[str, str]],
 ) -> dict:
-    """One job: a round of each system for each list of delays, the first to warm up."""
+    """A round of each system for each list of delays, the first to warm up.
+
+    Each of `jobs` is Sumpter with these settings; Gloo's ring is in the processes of the first.
+    """
     token = _native.generate_token()
-    settings = {"log": "warn", "token": token, "servers": "0", "lanes": "1"}
-    workers = [
-        Remote(machine, "Worker", rank, len(machines), machine.address, settings, shapes)
-        for rank, machine in enumerate(machines)
-    ]
-    after: dict[str, list[float]] = {"sumpter": [], "gloo": []}
+    shared = {"log": "warn", "token": token, "servers": "0", "lanes": "1"}
+    systems = {name: [name] for name in jobs}
+    systems["sumpter"].append("gloo")
+    after: dict[str, list[float]] = {name: [] for names in systems.values() for name in names}
+    started: dict[str, list[Remote]] = {}
+    meetings = {}
     try:
-        (meeting,) = call_all(workers[:1], PATIENCE_S, "host")
-        call_all(workers, PATIENCE_S, "join", meeting, list(after))
+        for job, settings in jobs.items():
+            own = shared | settings
+            started[job] = workers = [
+                Remote(machine, "Worker", rank, len(machines), machine.address, own, shapes)
+                for rank, machine in enumerate(machines)
+            ]
+            (meetings[job],) = call_all(workers[:1], PATIENCE_S, "host")
+            call_all(workers, PATIENCE_S, "join", meetings[job], systems[job])
+        workers_of = {name: started[job] for job, names in systems.items() for name in names}
         for number, delays in enumerate(drawn):
             for system, times in after.items():
-                times.append(staggered(workers, system, number, delays))
-        waits = explained(machines[0], meeting.coordinator, token, len(drawn) - 1)
-        call_all(workers, PATIENCE_S, "stop")
-        call_all(workers[:1], PATIENCE_S, "stop_hosting")
+                times.append(staggered(workers_of[system], system, number, delays))
+        first = meetings["sumpter"].coordinator
+        waits = explained(machines[0], first, token, len(drawn) - 1)
+        for workers in started.values():
+            call_all(workers, PATIENCE_S, "stop")
+            call_all(workers[:1], PATIENCE_S, "stop_hosting")
     finally:
-        end_all(workers, timeout_s=5.0)
+        end_all([worker for workers in started.values() for worker in workers], timeout_s=5.0)
     times = {system: times[1:] for system, times in after.items()}
     return {"after_last_s": times, "delays_s": drawn[1:], "waits": waits}
 

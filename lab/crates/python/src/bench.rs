@@ -162,6 +162,7 @@ fn sample_json(sample: &Sample) -> serde_json::Value {
     let calls = |c: &Calls| json!({"reads": c.reads, "writes": c.writes, "waits": c.waits});
     let variant = match sample.variant {
         Variant::Sum => "sum",
+        Variant::Ordered => "ordered",
         Variant::Relay => "relay",
         Variant::Raw => "raw",
         Variant::Bare => "bare",

@@ -68,7 +68,8 @@ PeersOption = Annotated[
         "--peers",
         metavar="NAME,..",
         help="What to measure beside Sumpter: gloo, ps (Sumpter with CPU machines only), plain "
-        "(sockets that move the same bytes and sum nothing), none.",
+        "(sockets that move the same bytes and sum nothing), NAME=VALUE (Sumpter with another "
+        "setting, such as deterministic=true), none.",
     ),
 ]
 LanesOption = Annotated[
@@ -236,9 +237,12 @@ def _peers(text: str) -> tuple[str, ...]:
     from sumpter_lab.scaffold.spec import PEERS
 
     names = [part.strip() for part in text.split(",") if part.strip() not in ("", "none")]
-    unknown = [name for name in names if name not in PEERS]
+    unknown = [name for name in names if name not in PEERS and "=" not in name]
     if unknown:
-        raise UsageError(f"--peers: '{unknown[0]}' is unknown; choose {', '.join(PEERS)} or none")
+        raise UsageError(
+            f"--peers: '{unknown[0]}' is unknown; choose {', '.join(PEERS)}, NAME=VALUE (Sumpter "
+            "with another setting) or none"
+        )
     return tuple(dict.fromkeys(names))
 
 

@@ -13,7 +13,7 @@ from sumpter_lab.scaffold.cluster import Cluster, Machine
 from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
 from sumpter_lab.scaffold.optimum import Optimum, optimum
 from sumpter_lab.scaffold.spec import Load, Spec
-from sumpter_lab.scaffold.team import PlainTeam, Round, Team, plain_team, team
+from sumpter_lab.scaffold.team import LaneMemory, PlainTeam, Round, Team, plain_team, team
 from sumpter_lab.scaffold.tournament import Links
 
 # Busy cores and idle links: then the cores, not the links, set the time.
@@ -30,7 +30,7 @@ class Measured:
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     disturbed: int = 0  # turns among them during which other guests took the cores
     repeated: int = 0  # turns that were left out for that reason
-    lane_memory_bytes: list[int] = field(default_factory=list)
+    lane_memory_bytes: dict[str, LaneMemory] = field(default_factory=dict)
 
     def seconds(self, system: str) -> float | None:
         """The median round of a system; None if it was not run."""
@@ -40,9 +40,9 @@ class Measured:
 
 def duration_s(asked: Spec, load: Load, times: Optimum, servers: int) -> float:
     """About how long a cell takes."""
-    each = {"sumpter": times.seconds, "sumpter_ddp": times.seconds, "ps": times.ps_seconds}
-    each["plain"] = times.seconds
     systems = asked.systems(load, servers)
+    each = dict.fromkeys((name for name in systems if not name.startswith("gloo")), times.seconds)
+    each["ps"] = times.ps_seconds
     turn_s = sum(each.get(name) or times.allreduce_seconds for name in systems)
     return (asked.rounds + asked.warmup) * 1.1 * turn_s + experiment.START_S
 
@@ -78,23 +78,26 @@ def _measure(
     slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.seconds)
     timeout_s = experiment.timeout_s(slowest_s)
     with ExitStack() as teams:
-        own = [system for system in systems if system not in ("ps", "plain")]
+        # Jobs of their own, since a job has one architecture and its settings; idle while another
+        # has a turn.
+        jobs = asked.own_jobs(len(cpu))
+        own = [system for system in systems if system not in jobs and system != "plain"]
         first = teams.enter_context(team(gpu, cpu, settings, bandwidths, load.shapes, own))
         by_system: dict[str, Team | PlainTeam] = dict.fromkeys(own, first)
         if "plain" in systems:
             moving = plain_team(gpu, cpu, times.shares, load.bytes)
             by_system["plain"] = teams.enter_context(moving)
-        if "ps" in systems:
-            # A job of its own, since a job has one architecture; idle while the other has a turn.
-            restricted = {**settings, "architecture": "ps"}
-            by_system["ps"] = teams.enter_context(
-                team(gpu, cpu, restricted, bandwidths, load.shapes, ["ps"])
+        for name, varied in jobs.items():
+            by_system[name] = teams.enter_context(
+                team(gpu, cpu, {**settings, **varied}, bandwidths, load.shapes, [name])
             )
         share = 1 / ((asked.warmup + asked.rounds) * len(systems))
         turns: list[Turn] = []
         for number in range(asked.warmup + 2 * asked.rounds):
             turn = {}
-            for system in systems:
+            # Each system is the first in some turns.
+            start = number % len(systems)
+            for system in (*systems[start:], *systems[:start]):
                 turn[system] = by_system[system].round(system, number, timeout_s)
                 advance(share)
             if number >= asked.warmup:
@@ -102,7 +105,9 @@ def _measure(
             if sum(not is_disturbed(turn) for turn in turns) == asked.rounds:
                 break
         measured = select(turns, asked.rounds)
-        measured.lane_memory_bytes = first.lane_memory_bytes()
+        measured.lane_memory_bytes = {
+            name: by_system[name].lane_memory_bytes() for name in ("sumpter", *jobs)
+        }
     return measured
 
 
@@ -167,7 +172,11 @@ def figures(
         },
         **_costs(measured.rounds["sumpter"], load, machines, links),
         **_limits(measured.rounds["sumpter"], gpu, links),
-        "lane_memory_bytes": measured.lane_memory_bytes,
+        "lane_memory_bytes": measured.lane_memory_bytes["sumpter"].servers,
+        "lane_memory_bytes_workers": measured.lane_memory_bytes["sumpter"].workers,
+        "variants": {
+            name: _variant(name, measured, load) for name in asked.own_jobs(len(cpu)) if "=" in name
+        },
         **_memory(asked, load, machines, links, times),
         "lanes": asked.lanes,
         "settings": asked.settings,
@@ -176,6 +185,25 @@ def figures(
         "repeated_rounds": measured.repeated,
         # Any wrong element would have ended the run.
         "checked_rounds": sum(map(len, measured.rounds.values())),
+    }
+
+
+def _variant(name: str, measured: Measured, load: Load) -> dict[str, Any]:
+    """Sumpter with another setting beside Sumpter: above 1, the other setting is the dearer one."""
+    pairs = list(zip(measured.rounds[name], measured.rounds["sumpter"], strict=True))
+    memory, own = measured.lane_memory_bytes[name], measured.lane_memory_bytes["sumpter"]
+
+    def cpu_s(rounds: Sequence[Round]) -> float:
+        return sum(item.worker_cpu_s + item.server_cpu_s for item in rounds)
+
+    return {
+        "seconds": measured.seconds(name),
+        "seconds_ratio": statistics.median(one.seconds / other.seconds for one, other in pairs),
+        "seconds_ratios": [one.seconds / other.seconds for one, other in pairs],
+        "cpu_s_per_gb": cpu_s(measured.rounds[name]) / (len(pairs) * load.bytes) * 1e9,
+        "cpu_ratio": ratio(cpu_s(measured.rounds[name]), cpu_s(measured.rounds["sumpter"])),
+        "lane_memory_bytes": memory.total,
+        "lane_memory_ratio": ratio(memory.total, own.total),
     }
 
 

@@ -59,9 +59,23 @@ def summary(rows: Sequence[Row]) -> list[str]:
         lines += _worst(group, "optimum_fraction", f"worst fraction of t_opt at {name}")
         lines += _worst(group, "gain_ratio", f"worst gain over Gloo, of g_a, at {name}")
         lines += _worst(group, "plain_fraction", f"worst fraction of plain sockets at {name}")
+    lines += [line for row in rows for line in _variants(row)]
     bound = sum(1 for row in rows if row.get("cpu_bound"))
     if bound:
         lines.append(f"{bound} of {len(rows)} cells were limited by the cores, not by the links")
+    return lines
+
+
+def _variants(row: Row) -> list[str]:
+    """What other settings cost, of the time, processor time and memory without them."""
+    where = f"n={row['workers']}, k={row['servers']}, {load_name(row)}"
+    lines = []
+    for name, found in (row.get("variants") or {}).items():
+        low, high = min(found["seconds_ratios"]), max(found["seconds_ratios"])
+        time = f"{found['seconds_ratio']:.4f} ({low:.4f} to {high:.4f}) of the time"
+        memory = f"{found['lane_memory_ratio'] or 1:.2f} of the lanes' memory"
+        cpu = f"{found['cpu_ratio']:.3f} of the CPU time"
+        lines.append(f"{name} at {where}: {time}, {cpu}, {memory}")
     return lines
 
 

@@ -15,7 +15,13 @@ from sumpter_lab.scaffold.table import Row
 
 Sample = dict[str, Any]
 # Names in the samples, and those in a row's fields.
-VARIANTS = {"sum": "", "relay": "without_summation_", "raw": "raw_tcp_", "bare": "summing_tcp_"}
+VARIANTS = {
+    "sum": "",
+    "ordered": "deterministic_",
+    "relay": "without_summation_",
+    "raw": "raw_tcp_",
+    "bare": "summing_tcp_",
+}
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,11 @@ def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
         row[f"{label}goodput_gb_per_s"] = gigabytes / seconds[name]
     row["goodput_ratio"] = seconds["relay"] / seconds["sum"]
     row["goodput_ratio_low"], row["goodput_ratio_high"] = low, high
+    row["deterministic_goodput_ratio"] = statistics.median(
+        s["seconds"] / o["seconds"]
+        for s, o in zip(by_variant["sum"], by_variant["ordered"], strict=True)
+    )
+    row["deterministic_cpu_ratio"] = ratio(total["ordered"], total["sum"])
     row["goodput_ratio_to_raw_tcp"] = seconds["raw"] / seconds["sum"]
     row["goodput_ratio_to_summing_tcp"] = seconds["bare"] / seconds["sum"]
     for name, label in VARIANTS.items():
@@ -107,6 +118,7 @@ COLUMNS = {
     "goodput_ratio": "over no sums",
     "goodput_ratio_to_raw_tcp": "over TCP",
     "goodput_ratio_to_summing_tcp": "over TCP that sums",
+    "deterministic_goodput_ratio": "in order of ranks",
     "cpu_s_per_gb": "CPU s/GB",
     "cpu_ratio_to_raw_tcp": "over TCP's",
     "cpu_ratio_to_summing_tcp": "over TCP's that sums",

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sumpter._core import membership
 from sumpter_lab.replay.play import Clock, Pace, Sum, periods, play
 from sumpter_lab.replay.script import Script
-from sumpter_lab.replay.variants import BY_NAME, DDP_BUCKET_BYTES, Variant
+from sumpter_lab.replay.variants import BY_NAME, DDP, DDP_BUCKET_BYTES, Variant
 from sumpter_lab.scaffold.ddp import Replayed
 from sumpter_lab.scaffold.payload import Payload
 from sumpter_lab.scaffold.rank import System, Worker
@@ -29,7 +29,7 @@ _TIMER_SLACK_NS = 1000
 class Player(Worker):
     """One rank of a job."""
 
-    without_torch_groups = frozenset(BY_NAME)
+    torch_groups = frozenset({DDP})
 
     def __init__(
         self,

@@ -49,8 +49,8 @@ class System(Protocol):
 class Worker:
     """One rank of a job."""
 
-    # The systems that need no process group of torch.
-    without_torch_groups = frozenset({"sumpter", "ps"})
+    # The systems that need a process group of torch.
+    torch_groups = frozenset({"gloo", "gloo_ddp", "sumpter_ddp"})
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Worker:
             local_rank=0,
             local_size=1,
         )
-        if set(systems) - self.without_torch_groups:
+        if self.torch_groups & set(systems):
             self._join_torch(meeting)
         largest = max(map(_elements, self._shapes))
         payload = Payload(self._rank, self._world_size, largest)
@@ -151,7 +151,7 @@ class Worker:
         self._gloo = dist.new_group(backend="gloo", timeout=TIMEOUT)
 
     def _make(self, system: str, payload: Payload, tensors: list[torch.Tensor]) -> System:
-        if system in ("sumpter", "ps"):
+        if system not in self.torch_groups:
             return PushPull(payload, tensors)
         if system == "gloo":
             return GlooAllReduce(payload, tensors, self._gloo)

@@ -10,6 +10,7 @@ from pathlib import Path
 from sumpter import _native
 from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
+from sumpter.cli.options import parse_assignments
 from sumpter_lab.profiles import architectures
 from sumpter_lab.scaffold import counters, namespaces
 from sumpter_lab.scaffold.cluster import MOST_MACHINES
@@ -87,8 +88,14 @@ class Spec:
             known = ("sumpter", "sumpter_ddp") + (("gloo_ddp",) if gloo else ())
         else:
             known = ("sumpter",) + (("gloo",) if gloo else ())
-        known += ("ps",) if "ps" in self.peers and servers else ()
+        known += tuple(self.own_jobs(servers))
         return known + (("plain",) if "plain" in self.peers else ())
+
+    def own_jobs(self, servers: int) -> dict[str, dict[str, str]]:
+        """Systems that are Sumpter with other settings, hence jobs of their own."""
+        named = {"ps": {"architecture": "ps"}} if "ps" in self.peers and servers else {}
+        varied = (name for name in self.peers if "=" in name)
+        return named | {name: parse_assignments([name]) for name in varied}
 
 
 def check(spec: Spec) -> None:
@@ -136,7 +143,7 @@ def check_memory(spec: Spec, available_bytes: int) -> None:
 def memory_bytes(spec: Spec, load: Load, workers: int, servers: int) -> int:
     """An upper estimate of what one cell needs."""
     systems = spec.systems(load, servers)
-    teams = 2 if "ps" in systems else 1
+    teams = 1 + len(spec.own_jobs(servers))
     # In each worker: the tensors, the pattern they are made from, and a transport's copies.
     each = 2 * load.bytes + load.largest_bytes
     # In each DDP module: parameters, gradients, buckets, and the gradient that is replayed.
@@ -159,14 +166,18 @@ def _check_host() -> None:
 
 
 def _check_settings(spec: Spec) -> None:
-    for name in spec.settings:
-        if name in _DECIDED_HERE:
-            raise UsageError(f"--set {name}: the emulated cluster decides this itself")
+    own_jobs = spec.own_jobs(max(spec.servers))
+    for option, given in (
+        ("--set", spec.settings),
+        *(("--peers", own) for own in own_jobs.values()),
+    ):
+        for name in given:
+            if name in _DECIDED_HERE:
+                raise UsageError(f"{option} {name}: the emulated cluster decides this itself")
     # The table of settings checks names and values when a role starts.
-    probe = {**spec.settings, "token": _native.generate_token(), "lanes": str(spec.lanes)}
-    if "ps" in spec.peers:
-        probe["architecture"] = "ps"
-    _native.Coordinator("127.0.0.1:0", probe).stop()
+    common = {**spec.settings, "token": _native.generate_token(), "lanes": str(spec.lanes)}
+    for own in ({}, *own_jobs.values()):
+        _native.Coordinator("127.0.0.1:0", {**common, **own}).stop()
 
 
 def bandwidths_gbps(goodput_mbit: dict[str, float]) -> dict[str, float]:

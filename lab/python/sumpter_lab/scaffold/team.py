@@ -27,6 +27,18 @@ class Round:
     cores: counters.CoreTicks
 
 
+@dataclass(frozen=True)
+class LaneMemory:
+    """Bytes that the lanes of each server and of each worker hold."""
+
+    servers: list[int]
+    workers: list[int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.servers) + sum(self.workers)
+
+
 class Team:
     """The processes of one job."""
 
@@ -65,11 +77,15 @@ class Team:
             cores=run.cores,
         )
 
-    def lane_memory_bytes(self) -> list[int]:
-        """What each server's lanes hold, as the coordinator knows it."""
+    def lane_memory_bytes(self) -> LaneMemory:
+        """What each member's lanes hold, as the coordinator knows it."""
         (text,) = call_all(self.workers[:1], START_TIMEOUT_S, "status")
-        servers = json.loads(text).get("servers") or []
-        return [int(_counter(server, "lane_memory_bytes")) for server in servers]
+        status = json.loads(text)
+
+        def of(role: str) -> list[int]:
+            return [int(_counter(one, "lane_memory_bytes")) for one in status.get(role) or []]
+
+        return LaneMemory(of("servers"), of("workers"))
 
     def _server_cpu_s(self) -> float:
         return sum(counters.process_cpu_s(server.pid) for server in self.servers)

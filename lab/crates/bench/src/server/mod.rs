@@ -45,6 +45,8 @@ const MOST_LANES: usize = 64;
 pub enum Variant {
     /// Sums them: the real lane.
     Sum,
+    /// Sums them in the order of ranks: the real lane, with deterministic partitions.
+    Ordered,
     /// The same frames without summation.
     Relay,
     /// The same bytes without frames.
@@ -55,7 +57,8 @@ pub enum Variant {
 
 impl Variant {
     /// Every variant.
-    pub const ALL: [Variant; 4] = [Variant::Sum, Variant::Relay, Variant::Raw, Variant::Bare];
+    pub const ALL: [Variant; 5] =
+        [Variant::Sum, Variant::Ordered, Variant::Relay, Variant::Raw, Variant::Bare];
 }
 
 /// What to measure.
@@ -308,7 +311,7 @@ fn endpoint(
         Variant::Relay => Ok(Box::new(Relay::new(spec.workers, spec.chunk_bytes))),
         Variant::Raw => Ok(Box::new(RawServer::new(spec.workers, spec.chunk_bytes))),
         Variant::Bare => Ok(Box::new(BareServer::new(spec.workers, bytes, spec.chunk_bytes))),
-        Variant::Sum => {
+        Variant::Sum | Variant::Ordered => {
             let chunk = spec.chunk_bytes as u32;
             let limits =
                 LaneLimits { max_job_bytes: u64::MAX / 2, max_chunk_bytes: chunk, hub: false };

@@ -24,7 +24,8 @@ pub(super) struct Worker {
     memory: Vec<Pages>,
     /// By variant.
     drivers: Vec<Driver>,
-    clients: [Client<Pages>; 2],
+    /// Of the variants that send frames.
+    clients: [Client<Pages>; 3],
     pieces: Vec<Vec<Piece>>,
 }
 
@@ -37,7 +38,7 @@ impl Worker {
     ) -> Worker {
         // Rank r contributes r + 1 times the pattern.
         let memory = spec.tensors.iter().map(|bytes| Pages::new(*bytes, rank.0 + 1)).collect();
-        let clients = [(); 2].map(|()| client(spec, places, rank));
+        let clients = [false, true, false].map(|ordered| client(spec, places, rank, ordered));
         let (workers, pieces) = (spec.workers, pieces(spec, places));
         Worker { rank, workers, memory, drivers, clients, pieces }
     }
@@ -45,7 +46,8 @@ impl Worker {
     pub(super) fn obey(&mut self, order: Order) -> Result<(), BenchError> {
         match order {
             Order::Round(Variant::Sum) => self.engine_round(Variant::Sum, 0),
-            Order::Round(Variant::Relay) => self.engine_round(Variant::Relay, 1),
+            Order::Round(Variant::Ordered) => self.engine_round(Variant::Ordered, 1),
+            Order::Round(Variant::Relay) => self.engine_round(Variant::Relay, 2),
             Order::Round(variant @ (Variant::Raw | Variant::Bare)) => self.raw_round(variant),
             Order::Check(variant) => self.check(variant),
         }
@@ -101,7 +103,7 @@ impl Worker {
 
     fn check(&mut self, variant: Variant) -> Result<(), BenchError> {
         let expected = Pattern::new(match variant {
-            Variant::Sum | Variant::Bare => (1..=self.workers as u32).sum(),
+            Variant::Sum | Variant::Ordered | Variant::Bare => (1..=self.workers as u32).sum(),
             // Servers that do not sum answer with zeros.
             Variant::Relay | Variant::Raw => 0,
         });
@@ -117,14 +119,14 @@ impl Worker {
     }
 }
 
-fn client(spec: &ServerSpec, places: &[Vec<Place>], rank: Rank) -> Client<Pages> {
+fn client(spec: &ServerSpec, places: &[Vec<Place>], rank: Rank, ordered: bool) -> Client<Pages> {
     let settings = ClientSettings {
         rank,
         world_size: spec.workers as u32,
         epoch: EPOCH,
         chunk_bytes: spec.chunk_bytes as u32,
         credit_bytes: spec.credit_bytes,
-        deterministic: false,
+        deterministic: ordered,
         checksum: false,
     };
     let mut client = Client::new(settings, spec.lanes);
