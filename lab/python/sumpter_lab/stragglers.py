@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sumpter import _native
-from sumpter.cli.options import parse_assignments
+from sumpter._assignments import parse_assignments
 from sumpter_lab.profiles import published
 from sumpter_lab.scaffold import cluster, remote
 from sumpter_lab.scaffold.remote import Remote, call_all, end_all, gather

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
+from sumpter._assignments import parse_assignments
 from sumpter._failure import Failure
 from sumpter.cli.options import (
     MetricsPortOption,
@@ -17,7 +18,6 @@ from sumpter.cli.options import (
     TokenFileOption,
     TokenOption,
     given,
-    parse_assignments,
     token_settings,
 )
 

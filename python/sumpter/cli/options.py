@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from sumpter._assignments import parse_assignments
 from sumpter._failure import UsageError
 
 TokenOption = Annotated[
@@ -73,17 +74,6 @@ MetricsPortOption = Annotated[
         "addresses --set metrics_address=IP (default: SUMPTER_METRICS_PORT, or not at all).",
     ),
 ]
-
-
-def parse_assignments(assignments: list[str] | None, option: str = "--set") -> dict[str, str]:
-    """Settings from `name=value` texts; whoever takes them checks names and values."""
-    settings: dict[str, str] = {}
-    for assignment in assignments or []:
-        name, equals, value = assignment.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"{option} {assignment}: write NAME=VALUE")
-        settings[name.strip()] = value.strip()
-    return settings
 
 
 def parse_free_assignments(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sumpter._assignments import parse_assignments
 from sumpter._failure import Failure, UsageError
 from sumpter._words import counted
 from sumpter.cli import run_options as opt
-from sumpter.cli.options import MetricsPortOption, SetOption, given, parse_assignments
+from sumpter.cli.options import MetricsPortOption, SetOption, given
 
 if TYPE_CHECKING:
     from sumpter.launch import Elastic

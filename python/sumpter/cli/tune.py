@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
+from sumpter._assignments import parse_assignments
 from sumpter._failure import UsageError
 from sumpter.cli.options import (
     CoordinatorOption,
@@ -15,7 +16,6 @@ from sumpter.cli.options import (
     TokenFileOption,
     TokenOption,
     given,
-    parse_assignments,
     reached,
 )
 

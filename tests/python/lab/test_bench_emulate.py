@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sumpter._failure import Failure, UsageError
+from sumpter.cli import main
 from sumpter_lab.cli.bench import _emulate as emulate_cells
 from sumpter_lab.emulate import cell, report
 from sumpter_lab.scaffold import cluster, counters, mesh, namespaces, spec, team, units
@@ -251,6 +252,25 @@ def test_each_load_has_its_systems() -> None:
     assert plain.systems(plain.loads[0], 1) == ("sumpter", "plain")
     replay = ("sumpter", "sumpter_ddp", "gloo_ddp")
     assert both.systems(spec.model("vgg16"), 0) == replay
+    varied = asked(peers=("ps", "deterministic=true"))
+    assert varied.systems(varied.loads[0], 0) == ("sumpter", "deterministic=true")
+    assert varied.own_jobs(1) == {
+        "ps": {"architecture": "ps"},
+        "deterministic=true": {"deterministic": "true"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("peers", "said"),
+    [("lanes=2", "--peers lanes: the emulated cluster decides this"), ("credit", "is unknown")],
+)
+def test_a_setting_to_compare_with_is_checked_first(
+    peers: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "check_tools", lambda: None)
+    with pytest.raises(SystemExit):
+        main(["bench", "emulate", "-n", "2", "-s", "0", "--peers", peers])
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 # --- plain sockets ---
@@ -463,7 +483,7 @@ def test_a_small_run_measures_checks_and_cleans_up(emulate, tmp_path: Path) -> N
     table = tmp_path / "rows.csv"
     # A rate that even a busy machine keeps.
     small = ("-n", "2", "-s", "0,1", "--bytes", "1MiB", "--rounds", "1", "--rate-mbit", "50")
-    peers = ("--peers", "gloo,plain")
+    peers = ("--peers", "gloo,plain,deterministic=true")
     code, out, err = finished(emulate(*small, *peers, "--json", "--csv", str(table)))
     assert code == 0, err
     rows = json.loads(out)
@@ -478,7 +498,10 @@ def test_a_small_run_measures_checks_and_cleans_up(emulate, tmp_path: Path) -> N
         assert row["gain_over_gloo"] == row["gloo_seconds"] / row["seconds"]
         assert row["cpu_s_per_gb"] > 0
         assert row["ps_seconds"] is None
-        assert row["checked_rounds"] == 3
+        assert row["checked_rounds"] == 4
+        variant = row["variants"]["deterministic=true"]
+        assert variant["seconds_ratio"] == variant["seconds"] / row["seconds"]
+        assert variant["cpu_ratio"] > 0 and variant["lane_memory_bytes"] >= 0
         assert row["plain_fraction"] == row["plain_seconds"] / row["seconds"]
         assert row["plain_seconds"] > 0.5 * row["optimum_seconds"]
         # Each worker's link carries the tensor at least once each way.

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from jobs import HANG_S
 from sumpter import _native
+from sumpter._assignments import parse_assignments
 from sumpter._failure import UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli import main
-from sumpter.cli.options import parse_assignments
 
 COMMANDS = (
     "plan",

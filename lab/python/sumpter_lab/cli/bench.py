@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sumpter._assignments import parse_assignments
 from sumpter._failure import UsageError
-from sumpter.cli.options import JsonOption, SetOption, parse_assignments
+from sumpter.cli.options import JsonOption, SetOption
 from sumpter_lab.cli import chaos as bench_chaos
 from sumpter_lab.cli import group, scripted
 from sumpter_lab.cli import local as bench_local

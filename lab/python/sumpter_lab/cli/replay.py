@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sumpter._assignments import parse_assignments
 from sumpter._failure import UsageError
-from sumpter.cli.options import SetOption, parse_assignments
+from sumpter.cli.options import SetOption
 from sumpter_lab.cli.options import ServersOption, WorkersOption
 from sumpter_lab.cli.profile import ProfileOption, published
 from sumpter_lab.scaffold.namespaces import check_tools

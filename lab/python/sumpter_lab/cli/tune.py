@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sumpter._assignments import parse_assignments
 from sumpter._failure import UsageError
-from sumpter.cli.options import SetOption, parse_assignments
+from sumpter.cli.options import SetOption
 from sumpter_lab.cli.profile import ProfileOption
 from sumpter_lab.cli.replay import (
     DEFAULT_NETWORK_GBPS,

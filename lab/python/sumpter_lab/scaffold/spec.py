@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sumpter import _native
+from sumpter._assignments import parse_assignments
 from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
-from sumpter.cli.options import parse_assignments
 from sumpter_lab.profiles import architectures
 from sumpter_lab.scaffold import counters, namespaces
 from sumpter_lab.scaffold.cluster import MOST_MACHINES

@@ -134,8 +134,12 @@ def _start(
     tag: str,
 ) -> Handle[torch.Tensor]:
     send = readable(packed)
-    in_place = output is not None and packed.dtype == output.dtype
-    receive = writable(output) if in_place else torch.empty_like(send)
+    if output is None or packed.dtype != output.dtype:
+        receive = torch.empty_like(send)
+    elif send.data_ptr() == output.data_ptr() and output.is_contiguous() and not output.is_neg():
+        receive = send
+    else:
+        receive = writable(output)
     if send.is_cpu:
         round_ = declared.submit(
             send.data_ptr(), receive.data_ptr(), keep=(send, receive), priority=priority, tag=tag

@@ -1,0 +1,16 @@
+"""Settings as people write them: `NAME=VALUE`."""
+
+from __future__ import annotations
+
+from sumpter._failure import UsageError
+
+
+def parse_assignments(assignments: list[str] | None, option: str = "--set") -> dict[str, str]:
+    """Settings from `name=value` texts; whoever takes them checks names and values."""
+    settings: dict[str, str] = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{option} {assignment}: write NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
