@@ -30,7 +30,7 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// give each connection the same.
 const SHARED_WINDOW_BYTES: f64 = (1 << 20) as f64;
 
-/// Less would not be worth a packet.
+/// Less would not be worth a packet. TCP links raise it to two segments.
 const LEAST_WINDOW_BYTES: u32 = 8 << 10;
 
 /// What a process of this machine is called in messages: it has no address.
