@@ -151,10 +151,9 @@ def _script(fence: Fence, folder: Path) -> str:
     if fence.language == "sh":
         return say + fence.text
     if fence.language == "console":
-        wanted = int(fence.marks.get("exit", 0))
         return say + "".join(
             f"code=0; {{ {command.rstrip()}\n}} > {_output(fence, n)} 2>&1 || code=$?\n"
-            f"cat {_output(fence, n)}; test $code = {wanted}\n"
+            f"cat {_output(fence, n)}; test $code = 0\n"
             for n, (command, _) in enumerate(console(fence.text))
         )
     if fence.language == "python":

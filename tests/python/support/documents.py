@@ -6,7 +6,7 @@ A mark is an HTML comment on the line above a fence, such as `<!-- needs: severa
     run: OPTIONS  a Python fence runs under `sumpter run OPTIONS`; without the mark it runs alone
     needs: WHAT   the machine of the tests lacks this: commands are parsed, and not run
     excerpt       a part of a Python program: it is compiled, and its names are looked up
-    exit: CODE    the commands of a console fence end with this code; without the mark with 0
+    message       what a program says, with `...` for what is filled in
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 
 ROOT = Path(__file__).resolve().parents[3]
 LANGUAGES = {"sh", "console", "python", "text", "diff", "toml", "json", "yaml", "html"}
-MARKS = {"file", "run", "needs", "excerpt", "exit"}
+MARKS = {"file", "run", "needs", "excerpt", "message"}
 PROGRAMS = {"sumpter", "sumpter-server"}
 
 _FENCE = re.compile(r"^( *)```([\w-]*)[ ]*$")
