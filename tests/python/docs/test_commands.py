@@ -45,12 +45,17 @@ FIXED_PORT = re.compile(r"(?<=:)\d{4,5}\b|--\w*-?port[ =]\d+")
 
 # Pages whose fences do not say yet what they are.
 UNMARKED = {
-    *("byteps.md", "compatibility.md", "configuration.md", "cuda.md", "doctor.md"),
-    *("ecosystem.md", "elastic.md", "fault-tolerance.md", "horovod.md"),
+    *("compatibility.md", "configuration.md", "cuda.md", "doctor.md"),
+    *(
+        "ecosystem.md",
+        "elastic.md",
+        "fault-tolerance.md",
+    ),
     *("metrics.md", "overlap.md", "profiles.md", "report.md", "scheduling.md", "tenants.md"),
-    *("torch-distributed.md", "tracing.md", "tuning.md", "whatif.md"),
+    *("tracing.md", "tuning.md", "whatif.md"),
 }
 PAGES = [page for page in user_pages() if page.name not in UNMARKED]
+OWN = ("sumpter", "sumpter_lab")
 DOTTED = re.compile(r"\w+(\.\w+)+")
 per_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
@@ -82,9 +87,10 @@ def test_every_command_has_options_that_exist(page: Path) -> None:
 
 @per_page
 def test_every_excerpt_names_what_exists(page: Path) -> None:
-    aliases = _aliases(page)
+    aliases: dict[str, object] = {}
     for fence in fences(page):
         if fence.language == "python":
+            aliases |= _imported(fence)
             tree = ast.parse(fence.text, fence.place)
             for node in ast.walk(tree):
                 if isinstance(node, ast.Attribute):
@@ -257,27 +263,22 @@ def _ports_of(script: str) -> Iterator[None]:
         yield
 
 
-def _aliases(page: Path) -> dict[str, object]:
-    """What the programs of a page import from Sumpter, by name."""
+def _imported(fence: Fence) -> dict[str, object]:
+    """What a program imports from Sumpter, by the names that it uses."""
     found: dict[str, object] = {}
-    for fence in fences(page):
-        if fence.language != "python":
-            continue
-        for node in ast.walk(ast.parse(fence.text)):
-            if isinstance(node, ast.Import):
-                for one in node.names:
-                    if one.name.partition(".")[0] in ("sumpter", "sumpter_lab"):
-                        module = importlib.import_module(one.name)
-                        top = importlib.import_module(one.name.partition(".")[0])
-                        found[one.asname or one.name.partition(".")[0]] = (
-                            module if one.asname else top
-                        )
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sumpter"):
-                module = importlib.import_module(node.module)
-                for one in node.names:
-                    if not hasattr(module, one.name):
-                        importlib.import_module(f"{node.module}.{one.name}")
-                    found[one.asname or one.name] = getattr(module, one.name)
+    for node in ast.walk(ast.parse(fence.text)):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                top = one.name.partition(".")[0]
+                if top in OWN:
+                    module = importlib.import_module(one.name)
+                    found[one.asname or top] = module if one.asname else sys.modules[top]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in OWN:
+            module = importlib.import_module(node.module)
+            for one in node.names:
+                if not hasattr(module, one.name):
+                    importlib.import_module(f"{node.module}.{one.name}")
+                found[one.asname or one.name] = getattr(module, one.name)
     return found
 
 
