@@ -99,7 +99,7 @@ class Worker:
         """The plan, once it is that of `epoch` or a later one, as JSON.
 
         `epoch`; `settings`: what may change, as texts; `gone`: ranks that have died; `machines`:
-        `gpu` with living workers and `cpu` with servers only.
+        `gpu` with living workers and `cpu` with servers only; `architecture`: which of them reduce.
         """
 
     def step(self, step: int) -> tuple[int, float]:

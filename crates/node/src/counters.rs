@@ -56,6 +56,9 @@ pub(crate) struct Counters {
     /// Those of them that left or entered this machine.
     away_sent: u64,
     away_received: u64,
+    /// Bytes that left this machine while contributions were queued for the connections. Over
+    /// `wait_send_s` they are the rate at which the network drains the queues.
+    drained: u64,
     /// Bytes between the worker and its colocated lane.
     pub bytes_local: u64,
     /// Operations finished.
@@ -121,6 +124,9 @@ impl Counters {
     pub(crate) fn sent(&mut self, bytes: usize, away: bool) {
         self.bytes_sent += bytes as u64;
         self.away_sent += if away { bytes as u64 } else { 0 };
+        if away && matches!(self.waiting, Some((Cause::Send, _))) {
+            self.drained += bytes as u64;
+        }
     }
 
     /// Bytes were received over a connection; `away` as for [`sent`](Self::sent).
@@ -209,6 +215,7 @@ impl Counters {
             ("credit_used_bytes", client.admitted_bytes as f64),
             ("operations", client.operations as f64),
             ("pauses", self.pauses as f64),
+            ("drained_bytes", self.drained as f64),
         ];
         now.into_iter().chain(waited).collect()
     }
@@ -253,6 +260,23 @@ mod tests {
         assert_eq!(waited, [0.030, 0.070, 0.005, 0.0]);
         let queues = ["queued_partitions", "queued_bytes", "credit_used_bytes", "operations"];
         assert_eq!(queues.map(|name| told[name]), [7.0, 11.0, 9.0, 2.0]);
+    }
+
+    #[test]
+    fn the_drain_rate_counts_what_leaves_while_the_queues_hold_something() {
+        let (start, mut counters) = (Instant::now(), Counters::default());
+        let at = |ms| start + Duration::from_millis(ms);
+        counters.sent(1000, true);
+        counters.wait(Some(Cause::Send), at(0));
+        counters.sent(50, true);
+        counters.sent(300, false);
+        counters.wait(Some(Cause::Results), at(20));
+        counters.sent(7, true);
+        counters.wait(None, at(900));
+        let backlog = Backlog { partitions: 0, bytes: 0 };
+        let told = report(&counters, Some(OfClient { backlog, admitted_bytes: 0, operations: 0 }));
+        assert_eq!((told["drained_bytes"], told["wait_send_s"]), (50.0, 0.020));
+        assert_eq!(told["bytes_sent_away"], 1057.0);
     }
 
     #[test]

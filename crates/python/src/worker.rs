@@ -182,8 +182,8 @@ impl Worker {
         report.map(|report| report.epoch).map_err(|e| from_node(py, e))
     }
 
-    /// The plan's epoch and what may change of the settings, as JSON, once the plan is that of
-    /// `epoch` or a later one.
+    /// The plan's epoch, the machines and architecture, and the settings that may change, as JSON,
+    /// once the plan is that of `epoch` or a later one.
     #[pyo3(signature = (epoch = 0))]
     fn plan(&self, py: Python<'_>, epoch: u32) -> PyResult<String> {
         let view = py.detach(|| self.inner.plan_from(Epoch(epoch)));
@@ -195,6 +195,7 @@ impl Worker {
             "epoch": view.epoch.0,
             "settings": settings,
             "gone": gone,
+            "architecture": self.config.architecture.word(),
             "machines": {"gpu": machines.0, "cpu": machines.1},
         })
         .to_string())

@@ -36,6 +36,9 @@ GROUP = 10
 UNMEASURED = 2
 # What is assumed of links that nothing has kept busy.
 ASSUMED_GBPS = 0.1
+# The part of the bytes that must leave while more is queued for the drain rate to be the network's.
+# Under it most of them fit the sockets' buffers, which take them faster than any network.
+LEAST_DRAINED = 0.5
 # The part of an iteration that is compute, if the model's times are not known.
 ASSUMED_COMPUTE = 0.7
 
@@ -120,13 +123,14 @@ class Driver(threading.Thread):
         tensors: Sequence[Summed],
     ) -> Job:
         """What is known of the job. Without a profile, its times are guessed from its speed."""
-        seconds = max(moved["elapsed_s"], 1e-6)
+        up, down = bandwidths_gbps(moved)
         job = Job(
             max(plan["machines"]["gpu"], 1),
             plan["machines"]["cpu"],
-            gbps(moved["bytes_sent_away"] / seconds),
-            gbps(moved["bytes_received_away"] / seconds),
+            up,
+            down,
             are_ordered(tensors),
+            architecture=plan["architecture"],
         )
         self._fastest = max(self._fastest, speed)
         profile = self._session.profile
@@ -136,9 +140,20 @@ class Driver(threading.Thread):
         return replace(job, layers=of_tensors(tensors, ASSUMED_COMPUTE / self._fastest))
 
 
-def gbps(bytes_a_second: float) -> float:
-    """What a link carries at least, given what it just carried."""
-    return max(bytes_a_second * 8e-9, ASSUMED_GBPS)
+def bandwidths_gbps(moved: dict[str, float]) -> tuple[float, float]:
+    """The achievable bandwidth up and down, from the counters of a group of steps.
+
+    Up is the rate at which the send queues drained while they were not empty. Bytes over the whole
+    time would measure the iteration instead: the bytes of a step are fixed. If few bytes queued,
+    the rate while operations were in flight is a lower bound. A receiver has no queue to observe,
+    so a link is assumed symmetric unless more was received.
+    """
+    busy = max(moved["busy_s"], 1e-6)
+    queued, up = moved["wait_send_s"], moved["bytes_sent_away"] / busy
+    if queued > 0 and moved["drained_bytes"] >= LEAST_DRAINED * moved["bytes_sent_away"] > 0:
+        up = moved["drained_bytes"] / queued
+    down = max(up, moved["bytes_received_away"] / busy)
+    return max(up * 8e-9, ASSUMED_GBPS), max(down * 8e-9, ASSUMED_GBPS)
 
 
 def say(words: str) -> None:

@@ -68,6 +68,8 @@ class Job:
     overlaps: bool = False
     # Seconds of the forward and backward pass, and bytes of the gradients: shape (BUCKETS, 3).
     layers: np.ndarray = field(default_factory=lambda: uniform_layers(0.1, 100 * MIB))
+    # Which machines reduce: `sumpter` (all), `allreduce` (those of workers) or `ps` (the others).
+    architecture: str = "sumpter"
 
     @property
     def compute_s(self) -> float:
@@ -76,10 +78,15 @@ class Job:
 
 
 def link_bytes(job: Job) -> float:
-    """Bytes a worker's link carries each way for each byte of a gradient, as in OSDI'20."""
+    """Bytes the busiest link carries each way for each byte of a gradient, as in OSDI'20."""
     n, k = job.workers, job.servers
     if n < 2:
         return 0.0
+    if job.architecture == "ps":
+        # A worker sends every byte once; a server receives its shard from every worker.
+        return max(1.0, n / max(k, 1))
+    if job.architecture == "allreduce":
+        k = 0
     return max(2 * n * (n - 1) / (n * n + k * n - 2 * k), 1.0 if k >= n else 0.0)
 
 

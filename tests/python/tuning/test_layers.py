@@ -16,7 +16,8 @@ from sumpter.profiles import Profile
 from sumpter.tuning import driver
 from sumpter.tuning.driver import Driver
 from sumpter.tuning.layers import Summed, in_each_step, of_profile, of_tensors, with_bytes
-from sumpter.tuning.points import BUCKETS, Job
+from sumpter.tuning.network import layer_features, numbers
+from sumpter.tuning.points import BUCKETS, GRID, Job, link_bytes
 from sumpter_lab import profiles
 
 
@@ -77,17 +78,67 @@ def driver_of(worker: FakeWorker, profile: Profile | None = None) -> Driver:
     return Driver(cast(Session, session))
 
 
-def told(profile: Profile | None) -> Job:
-    """What a tuner is told of a job."""
-    plan = {"machines": {"gpu": 4, "cpu": 2}}
-    moved = {"elapsed_s": 1.0, "bytes_sent_away": 25e6, "bytes_received_away": 5e7}
-    return driver_of(FakeWorker(), profile)._job(plan, 10.0, moved, tensors(100, 300))
+def moved(compute_s: float, link_gbps: float, steps: int = 10) -> dict[str, float]:
+    """The counters of steps that send 400 MB each over such a link after their compute."""
+    sent = steps * 400e6
+    queued = sent * 8e-9 / link_gbps
+    return {
+        "elapsed_s": queued + steps * compute_s,
+        "busy_s": queued + steps * 0.001,
+        "wait_send_s": queued,
+        "drained_bytes": sent,
+        "bytes_sent_away": sent,
+        "bytes_received_away": sent,
+    }
+
+
+def told(profile: Profile | None, architecture: str = "sumpter") -> Job:
+    """What a tuner is told of a job whose link carries 2 Gb/s."""
+    plan = {"machines": {"gpu": 4, "cpu": 2}, "architecture": architecture}
+    counters = moved(compute_s=0.1, link_gbps=2.0)
+    return driver_of(FakeWorker(), profile)._job(plan, 10.0, counters, tensors(100, 300))
+
+
+@pytest.mark.parametrize("compute_s", [0.0, 0.1, 10.0])
+@pytest.mark.parametrize("link_gbps", [1.0, 10.0, 25.0])
+def test_a_tuner_is_told_the_links_bandwidth_at_any_share_of_compute(
+    compute_s: float, link_gbps: float
+) -> None:
+    up, down = driver.bandwidths_gbps(moved(compute_s, link_gbps))
+    assert (up, down) == pytest.approx((link_gbps, link_gbps))
+
+
+def test_bytes_that_hardly_queue_give_a_lower_bound() -> None:
+    counters = moved(1.0, 10.0) | {"wait_send_s": 0.001, "drained_bytes": 1e9, "busy_s": 5.0}
+    assert driver.bandwidths_gbps(counters)[0] == pytest.approx(4e9 * 8e-9 / 5.0)
+    idle = dict.fromkeys(counters, 0.0) | {"elapsed_s": 1.0}
+    assert driver.bandwidths_gbps(idle) == (driver.ASSUMED_GBPS, driver.ASSUMED_GBPS)
+
+
+@pytest.mark.parametrize("architecture", ["sumpter", "allreduce", "ps"])
+def test_training_and_serving_compute_the_same_features(architecture: str) -> None:
+    profile = profiles.published("alexnet", 32)
+    served = told(profile, architecture)
+    layers = with_bytes(of_profile(profile), 400)
+    trained = Job(4, 2, 2.0, 2.0, True, layers, architecture)
+    np.testing.assert_allclose(numbers(served, GRID[3]), numbers(trained, GRID[3]))
+    np.testing.assert_allclose(layer_features(served), layer_features(trained))
+
+
+def test_the_busiest_link_depends_on_the_architecture() -> None:
+    carried = {
+        name: link_bytes(Job(4, 2, architecture=name)) for name in ("sumpter", "allreduce", "ps")
+    }
+    assert carried["allreduce"] == pytest.approx(2 * 3 / 4)
+    assert carried["ps"] == 2, "each of two servers receives half of what four workers send"
+    assert 1 < carried["sumpter"] < carried["allreduce"]
+    assert link_bytes(Job(4, 8, architecture="ps")) == 1
 
 
 def test_a_tuner_is_told_the_real_sizes() -> None:
     job = told(None)
     assert (job.workers, job.servers) == (4, 2)
-    assert (job.up_gbps, job.down_gbps) == pytest.approx((0.2, 0.4))
+    assert (job.up_gbps, job.down_gbps) == pytest.approx((2.0, 2.0))
     assert job.layers[:, 2].sum() == pytest.approx(400)
     assert job.layers[0, 2] > job.layers[-1, 2], "the most urgent tensor is the larger one"
     assert job.compute_s == pytest.approx(driver.ASSUMED_COMPUTE / 10)

@@ -34,6 +34,10 @@ class Network:
 
 def servers_that_sum(job: Job) -> int:
     """Workers' machines sum what CPU machines have no room for: nothing if there are as many."""
+    if job.architecture == "allreduce":
+        return job.workers
+    if job.architecture == "ps":
+        return max(job.servers, 1)
     return job.servers if job.servers >= job.workers else job.workers + job.servers
 
 
