@@ -79,8 +79,8 @@ def _route(
     machines = job.machines(probe.environment)
     if ipaddress.ip_address(own).is_loopback and machines != 1:
         make = note if machines is None else error
-        mend = f"for a job of several machines give {meeting.source} an address that they reach"
-        return [make("way", f"{said}, which other machines cannot reach", mend)]
+        remedy = f"for a job of several machines give {meeting.source} an address that they reach"
+        return [make("way", f"{said}, which other machines cannot reach", remedy)]
     chosen = next((each for each in interfaces if each.name == name), None)
     faster = _faster_than(chosen, interfaces)
     if faster is not None:
@@ -196,7 +196,7 @@ def check_ports(probe: Probe) -> list[Finding]:
             continue
         owner = probe.listener(taken[0]) or "a process that this user cannot see"
         make = error if use.needed else note
-        findings.append(make(use.what, f"port {taken[0]} is in use by {owner}", use.mend))
+        findings.append(make(use.what, f"port {taken[0]} is in use by {owner}", use.remedy))
     if not probe.environment.get("SUMPTER_PORT", "").strip("0"):
         bounds = (probe.read("/proc/sys/net/ipv4/ip_local_port_range") or "").split()
         if bounds:

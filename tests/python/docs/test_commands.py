@@ -45,13 +45,7 @@ FIXED_PORT = re.compile(r"(?<=:)\d{4,5}\b|--\w*-?port[ =]\d+")
 
 # Pages whose fences do not say yet what they are.
 UNMARKED = {
-    *("compatibility.md", "configuration.md", "cuda.md", "doctor.md"),
-    *(
-        "ecosystem.md",
-        "elastic.md",
-        "fault-tolerance.md",
-    ),
-    *("metrics.md", "overlap.md", "profiles.md", "report.md", "scheduling.md", "tenants.md"),
+    *("fault-tolerance.md", "profiles.md", "report.md", "scheduling.md", "tenants.md"),
     *("tracing.md", "tuning.md", "whatif.md"),
 }
 PAGES = [page for page in user_pages() if page.name not in UNMARKED]
