@@ -64,7 +64,7 @@ macro_rules! families {
     ($($name:ident = $family:expr;)*) => {
         $(pub(crate) static $name: Family = $family;)*
 
-        /// Every metric, in the order in which they are told.
+        /// Every metric, in the order of output.
         pub static FAMILIES: &[&Family] = &[$(&$name),*];
     };
 }

@@ -8,7 +8,7 @@ from sumpter.doctor import job
 from sumpter.doctor.finding import Finding, error, note, ok, warning
 from sumpter.doctor.probe import Interface, Probe
 
-# An address of a network for documentation: nobody has it, and nothing is sent to it.
+# An address of a network for documentation: no host has it, and nothing is sent to it.
 _SOMEWHERE = "198.51.100.1"
 _CONNECT_S = 3.0
 
@@ -147,7 +147,7 @@ def check_host_name(probe: Probe) -> list[Finding]:
         return [
             warning(
                 "host name",
-                f"{name} is {own}: whoever is told this name as MASTER_ADDR by this machine "
+                f"{name} is {own}: a process that gets this name as MASTER_ADDR from this machine "
                 "finds only itself",
                 f"in /etc/hosts give {name} the address that others know (Debian's installer "
                 "writes 127.0.1.1 there), or hand out addresses instead of names",
@@ -172,7 +172,7 @@ def check_coordinator(probe: Probe) -> list[Finding]:
         return [
             warning(
                 "coordinator",
-                f"{given} can be reached, but nobody listens on that port",
+                f"{given} can be reached, but no process listens on that port",
                 f"start it there: sumpter coordinator --listen 0.0.0.0:{parsed[1]}",
             )
         ]
