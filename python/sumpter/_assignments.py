@@ -6,7 +6,7 @@ from sumpter._failure import UsageError
 
 
 def parse_assignments(assignments: list[str] | None, option: str = "--set") -> dict[str, str]:
-    """Settings from `name=value` texts; whoever takes them checks names and values."""
+    """Settings from `name=value` texts; the receiver checks names and values."""
     settings: dict[str, str] = {}
     for assignment in assignments or []:
         name, equals, value = assignment.partition("=")

@@ -86,7 +86,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """The one of the known names that somebody who wrote `name` most likely meant, or ""."""
+    """The known name that is nearest to a misspelled `name`, or ""."""
     # What all have in common would make any two alike.
     stems = [each.removeprefix(prefix) for each in known]
     found = difflib.get_close_matches(name.removeprefix(prefix), stems, n=1)

@@ -52,7 +52,7 @@ class TraceError(SumpterError, ValueError):
 class HostsUpdatedInterrupt(RuntimeError):
     """Workers can be taken in: raised in all ranks' state.commit(), for elastic.run() to catch.
 
-    `skip_sync` is Horovod's, for changes after which nobody needs the state; there are none here.
+    `skip_sync` is Horovod's, for changes that need no synchronized state; there are none here.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:

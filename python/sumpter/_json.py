@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written, and complaints about it in one sentence."""
+"""Untrusted JSON, and errors about it in one sentence."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 //!
 //! Every setting is a row of [`SETTINGS`]: its name, its environment variable, its default, what
 //! it accepts and what it means. An argument beats the environment, which beats the default.
-//! Values are checked when they are loaded, so that whoever holds a [`Config`] need not check
+//! Values are checked when they are loaded, so that the user of a [`Config`] need not check
 //! again. `sumpter config --markdown` makes the documentation's page of it.
 #![forbid(unsafe_code)]
 

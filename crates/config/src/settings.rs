@@ -55,7 +55,7 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "",
         range: "a secret of at least 16 characters",
-        doc: "The secret that every process of a job shares and proves to hold.",
+        doc: "The job's secret: every connection proves that both ends hold it.",
         put: |c, v| {
             c.token = Some(sumpter_wire::Token::new(v).ok()?);
             Some(())
@@ -131,7 +131,7 @@ pub const SETTINGS: &[Setting] = &[
         unit: "servers",
         default: "0",
         range: "a number from 0 to 4096",
-        doc: "How many summation servers must have joined before the job starts.",
+        doc: "How many servers (`sumpter serve`) must have joined before the job starts.",
         put: |c, v| number(v, 0..=4096).map(|x| c.servers = x),
     },
     Setting {
@@ -158,8 +158,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "s",
         default: "2",
         range: "seconds from 0.05 to 3600",
-        doc: "Silence after which a running job goes on without a summation server; \
-              peer_timeout_s counts if it is shorter.",
+        doc: "Silence after which a running job fails over from a server; peer_timeout_s counts if \
+              it is shorter.",
         put: |c, v| number(v, 0.05..=3_600.0).map(|x| c.server_timeout_s = x),
     },
     Setting {
@@ -168,8 +168,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "s",
         default: "10",
         range: "seconds from 0 to 86400",
-        doc: "After so long one line says whom an operation waits for; 0 is never. Rank 0's \
-              counts.",
+        doc: "Time after which a warning names the straggler that an operation waits for; 0: \
+              never. Rank 0's value counts.",
         put: |c, v| number(v, 0.0..=86_400.0).map(|x| c.stall_warning_s = x),
     },
     Setting {
@@ -178,8 +178,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "s",
         default: "0",
         range: "seconds from 0 to 86400",
-        doc: "After so long an operation that waits ends the job with an error that names whom it \
-              waited for; 0 is never. Rank 0's counts.",
+        doc: "Time after which a waiting operation ends the job with an error that names the \
+              straggler; 0: never. Rank 0's value counts.",
         put: |c, v| number(v, 0.0..=86_400.0).map(|x| c.stall_shutdown_s = x),
     },
     Setting {
@@ -188,8 +188,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "workers",
         default: "0",
         range: "a number from 0 to 65536",
-        doc: "The fewest workers with which an elastic job goes on when others die; 0: not \
-              elastic, all end when one dies.",
+        doc: "The fewest workers with which an elastic job goes on; 0: not elastic, the loss of a \
+              worker ends the job.",
         put: |c, v| number(v, 0..=RANK_LIMIT).map(|x| c.min_workers = x),
     },
     Setting {
@@ -198,9 +198,9 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "true",
         range: "true or false",
-        doc: "In an elastic job, when a worker dies: the others complete the interrupted rounds \
-              among themselves, at the price of a copy of each result in cache; false: they go \
-              back to the last commit. Equal on every rank.",
+        doc: "In an elastic job, when a worker dies: the survivors complete the interrupted \
+              operations, at the cost of a copy of each result in cache; false: they restore the \
+              last commit. Equal on every rank.",
         put: |c, v| boolean(v).map(|x| c.redo = x),
     },
     Setting {
@@ -209,7 +209,7 @@ pub const SETTINGS: &[Setting] = &[
         unit: "workers",
         default: "0",
         range: "a number from 0 to 65536",
-        doc: "The most workers of an elastic job; others wait until one goes. 0 is no limit.",
+        doc: "The most workers of an elastic job; further ones wait for a free place. 0: no limit.",
         put: |c, v| number(v, 0..=RANK_LIMIT).map(|x| c.max_workers = x),
     },
     Setting {
@@ -238,11 +238,11 @@ pub const SETTINGS: &[Setting] = &[
         unit: "bytes",
         default: "auto",
         range: "auto or a size from 4KiB to 1TiB",
-        doc: "How far ahead of what it has sent a worker may begin with partitions; the less, the \
-              better every link gets its share and the sooner an urgent tensor overtakes. Less \
-              than a partition counts as one. auto is what the slowest machine's link sends in a \
-              millisecond (see bandwidth_gbps), from 128KiB to 1MiB; 256KiB where nothing is known \
-              of any; 1MiB where there is one machine only. Equal on every rank.",
+        doc: "Flow control: bytes of partitions that a worker may have started and not yet sent. \
+              A small credit keeps queues short and lets an urgent tensor overtake sooner. Less \
+              than a partition counts as one. auto: what the slowest machine's link sends in a \
+              millisecond (see bandwidth_gbps), from 128KiB to 1MiB; 256KiB if no bandwidth is \
+              known; 1MiB on a single machine. Equal on every rank.",
         put: |c, v| match v.trim() {
             AUTO => {
                 c.credit_bytes = None;
@@ -257,8 +257,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "fixed",
         range: "fixed, grid, bayes or autobyte",
-        doc: "Who chooses partition_bytes, chunk_bytes and credit_bytes while the job runs: \
-              nobody, or a tuner of this name in rank 0; see tuning.md. Equal on every rank.",
+        doc: "The tuner in rank 0 that adapts partition_bytes, chunk_bytes and credit_bytes while \
+              the job runs; fixed: none. See tuning.md. Equal on every rank.",
         put: |c, v| TUNERS.contains(&v.trim()).then(|| c.tuner = v.trim().to_owned()),
     },
     Setting {
@@ -277,8 +277,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "false",
         range: "true or false",
-        doc: "wait() of torch.distributed holds the calling thread until the network has brought \
-              a CUDA tensor's result, instead of letting the stream wait.",
+        doc: "wait() of torch.distributed blocks the calling thread until a CUDA tensor's result \
+              has arrived, instead of making the stream wait.",
         put: |c, v| boolean(v).map(|x| c.blocking_wait = x),
     },
     Setting {
@@ -287,8 +287,7 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "false",
         range: "true or false",
-        doc: "Give every frame a CRC-32C; what was corrupted on its way is sent again. Equal on \
-              every rank.",
+        doc: "Give every frame a CRC-32C; corrupt frames are sent again. Equal on every rank.",
         put: |c, v| boolean(v).map(|x| c.checksum = x),
     },
     Setting {
@@ -297,8 +296,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "sumpter",
         range: "sumpter, allreduce or ps",
-        doc: "Which servers sum: all in the optimal shares, those of workers only, or those of \
-              CPU machines only; equal on every rank.",
+        doc: "Where reduction takes place: on all machines in the optimal shares, on workers only \
+              (allreduce), or on CPU machines only (ps); equal on every rank.",
         put: |c, v| v.parse().ok().map(|x| c.architecture = x),
     },
     Setting {
@@ -307,8 +306,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "balanced",
         range: "balanced or hashed",
-        doc: "How partitions are given to servers: every stretch in proportion, or by hash as the \
-              paper does; equal on every rank.",
+        doc: "How partitions are assigned to lanes: every stretch of the stream in proportion to \
+              bandwidth, or by hash as in the BytePS paper; equal on every rank.",
         put: |c, v| v.parse().ok().map(|x| c.placement = x),
     },
     Setting {
@@ -317,8 +316,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "in-process",
         range: "in-process or linked",
-        doc: "How a worker reaches the lane in its own process: directly, or as other processes of \
-              its machine, to compare with.",
+        doc: "How a worker reaches the lane in its own process: directly, or through a link like \
+              other processes of its machine (for comparison).",
         put: |c, v| v.parse().ok().map(|x| c.colocated = x),
     },
     Setting {
@@ -336,10 +335,9 @@ pub const SETTINGS: &[Setting] = &[
         unit: "Gb/s",
         default: "",
         range: "a number from 0.001 to 10000",
-        doc: "What this machine's link carries each way, by which the plan shares out the work. \
-              Without it what the system says of the interface counts (hardware only); a machine \
-              of which nothing is known counts as the slowest known one, and where nothing is \
-              known of any all count as equal.",
+        doc: "Bandwidth of this machine's link, each way; the plan follows it. Default: the speed \
+              that the system reports for the interface (hardware only). A machine of unknown \
+              bandwidth counts as the slowest known one; if none is known, all count as equal.",
         put: |c, v| number(v, 0.001..=10_000.0).map(|x| c.bandwidth_gbps = Some(x)),
     },
     Setting {
@@ -357,7 +355,7 @@ pub const SETTINGS: &[Setting] = &[
         unit: "lanes",
         default: "0",
         range: "a number from 0 to 1024",
-        doc: "Lanes of a summation server; 0 is one per core.",
+        doc: "Lanes of a server; 0: one per core.",
         put: |c, v| number(v, 0..=1024).map(|x| c.lanes = x),
     },
     Setting {
@@ -375,8 +373,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "bytes",
         default: "64GiB",
         range: "a size from 1MiB to 1PiB",
-        doc: "The memory a job may take on one server; beyond it the server refuses the job's \
-              next tensor.",
+        doc: "Memory quota of a job on one server; beyond it the server refuses the job's next \
+              tensor.",
         put: |c, v| size_in(v, MIB..=PIB, 1).map(|x| c.max_job_bytes = x),
     },
     Setting {
@@ -385,8 +383,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "bytes",
         default: "",
         range: "a size from 1MiB to 1PiB",
-        doc: "The memory all jobs together may be promised on one server; a job that would exceed \
-              it is not admitted. Without it there is no such limit.",
+        doc: "Memory quota of all jobs together on one server; a job that would exceed it is not \
+              admitted. Default: no limit.",
         put: |c, v| size_in(v, MIB..=PIB, 1).map(|x| c.max_bytes = Some(x)),
     },
     Setting {
@@ -453,7 +451,7 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "warn,notice=info",
         range: "off, error, warn, info, debug, trace, or target=level pairs with commas between",
-        doc: "What is logged to standard error.",
+        doc: "Log level of standard error.",
         put: |c, v| log_filter(v).map(|x| c.log = x),
     },
     Setting {
@@ -471,8 +469,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "0",
         range: "a number from 0 to 65535",
-        doc: "Where a coordinator, a server or a worker tells Prometheus what it counts; a worker \
-              adds its local rank to it. 0 is nowhere. See metrics.md.",
+        doc: "The port of the Prometheus endpoint of a coordinator, a server or a worker (plus its \
+              local rank); 0: none. See metrics.md.",
         put: |c, v| number(v, 0..=u16::MAX).map(|x| c.metrics_port = x),
     },
     Setting {
@@ -481,8 +479,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "",
         default: "127.0.0.1",
         range: "an IP address of this machine",
-        doc: "The address of metrics_port. Whoever reaches it may read: 0.0.0.0 and [::] show the \
-              numbers, and the names of jobs and hosts, to the whole network.",
+        doc: "The address of metrics_port. There is no authentication: 0.0.0.0 and [::] show \
+              metrics, and the names of jobs and hosts, to the whole network.",
         put: |c, v| ip_address(v).map(|x| c.metrics_address = Some(x)),
     },
     Setting {
@@ -491,8 +489,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "events",
         default: "65536",
         range: "0 to 16777216",
-        doc: "How many of its latest events each client and each lane keeps for `sumpter trace`, \
-              at 48 bytes each; 0 records nothing.",
+        doc: "Capacity of the event ring of each client and each lane for `sumpter trace`, at 48 \
+              bytes an event; 0 records nothing.",
         put: |c, v| number(v, 0..=1 << 24).map(|x| c.trace_events = x),
     },
 ];

@@ -96,7 +96,7 @@ fn checked(row: Row, folder: &Path) -> Result<TenantRow, String> {
     }
     for (what, limit) in [("max_connections", max_connections), ("max_workers", max_workers)] {
         if limit == Some(0) {
-            return Err(about(format!("{what} = 0 would admit nobody")));
+            return Err(about(format!("{what} = 0 would admit no worker")));
         }
     }
     let bytes = |text: &String| {

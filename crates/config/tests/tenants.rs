@@ -57,7 +57,7 @@ fn a_mistake_is_named_with_the_file_and_the_job() {
         ("twice", [entry(""), entry("")].concat(), "'j' is listed twice"),
         ("weight", entry("weight = 0"), "job 'j': weight = 0"),
         ("size", entry("max_bytes = \"much\""), "job 'j': max_bytes = \"much\""),
-        ("nobody", entry("max_workers = 0"), "max_workers = 0 would admit nobody"),
+        ("nobody", entry("max_workers = 0"), "max_workers = 0 would admit no worker"),
         ("absent", entry("").replace("\"a\"", "\"b\""), "cannot read token_file"),
         ("short", entry("").replace("\"a\"", "\"short\""), "has 5 characters"),
         ("name", entry("").replace("\"j\"", "\"j k\""), "without white space"),

@@ -119,7 +119,7 @@ impl Coordinator {
         self.shared.running()
     }
 
-    /// How it stands with all jobs, for whoever asks from other threads, and for as long.
+    /// The status of all jobs, to be read from other threads.
     pub fn observer(&self) -> impl Fn() -> StatusReport + Send + Sync + 'static {
         let shared = self.shared.clone();
         move || shared.status("", Scope::Cluster)

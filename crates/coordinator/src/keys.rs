@@ -3,7 +3,7 @@
 //! The *cluster token* belongs to the coordinator and the servers. With a list of tenants each job
 //! has a token of its own, found by the job's name; without one the cluster token is every job's.
 //! Which token a session must prove follows from its purpose alone, and a job that is not listed
-//! is measured against a token that nobody holds, so that it is refused as a wrong token is.
+//! is compared with a token without holder, so that it is refused like a wrong token.
 
 use sumpter_membership::{ClusterView, MemberEvent, Tenants};
 use sumpter_types::{RUN_MEMORY, StatusReport};
@@ -25,7 +25,7 @@ pub(crate) enum Scope {
 #[derive(Debug)]
 pub(crate) struct Keys {
     cluster: Token,
-    /// Held by nobody: what an unknown job is measured against.
+    /// Without holder: what the token of an unknown job is compared with.
     nobody: Token,
     tenants: Tenants,
 }
@@ -73,7 +73,7 @@ impl Keys {
         tried.into_iter().find(|(proved, ..)| *proved).map(|(_, token, scope)| (token, scope))
     }
 
-    /// Whether whoever knows this view was in its run: the key is told to nobody else.
+    /// Whether the sender of this view was in its run: no other process gets the key.
     pub fn shows_membership(&self, view: &ClusterView) -> bool {
         let proof = |key: &Token| key.prove(ProofRole::Member, &[]);
         let ours = self.cluster.run_key(view.job);

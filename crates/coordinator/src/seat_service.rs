@@ -111,7 +111,7 @@ impl State {
                 let Some(outbound) = self.sessions.get(&id) else { continue };
                 let body = response_to_proto(response);
                 if outbound.try_send(Ok(CoordinatorMessage { body: Some(body) })).is_err() {
-                    warn!("a process with a seat does not read what it is told");
+                    warn!("a process with a seat does not read its messages");
                     self.sessions.remove(&id);
                     inputs.push(Input::Closed(id));
                 }

@@ -1,8 +1,8 @@
-//! Carries words between sessions and the registry.
+//! Carries messages between sessions and the registry.
 //!
-//! A session's task only reads; what is to be told goes through a bounded queue a session, filled
-//! while the registry is locked, so that all members are told in one order. The registry is never
-//! locked across an await.
+//! A session's task only reads; outgoing messages go through a bounded queue for each session,
+//! filled while the registry is locked, so that all members get them in one order. The registry is
+//! never locked across an await.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -332,7 +332,7 @@ impl Reader {
                 self.shared.seats.serve(outbound, &mut self.inbound, request).await;
             }
             Ok(Some((Purpose::Trace(request), _))) => {
-                // The members' answers go there; whoever asked hangs up when it has them.
+                // The members' answers go there; the requester closes the stream when it has them.
                 while let Ok(Some(_)) = self.inbound.message().await {}
                 self.shared.end_trace(request);
                 drop(outbound);
@@ -401,7 +401,7 @@ impl Reader {
             }
             Some(proto::purpose::Body::Drain(proto::DrainRequest { who })) => {
                 let who = who.ok_or_else(|| {
-                    refused(FatalKind::Protocol, "a request to drain nobody", false)
+                    refused(FatalKind::Protocol, "a request to drain no server", false)
                 })?;
                 answer(outbound, &proof, ToMember::DrainReport(self.shared.drain(&who)));
                 Ok(None)

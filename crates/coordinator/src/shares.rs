@@ -57,7 +57,7 @@ impl Shares {
         self.total < self.places && taken < self.places / PARTS
     }
 
-    /// Who has to give up a place, if more are taken than there are: whoever has most.
+    /// The peer that gives up a place when more are taken than there are: the one with most.
     #[must_use]
     pub fn surplus(&self) -> Option<Origin> {
         let (origin, taken) = self.taken.iter().max_by_key(|(_, taken)| **taken)?;

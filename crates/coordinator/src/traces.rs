@@ -44,13 +44,13 @@ impl Shared {
         state.traces.open.insert(request, outbound.clone());
         for member in &run.members {
             let event = MemberEvent::TraceAsked { request, job: run.run };
-            // A session that has just ended does not answer, and is told as missing.
+            // A session that has just ended does not answer, and is listed as missing.
             let _ = state.tell(member.member, Event::Tell(event));
         }
         request
     }
 
-    /// Whoever asked has gone.
+    /// The requester is gone.
     pub(crate) fn end_trace(&self, request: u64) {
         self.state().traces.open.remove(&request);
     }
@@ -63,7 +63,7 @@ impl Shared {
         let part = ToMember::TracePart(proto::TracePart { member, piece: Some(piece) });
         match outbound.try_send(Ok(message(part))) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => warn!("whoever asked for a trace does not read it"),
+            Err(TrySendError::Full(_)) => warn!("the requester of a trace does not read it"),
             Err(TrySendError::Closed(_)) => drop(state.traces.open.remove(&request)),
         }
     }

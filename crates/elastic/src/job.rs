@@ -1,4 +1,4 @@
-//! One elastic job: who has come, and when the next generation is formed of whom.
+//! One elastic job: its candidates, and when which of them form the next generation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use sumpter_types::MemberId;
 
 use crate::{Request, Response, Seating};
 
-/// How often those who wait are told for whom.
+/// The interval of the message to waiting processes about what is missing.
 const NOTICE_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
@@ -20,9 +20,9 @@ pub(super) struct Job {
     next_notice: Duration,
     /// Processes of this generation that are gone.
     pub(super) lost: u32,
-    /// A process has ended its work, so that nobody need begin.
+    /// A process has completed the work, so that no other need begin.
     pub(super) over: bool,
-    /// Since when nobody has been left.
+    /// Since when no worker has been left.
     pub(super) empty: Option<Duration>,
 }
 
@@ -186,7 +186,7 @@ impl Job {
             if process.asks || process.request.generation != generation || generation == 0 {
                 continue;
             }
-            // Whoever would find no room waits until somebody goes.
+            // A process without a place waits until one is free.
             let room = process.most().saturating_sub(at_work);
             let knows = (self.lost, newcomers.min(room));
             if process.knows != knows {

@@ -1,5 +1,5 @@
 //! Forms the generations of elastic jobs, as a state machine without sockets, threads or a clock:
-//! (now, what a process said or that it is gone) to (which process is told what).
+//! (now, a process' message or its loss) to (messages to processes).
 //!
 //! A process that wants to work asks for a seat. Once everybody who can come has come, all are told
 //! their rank in the next *generation*, and join the ordinary job of that name. When a generation
@@ -45,7 +45,7 @@ pub struct Request {
     pub host: String,
     /// Equal for processes of one machine.
     pub machine: String,
-    /// How long a generation may take to form once nobody is at work.
+    /// How long a generation may take to form once no worker trains.
     pub start_timeout: Duration,
     /// Silence after which the process counts as dead.
     pub peer_timeout: Duration,
@@ -117,7 +117,7 @@ pub enum Response {
 /// All elastic jobs of a coordinator.
 pub struct Seats {
     jobs: BTreeMap<String, Job>,
-    /// How long a job is remembered once nobody is left.
+    /// How long a job is remembered once no worker is left.
     remember: Duration,
     tenants: Arc<Tenants>,
     arrivals: u64,

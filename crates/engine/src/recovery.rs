@@ -62,7 +62,7 @@ pub struct RepairSpec {
 pub struct Repair {
     /// The round.
     pub round: Round,
-    /// What is done as in any round, and by whom.
+    /// What is done as in any round, and by which lane.
     pub sums: Vec<(Range<usize>, Vec<Rank>)>,
     /// What is passed on.
     pub relays: Vec<Relay>,

@@ -4,7 +4,7 @@ use sumpter_types::{Epoch, JobId, Rank, TensorId, TensorSpec};
 
 use crate::view::ClusterView;
 
-/// What a member is told.
+/// A message to a member.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemberEvent {
     /// The job has not started: some of its members are missing. Comes every few seconds.
@@ -78,14 +78,14 @@ pub enum MemberEvent {
         /// rank; the same for all.
         progress: Vec<(Rank, Vec<u8>)>,
     },
-    /// Whom everybody waits for, or that this is over (to the lowest rank that is here).
+    /// The straggler that operations wait for, or the end of the stall (to the lowest rank).
     Stalled {
         /// In one line.
         message: String,
         /// Whether the wait is over.
         over: bool,
     },
-    /// Somebody wants to see what this member has recorded of a run: answer with
+    /// A trace of a run is requested from this member: answer with
     /// its recordings.
     TraceAsked {
         /// The request's number.

@@ -13,7 +13,7 @@ pub const MAX_TENSORS: usize = 1 << 18;
 pub const MAX_TEXT_BYTES: usize = 4096;
 /// Counters in a member's report. A server has one for each run, beside its own.
 pub const MAX_COUNTERS: usize = 16_384;
-/// Operations of a kind in a member's report; a worker tells of 64.
+/// Operations of a kind in a member's report; a worker lists 64.
 pub const MAX_PENDING: usize = 256;
 
 /// Whether such a name is possible; `what` says whose it is.

@@ -143,7 +143,7 @@ async fn accept(listener: tokio::net::TcpListener, source: Source) {
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_LIMIT)
                 .serve_connection(TokioIo::new(stream), answer);
-            // Whoever scrapes notices what went wrong.
+            // The scraper notices the failure.
             let _ = timeout(CONNECTION_LIMIT, connection).await;
             drop(place);
         });

@@ -64,7 +64,7 @@ macro_rules! families {
     ($($name:ident = $family:expr;)*) => {
         $(pub(crate) static $name: Family = $family;)*
 
-        /// Every metric, in the order in which they are told.
+        /// Every metric, in the order of output.
         pub static FAMILIES: &[&Family] = &[$(&$name),*];
     };
 }
@@ -75,46 +75,46 @@ families! {
     UPTIME = gauge(Coordinator, "sumpter_coordinator_uptime", "seconds",
         "Time since the coordinator's start.");
     MEMBERS_LOST = counter(Coordinator, "sumpter_members_lost", "",
-        "Workers and servers that died or fell silent.").labelled(&["role"]);
+        "Workers and servers that died or timed out.").labelled(&["role"]);
     REFUSED = counter(Coordinator, "sumpter_members_refused", "",
-        "Processes that were not let in, most of them for want of the token.");
+        "Processes that were refused, usually because of a wrong token.");
     PLAN_CHANGES = counter(Coordinator, "sumpter_plan_changes", "",
         "Changes of the plan of running jobs: a server came or went, or a worker died.");
     JOBS_OVER = counter(Coordinator, "sumpter_jobs_over", "",
-        "Runs that are over, by outcome: ended or failed.").labelled(&["outcome"]);
+        "Jobs that have ended, by outcome: ended or failed.").labelled(&["outcome"]);
     JOBS = gauge(Coordinator, "sumpter_jobs", "",
-        "Jobs that are here.").labelled(&["state"]);
+        "Jobs of the coordinator, by state.").labelled(&["state"]);
     JOB_WORKERS = gauge(Coordinator, "sumpter_job_workers", "",
-        "Workers of the job that are here.").labelled(&["job_name"]);
+        "Workers that have joined the job.").labelled(&["job_name"]);
     JOB_WORKERS_WANTED = gauge(Coordinator, "sumpter_job_workers_wanted", "",
         "Workers of the job when it is complete.").labelled(&["job_name"]);
     JOB_SERVERS = gauge(Coordinator, "sumpter_job_servers", "",
         "Servers in the job's plan.").labelled(&["job_name"]);
     JOB_MACHINES = gauge(Coordinator, "sumpter_job_machines", "",
-        "Machines of the job: n of kind gpu, with workers, and k of kind cpu, that only help.")
+        "Machines of the job: n of kind gpu, with workers, and k of kind cpu, with servers only.")
         .labelled(&["job_name", "kind"]);
     JOB_EPOCH = gauge(Coordinator, "sumpter_job_epoch", "",
         "The number of the job's plan.").labelled(&["job_name"]);
     JOB_TENSORS = gauge(Coordinator, "sumpter_job_tensors", "",
         "Tensors that the job has declared.").labelled(&["job_name"]);
     JOB_STALL = gauge(Coordinator, "sumpter_job_stall", "seconds",
-        "How long the oldest operation has waited, once that is longer than stall_warning_s; \
-         else 0.").labelled(&["job_name"]);
+        "Age of the oldest operation if it has waited longer than stall_warning_s, else 0.")
+        .labelled(&["job_name"]);
     JOB_OPTIMUM = gauge(Coordinator, "sumpter_job_optimum_goodput", "bytes_per_second",
-        "Tensor bytes in a second that the links could carry under the optimal plan; there is \
-         none unless the bandwidth of every machine is known.").labelled(&["job_name"]);
+        "Goodput that the links could carry under the optimal plan; absent unless the bandwidth \
+         of every machine is known.").labelled(&["job_name"]);
     RANK_LAST = counter(Coordinator, "sumpter_rank_last_partitions", "",
-        "Partitions to which this rank was the last to contribute; of a server that sums for \
-         several jobs nothing is counted here.").labelled(&["job_name", "rank"]);
+        "Partitions to which this rank contributed last (straggler); servers that several jobs \
+         share do not count.").labelled(&["job_name", "rank"]);
     RANK_WAITED = counter(Coordinator, "sumpter_rank_waited_for", "seconds",
-        "Time that partitions waited for this rank alone; as above.")
+        "Time for which partitions waited for this rank alone; as above.")
         .labelled(&["job_name", "rank"]);
     RUN_MEMORY = gauge(Coordinator, "sumpter_run_memory", "bytes",
-        "Memory that the job's sums occupy on the server.").labelled(&["job_name"]);
+        "Memory of the job's accumulators on the server.").labelled(&["job_name"]);
     RUN_MEMORY_LIMIT = gauge(Coordinator, "sumpter_run_memory_limit", "bytes",
-        "What they may occupy: the job's quota or max_job_bytes.").labelled(&["job_name"]);
+        "Limit of that memory: the job's quota or max_job_bytes.").labelled(&["job_name"]);
     SILENCE = gauge(Coordinator, "sumpter_member_silence", "seconds",
-        "Time since the coordinator last heard of the member.");
+        "Time since the member's last heartbeat.");
     MEMBER_UPTIME = gauge(Member, "sumpter_member_uptime", "seconds",
         "Time since the member's start.");
     TRANSFERRED = counter(Member, "sumpter_transferred", "bytes",
@@ -123,40 +123,40 @@ families! {
     COLOCATED = counter(Worker, "sumpter_colocated", "bytes",
         "Bytes between a worker and the lane in its own process.");
     ROUNDS = counter(Worker, "sumpter_rounds", "",
-        "Operations on tensors that are finished.");
+        "Completed operations on tensors.");
     TENSOR_BYTES = counter(Worker, "sumpter_tensor", "bytes",
-        "Bytes of tensors of finished operations; over the busy time this is the goodput.");
+        "Tensor bytes of completed operations; divided by the busy time this is the goodput.");
     STEP = gauge(Worker, "sumpter_step", "",
-        "Rounds of the tensor that has had the most: the training step.");
+        "The training step: operations on the tensor that has had the most.");
     SAMPLES = counter(Worker, "sumpter_samples", "",
-        "Samples trained on, where the script tells.");
+        "Samples trained on, as reported by sumpter.record_samples.");
     BUSY = counter(Worker, "sumpter_busy", "seconds",
         "Time with an operation under way.");
     WAITING = counter(Worker, "sumpter_waiting", "seconds",
-        "The busy time by what was waited for: send (contributions are still to go), results \
-         (all is sent), plan (a change of servers), coordinator (its word on a new tensor).")
+        "Busy time by cause: send (contributions are queued), results (all are sent), plan (a \
+         change of servers), coordinator (the declaration of a new tensor).")
         .labelled(&["cause"]);
     PAUSES = counter(Worker, "sumpter_pauses", "",
-        "Times that the worker stopped for a new plan.");
+        "Pauses of the worker for a new plan.");
     OPERATIONS = gauge(Worker, "sumpter_operations", "",
         "Operations under way.");
     QUEUED_PARTITIONS = gauge(Worker, "sumpter_queued_partitions", "",
-        "Partitions with contributions that are still to go.");
+        "Partitions whose contributions are not fully sent.");
     QUEUED = gauge(Worker, "sumpter_queued", "bytes",
-        "Bytes of contributions that are still to go.");
+        "Bytes of contributions that are not sent yet.");
     CREDIT = gauge(Worker, "sumpter_credit_used", "bytes",
-        "Bytes of partitions that have begun and are not sent: credit_bytes bounds them.");
+        "Bytes of partitions that have been started and not sent: bounded by credit_bytes.");
     LANE_ROUNDS = counter(Member, "sumpter_lane_partitions", "",
-        "Rounds of partitions that the member's lanes have summed.");
+        "Partitions that the member's lanes have reduced.");
     SUMMED = counter(Member, "sumpter_lane_summed", "bytes",
-        "Bytes of contributions that the member's lanes have summed.");
+        "Bytes of contributions that the member's lanes have reduced.");
     LANE_WAITING = gauge(Member, "sumpter_lane_waiting_partitions", "",
-        "Partitions in the member's lanes that wait for a rank.");
+        "Partitions in the member's lanes that wait for a rank's contribution.");
     LANE_MEMORY = gauge(Member, "sumpter_lane_memory", "bytes",
         "Bytes of the lanes' buffers.");
     FAULTS = counter(Member, "sumpter_faults", "",
-        "What went wrong and was mended, by kind: corrupt_frame, duplicate_chunk (sent again \
-         after a cut), broken_connection, refused_connection.").labelled(&["kind"]);
+        "Recovered faults by kind: corrupt_frame, duplicate_chunk (sent again after a broken \
+         connection), broken_connection, refused_connection.").labelled(&["kind"]);
 }
 
 #[cfg(test)]

@@ -12,13 +12,13 @@ use crate::optimum;
 pub struct Sample {
     /// What it is.
     pub family: &'static Family,
-    /// Of whom; in the order in which they are told.
+    /// Labels of the series, in the order of output.
     pub labels: Vec<(&'static str, String)>,
     /// How much.
     pub value: f64,
 }
 
-/// A worker or a server that tells of itself.
+/// A worker or a server that exports its own metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// Of a worker, its job.
@@ -179,7 +179,7 @@ fn labels(process: &Process) -> Labels {
     job.chain(name).chain(numbers.into_iter().flatten()).collect()
 }
 
-/// What a worker or a server tells of itself.
+/// Metrics of a worker or a server.
 #[must_use]
 pub fn of_process(process: &Process, stats: &Stats) -> Vec<Sample> {
     let mut samples = Samples::default();
@@ -207,7 +207,7 @@ static PLAIN: &[(&str, &Family)] = &[
     ("lane_memory_bytes", &LANE_MEMORY),
 ];
 
-/// Counters that are told apart by a label.
+/// Counters that differ in a label.
 static LABELLED: &[(&str, &Family, &str)] = &[
     ("wait_send_s", &WAITING, "send"),
     ("wait_results_s", &WAITING, "results"),

@@ -80,7 +80,7 @@ impl Completion {
 
     fn notify(&self, callback: Callback) {
         if let Err(lost) = self.notifier.send(callback) {
-            // The notifying thread ends last; should it be gone, nobody else can be kept waiting.
+            // The notifying thread ends last; should it be gone, no waiter is left.
             (lost.0)();
         }
     }
@@ -90,7 +90,7 @@ impl Completion {
     }
 }
 
-/// The duty to finish an operation: whoever drops it unfinished, in a panic too, lets it fail.
+/// The duty to finish an operation: dropping it unfinished, in a panic too, fails the operation.
 #[derive(Debug)]
 pub(crate) struct Promise(Arc<Completion>);
 
@@ -99,7 +99,7 @@ impl Promise {
         Promise(completion)
     }
 
-    /// For an operation that nobody waits for.
+    /// For an operation without a waiter.
     pub(crate) fn unwatched() -> Promise {
         Promise(Completion::new(channel::unbounded().0))
     }

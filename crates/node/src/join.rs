@@ -22,7 +22,7 @@ pub(crate) struct Listeners {
     pub tcp: TcpListener,
     /// For the other processes of this machine.
     pub unix: Option<UnixListener>,
-    /// The address that others are told.
+    /// The address under which other members reach this one.
     pub address: SocketAddr,
     /// What connections over TCP are encrypted with, if they are.
     pub tls: Option<TlsConfig>,

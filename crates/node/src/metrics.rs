@@ -15,7 +15,7 @@ use crate::error::NodeError;
 use crate::remote::Remote;
 use crate::stats::total;
 
-/// Tells of a coordinator of this process, if the settings say where.
+/// Serves the metrics of a coordinator in this process, if the settings give a port.
 ///
 /// # Errors
 /// [`NodeError`] if it cannot listen there.

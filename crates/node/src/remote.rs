@@ -1,7 +1,7 @@
 //! The way to an event loop from other threads: a queue of commands, and an event that wakes the
 //! loop.
 //!
-//! Whoever has queued a command wakes the loop after that, always; the loop empties the queue after
+//! A sender always wakes the loop after it has queued a command; the loop empties the queue after
 //! each time it was woken. So the last of several commands is never left behind. A loop that ends
 //! drops what is queued, and with it the promises in it.
 

@@ -28,16 +28,16 @@ use crate::tenants::tenants;
 const SLICE: Duration = Duration::from_millis(100);
 const SLICES_A_REPORT: u32 = 10;
 
-/// The log target of what whoever starts a server wants to see; shown by default.
+/// The log target of a server's notices to its operator; shown by default.
 const NOTICE: &str = "notice";
 
 /// How long a server waits, beyond the peer time-out, until the jobs it sums for have gone on
 /// without it: a moment each, but on machines that may be busy.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a session with the coordinator brings to whoever attends to it.
+/// What a session with the coordinator asks its server to do.
 enum News {
-    /// Somebody asks for a trace of a run.
+    /// A request for a trace of a run.
     TraceAsked(u64, JobId),
     Ended(End),
 }
@@ -256,7 +256,7 @@ fn handler(remotes: Vec<Remote>, news: Sender<News>) -> impl FnMut(MemberEvent) 
                 End::Failed(NodeError::fatal(*kind, message.clone()))
             }
             MemberEvent::CoordinatorLost { message } | MemberEvent::GivenUp { message } => {
-                // Whoever coordinates next knows nothing of these.
+                // The next coordinator knows nothing of these.
                 for job in std::mem::take(&mut jobs) {
                     tell(&MemberEvent::JobEnded { job });
                 }

@@ -9,7 +9,7 @@ use sumpter_wire::Token;
 pub(crate) fn tenants(config: &Config, cluster: &Token) -> Result<Tenants, ConfigError> {
     let rows = config.tenant_rows()?;
     if let Some(row) = rows.iter().flatten().find(|row| row.token == *cluster) {
-        // Whoever held it could pass for a server, and be handed every run's key.
+        // A holder could pass for a server, and would get every run's key.
         let reason = format!("job '{}' has the cluster's token; give it one of its own", row.name);
         return Err(ConfigError::Tenants {
             path: config.tenants.clone().unwrap_or_default(),

@@ -1,8 +1,8 @@
 //! Clocks of many machines: how far one is ahead of another, and how sure that is.
 //!
-//! A member says something at `sent`, the coordinator hears it at `received` and answers at
-//! `replied`, the member hears that at `heard`: `sent` and `heard` by the member's clock, the other
-//! two by the coordinator's. Nothing arrives before it was sent, so the offset (coordinator minus
+//! A member sends at `sent`, the coordinator receives at `received` and answers at `replied`, the
+//! member receives that at `heard`: `sent` and `heard` by the member's clock, the other two by
+//! the coordinator's. Nothing arrives before it was sent, so the offset (coordinator minus
 //! member) is at most `received - sent` at the time `sent`, and at least `replied - heard` at the
 //! time `heard`. (NTP takes the middle: RFC 5905, section 8.) Two clocks that run evenly differ by
 //! a line over time, and each sample bounds it above and below. All lines between the bounds are

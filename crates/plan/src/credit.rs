@@ -1,4 +1,4 @@
-//! How far ahead of what it has sent a worker may begin with partitions, where nobody says.
+//! The credit where it is not configured: bytes that a worker may have started and not sent.
 //!
 //! Less lets all links advance together; more leaves room for larger partitions, which cost less
 //! processor time ([`largest_partition`](crate::largest_partition)). What links wait for at the

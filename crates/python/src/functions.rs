@@ -90,7 +90,7 @@ impl Coordinator {
         if let Some(mut coordinator) = inner {
             py.detach(|| {
                 if coordinator.running() {
-                    // Members that have not left by then are told that the coordinator ends.
+                    // Members that have not left by then are notified that the coordinator ends.
                     let _ = coordinator.wait_empty(LEAVE_LIMIT);
                 }
                 coordinator.stop();

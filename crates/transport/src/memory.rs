@@ -1,4 +1,4 @@
-//! Tensors that belong to somebody else, by address.
+//! Tensors in memory of the caller, by address.
 
 use std::any::Any;
 use std::fmt;

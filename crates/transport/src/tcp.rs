@@ -87,7 +87,7 @@ impl Link for TcpLink {
         loop {
             match self.stream.write_vectored(slices) {
                 Ok(n) => {
-                    // A short write means that the buffer is full; an event tells of new room.
+                    // A short write means that the buffer is full; an event announces new room.
                     self.writable = n == slices.iter().map(|s| s.len()).sum();
                     return Ok(n);
                 }

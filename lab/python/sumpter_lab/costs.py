@@ -52,7 +52,7 @@ def worker() -> None:
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         row = {"mib": mib, "cpu_s": used / rounds, "wall_s": wall, "peak_kib": after.ru_maxrss}
         print("ROW", json.dumps({"rank": sumpter.rank(), **row}), flush=True)
-    # Nobody leaves while another one is at work.
+    # No rank leaves while another one works.
     sumpter.push_pull(np.ones(1), name="end")
     sumpter.shutdown()
 

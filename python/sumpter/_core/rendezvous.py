@@ -52,7 +52,7 @@ def meet(given: dict[str, str], board: Callable[[], Board] | None) -> Meeting:
         return Meeting(given, is_in_rank_0=False)
     if is_elastic(given):
         raise StartError(
-            "elastic workers (min_workers) need a coordinator that outlives each of them: start "
+            "elastic workers (min_workers) need a coordinator outside the workers: start "
             "them with `sumpter run --min-workers`, or run `sumpter coordinator` and set "
             "SUMPTER_COORDINATOR to its HOST:PORT"
         )

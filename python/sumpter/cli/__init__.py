@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         code = _run(app, arguments)
     except BrokenPipeError:
-        # The reader went away (`sumpter plan | head`): nobody is left to tell.
+        # The reader went away (`sumpter plan | head`): the error has no reader.
         sys.stderr.close()
         code = 1
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`sumpter doctor`: what stands in the way of a job on this machine, and how to mend it."""
+"""`sumpter doctor`: what stands in the way of a job on this machine, and the remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def doctor(
         bool, typer.Option("--json", help="Print the findings as one JSON list.")
     ] = False,
 ) -> None:
-    """Look for what stands in the way of a job on this machine, and say how to mend it.
+    """Look for what stands in the way of a job on this machine, and name the remedy.
 
     Versions, PyTorch, network, ports, limits, processor and settings, then sums between two
     processes. The exit code is 1 if any finding is an error.

@@ -1,4 +1,4 @@
-"""`sumpter status`: who is in a job, what they have moved, whom they wait for."""
+"""`sumpter status`: the members of a job, their counters, and stragglers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def status(
     job: JobOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the members of a running job, their counters, and whom everybody waits for.
+    """Show the members of a running job, their counters, and stragglers.
 
     An operation that has waited for stall_warning_s is shown with the rank that has not begun it,
     or the lane that has not answered; in the JSON it is the job's "stall".

@@ -42,7 +42,7 @@ def top(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Watch jobs, workers and servers: goodput, share of the optimum, who waits for whom, queues.
+    """Watch jobs, workers and servers: goodput, share of the optimum, stragglers, queues.
 
     Figures are of the time between two looks. The share of the optimum needs bandwidth_gbps of
     every machine. Without a terminal, and with --json, it prints one look with means since the

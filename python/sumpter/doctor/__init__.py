@@ -1,4 +1,4 @@
-"""`sumpter doctor`: what of this machine stands in the way of a job, and how to mend it.
+"""`sumpter doctor`: what of this machine stands in the way of a job, and the remedy.
 
 Each check is a function of a probe (probe.py), which alone touches the system, and returns
 findings (finding.py). Nothing here imports torch; what is asked of torch is asked of a process of

@@ -22,18 +22,18 @@ STATES = (OK, NOTE, WARNING, ERROR)
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. Whatever is not ok says in `mend` what to do: never empty then."""
+    """One line of the report. Whatever is not ok says in `remedy` what to do: never empty then."""
 
     check: str
     state: str
     found: str
-    mend: str = ""
+    remedy: str = ""
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
             raise ValueError(f"{self.state!r} is not one of {STATES}")
-        if self.state != OK and not self.mend:
-            raise ValueError(f"{self.check}: a finding that is not ok needs its mend")
+        if self.state != OK and not self.remedy:
+            raise ValueError(f"{self.check}: a finding that is not ok needs its remedy")
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
@@ -46,13 +46,13 @@ def ok(check: str, found: str) -> Finding:
     return Finding(check, OK, found)
 
 
-def note(check: str, found: str, mend: str) -> Finding:
-    return Finding(check, NOTE, found, mend)
+def note(check: str, found: str, remedy: str) -> Finding:
+    return Finding(check, NOTE, found, remedy)
 
 
-def warning(check: str, found: str, mend: str) -> Finding:
-    return Finding(check, WARNING, found, mend)
+def warning(check: str, found: str, remedy: str) -> Finding:
+    return Finding(check, WARNING, found, remedy)
 
 
-def error(check: str, found: str, mend: str) -> Finding:
-    return Finding(check, ERROR, found, mend)
+def error(check: str, found: str, remedy: str) -> Finding:
+    return Finding(check, ERROR, found, remedy)

@@ -31,20 +31,22 @@ def check_gpu(probe: Probe, torch: dict[str, Any] | None) -> list[Finding]:
     if not torch or "error" in torch:
         return findings
     if torch["cuda"] is None:
-        mend = "install a build of torch with CUDA if models shall train on the GPU"
-        return [*findings, note("torch and gpu", "this torch is built without CUDA", mend)]
+        remedy = "install a build of torch with CUDA if models shall train on the GPU"
+        return [*findings, note("torch and gpu", "this torch is built without CUDA", remedy)]
     if not torch["cuda_devices"]:
-        mend = "`python -c 'import torch; torch.cuda.init()'` says why; often the driver is older "
-        mend += f"than CUDA {torch['cuda']} needs, or CUDA_VISIBLE_DEVICES is empty"
+        remedy = (
+            "`python -c 'import torch; torch.cuda.init()'` says why; often the driver is older "
+        )
+        remedy += f"than CUDA {torch['cuda']} needs, or CUDA_VISIBLE_DEVICES is empty"
         found = f"torch is built for CUDA {torch['cuda']} and sees no device"
-        return [*findings, warning("torch and gpu", found, mend)]
+        return [*findings, warning("torch and gpu", found, remedy)]
     said = f"torch sees {torch['cuda_devices']} device(s) with CUDA {torch['cuda']}"
     if "cuda" in torch["devices"]:
         found = f"{said}; their tensors travel in slices through pinned host memory"
         if torch["streams_wait"]:
             return [*findings, ok("torch and gpu", f"{found}, and streams wait for the network")]
-        mend = "a driver for CUDA 11.7 or newer lets streams wait, and the thread go on"
+        remedy = "a driver for CUDA 11.7 or newer lets streams wait, and the thread go on"
         found += ", and the thread that calls wait() waits for the network"
-        return [*findings, note("torch and gpu", found, mend)]
+        return [*findings, note("torch and gpu", found, remedy)]
     found = f"{said}; the Horovod and BytePS interfaces take their tensors, the backend does not"
     return [*findings, note("torch and gpu", found, _NEWER)]

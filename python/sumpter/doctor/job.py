@@ -28,7 +28,7 @@ class Ports:
     what: str
     ports: tuple[int, ...]
     needed: bool
-    mend: str
+    remedy: str
 
 
 def meeting_point(environment: Mapping[str, str]) -> Meeting | None:
@@ -73,7 +73,7 @@ def ports(environment: Mapping[str, str], cores: int) -> list[Ports]:
                 "coordinator's port",
                 (COORDINATOR_PORT,),
                 needed=False,
-                mend="if it is not your coordinator, give another port: sumpter coordinator "
+                remedy="if it is not your coordinator, give another port: sumpter coordinator "
                 f"--listen 0.0.0.0:{COORDINATOR_PORT + 1}",
             )
         )
@@ -82,8 +82,8 @@ def ports(environment: Mapping[str, str], cores: int) -> list[Ports]:
     if first:
         lanes = number(environment, "lanes") or cores
         listed = tuple(range(first, min(first + lanes, 1 << 16)))
-        mend = "choose another SUMPTER_PORT, or end the server that holds it"
-        found.append(Ports("lanes' ports", listed, needed=True, mend=mend))
+        remedy = "choose another SUMPTER_PORT, or end the server that holds it"
+        found.append(Ports("lanes' ports", listed, needed=True, remedy=remedy))
     return found
 
 
@@ -97,5 +97,5 @@ def _embedded(environment: Mapping[str, str]) -> Ports:
         "MASTER_PORT + 1",
         (port,),
         needed=needed,
-        mend="choose another MASTER_PORT, or start a coordinator and set SUMPTER_COORDINATOR",
+        remedy="choose another MASTER_PORT, or start a coordinator and set SUMPTER_COORDINATOR",
     )

@@ -40,15 +40,15 @@ def check_descriptors(probe: Probe) -> list[Finding]:
     large = _descriptors(_LARGE_JOB, _LARGE_JOB, lanes)
     said = f"{'unlimited' if soft == -1 else soft}"
     suggested = max(4 * this, large, 65536)
-    mend = f"ulimit -n {suggested}; for a service LimitNOFILE={suggested}"
+    remedy = f"ulimit -n {suggested}; for a service LimitNOFILE={suggested}"
     if 0 <= soft < this:
         job_size = f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
         said += f", but a process of a job of {job_size} takes {this}"
         if 0 <= hard < this:
-            mend += f"; an administrator must raise the hard limit, which is {hard}"
-        return [error("open files", said, mend)]
+            remedy += f"; an administrator must raise the hard limit, which is {hard}"
+        return [error("open files", said, remedy)]
     said += f"; {_LARGE_JOB} workers and as many servers of {lanes} lanes take {large} a process"
-    return [note("open files", said, mend) if 0 <= soft < large else ok("open files", said)]
+    return [note("open files", said, remedy) if 0 <= soft < large else ok("open files", said)]
 
 
 def _descriptors(workers: int, servers: int, lanes: int) -> int:
@@ -102,9 +102,9 @@ def check_shared_memory(probe: Probe) -> list[Finding]:
         total, free = space
         said = f"{_bytes(free)} free of {_bytes(total)}"
         if free < _DATA_LOADER_BYTES:
-            mend = "in Docker --shm-size=8g or --ipc=host; else remove old files from /dev/shm"
+            remedy = "in Docker --shm-size=8g or --ipc=host; else remove old files from /dev/shm"
             said += "; Sumpter does not use it, but torch's data loaders do"
-            findings.append(note("/dev/shm", said, mend))
+            findings.append(note("/dev/shm", said, remedy))
         else:
             findings.append(ok("/dev/shm", said))
     return findings
@@ -126,8 +126,8 @@ def check_buffers(probe: Probe) -> list[Finding]:
         # The kernel counts its bookkeeping in: about half of a buffer holds bytes.
         if most < 2 * in_flight:
             need = max(4 * in_flight, 16 * MIB)
-            mend = f"sysctl -w net.ipv4.{name}='{words[0]} {words[1]} {need}'"
-            findings.append(warning(f"net.{name}", said, mend))
+            remedy = f"sysctl -w net.ipv4.{name}='{words[0]} {words[1]} {need}'"
+            findings.append(warning(f"net.{name}", said, remedy))
         else:
             findings.append(ok(f"net.{name}", said))
     findings += _fixed_buffers(probe)
@@ -148,8 +148,8 @@ def _idle_restart(probe: Probe, control: str | None) -> list[Finding]:
     if restarts == "0" or control == "bbr":
         return [ok("pauses", "connections go on after a pause as before")]
     said = "connections start slowly again after each pause, and those of a server unequally"
-    mend = "sysctl -w net.ipv4.tcp_slow_start_after_idle=0 on every machine"
-    return [note("pauses", said, mend)]
+    remedy = "sysctl -w net.ipv4.tcp_slow_start_after_idle=0 on every machine"
+    return [note("pauses", said, remedy)]
 
 
 def _fixed_buffers(probe: Probe) -> list[Finding]:

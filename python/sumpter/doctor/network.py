@@ -8,7 +8,7 @@ from sumpter.doctor import job
 from sumpter.doctor.finding import Finding, error, note, ok, warning
 from sumpter.doctor.probe import Interface, Probe
 
-# An address of a network for documentation: nobody has it, and nothing is sent to it.
+# An address of a network for documentation: no host has it, and nothing is sent to it.
 _SOMEWHERE = "198.51.100.1"
 _CONNECT_S = 3.0
 
@@ -79,8 +79,8 @@ def _route(
     machines = job.machines(probe.environment)
     if ipaddress.ip_address(own).is_loopback and machines != 1:
         make = note if machines is None else error
-        mend = f"for a job of several machines give {meeting.source} an address that they reach"
-        return [make("way", f"{said}, which other machines cannot reach", mend)]
+        remedy = f"for a job of several machines give {meeting.source} an address that they reach"
+        return [make("way", f"{said}, which other machines cannot reach", remedy)]
     chosen = next((each for each in interfaces if each.name == name), None)
     faster = _faster_than(chosen, interfaces)
     if faster is not None:
@@ -147,7 +147,7 @@ def check_host_name(probe: Probe) -> list[Finding]:
         return [
             warning(
                 "host name",
-                f"{name} is {own}: whoever is told this name as MASTER_ADDR by this machine "
+                f"{name} is {own}: a process that gets this name as MASTER_ADDR from this machine "
                 "finds only itself",
                 f"in /etc/hosts give {name} the address that others know (Debian's installer "
                 "writes 127.0.1.1 there), or hand out addresses instead of names",
@@ -172,7 +172,7 @@ def check_coordinator(probe: Probe) -> list[Finding]:
         return [
             warning(
                 "coordinator",
-                f"{given} can be reached, but nobody listens on that port",
+                f"{given} can be reached, but no process listens on that port",
                 f"start it there: sumpter coordinator --listen 0.0.0.0:{parsed[1]}",
             )
         ]
@@ -196,7 +196,7 @@ def check_ports(probe: Probe) -> list[Finding]:
             continue
         owner = probe.listener(taken[0]) or "a process that this user cannot see"
         make = error if use.needed else note
-        findings.append(make(use.what, f"port {taken[0]} is in use by {owner}", use.mend))
+        findings.append(make(use.what, f"port {taken[0]} is in use by {owner}", use.remedy))
     if not probe.environment.get("SUMPTER_PORT", "").strip("0"):
         bounds = (probe.read("/proc/sys/net/ipv4/ip_local_port_range") or "").split()
         if bounds:

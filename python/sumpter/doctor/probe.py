@@ -235,9 +235,9 @@ class Probe:
         return int(text) if text and text.isdigit() and int(text) > 0 else None
 
     def port_in_use(self, port: int) -> bool:
-        """Whether listening on a TCP port fails because somebody does already."""
+        """Whether listening on a TCP port fails because a process does already."""
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:
-            # As Sumpter listens: connections that ended a moment ago are in nobody's way.
+            # As Sumpter listens: connections that ended a moment ago do not matter.
             trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 trying.bind(("", port))

@@ -87,8 +87,8 @@ def check_steal(probe: Probe) -> list[Finding]:
     said = f"{share:.1%} of the time that was wanted went to other machines of the host"
     if share < _STEAL_SHARE:
         return [ok("steal", said)]
-    mend = "expect uneven steps; a dedicated host or a larger instance has no such neighbours"
-    return [note("steal", said, mend)]
+    remedy = "expect uneven steps; a dedicated host or a larger instance has no such neighbours"
+    return [note("steal", said, remedy)]
 
 
 def _quota(probe: Probe) -> float | None:

@@ -22,8 +22,8 @@ def print_findings(title: str, findings: Iterable[Finding], console: Console) ->
     for finding in findings:
         style = STYLES[finding.state]
         table.add_row(Text(finding.state, style), Text(finding.check), Text(finding.found))
-        if finding.mend:
-            table.add_row("", Text("mend", "dim"), Text(finding.mend, style))
+        if finding.remedy:
+            table.add_row("", Text("remedy", "dim"), Text(finding.remedy, style))
     console.print(Text(title, "bold"))
     console.print(table)
 

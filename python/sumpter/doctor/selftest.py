@@ -37,12 +37,14 @@ def _try(probe: Probe, check: str, servers: int, apart: bool) -> Finding:
     try:
         results = _job(probe, servers, apart)
     except (_Broken, _native.SumpterError, OSError) as failure:
-        mend = "mend the other findings first; SUMPTER_LOG=debug with `sumpter run -n 2` says more"
-        return error(check, f"failed: {failure}", mend)
+        remedy = (
+            "resolve the other findings first; SUMPTER_LOG=debug with `sumpter run -n 2` says more"
+        )
+        return error(check, f"failed: {failure}", remedy)
     wrong = sorted({what for result in results for what in result["wrong"]})
     if wrong:
-        mend = "report this with the output of `sumpter doctor --json`: results must never differ"
-        return error(check, f"sums differ from NumPy's: {', '.join(wrong)}", mend)
+        remedy = "report this with the output of `sumpter doctor --json`: results must never differ"
+        return error(check, f"sums differ from NumPy's: {', '.join(wrong)}", remedy)
     seconds = time.monotonic() - started
     gigabytes = min(result["bytes_per_s"] for result in results) / 1e9
     checked = results[0]["checked"]

@@ -27,7 +27,7 @@ PREAMBLE = b"\0attendant\0"
 # Between SIGTERM and SIGKILL when the launcher is gone.
 GRACE_S = 1.5
 
-# What a process leaves behind may hold its output open after it has ended; nobody waits longer
+# What a process leaves behind may hold its output open after it has ended; no one waits longer
 # than this for its last words.
 DRAIN_S = 1.0
 
@@ -176,7 +176,7 @@ class Attendant:
                 self._send(b"x", index, str(code if code >= 0 else 128 - code).encode())
 
     def _end(self):
-        """Nobody is there any more to start, to read or to signal."""
+        """No process is left to start, to read or to signal."""
         if not self._ending:
             self._ending = True
             self._kill_at = time.monotonic() + GRACE_S

@@ -127,7 +127,7 @@ def _meet(spec: JobSpec) -> _Meeting:
         settings = {**spec.settings, "coordinator": spec.coordinator, "servers": servers}
         return _Meeting(settings, None, None)
     token = _token(spec)
-    # The coordinator tells of all its members: no port is needed in the other processes.
+    # The coordinator exports metrics of all members: the other processes need no port.
     settings = {**spec.settings, "token": token, "servers": servers, "metrics_port": "0"}
     listen = spec.listen
     if not listen:
@@ -233,7 +233,7 @@ def _own_address(spec: JobSpec, host: str, facts: Facts) -> str:
     """This machine's address as a host reaches it."""
     if spec.address:
         return spec.address
-    # Through a jump host or address translation, ssh comes from somebody else's address.
+    # Through a jump host or address translation, ssh comes from another host's address.
     if ":" not in facts.client and is_own_address(facts.client):
         return facts.client
     try:
@@ -246,7 +246,7 @@ def _own_address(spec: JobSpec, host: str, facts: Facts) -> str:
 
 
 def _master(layout: Layout, here: str, facts: Mapping[str, Facts]) -> tuple[str, int] | None:
-    """Where rank 0 serves torch's store; nobody knows yet if rank 0 is launched elsewhere."""
+    """Where rank 0 serves torch's store; not yet known if rank 0 is launched elsewhere."""
     if layout.first_rank or layout.world_size > len(layout.workers):
         return None
     host = layout.workers[0].host

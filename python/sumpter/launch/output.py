@@ -109,7 +109,7 @@ class Output:
 
 
 def _discard(stream: TextIO) -> None:
-    """Nobody reads `stream` any more: what is still to come goes nowhere, and the job goes on."""
+    """The reader of `stream` is gone: further output is dropped, and the job goes on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

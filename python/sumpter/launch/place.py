@@ -36,7 +36,7 @@ HERE = ""
 
 @dataclass(frozen=True)
 class Role:
-    """What to start, where, and as whom; a variable that is None is taken away."""
+    """What to start, where, and with which variables; one that is None is removed."""
 
     label: Label
     host: str
@@ -100,7 +100,7 @@ class Child:
     def take(self, kind: bytes, payload: bytes) -> None:
         """A frame about this process."""
         if kind in (b"s", b"f") and self.pid.done():
-            # Nobody waits for the start any more.
+            # There is no waiter for the start any more.
             return
         if kind == b"s":
             self.pid.set_result(int(payload))

@@ -16,7 +16,7 @@ _POLL_INTERVAL_S = 1.0
 
 
 class Progress:
-    """The last status of a job, kept by a thread of its own so that a slow call delays nobody."""
+    """The last status of a job; a thread of its own fetches it, so slow calls delay no output."""
 
     def __init__(self, fetch: Callable[[], str], bandwidth_gbps: float | None) -> None:
         self._fetch = fetch

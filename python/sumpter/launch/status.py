@@ -1,4 +1,4 @@
-"""Reads the coordinator's status: what each member of a job has moved and whom it waited for.
+"""Reads the coordinator's status: each member's counters and stragglers.
 
 The one place that knows the JSON's shape. A reader of a newer or older coordinator must not fail,
 so absent fields are zero and unknown ones are ignored.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-# How a machine is identified that nobody named: its boot's UUID, and what follows.
+# How a machine without a configured name is identified: its boot's UUID, and what follows.
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(/|$)|[0-9a-f]{32}$")
 
 
@@ -76,7 +76,7 @@ class Job:
     name: str
     workers: tuple[Member, ...] = ()
     servers: tuple[Member, ...] = ()
-    stall: str = ""  # whom everybody waits for, if it is for long
+    stall: str = ""  # the straggler that operations wait for, if it is for long
     state: str = ""
     epoch: int = 0
     world_size: int = 0
@@ -126,7 +126,7 @@ def read_servers(text: str) -> tuple[Member, ...]:
 def machine_names(members: Iterable[Member]) -> dict[str, str]:
     """A short name for each machine: what the user called it, else its host.
 
-    A machine without a name of its own is identified by a UUID, which tells nobody anything. Of
+    A machine without a name of its own is identified by a UUID, which means nothing to a reader. Of
     several on one host (containers), each also has the end of its identity.
     """
     hosts = {member.machine: member.host for member in members}

@@ -119,7 +119,7 @@ def _row(name: str, member: Member, names: Mapping[str, str]) -> tuple[str, ...]
 
 
 def _waiting(job: Job) -> list[Text]:
-    """Who was last, in words; a rank that nobody waited for is not mentioned."""
+    """The stragglers, in words; a rank that was never waited for is not mentioned."""
     waited = [late for late in job.waited_for() if late.count]
     lines = [Text("")] if waited else []
     partitions = sum(late.count for late in waited)
@@ -135,5 +135,5 @@ def _waiting(job: Job) -> list[Text]:
 
 
 def _stall(job: Job) -> list[Text]:
-    """Whom everybody waits for at the moment."""
+    """The straggler of the moment."""
     return [Text(f"Now {job.stall}", style="bold")] if job.stall else []

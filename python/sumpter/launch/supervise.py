@@ -84,7 +84,7 @@ class _Watch:
         return pause
 
     def start_none(self) -> None:
-        """Nobody waits to be started any more."""
+        """No process waits to be started any more."""
         for pause in self.paused:
             pause.cancel()
         self.paused.clear()

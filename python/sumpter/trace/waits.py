@@ -199,7 +199,7 @@ def _stages(last: Slice, own: list[Slice], made: _Sum | None, rank: int) -> list
     elif waited is not None:
         in_s, peer = waited.end_s, waited.peer or peer
     if peer == mine:
-        # Nobody was waited for but this worker itself.
+        # Only this worker itself was waited for.
         own_in_s, in_s = in_s, None
     return [
         ("computing", ready_s),

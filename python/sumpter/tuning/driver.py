@@ -109,7 +109,7 @@ class Driver(threading.Thread):
         try:
             self._worker.plan(self._worker.tune(changes, epoch=epoch))
         except ConfigError as error:
-            # Somebody else changed the plan meanwhile; what is now is looked at next.
+            # The plan was changed from outside meanwhile; its state is looked at next.
             say(f"not changed: {error}")
 
     def _counters(self) -> dict[str, float]:

@@ -120,6 +120,6 @@ class Tuner(Protocol):
     def observe(self, at: Point, speed: float, job: Job) -> Choice:
         """What to do after a group of iterations at a point, at `speed` iterations a second.
 
-        A choice with words is told in the log; one without is for a point that stays.
+        A choice with words is logged; one without is for a point that stays.
         """
         ...

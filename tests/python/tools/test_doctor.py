@@ -131,14 +131,14 @@ def only(findings: list[Finding], check: str) -> Finding:
 def says(finding: Finding, state: str, *words: str) -> None:
     assert finding.state == state, finding
     for word in words:
-        assert word in finding.found + finding.mend, finding
+        assert word in finding.found + finding.remedy, finding
 
 
 def test_what_is_not_ok_must_say_how_to_mend_it() -> None:
-    with pytest.raises(ValueError, match="mend"):
+    with pytest.raises(ValueError, match="remedy"):
         Finding("a check", ERROR, "broken")
     with pytest.raises(ValueError, match="bad"):
-        Finding("a check", "bad", "broken", "mend it")
+        Finding("a check", "bad", "broken", "remedy it")
 
 
 def test_one_installed_copy_is_right() -> None:
@@ -525,7 +525,7 @@ def test_the_report_reads_without_colour(
     assert lines[0] == "Versions"
     assert lines[1].startswith("ok       sumpter ")
     assert any(line.startswith("note     torch ") for line in lines)
-    assert any(line.startswith("         mend ") for line in lines)
+    assert any(line.startswith("         remedy ") for line in lines)
     assert lines[-1].endswith("0 error")
 
 

@@ -69,7 +69,7 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a member is told, after its welcome; `None` for what is the session's own business.
+/// A message to a member after its welcome; `None` for what the session handles itself.
 pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Malformed> {
     Ok(Some(match body {
         ToMember::HeartbeatSeen(_) | ToMember::LeaveSeen(_) => return Ok(None),
@@ -210,7 +210,7 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
     }
 }
 
-/// What a member is told.
+/// A message to a member.
 pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
     match event {
         MemberEvent::Waiting { missing, seconds } => {

@@ -29,7 +29,7 @@ pub(super) enum Next {
 }
 
 impl ClockLog {
-    /// Somebody asks for a trace; whether a burst begins with a heartbeat now.
+    /// A trace is requested; whether a burst begins with a heartbeat now.
     pub fn ask(&mut self, event: MemberEvent) -> bool {
         self.asked.push(event);
         let begins = self.left == 0;

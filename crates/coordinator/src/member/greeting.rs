@@ -26,10 +26,10 @@ use crate::tls::Tls;
 /// that on a busy machine, the longest for lost packets.
 const SHORTEST_ATTEMPT: Duration = Duration::from_millis(250);
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
-/// Between attempts, at first and at most. There is no event to wait for while nobody listens.
+/// Back-off between attempts, initial and maximal. No event announces that a port is open.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often a person is told what is waited for.
+/// The interval of the message that says what is waited for.
 const NOTICE_EVERY: Duration = Duration::from_secs(3);
 
 /// The largest message of a coordinator: the answers of all workers of a large job together.
@@ -42,7 +42,7 @@ pub(super) struct Greeted {
     pub welcome: proto::Welcome,
 }
 
-/// Whom to greet, and why.
+/// The peer of a greeting, and its purpose.
 pub(super) struct Greeting<'a> {
     pub coordinator: &'a str,
     pub token: &'a Token,
@@ -52,7 +52,7 @@ pub(super) struct Greeting<'a> {
 
 /// Why an attempt failed.
 pub(super) enum Failed {
-    /// Nobody is there, or not yet: worth another attempt.
+    /// There is no listener, or not yet: worth another attempt.
     ForNow(String),
     /// The coordinator refused, but may welcome us soon.
     RefusedForNow { kind: FatalKind, message: String },

@@ -189,7 +189,7 @@ struct Holder {
 
 /// Why a session ended.
 enum End {
-    /// The seat was left, or nobody holds it.
+    /// The seat was left, or is not taken.
     Left,
     /// There is no seat and nothing to hold before the next question.
     Unseated,

@@ -1,4 +1,4 @@
-//! A member's session after its welcome: what it is told, what it says, and when it is over.
+//! A member's session after its welcome: messages in both directions, and its end.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -183,7 +183,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                 FromMember::TracePiece(proto::TracePiece { request, payload, last, clock })
             }
             Command::Leave(done) => {
-                // The last numbers, for whoever looks after the end.
+                // The last counters, for a status after the end.
                 self.beat();
                 self.leaving = Some(done);
                 FromMember::Leave(proto::Leave {})

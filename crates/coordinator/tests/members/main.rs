@@ -95,7 +95,7 @@ fn spec(name: &str, shape: &[u64]) -> TensorSpec {
     }
 }
 
-/// A member and what it is told.
+/// A member and its messages.
 struct Peer {
     member: Member,
     events: mpsc::Receiver<MemberEvent>,

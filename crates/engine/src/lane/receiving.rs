@@ -161,7 +161,7 @@ impl Lane {
             )));
         }
         if header.tier == Tier::Machine && !self.limits.hub {
-            return Err(Violation::state("nobody passes this lane's subtotals on"));
+            return Err(Violation::state("no hub passes this lane's subtotals on"));
         }
         let conn = self.conns[id.0].as_mut().expect("an open connection");
         let (rank, of_job) = (conn.rank, conn.job);

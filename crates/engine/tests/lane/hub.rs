@@ -73,7 +73,7 @@ fn where_workers_may_die_a_total_is_held_until_everyone_everywhere_has_it() {
     feed(&mut lane, b, &of_machine(ack())).unwrap();
     assert_eq!(lane.next_total(), Some(total));
     lane.release_total(total);
-    assert!(lane.take_undelivered(JobId(1)).is_empty(), "nobody needs it any more");
+    assert!(lane.take_undelivered(JobId(1)).is_empty(), "no hub needs it any more");
     // The word of it goes with the next result.
     let next = |frame: Vec<u8>| of_machine(of_tensor(5, 1, frame));
     for (conn, data) in [(a, [1; 3]), (b, [2; 3])] {
@@ -138,7 +138,7 @@ fn only_all_reduces_have_subtotals_and_only_where_somebody_passes_them_on() {
     let mut server = Lane::new(LaneLimits { hub: false, ..LIMITS });
     let (conn, _) = server.open(peer(0)).expect("fits");
     let refused = refusal(feed(&mut server, conn, &of_machine(begin(&spec(3)))));
-    assert!(refused.contains("nobody passes"), "{refused}");
+    assert!(refused.contains("no hub passes"), "{refused}");
 }
 
 fn chunk_client() -> (Client<OwnedMemory>, OpId) {

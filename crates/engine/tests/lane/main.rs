@@ -1,4 +1,4 @@
-//! What a lane refuses, and that refusing harms nobody else.
+//! What a lane refuses, and that a refusal does not harm other clients.
 
 mod hub;
 mod limits;

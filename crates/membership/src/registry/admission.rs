@@ -212,7 +212,7 @@ fn well_formed(join: &Join) -> Result<(), String> {
         return Err("a server needs at least one lane".to_owned());
     }
     if let Some(lane) = join.lanes.iter().find(|a| a.port() == 0 || a.ip().is_unspecified()) {
-        return Err(format!("nobody can reach a lane at {lane}; give the interface's address"));
+        return Err(format!("no member can reach a lane at {lane}; give the interface's address"));
     }
     if let Role::Worker { world_size, .. } = join.role
         && !(1..=MAX_WORLD).contains(&world_size)

@@ -36,7 +36,7 @@ pub struct ServerMemory {
 /// How long an operation may wait; zero is for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StallLimits {
-    /// Until it is told whom it waits for.
+    /// Until the stall warning names what it waits for.
     pub warning: Duration,
     /// Until the job fails.
     pub shutdown: Duration,

@@ -1,4 +1,4 @@
-//! What a status still tells of members and jobs that are gone, so that whoever looks after the end
+//! What a status still shows of members and jobs that are gone, so that a look after the end
 //! sees how it went. Bounded: the last run of each job name, and of few names.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Whom everybody waits for, from what the workers report, and when that is told.
+//! The straggler that operations wait for, from the workers' reports, and when to warn of it.
 //!
 //! An operation waits for the ranks that have not begun its round; if there are none, for a lane,
 //! which its worker names. A rank that has not begun but still moves, with other tensors, is slow
@@ -39,7 +39,7 @@ pub(super) struct Stall {
     pub waited: Duration,
     /// The ranks that have not begun the round.
     pub missing: Vec<Rank>,
-    /// Whom or what it waits for: `for rank 2 (host gpu3) on 'w'`, or `on 'w'`.
+    /// The rank or tensor that it waits for: `for rank 2 (host gpu3) on 'w'`, or `on 'w'`.
     subject: String,
     /// What is known of it.
     details: String,

@@ -51,7 +51,7 @@ struct Deal {
     placement: Placement,
     /// The lanes of each server of the plan.
     servers: Vec<Range<usize>>,
-    /// Who passes on what each machine's workers contribute; none if nobody has to.
+    /// The hub of each machine, which passes on its workers' contributions; none if there is none.
     hubs: Option<Hubs>,
 }
 

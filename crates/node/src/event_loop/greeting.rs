@@ -1,5 +1,5 @@
 //! The connections that have not proved themselves yet: no more than a number of them, and of one
-//! address a part. Whoever opens more loses its oldest, and nobody else loses one.
+//! address a part. A peer that opens more loses its own oldest connection, never another's.
 
 use std::collections::VecDeque;
 

@@ -21,7 +21,7 @@ pub(crate) const LISTENER: Token = Token(1);
 pub(crate) const UNIX_LISTENER: Token = Token(2);
 const FIRST: usize = 3;
 
-/// A handshake takes two round trips; whoever needs longer is slow on purpose or gone.
+/// A handshake takes two round trips; a peer that needs longer is gone, or slow on purpose.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Bytes that all connections of a lane may have on their way to it where several jobs share it.

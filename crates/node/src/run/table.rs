@@ -174,7 +174,7 @@ impl Table {
         }
     }
 
-    /// Whom this worker's contributions to a tensor go to from now on.
+    /// The lanes that receive this worker's contributions to a tensor from now on.
     pub(crate) fn move_to(&mut self, tensor: TensorId, to: Tier) {
         if let Some(tensor) = self.tensors.get_mut(tensor.0 as usize) {
             tensor.request.tier = to;

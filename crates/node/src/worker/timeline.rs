@@ -1,7 +1,7 @@
 //! What a worker's operations did when, in the trace format that Chrome and Perfetto show.
 //!
-//! The event loop hands records to a thread that writes them, so that a slow disk delays nobody.
-//! A reader needs no closing bracket, so that the file is of use even if the process dies.
+//! The event loop hands records to a thread that writes them, so that a slow disk does not delay
+//! the loop. A reader needs no closing bracket, so the file is of use even if the process dies.
 
 use std::collections::HashSet;
 use std::fs::File;

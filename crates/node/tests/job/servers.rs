@@ -1,4 +1,4 @@
-//! A server's life: it outlives its coordinator, and ends when it is told to.
+//! A server survives its coordinator, and ends on request.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //!
 //! A lane listens under a name made from its TCP address. Names of the abstract namespace vanish
 //! with their process and belong to the network namespace, as the TCP address does. They have no
-//! owner: whoever is first may listen, so the handshake proves the token both ways, as over TCP.
+//! owner: any process may listen first, so the handshake proves the token both ways, as over TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub fn unix_listen(address: SocketAddr) -> io::Result<UnixListener> {
 /// Connects to the lane at `address` if it listens on this machine.
 ///
 /// # Errors
-/// What the operating system says: `ConnectionRefused` when nobody listens, `WouldBlock` when too
+/// What the operating system says: `ConnectionRefused` without a listener, `WouldBlock` when too
 /// many wait to be accepted.
 pub fn unix_connect(address: SocketAddr) -> io::Result<UnixStream> {
     UnixStream::connect_addr(&name(address)?)

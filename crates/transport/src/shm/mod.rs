@@ -11,7 +11,7 @@
 //! Driven like [`TcpLink`](crate::TcpLink), with two differences. One end calls
 //! [`offer`](ShmLink::offer), the other [`expect_offer`](ShmLink::expect_offer), once the
 //! handshake is through. And a Unix connection is made at once or not at all, so no event says
-//! that it is: whoever dials drives the link once without one.
+//! that it is: the dialling side drives the link once without one.
 
 mod address;
 mod handover;
@@ -33,7 +33,7 @@ use region::Region;
 
 use sumpter_endpoint::{Link, LinkError, Readiness};
 
-/// The size of each ring for whoever has no reason to choose another: four of the usual chunks,
+/// The default size of each ring: four of the usual chunks,
 /// so that a writer is chunks ahead, while both rings still fit a last-level cache.
 pub const DEFAULT_RING_BYTES: usize = 1 << 20;
 
@@ -259,7 +259,7 @@ fn ring(stream: &UnixStream) -> io::Result<()> {
         match send(stream, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
             // A full socket wakes the peer as it is; a peer that is gone needs no waking, and an
-            // event tells of it.
+            // event announces it.
             Ok(_) | Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => return Ok(()),
             Err(e) => return Err(e.into()),
         }

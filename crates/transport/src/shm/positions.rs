@@ -5,11 +5,11 @@
 //! broken or hostile, so every value that is loaded must lie between what was loaded before and
 //! what it can be by now.
 //!
-//! Nobody is woken who does not sleep. A side that is about to sleep raises its flag, then looks
+//! Only a sleeping side is woken. A side that is about to sleep raises its flag, then looks
 //! once more; the other side moves its position, then looks at the flag. A sequentially
 //! consistent fence between the two steps of each makes sure that at least one of them sees the
-//! other. Whoever sees a flag lowers it and rings, so a sleep costs one wake-up. All interleavings
-//! are tried by `tests/loom.rs`.
+//! other. The side that sees a flag lowers it and rings, so a sleep costs one wake-up.
+//! `tests/loom.rs` tries all interleavings.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -176,7 +176,7 @@ impl Reader {
         self.head = self.staged;
         shared.head.0.store(self.head, Ordering::Release);
         wake(&shared.writer_sleeps.0, || {
-            // A tail that cannot be counts as an empty ring: ringing too much harms nobody, and
+            // A tail that cannot be counts as an empty ring: ringing too much does no harm, and
             // the next look at it ends the connection.
             let tail = shared.tail.0.load(Ordering::Acquire);
             let used = tail.saturating_sub(self.head).min(self.capacity);

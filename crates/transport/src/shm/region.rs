@@ -20,9 +20,9 @@ const SECOND_POSITIONS: usize = HEADER_BYTES / 2;
 
 const _: () = assert!(size_of::<Positions>() <= SECOND_POSITIONS);
 
-/// Bytes after which the other side is told, so that it works on the first half of a chunk while
-/// the second is copied. Smaller pieces cost fences, larger ones wait; both sides' pieces in work
-/// fit a second-level cache.
+/// Bytes after which the other side is notified, so that it works on the first half of a chunk
+/// while the second is copied. Smaller pieces cost fences, larger ones wait; both sides' pieces
+/// in work fit a second-level cache.
 const PIECE_BYTES: u64 = 128 << 10;
 
 /// A ring is at least a page and at most what no setting should ask for.

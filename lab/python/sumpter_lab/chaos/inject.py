@@ -1,4 +1,4 @@
-"""Does the faults, each at its time, to whoever is there."""
+"""Injects the faults, each at its time, into running processes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from sumpter_lab.chaos.inject import Injected
 from sumpter_lab.chaos.watch import Round
 
 _TRAINED = re.compile(r"^trained (\d+) epochs, parameters ([0-9a-f]{64})$", re.MULTILINE)
-# How many of the faults before the end of a run that broke are told.
+# How many of the faults before the end of a broken run are shown.
 _LAST_FAULTS = 5
 
 

@@ -89,7 +89,7 @@ class Rounds(_Watch):
 
 
 def parse_round(line: bytes, at_s: float) -> Round | None:
-    """The operation that a line of the timeline tells of; None for any other line."""
+    """The operation that a line of the timeline records; None for any other line."""
     try:
         entry = json.loads(line.rstrip(b",\r "))
     except ValueError:

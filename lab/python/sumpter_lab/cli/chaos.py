@@ -129,7 +129,7 @@ def chaos(
             write_json(output, found, indent=2)
         keep = not found["passed"]
     except SystemExit:
-        keep = False  # a signal: nobody asks why
+        keep = False  # a signal: the cause is known
         raise
     finally:
         if keep or log_dir is not None:

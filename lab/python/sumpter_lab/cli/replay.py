@@ -225,7 +225,7 @@ def _numbers(text: str | None, option: str) -> list[float]:
 
 
 def _grid(texts: list[str]) -> dict[str, list[str]]:
-    """The values of each setting; whoever takes them checks names and values."""
+    """The values of each setting; the receiver checks names and values."""
     values = parse_assignments(texts, "--grid").items()
     return {name: [part.strip() for part in text.split(",")] for name, text in values}
 

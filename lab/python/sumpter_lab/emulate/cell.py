@@ -55,7 +55,7 @@ def run_cell(
     counts: tuple[int, int],
     advance: Callable[[float], None],
 ) -> dict[str, Any]:
-    """Measures one cell; `advance` hears of each finished share of it."""
+    """Measures one cell; `advance` is called with each finished share of it."""
     gpu, cpu = cluster.gpu[: counts[0]], cluster.cpu[: counts[1]]
     here = links.only((*gpu, *cpu))
     times = optimum(gpu, cpu, load.bytes, here)

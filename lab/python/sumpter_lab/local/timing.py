@@ -44,7 +44,7 @@ class Step:
 def native(*steps: Step) -> Runner:
     """Repeats kernels of Sumpter in a native loop."""
     calls = [step.call() for step in steps]
-    # The arrays must outlive the calls, so the function holds them.
+    # The arrays must live longer than the calls, so the function holds them.
     return lambda repeats, keep=steps: _native.bench_steps(calls, repeats)
 
 
@@ -69,7 +69,7 @@ def medians(
     samples: dict[str, list[float]] = {name: [] for name in runners}
     for turn in range(rounds):
         order = list(runners)
-        # Whoever follows a rival with large memory pays for its cache misses: take turns in that.
+        # A system that runs after one with a large working set pays for its cache misses: rotate.
         shift = turn % len(order)
         for name in order[shift:] + order[:shift]:
             samples[name].append(runners[name](repeats[name]) / repeats[name])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The smallest cluster of the paper's figures on which the network is in doubt.
 WORKERS, BANDWIDTH_GBPS = 64, 10.0
-# Hears of a file, and how many of how many cases are simulated.
+# Called with a file, and how many of how many cases are simulated.
 Advance = Callable[[str, int, int], None]
 _EXTRA = "pip install 'sumpter-lab[report]'"
 
@@ -65,7 +65,7 @@ def make(
 ) -> Page:
     """The page about some files: profiles, traces and what benches wrote, in any order.
 
-    `advance` hears of what takes long: the file's name, how many of how many cases are simulated.
+    `advance` is called during slow parts: the file's name, simulated cases, all cases.
 
     What a file is, is seen from its content. Raises DocumentError, ProfileError, TraceError or
     ConfigError, which name the file or option, the field and what was expected; and ReportError

@@ -29,7 +29,7 @@ _HELPER_PARTS = (0, 0.125, 0.25, 0.5, 0.75, 1)
 _WORKER_PARTS = (4, 2, 1)
 
 Line = tuple[str, Sequence[Case]]
-# Hears how many of how many cases are simulated.
+# Called with the number of simulated cases and of all.
 Advance = Callable[[int, int], None]
 
 

@@ -48,7 +48,7 @@ def line(index: int, *, width: float = 2.0) -> dict[str, Any]:
 
 def pattern(index: int) -> dict[str, Any]:
     """The hatching of a series of bars: what tells them apart without colour."""
-    # Not as many as there are colours: whoever has the same colour is hatched differently.
+    # Not as many as there are colours: a repeated colour is hatched differently.
     shapes = ("", "/", ".", "x", "-", "\\")
     shape = shapes[index % len(shapes)]
     return {"shape": shape, "size": 6, "fillmode": "overlay", "fgopacity": 0.55, "solidity": 0.2}

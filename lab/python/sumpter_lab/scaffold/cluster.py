@@ -155,7 +155,7 @@ def _connect(machine: Machine, kernel: dict[str, str]) -> None:
     ip("addr", "add", f"{machine.address}/24", "dev", INTERFACE, namespace=own)
     for device in ("lo", INTERFACE):
         ip("link", "set", device, "up", namespace=own)
-    # The tree under /proc/sys/net is that of the namespace of whoever writes.
+    # The tree under /proc/sys/net is that of the writer's namespace.
     lines = (f'echo "{value}" > /proc/sys/net/ipv4/{name}' for name, value in kernel.items())
     namespaces.call("ip", "netns", "exec", own, "sh", "-ec", "\n".join(lines))
 

@@ -44,7 +44,7 @@ class Document:
             raise DocumentError(f"cannot write {path}: {error.strerror}") from error
 
     def read(self, path: Path) -> list[dict[str, Any]]:
-        """The rows of a file, whose fields nobody has checked. Raises DocumentError."""
+        """The rows of a file, with unchecked fields. Raises DocumentError."""
         try:
             text = path.read_text(encoding="utf-8-sig")
         except OSError as error:

@@ -74,7 +74,7 @@ class Process:
 
 
 def first_error(text: str) -> str:
-    """The first line of a log that tells of an error; empty if none does."""
+    """The first line of a log that reports an error; empty if none does."""
     for line in text.splitlines():
         if _ERROR.search(line):
             return line.strip()

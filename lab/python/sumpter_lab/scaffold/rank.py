@@ -1,6 +1,6 @@
 """The worker and the server of one cell, each in a process of its own on its machine.
 
-A round has four calls, made by whoever drives the cell: prepare() fills the tensors, run() takes
+A round has four calls, made by the driver of the cell: prepare() fills the tensors, run() takes
 the time, check() compares the results. All ranks finish one call before the next one starts, so
 the timed part starts everywhere at once and nothing else runs beside it.
 """

@@ -181,7 +181,7 @@ def _check_settings(spec: Spec) -> None:
 
 
 def bandwidths_gbps(goodput_mbit: dict[str, float]) -> dict[str, float]:
-    """What each machine is told about its link."""
+    """The link settings of each machine."""
     return {name: mbit / 1000 for name, mbit in goodput_mbit.items()}
 
 

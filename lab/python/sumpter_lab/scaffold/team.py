@@ -167,7 +167,7 @@ def team(
 ) -> Iterator[Team]:
     """Starts a job with a worker on each GPU machine and a server on each CPU machine.
 
-    `kind` names the class of the workers and `load` is what it is told to sum.
+    `kind` names the class of the workers and `load` describes what it sums.
     """
     shared = {"log": "warn", **settings}
     shared |= {"token": _native.generate_token(), "servers": str(len(cpu))}
@@ -201,7 +201,7 @@ def team(
 
 
 def _bandwidth(machine: Machine, bandwidths_gbps: dict[str, float]) -> dict[str, str]:
-    """What a machine is told about its link; nothing where all links are equal."""
+    """The link settings of a machine; none where all links are equal."""
     known = bandwidths_gbps.get(machine.name)
     return {} if known is None else {"bandwidth_gbps": f"{known:.6g}"}
 

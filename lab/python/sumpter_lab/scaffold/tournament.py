@@ -61,7 +61,7 @@ class Links:
 
 
 def schedule(count: int) -> list[list[tuple[int, int]]]:
-    """Rounds in which everybody meets somebody else, until all pairs have met once.
+    """Rounds of disjoint pairs, until all pairs have met once.
 
     The circle method: one stays, the others move on by one seat each round. With an odd count one
     rests in each round.
@@ -88,7 +88,7 @@ def duration_s(count: int) -> float:
 
 
 def measure(machines: Sequence[Machine], advance: Callable[[float], None]) -> Links:
-    """Plays the tournament; `advance` hears of each finished share of it."""
+    """Plays the tournament; `advance` is called with each finished share of it."""
     probes = [Remote(machine, "Probe", machine.address) for machine in machines]
     try:
         ports = call_all(probes, START_TIMEOUT_S, "port")

@@ -11,7 +11,7 @@ asked for: callbacks of futures may begin collectives, which ranks match by thei
 wait for them.
 
 Where the tensors are on a device, torch runs that callback in a stream of its own, which it orders
-after what was there when the future was completed, and whoever waits for the callback's future
+after what was there when the future was completed, and a waiter for the callback's future
 after what the callback has enqueued. Waiting for the rounds there, which orders the current
 stream, is therefore all that is needed. If streams can wait for the network by themselves, the
 future is complete at once.

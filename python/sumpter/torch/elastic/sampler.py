@@ -12,7 +12,7 @@ from sumpter._core import membership
 
 
 class ElasticSampler(Sampler[int]):
-    """Deals the samples that nobody has processed in this epoch out to the ranks.
+    """Distributes the samples not yet processed in this epoch to the ranks.
 
     As in Horovod the batch of a rank stays the same, so that the batch over all ranks follows
     their number. After a change of workers each sample is trained on at least once an epoch: what

@@ -1,0 +1,75 @@
+"""The documentation as a whole: its terms, its links and its generated pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import api_page
+from documents import ROOT, all_pages, name_of
+
+GLOSSARY = ROOT / "docs" / "user" / "glossary.md"
+# What an engineer of distributed training searches for.
+SEARCHED = (
+    *("straggler", "failover", "throughput", "zero-copy", "back-pressure", "incast"),
+    *("head-of-line blocking", "fault tolerance", "multi-tenant", "exactly-once"),
+)
+_LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+_FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+
+
+def entries() -> dict[str, str]:
+    rows = re.findall(r"^\| ([^|]+?) \| (.+) \|$", GLOSSARY.read_text(), re.MULTILINE)
+    return {term: meaning for term, meaning in rows if term != "term"}
+
+
+@pytest.mark.parametrize("term", SEARCHED)
+def test_a_term_leads_to_the_page_that_explains_it(term: str) -> None:
+    first = _LINK.search(entries()[term])
+    assert first, f"the glossary links no page for {term}"
+    text = " ".join((GLOSSARY.parent / first[1]).read_text().split())
+    assert term in text.lower(), f"{first[1]} does not mention {term}"
+
+
+def test_every_term_links_a_page() -> None:
+    assert not [term for term, meaning in entries().items() if not _LINK.search(meaning)]
+
+
+def test_the_glossary_is_in_the_order_of_the_alphabet() -> None:
+    terms = [term.lower() for term in entries()]
+    assert terms == sorted(terms)
+
+
+def test_every_link_to_a_section_leads_to_one() -> None:
+    broken = []
+    for page in [*all_pages(), ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]:
+        for target, section in _LINK.findall(_FENCED.sub("", page.read_text())):
+            other = page.parent / target if target else page
+            if section and other.suffix == ".md" and section not in sections(other):
+                broken.append(f"{name_of(page)}: {target}#{section}")
+    assert not broken, "\n".join(broken)
+
+
+def test_a_section_is_named_after_its_heading(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# The `join` of ranks, 2-way\n```sh\n# no heading\n```\n## Same\n## Same\n")
+    assert sections(page) == {"the-join-of-ranks-2-way", "same", "same-1"}
+
+
+def test_the_api_reference_is_up_to_date() -> None:
+    page = ROOT / "docs" / "user" / "api.md"
+    assert page.read_text() == api_page.page(), "run `make docs`"
+
+
+def sections(page: Path) -> set[str]:
+    """The anchors that a forge gives to a page's headings."""
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", _FENCED.sub("", page.read_text()), re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        again = sum(
+            one == anchor or re.fullmatch(f"{anchor}-\\d+", one) is not None for one in found
+        )
+        found.append(f"{anchor}-{again}" if again else anchor)
+    return set(found)
