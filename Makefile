@@ -42,7 +42,8 @@ $(VENV)/.created:
 
 $(VENV)/.dependencies: requirements/uv.txt requirements/dev.txt | $(VENV)/.created
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/uv.txt
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes \
+		requirements/dev.txt
 	@touch $@
 
 $(VENV)/.native: $(NATIVE_SOURCES) $(VENV)/.dependencies
