@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sumpter_lab.scaffold import cluster, namespaces, spec
+from sumpter_lab.scaffold import cluster, namespaces
 from sumpter_lab.scaffold.cluster import Machine
 from sumpter_lab.scaffold.site import Loopback, Namespace, Place
 from sumpter_lab.scaffold.units import RATE_MBIT_RANGE
@@ -40,7 +40,7 @@ def loopback(jobs: int) -> Iterator[Site]:
 @contextlib.contextmanager
 def shaped(jobs: int, rate_mbit: float) -> Iterator[Site]:
     """Network namespaces; the server's link carries `rate_mbit` each way."""
-    spec.check_tools()
+    namespaces.check_tools()
     wide_mbit = min(_WIDER * rate_mbit, RATE_MBIT_RANGE[1])
     rates = ([wide_mbit] * jobs, [rate_mbit, wide_mbit])
     with cluster.emulated(*rates, receive_window=_RECEIVE_WINDOW) as built:
