@@ -5,7 +5,7 @@ use sumpter_wire::{BEGIN_BYTES, CHECKED_HEADER_BYTES, Header};
 
 /// Once so many bytes have been chosen to be sent next on a connection, no more are: about what a
 /// connection takes at once. Half of it makes shorter writes, which cost a tenth more processor
-/// time over loopback (`docs/measurements/performance.md`). Whatever is chosen is not overtaken any
+/// time over loopback (`docs/measurements/server.md`). Whatever is chosen is not overtaken any
 /// more.
 pub(crate) const AHEAD_BYTES: usize = 256 << 10;
 

@@ -220,7 +220,7 @@ impl Level {
     /// have AVX-512 without FP16 gain nothing from that. The older ones lower their clock for it.
     /// Zen 4 adds no more with it, and every load of 512 bits that is not aligned takes two lines
     /// of cache: AVX2 takes as long where operands are aligned and in cache, and less elsewhere
-    /// (`docs/measurements/performance.md`).
+    /// (`docs/measurements/kernels.md`).
     fn serving(self, op: ReduceOp, dtype: Dtype) -> Level {
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -21,6 +21,7 @@ from types import ModuleType
 import pytest
 import typer
 
+from command_lines import parse, shell_text
 from documents import (
     LANGUAGES,
     ROOT,
@@ -33,8 +34,6 @@ from documents import (
     user_pages,
 )
 from jobs import PATIENCE
-from sumpter.cli import app as product
-from sumpter.cli import plugins
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600
@@ -43,12 +42,7 @@ LINKED = ("examples", "lab", "tests")
 # Pages print ports that firewalls know, so two pages with the same one cannot run side by side.
 FIXED_PORT = re.compile(r"(?<=:)\d{4,5}\b|--\w*-?port[ =]\d+")
 
-# Pages whose fences do not say yet what they are.
-UNMARKED = {
-    *("fault-tolerance.md", "profiles.md", "report.md", "scheduling.md", "tenants.md"),
-    *("tracing.md", "tuning.md", "whatif.md"),
-}
-PAGES = [page for page in user_pages() if page.name not in UNMARKED]
+PAGES = user_pages()
 OWN = ("sumpter", "sumpter_lab")
 DOTTED = re.compile(r"\w+(\.\w+)+")
 per_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -72,7 +66,7 @@ def test_every_fence_says_what_it_is(page: Path) -> None:
 def test_every_command_has_options_that_exist(page: Path) -> None:
     for fence in fences(page):
         if fence.language in ("sh", "console"):
-            for words in own_commands(_shell_text(fence)):
+            for words in own_commands(shell_text(fence)):
                 try:
                     parse(words)
                 except Exception as error:
@@ -118,36 +112,6 @@ def test_unknown_options_are_found_behind_other_programs() -> None:
     (words,) = own_commands("X=1 srun -n 2 sumpter serve --joyn here:1 &")
     with pytest.raises(typer.TyperException, match="--joyn"):
         parse(words)
-
-
-def parse(words: list[str]) -> None:
-    """Raises what the command line would say of these words, and runs nothing."""
-    # The static binary takes the options of the commands of the same names.
-    command = typer.main.get_command(product.app)
-    context = None
-    arguments = words[1:]
-    while True:
-        with command.make_context(words[0], list(arguments), parent=context) as context:
-            if not hasattr(command, "resolve_command"):
-                return
-            rest = [*context._protected_args, *context.args]
-            if not rest:
-                return
-            name, found, arguments = command.resolve_command(context, rest)
-        command = found
-        if name in plugins.COMMANDS and context.parent is None:
-            command = _of_the_laboratory(name)
-
-
-def _of_the_laboratory(name: str):
-    loaded = plugins.load(name)
-    return typer.main.get_command(loaded) if isinstance(loaded, typer.Typer) else loaded
-
-
-def _shell_text(fence: Fence) -> str:
-    if fence.language == "sh":
-        return fence.text
-    return "".join(command for command, _ in console(fence.text))
 
 
 def _script(fence: Fence) -> str:
