@@ -21,7 +21,8 @@ RECORD = re.compile(r"lab/records/([\w-]+)")
 EXACT = re.compile(r"cargo test .*--nocapture")
 # What only a measurement tells.
 FIGURE = re.compile(
-    r"\d(?:\.\d+)? ?(?:GB/s|s/GB|µs|us\b)|\bmedian of|\bquartile|\bstandard error of|\btimes as fast"
+    r"\d(?:\.\d+)? ?(?:GB/s|s/GB|µs|us\b)"
+    r"|\bmedian of|\bquartile|\bstandard error of|\btimes as fast"
 )
 # These speak of a method's definition, or show what a program prints.
 DEFINED = {"api.md", "configuration.md", "doctor.md", "profiles.md", "metrics.md"}
