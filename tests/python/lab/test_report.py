@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shlex
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -437,34 +436,6 @@ def test_a_missing_library_is_named_with_its_remedy(
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     with pytest.raises(report.ReportError, match=r"pip install 'sumpter-lab\[report\]'"):
         report.make([_profile(tmp_path)])
-
-
-def test_the_documented_command_makes_its_page(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    blocks = re.findall(r"```\n(sumpter report tests.*?)```", _page("report.md"), re.DOTALL)
-    blocks += re.findall(r"```\n(sumpter report tests.*?)```", _page("whatif.md"), re.DOTALL)
-    assert len(blocks) == 2
-    monkeypatch.chdir(ROOT)
-    for block in blocks:
-        _, command, *words = shlex.split(block.replace("\\\n", " "))
-        words[words.index("report.html")] = str(tmp_path / "report.html")
-        with pytest.raises(SystemExit) as exit_info:
-            main([command, *words])
-        assert not exit_info.value.code, capsys.readouterr().err
-        contents = Contents((tmp_path / "report.html").read_text())
-        assert "Scaling factor by bandwidth" in contents.tables
-
-
-def test_the_documented_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", _page("report.md"), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block, "docs/user/report.md", "exec"), {})
-    assert (tmp_path / "report.html").stat().st_size > 1e6
-
-
-def _page(name: str) -> str:
-    return (ROOT / "docs" / "user" / name).read_text()
 
 
 def test_a_trace_without_steps_shows_all_of_it(traced) -> None:

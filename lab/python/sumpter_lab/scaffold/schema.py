@@ -209,7 +209,7 @@ KINDS: dict[str, Kind] = {
     "tenants": Kind(
         "sumpter bench tenants",
         frozenset({"jobs", "jain"}),
-        {"jobs": OBJECTS, "jain": NUMBER, "lowest_part": NUMBER, "rate_mbit": POSITIVE},
+        {"jobs": OBJECTS, "jain": NUMBER, "lowest_part": NUMBER, "rate_mbit": optional(POSITIVE)},
     ),
     "chaos": Kind(
         "sumpter bench chaos",
