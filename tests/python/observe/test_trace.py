@@ -127,7 +127,8 @@ def test_who_comes_late_is_named(recorded: tuple[Path, dict[str, object]]) -> No
         assert all(share >= 0 for share in one.shares.values())
         assert f"Step {one.step} of rank {one.rank} took" in one.sentences[0]
     waits = [one.shares.get("waiting for rank 1", 0) for one in found if one.rank == 0]
-    assert max(waits) > 0.3, found
+    # On a loaded machine a step takes longer, and the rank's lateness does not.
+    assert max(waits) > 0.1, found
     assert not any("waiting for rank 1" in one.shares for one in found if one.rank == 1)
     assert trace.explain(read, found[0].step) == found[:2]
     with pytest.raises(trace.TraceError, match=r"step 99999: the trace has steps \d+ to \d+"):

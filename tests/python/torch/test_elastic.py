@@ -67,7 +67,7 @@ def test_elastic_workers_go_on_when_the_coordinator_comes_back(
 
 
 def test_elastic_workers_need_a_coordinator(unlaunched: pytest.MonkeyPatch) -> None:
-    with pytest.raises(hvd.StartError, match="outlives"):
+    with pytest.raises(hvd.StartError, match="coordinator outside the workers"):
         hvd.init(min_workers=1)
 
 

@@ -183,7 +183,8 @@ def groups_of_one_name() -> None:
     """What failed in a group says nothing about the next group of its name."""
     for _ in range(2):
         group = dist.new_group(list(ALL), use_local_synchronization=True)
-        with raises(MismatchError, "rank 0"):
+        # Two ranks that differ are found before the others have called.
+        with raises(MismatchError, "rank "):
             dist.all_reduce(own(OWN), group=group)
         dist.destroy_process_group(group)
     group = dist.new_group(list(ALL), use_local_synchronization=True)
