@@ -46,6 +46,11 @@ def test_no_sizes_are_faster_than_the_best(surface: Surface) -> None:
     assert surface.seconds(CELL.start) >= best
 
 
+def test_a_job_begins_with_the_defaults_of_its_links() -> None:
+    credits = {rate: Cell("alexnet", 4, 2, rate, False).start.credit for rate in (1.0, 100.0)}
+    assert credits == {1.0: 128 << 10, 100.0: 1 << 20}
+
+
 def test_fixed_stays_at_the_default_and_loses_its_distance(surface: Surface) -> None:
     found = play("fixed", surface, 100)
     assert found.changes == 0 and found.settled == CELL.start

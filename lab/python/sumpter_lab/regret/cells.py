@@ -10,7 +10,7 @@ from sumpter import _native
 from sumpter.profiles import Profile
 from sumpter.tuning.driver import describe
 from sumpter.tuning.layers import Summed
-from sumpter.tuning.points import KIB, MIB, Job, Point, point
+from sumpter.tuning.points import CHUNK, KIB, MIB, Job, Point, point
 from sumpter_lab import profiles, whatif
 
 # Of the settings' defaults.
@@ -33,8 +33,8 @@ class Cell:
 
     @property
     def start(self) -> Point:
-        """The default sizes of a job on these links."""
-        return point(PARTITION, _native.default_credit(self.gbps))
+        """The default sizes of a job on these links: a plan cuts partitions to fit the credit."""
+        return Point(PARTITION, _native.default_credit(self.gbps), CHUNK)
 
 
 class Surface:
