@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sumpter_lab.regret.cells import Cell, Surface
 from sumpter_lab.regret.play import CHANGE_S, Played, play
+from sumpter_lab.scaffold.signals import orderly
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def run(asked: Spec) -> Iterator[list[Played]]:
     """What all tuners did on each cell, as cells are done."""
     # Forked processes would inherit the threads of numpy.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+    # A signal must reach the `finally`, since a pool's processes do not end with their parent.
+    with orderly(), ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
         futures = [pool.submit(_played, asked, cell) for cell in asked.cells]
         try:
             for future in as_completed(futures):
