@@ -12,10 +12,10 @@ import json
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sumpter._errors import ConfigError, SumpterError
+from sumpter.profiles import Profile
 from sumpter.tuning.layers import (
     Summed,
     are_ordered,
@@ -122,22 +122,37 @@ class Driver(threading.Thread):
         moved: dict[str, float],
         tensors: Sequence[Summed],
     ) -> Job:
-        """What is known of the job. Without a profile, its times are guessed from its speed."""
-        up, down = bandwidths_gbps(moved)
-        job = Job(
-            max(plan["machines"]["gpu"], 1),
-            plan["machines"]["cpu"],
-            up,
-            down,
-            are_ordered(tensors),
-            architecture=plan["architecture"],
-        )
         self._fastest = max(self._fastest, speed)
-        profile = self._session.profile
-        if profile is not None:
-            size = sum(tensor.bytes for tensor in tensors)
-            return replace(job, layers=with_bytes(of_profile(profile), size))
-        return replace(job, layers=of_tensors(tensors, ASSUMED_COMPUTE / self._fastest))
+        return describe(
+            plan["machines"]["gpu"],
+            plan["machines"]["cpu"],
+            plan["architecture"],
+            bandwidths_gbps(moved),
+            tensors,
+            self._fastest,
+            self._session.profile,
+        )
+
+
+def describe(
+    workers: int,
+    servers: int,
+    architecture: str,
+    gbps: tuple[float, float],
+    tensors: Sequence[Summed],
+    fastest: float,
+    profile: Profile | None,
+) -> Job:
+    """What a tuner is told of a job: all features but the sizes, wherever they come from.
+
+    `gbps` is the bandwidth up and down, `fastest` the most iterations a second so far. Without a
+    profile the times of the layers are guessed from that speed.
+    """
+    if profile is None:
+        layers = of_tensors(tensors, ASSUMED_COMPUTE / fastest)
+    else:
+        layers = with_bytes(of_profile(profile), sum(tensor.bytes for tensor in tensors))
+    return Job(max(workers, 1), servers, *gbps, are_ordered(tensors), layers, architecture)
 
 
 def bandwidths_gbps(moved: dict[str, float]) -> tuple[float, float]:

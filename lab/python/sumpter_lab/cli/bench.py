@@ -15,6 +15,7 @@ from sumpter.cli.options import JsonOption, SetOption
 from sumpter_lab.cli import chaos as bench_chaos
 from sumpter_lab.cli import group, scripted
 from sumpter_lab.cli import local as bench_local
+from sumpter_lab.cli import regret as bench_regret
 from sumpter_lab.cli import replay as bench_replay
 from sumpter_lab.cli import tenants as bench_tenants
 from sumpter_lab.cli import tune as bench_tune
@@ -319,6 +320,7 @@ def _range(least: str, most: str) -> list[int]:
 app.command("chaos", epilog=bench_chaos.EXAMPLE)(bench_chaos.chaos)
 app.command("replay", epilog=bench_replay.EXAMPLE)(bench_replay.replay)
 app.command("tune", epilog=bench_tune.EXAMPLE)(bench_tune.tune)
+app.command("regret", epilog=bench_regret.EXAMPLE)(bench_regret.regret)
 app.command("sum", epilog=bench_local.SUM_EXAMPLE)(bench_local.sum_)
 app.command("server", epilog=bench_local.SERVER_EXAMPLE)(bench_local.server)
 app.command("ablate", epilog=bench_local.ABLATE_EXAMPLE)(bench_local.ablate)
