@@ -1,10 +1,14 @@
-//! One aggregate a machine: a client passes on what the lane beside it has summed for the workers
-//! of their machine.
+//! One contribution and one result a machine: a client passes on what the lane beside it has summed
+//! for the workers of their machine, and receives the result for all of them.
 //!
 //! The lane lends the accumulator of each chunk that has all contributions of the machine; the
 //! client sends it as the contribution of the machine, and receives the sum of all machines into
 //! it; the lane takes it back and sends it to the workers. Bytes are moved by ownership of their
 //! buffer: never copied, but for what a cut connection leaves behind.
+//!
+//! So it is for every collective, with the hubs of the machines as members. The root of a broadcast
+//! or reduce is the hub of its machine. A hub that only sends gives the accumulators back when its
+//! contribution is not needed any more, and one that only receives is lent empty ones.
 //!
 //! Invariants: the subtotals of a round are passed on by one operation, whose rounds keep step
 //! with the workers'; a buffer is in one place, the lane, the operation or on its way between.
@@ -82,6 +86,8 @@ struct Passage {
     partitions: HashMap<u32, (usize, usize)>,
     chunks: usize,
     latest: Option<OpId>,
+    /// Whether workers of other machines are done only once all receivers have the result.
+    awaited: bool,
 }
 
 /// An operation that passes on a round's subtotals.
@@ -89,7 +95,7 @@ struct Passage {
 struct Running {
     tensor: TensorId,
     round: Round,
-    /// Totals that arrived when the client had let go of the memory, by partition and chunk.
+    /// What was to be given back when the client had let go of the memory, by partition and chunk.
     late: Vec<(u32, u32)>,
 }
 
@@ -167,7 +173,8 @@ impl Hub {
     ) -> bool {
         while let Some(Total { job, tensor, partition, round }) = lane.next_total() {
             if job == self.job && !self.closed && !self.failed.contains(&tensor) {
-                client.acknowledge(tensor, partition, round);
+                let awaited = self.tensors.get(&tensor).is_some_and(|passage| passage.awaited);
+                client.acknowledge(tensor, partition, round, awaited);
             }
         }
         let mut any = false;
@@ -227,12 +234,12 @@ impl Hub {
         let request = Request {
             tensor: of.tensor,
             tier: Tier::Root,
-            collective: Collective::AllReduce,
+            collective: spec.collective,
             dtype: spec.dtype,
             op: spec.op,
             root: spec.root,
             average: false,
-            // All contributions are in, this worker's too, so its own operation is under way.
+            // All workers have begun, this one too, so its own operation is under way.
             priority: client.active(of.tensor, Tier::Machine).map_or(0, |r| r.priority),
             supply: Supply::Chunks,
         };
@@ -240,6 +247,7 @@ impl Hub {
         let memory = Subtotals { chunk_bytes: self.chunk_bytes, chunks };
         let op = client.submit(request, OpMemory::Subtotals(memory));
         passage.latest = Some(op);
+        passage.awaited = spec.collective != Collective::AllReduce;
         let running = Running { tensor: of.tensor, round: of.round, late: Vec::new() };
         self.running.insert(op, running);
         Ok((op, slot))
@@ -258,6 +266,15 @@ impl Hub {
         match event {
             Event::Arrived { op, number, chunk } if self.running.contains_key(&op) => {
                 self.give_back(client, lane, (op, number, chunk))?;
+                Ok(None)
+            }
+            Event::PartitionDone { op, number } => {
+                if let Some(running) = self.running.get(&op) {
+                    let (bytes, _) = self.tensors[&running.tensor].partitions[&number];
+                    for chunk in 0..bytes.div_ceil(self.chunk_bytes) as u32 {
+                        self.give_back(client, lane, (op, number, chunk))?;
+                    }
+                }
                 Ok(None)
             }
             Event::Finished(op, outcome) if self.running.contains_key(&op) => {
@@ -282,7 +299,8 @@ impl Hub {
         }
     }
 
-    /// A total has arrived: the lane gets it in the buffer it lent.
+    /// A total has arrived, or a subtotal is not needed any more: the lane gets it in the buffer it
+    /// lent.
     fn give_back<M: Memory>(
         &mut self,
         client: &mut Client<OpMemory<M>>,

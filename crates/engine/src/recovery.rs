@@ -195,10 +195,10 @@ pub fn retained_rounds(
 /// passes on and `standing` its own worker's.
 #[must_use]
 pub fn first_passed_on(layout: &Layout, repairs: &[Repair], standing: &Standing) -> Round {
-    match repairs.first() {
-        None => standing.round,
-        Some(repair) if layout.repaired.is_empty() => repair.round.next(),
-        Some(repair) => repair.round,
+    match (layout.repaired.first(), repairs.last()) {
+        (Some((round, _)), _) => *round,
+        (None, Some(repair)) => repair.round.next(),
+        (None, None) => standing.round,
     }
 }
 

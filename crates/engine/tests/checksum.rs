@@ -156,7 +156,10 @@ impl Pair {
             match event {
                 Event::Finished(_, outcome) => assert_eq!(outcome, Ok(())),
                 Event::Released(_, memory) => self.results[rank] = Some(memory.bytes),
-                Event::Available { .. } | Event::Arrived { .. } | Event::DeliveredToAll { .. } => {
+                Event::Available { .. }
+                | Event::Arrived { .. }
+                | Event::PartitionDone { .. }
+                | Event::DeliveredToAll { .. } => {
                     panic!("every contribution is whole")
                 }
             }

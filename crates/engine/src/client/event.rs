@@ -21,6 +21,14 @@ pub enum Event<M> {
         /// The chunk.
         chunk: u32,
     },
+    /// A partition of an operation that is supplied in chunks, and receives nothing of it, is over:
+    /// its contribution is not needed any more. Before the operation is finished.
+    PartitionDone {
+        /// The operation.
+        op: OpId,
+        /// The partition's number.
+        number: u32,
+    },
     /// More of the result of an operation that is supplied in ranges is final and in the memory;
     /// each byte once, before the operation is finished.
     Available {

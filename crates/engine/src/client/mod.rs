@@ -326,14 +326,20 @@ impl<M: Memory> Client<M> {
     }
 
     /// The first `chunks` chunks of a partition are in the memory now, of an operation that is
-    /// supplied in chunks. Supplying to an operation that has ended does nothing.
+    /// supplied in chunks; of a partition to which this worker contributes nothing, there is room
+    /// for them. Supplying to an operation that has ended does nothing.
     pub fn supply_chunks(&mut self, id: OpId, number: u32, chunks: u32) {
         let Some(op) = self.operations.get_mut(id).filter(|op| op.stage != Stage::Finished) else {
             return;
         };
         let Some(index) = find(&op.places, number) else { return };
+        let before = op.begins(index, self.settings.rank);
         let (lane, part) = (op.places[index].lane, &mut op.parts[index]);
         part.supplied = part.supplied.max(chunks);
+        if !before && op.stage == Stage::Active && !self.suspended {
+            let priority = op.request.priority;
+            return self.begin(priority, id, index);
+        }
         let link = &mut self.links[lane];
         if link.resident {
             while let Some(chunk) = part.asked.front().copied().filter(|c| *c < part.supplied) {
@@ -348,8 +354,8 @@ impl<M: Memory> Client<M> {
     }
 
     /// Every worker that gets the result of a passed-on partition from here has it, or does not
-    /// need it: acknowledges it to the lane that made it.
-    pub fn acknowledge(&mut self, tensor: TensorId, number: u32, round: Round) {
+    /// need it: acknowledges it to the lane that made it; at once if others wait for that.
+    pub fn acknowledge(&mut self, tensor: TensorId, number: u32, round: Round, at_once: bool) {
         let key = (tensor, Tier::Root);
         let Some(lane) = self.operations.lane_of(key, number, round) else { return };
         self.retained.acknowledge((tensor, Tier::Root, number), round);
@@ -358,6 +364,9 @@ impl<M: Memory> Client<M> {
         if link.up {
             let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
             link.sender.push_small(&Header { partition: number, round, ..header }, &[]);
+            if at_once && link.retains {
+                self.links.touch(lane);
+            }
         }
     }
 
@@ -444,7 +453,9 @@ impl<M: Memory> Client<M> {
         let op = &self.operations[id];
         let (partitions, priority) = (op.places.len(), op.request.priority);
         if op.request.supply == Supply::Chunks {
-            (0..partitions).for_each(|index| self.begin(priority, id, index));
+            let begins = |index: &usize| self.operations[id].begins(*index, self.settings.rank);
+            let begun: Vec<_> = (0..partitions).filter(begins).collect();
+            begun.into_iter().for_each(|index| self.begin(priority, id, index));
         } else {
             self.offer(id, &(0..usize::MAX));
         }

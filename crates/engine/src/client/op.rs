@@ -117,7 +117,8 @@ pub enum Supply {
     Ranges,
     /// Chunk by chunk while its partition is on the connection: nothing of it is looked at before
     /// [`Client::supply_chunks`](super::Client::supply_chunks), and each chunk of the result is
-    /// reported by [`Event::Arrived`](super::Event::Arrived). The operation ends with its epoch.
+    /// reported by [`Event::Arrived`](super::Event::Arrived), or if there is none, that it is over
+    /// by [`Event::PartitionDone`](super::Event::PartitionDone). The operation ends with its epoch.
     Chunks,
 }
 
@@ -238,6 +239,12 @@ impl<M> Op<M> {
         }
         let Place { offset, bytes, .. } = self.places[part];
         bytes - self.supplied.overlap(&(offset..offset + bytes))
+    }
+
+    /// Whether partition `part` of an operation that is supplied in chunks is begun: where `rank`
+    /// only receives, once there is room.
+    pub(super) fn begins(&self, part: usize, rank: Rank) -> bool {
+        self.contributes(part, rank) || self.parts[part].supplied > 0
     }
 
     /// What the lane must know of partition `part`.

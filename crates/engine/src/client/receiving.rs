@@ -192,7 +192,11 @@ impl<M: Memory> Client<M> {
             return;
         }
         op.left -= 1;
-        if op.left == 0 {
+        if op.request.supply == Supply::Chunks && !op.receives(part, self.settings.rank) {
+            let number = op.places[part].number;
+            self.events.push_back(Event::PartitionDone { op: id, number });
+        }
+        if self.operations[id].left == 0 {
             self.succeed(id);
         }
     }

@@ -76,7 +76,11 @@ impl<M: Memory> Client<M> {
         let (part, bytes) = (&mut op.parts[index], op.places[index].bytes);
         // A chunk whose result is here was counted before the connection was made anew.
         let chunk = part.sent.max(part.have);
-        let end = part.supplied.min(bytes.div_ceil(chunk_bytes as usize) as u32);
+        // When it is done, what was to be sent again after a cut is not needed, and may be gone.
+        let end = match part.done {
+            true => part.sent,
+            false => part.supplied.min(bytes.div_ceil(chunk_bytes as usize) as u32),
+        };
         part.sent = end.min(chunk + 1);
         if part.sent == end {
             part.ready = false;

@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use sumpter_sum::BufferPool;
-use sumpter_types::{Collective, Epoch, GroupId, JobId, Rank, Round, TensorId};
+use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 use sumpter_wire::{Header, PartitionSpec, Tier, group_id};
 
 use super::partition::{Beginning, Listener, Partition};
@@ -232,7 +232,9 @@ impl Job {
             return Err(Violation::state(format!("rank {rank} is not in group {}", spec.group)));
         };
         Ok(match partition.begin(child, over, round, pool)? {
-            Beginning::In { slot, completes } => Begun::At { partition: at, slot, completes },
+            Beginning::In { slot, completes, wants_total } => {
+                Begun::At { partition: at, slot, completes, wants_total }
+            }
             Beginning::Early => Begun::Early,
         })
     }
@@ -245,12 +247,10 @@ impl Job {
         let Some(members) = self.groups.get(&spec.group) else {
             return Err(Violation::state(format!("group {} was not announced", spec.group)));
         };
-        let all_reduce = spec.collective == Collective::AllReduce;
-        if !all_reduce && members.binary_search(&spec.root).is_err() {
+        // The root may run on another machine than the members of a machine's tier.
+        let rooted = spec.collective.has_root() && key.tier != Tier::Machine;
+        if rooted && members.binary_search(&spec.root).is_err() {
             return Err(Violation::state(format!("root {} is not in the group", spec.root)));
-        }
-        if !all_reduce && key.tier == Tier::Machine {
-            return Err(Violation::state("only all-reduces have subtotals"));
         }
         let bytes = Partition::memory_bytes(&spec);
         if self.bytes + bytes > self.max_bytes {
@@ -277,8 +277,9 @@ impl Job {
 /// What a `Begin` frame led to.
 #[derive(Debug)]
 pub(super) enum Begun {
-    /// The child is in; `completes` if everyone now is, and all chunks are finished.
-    At { partition: PartitionIndex, slot: usize, completes: bool },
+    /// The child is in; `completes` if everyone now is, and all chunks are finished;
+    /// `wants_total` if everyone now is, and none of them contributes.
+    At { partition: PartitionIndex, slot: usize, completes: bool, wants_total: bool },
     /// The child is in as soon as the round before is complete.
     Early,
     /// The partition cannot be reduced; the client gets the reason.

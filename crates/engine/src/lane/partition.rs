@@ -13,15 +13,18 @@
 //! - A finished chunk's accumulator is not touched until every receiver has acknowledged the
 //!   partition, in a hub whose workers may die those of other machines as well, or until its slot
 //!   starts another round.
-//! - In a *hub* (the machine tier) a chunk that has all contributions is a subtotal: its
-//!   accumulator is lent to the hub's client, and the chunk is finished when the total came
-//!   back in it.
+//! - In a *hub* (the machine tier) a chunk that has all contributions of the machine is a subtotal:
+//!   its accumulator is lent to the hub's client, and the chunk is finished when it came back, with
+//!   the total if the machine receives one. A machine without the root of a broadcast contributes
+//!   nothing: an empty accumulator is lent once all its workers have begun, so that the root is not
+//!   done before all others have begun. On a machine without the root of a reduce nothing is
+//!   received, and nothing of the round is left once it is complete.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_sum::{self as sum, AlignedBuf, BufferPool};
-use sumpter_types::{Rank, Round};
+use sumpter_types::{Collective, Rank, Round};
 use sumpter_wire::{PartitionSpec, Tier, checksum};
 
 use sumpter_endpoint::{Now, Violation};
@@ -66,8 +69,9 @@ pub(super) struct Progress {
 /// What beginning a round led to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Beginning {
-    /// The child is in; `completes` if everyone now is, and all chunks are finished.
-    In { slot: usize, completes: bool },
+    /// The child is in; `completes` if everyone now is, and all chunks are finished;
+    /// `wants_total` if everyone now is, and none of them contributes.
+    In { slot: usize, completes: bool, wants_total: bool },
     /// The round before is not complete; the child is in as soon as it is.
     Early,
 }
@@ -244,11 +248,12 @@ impl Partition {
         }
         let slot = &mut self.slots[at];
         if slot.children[child].begun.replace(over).is_some() {
-            return Ok(Beginning::In { slot: at, completes: false });
+            return Ok(Beginning::In { slot: at, completes: false, wants_total: false });
         }
         slot.begun += 1;
         let completes = slot.complete(&self.spec, self.members.len());
-        Ok(Beginning::In { slot: at, completes })
+        let wants_total = self.contributors == 0 && slot.begun == self.members.len();
+        Ok(Beginning::In { slot: at, completes, wants_total })
     }
 
     /// Lets those who were early for the round after the one in `slot` begin it.
@@ -256,7 +261,8 @@ impl Partition {
         let next = self.slots[slot].round.map(Round::next);
         for (child, over) in std::mem::take(&mut self.early) {
             let begun = self.begin(child, over, next.expect("a live round"), pool);
-            debug_assert_eq!(begun, Ok(Beginning::In { slot: 1 - slot, completes: false }));
+            let expected = Beginning::In { slot: 1 - slot, completes: false, wants_total: false };
+            debug_assert_eq!(begun, Ok(expected));
         }
     }
 
@@ -388,12 +394,35 @@ impl Partition {
     /// Takes the results out that some receiver may not have: round, chunk and bytes.
     pub(super) fn take_undelivered(&mut self) -> Vec<(Round, u32, AlignedBuf)> {
         let mut out = Vec::new();
+        if self.receivers == 0 {
+            return out;
+        }
         for slot in &mut self.slots {
             let Some(round) = slot.round else { continue };
             let finished = slot.chunks.iter_mut().zip(0..slot.finished);
             out.extend(finished.filter_map(|(c, index)| Some((round, index, c.sum.take()?))));
         }
         out
+    }
+
+    /// Whether a hub's client receives the totals, hence acknowledges them.
+    pub(super) fn receives_totals(&self) -> bool {
+        let root_is_here = self.members.binary_search(&self.spec.root).is_ok();
+        match self.spec.collective {
+            Collective::AllReduce | Collective::Barrier => true,
+            Collective::Broadcast => !root_is_here,
+            Collective::Reduce => root_is_here,
+        }
+    }
+
+    /// Whether other machines receive the totals as well: they may need them from here.
+    pub(super) fn shares_totals(&self) -> bool {
+        self.receives_totals() && self.spec.collective != Collective::Reduce
+    }
+
+    /// Whether nobody here receives a result.
+    pub(super) fn is_without_receivers(&self) -> bool {
+        self.receivers == 0
     }
 
     /// Whether every receiver has acknowledged the round in `slot`.
@@ -410,17 +439,17 @@ impl Partition {
         pool: &mut BufferPool,
         now: Now,
     ) -> (Vec<Progress>, Option<(Rank, Now)>) {
-        let contributes = self.spec.collective.contributes(self.members[child], self.spec.root);
+        if !self.spec.collective.contributes(self.members[child], self.spec.root) {
+            self.resident = Some(Resident { child, turn: None });
+            return (Vec::new(), None);
+        }
         let turn = match (self.contributors, self.spec.deterministic) {
             (1, _) => 0,
             // Two values have the same sum either way round, so the first waits for the second.
             (_, true) => child.max(1),
             (contributors, false) => contributors - 1,
         };
-        self.resident = Some(Resident { child, turn: contributes.then_some(turn) });
-        if !contributes {
-            return (Vec::new(), None);
-        }
+        self.resident = Some(Resident { child, turn: Some(turn) });
         let chunks = 0..self.spec.chunks();
         let steps = chunks.map(|chunk| self.settle(ChunkPlace { slot, chunk }, pool)).collect();
         (steps, self.all_in(child, slot, now))
@@ -458,9 +487,12 @@ impl Partition {
         open.flat_map(|slot| (0..self.members.len()).map(move |child| (slot, child))).collect()
     }
 
-    /// Lends the accumulator of a subtotal that is to be passed on.
-    pub(super) fn lend(&mut self, place: ChunkPlace) -> Option<AlignedBuf> {
-        self.slots[place.slot].chunks[place.chunk as usize].sum.take()
+    /// Lends the accumulator of a subtotal that is to be passed on: one with any bytes if nobody
+    /// here contributes.
+    pub(super) fn lend(&mut self, place: ChunkPlace, pool: &mut BufferPool) -> AlignedBuf {
+        let sum = self.slots[place.slot].chunks[place.chunk as usize].sum.take();
+        debug_assert!(sum.is_some() || self.contributors == 0, "a subtotal is lent once");
+        sum.unwrap_or_else(|| pool.take(self.spec.chunk_len(place.chunk) as usize))
     }
 
     /// Takes the total of a chunk whose subtotal was lent.

@@ -99,14 +99,16 @@ impl Lane {
                 let at = job.find(Key::of(&header), conn.last);
                 let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
                 let partition = job.partition_mut(at);
-                let last = partition.acknowledge(rank, header.round)?;
-                match header.tier {
-                    // Other machines may lack it, and the workers that have it may fail.
-                    Tier::Machine if last && job.keeps => {
-                        self.totals.push_back((of_job, at, header.round));
-                    }
-                    _ if last => self.released(of_job, at, (header.round.0 & 1) as usize),
-                    _ => {}
+                if !partition.acknowledge(rank, header.round)? {
+                    return Ok(());
+                }
+                let of_machine = header.tier == Tier::Machine && job.keeps;
+                if of_machine && job.partition(at).receives_totals() {
+                    self.totals.push_back((of_job, at, header.round));
+                }
+                // Other machines may lack it, and the workers that have it may fail.
+                if !of_machine || !job.partition(at).shares_totals() {
+                    self.released(of_job, at, (header.round.0 & 1) as usize);
                 }
                 return Ok(());
             }
@@ -167,9 +169,11 @@ impl Lane {
         let (rank, of_job) = (conn.rank, conn.job);
         let job = &mut self.jobs[of_job];
         let (key, over) = (Key::of(&header), Listener { over: conn.serial, priority });
-        let (at, slot, completes) =
+        let (at, slot, completes, wants_total) =
             match job.begin((rank, over), key, spec, header.round, &mut self.pool)? {
-                Begun::At { partition, slot, completes } => (partition, slot, completes),
+                Begun::At { partition, slot, completes, wants_total } => {
+                    (partition, slot, completes, wants_total)
+                }
                 Begun::Early => return Ok(()),
                 Begun::Refused(reason) => {
                     let refused = &mut self.conn(id).refused;
@@ -201,6 +205,10 @@ impl Lane {
         }
         if completes {
             self.complete(of_job, at, slot);
+        }
+        if wants_total {
+            let chunks = (0..spec.chunks()).map(|chunk| (of_job, at, ChunkPlace { slot, chunk }));
+            self.subtotals.extend(chunks);
         }
         let conn = self.conns[id.0].as_ref().expect("an open connection");
         if conn.resident.is_some() {

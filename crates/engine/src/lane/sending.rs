@@ -48,6 +48,9 @@ impl Lane {
         if self.is_over(job, at, slot) {
             self.tell_done(job, at, slot);
         }
+        if self.jobs[job].partition(at).is_without_receivers() {
+            self.jobs[job].partition_mut(at).free(slot, &mut self.pool);
+        }
         self.jobs[job].partition_mut(at).admit_early(slot, &mut self.pool);
     }
 

@@ -39,21 +39,23 @@ pub struct Total {
 
 impl Lane {
     /// The next subtotal to pass on, with what is known of its partition. Its bytes begin the
-    /// buffer, which may be longer. Subtotals of a partition come in the order of chunks, and
-    /// must [come back](Self::return_total) in that order.
+    /// buffer, which may be longer; where this machine only receives, they mean nothing. Subtotals
+    /// of a partition come in the order of chunks, and must [come back](Self::return_total) in
+    /// that order.
     pub fn next_subtotal(&mut self) -> Option<(Subtotal, PartitionSpec, AlignedBuf)> {
         let (of_job, at, place) = self.subtotals.pop_front()?;
         let Key { tensor, partition, .. } = self.jobs[of_job].key(at);
         let job = self.jobs[of_job].id;
         let state = self.jobs[of_job].partition_mut(at);
         let round = state.round(place.slot).expect("a live round");
-        let bytes = state.lend(place).expect("a subtotal is lent once");
+        let bytes = state.lend(place, &mut self.pool);
         let of = Subtotal { job, tensor, partition, round, chunk: place.chunk };
         Some((of, state.spec, bytes))
     }
 
     /// Takes the total of a chunk, in the buffer that was lent or another of its length, and
-    /// sends it to this machine's workers.
+    /// sends it to those of this machine's workers that receive it. Where nothing is received, the
+    /// subtotal comes back, when it is not needed any more.
     ///
     /// # Errors
     /// [`Violation`] when the subtotal was not lent: a bug, since both sides are ours.
@@ -71,7 +73,8 @@ impl Lane {
         let state = job.partition_mut(at);
         let progress = state.take_total(place, round, total)?;
         let last = chunk + 1 == state.spec.chunks();
-        if last && !job.keeps {
+        let received = state.receives_totals();
+        if last && received && !job.keeps {
             self.totals.push_back((of_job, at, round));
         }
         self.distribute(of_job, at, place.slot, &progress);
@@ -95,7 +98,8 @@ impl Lane {
         let key = Key { tensor, tier: Tier::Machine, partition };
         let Some(at) = self.jobs[of_job].find(key, 0) else { return };
         let (slot, state) = ((round.0 & 1) as usize, self.jobs[of_job].partition(at));
-        if state.round(slot) == Some(round) && state.is_released(slot) {
+        let due = state.round(slot) == Some(round) && state.is_released(slot);
+        if due && state.shares_totals() {
             self.released(of_job, at, slot);
         }
     }

@@ -129,12 +129,87 @@ fn why_subtotals_cannot_be_passed_on_is_told_to_those_who_wait_and_to_those_who_
     }
 }
 
+/// What a rooted collective does with a partition.
+fn rooted(collective: Collective, root: u32) -> PartitionSpec {
+    PartitionSpec { collective, root: Rank(root), ..spec(3) }
+}
+
 #[test]
-fn only_all_reduces_have_subtotals_and_only_where_somebody_passes_them_on() {
-    let (mut lane, [a, _]) = lane_with_two();
-    let broadcast = PartitionSpec { collective: Collective::Broadcast, ..spec(3) };
-    let refused = refusal(feed(&mut lane, a, &of_machine(begin(&broadcast))));
-    assert!(refused.contains("only all-reduces"), "{refused}");
+fn a_machine_without_the_root_of_a_broadcast_wants_the_bytes_once_all_have_begun() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let broadcast = rooted(Collective::Broadcast, 7);
+    feed(&mut lane, a, &of_machine(begin(&broadcast))).unwrap();
+    assert!(lane.next_subtotal().is_none());
+    let refused = refusal(feed(&mut lane, a, &of_machine(push(0, &[1; 3]))));
+    assert!(refused.contains("contributes nothing"), "{refused}");
+    feed(&mut lane, b, &of_machine(begin(&broadcast))).unwrap();
+    let (of, known, mut bytes) = lane.next_subtotal().expect("both wait for it");
+    assert_eq!((known, bytes.len()), (broadcast, 3));
+    // A worker that comes again wants no more than before.
+    feed(&mut lane, b, &of_machine(begin(&broadcast))).unwrap();
+    assert!(lane.next_subtotal().is_none());
+    bytes.copy_from_slice(&[4, 5, 6]);
+    lane.return_total(of, bytes).expect("it was lent");
+    assert_eq!(drain(&mut lane, b)[HEADER_BYTES..], [4, 5, 6]);
+    assert!(lane.next_total().is_some(), "the client has received it");
+}
+
+#[test]
+fn the_machine_of_a_broadcasts_root_is_done_when_its_bytes_are_not_needed_any_more() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let broadcast = rooted(Collective::Broadcast, 0);
+    let frames = [begin(&broadcast), push(0, &[1, 2, 3])].map(of_machine).concat();
+    feed(&mut lane, a, &frames).unwrap();
+    let (of, _, bytes) = lane.next_subtotal().expect("the root has contributed");
+    feed(&mut lane, b, &of_machine(begin(&broadcast))).unwrap();
+    assert_eq!((drain(&mut lane, a), drain(&mut lane, b)), (vec![], vec![]));
+    lane.return_total(of, bytes).expect("it was lent");
+    assert_eq!(head(&drain(&mut lane, a)).kind, FrameKind::Done);
+    assert_eq!(drain(&mut lane, b)[HEADER_BYTES..], [1, 2, 3]);
+    assert!(lane.next_total().is_none(), "nothing was received");
+}
+
+#[test]
+fn a_machine_without_the_root_of_a_reduce_is_done_and_keeps_nothing() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let reduce = rooted(Collective::Reduce, 7);
+    for conn in [a, b] {
+        feed(&mut lane, conn, &[begin(&reduce), push(0, &[1; 3])].map(of_machine).concat())
+            .unwrap();
+    }
+    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    assert_eq!(bytes[..3], [2; 3]);
+    assert_eq!((drain(&mut lane, a), drain(&mut lane, b)), (vec![], vec![]));
+    lane.return_total(of, bytes).expect("it was lent");
+    for conn in [a, b] {
+        assert_eq!(head(&drain(&mut lane, conn)).kind, FrameKind::Done);
+    }
+    assert!(lane.next_total().is_none(), "nothing was received");
+    assert!(lane.take_undelivered(JobId(1)).is_empty(), "a subtotal is no result");
+}
+
+/// The root of a reduce has received a total where workers may die.
+#[test]
+fn those_beside_the_root_of_a_reduce_are_done_once_it_has_the_total() {
+    let mut lane = Lane::new(LIMITS);
+    let peer = |rank| Peer { keeps: true, ..peer(rank) };
+    let [a, b] = [0, 1].map(|rank| lane.open(peer(rank)).expect("fits").0);
+    let reduce = rooted(Collective::Reduce, 0);
+    for conn in [a, b] {
+        feed(&mut lane, conn, &[begin(&reduce), push(0, &[1; 3])].map(of_machine).concat())
+            .unwrap();
+    }
+    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    lane.return_total(of, bytes).expect("it was lent");
+    assert_eq!(head(&drain(&mut lane, a)).kind, FrameKind::Result);
+    assert_eq!(drain(&mut lane, b), []);
+    feed(&mut lane, a, &of_machine(ack())).unwrap();
+    assert_eq!(head(&drain(&mut lane, b)).kind, FrameKind::Done);
+    assert!(lane.next_total().is_some(), "those elsewhere wait for it");
+}
+
+#[test]
+fn subtotals_are_made_only_where_a_hub_passes_them_on() {
     let mut server = Lane::new(LaneLimits { hub: false, ..LIMITS });
     let (conn, _) = server.open(peer(0)).expect("fits");
     let refused = refusal(feed(&mut server, conn, &of_machine(begin(&spec(3)))));

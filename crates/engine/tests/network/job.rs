@@ -309,7 +309,10 @@ impl Job {
                     let right = |four: &[u8]| four == expected.to_ne_bytes();
                     assert!(memory.bytes.chunks_exact(4).all(right), "a wrong sum");
                 }
-                Event::Available { .. } | Event::Arrived { .. } | Event::DeliveredToAll { .. } => {
+                Event::Available { .. }
+                | Event::Arrived { .. }
+                | Event::PartitionDone { .. }
+                | Event::DeliveredToAll { .. } => {
                     panic!("every contribution is whole")
                 }
             }

@@ -34,6 +34,8 @@ pub struct Part {
     pub offset: usize,
     pub bytes: usize,
     pub hubs: Vec<Rank>,
+    /// Nothing is added: this worker has it, the others get it, past all hubs.
+    pub relay: Option<Rank>,
 }
 
 /// Who runs on which machine.
@@ -96,8 +98,7 @@ impl Tensor {
             }
         }
         let elements = if rng.bool() { rng.usize(1..20) } else { rng.usize(1..1500) };
-        let all_reduce = collective == Collective::AllReduce;
-        let tiered = all_reduce && on.among(&members).share_links() && rng.u32(0..8) > 0;
+        let tiered = on.among(&members).share_links() && rng.u32(0..8) > 0;
         let sums = op == ReduceOp::Sum && collective == Collective::AllReduce;
         let average = sums && dtype.is_float() && rng.bool();
         let root = members[rng.usize(0..members.len())];
@@ -137,12 +138,13 @@ impl Tensor {
         let on = &on.among(&self.members);
         let partition_bytes = 512 * rng.usize(1..8);
         let bytes = self.bytes();
-        let (tiered, steady) = (self.tiered, self.steady);
+        let (tiered, steady, rooted) = (self.tiered, self.steady, self.rooted());
         let part = |offset| Part {
             root: ConnId(lanes[rng.usize(0..lanes.len())]),
             offset,
             bytes: partition_bytes.min(bytes - offset),
-            hubs: if tiered { hubs(rng, on, steady) } else { Vec::new() },
+            hubs: if tiered { hubs(rng, on, (steady, rooted)) } else { Vec::new() },
+            relay: None,
         };
         self.parts = (0..bytes).step_by(partition_bytes).map(part).collect();
     }
@@ -191,13 +193,16 @@ impl Tensor {
                 let start = part.offset.max(span.start);
                 let end = (part.offset + part.bytes).min(span.end);
                 if start < end {
-                    let root = match self.request.collective {
-                        Collective::Broadcast => ConnId(self.request.root.0 as usize),
-                        _ => part.root,
-                    };
                     let number = first + out.len() as u32;
                     let (offset, bytes) = (start, end - start);
-                    let part = Part { root, offset, bytes, hubs: part.hubs.clone() };
+                    let root = self.request.root;
+                    let part = match self.request.collective {
+                        Collective::Broadcast => {
+                            let (lane, relay) = (ConnId(root.0 as usize), Some(root));
+                            Part { root: lane, offset, bytes, hubs: Vec::new(), relay }
+                        }
+                        _ => Part { offset, bytes, ..part.clone() },
+                    };
                     out.push((number, part, members.clone()));
                 }
             }
@@ -238,12 +243,12 @@ impl Tensor {
             if !part.hubs.is_empty() {
                 members = &part.hubs;
             }
-            if self.tier(machine) == Tier::Machine {
+            if self.tier(machine) == Tier::Machine && part.relay.is_none() {
                 let hub = part.hubs.iter().find(|hub| machine.contains(hub));
                 (lane, members) = (ConnId(hub.expect("one hub a machine").0 as usize), machine);
             }
-            let Part { offset, bytes, .. } = *part;
-            let (origin, group, relay) = (offset, group(members, n), None);
+            let Part { offset, bytes, relay, .. } = *part;
+            let (origin, group) = (offset, group(members, n));
             Place { lane, number: *number, offset, origin, bytes, group, contributors, relay }
         };
         parts.iter().filter(|(_, _, members)| members.contains(&rank)).map(place).collect()
@@ -301,7 +306,10 @@ impl Tensor {
             };
             let sum = |element: usize| {
                 let on = on.among(members);
-                let hubs = self.hubs_of(&on);
+                let hubs = match collective {
+                    Collective::Broadcast => Vec::new(),
+                    _ => self.hubs_of(&on),
+                };
                 let subtotals = hubs.iter().map(|hub| of(on.of(*hub), element));
                 f64::from(subtotals.reduce(|a, b| a + b).unwrap_or(of(&contributors, element)))
             };
@@ -319,15 +327,23 @@ impl Tensor {
     /// Who passes the machines' subtotals of a steady tensor on.
     fn hubs_of(&self, on: &Machines) -> Vec<Rank> {
         match self.tiered {
-            true => hubs(&mut Rng::with_seed(0), on, true),
+            true => hubs(&mut Rng::with_seed(0), on, (true, self.rooted())),
             false => Vec::new(),
         }
     }
+
+    /// The worker that differs from the others, if one does.
+    fn rooted(&self) -> Option<Rank> {
+        self.request.collective.has_root().then_some(self.request.root)
+    }
 }
 
-/// Any worker of each machine, in the order of ranks.
-fn hubs(rng: &mut Rng, on: &Machines, steady: bool) -> Vec<Rank> {
-    let one = |machine: &Vec<Rank>| machine[if steady { 0 } else { rng.usize(0..machine.len()) }];
+/// Any worker of each machine, in the order of ranks; the root on its own.
+fn hubs(rng: &mut Rng, on: &Machines, (steady, root): (bool, Option<Rank>)) -> Vec<Rank> {
+    let one = |machine: &Vec<Rank>| match root.filter(|root| machine.contains(root)) {
+        Some(root) => root,
+        None => machine[if steady { 0 } else { rng.usize(0..machine.len()) }],
+    };
     let mut hubs: Vec<_> = on.0.iter().map(one).collect();
     hubs.sort_unstable();
     hubs

@@ -33,6 +33,8 @@ pub struct Report {
     pub duplicates: u64,
     /// Chunks that were passed on for a machine.
     pub subtotals: u64,
+    /// Partitions that were passed on for a machine which receives nothing of them.
+    pub one_way: u64,
     pub steps: u64,
     /// Changes of epoch, those that interrupted another, and helpers killed.
     pub epochs: u64,
@@ -60,6 +62,7 @@ impl Report {
         self.half_open += other.half_open;
         self.duplicates += other.duplicates;
         self.subtotals += other.subtotals;
+        self.one_way += other.one_way;
         self.steps += other.steps;
         self.epochs += other.epochs;
         self.nested += other.nested;
@@ -78,8 +81,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on; faults \
-             injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
+            "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on and {} \
+             partitions without a result; faults injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
              changes of epoch ({} of them within another, {} to other sizes), {} helpers and {} \
              workers killed, {} stretches of interrupted rounds passed on and {} summed again; {} \
              bits flipped, {} damaged frames noticed; {} ranges supplied late",
@@ -87,6 +90,7 @@ impl fmt::Display for Report {
             self.bytes,
             self.steps,
             self.subtotals,
+            self.one_way,
             self.cuts,
             self.half_open,
             self.duplicates,
@@ -449,11 +453,14 @@ impl World {
         let worker = &mut self.workers[rank];
         while let Some(event) = worker.client.next_event() {
             self.report.subtotals += u64::from(matches!(event, Event::Arrived { .. }));
+            self.report.one_way += u64::from(matches!(event, Event::PartitionDone { .. }));
             let Some(event) = worker.recovery.on_event(event, &worker.client) else { continue };
             let heard = worker.hub.on_event(event, &mut worker.client, &mut self.lanes[rank]);
             let Some(event) = heard.expect("no violation") else { continue };
             match event {
-                Event::Arrived { .. } | Event::DeliveredToAll { .. } => {
+                Event::Arrived { .. }
+                | Event::PartitionDone { .. }
+                | Event::DeliveredToAll { .. } => {
                     panic!("only hubs supply in chunks")
                 }
                 Event::Available { op, bytes } => {

@@ -48,11 +48,12 @@ impl Hubs {
         (shared && apart).then_some(Hubs { machines, fixed, turn: 0 })
     }
 
-    /// The hub of each machine for the next partition, in the order of ranks. The owner of the
-    /// root is its machine's hub, which saves a hop, and its counterparts are those of the others;
-    /// for the lanes of CPU machines, workers take turns.
-    pub(crate) fn next(&mut self, root: Owner) -> Vec<Rank> {
-        let turn = match root {
+    /// The hub of each machine for the next partition, which a lane of `owner` sums, in the order of
+    /// ranks. The `root` of a broadcast or reduce is its machine's hub. Else `owner` is, which saves
+    /// a hop, and its counterparts are those of the other machines; for the lanes of CPU machines,
+    /// workers take turns.
+    pub(crate) fn next(&mut self, owner: Owner, root: Option<Rank>) -> Vec<Rank> {
+        let turn = match owner {
             Owner::Worker(rank) => {
                 self.machines.iter().find_map(|m| m.iter().position(|r| *r == rank))
             }
@@ -62,7 +63,11 @@ impl Hubs {
             }
         };
         let turn = turn.filter(|_| !self.fixed).unwrap_or(0);
-        let mut hubs: Vec<_> = self.machines.iter().map(|m| m[turn % m.len()]).collect();
+        let of = |machine: &Vec<Rank>| {
+            let root = root.filter(|root| machine.contains(root));
+            root.unwrap_or(machine[turn % machine.len()])
+        };
+        let mut hubs: Vec<_> = self.machines.iter().map(of).collect();
         hubs.sort_unstable();
         hubs
     }
@@ -82,8 +87,12 @@ mod tests {
         Hubs::new(workers, deterministic, sums_away)
     }
 
-    fn next(hubs: &mut Hubs, root: Owner) -> Vec<u32> {
-        hubs.next(root).into_iter().map(|rank| rank.0).collect()
+    fn next(hubs: &mut Hubs, owner: Owner) -> Vec<u32> {
+        rooted(hubs, owner, None)
+    }
+
+    fn rooted(hubs: &mut Hubs, owner: Owner, root: Option<u32>) -> Vec<u32> {
+        hubs.next(owner, root.map(Rank)).into_iter().map(|rank| rank.0).collect()
     }
 
     #[test]
@@ -102,6 +111,19 @@ mod tests {
         assert_eq!(next(&mut hubs, Owner::Worker(Rank(5))), [0, 2, 5]);
         let turns: Vec<_> = (0..4).map(|id| next(&mut hubs, Owner::Server(id))).collect();
         assert_eq!(turns, [[0, 2, 5], [1, 3, 5], [0, 4, 5], [1, 2, 5]]);
+    }
+
+    #[test]
+    fn the_root_of_a_broadcast_is_the_hub_of_its_machine_whatever_sums() {
+        let mut hubs = hubs(&["a", "a", "b", "b", "b", "c"], true, true).unwrap();
+        assert_eq!(rooted(&mut hubs, Owner::Worker(Rank(0)), Some(1)), [1, 2, 5]);
+        assert_eq!(rooted(&mut hubs, Owner::Worker(Rank(4)), Some(3)), [0, 3, 5]);
+        let turns: Vec<_> =
+            (0..3).map(|id| rooted(&mut hubs, Owner::Server(id), Some(3))).collect();
+        assert_eq!(turns, [[0, 3, 5], [1, 3, 5], [0, 3, 5]]);
+        // Also where the first worker of every other machine is the only hub.
+        let mut fixed = self::hubs(&["a", "b", "b", "a"], true, false).unwrap();
+        assert_eq!(rooted(&mut fixed, Owner::Worker(Rank(2)), Some(3)), [1, 3]);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 
 use sumpter_engine::{Client, OpMemory, Place};
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Rank, TensorSpec};
+use sumpter_types::{Rank, TensorSpec};
 use sumpter_wire::Tier;
 
-use crate::cluster::lanes::PlacedPartition;
+use crate::cluster::lanes::{Owner, PlacedPartition};
 use crate::cluster::{Cluster, lane_of};
 
 /// The client of a worker: its own tensors, and what it passes on for its machine.
@@ -21,11 +21,6 @@ pub(crate) struct Route {
     pub passed_on: Vec<Place>,
 }
 
-/// Whether what the workers of a machine contribute is one contribution: an all-reduce.
-fn is_all_reduce(spec: &TensorSpec) -> bool {
-    matches!(spec.collective, Collective::AllReduce | Collective::Barrier)
-}
-
 /// Where the partitions of a tensor go, as `rank` sees it; tells the client who takes part.
 pub(crate) fn route(
     cluster: &mut Cluster,
@@ -36,7 +31,7 @@ pub(crate) fn route(
 ) -> Route {
     let (partitions, contributors) = (partitions.iter().copied(), members.len() as u32);
     let (hubs, lanes) = cluster.hubs_of(&spec.ranks);
-    let Some(hubs) = hubs.filter(|_| is_all_reduce(spec)) else {
+    let Some(hubs) = hubs else {
         let group = client.define_group(members);
         let place = |(number, PlacedPartition { root, offset, bytes })| {
             Place::new(root, number, (offset, bytes), group, contributors)
@@ -46,11 +41,21 @@ pub(crate) fn route(
     };
     let machine = hubs.machine_of(rank).to_vec();
     let inside = (machine.len() > 1).then(|| client.define_group(&machine));
+    let differs = spec.collective.has_root().then_some(spec.root);
+    let beside = differs.map_or(&[][..], |rank| hubs.machine_of(rank)).to_vec();
     let (mut places, mut passed_on) = (Vec::new(), Vec::new());
     for (number, PlacedPartition { root, offset, bytes }) in partitions {
-        let owners = hubs.next(lanes[root.0].owner);
+        let owner = lanes[root.0].owner;
+        let owners = hubs.next(owner, differs);
+        // What a lane beside the root would sum, the root's own sums: that saves a hop.
+        let own = match (owner, differs) {
+            (Owner::Worker(rank), Some(differs)) if beside.contains(&rank) => {
+                lane_of(lanes, differs)
+            }
+            _ => None,
+        };
         let group = client.define_group(&owners);
-        let up = Place::new(root, number, (offset, bytes), group, contributors);
+        let up = Place::new(own.unwrap_or(root), number, (offset, bytes), group, contributors);
         let hub = owners.iter().find(|owner| machine.contains(owner));
         let (Some(inside), Some(hub)) = (inside, hub) else {
             places.push(up);

@@ -7,8 +7,8 @@ use std::ops::Range;
 use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
-    Lane, Layout, Place, Progress, REPAIRED, Repair, RepairSpec, Request, Supply, first_passed_on,
-    repairs, retained_rounds,
+    Lane, Layout, Place, Progress, REPAIRED, Relay, Repair, RepairSpec, Request, Supply,
+    first_passed_on, repairs, retained_rounds,
 };
 use sumpter_membership::ClusterView;
 use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
@@ -100,7 +100,19 @@ impl WorkerRun {
             let mut places = Vec::new();
             let mut again = Vec::new();
             for (span, members) in &repair.sums {
-                let parts = self.cut(&spec, &partitions, span, &mut number);
+                // The root of a broadcast relays to those who lack it.
+                if spec.collective == Collective::Broadcast {
+                    let contributors = members.len() as u32;
+                    let relay = Relay {
+                        span: span.clone(),
+                        holder: spec.root,
+                        contributors,
+                        members: members.clone(),
+                    };
+                    places.extend(self.relay(&relay, &mut number));
+                    continue;
+                }
+                let parts = cut(&partitions, span, &mut number);
                 let route = self.route(&spec, members, &parts);
                 if members.contains(&self.rank) {
                     places.extend(route.places);
@@ -108,11 +120,9 @@ impl WorkerRun {
                 }
             }
             let mut held = Vec::new();
-            for place in self.relays(repair, &mut number) {
-                match place.relay == Some(self.rank) {
-                    true => held.push(place),
-                    false => places.push(place),
-                }
+            for relay in &repair.relays {
+                let into = if relay.holder == self.rank { &mut held } else { &mut places };
+                into.extend(self.relay(relay, &mut number));
             }
             layout.repaired.push((repair.round, places.into()));
             if !again.is_empty() {
@@ -140,51 +150,42 @@ impl WorkerRun {
         route(&mut self.cluster, &mut self.client, self.rank, (spec, members), partitions)
     }
 
-    /// The parts of a tensor's partitions that are in `span`. A broadcast is repaired by its root.
-    fn cut(
-        &self,
-        spec: &TensorSpec,
-        partitions: &[PlacedPartition],
-        span: &Range<usize>,
-        number: &mut u32,
-    ) -> Vec<(u32, PlacedPartition)> {
-        let mut parts = Vec::new();
-        for partition in partitions {
-            let start = partition.offset.max(span.start);
-            let end = (partition.offset + partition.bytes).min(span.end);
-            if start < end {
-                let root = match spec.collective {
-                    Collective::Broadcast => self.cluster.lane_of(spec.root),
-                    _ => None,
-                };
-                let root = root.unwrap_or(partition.root);
-                parts.push((*number, PlacedPartition { root, offset: start, bytes: end - start }));
-                *number += 1;
-            }
-        }
-        parts
-    }
-
-    /// The relays of a repair that this worker takes part in: each from the lane of its holder, in
-    /// pieces of a partition's size.
-    fn relays(&mut self, repair: &Repair, number: &mut u32) -> Vec<Place> {
+    /// This worker's part in a relay from the lane of its holder, in pieces of a partition's size.
+    fn relay(&mut self, relay: &Relay, number: &mut u32) -> Vec<Place> {
         let mut places = Vec::new();
         let piece = self.cluster.policy.partition_bytes as usize;
-        for relay in &repair.relays {
-            let group = self.client.define_group(&relay.members);
-            let lane = self.cluster.lane_of(relay.holder).expect("every worker has a lane");
-            for start in relay.span.clone().step_by(piece) {
-                let bytes = piece.min(relay.span.end - start);
-                let stretch = (start, bytes);
-                let place = Place::new(lane, *number, stretch, group, relay.contributors);
-                *number += 1;
-                if relay.members.contains(&self.rank) {
-                    places.push(Place { relay: Some(relay.holder), ..place });
-                }
+        let group = self.client.define_group(&relay.members);
+        let lane = self.cluster.lane_of(relay.holder).expect("every worker has a lane");
+        for start in relay.span.clone().step_by(piece) {
+            let bytes = piece.min(relay.span.end - start);
+            let place = Place::new(lane, *number, (start, bytes), group, relay.contributors);
+            *number += 1;
+            if relay.members.contains(&self.rank) {
+                places.push(Place { relay: Some(relay.holder), ..place });
             }
         }
         places
     }
+}
+
+/// The parts of a tensor's partitions that are in `span`.
+fn cut(
+    partitions: &[PlacedPartition],
+    span: &Range<usize>,
+    number: &mut u32,
+) -> Vec<(u32, PlacedPartition)> {
+    let mut parts = Vec::new();
+    for PlacedPartition { root, offset, bytes } in partitions {
+        let (start, end) = (span.start.max(*offset), span.end.min(offset + bytes));
+        if start < end {
+            parts.push((
+                *number,
+                PlacedPartition { root: *root, offset: start, bytes: end - start },
+            ));
+            *number += 1;
+        }
+    }
+    parts
 }
 
 fn bytes(spec: &TensorSpec) -> usize {

@@ -349,7 +349,14 @@ impl WorkerSide {
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
                 Ok(Some(Event::Available { op, bytes })) => run.slices_final(op, bytes),
                 // Only the hub supplies in chunks.
-                Ok(Some(Event::Arrived { .. } | Event::DeliveredToAll { .. }) | None) => {}
+                Ok(
+                    Some(
+                        Event::Arrived { .. }
+                        | Event::PartitionDone { .. }
+                        | Event::DeliveredToAll { .. },
+                    )
+                    | None,
+                ) => {}
                 Err(violation) => self.disagree(&violation),
             }
         }
