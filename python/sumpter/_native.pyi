@@ -69,8 +69,9 @@ class Worker:
     ) -> Tensor:
         """Declares a tensor: what all ranks agree about in its rounds.
 
-        `collective` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min",
-        "max" or "product"; `root` is a global rank. `average` divides a floating-point sum by the
+        `collective` is "all_reduce", "broadcast", "reduce", "barrier" or "reduce_scatter", of
+        which a tensor is the share that the root receives; `op` is "sum", "min", "max" or
+        "product"; `root` is a global rank. `average` divides a floating-point sum by the
         number of contributing ranks. `ranks` are the participants, None meaning all. The same
         declaration again gives the same tensor. Raises ConfigError for a word that it does not
         know; what does not fit the job, or what other ranks declare, is an error of the rounds.

@@ -132,8 +132,45 @@ MUTANTS = [
         "a hub begins with the wrong round",
         "4: servers join and leave",
         "recovery.rs",
-        "Some(repair) if layout.repaired.is_empty() => repair.round.next(),",
-        "Some(repair) if layout.repaired.is_empty() => repair.round,",
+        "(None, Some(repair)) => repair.round.next(),",
+        "(None, Some(repair)) => repair.round,",
+    ),
+    Mutant(
+        "a hub ignores that some have gone on to the next broadcast",
+        "4: servers join and leave",
+        "recovery.rs",
+        "match (layout.repaired.first(), repairs.last()) {",
+        "match (layout.repaired.first(), repairs.first()) {",
+    ),
+    Mutant(
+        "a hub receives a broadcast before all of its machine have begun",
+        "3: a killed server loses nothing",
+        "lane/partition.rs",
+        "let wants_total = self.contributors == 0 && slot.begun == self.members.len();",
+        "let wants_total = self.contributors == 0 && slot.begun == 1;",
+    ),
+    Mutant(
+        "a machine's subtotal is taken for the result of a reduce",
+        "2: the same bytes everywhere",
+        "lane/partition.rs",
+        "        if self.receivers == 0 {\n            return out;",
+        "        if self.receivers == 99 {\n            return out;",
+    ),
+    Mutant(
+        "a hub acknowledges what workers of its machine lack",
+        "5: survivors of a worker agree",
+        "lane/subtotal.rs",
+        "if last && received && !job.keeps {",
+        "if last && received {",
+    ),
+    Mutant(
+        "the root of a reduce lets its machine go before it has the total",
+        "5: survivors of a worker agree",
+        "lane/sending.rs",
+        "        !job.keeps || job.partition(at).is_released(slot)\n",
+        "        let state = job.partition(at);\n"
+        "        !job.keeps || state.is_released(slot)\n"
+        "            || job.key(at).tier == sumpter_wire::Tier::Machine && state.is_complete(slot)\n",
     ),
     Mutant(
         "the receivers of a broadcast that have gone on are waited for",

@@ -15,14 +15,23 @@ pub enum Collective {
     /// No member goes on before every member has come. It has no code on the wire: it is carried
     /// as an all-reduce of one byte.
     Barrier = 3,
+    /// One member's share of a reduce-scatter: every member contributes, the root receives the
+    /// result. It has no code on the wire: it is carried as a reduce in a lane of the root's, since
+    /// each member is the root of one share, and has its own contribution there.
+    ReduceScatter = 4,
 }
 
 impl Collective {
     /// Every collective.
-    pub const ALL: [Collective; 4] =
-        [Collective::AllReduce, Collective::Broadcast, Collective::Reduce, Collective::Barrier];
+    pub const ALL: [Collective; 5] = [
+        Collective::AllReduce,
+        Collective::Broadcast,
+        Collective::Reduce,
+        Collective::Barrier,
+        Collective::ReduceScatter,
+    ];
 
-    /// The collective's name: `all_reduce`, `broadcast`, `reduce`, `barrier`.
+    /// The collective's name: `all_reduce`, `broadcast`, `reduce`, `barrier`, `reduce_scatter`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -30,6 +39,7 @@ impl Collective {
             Collective::Broadcast => "broadcast",
             Collective::Reduce => "reduce",
             Collective::Barrier => "barrier",
+            Collective::ReduceScatter => "reduce_scatter",
         }
     }
 
@@ -51,6 +61,7 @@ impl Collective {
     pub fn on_wire(self) -> Collective {
         match self {
             Collective::Barrier => Collective::AllReduce,
+            Collective::ReduceScatter => Collective::Reduce,
             other => other,
         }
     }
@@ -67,19 +78,19 @@ impl Collective {
         match self {
             Collective::AllReduce | Collective::Barrier => true,
             Collective::Broadcast => rank != root,
-            Collective::Reduce => rank == root,
+            Collective::Reduce | Collective::ReduceScatter => rank == root,
         }
     }
 
     /// Whether one rank differs from the others.
     #[must_use]
     pub fn has_root(self) -> bool {
-        matches!(self, Collective::Broadcast | Collective::Reduce)
+        matches!(self.on_wire(), Collective::Broadcast | Collective::Reduce)
     }
 
     /// Whether contributions are combined.
     #[must_use]
     pub fn has_op(self) -> bool {
-        matches!(self, Collective::AllReduce | Collective::Reduce)
+        matches!(self, Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter)
     }
 }

@@ -45,8 +45,8 @@ _memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 class Description(NamedTuple):
     """What all ranks agree about in the rounds of a tensor, but for its name.
 
-    `collective` is "all_reduce", "broadcast", "reduce" or "barrier"; `op` is "sum", "min", "max"
-    or "product". `root` and `ranks` are ranks of the job; `ranks` are the participants, None
+    `collective` is "all_reduce", "broadcast", "reduce", "barrier" or "reduce_scatter", of which a
+    tensor is the share that the root receives; `op` is "sum", "min", "max" or "product". `root` and `ranks` are ranks of the job; `ranks` are the participants, None
     meaning all. `average` divides a floating-point sum by the number of contributing ranks.
     """
 

@@ -287,6 +287,7 @@ pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
         Collective::Broadcast => proto::Collective::Broadcast,
         Collective::Reduce => proto::Collective::Reduce,
         Collective::Barrier => proto::Collective::Barrier,
+        Collective::ReduceScatter => proto::Collective::ReduceScatter,
     };
     proto::TensorSpec {
         name: spec.name,
@@ -305,6 +306,7 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
         Ok(proto::Collective::Broadcast) => Collective::Broadcast,
         Ok(proto::Collective::Reduce) => Collective::Reduce,
         Ok(proto::Collective::Barrier) => Collective::Barrier,
+        Ok(proto::Collective::ReduceScatter) => Collective::ReduceScatter,
         Ok(proto::Collective::Unspecified) | Err(_) => {
             return Err(format!("a tensor of the unknown collective {}", spec.collective));
         }

@@ -411,13 +411,13 @@ impl Partition {
         match self.spec.collective {
             Collective::AllReduce | Collective::Barrier => true,
             Collective::Broadcast => !root_is_here,
-            Collective::Reduce => root_is_here,
+            Collective::Reduce | Collective::ReduceScatter => root_is_here,
         }
     }
 
     /// Whether other machines receive the totals as well: they may need them from here.
     pub(super) fn shares_totals(&self) -> bool {
-        self.receives_totals() && self.spec.collective != Collective::Reduce
+        self.receives_totals() && self.spec.collective.on_wire() != Collective::Reduce
     }
 
     /// Whether nobody here receives a result.

@@ -75,23 +75,25 @@ pub(super) fn has_moved(before: &Stats, now: &Stats) -> bool {
         || left.iter().any(|(op, bytes)| *bytes < then[op])
 }
 
-/// Whether a rank gets a round's result as soon as the root has begun it.
-fn needs_root_only(spec: &TensorSpec, waiter: Rank) -> bool {
+/// Whether a rank waits for the root of a round first of all.
+fn needs_root_first(spec: &TensorSpec, waiter: Rank) -> bool {
     spec.collective == Collective::Broadcast && waiter != spec.root
 }
 
-/// The ranks without which `waiter` cannot finish a round of a tensor, but that have not begun it,
-/// and how many have.
+/// The ranks for which `waiter` waits in a round of a tensor, since they have not begun it, and how
+/// many have. For a broadcast that is the root; once it has begun, any other, for the workers of a
+/// machine receive it together.
 fn missing(
     reports: &[Report<'_>],
     (index, spec): (usize, &TensorSpec),
     round: u64,
     waiter: Rank,
 ) -> (Vec<usize>, usize) {
-    let root_only = needs_root_only(spec, waiter);
     let takes_part = |rank| spec.ranks.is_empty() || spec.ranks.contains(&rank);
-    let needed = |rank| if root_only { rank == spec.root } else { takes_part(rank) };
     let begun = |report: &Report<'_>| report.begun.get(index).is_some_and(|n| *n > round);
+    let root_begun = reports.iter().any(|report| report.rank == spec.root && begun(report));
+    let root_only = needs_root_first(spec, waiter) && !root_begun;
+    let needed = |rank| if root_only { rank == spec.root } else { takes_part(rank) };
     let all = (0..reports.len()).filter(|i| needed(reports[*i].rank));
     let (there, missing): (Vec<_>, Vec<_>) = all.partition(|i| begun(&reports[*i]));
     (missing, there.len())
@@ -111,7 +113,7 @@ pub(super) fn find(reports: &[Report<'_>], table: &TensorTable, limit: Duration)
     for (rank, report) in reports.iter().enumerate() {
         for op in report.pending.iter().filter(|op| age(op) >= limit) {
             let Some((index, spec)) = table.find(&op.name) else { continue };
-            let key = (index, op.round, needs_root_only(spec, report.rank));
+            let key = (index, op.round, needs_root_first(spec, report.rank));
             let first = Waiters { oldest: age(op), witness: (rank, op) };
             let wait = waits.entry(key).or_insert(first);
             wait.oldest = wait.oldest.max(age(op));
@@ -173,15 +175,11 @@ fn about_ranks(missing: &[&Report<'_>], there: usize) -> String {
 }
 
 fn about_lane(waiter: &Report<'_>, op: &PendingOp, there: usize) -> String {
-    let all = match there {
-        1 => "the rank it comes from has begun".to_owned(),
-        _ => format!("all {there} ranks have begun"),
-    };
     let what = match op.waits_for.as_str() {
         "" => "the result".to_owned(),
         text => printable(text),
     };
-    format!("{all} this round; rank {} (host {}) waits for {what}", waiter.rank, waiter.host)
+    format!("all {there} ranks have begun this round; rank {} (host {}) waits for {what}", waiter.rank, waiter.host)
 }
 
 /// A worker's words, fit for one line of a log that others read.

@@ -2,8 +2,9 @@
 //! machine's hub.
 
 use sumpter_engine::{Client, OpMemory, Place};
+use sumpter_plan::Architecture;
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Rank, TensorSpec};
+use sumpter_types::{Collective, Rank, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::cluster::lanes::{Owner, PlacedPartition};
@@ -29,7 +30,14 @@ pub(crate) fn route(
     (spec, members): (&TensorSpec, &[Rank]),
     partitions: &[(u32, PlacedPartition)],
 ) -> Route {
-    let (partitions, contributors) = (partitions.iter().copied(), members.len() as u32);
+    let contributors = members.len() as u32;
+    // With nothing summed elsewhere, a link carries each contribution to a share once, and no sum.
+    let shared = spec.collective == Collective::ReduceScatter
+        && cluster.policy.architecture != Architecture::Ps;
+    let share = shared.then(|| cluster.lane_of(spec.root)).flatten();
+    let partitions = partitions.iter().map(|(number, partition)| {
+        (*number, PlacedPartition { root: share.unwrap_or(partition.root), ..*partition })
+    });
     let (hubs, lanes) = cluster.hubs_of(&spec.ranks);
     let Some(hubs) = hubs else {
         let group = client.define_group(members);

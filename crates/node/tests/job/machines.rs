@@ -1,7 +1,7 @@
 //! Machines with several workers: each passes one subtotal on, whatever sums it.
 
-use sumpter_node::OpError;
-use sumpter_types::{Collective, Dtype, TensorSpec};
+use sumpter_node::{OpError, Worker};
+use sumpter_types::{Collective, Dtype, Rank, TensorSpec};
 
 use crate::harness::{Job, spec, submit, submit_as, wait};
 
@@ -68,15 +68,14 @@ fn broadcasts_barriers_and_subgroups_work_beside_them() {
         let rank = worker.rank();
         for _ in 0..2 {
             let collective = Collective::Broadcast;
-            let from_two =
-                TensorSpec { collective, root: sumpter_types::Rank(2), ..spec("b", &[50_000]) };
+            let from_two = TensorSpec { collective, root: Rank(2), ..spec("b", &[50_000]) };
             let (completion, tensor) = submit(worker, from_two, vec![rank as f32; 50_000]);
             assert_eq!(wait(&completion), Ok(()));
             assert!(tensor.values().iter().all(|v| *v == 2.0));
             let barrier = TensorSpec { collective: Collective::Barrier, ..spec("all here", &[1]) };
             assert_eq!(wait(&submit(worker, barrier, vec![0.0]).0), Ok(()));
             if rank != 1 {
-                let ranks = [0, 2, 3].map(sumpter_types::Rank).to_vec();
+                let ranks = [0, 2, 3].map(Rank).to_vec();
                 let some = TensorSpec { ranks, ..spec("some", &[50_000]) };
                 let (completion, tensor) = submit(worker, some, vec![1.0; 50_000]);
                 assert_eq!(wait(&completion), Ok(()));
@@ -94,7 +93,7 @@ fn broadcasts_barriers_and_subgroups_work_beside_them() {
 fn a_groups_members_on_one_machine_contribute_once() {
     const LEN: u64 = 1_000_000;
     const MACHINES: [&str; 6] = ["a", "a", "a", "b", "b", "b"];
-    let members = [0, 1, 3, 4, 5].map(sumpter_types::Rank).to_vec();
+    let members = [0, 1, 3, 4, 5].map(Rank).to_vec();
     for (servers, deterministic) in [(0, "false"), (1, "false"), (0, "true")] {
         let job = Job::start(servers);
         let members = members.clone();
@@ -158,6 +157,95 @@ fn a_machines_link_carries_the_model_once_however_many_workers_it_has() {
     }
 }
 
+/// A round of a collective with a tensor for each root; the values of each that this rank has
+/// then.
+fn rooted(
+    worker: &Worker,
+    (collective, roots): (Collective, std::ops::Range<u32>),
+    len: u64,
+) -> Vec<f32> {
+    let value = (worker.rank() + 1) as f32;
+    let begin = |root: u32| {
+        let name = format!("{collective:?} {root}");
+        let spec = TensorSpec { collective, root: Rank(root), ..spec(&name, &[len]) };
+        submit(worker, spec, vec![value; len as usize])
+    };
+    let begun: Vec<_> = roots.map(begin).collect();
+    let mut got = Vec::new();
+    for (completion, tensor) in begun {
+        assert_eq!(wait(&completion), Ok(()));
+        let values = tensor.values();
+        assert!(values.iter().all(|value| *value == values[0]));
+        got.push(values[0]);
+    }
+    got
+}
+
+/// What each machine's ranks send to and receive from others, in tensors of `len` floats.
+fn link_bytes(counted: &[(f64, f64)], ranks: usize, len: u64) -> Vec<(f64, f64)> {
+    let tensors = |bytes: f64| bytes / (len * 4) as f64;
+    let of = |machine: &[(f64, f64)]| {
+        let (sent, received): (Vec<f64>, Vec<f64>) = machine.iter().copied().unzip();
+        (tensors(sent.iter().sum()), tensors(received.iter().sum()))
+    };
+    counted.chunks(ranks).map(of).collect()
+}
+
+fn is_about(got: f64, expected: f64) -> bool {
+    (expected..1.03 * expected).contains(&got)
+}
+
+#[test]
+fn every_collective_costs_a_machine_what_one_rank_on_it_would_cost() {
+    const LEN: u64 = 500_000;
+    let clusters: [&[&str]; 3] =
+        [&["a", "a", "b", "b"], &["a", "a", "b", "b", "c", "c"], &["a", "a", "a", "b", "b", "b"]];
+    for (machines, servers) in clusters.into_iter().flat_map(|m| [(m, 0), (m, 1)]) {
+        let n = machines.len() as u32;
+        let on_each = machines.iter().filter(|machine| **machine == "a").count();
+        let hosts = machines.len() / on_each;
+        let run = |collective, roots: std::ops::Range<u32>| {
+            let job = Job::start(servers);
+            let counted = job.run_on(machines, &[], move |worker| {
+                let got = rooted(worker, (collective, roots.clone()), LEN);
+                let barrier = TensorSpec { collective: Collective::Barrier, ..spec("end", &[1]) };
+                assert_eq!(wait(&submit(worker, barrier, vec![0.0]).0), Ok(()));
+                for (root, got) in roots.clone().zip(got) {
+                    let expected = match collective {
+                        Collective::Broadcast => root + 1,
+                        _ if root == worker.rank() => n * (n + 1) / 2,
+                        _ => worker.rank() + 1,
+                    };
+                    assert_eq!(got, expected as f32, "rank {}, root {root}", worker.rank());
+                }
+                let counters = worker.stats().counters;
+                (counters["bytes_sent_away"], counters["bytes_received_away"])
+            });
+            job.finish();
+            link_bytes(&counted, on_each, LEN)
+        };
+        // All ranks' tensors, without those of the machine's own.
+        let others = f64::from(n) - on_each as f64;
+        for (sent, received) in run(Collective::ReduceScatter, 0..n) {
+            assert!(is_about(sent, others), "{sent} of {others}, {machines:?}, {servers}");
+            assert!(is_about(received, others), "{received} of {others}, {machines:?}, {servers}");
+        }
+        for (sent, received) in run(Collective::Broadcast, 0..n) {
+            // Servers send on what a machine has sent once.
+            assert!(sent < 1.03 * others, "{sent} of {others}, {machines:?}, {servers}");
+            assert!(servers > 0 || is_about(sent, others), "{sent} of {others}, {machines:?}");
+            assert!(is_about(received, others), "{received} of {others}, {machines:?}, {servers}");
+        }
+        let root_at = (n - 1) as usize / on_each;
+        let broadcast = run(Collective::Broadcast, n - 1..n);
+        let reduce = run(Collective::Reduce, n - 1..n);
+        for host in (0..hosts).filter(|host| *host != root_at) {
+            assert!(is_about(broadcast[host].1, 1.0), "{broadcast:?}, {machines:?}, {servers}");
+            assert!(is_about(reduce[host].0, 1.0), "{reduce:?}, {machines:?}, {servers}");
+        }
+    }
+}
+
 #[test]
 fn deterministic_sums_are_the_same_bytes_with_any_servers_and_in_any_run() {
     let value = |rank: u32, i: u32| (0.1 + rank as f32) * [1.0, 3.0e4, 1.0e-3][i as usize % 3];
@@ -188,15 +276,25 @@ fn deterministic_sums_are_the_same_bytes_with_any_servers_and_in_any_run() {
 
 #[test]
 fn a_hub_that_leaves_has_passed_on_what_others_wait_for() {
-    let job = Job::start(1);
-    // All leave as soon as they have their own result; the others must still get all of theirs.
-    job.run_on(&PAIRS, &[], |worker| {
-        let len = 2_000_000;
-        let (completion, tensor) = submit(worker, spec("last", &[len]), vec![1.5; len as usize]);
-        assert_eq!(wait(&completion), Ok(()));
-        assert!(tensor.values().iter().all(|v| *v == 6.0));
-    });
-    job.finish();
+    let rooted = [Collective::Broadcast, Collective::Reduce, Collective::ReduceScatter];
+    for (collective, servers) in
+        rooted.into_iter().chain([Collective::AllReduce]).flat_map(|c| [(c, 0), (c, 1)])
+    {
+        let job = Job::start(servers);
+        // All leave as soon as they are done; the others must still get all of theirs.
+        job.run_on(&PAIRS, &[], move |worker| {
+            let len = 2_000_000;
+            let root = Rank(2);
+            let spec = TensorSpec { collective, root, ..spec("last", &[len]) };
+            let (completion, tensor) = submit(worker, spec, vec![1.5; len as usize]);
+            assert_eq!(wait(&completion), Ok(()));
+            let (rank, sums) = (Rank(worker.rank()), collective.has_op());
+            let summed = sums && collective.receives(rank, root);
+            let expected = if summed { 6.0 } else { 1.5 };
+            assert!(tensor.values().iter().all(|v| *v == expected));
+        });
+        job.finish();
+    }
 }
 
 #[test]

@@ -159,7 +159,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
             for output, pieces in zip(outputs, inputs, strict=True)
             for root, piece in enumerate(pieces)
         ]
-        call = self._reduce("reduce", "reduce_scatter", each, opts)
+        call = self._reduce("reduce_scatter", "reduce_scatter", each, opts)
         if call is None:
             return self._gloo.group.reduce_scatter(outputs, inputs, opts)
         return call.work(outputs)

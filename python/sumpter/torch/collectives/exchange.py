@@ -284,7 +284,7 @@ def _reducescatter_async(
             part = identity.part(root)
             declared = session.declare(
                 part.name,
-                "reduce",
+                "reduce_scatter",
                 *reduced_form(rows, reduction.op.wire_name),
                 reduction.op.wire_name,
                 root=root,

@@ -76,6 +76,7 @@ impl Worker {
                     Event::Finished(_, Ok(()))
                     | Event::Available { .. }
                     | Event::Arrived { .. }
+                    | Event::PartitionDone { .. }
                     | Event::DeliveredToAll { .. } => {}
                     Event::Finished(_, Err(reason)) => return Err(BenchError::Wrong(reason)),
                     Event::Released(id, memory) => {
