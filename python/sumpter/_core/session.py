@@ -16,7 +16,13 @@ from sumpter import _native
 from sumpter._core import callbacks, seat
 from sumpter._core.handles import RoundHandle
 from sumpter._core.rendezvous import Board, has_timeline, is_elastic, job_name, meet
-from sumpter._core.tensor import Description, Tensor, TensorCycle, TensorUse
+from sumpter._core.tensor import (
+    Description,
+    Tensor,
+    TensorCycle,
+    TensorUse,
+    ready_times,
+)
 from sumpter._errors import MismatchError, SumpterError
 
 
@@ -50,6 +56,8 @@ class Session:
         self._scopes: dict[tuple[str, int], dict[str, object]] = {}
         # What the model's layers take, if that was given to `tune`.
         self.profile: Any = None
+        # Rounds and when they began, while a tuner wants to know.
+        self.begun: list[tuple[Tensor, float]] | None = None
         # What went wrong with an operation whose caller had gone on without waiting for it.
         self.late: BaseException | None = None
         # What is entered before the worker finishes what is in flight, and left when it has.
@@ -143,13 +151,25 @@ class Session:
         return {tensor: tensor.rounds for tensor in list(self._declared.values())}
 
     def uses_since(self, before: Mapping[Tensor, int]) -> list[TensorUse]:
-        """The reduced tensors with rounds begun since `rounds()` returned `before`."""
+        """The reduced tensors with rounds begun since `rounds()` returned `before`.
+
+        With the times at which they were ready, if `begun` is recorded.
+        """
+        ready = ready_times(self.begun or ())
         return [
-            TensorUse(described.shape, described.dtype, tensor.priority, begun)
+            TensorUse(described.shape, described.dtype, tensor.priority, begun, ready.get(tensor))
             for tensor, rounds in self.rounds().items()
             if (begun := rounds - before.get(tensor, 0))
             and (described := tensor.description).collective == "all_reduce"
         ]
+
+    def status(self) -> str:
+        """The coordinator's view of this job, as JSON.
+
+        Raises StartError if the coordinator cannot be reached.
+        """
+        settings = {**self._meeting.settings, "coordinator": self.worker.coordinator}
+        return _native.status(settings, self.worker.job)
 
     def raise_late(self) -> None:
         """Raises, once, what went wrong with an operation whose caller had gone on."""

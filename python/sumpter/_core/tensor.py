@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sumpter._core.handles import Done, RoundHandle
@@ -46,8 +48,9 @@ class Description(NamedTuple):
     """What all ranks agree about in the rounds of a tensor, but for its name.
 
     `collective` is "all_reduce", "broadcast", "reduce", "barrier" or "reduce_scatter", of which a
-    tensor is the share that the root receives; `op` is "sum", "min", "max" or "product". `root` and `ranks` are ranks of the job; `ranks` are the participants, None
-    meaning all. `average` divides a floating-point sum by the number of contributing ranks.
+    tensor is the share that the root receives; `op` is "sum", "min", "max" or "product". `root`
+    and `ranks` are ranks of the job; `ranks` are the participants, None meaning all. `average`
+    divides a floating-point sum by the number of contributing ranks.
     """
 
     collective: str
@@ -59,6 +62,26 @@ class Description(NamedTuple):
     ranks: tuple[int, ...] | None = None
 
 
+def ready_times(begun: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
+    """When each tensor is ready, in seconds after the first of its training step: the medians.
+
+    `begun` are rounds and when they began. A step begins with the first tensor that its step
+    before has as well. The first and the last step may have been cut, and do not count if there
+    are others.
+    """
+    steps: list[dict[Hashable, float]] = [{}]
+    for tensor, at in sorted(begun, key=lambda one: one[1]):
+        if tensor in steps[-1]:
+            steps.append({})
+        steps[-1][tensor] = at
+    whole = steps[1:-1] or steps
+    found: dict[Hashable, list[float]] = {}
+    for step in whole:
+        for tensor, at in step.items():
+            found.setdefault(tensor, []).append(at - min(step.values()))
+    return {tensor: statistics.median(times) for tensor, times in found.items()}
+
+
 class TensorUse(NamedTuple):
     """How a reduced tensor has been used for some time."""
 
@@ -66,6 +89,7 @@ class TensorUse(NamedTuple):
     dtype: str
     priority: int  # of its last round; higher goes first
     rounds: int  # begun in that time
+    ready_s: float | None = None  # after the first tensor of a step, if that was recorded
 
 
 class Tensor:
@@ -121,6 +145,8 @@ class Tensor:
             return _DONE
         self.rounds += 1
         self.priority = priority
+        if (begun := self.session.begun) is not None:
+            begun.append((self, time.monotonic()))
         return self._submit(send, receive, priority, tag, keep)
 
     def submit_staged(
@@ -142,6 +168,8 @@ class Tensor:
         """
         self.rounds += 1
         self.priority = priority
+        if (begun := self.session.begun) is not None:
+            begun.append((self, time.monotonic()))
         return self._native.submit_staged(send, receive, priority, tag, keep, slice_bytes, on_slice)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sumpter._errors import ConfigError, SumpterError
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 # are new, and a step that the change interrupted is longer than others.
 GROUP = 10
 UNMEASURED = 2
+# Of each worker, by machine and rank, by name.
+Counters = dict[tuple[str, int], dict[str, float]]
+
 # What is assumed of links that nothing has kept busy.
 ASSUMED_GBPS = 0.1
 # The part of the bytes that must leave while more is queued for the drain rate to be the network's.
@@ -89,14 +92,16 @@ class Driver(threading.Thread):
         begun, _ = self._worker.step(0)
         first, since = self._worker.step(begun + UNMEASURED)
         before, rounds = self._counters(), self._session.rounds()
+        self._session.begun = []
         last, until = self._worker.step(first + GROUP)
         after, uses = self._counters(), self._session.uses_since(rounds)
+        self._session.begun = None
         if json.loads(self._worker.plan())["epoch"] != epoch or until <= since:
             return
         speed = (last - first) / (until - since)
-        moved = {name: after[name] - before[name] for name in before}
         tensors = in_each_step(uses, last - first)
-        choice = tuner.observe(at, speed, self._job(plan, speed, moved, tensors))
+        gbps = bandwidths_gbps(before, after)
+        choice = tuner.observe(at, speed, self._job(plan, speed, gbps, tensors))
         if choice.why:
             say(f"{tuner.name} {choice.why}")
         if choice.point != at:
@@ -112,14 +117,23 @@ class Driver(threading.Thread):
             # The plan was changed from outside meanwhile; its state is looked at next.
             say(f"not changed: {error}")
 
-    def _counters(self) -> dict[str, float]:
-        return json.loads(self._worker.stats())["counters"]
+    def _counters(self) -> Counters:
+        """Those that the coordinator has of all workers; this one's if it does not answer."""
+        try:
+            job = json.loads(self._session.status())["jobs"][0]
+            workers = job["workers"]
+        except (SumpterError, LookupError):
+            workers = [{"stats": json.loads(self._worker.stats())}]
+        return {
+            (worker.get("machine", ""), worker.get("rank", 0)): worker["stats"]["counters"]
+            for worker in workers
+        }
 
     def _job(
         self,
         plan: dict[str, Any],
         speed: float,
-        moved: dict[str, float],
+        gbps: tuple[float, float],
         tensors: Sequence[Summed],
     ) -> Job:
         self._fastest = max(self._fastest, speed)
@@ -127,7 +141,7 @@ class Driver(threading.Thread):
             plan["machines"]["gpu"],
             plan["machines"]["cpu"],
             plan["architecture"],
-            bandwidths_gbps(moved),
+            gbps,
             tensors,
             self._fastest,
             self._session.profile,
@@ -146,7 +160,7 @@ def describe(
     """What a tuner is told of a job: all features but the sizes, wherever they come from.
 
     `gbps` is the bandwidth up and down, `fastest` the most iterations a second so far. Without a
-    profile the times of the layers are guessed from that speed.
+    profile the times of the layers are those between their tensors, or guessed from that speed.
     """
     if profile is None:
         layers = of_tensors(tensors, ASSUMED_COMPUTE / fastest)
@@ -155,20 +169,34 @@ def describe(
     return Job(max(workers, 1), servers, *gbps, are_ordered(tensors), layers, architecture)
 
 
-def bandwidths_gbps(moved: dict[str, float]) -> tuple[float, float]:
-    """The achievable bandwidth up and down, from the counters of a group of steps.
+def bandwidths_gbps(before: Counters, after: Counters) -> tuple[float, float]:
+    """The achievable bandwidth up and down of the slowest machine, from a group of steps.
 
-    Up is the rate at which the send queues drained while they were not empty. Bytes over the whole
-    time would measure the iteration instead: the bytes of a step are fixed. If few bytes queued,
-    the rate while operations were in flight is a lower bound. A receiver has no queue to observe,
-    so a link is assumed symmetric unless more was received.
+    That of a machine is the sum of its workers', which share its link. Up is the rate at which a
+    worker's send queues drained while they were not empty. Bytes over the whole time would measure
+    the iteration instead: the bytes of a step are fixed. If few bytes queued, the rate while
+    operations were in flight is a lower bound. A receiver has no queue to observe, so a link is
+    assumed symmetric unless more was received. Workers whose counters have not moved, as the
+    coordinator knows them, tell nothing.
     """
+    machines: dict[str, list[tuple[float, float]]] = {}
+    for (machine, rank), now in after.items():
+        then = before.get((machine, rank), {})
+        moved = {name: value - then.get(name, 0.0) for name, value in now.items()}
+        if moved["bytes_sent_away"] > 0:
+            machines.setdefault(machine, []).append(_rates(moved))
+    sums = [[sum(rates) for rates in zip(*workers, strict=True)] for workers in machines.values()]
+    up, down = (min(rates) for rates in zip(*sums, strict=True)) if sums else (0.0, 0.0)
+    return max(up * 8e-9, ASSUMED_GBPS), max(down * 8e-9, ASSUMED_GBPS)
+
+
+def _rates(moved: Mapping[str, float]) -> tuple[float, float]:
+    """Of one worker's bytes up and down, in bytes/s."""
     busy = max(moved["busy_s"], 1e-6)
     queued, up = moved["wait_send_s"], moved["bytes_sent_away"] / busy
-    if queued > 0 and moved["drained_bytes"] >= LEAST_DRAINED * moved["bytes_sent_away"] > 0:
+    if queued > 0 and moved["drained_bytes"] >= LEAST_DRAINED * moved["bytes_sent_away"]:
         up = moved["drained_bytes"] / queued
-    down = max(up, moved["bytes_received_away"] / busy)
-    return max(up * 8e-9, ASSUMED_GBPS), max(down * 8e-9, ASSUMED_GBPS)
+    return up, max(up, moved["bytes_received_away"] / busy)
 
 
 def say(words: str) -> None:

@@ -22,6 +22,7 @@ class Summed:
 
     bytes: int
     priority: int  # higher goes first
+    ready_s: float | None = None  # after the first tensor of a step, if it is known
 
 
 def in_each_step(uses: Iterable[TensorUse], steps: int) -> list[Summed]:
@@ -30,7 +31,10 @@ def in_each_step(uses: Iterable[TensorUse], steps: int) -> list[Summed]:
     What is summed once in a while, such as metrics, is none of it.
     """
     often = (use for use in uses if use.rounds > steps / 2)
-    return [Summed(math.prod(one.shape) * _item_bytes(one.dtype), one.priority) for one in often]
+    return [
+        Summed(math.prod(one.shape) * _item_bytes(one.dtype), one.priority, one.ready_s)
+        for one in often
+    ]
 
 
 def _item_bytes(dtype: str) -> int:
@@ -39,21 +43,40 @@ def _item_bytes(dtype: str) -> int:
 
 
 def of_tensors(tensors: Sequence[Summed], compute_s: float) -> np.ndarray:
-    """Shape (BUCKETS, 3): a layer for each tensor, in the order of priority, of equal times.
+    """Shape (BUCKETS, 3): a layer for each tensor, in the order of priority.
 
-    A third of the compute is the forward pass. Without priorities they were summed as they got
-    ready, so the last one is what the forward pass needs first.
+    The backward time of a layer is the time from when the gradients behind it were ready until its
+    own were; that of the last layer, before which nothing is ready, is the average. A third of
+    the compute is the forward pass, in proportion. `compute_s`, the forward and the backward pass
+    in seconds, is spread evenly over the layers where gradients were not seen to get ready one
+    after the other. Without priorities they were summed as they got ready, so the last one is what
+    the forward pass needs first.
     """
     if not tensors:
         return uniform_layers(compute_s, 1.0)
     rows = np.zeros((len(tensors), 3))
-    rows[:, :2] = np.array([1 / 3, 2 / 3]) * compute_s / len(tensors)
     if are_ordered(tensors):
         in_order = sorted(tensors, key=lambda one: -one.priority)
     else:
         in_order = list(reversed(tensors))
+    backward = _backward_times([tensor.ready_s for tensor in in_order])
+    if backward is None:
+        backward = np.full(len(tensors), compute_s * 2 / 3 / len(tensors))
+    rows[:, 0], rows[:, 1] = backward / 2, backward
     rows[:, 2] = [tensor.bytes for tensor in in_order]
     return embedded(rows)
+
+
+def _backward_times(ready: Sequence[float | None]) -> np.ndarray | None:
+    """Of layers in the order of the forward pass; None if they are not known."""
+    known = [at for at in ready if at is not None]
+    if len(known) < max(2, len(ready)) or max(known) == min(known):
+        return None
+    # A layer is ready no sooner than the one behind it.
+    at = np.maximum.accumulate(np.array(known)[::-1])[::-1]
+    times = at - np.append(at[1:], at[-1])
+    times[-1] = (at[0] - at[-1]) / (len(at) - 1)
+    return times
 
 
 def are_ordered(tensors: Sequence[Summed]) -> bool:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
 from jobs import FINDS_MISMATCHES_S, Job, free_port
+from sumpter._core.callbacks import CallbackQueue
+from sumpter._errors import MismatchError
+from sumpter.torch.c10d.delegate import DelegatedWork, Loan
+from sumpter.torch.c10d.work import SumpterWork
 
 # Smaller than some tensors, so that they are cut.
 PARTITION = "4KiB"
@@ -39,6 +44,30 @@ def test_different_calls_are_an_error_on_all_ranks(
     make_job: Callable[..., Job], ranks: int
 ) -> None:
     make_job(ranks, peer_timeout_s=FINDS_MISMATCHES_S).start("c10d_mismatches.py").finish()
+
+
+class _Refused:
+    """A round in which ranks made different calls."""
+
+    def poll(self) -> bool:
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        raise MismatchError("rank 1 called gather")
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        raise AssertionError("nothing waits for it")
+
+
+def test_a_delegated_call_that_differs_is_completed_before_its_turn() -> None:
+    def nothing() -> None:
+        return
+
+    agreement = SumpterWork([_Refused()], [], nothing, 1.0, "gather", nothing, None, False)
+    queue = CallbackQueue()
+    work = DelegatedWork("gather", Future(), [], Loan(), queue, agreement)
+    assert work.is_completed() and not work.is_success()
+    assert isinstance(work.exception(), MismatchError)
 
 
 def test_a_call_that_nobody_joins_ends_with_its_name(make_job: Callable[..., Job]) -> None:

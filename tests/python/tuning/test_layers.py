@@ -11,7 +11,7 @@ import pytest
 
 from sumpter import ConfigError
 from sumpter._core.session import Session
-from sumpter._core.tensor import TensorUse
+from sumpter._core.tensor import TensorUse, ready_times
 from sumpter.profiles import Profile
 from sumpter.tuning import driver
 from sumpter.tuning.driver import Driver
@@ -73,6 +73,10 @@ class FakeWorker:
         return json.dumps({"epoch": 2})
 
 
+def counters_of(*workers: tuple[str, dict[str, float]]) -> driver.Counters:
+    return {(machine, rank): moved for rank, (machine, moved) in enumerate(workers)}
+
+
 def driver_of(worker: FakeWorker, profile: Profile | None = None) -> Driver:
     session = SimpleNamespace(worker=worker, profile=profile)
     return Driver(cast(Session, session))
@@ -95,8 +99,8 @@ def moved(compute_s: float, link_gbps: float, steps: int = 10) -> dict[str, floa
 def told(profile: Profile | None, architecture: str = "sumpter") -> Job:
     """What a tuner is told of a job whose link carries 2 Gb/s."""
     plan = {"machines": {"gpu": 4, "cpu": 2}, "architecture": architecture}
-    counters = moved(compute_s=0.1, link_gbps=2.0)
-    return driver_of(FakeWorker(), profile)._job(plan, 10.0, counters, tensors(100, 300))
+    gbps = driver.bandwidths_gbps({}, counters_of(("a", moved(compute_s=0.1, link_gbps=2.0))))
+    return driver_of(FakeWorker(), profile)._job(plan, 10.0, gbps, tensors(100, 300))
 
 
 @pytest.mark.parametrize("compute_s", [0.0, 0.1, 10.0])
@@ -104,15 +108,29 @@ def told(profile: Profile | None, architecture: str = "sumpter") -> Job:
 def test_a_tuner_is_told_the_links_bandwidth_at_any_share_of_compute(
     compute_s: float, link_gbps: float
 ) -> None:
-    up, down = driver.bandwidths_gbps(moved(compute_s, link_gbps))
+    up, down = driver.bandwidths_gbps({}, counters_of(("a", moved(compute_s, link_gbps))))
     assert (up, down) == pytest.approx((link_gbps, link_gbps))
+
+
+def test_the_slowest_machine_counts_and_workers_of_a_machine_share_its_link() -> None:
+    shares = [("a", moved(0.1, 2.0)), ("a", moved(0.1, 3.0)), ("b", moved(0.1, 8.0))]
+    assert driver.bandwidths_gbps({}, counters_of(*shares)) == pytest.approx((5.0, 5.0))
+    slow = counters_of(*shares, ("c", moved(0.1, 1.0)))
+    assert driver.bandwidths_gbps({}, slow) == pytest.approx((1.0, 1.0))
+    # What the coordinator knows of it has not changed.
+    still = {key: counters for key, counters in slow.items() if key[0] == "c"}
+    assert driver.bandwidths_gbps(still, slow) == pytest.approx((5.0, 5.0))
 
 
 def test_bytes_that_hardly_queue_give_a_lower_bound() -> None:
     counters = moved(1.0, 10.0) | {"wait_send_s": 0.001, "drained_bytes": 1e9, "busy_s": 5.0}
-    assert driver.bandwidths_gbps(counters)[0] == pytest.approx(4e9 * 8e-9 / 5.0)
+    up, _ = driver.bandwidths_gbps({}, counters_of(("a", counters)))
+    assert up == pytest.approx(4e9 * 8e-9 / 5.0)
     idle = dict.fromkeys(counters, 0.0) | {"elapsed_s": 1.0}
-    assert driver.bandwidths_gbps(idle) == (driver.ASSUMED_GBPS, driver.ASSUMED_GBPS)
+    assert driver.bandwidths_gbps({}, counters_of(("a", idle))) == (
+        driver.ASSUMED_GBPS,
+        driver.ASSUMED_GBPS,
+    )
 
 
 @pytest.mark.parametrize("architecture", ["sumpter", "allreduce", "ps"])
@@ -172,7 +190,7 @@ def test_a_session_tells_which_tensors_were_reduced_in_a_time() -> None:
     session.world_size, session.rank = 2, 0
     native = SimpleNamespace(is_empty=False, submit=lambda *_: "handle")
     session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: native))
-    session._declared = {}
+    session._declared, session.begun = {}, None
     weight = session.declare("weight", "all_reduce", (3, 4), "float32")
     other = session.declare("other", "all_reduce", (5,), "float32")
     copied = session.declare("copied", "broadcast", (2,), "float32")
@@ -188,3 +206,48 @@ def test_a_session_tells_which_tensors_were_reduced_in_a_time() -> None:
         TensorUse((3, 4), "float32", 2, 2),
         TensorUse((), "float64", 0, 1),
     ]
+    session.begun = []
+    for _ in range(3):
+        other.submit(0, 0, keep=None)
+        weight.submit(0, 0, keep=None)
+    ready = [use.ready_s for use in session.uses_since(before) if use.shape]
+    assert ready[1] == 0.0 and ready[0] is not None and 0 < ready[0] < 1, "in order of declaration"
+
+
+def test_tensors_are_ready_after_the_first_of_their_step() -> None:
+    cut = [("loss", -2.0), ("b", -1.0), ("a", -0.5)]
+    steps = [(name, step + at) for step in (0.0, 10.0) for name, at in (("b", 0.1), ("a", 0.4))]
+    late = [("b", 20.0), ("a", 21.7), ("b", 30.0)]
+    ready = ready_times([*late, *steps, *cut])
+    assert ready == pytest.approx({"b": 0.0, "a": 0.3})
+    assert ready_times([]) == {}
+    assert ready_times([("a", 3.0)]) == {"a": 0.0}
+
+
+def test_layers_have_the_times_between_their_tensors() -> None:
+    sizes, ready = (1000, 2000, 3000), (0.0, 0.1, 0.4)
+    in_order_of_backward = [Summed(size, 0, at) for size, at in zip(sizes, ready, strict=True)]
+    layers = of_tensors(in_order_of_backward, compute_s=99.0)
+    np.testing.assert_allclose(layers[:, 2].sum(), sum(sizes))
+    # 0.3 and 0.1 for what was ready after another, their average for the first to be ready.
+    np.testing.assert_allclose(layers[:, 1].sum(), 0.6)
+    np.testing.assert_allclose(layers[:, 0].sum(), 0.3)
+    assert layers[0, 1] > layers[-1, 1]
+    unknown = [Summed(one.bytes, 0) for one in in_order_of_backward]
+    np.testing.assert_allclose(of_tensors(unknown, 0.3)[:, :2].sum(), 0.3)
+    at_once = [Summed(one.bytes, 0, 0.0) for one in in_order_of_backward]
+    np.testing.assert_allclose(of_tensors(at_once, 0.3)[:, :2].sum(), 0.3)
+
+
+@pytest.mark.parametrize("model", ["resnet50", "vgg16", "bert-large"])
+def test_the_times_of_a_jobs_tensors_are_those_of_its_profile(model: str) -> None:
+    profile = profiles.published(model)
+    first = min(tensor.ready_s for tensor in profile.tensors)
+    count = len(profile.tensors)
+    seen = [
+        Summed(tensor.bytes, count - at, tensor.ready_s - first)
+        for at, tensor in enumerate(profile.tensors)
+    ]
+    served, trained = of_tensors(seen, 99.0), of_profile(profile)
+    assert served[:, 1].sum() == pytest.approx(trained[:, 1].sum(), rel=0.2)
+    assert served[:, 0].sum() == pytest.approx(trained[:, 0].sum(), rel=0.25)

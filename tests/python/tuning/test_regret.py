@@ -10,7 +10,7 @@ import pytest
 
 from sumpter.cli import main
 from sumpter.tuning import tuners
-from sumpter.tuning.driver import Driver
+from sumpter.tuning.driver import Driver, bandwidths_gbps
 from sumpter.tuning.network import layer_features, numbers
 from sumpter.tuning.points import Choice
 from sumpter_lab import profiles
@@ -92,7 +92,7 @@ def test_the_best_follows_a_bandwidth_that_changes(monkeypatch: pytest.MonkeyPat
 def test_a_running_job_has_the_features_of_the_evaluation(overlaps: bool, profiled: bool) -> None:
     surface = Surface(Cell("resnet50", 4, 2, 10.0, overlaps))
     profile = surface.profile if profiled else None
-    driver = Driver(SimpleNamespace(worker=None, profile=profile))  # type: ignore[arg-type]
+    job = Driver(SimpleNamespace(worker=None, profile=profile))  # type: ignore[arg-type]
     plan = {"machines": {"gpu": 4, "cpu": 2}, "architecture": "sumpter"}
     # A send queue that was never empty, and drained at 10 Gb/s.
     sent = 1.25e9
@@ -104,7 +104,8 @@ def test_a_running_job_has_the_features_of_the_evaluation(overlaps: bool, profil
         "bytes_received_away": sent,
     }
     tensors = surface.tensors if overlaps else surface.tensors[::-1]
-    served = driver._job(plan, 5.0, moved, tensors)
+    gbps = bandwidths_gbps({}, {("a", 0): moved})
+    served = job._job(plan, 5.0, gbps, tensors)
     evaluated = surface.job(10.0, 5.0, profiled)
     at = surface.cell.start
     np.testing.assert_allclose(layer_features(served), layer_features(evaluated))

@@ -394,9 +394,6 @@ impl Partition {
     /// Takes the results out that some receiver may not have: round, chunk and bytes.
     pub(super) fn take_undelivered(&mut self) -> Vec<(Round, u32, AlignedBuf)> {
         let mut out = Vec::new();
-        if self.receivers == 0 {
-            return out;
-        }
         for slot in &mut self.slots {
             let Some(round) = slot.round else { continue };
             let finished = slot.chunks.iter_mut().zip(0..slot.finished);

@@ -53,7 +53,11 @@ class Surface:
         """As rank 0 of a job would know them: the first layer's is the most urgent."""
         count = len(self.profile.tensors)
         priority = (lambda index: count - index) if self.cell.overlaps else (lambda index: 0)
-        return [Summed(one.bytes, priority(i)) for i, one in enumerate(self.profile.tensors)]
+        first = min(one.ready_s for one in self.profile.tensors)
+        return [
+            Summed(one.bytes, priority(i), one.ready_s - first)
+            for i, one in enumerate(self.profile.tensors)
+        ]
 
     def simulate(self, points: Iterable[Point], gbps: float | None = None) -> None:
         """Simulates many points at once: those of one partition size share its placement."""

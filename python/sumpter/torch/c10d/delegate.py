@@ -201,7 +201,8 @@ class DelegatedWork(OwnWork):
 
     def is_completed(self) -> bool:
         if not self._started.done():
-            return False
+            # Its turn may come later, to find that ranks made different calls.
+            return self._agreement is not None and self._agreement.has_failed()
         return self._started.exception() is not None or self._started.result().is_completed()
 
     def result(self) -> list[torch.Tensor]:

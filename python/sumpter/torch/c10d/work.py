@@ -88,6 +88,17 @@ class SumpterWork(OwnWork):
     def is_completed(self) -> bool:
         return all(handle.poll() for handle in self._rounds)
 
+    def has_failed(self) -> bool:
+        """Whether all rounds are done, and one with an error."""
+        if not self.is_completed():
+            return False
+        try:
+            for handle in self._rounds:
+                handle.wait(0.0)
+        except SumpterError:
+            return True
+        return False
+
     def is_settled(self) -> bool:
         """Whether all rounds are done, or the deadline has passed."""
         return self.is_completed() or time.monotonic() >= self._deadline
