@@ -179,7 +179,10 @@ fn about_lane(waiter: &Report<'_>, op: &PendingOp, there: usize) -> String {
         "" => "the result".to_owned(),
         text => printable(text),
     };
-    format!("all {there} ranks have begun this round; rank {} (host {}) waits for {what}", waiter.rank, waiter.host)
+    format!(
+        "all {there} ranks have begun this round; rank {} (host {}) waits for {what}",
+        waiter.rank, waiter.host
+    )
 }
 
 /// A worker's words, fit for one line of a log that others read.
