@@ -82,10 +82,11 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on and {} \
-             partitions without a result; faults injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
-             changes of epoch ({} of them within another, {} to other sizes), {} helpers and {} \
-             workers killed, {} stretches of interrupted rounds passed on and {} summed again; {} \
-             bits flipped, {} damaged frames noticed; {} ranges supplied late",
+             partitions without a result; faults injected: {} connections cut ({} of them \
+             half-open), {} chunks received again; {} changes of epoch ({} of them within another, \
+             {} to other sizes), {} helpers and {} workers killed, {} stretches of interrupted \
+             rounds passed on and {} summed again; {} bits flipped, {} damaged frames noticed; {} \
+             ranges supplied late",
             self.operations,
             self.bytes,
             self.steps,

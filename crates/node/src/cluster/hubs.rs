@@ -48,10 +48,10 @@ impl Hubs {
         (shared && apart).then_some(Hubs { machines, fixed, turn: 0 })
     }
 
-    /// The hub of each machine for the next partition, which a lane of `owner` sums, in the order of
-    /// ranks. The `root` of a broadcast or reduce is its machine's hub. Else `owner` is, which saves
-    /// a hop, and its counterparts are those of the other machines; for the lanes of CPU machines,
-    /// workers take turns.
+    /// The hub of each machine for the next partition, which a lane of `owner` sums, in the order
+    /// of ranks. The `root` of a broadcast or reduce is its machine's hub. Else `owner` is, which
+    /// saves a hop, and its counterparts are those of the other machines; for the lanes of CPU
+    /// machines, workers take turns.
     pub(crate) fn next(&mut self, owner: Owner, root: Option<Rank>) -> Vec<Rank> {
         let turn = match owner {
             Owner::Worker(rank) => {
