@@ -183,7 +183,8 @@ def bandwidths_gbps(before: Counters, after: Counters) -> tuple[float, float]:
     for (machine, rank), now in after.items():
         then = before.get((machine, rank), {})
         moved = {name: value - then.get(name, 0.0) for name, value in now.items()}
-        if moved["bytes_sent_away"] > 0:
+        # Before its first report, a worker has none.
+        if moved.get("bytes_sent_away", 0.0) > 0:
             machines.setdefault(machine, []).append(_rates(moved))
     sums = [[sum(rates) for rates in zip(*workers, strict=True)] for workers in machines.values()]
     up, down = (min(rates) for rates in zip(*sums, strict=True)) if sums else (0.0, 0.0)

@@ -160,6 +160,7 @@ class Core:
         self.local_size = 2
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
         self.late: BaseException | None = None
+        self.begun: list[tuple[Any, float]] | None = None
         self.worker = Worker(self)
         self._declared: dict[Any, Any] = {}
         self.closed = False

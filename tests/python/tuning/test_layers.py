@@ -117,6 +117,9 @@ def test_the_slowest_machine_counts_and_workers_of_a_machine_share_its_link() ->
     assert driver.bandwidths_gbps({}, counters_of(*shares)) == pytest.approx((5.0, 5.0))
     slow = counters_of(*shares, ("c", moved(0.1, 1.0)))
     assert driver.bandwidths_gbps({}, slow) == pytest.approx((1.0, 1.0))
+    # A worker that has not reported yet.
+    early = counters_of(*shares, ("c", {}))
+    assert driver.bandwidths_gbps({}, early) == pytest.approx((5.0, 5.0))
     # What the coordinator knows of it has not changed.
     still = {key: counters for key, counters in slow.items() if key[0] == "c"}
     assert driver.bandwidths_gbps(still, slow) == pytest.approx((5.0, 5.0))
