@@ -121,13 +121,12 @@ class Driver(threading.Thread):
         """Those that the coordinator has of all workers; this one's if it does not answer."""
         try:
             job = json.loads(self._session.status())["jobs"][0]
-            workers = job["workers"]
+            return {
+                (worker["machine"], worker["rank"]): worker["stats"]["counters"]
+                for worker in job["workers"]
+            }
         except (SumpterError, LookupError):
-            workers = [{"stats": json.loads(self._worker.stats())}]
-        return {
-            (worker.get("machine", ""), worker.get("rank", 0)): worker["stats"]["counters"]
-            for worker in workers
-        }
+            return {("", self._session.rank): json.loads(self._worker.stats())["counters"]}
 
     def _job(
         self,

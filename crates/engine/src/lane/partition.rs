@@ -417,7 +417,7 @@ impl Partition {
         self.receives_totals() && self.spec.collective.on_wire() != Collective::Reduce
     }
 
-    /// Whether nobody here receives a result.
+    /// Whether no member receives a result.
     pub(super) fn is_without_receivers(&self) -> bool {
         self.receivers == 0
     }
@@ -484,8 +484,8 @@ impl Partition {
         open.flat_map(|slot| (0..self.members.len()).map(move |child| (slot, child))).collect()
     }
 
-    /// Lends the accumulator of a subtotal that is to be passed on: one with any bytes if nobody
-    /// here contributes.
+    /// Lends the accumulator of a subtotal that is to be passed on: one with any bytes if no member
+    /// of this machine contributes.
     pub(super) fn lend(&mut self, place: ChunkPlace, pool: &mut BufferPool) -> AlignedBuf {
         let sum = self.slots[place.slot].chunks[place.chunk as usize].sum.take();
         debug_assert!(sum.is_some() || self.contributors == 0, "a subtotal is lent once");
