@@ -66,8 +66,6 @@ pub(crate) enum Command {
     Recordings(JobId, Sender<Vec<Recording>>),
     /// Tell of operations that are done from now on, or no longer.
     Timeline(Option<Sender<Record>>),
-    /// Fail everything with this reason, now and from now on.
-    Fail(OpError),
-    /// Send what is to be sent, close what is open, then answer and end.
+    /// Fail what is under way, send what is to be sent, close what is open, then answer and end.
     Leave(Sender<()>),
 }

@@ -26,7 +26,7 @@ use sumpter_wire::{HandshakeError, Hello};
 
 use crate::command::Command;
 use crate::counters::{OfClient, Report, Surroundings};
-use crate::error::NodeError;
+use crate::error::{NodeError, OpError};
 use crate::event_loop::lane_side::LaneSide;
 use crate::event_loop::socket::{GreetError, Phase, drive_client, drive_server, flush};
 use crate::event_loop::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};
@@ -160,7 +160,6 @@ impl EventLoop {
             Command::Recordings(job, answer) => drop(answer.send(self.recordings(job))),
             Command::Stats(answer) => drop(answer.send(self.stats())),
             Command::Subscribe(subscription) => worker_side.subscribe(subscription, report),
-            Command::Fail(reason) => worker_side.fail(&reason),
             Command::Leave(_) => unreachable!("the loop itself leaves"),
         }
         self.perform_actions();
@@ -531,9 +530,13 @@ impl EventLoop {
         }
     }
 
-    /// Sends what is queued, says goodbye, and waits a little for peers to do the same, so that
-    /// no result still on its way is cut off.
+    /// Fails what is under way, sends what is queued, says goodbye, and waits a little for peers to
+    /// do the same, so that no result still on its way is cut off.
     fn leave(&mut self, events: &mut Events) {
+        // A rank that is late to a broadcast finds its result here, unless the job has failed.
+        let serves = self.worker_side.run().is_some_and(|run| run.over.is_none());
+        self.worker_side.fail(&OpError::Closed("the session was shut down".to_owned()));
+        self.perform_actions();
         let last = Instant::now() + LAST_LINGER;
         let linger = patience(&self.config);
         let (mut deadline, mut moved) = (Instant::now() + linger, self.report.counters.moved());
@@ -545,10 +548,8 @@ impl EventLoop {
             if self.report.counters.moved() != moved {
                 (deadline, moved) = (Instant::now() + linger, self.report.counters.moved());
             }
-            // A rank that is late to a broadcast finds its result here, unless the job has failed.
-            let failed = self.worker_side.run().is_some_and(|run| run.over.is_some());
             let lane = &self.lane_side.lane;
-            let done = lane.is_drained() && (failed || !lane.is_expected());
+            let done = lane.is_drained() && !(serves && lane.is_expected());
             if done && !said_goodbye {
                 said_goodbye = true;
                 let established = |p: &Phase| matches!(p, Phase::ToLane(_) | Phase::FromWorker(_));

@@ -235,7 +235,6 @@ impl Worker {
         let threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         let Some([loop_thread, notify_thread]) = threads else { return };
         drop(self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
-        self.remote.send(Command::Fail(OpError::Closed("the session was shut down".into())));
         let (answer, left) = bounded(1);
         self.member.report(self.stats());
         self.remote.send(Command::Leave(answer));

@@ -8,10 +8,13 @@ mod tenants;
 mod tls;
 
 use std::process::Command;
+use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{Job, LIMIT, spec, submit, wait};
 use sumpter_node::{NodeError, OpError, Worker};
+use sumpter_types::Collective;
 
 #[test]
 fn every_rank_gets_the_sum_round_after_round_with_and_without_servers() {
@@ -75,6 +78,30 @@ fn a_known_tensor_of_another_shape_fails_on_every_rank_too() {
         wait(&completion).expect_err("the shapes differ").to_string()
     });
     assert!(errors.iter().all(|text| text.contains("[8]") && text.contains("[9]")), "{errors:?}");
+    job.finish();
+}
+
+#[test]
+fn a_rank_that_is_late_to_a_broadcast_finds_it_where_others_have_left() {
+    let job = Job::start(0);
+    let (left, late) = (Arc::new(Barrier::new(2)), 1);
+    let results = job.run(3, &[], move |worker| {
+        // As many partitions as there are ranks, so that the one that leaves owns one.
+        let mut spec = spec("weights", &[3 * 65536 / 4]);
+        spec.collective = Collective::Broadcast;
+        if worker.rank() == late {
+            left.wait();
+            // The other rank leaves meanwhile; it has never heard from this one.
+            thread::sleep(Duration::from_millis(300));
+        }
+        let (completion, tensor) = submit(worker, spec, vec![worker.rank() as f32; 3 * 65536 / 4]);
+        let result = wait(&completion);
+        if worker.rank() == 2 {
+            left.wait();
+        }
+        (result, tensor.values().iter().all(|value| *value == 0.0))
+    });
+    assert_eq!(results, vec![(Ok(()), true); 3]);
     job.finish();
 }
 
