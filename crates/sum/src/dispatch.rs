@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 
 use crate::generic;
 use crate::half::{Bf16, Halves, SoftF16};
+use crate::rules;
 #[cfg(target_arch = "x86_64")]
 use crate::x86::{avx2, avx512, avx512fp16};
-use sumpter_types::{Dtype, ReduceOp};
+use sumpter_types::{Dtype, ReduceOp, Update};
 
 /// Adds one contribution: `acc = op(acc, x)`, element by element.
 ///
@@ -64,6 +65,47 @@ pub fn divide(dtype: Dtype, x: &mut [u8], divisor: u32) {
     InstructionSet::preferred().divide(dtype, x, divisor);
 }
 
+/// Widens 16-bit floats of `dtype`, or copies what is `f32` already: `out = x` as `f32`.
+///
+/// # Panics
+/// If `dtype` is not `f32` or a 16-bit float, or the two do not hold the same number of whole
+/// elements.
+pub fn widen(dtype: Dtype, out: &mut [u8], x: &[u8]) {
+    InstructionSet::preferred().widen(dtype, out, x);
+}
+
+/// Narrows to 16-bit floats of `dtype`: `out = x`, where `x` holds `f32`. Rounds as
+/// [`accumulate_last`] does.
+///
+/// # Panics
+/// If `dtype` is not a 16-bit float, or the two do not hold the same number of whole elements.
+pub fn narrow(dtype: Dtype, out: &mut [u8], x: &[u8]) {
+    InstructionSet::preferred().narrow(dtype, out, x);
+}
+
+/// Applies an update rule to a variable.
+///
+/// `parts` are the value and then each slot of the rule, in the order of
+/// [`Rule::slots`](sumpter_types::Rule::slots), as elements of `master`: `f64`, or `f32` for all
+/// other floats. The gradient's elements are of `master`, or if that is `f32` of any type of 32 or
+/// 16 bits. The new value is written to `weights` as well, if given, as 16-bit floats.
+///
+/// Operations are in the order of `torch.optim` with `foreach=False`; a multiplication and an
+/// addition that torch fuses (`add` with `alpha`, `addcmul`, `lerp`) are rounded once at every
+/// level. Square roots are rounded correctly, which not all libraries that torch uses do.
+///
+/// # Panics
+/// If types or lengths do not fit each other.
+pub fn update(
+    update: &Update,
+    master: Dtype,
+    parts: &mut [&mut [u8]],
+    gradient: (Dtype, &[u8]),
+    weights: Option<(Dtype, &mut [u8])>,
+) {
+    InstructionSet::preferred().update(update, master, parts, gradient, weights);
+}
+
 /// The name of the level in use: [`InstructionSet::name`] of the preferred one.
 #[must_use]
 pub fn instruction_set() -> &'static str {
@@ -93,7 +135,7 @@ const HALVES: Halves<SoftF16, Bf16> = Halves { f16: SoftF16, bf16: Bf16 };
 
 /// Calls a kernel as compiled for a level.
 macro_rules! dispatch {
-    ($set:expr, $kernel:ident($($argument:expr),*)) => {
+    ($set:expr, $module:ident::$kernel:ident($($argument:expr),*)) => {
         match $set.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the level exists only if `Level::is_supported` found its features.
@@ -104,7 +146,7 @@ macro_rules! dispatch {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the level exists only if `Level::is_supported` found its features.
             Level::Avx2 => unsafe { avx2::$kernel($($argument),*) },
-            Level::Portable => generic::$kernel(HALVES, $($argument),*),
+            Level::Portable => $module::$kernel(HALVES, $($argument),*),
         }
     };
 }
@@ -149,7 +191,7 @@ impl InstructionSet {
     /// As [`accumulate`].
     pub fn accumulate(self, op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
         assert_same_count(dtype, acc.len(), x.len());
-        dispatch!(self, accumulate(op, dtype, acc, x));
+        dispatch!(self, generic::accumulate(op, dtype, acc, x));
     }
 
     /// [`reduce`] at this level.
@@ -160,7 +202,7 @@ impl InstructionSet {
         assert_whole(dtype, to.len());
         assert_whole(dtype, x.len());
         assert!(to.len() == x.len(), "{} bytes do not fit {}", x.len(), to.len());
-        dispatch!(self, reduce(op, dtype, to, x));
+        dispatch!(self, generic::reduce(op, dtype, to, x));
     }
 
     /// [`accumulate_pair`] at this level.
@@ -171,7 +213,7 @@ impl InstructionSet {
         assert_widens(dtype);
         assert_same_count(dtype, acc.len(), x.len());
         assert_same_count(dtype, acc.len(), y.len());
-        dispatch!(self, accumulate_pair(op, dtype, acc, x, y));
+        dispatch!(self, generic::accumulate_pair(op, dtype, acc, x, y));
     }
 
     /// [`accumulate_last`] at this level.
@@ -182,7 +224,7 @@ impl InstructionSet {
         assert_widens(dtype);
         assert_same_count(dtype, acc.len(), out.len());
         assert_same_count(dtype, acc.len(), x.len());
-        dispatch!(self, accumulate_last(op, dtype, out, acc, x));
+        dispatch!(self, generic::accumulate_last(op, dtype, out, acc, x));
     }
 
     /// [`divide`] at this level.
@@ -192,7 +234,59 @@ impl InstructionSet {
     pub fn divide(self, dtype: Dtype, x: &mut [u8], divisor: u32) {
         assert!(dtype.is_float(), "{} has no division: only floats have", dtype.name());
         assert_whole(dtype, x.len());
-        dispatch!(self, divide(dtype, x, divisor));
+        dispatch!(self, generic::divide(dtype, x, divisor));
+    }
+
+    /// [`widen`] at this level.
+    ///
+    /// # Panics
+    /// As [`widen`].
+    pub fn widen(self, dtype: Dtype, out: &mut [u8], x: &[u8]) {
+        assert!(fits_f32(dtype), "{} is not widened to float32", dtype.name());
+        assert_same_count(dtype, out.len(), x.len());
+        dispatch!(self, rules::widen(dtype, out, x));
+    }
+
+    /// [`narrow`] at this level.
+    ///
+    /// # Panics
+    /// As [`narrow`].
+    pub fn narrow(self, dtype: Dtype, out: &mut [u8], x: &[u8]) {
+        assert_widens(dtype);
+        assert_same_count(dtype, x.len(), out.len());
+        dispatch!(self, rules::narrow(dtype, out, x));
+    }
+
+    /// [`update`] at this level.
+    ///
+    /// # Panics
+    /// As [`update`].
+    pub fn update(
+        self,
+        update: &Update,
+        master: Dtype,
+        parts: &mut [&mut [u8]],
+        gradient: (Dtype, &[u8]),
+        weights: Option<(Dtype, &mut [u8])>,
+    ) {
+        let name = master.name();
+        assert!(matches!(master, Dtype::F32 | Dtype::F64), "no rule is applied in {name}");
+        let (dtype, bytes) = (gradient.0, gradient.1.len());
+        let fits = if master == Dtype::F32 { fits_f32(dtype) } else { dtype == master };
+        assert!(fits, "a gradient of {} for a value of {name}", dtype.name());
+        assert_whole(dtype, bytes);
+        let value = bytes / dtype.size() * master.size();
+        let expected = 1 + update.rule.slots().len();
+        assert!(parts.len() == expected, "{} parts instead of {expected}", parts.len());
+        for part in parts.iter() {
+            assert!(part.len() == value, "{} bytes of a part instead of {value}", part.len());
+        }
+        if let Some((dtype, weights)) = &weights {
+            assert_widens(*dtype);
+            assert!(master == Dtype::F32, "{name} is not narrowed to {}", dtype.name());
+            assert_same_count(*dtype, value, weights.len());
+        }
+        dispatch!(self, rules::update(update, master, parts, gradient, weights));
     }
 }
 
@@ -253,6 +347,11 @@ fn is_one_avx2_instruction(op: ReduceOp, dtype: Dtype) -> bool {
         Dtype::I64 => op == ReduceOp::Sum,
         Dtype::F16 | Dtype::Bf16 => false,
     }
+}
+
+/// Whether every value of the type is one of `f32`.
+fn fits_f32(dtype: Dtype) -> bool {
+    dtype.is_float() && dtype != Dtype::F64
 }
 
 fn assert_widens(dtype: Dtype) {

@@ -256,7 +256,7 @@ fn divide_tile(half: impl Half, x: &NarrowTile, divisor: f32) -> NarrowTile {
 
 /// The last elements as a whole tile, so that they take the same path as all others.
 #[inline(always)]
-fn pad<const BYTES: usize>(tail: &[u8]) -> [u8; BYTES] {
+pub(crate) fn pad<const BYTES: usize>(tail: &[u8]) -> [u8; BYTES] {
     let mut tile = [0; BYTES];
     tile[..tail.len()].copy_from_slice(tail);
     tile

@@ -1,4 +1,5 @@
-//! Summation: element types, the kernels that combine contributions, and the buffers they lie in.
+//! Summation: the kernels that combine contributions, those that update variables by a sum, and the
+//! buffers they lie in.
 //!
 //! The kernels are written once and compiled for several levels of processor features; one
 //! dispatch point chooses among them. All levels give the same results bit for bit, except that
@@ -13,11 +14,13 @@ mod element;
 mod generic;
 mod half;
 mod pool;
+mod rules;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 pub use buffer::{ALIGNMENT, AlignedBuf};
 pub use dispatch::{
-    InstructionSet, accumulate, accumulate_last, accumulate_pair, divide, instruction_set, reduce,
+    InstructionSet, accumulate, accumulate_last, accumulate_pair, divide, instruction_set, narrow,
+    reduce, update, widen,
 };
 pub use pool::BufferPool;

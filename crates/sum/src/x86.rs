@@ -43,6 +43,27 @@ macro_rules! kernels {
         pub(crate) fn divide(dtype: Dtype, x: &mut [u8], divisor: u32) {
             generic::divide(halves(), dtype, x, divisor);
         }
+
+        #[target_feature(enable = $features)]
+        pub(crate) fn widen(dtype: Dtype, out: &mut [u8], x: &[u8]) {
+            rules::widen(halves(), dtype, out, x);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(crate) fn narrow(dtype: Dtype, out: &mut [u8], x: &[u8]) {
+            rules::narrow(halves(), dtype, out, x);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(crate) fn update(
+            update: &Update,
+            master: Dtype,
+            parts: &mut [&mut [u8]],
+            gradient: (Dtype, &[u8]),
+            weights: Option<(Dtype, &mut [u8])>,
+        ) {
+            rules::update(halves(), update, master, parts, gradient, weights);
+        }
     };
 }
 use kernels;

@@ -8,6 +8,7 @@ mod collective;
 mod dtype;
 mod ids;
 mod member;
+mod rule;
 mod stats;
 mod status;
 mod tensor;
@@ -16,6 +17,7 @@ pub use collective::Collective;
 pub use dtype::{Dtype, ReduceOp};
 pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 pub use member::{MemberId, Role};
+pub use rule::{MAX_SLOTS, Rule, Update};
 pub use stats::{Late, PendingOp, RefusedOp, Stats, Suspicion};
 pub use status::{
     Bandwidth, BandwidthSource, JobStatus, MachineCount, MemberStatus, Quota, RUN_MEMORY,

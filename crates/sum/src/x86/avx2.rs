@@ -1,4 +1,4 @@
-//! AVX2 with F16C.
+//! AVX2 with FMA and F16C.
 
 use std::arch::x86_64::{
     _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph,
@@ -8,18 +8,21 @@ use std::arch::x86_64::{
 use super::kernels;
 use crate::generic;
 use crate::half::{Bf16, Half, Halves, NarrowTile, TILE, WideTile};
-use sumpter_types::{Dtype, ReduceOp};
+use crate::rules;
+use sumpter_types::{Dtype, ReduceOp, Update};
 
-kernels!("avx2,f16c");
+kernels!("avx2,fma,f16c");
 
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 fn halves() -> Halves<F16c, Bf16> {
     Halves { f16: F16c(()), bf16: Bf16 }
 }
 
 /// Whether this processor has every feature the kernels here are compiled for.
 pub(crate) fn is_supported() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
 }
 
 /// `binary16` by F16C.

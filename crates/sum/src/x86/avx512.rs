@@ -11,9 +11,10 @@ use std::arch::x86_64::{
 use super::kernels;
 use crate::generic;
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
-use sumpter_types::{Dtype, ReduceOp};
+use crate::rules;
+use sumpter_types::{Dtype, ReduceOp, Update};
 
-kernels!("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl");
+kernels!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl");
 
 #[target_feature(enable = "avx512f")]
 pub(super) fn halves() -> Halves<F16Avx512, Bf16Avx512> {
@@ -23,6 +24,7 @@ pub(super) fn halves() -> Halves<F16Avx512, Bf16Avx512> {
 /// Whether this processor has every feature the kernels here are compiled for.
 pub(crate) fn is_supported() -> bool {
     is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c")
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")

@@ -9,9 +9,10 @@ use super::avx512::{self, Bf16Avx512, F16Avx512};
 use super::kernels;
 use crate::generic;
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
-use sumpter_types::{Dtype, ReduceOp};
+use crate::rules;
+use sumpter_types::{Dtype, ReduceOp, Update};
 
-kernels!("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512fp16");
+kernels!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512fp16");
 
 #[target_feature(enable = "avx512f,avx512fp16")]
 fn halves() -> Halves<F16Native, Bf16Avx512> {

@@ -3,6 +3,7 @@
 mod elements;
 mod halfs;
 mod reference;
+mod updates;
 
 use proptest::prelude::*;
 use sumpter_sum::{InstructionSet, instruction_set};
