@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_engine::{Client, ClientSettings, Place, Request, Supply};
+use sumpter_engine::{Client, ClientSettings, Place, Request, Supply, VariablePlace};
 use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
-use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, TensorId};
+use sumpter_sum::AlignedBuf;
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Rule, TensorId, Update};
 use sumpter_wire::{HEADER_BYTES, Tier};
 
 fuzz_target!(|data: &[u8]| {
@@ -25,12 +26,21 @@ fuzz_target!(|data: &[u8]| {
         client.retain_results_of(lane);
     }
     client.connected(lane);
-    for (id, collective) in
-        [Collective::AllReduce, Collective::Broadcast, Collective::Reduce].into_iter().enumerate()
-    {
+    // The client mirrors the first of the two partitions of the variable.
+    let part = || AlignedBuf::new(200);
+    client.mirror_from(TensorId(3), 0, Dtype::F32, vec![part(), part()]);
+    let all =
+        [Collective::AllReduce, Collective::Broadcast, Collective::Reduce, Collective::Update];
+    for (id, collective) in all.into_iter().enumerate() {
         let tensor = TensorId(id as u32);
         let group = GroupId(0);
-        let place = |number: u32| Place::new(lane, number, (100 * number as usize, 100), group, 2);
+        let place = |number: u32| {
+            let mirrors = [Some(Rank(number)), None];
+            let variable = VariablePlace { mirrors, home: number, offset: 0 };
+            let updates = collective == Collective::Update;
+            let place = Place::new(lane, number, (100 * number as usize, 100), group, 2);
+            Place { variable: updates.then_some(variable), ..place }
+        };
         client.register(tensor, Tier::Root, vec![place(0), place(1)]);
         let (dtype, op, root, average) = (Dtype::F32, ReduceOp::Sum, Rank(1), true);
         let (tier, priority) = (Tier::Root, 0);
@@ -39,9 +49,22 @@ fuzz_target!(|data: &[u8]| {
             Collective::Reduce => Supply::Ranges,
             _ => Supply::Whole,
         };
-        let request =
-            Request { tensor, tier, collective, dtype, op, root, average, priority, supply };
-        let op = client.submit(request, OwnedMemory { separate: None, bytes: vec![1; 200] });
+        let rule = Rule::Sgd { momentum: true, nesterov: false };
+        let update = (collective == Collective::Update).then(|| Update::new(rule));
+        let separate = update.is_some().then(|| vec![1; 200]);
+        let request = Request {
+            tensor,
+            tier,
+            collective,
+            dtype,
+            op,
+            root,
+            average,
+            priority,
+            supply,
+            update,
+        };
+        let op = client.submit(request, OwnedMemory { separate, bytes: vec![1; 200] });
         if supply == Supply::Ranges {
             client.supply(op, 0..150);
         }

@@ -3,8 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use sumpter_wire::{
-    BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, HEADER_BYTES, Header, checksum, decode_group,
-    encode_group,
+    BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, HEADER_BYTES, Header, MAX_BEGIN_BYTES, checksum,
+    decode_group, encode_group,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -21,12 +21,15 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(header.encode_checked(payload), bytes);
         }
     }
-    if let Some(bytes) = data.first_chunk::<BEGIN_BYTES>()
-        && let Ok(begin) = Begin::decode(bytes)
-    {
-        assert_eq!(begin.encode(), *bytes);
-        let spec = begin.spec;
-        assert!(spec.chunks() >= 1 && spec.chunk_len(spec.chunks() - 1) >= 1);
+    for length in [BEGIN_BYTES, MAX_BEGIN_BYTES] {
+        if let Some(bytes) = data.get(..length)
+            && let Ok(begin) = Begin::decode(bytes)
+        {
+            assert_eq!(&begin.encode()[..], bytes);
+            let spec = begin.spec;
+            assert!(spec.chunks() >= 1 && spec.chunk_len(spec.chunks() - 1) >= 1);
+            assert_eq!(spec.variable.is_some(), length == MAX_BEGIN_BYTES);
+        }
     }
     if let Ok(ranks) = decode_group(data) {
         assert_eq!(encode_group(&ranks), data);

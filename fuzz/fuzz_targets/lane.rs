@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use sumpter_endpoint::{ConnId, Endpoint};
 use sumpter_engine::{Lane, LaneLimits, Peer};
 use sumpter_types::{Epoch, JobId, Rank};
-use sumpter_wire::{HEADER_BYTES};
+use sumpter_wire::{BEGIN_BYTES, HEADER_BYTES, MAX_BEGIN_BYTES};
 
 const LIMITS: LaneLimits =
     LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 16, hub: true };
@@ -44,17 +44,24 @@ fuzz_target!(|data: &[u8]| {
     // The first byte of each piece says whose it is; the kind and the epoch of most frames are
     // made valid, or nearly everything would stop at the first check.
     let mut open = [true; 2];
-    for piece in data.chunks(1 + HEADER_BYTES + 24) {
+    for piece in data.chunks(1 + HEADER_BYTES + MAX_BEGIN_BYTES) {
         let who = usize::from(piece[0] & 1);
         let mut bytes = piece[1..].to_vec();
         if piece[0] & 2 == 0 && bytes.len() >= HEADER_BYTES {
             bytes[0] = 1 + bytes[0] % 6;
-            bytes[1] &= 1;
+            // Sums of all and of a machine, and the parts of a variable.
+            bytes[1] = [0, 1, 3, 4][usize::from(bytes[1] & 3)];
             bytes[2..4].fill(0);
             bytes[4..8].copy_from_slice(&1u32.to_le_bytes());
             bytes[9..12].fill(0);
             bytes[13..16].fill(0);
             bytes[28..32].fill(0);
+            // Most beginnings are no update, and of those that are the length is right.
+            if bytes[0] == 1 && bytes.len() > HEADER_BYTES + 16 {
+                let updates = bytes[HEADER_BYTES + 16] == 5;
+                let length = if updates { MAX_BEGIN_BYTES } else { BEGIN_BYTES };
+                bytes[24..28].copy_from_slice(&(length as u32).to_le_bytes());
+            }
         }
         if open[who] && !feed(&mut lane, conns[who], &bytes) {
             open[who] = false;

@@ -66,15 +66,18 @@ class Worker:
         root: int = 0,
         average: bool = False,
         ranks: Sequence[int] | None = None,
+        rule: str | None = None,
     ) -> Tensor:
         """Declares a tensor: what all ranks agree about in its rounds.
 
         `collective` is "all_reduce", "broadcast", "reduce", "barrier" or "reduce_scatter", of
-        which a tensor is the share that the root receives; `op` is "sum", "min", "max" or
-        "product"; `root` is a global rank. `average` divides a floating-point sum by the
-        number of contributing ranks. `ranks` are the participants, None meaning all. The same
-        declaration again gives the same tensor. Raises ConfigError for a word that it does not
-        know; what does not fit the job, or what other ranks declare, is an error of the rounds.
+        which a tensor is the share that the root receives, or "update", of which the sums change
+        a variable by `rule`, one of update_rules(), and the results are its values; `op` is "sum",
+        "min", "max" or "product"; `root` is a global rank. `average` divides a floating-point sum
+        by the number of contributing ranks. `ranks` are the participants, None meaning all. The
+        same declaration again gives the same tensor. Raises ConfigError for a word that it does
+        not know; what does not fit the job, or what other ranks declare, is an error of the
+        rounds.
         """
 
     def out_of_data(self) -> int:
@@ -124,12 +127,23 @@ class Worker:
 class Tensor:
     """A declared tensor."""
 
-    def submit(self, send: int, receive: int, priority: int, tag: str, keep: object) -> Handle:
+    def submit(
+        self,
+        send: int,
+        receive: int,
+        priority: int,
+        tag: str,
+        keep: object,
+        update: Sequence[float] | None = None,
+    ) -> Handle:
         """Starts one round.
 
         `send` and `receive` are addresses of contiguous memory of the tensor's shape and type and
         may be equal; `keep` is held until the round is done. A higher `priority` goes first. `tag`
         is text for error messages only. Raises ConfigError for an address that is needed and 0.
+
+        In an update, `update` are the coefficients of the rule for this round, in the order of
+        `update_coefficients()`; then the addresses must differ.
         """
 
     def submit_staged(
@@ -141,6 +155,7 @@ class Tensor:
         keep: object,
         slice_bytes: int,
         on_slice: Callable[[int], object],
+        update: Sequence[float] | None = None,
     ) -> tuple[Handle, Supply]:
         """Starts one round whose contribution comes into the memory while the round lasts.
 
@@ -149,6 +164,17 @@ class Tensor:
         `slice_bytes` but for the last one, is final; for every slice before the round is done well.
         The rest is as of submit().
         """
+
+    def set_state(self, parts: Sequence[memoryview]) -> Handle:
+        """Gives a variable its value and the slots of its rule, or its value and zeros.
+
+        Each part is all of it as bytes, in elements of float64 for float64, else of float32. All
+        ranks must pass the same while no round is under way; done once the lanes have what this
+        rank mirrors. The order of slots is that of `update_rules()`.
+        """
+
+    def mirrored(self) -> list[tuple[int, int, list[bytes]]]:
+        """What this rank mirrors of a variable: first element, last but one, and the parts."""
 
     @property
     def is_empty(self) -> bool:
@@ -311,6 +337,18 @@ def machine_id() -> str:
 
 def generate_token() -> str:
     """A new random token for a job."""
+
+def update_rules() -> dict[str, list[str]]:
+    """The update rules, and the slots that each keeps beside the value, in their order."""
+
+def update_coefficients() -> list[str]:
+    """What the coefficients of an update are called, in their order.
+
+    The rules take them as torch.optim does: "scale" multiplies the gradient before all else,
+    "decay" is the L2 penalty, "shrink" multiplies the value, "keep" and "take" make the first
+    average, "keep_square" and "take_square" the second, whose root is divided by "divisor";
+    "epsilon" is added to a denominator, and "step" multiplies what is added to the value.
+    """
 
 def instruction_set(dtype: str | None = None) -> str:
     """The kernels chosen on this processor, or those of them that sum a type.

@@ -12,5 +12,6 @@ pub(crate) fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         op: ReduceOp::Sum,
         root: Rank(0),
         ranks: Vec::new(),
+        rule: None,
     }
 }

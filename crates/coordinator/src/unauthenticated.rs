@@ -75,6 +75,7 @@ fn spec(name: String) -> TensorSpec {
         op: ReduceOp::Sum,
         root: Rank(0),
         ranks: Vec::new(),
+        rule: None,
     }
 }
 

@@ -49,6 +49,7 @@ impl Bench {
             dtype: Dtype::U8,
             op: ReduceOp::Sum,
             deterministic: false,
+            variable: None,
         };
         let payload = vec![1; chunk_bytes as usize];
         Bench { lane, conns, spec, payload, round: Round(0) }
@@ -73,7 +74,7 @@ impl Bench {
 
     /// One round of the partition; the bytes that came out.
     fn round(&mut self) -> usize {
-        let spec = Begin { spec: self.spec, priority: 0 }.encode();
+        let spec = Begin { spec: self.spec, priority: 0, coefficients: None }.encode();
         let begin = [&self.header(FrameKind::Begin, spec.len()).encode()[..], &spec].concat();
         for conn in self.conns.clone() {
             self.feed(conn, &begin);

@@ -242,6 +242,7 @@ impl Hub {
             // All workers have begun, this one too, so its own operation is under way.
             priority: client.active(of.tensor, Tier::Machine).map_or(0, |r| r.priority),
             supply: Supply::Chunks,
+            update: None,
         };
         let chunks = std::iter::repeat_with(|| None).take(passage.chunks).collect();
         let memory = Subtotals { chunk_bytes: self.chunk_bytes, chunks };

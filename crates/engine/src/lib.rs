@@ -17,13 +17,13 @@ mod spans;
 
 pub use client::{
     Backlog, Client, ClientSettings, Event, Layout, OpId, Outstanding, Place, REPAIRED, Request,
-    RetainedChunk, Standing, Supply,
+    RetainedChunk, Standing, Supply, VariablePlace,
 };
 pub use hub::{Hub, OpMemory, Subtotals};
 pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total, Undelivered};
 pub use recovery::{
-    Progress, Recovery, Relay, Repair, RepairSpec, ResultKey, Unrecoverable, first_passed_on,
-    repairs, retained_rounds,
+    MirroredSpan, Progress, Recovery, Relay, Repair, RepairSpec, ResultKey, Unrecoverable,
+    first_passed_on, repairs, retained_rounds,
 };
 pub use resident::exchange;
 pub use spans::Spans;

@@ -14,6 +14,11 @@
 //!   may fail before it is relayed, and the others do not wait for that. But a worker that sends
 //!   and receives nothing is not done before all receivers have everything.
 //!
+//! A variable's new value can be made only where its old one is, in the workers that mirror it.
+//! What of a round a mirror has is passed on by it; the rest is done again by all, from
+//! contributions that none has let go of, since no worker is done with a round before its mirrors.
+//! In each epoch the mirrors [fill](Recovery::fill) the lanes anew.
+//!
 //! A worker may fail as well: then the others report, and what none of them has is reduced again
 //! without it. So the stretches of one result may have different numbers of contributors, which
 //! is known of each. Results travel as the lane made them, before they are divided for an average.
@@ -21,13 +26,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use sumpter_types::{Collective, JobId, Rank, Round, TensorId};
+use sumpter_types::{Collective, GroupId, JobId, Rank, ReduceOp, Round, TensorId};
 
-use crate::client::{Client, Event, Layout, OpId, Place, Request, RetainedChunk, Standing};
+use crate::client::{Client, Event, Layout, OpId, Place, Request, RetainedChunk, Standing, Supply};
 use crate::hub::{Hub, OpMemory};
 use crate::lane::{Lane, Undelivered};
 use crate::spans::Spans;
 use sumpter_endpoint::Memory;
+use sumpter_wire::{MAX_MIRRORS, Tier};
 
 /// Where a worker stands between two epochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +61,12 @@ pub struct RepairSpec {
     /// Whether workers may die without ending the job. Then they keep the results of all lanes but
     /// their own.
     pub workers_may_fail: bool,
+    /// Who mirrors which bytes, in an update: all of the tensor, in ascending order.
+    pub mirrors: Vec<MirroredSpan>,
 }
+
+/// A stretch of a variable, and the living workers that mirror it.
+pub type MirroredSpan = (Range<usize>, [Option<Rank>; MAX_MIRRORS]);
 
 /// How an interrupted round of a tensor is completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +136,7 @@ impl Progress {
 
 fn repair(
     (id, round): (TensorId, Round),
-    RepairSpec { bytes, collective, root, members, workers_may_fail }: &RepairSpec,
+    RepairSpec { bytes, collective, root, members, workers_may_fail, mirrors }: &RepairSpec,
     standings: &[(Rank, Standing)],
     progress: &BTreeMap<Rank, Progress>,
 ) -> Result<Option<Repair>, Unrecoverable> {
@@ -152,10 +163,13 @@ fn repair(
     let missed = contributors.copied().find(gone_on);
     let passes_on = *collective == Collective::AllReduce || !workers_may_fail;
     let mut out = Repair { round, sums: Vec::new(), relays: Vec::new() };
-    for (index, span) in cuts(*bytes, &receivers, &holders).into_iter().enumerate() {
+    for (index, span) in cuts(*bytes, &receivers, &holders, mirrors).into_iter().enumerate() {
         let lacks = |(rank, has): &(Rank, Spans)| (!has.contains(&span)).then_some(*rank);
         let lacking: BTreeSet<Rank> = receivers.iter().filter_map(lacks).collect();
-        if lacking.is_empty() {
+        let unmirrored =
+            *collective == Collective::Update && mirror_of(&span, mirrors, &receivers).is_none();
+        // A value that no mirror has is made again, though some worker may have it.
+        if lacking.is_empty() && !unmirrored {
             continue;
         }
         // Whoever holds what it lacks has not begun the round: a broadcast, whose root waits.
@@ -163,6 +177,10 @@ fn repair(
             passes_on && has.contains(&span) && !lacking.contains(rank)
         };
         let able: Vec<_> = holders.iter().filter(able).map(|(rank, n, _)| (*rank, *n)).collect();
+        let able = match mirror_of(&span, mirrors, &receivers) {
+            Some(mirror) => vec![(mirror, members.len() as u32)],
+            None => able,
+        };
         if let Some((holder, contributors)) = able.get(index % able.len().max(1)).copied() {
             let members: BTreeSet<Rank> = lacking.into_iter().chain([holder]).collect();
             let members = members.into_iter().collect();
@@ -202,10 +220,27 @@ pub fn first_passed_on(layout: &Layout, repairs: &[Repair], standing: &Standing)
     }
 }
 
-/// The tensor in stretches, each of which a worker has or lacks as a whole.
-fn cuts(bytes: usize, receivers: &[(Rank, Spans)], holders: &[Holder<'_>]) -> Vec<Range<usize>> {
+/// The mirror that has all of a stretch, if one does.
+fn mirror_of(
+    span: &Range<usize>,
+    mirrors: &[MirroredSpan],
+    receivers: &[(Rank, Spans)],
+) -> Option<Rank> {
+    let (_, ranks) = mirrors.iter().find(|(of, _)| of.start <= span.start && span.end <= of.end)?;
+    let has_it = |rank: &Rank| receivers.iter().any(|(r, has)| r == rank && has.contains(span));
+    ranks.iter().flatten().copied().find(has_it)
+}
+
+/// The tensor in stretches, each of which a worker has or lacks as a whole, and mirrors or not.
+fn cuts(
+    bytes: usize,
+    receivers: &[(Rank, Spans)],
+    holders: &[Holder<'_>],
+    mirrors: &[MirroredSpan],
+) -> Vec<Range<usize>> {
     let sets = receivers.iter().map(|(_, s)| s).chain(holders.iter().map(|(.., s)| *s));
     let ends = sets.flat_map(|spans| spans.iter().flat_map(|s| [s.start, s.end]));
+    let ends = ends.chain(mirrors.iter().flat_map(|(span, _)| [span.start, span.end]));
     let at: BTreeSet<usize> = ends.chain([0, bytes]).filter(|at| *at <= bytes).collect();
     let at: Vec<usize> = at.into_iter().collect();
     at.windows(2).map(|pair| pair[0]..pair[1]).collect()
@@ -270,6 +305,10 @@ impl ResultStore {
 pub struct Recovery {
     store: ResultStore,
     relays: HashMap<OpId, (TensorId, Round)>,
+    /// What puts parts of variables into lanes.
+    fills: HashMap<OpId, TensorId>,
+    /// Why lanes have refused parts of variables.
+    refusals: HashMap<TensorId, String>,
     /// Rounds that others pass on, and may die before they have.
     retained: BTreeSet<(TensorId, Round)>,
 }
@@ -302,6 +341,7 @@ impl Recovery {
         self.store.0.values().flatten().for_each(|kept| client.restore(kept));
         hub.suspend();
         self.relays.clear();
+        self.fills.clear();
         self.retained.clear();
         let standings = (0..tensors as u32).map(|id| client.standing(TensorId(id))).collect();
         Progress { standings, held: self.store.spans() }
@@ -328,8 +368,15 @@ impl Recovery {
             for place in &mut places {
                 let span = place.origin..place.origin + place.bytes;
                 place.offset = bytes.len();
-                // The store has not changed since it was reported.
-                let held = self.store.read((request.tensor, round), &span);
+                // Neither has changed since it was reported.
+                let held = match request.collective {
+                    Collective::Update => {
+                        let size = request.dtype.size();
+                        let elements = span.start / size..span.end / size;
+                        client.mirrored_weights(request.tensor, &elements, request.dtype)
+                    }
+                    _ => self.store.read((request.tensor, round), &span),
+                };
                 bytes.extend(held.expect("a result that was kept"));
             }
             let id = client.relay(request, round, places, OpMemory::Results(bytes));
@@ -337,13 +384,82 @@ impl Recovery {
         }
     }
 
-    /// Takes the client's events that are about relays; all others are returned.
+    /// Puts what this worker is the first to mirror of a variable into the lanes that sum its
+    /// gradients in this epoch. `request` is that of its rounds, which are laid out, with all of
+    /// what is put there mirrored here; `alone` is the group of this worker.
+    pub fn fill<M: Memory>(
+        &mut self,
+        client: &mut Client<OpMemory<M>>,
+        (rank, alone): (Rank, GroupId),
+        request: &Request,
+    ) {
+        let layout = client.layout(request.tensor, request.tier).cloned().unwrap_or_default();
+        let first = |place: &&Place| place.variable.is_some_and(|v| v.mirrors[0] == Some(rank));
+        let places: Vec<&Place> = layout.places.iter().filter(first).collect();
+        if places.is_empty() {
+            return;
+        }
+        let Request { tensor, dtype, .. } = *request;
+        let (size, master) = (dtype.size(), dtype.accumulator());
+        let mirrored = |place: &Place| {
+            let elements = place.origin / size..(place.origin + place.bytes) / size;
+            client.mirrored(tensor, &elements).expect("what is mirrored here")
+        };
+        let held: Vec<_> = places.iter().map(|place| mirrored(place)).collect();
+        let parts = held[0].len();
+        let mut fills = Vec::new();
+        for part in 0..parts {
+            let (mut bytes, mut layout) = (Vec::new(), Vec::new());
+            for (place, held) in places.iter().zip(&held) {
+                let at = (bytes.len(), held[part].len());
+                layout.push(Place::new(place.lane, place.number, at, alone, 1));
+                bytes.extend_from_slice(held[part]);
+            }
+            fills.push((Tier::PARTS[part], layout, bytes));
+        }
+        for (tier, layout, bytes) in fills {
+            if client.next_round(tensor, tier).is_none() {
+                client.register(tensor, tier, layout);
+            }
+            let request = Request {
+                tensor,
+                tier,
+                collective: Collective::Broadcast,
+                dtype: master,
+                op: ReduceOp::Sum,
+                root: rank,
+                average: false,
+                priority: i32::MAX,
+                supply: Supply::Whole,
+                update: None,
+            };
+            self.fills.insert(client.submit(request, OpMemory::Results(bytes)), tensor);
+        }
+    }
+
+    /// Whether all that this worker puts of a variable into lanes is there.
+    #[must_use]
+    pub fn is_filled(&self, tensor: TensorId) -> bool {
+        !self.fills.values().any(|of| *of == tensor)
+    }
+
+    /// Why a lane has refused a part of a variable, if one has since this was asked last.
+    pub fn take_refusal(&mut self, tensor: TensorId) -> Option<String> {
+        self.refusals.remove(&tensor)
+    }
+
+    /// Takes the client's events that are about relays and fills; all others are returned.
     pub fn on_event<M: Memory>(
         &mut self,
         event: Event<OpMemory<M>>,
         client: &Client<OpMemory<M>>,
     ) -> Option<Event<OpMemory<M>>> {
         match event {
+            Event::Finished(id, outcome) if self.fills.contains_key(&id) => {
+                let tensor = self.fills.remove(&id);
+                self.refusals.extend(tensor.zip(outcome.err()));
+                None
+            }
             Event::Finished(id, _) if self.relays.contains_key(&id) => {
                 if let Some(key) = self.relays.remove(&id)
                     && !self.retained.contains(&key)

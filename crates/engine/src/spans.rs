@@ -32,6 +32,20 @@ impl Spans {
         self.0.splice(first..last, [(start, end)]);
     }
 
+    /// Takes a stretch out.
+    pub fn remove(&mut self, stretch: Range<usize>) {
+        let Range { start, end } = stretch;
+        if start >= end {
+            return;
+        }
+        let first = self.0.partition_point(|(_, e)| *e <= start);
+        let last = self.0.partition_point(|(s, _)| *s < end);
+        let before = self.0[first..last].first().map(|(s, _)| (*s, start));
+        let after = self.0[first..last].last().map(|(_, e)| (end, *e));
+        let left = before.into_iter().chain(after).filter(|(s, e)| s < e);
+        self.0.splice(first..last, left.collect::<Vec<_>>());
+    }
+
     /// Whether all of a stretch is in the set.
     #[must_use]
     pub fn contains(&self, stretch: &Range<usize>) -> bool {
@@ -78,12 +92,16 @@ mod tests {
         fn a_set_of_stretches_is_the_set_of_their_bytes(
             stretches in prop::collection::vec((0usize..60, 0usize..20), 0..12),
             asked in (0usize..60, 0usize..20),
+            removed in (0usize..60, 0usize..20),
         ) {
             let mut bytes = [false; 100];
             for (start, len) in &stretches {
                 bytes[*start..start + len].fill(true);
             }
-            let spans: Spans = stretches.iter().map(|(start, len)| *start..start + len).collect();
+            let mut spans: Spans =
+                stretches.iter().map(|(start, len)| *start..start + len).collect();
+            bytes[removed.0..removed.0 + removed.1].fill(false);
+            spans.remove(removed.0..removed.0 + removed.1);
             let mut seen = [false; 100];
             for stretch in spans.iter() {
                 prop_assert!(!stretch.is_empty());

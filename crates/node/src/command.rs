@@ -9,7 +9,7 @@ use sumpter_coordinator::Member;
 use sumpter_membership::{ClusterView, MemberEvent};
 use sumpter_observe::Recording;
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Epoch, JobId, Rank, Stats, TensorSpec};
+use sumpter_types::{Epoch, JobId, Rank, Stats, TensorSpec, Update};
 
 use crate::completion::Promise;
 use crate::error::OpError;
@@ -19,6 +19,10 @@ use crate::worker::timeline::Record;
 /// A declaration's number in its worker, in the order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeclarationId(pub u32);
+
+/// Elements of a variable and their parts, the value and then the slots, as bytes of the type in
+/// which they are kept.
+pub type MirroredParts = (Range<usize>, Vec<Vec<u8>>);
 
 /// An operation on its way to the engine.
 #[derive(Debug)]
@@ -30,6 +34,10 @@ pub(crate) struct Submission {
     pub completion: Promise,
     /// If its contribution comes while it runs.
     pub staged: Option<Arc<Staged>>,
+    /// The rule and its coefficients, in an update.
+    pub update: Option<Update>,
+    /// No round: the variable has these parts from now on.
+    pub state: Option<Vec<Vec<u8>>>,
     pub since: Instant,
 }
 
@@ -51,6 +59,8 @@ pub(crate) enum Command {
     /// What operations on a tensor have in common; the last is whether they average.
     Declare(DeclarationId, TensorSpec, bool),
     Submit(DeclarationId, Submission),
+    /// Answer with what is mirrored here of a variable.
+    Mirrored(DeclarationId, Sender<Vec<MirroredParts>>),
     /// These bytes of a contribution are in the memory now.
     Supply(Arc<Staged>, Range<usize>),
     /// This worker cannot contribute to the rounds of a name, for this reason: all fail.

@@ -25,6 +25,7 @@ mod tenants;
 mod trace;
 mod worker;
 
+pub use command::MirroredParts;
 pub use completion::Completion;
 pub use error::{NodeError, OpError};
 pub use join::seat_options;

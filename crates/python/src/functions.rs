@@ -10,7 +10,7 @@ use sumpter_coordinator::Coordinator as RustCoordinator;
 use sumpter_membership::Serves;
 use sumpter_node::NodeError;
 use sumpter_sum::InstructionSet;
-use sumpter_types::{Dtype, ReduceOp, Stats};
+use sumpter_types::{Dtype, ReduceOp, Rule, Stats, Update};
 
 use crate::errors::{ConfigError, StartError, from_config, from_node, from_plan};
 use crate::settings::load;
@@ -275,6 +275,18 @@ pub fn generate_token() -> String {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
     bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The update rules, and what each keeps beside the value.
+#[pyfunction]
+pub fn update_rules() -> HashMap<&'static str, Vec<&'static str>> {
+    Rule::ALL.into_iter().map(|rule| (rule.name(), rule.slots().to_vec())).collect()
+}
+
+/// What the coefficients of an update are called, in their order.
+#[pyfunction]
+pub fn update_coefficients() -> Vec<&'static str> {
+    Update::NAMES.to_vec()
 }
 
 /// The kernels chosen on this processor, or those of them that sum a type.

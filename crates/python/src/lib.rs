@@ -40,5 +40,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::check_environment, module)?)?;
     module.add_function(wrap_pyfunction!(functions::machine_id, module)?)?;
     module.add_function(wrap_pyfunction!(functions::generate_token, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::update_rules, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::update_coefficients, module)?)?;
     module.add_function(wrap_pyfunction!(functions::instruction_set, module)?)
 }

@@ -3,11 +3,12 @@
 use std::num::NonZero;
 use std::sync::Arc;
 
+use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBytes, PyTuple};
 use sumpter_node::{OpRequest, Slices, Tensor as RustTensor};
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Rank};
+use sumpter_types::{Collective, Rank, Update};
 
 use crate::errors::ConfigError;
 use crate::handle::{Handle, Supply, call};
@@ -26,6 +27,7 @@ pub struct Tensor {
 #[pymethods]
 impl Tensor {
     /// Queues one operation on memory given by address; see the stub for the arguments.
+    #[pyo3(signature = (send, receive, priority, tag, keep, update=None))]
     fn submit(
         &self,
         send: usize,
@@ -33,12 +35,15 @@ impl Tensor {
         priority: i32,
         tag: String,
         keep: Py<PyAny>,
+        update: Option<[f64; Update::COEFFICIENTS]>,
     ) -> PyResult<Handle> {
+        let update = self.update(update, send == receive)?;
         let memory = self.memory(send, receive, keep)?;
-        Ok(Handle::new(self.inner.submit(OpRequest { tag, priority }, memory)))
+        Ok(Handle::new(self.inner.submit(OpRequest { tag, priority, update }, memory)))
     }
 
     /// Queues one operation whose contribution is supplied while it runs; see the stub.
+    #[pyo3(signature = (send, receive, priority, tag, keep, slice_bytes, on_slice, update=None))]
     #[allow(clippy::too_many_arguments)]
     fn submit_staged(
         &self,
@@ -49,14 +54,35 @@ impl Tensor {
         keep: Py<PyAny>,
         slice_bytes: NonZero<usize>,
         on_slice: Py<PyAny>,
+        update: Option<[f64; Update::COEFFICIENTS]>,
     ) -> PyResult<(Handle, Supply)> {
+        let update = self.update(update, send == receive)?;
         let memory = self.memory(send, receive, keep)?;
         let on_final = Box::new(move |slice: usize| {
             call(&on_slice, (slice,));
         });
         let slices = Slices { bytes: slice_bytes.get(), on_final };
-        let round = self.inner.submit_staged(OpRequest { tag, priority }, memory, slices);
+        let request = OpRequest { tag, priority, update };
+        let round = self.inner.submit_staged(request, memory, slices);
         Ok((Handle::new(round.completion().clone()), Supply::new(round, self.bytes)))
+    }
+
+    /// Gives a variable its value and perhaps its slots; see the stub.
+    fn set_state(&self, py: Python<'_>, parts: Vec<PyBuffer<u8>>) -> PyResult<Handle> {
+        let parts = parts.iter().map(|part| part.to_vec(py)).collect::<PyResult<_>>()?;
+        Ok(Handle::new(self.inner.set_state(parts)))
+    }
+
+    /// What this rank mirrors of a variable; see the stub.
+    fn mirrored(&self, py: Python<'_>) -> Vec<(usize, usize, Vec<Py<PyBytes>>)> {
+        let mirrored = py.detach(|| self.inner.mirrored());
+        let bytes = |part: Vec<u8>| PyBytes::new(py, &part).unbind();
+        mirrored
+            .into_iter()
+            .map(|(elements, parts)| {
+                (elements.start, elements.end, parts.into_iter().map(bytes).collect())
+            })
+            .collect()
     }
 
     /// Whether there is nothing to do: no elements.
@@ -107,6 +133,35 @@ impl Tensor {
             sends: needs(Collective::contributes),
             receives: needs(Collective::receives),
             inner,
+        }
+    }
+
+    /// A round's update, of a variable; nothing of any other tensor.
+    fn update(
+        &self,
+        coefficients: Option<[f64; Update::COEFFICIENTS]>,
+        in_place: bool,
+    ) -> PyResult<Option<Update>> {
+        let (spec, wrong) = (self.inner.spec(), ConfigError::new_err::<String>);
+        let name = &spec.name;
+        match (spec.rule, coefficients) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(wrong(format!("tensor '{name}' has no update rule"))),
+            (Some(_), None) => {
+                Err(wrong(format!("variable '{name}': an update needs coefficients")))
+            }
+            (Some(_), Some(_)) if in_place && self.bytes > 0 => Err(wrong(format!(
+                "variable '{name}': the gradient and the value must not lie in the same memory"
+            ))),
+            (Some(rule), Some(coefficients)) => {
+                let update = Update::from_coefficients(rule, coefficients);
+                let wrong = || {
+                    wrong(format!(
+                        "variable '{name}': coefficients {coefficients:?} are not all finite"
+                    ))
+                };
+                Ok(Some(update.ok_or_else(wrong)?))
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use serde_json::json;
 use sumpter_config::Config;
 use sumpter_node::{NodeError, OpError, Worker as RustWorker};
-use sumpter_types::{Collective, Dtype, Epoch, Rank, ReduceOp, TensorSpec};
+use sumpter_types::{Collective, Dtype, Epoch, Rank, ReduceOp, Rule, TensorSpec};
 
 use crate::errors::{ConfigError, from_config, from_node, from_op};
 use crate::functions::{interruptible, stats_json};
@@ -98,7 +98,7 @@ impl Worker {
 
     /// Declares a tensor; see the stub for the arguments.
     #[pyo3(signature = (name, collective, shape, dtype, op="sum", *, root=0, average=false,
-                        ranks=None))]
+                        ranks=None, rule=None))]
     #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.
     fn declare(
         &self,
@@ -110,6 +110,7 @@ impl Worker {
         root: u32,
         average: bool,
         ranks: Option<Vec<u32>>,
+        rule: Option<&str>,
     ) -> PyResult<Tensor> {
         let unknown =
             |what: &str, value: &str| ConfigError::new_err(format!("unknown {what} '{value}'"));
@@ -122,6 +123,9 @@ impl Worker {
                 .ok_or_else(|| unknown("collective", collective))?,
             root: Rank(root),
             ranks: ranks.unwrap_or_default().into_iter().map(Rank).collect(),
+            rule: rule
+                .map(|rule| Rule::from_name(rule).ok_or_else(|| unknown("update rule", rule)))
+                .transpose()?,
         };
         if spec.collective == Collective::Barrier {
             (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);

@@ -115,6 +115,7 @@ impl Job {
             average: false,
             priority: 0,
             supply: Supply::Whole,
+            update: None,
         };
         for (client, ..) in &mut self.clients {
             let bytes = vec![0; (PARTITIONS * chunks * CHUNK) as usize];

@@ -19,19 +19,24 @@ pub enum Collective {
     /// result. It has no code on the wire: it is carried as a reduce in a lane of the root's, since
     /// each member is the root of one share, and has its own contribution there.
     ReduceScatter = 4,
+    /// Every member contributes a gradient, the sum changes a variable by its update rule, and
+    /// every member receives the variable's new value.
+    Update = 5,
 }
 
 impl Collective {
     /// Every collective.
-    pub const ALL: [Collective; 5] = [
+    pub const ALL: [Collective; 6] = [
         Collective::AllReduce,
         Collective::Broadcast,
         Collective::Reduce,
         Collective::Barrier,
         Collective::ReduceScatter,
+        Collective::Update,
     ];
 
-    /// The collective's name: `all_reduce`, `broadcast`, `reduce`, `barrier`, `reduce_scatter`.
+    /// The collective's name: `all_reduce`, `broadcast`, `reduce`, `barrier`, `reduce_scatter`,
+    /// `update`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,6 +45,7 @@ impl Collective {
             Collective::Reduce => "reduce",
             Collective::Barrier => "barrier",
             Collective::ReduceScatter => "reduce_scatter",
+            Collective::Update => "update",
         }
     }
 
@@ -52,8 +58,8 @@ impl Collective {
     /// The collective of a code on the wire.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Collective> {
-        use Collective::{AllReduce, Broadcast, Reduce};
-        [AllReduce, Broadcast, Reduce].into_iter().find(|c| *c as u8 == code)
+        use Collective::{AllReduce, Broadcast, Reduce, Update};
+        [AllReduce, Broadcast, Reduce, Update].into_iter().find(|c| *c as u8 == code)
     }
 
     /// What carries it on the wire.
@@ -76,7 +82,7 @@ impl Collective {
     #[must_use]
     pub fn receives(self, rank: Rank, root: Rank) -> bool {
         match self {
-            Collective::AllReduce | Collective::Barrier => true,
+            Collective::AllReduce | Collective::Barrier | Collective::Update => true,
             Collective::Broadcast => rank != root,
             Collective::Reduce | Collective::ReduceScatter => rank == root,
         }

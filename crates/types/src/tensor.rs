@@ -5,6 +5,7 @@ use std::fmt;
 use crate::collective::Collective;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::ids::Rank;
+use crate::rule::Rule;
 
 /// A tensor's identity: what must be equal on every rank that takes part.
 ///
@@ -27,6 +28,8 @@ pub struct TensorSpec {
     pub root: Rank,
     /// Who takes part; empty for all.
     pub ranks: Vec<Rank>,
+    /// How its gradients change it, where the collective is an update.
+    pub rule: Option<Rule>,
 }
 
 impl TensorSpec {
@@ -47,6 +50,9 @@ impl fmt::Display for TensorSpec {
         }
         if self.collective.has_root() {
             write!(f, " root {}", self.root)?;
+        }
+        if let Some(rule) = self.rule {
+            write!(f, " by {}", rule.name())?;
         }
         if self.ranks.is_empty() {
             return Ok(());

@@ -3,12 +3,20 @@
 //! All integers are little-endian. A decoder never panics and never trusts a length: whoever
 //! reads a payload checks the header against what it expects before it makes room for it.
 
-use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Round, TensorId};
+use arrayvec::ArrayVec;
+use sumpter_types::Update;
+use sumpter_types::{
+    Collective, Dtype, Epoch, GroupId, MAX_SLOTS, Rank, ReduceOp, Round, TensorId,
+};
+
+use crate::variable::{UPDATE_BYTES, VariableSpec};
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 32;
-/// Bytes of the payload of a [`FrameKind::Begin`] frame.
+/// Bytes of the payload of a [`FrameKind::Begin`] frame that begins no update.
 pub const BEGIN_BYTES: usize = 24;
+/// The longest payload of a [`FrameKind::Begin`] frame.
+pub const MAX_BEGIN_BYTES: usize = BEGIN_BYTES + UPDATE_BYTES;
 /// The longest payload of a frame that carries no tensor data.
 pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
 
@@ -17,13 +25,14 @@ pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
 #[repr(u8)]
 pub enum FrameKind {
     /// Client to lane: I take part in this round of this partition, and hold `chunk` chunks of
-    /// its result already. The payload is a [`PartitionSpec`].
+    /// its result already. The payload is a [`Begin`].
     Begin = 1,
     /// Client to lane: my contribution to one chunk.
     Push = 2,
     /// Lane to client: the finished value of one chunk.
     Result = 3,
-    /// Lane to client: the round is complete; sent to those who receive no data.
+    /// Lane to client: the round is complete, and its contributions are not needed again; sent to
+    /// those who receive no data, and in an update to all.
     Done = 4,
     /// Either way: this tensor cannot be summed; the payload is the reason in UTF-8.
     Error = 5,
@@ -56,11 +65,29 @@ pub enum Tier {
     /// Nobody's: a change of epoch interrupted the round, and one worker passes on a result that
     /// others lack.
     Relay = 2,
+    /// Nobody's: a mirror puts the value of a variable into the lane.
+    Value = 3,
+    /// The same of the rule's first slot.
+    Slot0 = 4,
+    /// The same of the second slot.
+    Slot1 = 5,
+    /// The same of the third slot.
+    Slot2 = 6,
 }
 
 impl Tier {
+    /// The tiers of a variable's parts: its value, then its slots.
+    pub const PARTS: [Tier; 1 + MAX_SLOTS] = [Tier::Value, Tier::Slot0, Tier::Slot1, Tier::Slot2];
+
+    /// The part of a variable that the tier is about, as an index of [`PARTS`](Self::PARTS).
+    #[must_use]
+    pub fn part(self) -> Option<usize> {
+        Tier::PARTS.iter().position(|tier| *tier == self)
+    }
+
     fn from_code(code: u8) -> Option<Tier> {
-        [Tier::Root, Tier::Machine, Tier::Relay].into_iter().find(|tier| *tier as u8 == code)
+        let sums = [Tier::Root, Tier::Machine, Tier::Relay];
+        sums.into_iter().chain(Tier::PARTS).find(|tier| *tier as u8 == code)
     }
 }
 
@@ -180,7 +207,10 @@ impl Header {
     fn check_length(&self) -> Result<(), FrameError> {
         let length = self.length as usize;
         let (ok, expected) = match self.kind {
-            FrameKind::Begin => (length == BEGIN_BYTES, "the partition spec's"),
+            FrameKind::Begin => (
+                length == BEGIN_BYTES || length == MAX_BEGIN_BYTES,
+                "the partition spec's, or that and the update's",
+            ),
             FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
             FrameKind::Done | FrameKind::Ack | FrameKind::Released => (length == 0, "none"),
             FrameKind::Error => (length <= MAX_CONTROL_BYTES, "at most 65536"),
@@ -196,7 +226,7 @@ impl Header {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(word)
@@ -222,6 +252,8 @@ pub struct PartitionSpec {
     pub op: ReduceOp,
     /// Whether contributions are added in rank order, for the same bytes in every run.
     pub deterministic: bool,
+    /// What is updated by the sum, in an update.
+    pub variable: Option<VariableSpec>,
 }
 
 impl PartitionSpec {
@@ -257,6 +289,7 @@ impl PartitionSpec {
                 1 => true,
                 _ => return Err(fault("deterministic", code(19))),
             },
+            variable: None,
         };
         let element = spec.dtype.size() as u32;
         if spec.bytes == 0 || !spec.bytes.is_multiple_of(element) {
@@ -270,18 +303,23 @@ impl PartitionSpec {
 }
 
 /// The payload of a `Begin` frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Begin {
     /// The partition.
     pub spec: PartitionSpec,
     /// How urgently this member wants the result of this round: the higher goes first.
     pub priority: i32,
+    /// What the rule is applied with, in an update; all members say the same.
+    pub coefficients: Option<[f64; Update::COEFFICIENTS]>,
 }
+
+/// The bytes of a [`Begin`].
+pub type BeginBytes = ArrayVec<u8, MAX_BEGIN_BYTES>;
 
 impl Begin {
     /// The payload's bytes.
     #[must_use]
-    pub fn encode(&self) -> [u8; BEGIN_BYTES] {
+    pub fn encode(&self) -> BeginBytes {
         let mut out = [0; BEGIN_BYTES];
         let spec = &self.spec;
         let words = [spec.bytes, spec.chunk_bytes, spec.group.0, spec.root.0];
@@ -293,16 +331,44 @@ impl Begin {
         out[18] = spec.op.code();
         out[19] = u8::from(spec.deterministic);
         out[20..].copy_from_slice(&self.priority.to_le_bytes());
-        out
+        let mut bytes: BeginBytes = out.into_iter().collect();
+        if let (Some(variable), Some(coefficients)) = (&spec.variable, &self.coefficients) {
+            bytes.extend(variable.encode(coefficients));
+        }
+        bytes
     }
 
     /// Reads a payload and checks that its spec makes sense.
     ///
     /// # Errors
-    /// [`FrameError::Spec`] with the field at fault.
-    pub fn decode(bytes: &[u8; BEGIN_BYTES]) -> Result<Begin, FrameError> {
-        let priority = word(bytes, 20).cast_signed();
-        Ok(Begin { spec: PartitionSpec::decode(bytes)?, priority })
+    /// [`FrameError::Spec`] with the field at fault, and [`FrameError::Length`].
+    pub fn decode(bytes: &[u8]) -> Result<Begin, FrameError> {
+        let wrong_length = |expected| FrameError::Length {
+            kind: FrameKind::Begin,
+            length: bytes.len() as u64,
+            expected,
+        };
+        let (begin, rest) = bytes
+            .split_first_chunk::<BEGIN_BYTES>()
+            .ok_or_else(|| wrong_length("at least the partition spec's"))?;
+        let priority = word(begin, 20).cast_signed();
+        let mut spec = PartitionSpec::decode(begin)?;
+        if spec.collective != Collective::Update {
+            let whole = rest.is_empty();
+            let begin = Begin { spec, priority, coefficients: None };
+            return whole.then_some(begin).ok_or_else(|| wrong_length("the partition spec's"));
+        }
+        let update = rest.try_into().map_err(|_| wrong_length("an update's"))?;
+        let (variable, coefficients) = VariableSpec::decode(update)?;
+        let whole = u64::from(variable.offset) % spec.dtype.size() as u64 == 0;
+        if !spec.dtype.is_float() {
+            return Err(FrameError::Spec { field: "dtype", value: spec.dtype.code().into() });
+        }
+        if !whole {
+            return Err(FrameError::Spec { field: "offset", value: variable.offset.into() });
+        }
+        spec.variable = Some(variable);
+        Ok(Begin { spec, priority, coefficients: Some(coefficients) })
     }
 }
 

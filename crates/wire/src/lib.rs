@@ -8,16 +8,18 @@ mod auth;
 mod checksum;
 mod frame;
 mod handshake;
+mod variable;
 
 pub use auth::{
     MIN_TOKEN_CHARS, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, ProofRole, Token, TokenError,
 };
 pub use checksum::{CHECKED_HEADER_BYTES, checksum};
 pub use frame::{
-    BEGIN_BYTES, Begin, FrameError, FrameKind, HEADER_BYTES, Header, MAX_CONTROL_BYTES,
-    PartitionSpec, Tier, decode_group, encode_group, group_id,
+    BEGIN_BYTES, Begin, BeginBytes, FrameError, FrameKind, HEADER_BYTES, Header, MAX_BEGIN_BYTES,
+    MAX_CONTROL_BYTES, PartitionSpec, Tier, decode_group, encode_group, group_id,
 };
 pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
+pub use variable::{MAX_MIRRORS, UPDATE_BYTES, VariableSpec};
 
 /// The version of the data and control protocols; both ends must speak the same.
 pub const PROTOCOL_VERSION: u16 = 1;

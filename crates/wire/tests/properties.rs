@@ -8,13 +8,20 @@ use sumpter_wire::*;
 fn headers() -> impl Strategy<Value = Header> {
     let kinds = prop_oneof![
         Just((FrameKind::Begin, BEGIN_BYTES as u32)),
+        Just((FrameKind::Begin, MAX_BEGIN_BYTES as u32)),
         (1u32..u32::MAX).prop_map(|n| (FrameKind::Push, n)),
         (1u32..u32::MAX).prop_map(|n| (FrameKind::Result, n)),
         Just((FrameKind::Done, 0)),
         (0u32..65536).prop_map(|n| (FrameKind::Error, n)),
         (1u32..16384).prop_map(|n| (FrameKind::Group, n * 4)),
     ];
-    let tiers = prop::sample::select(vec![Tier::Root, Tier::Machine]);
+    let tiers = prop::sample::select(vec![
+        Tier::Root,
+        Tier::Machine,
+        Tier::Relay,
+        Tier::Value,
+        Tier::Slot2,
+    ]);
     let fields = (kinds, tiers, any::<[u32; 5]>());
     fields.prop_map(|((kind, length), tier, [e, t, partition, r, chunk])| Header {
         kind,
@@ -47,6 +54,21 @@ fn specs() -> impl Strategy<Value = PartitionSpec> {
             dtype,
             op,
             deterministic,
+            variable: None,
+        },
+    )
+}
+
+fn variables() -> impl Strategy<Value = VariableSpec> {
+    let rule = prop::sample::select(Rule::ALL.to_vec());
+    let mirrors = prop::sample::select(vec![[None, None], [Some(3), None], [Some(7), Some(1)]]);
+    (rule, 1u32.., mirrors, any::<(u32, u16)>()).prop_map(
+        |(rule, divisor, mirrors, (home, element))| VariableSpec {
+            rule,
+            divisor,
+            mirrors: mirrors.map(|rank| rank.map(Rank)),
+            home,
+            offset: u32::from(element) * 8,
         },
     )
 }
@@ -87,7 +109,7 @@ proptest! {
 
     #[test]
     fn a_spec_survives_the_wire_and_its_chunks_cover_it(spec in specs(), priority: i32) {
-        let begin = Begin { spec, priority };
+        let begin = Begin { spec, priority, coefficients: None };
         prop_assert_eq!(Begin::decode(&begin.encode()), Ok(begin));
         let lens: Vec<u32> = (0..spec.chunks()).map(|i| spec.chunk_len(i)).collect();
         prop_assert_eq!(lens.iter().sum::<u32>(), spec.bytes);
@@ -96,12 +118,38 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_frame_or_an_error(bytes: [u8; HEADER_BYTES], spec: [u8; BEGIN_BYTES]) {
+    fn an_update_survives_the_wire(
+        spec in specs(), variable in variables(), dtype in 0usize..4, priority: i32,
+        coefficients in prop::array::uniform10(0.1..1.0_f64),
+    ) {
+        let dtype = [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::Bf16][dtype];
+        let (collective, variable) = (Collective::Update, Some(variable));
+        let (bytes, chunk_bytes) = (spec.bytes * 8, spec.chunk_bytes * 8);
+        let spec = PartitionSpec { collective, dtype, bytes, chunk_bytes, variable, ..spec };
+        let begin = Begin { spec, priority, coefficients: Some(coefficients) };
+        let mut bytes = begin.encode();
+        prop_assert_eq!(Begin::decode(&bytes), Ok(begin));
+        // Neither half of it is one alone, nor has an integer a rule.
+        prop_assert!(Begin::decode(&bytes[..BEGIN_BYTES]).is_err());
+        bytes[17] = Dtype::I32.code();
+        prop_assert!(Begin::decode(&bytes).is_err());
+        bytes[16] = Collective::AllReduce as u8;
+        prop_assert!(Begin::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_a_frame_or_an_error(
+        bytes: [u8; HEADER_BYTES], spec: [u8; BEGIN_BYTES], update: [u8; UPDATE_BYTES],
+    ) {
         if let Ok(header) = Header::decode(&bytes) {
             prop_assert_eq!(header.encode(), bytes);
         }
         if let Ok(decoded) = Begin::decode(&spec) {
-            prop_assert_eq!(decoded.encode(), spec);
+            prop_assert_eq!(&decoded.encode()[..], spec);
+        }
+        let both = [&spec[..], &update].concat();
+        if let Ok(decoded) = Begin::decode(&both) {
+            prop_assert_eq!(&decoded.encode()[..], both);
         }
     }
 

@@ -114,6 +114,7 @@ class Session:
         root: int = 0,
         average: bool = False,
         ranks: Sequence[int] | None = None,
+        rule: str | None = None,
     ) -> Tensor:
         """The tensor of this name and description; the same one every time.
 
@@ -121,7 +122,7 @@ class Session:
         ConfigError for a word that the core does not know.
         """
         members = None if ranks is None else tuple(ranks)
-        key = (name, collective, tuple(shape), dtype, op, root, average, members)
+        key = (name, collective, tuple(shape), dtype, op, root, average, members, rule)
         tensor = self._declared.get(key)
         if tensor is None:
             tensor = self._declared[key] = Tensor(self, name, Description(*key[1:]))

@@ -50,7 +50,9 @@ class Description(NamedTuple):
     `collective` is "all_reduce", "broadcast", "reduce", "barrier" or "reduce_scatter", of which a
     tensor is the share that the root receives; `op` is "sum", "min", "max" or "product". `root`
     and `ranks` are ranks of the job; `ranks` are the participants, None meaning all. `average`
-    divides a floating-point sum by the number of contributing ranks.
+    divides a floating-point sum by the number of contributing ranks. The sums of the collective
+    "update" change a variable by `rule`, one of `sumpter._native.update_rules()`, and the results
+    are its values.
     """
 
     collective: str
@@ -60,6 +62,7 @@ class Description(NamedTuple):
     root: int = 0
     average: bool = False
     ranks: tuple[int, ...] | None = None
+    rule: str | None = None
 
 
 def ready_times(begun: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
@@ -105,13 +108,13 @@ class Tensor:
         # Begun so far, and the priority of the last one; read by the tuner.
         self.rounds = 0
         self.priority = 0
-        collective, shape, dtype, op, root, average, ranks = description
+        collective, shape, dtype, op, root, average, ranks, rule = description
         native = session.worker.declare(
-            name, collective, shape, dtype, op, root=root, average=average, ranks=ranks
+            name, collective, shape, dtype, op, root=root, average=average, ranks=ranks, rule=rule
         )
         self._is_empty = native.is_empty
         # Whether no other rank takes part: the result is the contribution then, and needs no round.
-        self.is_alone = session.world_size == 1 or ranks == (session.rank,)
+        self.is_alone = rule is None and (session.world_size == 1 or ranks == (session.rank,))
         self._native = native
         self._submit = native.submit
 
@@ -126,12 +129,20 @@ class Tensor:
         return math.prod(self.description.shape) * self.item_bytes
 
     def submit(
-        self, send: int, receive: int, *, keep: object, priority: int = 0, tag: str = ""
+        self,
+        send: int,
+        receive: int,
+        *,
+        keep: object,
+        priority: int = 0,
+        tag: str = "",
+        update: Sequence[float] | None = None,
     ) -> RoundHandle:
         """Starts one round on the contiguous memory at two addresses, which `keep` holds.
 
         The addresses may be equal; 0 is for what is not needed. A higher `priority` goes first.
-        `tag` is text for error messages.
+        `tag` is text for error messages. A round of a variable needs the coefficients of its
+        `update`, the same on all ranks, and two addresses.
         """
         if self._is_empty:
             return _DONE
@@ -147,7 +158,22 @@ class Tensor:
         self.priority = priority
         if (begun := self.session.begun) is not None:
             begun.append((self, time.monotonic()))
-        return self._submit(send, receive, priority, tag, keep)
+        return self._submit(send, receive, priority, tag, keep, update)
+
+    def set_state(self, parts: Sequence[memoryview]) -> RoundHandle:
+        """Gives a variable its value and the slots of its rule, or its value and zeros.
+
+        Each part is the bytes of all elements as float64 for float64, else as float32. All ranks
+        must pass the same, while no round is under way.
+        """
+        return _DONE if self._is_empty else self._native.set_state(parts)
+
+    def mirrored(self) -> list[tuple[int, int, list[bytes]]]:
+        """What this rank mirrors of a variable: first element, the one after the last, the parts.
+
+        The ranks together mirror each element once. Nothing before set_state().
+        """
+        return [] if self._is_empty else self._native.mirrored()
 
     def submit_staged(
         self,

@@ -11,7 +11,7 @@ use sumpter_membership::{
 };
 use sumpter_types::{
     Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota,
-    Rank, ReduceOp, RefusedOp, Role, Stats, Suspicion, TensorId, TensorSpec,
+    Rank, ReduceOp, RefusedOp, Role, Rule, Stats, Suspicion, TensorId, TensorSpec,
 };
 use sumpter_wire::Token;
 
@@ -288,6 +288,7 @@ pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
         Collective::Reduce => proto::Collective::Reduce,
         Collective::Barrier => proto::Collective::Barrier,
         Collective::ReduceScatter => proto::Collective::ReduceScatter,
+        Collective::Update => proto::Collective::Update,
     };
     proto::TensorSpec {
         name: spec.name,
@@ -297,6 +298,7 @@ pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
         op: u32::from(spec.op.code()),
         root: spec.root.0,
         ranks: spec.ranks.into_iter().map(|rank| rank.0).collect(),
+        rule: spec.rule.map_or(0, |rule| u32::from(rule.code())),
     }
 }
 
@@ -307,6 +309,7 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
         Ok(proto::Collective::Reduce) => Collective::Reduce,
         Ok(proto::Collective::Barrier) => Collective::Barrier,
         Ok(proto::Collective::ReduceScatter) => Collective::ReduceScatter,
+        Ok(proto::Collective::Update) => Collective::Update,
         Ok(proto::Collective::Unspecified) | Err(_) => {
             return Err(format!("a tensor of the unknown collective {}", spec.collective));
         }
@@ -314,6 +317,10 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
     let code = |code: u32| u8::try_from(code).ok();
     let dtype = code(spec.dtype).and_then(Dtype::from_code);
     let op = code(spec.op).and_then(ReduceOp::from_code);
+    let rule = code(spec.rule).and_then(Rule::from_code);
+    if rule.is_none() && spec.rule != 0 {
+        return Err(format!("a tensor with the unknown update rule {}", spec.rule));
+    }
     Ok(TensorSpec {
         name: spec.name,
         dtype: dtype.ok_or_else(|| format!("a tensor of the unknown dtype {}", spec.dtype))?,
@@ -322,6 +329,7 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
         op: op.ok_or_else(|| format!("a tensor with the unknown operator {}", spec.op))?,
         root: Rank(spec.root),
         ranks: spec.ranks.into_iter().map(Rank).collect(),
+        rule,
     })
 }
 
@@ -555,7 +563,8 @@ mod tests {
         let (name, message) = ("name".to_owned(), "message".to_owned());
         let rank = Rank(2);
         let tensors = Collective::ALL.map(|collective| {
-            let spec = TensorSpec { collective, ranks: vec![Rank(1)], ..spec("t", &[2, 0]) };
+            let rule = (collective == Collective::Update).then_some(Rule::Lion);
+            let spec = TensorSpec { collective, ranks: vec![Rank(1)], rule, ..spec("t", &[2, 0]) };
             MemberEvent::Tensor { id: TensorId(7), spec }
         });
         let kinds = [

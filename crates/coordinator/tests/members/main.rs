@@ -92,6 +92,7 @@ fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         op: ReduceOp::Sum,
         root: Rank(0),
         ranks: Vec::new(),
+        rule: None,
     }
 }
 

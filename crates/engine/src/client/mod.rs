@@ -20,6 +20,10 @@
 //! paced by its supplier and waits for no credit: what it held could otherwise keep the very
 //! contributions from being sent that it waits for.
 //!
+//! A worker mirrors a share of each variable ([`Mirrors`]): of it the lane sends the gradient, and
+//! the client applies the rule as the lane does. A round of a variable is done when the mirrors
+//! have it; until then its contributions are kept, so that it can be done again.
+//!
 //! Each part of the state has an owner: [`Operations`] the rounds, [`CreditWindow`] the admission,
 //! [`Links`] what is on the connections, [`RetainedResults`] what others may lack. [`Client`] joins
 //! them.
@@ -27,6 +31,7 @@
 mod credit;
 mod event;
 mod link;
+mod mirror;
 mod op;
 mod operations;
 mod outstanding;
@@ -44,17 +49,19 @@ use std::sync::Arc;
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
 use sumpter_observe::{EventKind, Peer, Recorder};
-use sumpter_types::{Epoch, GroupId, Rank, Round, TensorId};
+use sumpter_sum::AlignedBuf;
+use sumpter_types::{Dtype, Epoch, GroupId, Rank, Round, TensorId};
 use sumpter_wire::{FrameKind, Header, Tier, group_id};
 
 pub use self::event::Event;
-pub use self::op::{Layout, OpId, Place, REPAIRED, Request, Supply};
+pub use self::op::{Layout, OpId, Place, REPAIRED, Request, Supply, VariablePlace};
 pub use self::operations::Standing;
 pub use self::outstanding::{Backlog, Outstanding};
 pub use self::retained::RetainedChunk;
 
 use self::credit::CreditWindow;
 use self::link::Links;
+use self::mirror::Mirrors;
 use self::op::{Stage, find};
 use self::operations::Operations;
 use self::retained::RetainedResults;
@@ -90,6 +97,7 @@ pub struct Client<M> {
     credit: CreditWindow,
     links: Links,
     retained: RetainedResults,
+    mirrors: Mirrors,
     /// Between two epochs: operations wait for their new layouts.
     suspended: bool,
     corrupt_frames: u64,
@@ -108,6 +116,7 @@ impl<M: Memory> Client<M> {
             credit: CreditWindow::new(settings.credit_bytes),
             links: Links::new(lanes, settings.checksum),
             retained: RetainedResults::new(),
+            mirrors: Mirrors::default(),
             suspended: false,
             corrupt_frames: 0,
             events: VecDeque::new(),
@@ -174,6 +183,12 @@ impl<M: Memory> Client<M> {
     #[must_use]
     pub fn next_round(&self, tensor: TensorId, tier: Tier) -> Option<Round> {
         self.operations.next_round(tensor, tier)
+    }
+
+    /// Where the partitions of a tensor are summed in this epoch.
+    #[must_use]
+    pub fn layout(&self, tensor: TensorId, tier: Tier) -> Option<&Layout> {
+        self.operations.layout(tensor, tier)
     }
 
     /// What the operation under way on a tensor is to do.
@@ -259,7 +274,7 @@ impl<M: Memory> Client<M> {
         link.up = true;
         for ((tensor, tier, partition), round) in self.retained.acknowledged_to(lane) {
             let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
-            link.sender.push_small(&Header { tier, partition, round, ..header }, &[]);
+            link.sender.push_control(&Header { tier, partition, round, ..header }, &[]);
         }
         self.links.touch(lane);
     }
@@ -288,9 +303,40 @@ impl<M: Memory> Client<M> {
         self.admit();
     }
 
+    /// Mirrors a stretch of a variable from now on, the elements from `first` on: its value and its
+    /// slots, as elements of `master`. Its rounds may begin once all of it is mirrored.
+    pub fn mirror_from(
+        &mut self,
+        tensor: TensorId,
+        first: usize,
+        master: Dtype,
+        parts: Vec<AlignedBuf>,
+    ) {
+        self.mirrors.insert(tensor, first, master, parts);
+    }
+
+    /// The value and the slots of these elements of a variable, if they are mirrored here.
+    #[must_use]
+    pub fn mirrored(&self, tensor: TensorId, elements: &Range<usize>) -> Option<Vec<&[u8]>> {
+        self.mirrors.parts(tensor, elements)
+    }
+
+    /// The value of these elements of a variable in the type of the tensor, if they are mirrored
+    /// here.
+    #[must_use]
+    pub fn mirrored_weights(
+        &self,
+        tensor: TensorId,
+        elements: &Range<usize>,
+        dtype: Dtype,
+    ) -> Option<Vec<u8>> {
+        self.mirrors.weights(tensor, elements, dtype)
+    }
+
     /// Fails the operations on one tensor.
     pub fn fail_tensor(&mut self, tensor: TensorId, reason: &str) {
         self.retained.forget(tensor);
+        self.mirrors.forget(tensor);
         for id in self.operations.cancel(tensor) {
             self.finish(id, Err(reason.to_owned()));
         }
@@ -363,7 +409,7 @@ impl<M: Memory> Client<M> {
         // A lane that may die gets it again when the connection is there again.
         if link.up {
             let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
-            link.sender.push_small(&Header { partition: number, round, ..header }, &[]);
+            link.sender.push_control(&Header { partition: number, round, ..header }, &[]);
             if at_once && link.retains {
                 self.links.touch(lane);
             }
@@ -411,6 +457,11 @@ impl<M: Memory> Client<M> {
     /// Makes known where a tensor is reduced in this epoch; what had begun, goes on there.
     pub fn lay_out(&mut self, id: TensorId, tier: Tier, layout: Layout) {
         if let Some(active) = self.operations.lay_out(id, tier, layout) {
+            let op = &mut self.operations[active];
+            for bytes in op.unannounced().iter() {
+                op.announce(bytes.clone());
+                self.events.push_back(Event::Available { op: active, bytes });
+            }
             self.launch(active);
         }
     }

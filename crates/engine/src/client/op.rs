@@ -1,10 +1,11 @@
 //! One operation of a worker: one round of one tensor, with its partitions' progress.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
-use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Round, TensorId};
-use sumpter_wire::{FrameKind, Header, PartitionSpec, Tier};
+use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Round, TensorId, Update};
+use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, PartitionSpec, Tier, VariableSpec};
 
 use crate::spans::Spans;
 use sumpter_endpoint::ConnId;
@@ -34,6 +35,28 @@ pub struct Place {
     pub contributors: u32,
     /// Nothing is added: this worker of the group has the result, the others get it.
     pub relay: Option<Rank>,
+    /// What the partition is of a variable, in an update.
+    pub variable: Option<VariablePlace>,
+}
+
+/// What a partition is of a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VariablePlace {
+    /// Who mirrors it.
+    pub mirrors: [Option<Rank>; MAX_MIRRORS],
+    /// The number of the partition whose state it is a part of: its own, but in a round that is
+    /// repaired.
+    pub home: u32,
+    /// First byte in that partition.
+    pub offset: u32,
+}
+
+impl VariablePlace {
+    /// Whether a worker mirrors the partition.
+    #[must_use]
+    pub fn is_mirror(&self, rank: Rank) -> bool {
+        self.mirrors.contains(&Some(rank))
+    }
 }
 
 impl Place {
@@ -46,7 +69,8 @@ impl Place {
         group: GroupId,
         contributors: u32,
     ) -> Place {
-        Place { lane, number, offset, origin: offset, bytes, group, contributors, relay: None }
+        let (origin, relay, variable) = (offset, None, None);
+        Place { lane, number, offset, origin, bytes, group, contributors, relay, variable }
     }
 }
 
@@ -82,7 +106,7 @@ impl Layout {
 }
 
 /// What to do with a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {
     /// The tensor, registered before.
     pub tensor: TensorId,
@@ -102,6 +126,9 @@ pub struct Request {
     pub priority: i32,
     /// How the contribution gets into the memory.
     pub supply: Supply,
+    /// The rule and its coefficients, in an update; the contribution and the result must not lie
+    /// in the same memory then.
+    pub update: Option<Update>,
 }
 
 /// How the contribution to an operation gets into its memory, and how the result is reported.
@@ -125,7 +152,9 @@ pub enum Supply {
 impl Request {
     /// What a result of so many contributors is divided by.
     pub(super) fn divisor(&self, contributors: u32) -> Option<u32> {
-        (self.average && contributors > 1).then_some(contributors)
+        // The lane divides the gradient of a variable, before it applies the rule.
+        let divides = self.average && self.update.is_none();
+        (divides && contributors > 1).then_some(contributors)
     }
 }
 
@@ -142,6 +171,8 @@ pub(super) struct Op<M> {
     pub done: Spans,
     /// What of the contribution is there, if it comes in ranges.
     pub supplied: Spans,
+    /// What of a variable was reported as final, if the contribution comes in ranges.
+    announced: Spans,
     /// Frames in output queues that refer to the memory.
     pub queued: usize,
     pub stage: Stage,
@@ -176,6 +207,8 @@ pub(super) struct Part {
     pub have: u32,
     /// Bytes of the credit window that it holds: admitted, and not handed to the connection.
     pub credit: usize,
+    /// The lane says that the contribution is not needed again.
+    pub settled: bool,
     pub done: bool,
 }
 
@@ -194,10 +227,21 @@ pub(super) fn find(places: &[Place], number: u32) -> Option<usize> {
 impl<M> Op<M> {
     /// An operation that has not begun.
     pub(super) fn new(request: Request, round: Round, memory: M, places: Arc<[Place]>) -> Op<M> {
-        let (done, supplied) = (Spans::default(), Spans::default());
+        let (done, supplied, announced) = Default::default();
         let (parts, left, queued, stage) = (Vec::new(), 0, 0, Stage::Waiting);
-        let mut op =
-            Op { request, round, memory, places, parts, left, done, supplied, queued, stage };
+        let mut op = Op {
+            request,
+            round,
+            memory,
+            places,
+            parts,
+            left,
+            done,
+            supplied,
+            announced,
+            queued,
+            stage,
+        };
         op.begin_anew();
         op
     }
@@ -220,8 +264,28 @@ impl<M> Op<M> {
     /// Goes on in other places.
     pub(super) fn move_to(&mut self, tier: Tier, places: Arc<[Place]>) {
         self.request.tier = tier;
+        // A part of a variable that is updated again has its new value only then.
+        for place in places.iter().filter(|place| place.variable.is_some()) {
+            self.done.remove(place.origin..place.origin + place.bytes);
+        }
         self.places = places;
         self.begin_anew();
+    }
+
+    /// These bytes of a variable are final.
+    pub(super) fn announce(&mut self, bytes: Range<usize>) {
+        self.announced.insert(bytes);
+    }
+
+    /// What is here of a variable, and final since it will not be made again, but was not
+    /// [announced](Self::announce).
+    pub(super) fn unannounced(&self) -> Spans {
+        if self.request.supply != Supply::Ranges || self.request.update.is_none() {
+            return Spans::default();
+        }
+        let mut left = self.done.clone();
+        self.announced.iter().for_each(|bytes| left.remove(bytes));
+        left
     }
 
     /// Whether partition `part` can be offered for admission, and has not been yet; from now on
@@ -251,6 +315,14 @@ impl<M> Op<M> {
     pub(super) fn spec(&self, part: usize, chunk_bytes: u32, deterministic: bool) -> PartitionSpec {
         let request = &self.request;
         let (collective, root) = self.does(part);
+        let Place { variable, contributors, .. } = self.places[part];
+        let variable = request.update.zip(variable).map(|(update, place)| VariableSpec {
+            rule: update.rule,
+            divisor: if request.average { contributors } else { 1 },
+            mirrors: place.mirrors,
+            home: place.home,
+            offset: place.offset,
+        });
         PartitionSpec {
             bytes: self.places[part].bytes as u32,
             chunk_bytes,
@@ -260,7 +332,25 @@ impl<M> Op<M> {
             dtype: request.dtype,
             op: request.op,
             deterministic,
+            variable,
         }
+    }
+
+    /// Whether `rank` mirrors partition `part`: it receives the gradient, and makes the value.
+    pub(super) fn mirrors(&self, part: usize, rank: Rank) -> bool {
+        self.places[part].variable.is_some_and(|variable| variable.is_mirror(rank))
+    }
+
+    /// Whether all is here that makes partition `part` done for `rank`: the result, and of a
+    /// variable that others mirror, the lane's word that they have it.
+    pub(super) fn is_complete(&self, part: usize, rank: Rank, chunk_bytes: u32) -> bool {
+        let (place, state) = (&self.places[part], &self.parts[part]);
+        let received = state.have == place.bytes.div_ceil(chunk_bytes as usize) as u32;
+        let mirrored = place.variable.is_none_or(|variable| {
+            let without = variable.mirrors == [None; MAX_MIRRORS];
+            without || variable.is_mirror(rank) || state.settled
+        });
+        received && mirrored
     }
 
     /// What is done with partition `part`, and the worker that differs from the others.

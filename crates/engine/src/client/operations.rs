@@ -157,7 +157,7 @@ impl<M> Operations<M> {
 
     /// The unfinished operations on a tensor, oldest first; none is active or waits from now on.
     pub(super) fn cancel(&mut self, tensor: TensorId) -> Vec<OpId> {
-        for tier in OWN_TIERS {
+        for tier in OWN_TIERS.into_iter().chain(Tier::PARTS) {
             if let Some(tensor) = self.tensors.get_mut(&(tensor, tier)) {
                 tensor.cancel();
             }
@@ -181,6 +181,11 @@ impl<M> Operations<M> {
     /// The round of the next operation on a tensor.
     pub(super) fn next_round(&self, tensor: TensorId, tier: Tier) -> Option<Round> {
         self.tensors.get(&(tensor, tier)).map(|tensor| tensor.next_round)
+    }
+
+    /// Where the partitions of a tensor are summed.
+    pub(super) fn layout(&self, tensor: TensorId, tier: Tier) -> Option<&Layout> {
+        self.tensors.get(&(tensor, tier)).map(|tensor| &tensor.layout)
     }
 
     /// The operation under way on a tensor.
@@ -249,13 +254,15 @@ impl<M> Operations<M> {
         layouts.find_map(|places| Some(places[find(places, of.partition)?]))
     }
 
-    /// Ends what operations supplied in chunks and relays had under way, and returns their memory;
-    /// the others keep what has arrived, and wait for [`lay_out`](Self::lay_out).
+    /// Ends what operations supplied in chunks, relays and those on parts of variables had under
+    /// way, and returns their memory; the others keep what has arrived, and wait for
+    /// [`lay_out`](Self::lay_out).
     pub(super) fn suspend(&mut self, chunk_bytes: usize) -> Vec<(OpId, M)> {
         let mut ended = Vec::new();
         for (id, op) in self.ops.iter_mut().filter(|(_, op)| op.stage != Stage::Finished) {
             let relaying = self.relays.get(&(op.request.tensor, op.round));
             if op.request.supply == Supply::Chunks
+                || op.request.tier.part().is_some()
                 || relaying.is_some_and(|relaying| relaying.op == *id)
             {
                 ended.push(*id);
@@ -265,6 +272,7 @@ impl<M> Operations<M> {
         }
         ended.sort_unstable();
         self.relays.clear();
+        self.tensors.retain(|(_, tier), _| tier.part().is_none());
         let of_machine =
             |(tensor, tier): &(TensorId, Tier)| (*tier == Tier::Machine).then_some(*tensor);
         let machine: Vec<TensorId> = self.tensors.keys().filter_map(of_machine).collect();
@@ -383,6 +391,7 @@ mod tests {
             average: false,
             priority: 0,
             supply: Supply::Whole,
+            update: None,
         }
     }
 

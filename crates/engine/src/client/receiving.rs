@@ -7,7 +7,7 @@ use sumpter_sum::AlignedBuf;
 use sumpter_types::Collective;
 use sumpter_wire::{FrameKind, Header, Tier};
 
-use super::op::{OpId, Supply};
+use super::op::{OpId, Request, Supply};
 use super::receiver::InboundFrame;
 use super::retained::RetainedChunk;
 use super::sender::ChunkRef;
@@ -85,8 +85,9 @@ impl<M: Memory> Client<M> {
             chunk if chunk < have => Ok(InboundFrame::Discard { left }),
             // Behind the last chunk there is nothing to receive.
             chunk if chunk == have && !op.parts[part].done => {
-                let retains = self.links[lane].retains;
-                let buffer = retains.then(|| self.retained.buffer(len));
+                let mirrors = op.mirrors(part, self.settings.rank);
+                let retains = self.links[lane].retains && op.places[part].variable.is_none();
+                let buffer = (retains || mirrors).then(|| self.retained.buffer(len));
                 let at = ChunkRef { op: id, part, offset, len };
                 Ok(InboundFrame::Chunk { chunk, at, have: 0, buffer })
             }
@@ -96,10 +97,15 @@ impl<M: Memory> Client<M> {
 
     fn done(&mut self, lane: ConnId, of: ChunkId) -> Result<(), Violation> {
         let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(()) };
-        if self.operations[id].receives(part, self.settings.rank) {
+        if self.operations[id].places[part].variable.is_some() {
+            // It may overtake the result.
+            self.operations[id].parts[part].settled = true;
+            self.complete_part(id, part);
+        } else if self.operations[id].receives(part, self.settings.rank) {
             return Err(Violation::state("a round was called done before its result was sent"));
+        } else {
+            self.part_done(id, part);
         }
-        self.part_done(id, part);
         Ok(())
     }
 
@@ -119,7 +125,11 @@ impl<M: Memory> Client<M> {
                 self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
             }
             InboundFrame::Chunk { chunk, at, buffer, .. } => {
-                if let Some(bytes) = buffer {
+                let mirrors = self.operations[at.op].mirrors(at.part, self.settings.rank);
+                if let (true, Some(gradient)) = (mirrors, &buffer) {
+                    self.mirror(at, gradient);
+                    buffer.into_iter().for_each(|buffer| self.retained.recycle(buffer));
+                } else if let Some(bytes) = buffer {
                     let memory = &mut self.operations[at.op].memory;
                     memory.result(at.offset, at.len).copy_from_slice(&bytes);
                     self.retain(lane, chunk, at, bytes);
@@ -127,6 +137,18 @@ impl<M: Memory> Client<M> {
                 self.chunk_done(chunk, at);
             }
         }
+    }
+
+    /// The gradient of a chunk that this worker mirrors: its new value goes to the result.
+    fn mirror(&mut self, at: ChunkRef, gradient: &[u8]) {
+        let op = &mut self.operations[at.op];
+        let (Request { tensor, dtype, update, .. }, place) = (op.request, op.places[at.part]);
+        let update = update.expect("a variable's round is an update");
+        let first = (place.origin + at.offset - place.offset) / dtype.size();
+        let weights = op.memory.result(at.offset, at.len);
+        let gradient = (dtype, &gradient[..at.len]);
+        let mirrored = self.mirrors.apply(tensor, first, &update, gradient, weights);
+        assert!(mirrored, "an update of {tensor} began before its mirror had a value");
     }
 
     fn retain(&mut self, lane: ConnId, chunk: u32, at: ChunkRef, bytes: AlignedBuf) {
@@ -150,8 +172,13 @@ impl<M: Memory> Client<M> {
         let (place, supply) = (op.places[part], op.request.supply);
         match supply {
             Supply::Whole => {}
+            // A variable's may be made again, to the same bytes, until its mirrors have it.
+            Supply::Ranges if place.variable.is_some() => {}
             Supply::Ranges => {
                 let bytes = offset..offset + len;
+                if op.request.update.is_some() {
+                    op.announce(bytes.clone());
+                }
                 self.events.push_back(Event::Available { op: id, bytes });
             }
             Supply::Chunks => {
@@ -166,8 +193,23 @@ impl<M: Memory> Client<M> {
             if supply != Supply::Chunks {
                 self.acknowledge_part(id, part);
             }
-            self.part_done(id, part);
+            self.complete_part(id, part);
         }
+    }
+
+    /// A partition is done, if all of it is here and nothing of it is needed again.
+    fn complete_part(&mut self, id: OpId, part: usize) {
+        let (op, rank) = (&self.operations[id], self.settings.rank);
+        if !op.is_complete(part, rank, self.settings.chunk_bytes) || op.parts[part].done {
+            return;
+        }
+        let place = op.places[part];
+        if op.request.supply == Supply::Ranges && place.variable.is_some() {
+            let bytes = place.offset..place.offset + place.bytes;
+            self.operations[id].announce(bytes.clone());
+            self.events.push_back(Event::Available { op: id, bytes });
+        }
+        self.part_done(id, part);
     }
 
     /// All of a partition's result is here: the lane may drop it, and learns so when the connection
@@ -176,13 +218,23 @@ impl<M: Memory> Client<M> {
         let op = &self.operations[id];
         let lane = op.places[part].lane;
         let header = op.header(FrameKind::Ack, part, self.settings.epoch);
+        let mirrors = op.mirrors(part, self.settings.rank);
+        let key = (op.request.tensor, op.tier(part), op.places[part].number);
         let link = &mut self.links[lane];
-        link.sender.push_small(&header, &[]);
-        if link.retains && op.does(part).0 != Collective::AllReduce {
+        link.sender.push_control(&header, &[]);
+        let awaited = match op.does(part).0 {
+            Collective::AllReduce => false,
+            // The others are done once the mirrors have it.
+            Collective::Update => mirrors,
             // A worker that receives no data is done only when all others have it.
+            _ => link.retains,
+        };
+        if awaited {
             self.links.touch(lane);
         }
-        let key = (op.request.tensor, op.tier(part), op.places[part].number);
+        if mirrors {
+            self.retained.remember(key, lane, op.round);
+        }
         self.retained.acknowledge(key, op.round);
     }
 
@@ -237,12 +289,17 @@ impl<M: Memory> Client<M> {
         of: ChunkId,
         value: &[u8],
     ) -> Result<(), Violation> {
-        if let InboundFrame::Chunk { chunk, at, .. } = self.expect(lane, of, value.len())? {
+        if let InboundFrame::Chunk { chunk, at, buffer, .. } = self.expect(lane, of, value.len())? {
+            buffer.into_iter().for_each(|buffer| self.retained.recycle(buffer));
             let op = &mut self.operations[at.op];
             if chunk == 0 {
                 self.trace.partition(EventKind::CopyBegin, op, at.part);
             }
-            op.memory.result(at.offset, at.len).copy_from_slice(value);
+            if op.mirrors(at.part, self.settings.rank) {
+                self.mirror(at, value);
+            } else {
+                op.memory.result(at.offset, at.len).copy_from_slice(value);
+            }
             self.chunk_done(chunk, at);
         }
         Ok(())

@@ -96,6 +96,14 @@ impl RetainedResults {
         }
     }
 
+    /// Nothing of a partition is retained, but the lane must hear that all of it is here.
+    pub(super) fn remember(&mut self, key: PartitionKey, lane: ConnId, round: Round) {
+        let fresh = RetainedRound { round, lane, chunks: Vec::new(), acknowledged: false };
+        if let Some(old) = self.partitions.insert(key, fresh) {
+            old.recycle(&mut self.pool);
+        }
+    }
+
     /// All of a partition is here, which is acknowledged to the lane.
     pub(super) fn acknowledge(&mut self, key: PartitionKey, round: Round) {
         if let Some(known) = self.partitions.get_mut(&key).filter(|known| known.round == round) {

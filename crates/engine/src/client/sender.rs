@@ -39,7 +39,7 @@ pub(super) struct Frame {
 #[derive(Debug)]
 pub(super) enum FrameHead {
     Small(Head),
-    Group(Box<[u8]>),
+    Large(Box<[u8]>),
 }
 
 /// A chunk of an operation's memory.
@@ -55,7 +55,7 @@ impl Frame {
     fn head(&self) -> &[u8] {
         match &self.head {
             FrameHead::Small(bytes) => bytes,
-            FrameHead::Group(bytes) => bytes,
+            FrameHead::Large(bytes) => bytes,
         }
     }
 
@@ -82,11 +82,14 @@ impl Sender {
         head(header, self.checked.then(|| checksum(payload)))
     }
 
-    /// Queues a frame with a short payload or none.
-    pub(super) fn push_small(&mut self, header: &Header, payload: &[u8]) {
-        let mut head = self.head(header, payload);
-        head.try_extend_from_slice(payload).expect("a header and a spec fit");
-        self.push(Frame { head: FrameHead::Small(head), chunk: None });
+    /// Queues a frame with a payload of its own, or none.
+    pub(super) fn push_control(&mut self, header: &Header, payload: &[u8]) {
+        let mut small = self.head(header, payload);
+        let head = match small.try_extend_from_slice(payload) {
+            Ok(()) => FrameHead::Small(small),
+            Err(_) => FrameHead::Large([&small, payload].concat().into()),
+        };
+        self.push(Frame { head, chunk: None });
     }
 
     /// Queues a frame.

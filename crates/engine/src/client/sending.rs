@@ -54,16 +54,17 @@ impl<M: Memory> Client<M> {
             let ranks = encode_group(&self.groups[&spec.group]);
             let header = Header::new(FrameKind::Group, epoch, TensorId(spec.group.0));
             let header = Header { length: ranks.len() as u32, ..header };
-            let head = [&sender.head(&header, &ranks)[..], &ranks].concat().into();
-            sender.push(Frame { head: FrameHead::Group(head), chunk: None });
+            sender.push_control(&header, &ranks);
         }
-        let encoded = Begin { spec, priority: op.request.priority }.encode();
+        let coefficients = op.request.update.filter(|_| spec.variable.is_some());
+        let coefficients = coefficients.map(|update| update.coefficients());
+        let encoded = Begin { spec, priority: op.request.priority, coefficients }.encode();
         let header = Header {
             chunk: op.parts[index].have,
             length: encoded.len() as u32,
             ..op.header(FrameKind::Begin, index, epoch)
         };
-        sender.push_small(&header, &encoded);
+        sender.push_control(&header, &encoded);
     }
 
     fn queue_chunk(&mut self, lane: ConnId, id: OpId, index: usize) {

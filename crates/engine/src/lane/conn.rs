@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use sumpter_sum::AlignedBuf;
 use sumpter_types::Rank;
-use sumpter_wire::{BEGIN_BYTES, FrameError, Header, checksum};
+use sumpter_wire::{FrameError, Header, MAX_BEGIN_BYTES, checksum};
 
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::outbox::Outbox;
@@ -46,7 +46,7 @@ pub(super) enum InboundFrame {
     /// A chunk that was received before, or that is not needed any more.
     Discard { left: usize },
     /// What a round is about.
-    Begin { header: Header, bytes: [u8; BEGIN_BYTES], have: usize },
+    Begin { header: Header, bytes: [u8; MAX_BEGIN_BYTES], have: usize },
     /// The members of a group.
     Group { header: Header, bytes: Vec<u8>, have: usize },
 }
@@ -92,8 +92,9 @@ impl Conn {
             InboundFrame::Chunk { bytes, have, .. } => {
                 out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
             }
-            InboundFrame::Begin { bytes, have, .. } => {
-                out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
+            InboundFrame::Begin { header, bytes, have } => {
+                let bytes = &mut bytes[*have..header.length as usize];
+                out.push(std::io::IoSliceMut::new(bytes));
             }
             InboundFrame::Group { bytes, have, .. } => {
                 out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
@@ -109,7 +110,7 @@ impl Conn {
     pub(super) fn count(&mut self, n: usize) {
         let direct = match &mut self.inbound {
             InboundFrame::Chunk { bytes, have, .. } => fill(have, bytes.len(), n),
-            InboundFrame::Begin { bytes, have, .. } => fill(have, bytes.len(), n),
+            InboundFrame::Begin { header, have, .. } => fill(have, header.length as usize, n),
             InboundFrame::Group { bytes, have, .. } => fill(have, bytes.len(), n),
             InboundFrame::Header | InboundFrame::Discard { .. } => 0,
         };
@@ -124,9 +125,10 @@ impl Conn {
                 *have += self.inbox.take(&mut bytes[*have..]);
                 *have == bytes.len()
             }
-            InboundFrame::Begin { bytes, have, .. } => {
-                *have += self.inbox.take(&mut bytes[*have..]);
-                *have == bytes.len()
+            InboundFrame::Begin { header, bytes, have } => {
+                let len = header.length as usize;
+                *have += self.inbox.take(&mut bytes[*have..len]);
+                *have == len
             }
             InboundFrame::Group { bytes, have, .. } => {
                 *have += self.inbox.take(&mut bytes[*have..]);
@@ -145,7 +147,9 @@ impl Conn {
         match &self.inbound {
             InboundFrame::Header | InboundFrame::Discard { .. } => Ok(()),
             InboundFrame::Chunk { bytes, .. } => self.inbox.check(bytes),
-            InboundFrame::Begin { bytes, .. } => self.inbox.check(bytes),
+            InboundFrame::Begin { header, bytes, .. } => {
+                self.inbox.check(&bytes[..header.length as usize])
+            }
             InboundFrame::Group { bytes, .. } => self.inbox.check(bytes),
         }
     }

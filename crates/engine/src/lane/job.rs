@@ -8,8 +8,10 @@ use sumpter_sum::BufferPool;
 use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 use sumpter_wire::{Header, PartitionSpec, Tier, group_id};
 
-use super::partition::{Beginning, Listener, Partition};
+use super::accumulate::Coefficients;
+use super::partition::{Beginning, ChunkPlace, Listener, Partition};
 use super::peer::Peer;
+use super::state::State;
 use sumpter_endpoint::{ConnId, Violation};
 
 /// Groups a job may define; a job of 64 workers with every pair and row of a mesh needs fewer.
@@ -95,7 +97,13 @@ pub(super) struct Job {
     keys: Vec<Key>,
     /// Tensors whose subtotals cannot be passed on, and why.
     refused: HashMap<TensorId, Box<str>>,
+    /// Partitions about which the members disagree, and how.
+    disputed: HashMap<Key, Box<str>>,
     partitions: Vec<Partition>,
+    /// What is kept of variables between rounds.
+    states: Vec<State>,
+    /// Where the state of a variable's partition is.
+    state_index: HashMap<(TensorId, u32), usize>,
     bytes: u64,
     max_bytes: u64,
 }
@@ -115,7 +123,10 @@ impl Job {
             index: HashMap::new(),
             keys: Vec::new(),
             refused: HashMap::new(),
+            disputed: HashMap::new(),
             partitions: Vec::new(),
+            states: Vec::new(),
+            state_index: HashMap::new(),
             bytes: 0,
             max_bytes,
         }
@@ -124,6 +135,7 @@ impl Job {
     /// Gives every buffer back: the job has ended.
     pub(super) fn give_back(&mut self, pool: &mut BufferPool) {
         self.partitions.iter_mut().for_each(|partition| partition.give_back(pool));
+        self.states.iter_mut().for_each(|state| state.give_back(pool));
     }
 
     /// What its sums occupy when all are under way.
@@ -148,6 +160,52 @@ impl Job {
 
     pub(super) fn partition_mut(&mut self, at: PartitionIndex) -> &mut Partition {
         &mut self.partitions[at]
+    }
+
+    /// A partition with its variable's state.
+    pub(super) fn with_state(
+        &mut self,
+        at: PartitionIndex,
+    ) -> (&mut Partition, Option<&mut State>) {
+        let partition = &mut self.partitions[at];
+        let state = partition.state.and_then(|state| self.states.get_mut(state));
+        (partition, state)
+    }
+
+    /// What a finished chunk is for a child.
+    pub(super) fn value(
+        &self,
+        at: PartitionIndex,
+        place: ChunkPlace,
+        gradient: bool,
+    ) -> Option<&[u8]> {
+        let partition = &self.partitions[at];
+        let state = partition.state.and_then(|state| self.states.get(state));
+        partition.value(place, gradient, state)
+    }
+
+    /// A mirror has put a chunk of a variable's part here. Returns the partitions that may have
+    /// waited for it.
+    pub(super) fn fill(
+        &mut self,
+        at: PartitionIndex,
+        place: ChunkPlace,
+        pool: &mut BufferPool,
+    ) -> Vec<PartitionIndex> {
+        let partition = &self.partitions[at];
+        let (Some(part), Some(state)) = (partition.tier().part(), partition.state) else {
+            return Vec::new();
+        };
+        let Some(bytes) = partition.value(place, false, None) else { return Vec::new() };
+        let start = place.chunk as usize * partition.spec.chunk_bytes as usize;
+        let state = &mut self.states[state];
+        state.fill(part, partition.spec.bytes as usize, (start, bytes), pool);
+        state.users.clone()
+    }
+
+    /// The members disagree about a partition: who begins it from now on gets the reason.
+    pub(super) fn dispute(&mut self, key: Key, reason: &str) {
+        self.disputed.insert(key, reason.into());
     }
 
     /// How many partitions there are.
@@ -208,9 +266,12 @@ impl Job {
         (rank, over): (Rank, Listener),
         key: Key,
         spec: PartitionSpec,
-        round: Round,
+        (round, coefficients): (Round, Option<Coefficients>),
         pool: &mut BufferPool,
     ) -> Result<Begun, Violation> {
+        if let Some(reason) = self.disputed.get(&key) {
+            return Ok(Begun::Refused(reason.to_string()));
+        }
         if let (Tier::Machine, Some(reason)) = (key.tier, self.refused.get(&key.tensor)) {
             return Ok(Begun::Refused(reason.to_string()));
         }
@@ -218,7 +279,7 @@ impl Job {
             Some(at) => *at,
             None => match self.create(key, spec)? {
                 Some(at) => at,
-                None => return Ok(Begun::Refused(self.full(&spec))),
+                None => return Ok(Begun::Refused(self.full(&spec, key.tier))),
             },
         };
         let partition = &mut self.partitions[at];
@@ -231,11 +292,15 @@ impl Job {
         let Ok(child) = partition.members().binary_search(&rank) else {
             return Err(Violation::state(format!("rank {rank} is not in group {}", spec.group)));
         };
-        Ok(match partition.begin(child, over, round, pool)? {
+        Ok(match partition.begin(child, over, (round, coefficients), pool)? {
             Beginning::In { slot, completes, wants_total } => {
                 Begun::At { partition: at, slot, completes, wants_total }
             }
             Beginning::Early => Begun::Early,
+            Beginning::Differs(how) => {
+                let slot = (round.0 & 1) as usize;
+                Begun::Disputed { partition: at, slot, reason: format!("rank {rank}: {how}") }
+            }
         })
     }
 
@@ -252,25 +317,46 @@ impl Job {
         if rooted && members.binary_search(&spec.root).is_err() {
             return Err(Violation::state(format!("root {} is not in the group", spec.root)));
         }
-        let bytes = Partition::memory_bytes(&spec);
+        let bytes = Partition::memory_bytes(&spec, key.tier);
         if self.bytes + bytes > self.max_bytes {
             return Ok(None);
         }
         self.bytes += bytes;
         self.index.insert(key, self.partitions.len());
         self.keys.push(key);
-        self.partitions.push(Partition::new(spec, members.clone(), key.tier));
-        Ok(Some(self.partitions.len() - 1))
+        let mut partition = Partition::new(spec, members.clone(), key.tier);
+        let at = self.partitions.len();
+        if let Some(home) = home(&key, &spec) {
+            let free = self.states.len();
+            let state = *self.state_index.entry((key.tensor, home)).or_insert(free);
+            if state == free {
+                self.states.push(State::default());
+            }
+            if key.tier == Tier::Root {
+                self.states[state].users.push(at);
+            }
+            partition.state = Some(state);
+        }
+        self.partitions.push(partition);
+        Ok(Some(at))
     }
 
-    fn full(&self, spec: &PartitionSpec) -> String {
+    fn full(&self, spec: &PartitionSpec, tier: Tier) -> String {
         format!(
             "a lane has no room for {} more bytes: the job uses {} of {} \
              (max_job_bytes, or the job's quota)",
-            Partition::memory_bytes(spec),
+            Partition::memory_bytes(spec, tier),
             self.bytes,
             self.max_bytes
         )
+    }
+}
+
+/// The partition whose state a partition is about, if it is about one.
+fn home(key: &Key, spec: &PartitionSpec) -> Option<u32> {
+    match key.tier {
+        Tier::Root => spec.variable.map(|variable| variable.home),
+        tier => tier.part().map(|_| key.partition),
     }
 }
 
@@ -284,4 +370,6 @@ pub(super) enum Begun {
     Early,
     /// The partition cannot be reduced; the client gets the reason.
     Refused(String),
+    /// Others have begun the round differently: all get the reason.
+    Disputed { partition: PartitionIndex, slot: usize, reason: String },
 }

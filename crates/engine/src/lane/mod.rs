@@ -7,9 +7,13 @@
 //! A lane beside a client can be a *hub* as well: it adds what the workers of its machine
 //! contribute, and the client passes each subtotal on to the lane that makes the sum of all.
 //!
+//! A variable's value and slots live here from round to round, as a copy of what workers mirror:
+//! the sum of a round's gradients changes them, and the new value is the result.
+//!
 //! Invariants: each contribution counts once per round, whatever is re-sent (`Partition`); bytes
 //! from one child can at worst close that child's connection.
 
+mod accumulate;
 mod conn;
 mod job;
 mod limits;
@@ -19,6 +23,7 @@ mod partition;
 mod peer;
 mod receiving;
 mod sending;
+mod state;
 mod subtotal;
 
 use std::collections::{HashMap, VecDeque};
@@ -279,11 +284,12 @@ impl Lane {
         Some((ChunkId { tensor, tier, partition, round, chunk: place.chunk }, visit))
     }
 
-    /// The finished sum of a chunk.
+    /// The finished value of a chunk.
     pub(crate) fn value(&self, id: ConnId, of: ChunkId) -> Option<&[u8]> {
-        let job = &self.jobs[self.conns[id.0].as_ref()?.job];
-        let partition = job.partition(job.find(of.key(), 0)?);
-        partition.value(of.place())
+        let conn = self.conns[id.0].as_ref()?;
+        let job = &self.jobs[conn.job];
+        let at = job.find(of.key(), 0)?;
+        job.value(at, of.place(), job.partition(at).is_mirror(conn.rank))
     }
 
     /// Adds the contribution of the client in this process to a chunk.
@@ -295,8 +301,8 @@ impl Lane {
         if job.partition(at).adding_begins(of.place()) {
             self.note(EventKind::SumBegin, (of_job, at, of.place().slot), None);
         }
-        let job = &mut self.jobs[of_job];
-        let progress = job.partition_mut(at).contribute_resident(of.place(), bytes, &mut self.pool);
+        let (partition, state) = self.jobs[of_job].with_state(at);
+        let progress = partition.contribute_resident(of.place(), bytes, &mut self.pool, state);
         self.stats.summed_bytes += bytes.len() as u64;
         self.distribute(of_job, at, of.place().slot, &progress);
     }
@@ -338,10 +344,10 @@ impl Endpoint for Lane {
             match &frame.payload {
                 Payload::None => {}
                 Payload::Text(text) => push_after(&mut out, text, &mut skip),
-                Payload::Value { partition, at, len } => {
+                Payload::Value { partition, at, gradient, len } => {
                     // Only a child that began the next round without reading this one can make
                     // the value vanish; it then waits for bytes that never come.
-                    match job.partition(*partition).value(*at) {
+                    match job.value(*partition, *at, *gradient) {
                         Some(value) => push_after(&mut out, &value[..*len], &mut skip),
                         None => break,
                     }

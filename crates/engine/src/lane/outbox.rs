@@ -19,7 +19,13 @@ pub(super) struct Frame {
 #[derive(Debug)]
 pub(super) enum Payload {
     None,
-    Value { partition: PartitionIndex, at: ChunkPlace, len: usize },
+    /// A finished chunk, or of a variable's the gradient.
+    Value {
+        partition: PartitionIndex,
+        at: ChunkPlace,
+        gradient: bool,
+        len: usize,
+    },
     Text(Box<[u8]>),
 }
 

@@ -19,20 +19,21 @@
 //!   nothing: an empty accumulator is lent once all its workers have begun, so that the root is not
 //!   done before all others have begun. On a machine without the root of a reduce nothing is
 //!   received, and nothing of the round is left once it is complete.
+//! - In an *update* a finished chunk's sum is applied to the variable's [`State`], in the order of
+//!   chunks, and each child receives the new value, but a mirror the gradient. The contributions
+//!   are added in the order of ranks whatever the setting says, so that a round that is interrupted
+//!   gives the same bytes when it is done again.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use sumpter_sum::{self as sum, AlignedBuf, BufferPool};
-use sumpter_types::{Collective, Rank, Round};
+use sumpter_sum::{AlignedBuf, BufferPool};
+use sumpter_types::{Collective, Rank, Round, Update};
 use sumpter_wire::{PartitionSpec, Tier, checksum};
 
+use super::accumulate::{Chunk, Coefficients, is_ordered};
+use super::state::State;
 use sumpter_endpoint::{Now, Violation};
-
-/// A run of contributions is added block by block, so that a block's sum stays in the first-level
-/// cache meanwhile: half of the smallest such cache (32 KiB) holds a wide sum and one operand. A
-/// multiple of every element.
-const RUN_BLOCK_BYTES: usize = 4 << 10;
 
 /// A connection's number, never used again, unlike its `ConnId`.
 pub(super) type Serial = u64;
@@ -74,6 +75,17 @@ pub(super) enum Beginning {
     In { slot: usize, completes: bool, wants_total: bool },
     /// The round before is not complete; the child is in as soon as it is.
     Early,
+    /// Others apply the rule with other coefficients, for this reason.
+    Differs(String),
+}
+
+/// What an acknowledgement led to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Acknowledged {
+    /// Every receiver has the result now.
+    pub by_all: bool,
+    /// Every mirror has it now.
+    pub by_mirrors: bool,
 }
 
 /// Whether a chunk is wanted.
@@ -94,6 +106,8 @@ pub(super) struct Partition {
     resident: Option<Resident>,
     slots: [Slot; 2],
     early: Vec<(usize, Listener)>,
+    /// Where its variable's state is in the job.
+    pub state: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +130,10 @@ struct Slot {
     all_in: usize,
     /// When the last of them was.
     last_in: Option<Now>,
+    /// What the rule is applied with.
+    coefficients: Option<Coefficients>,
+    /// Mirrors that hold the whole gradient.
+    mirrored: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -125,21 +143,6 @@ struct Child {
     acknowledged: bool,
 }
 
-#[derive(Debug, Default)]
-struct Chunk {
-    /// The sum so far; from the round before until the first contribution of this one.
-    sum: Option<AlignedBuf>,
-    /// Contributions of others in the sum.
-    summed: usize,
-    /// The resident child's contribution has been asked for, and is in the sum.
-    asked: bool,
-    resident: bool,
-    /// Contributions that wait for their turn, by child; only in deterministic partitions.
-    held: Vec<Option<AlignedBuf>>,
-    /// Of the finished value, once a receiver asked for it.
-    checksum: Option<u32>,
-}
-
 impl Partition {
     pub(super) fn new(spec: PartitionSpec, members: Arc<[Rank]>, tier: Tier) -> Partition {
         let contributes = |r: &&Rank| spec.collective.contributes(**r, spec.root);
@@ -147,14 +150,16 @@ impl Partition {
         let contributors = members.iter().filter(contributes).count();
         let receivers = members.iter().filter(receives).count();
         let (resident, slots, early) = Default::default();
-        Partition { spec, tier, members, contributors, receivers, resident, slots, early }
+        let state = None;
+        Partition { spec, tier, members, contributors, receivers, resident, slots, early, state }
     }
 
     /// Gives every buffer back: the partition's job has ended.
     pub(super) fn give_back(&mut self, pool: &mut BufferPool) {
         for chunk in self.slots.iter_mut().flat_map(|slot| &mut slot.chunks) {
             let held = chunk.held.iter_mut().filter_map(Option::take);
-            held.chain(chunk.sum.take()).for_each(|buffer| pool.give(buffer));
+            let all = held.chain(chunk.sum.take()).chain(chunk.weights.take());
+            all.for_each(|buffer| pool.give(buffer));
         }
     }
 
@@ -168,10 +173,19 @@ impl Partition {
         })
     }
 
-    /// Bytes of accumulators this partition may hold.
-    pub(super) fn memory_bytes(spec: &PartitionSpec) -> u64 {
-        let widening = spec.dtype.accumulator().size() / spec.dtype.size();
-        2 * u64::from(spec.bytes) * widening as u64
+    /// Bytes this partition may hold: accumulators, and of a variable's part all of it.
+    pub(super) fn memory_bytes(spec: &PartitionSpec, tier: Tier) -> u64 {
+        let bytes = u64::from(spec.bytes);
+        if tier.part().is_some() {
+            return bytes;
+        }
+        let widening = (spec.dtype.accumulator().size() / spec.dtype.size()) as u64;
+        let weights = if spec.variable.is_some() && widening > 1 { 2 * bytes } else { 0 };
+        2 * bytes * widening + weights
+    }
+
+    pub(super) fn tier(&self) -> Tier {
+        self.tier
     }
 
     pub(super) fn members(&self) -> &Arc<[Rank]> {
@@ -208,25 +222,63 @@ impl Partition {
         self.slots[slot].children[child].begun
     }
 
-    /// The finished value of a chunk; `None` if it is not finished.
-    pub(super) fn value(&self, place: ChunkPlace) -> Option<&[u8]> {
+    /// What a chunk that is finished is for a child: its sum, or of a variable the new value, but
+    /// for a mirror the gradient. `None` if it is not finished.
+    pub(super) fn value<'a>(
+        &'a self,
+        place: ChunkPlace,
+        gradient: bool,
+        state: Option<&'a State>,
+    ) -> Option<&'a [u8]> {
         let slot = &self.slots[place.slot];
         let chunk = slot.chunks.get(place.chunk as usize)?;
         let len = self.spec.chunk_len(place.chunk) as usize;
-        (place.chunk < slot.finished).then_some(&chunk.sum.as_ref()?[..len])
+        if place.chunk >= slot.finished {
+            return None;
+        }
+        match (&chunk.weights, state.filter(|_| self.spec.variable.is_some() && !gradient)) {
+            (Some(weights), Some(_)) => weights.get(..len),
+            (None, Some(state)) => state.value(self.stretch(place.chunk)),
+            (_, None) => chunk.sum.as_ref()?.get(..len),
+        }
     }
 
-    /// The checksum of the finished value of a chunk, made once for all who receive it; 0 if there
-    /// is no such value.
-    pub(super) fn checksum(&mut self, place: ChunkPlace) -> u32 {
+    /// The checksum of that, made once for all who receive it; 0 if it is not finished.
+    pub(super) fn checksum(
+        &mut self,
+        place: ChunkPlace,
+        gradient: bool,
+        state: Option<&State>,
+    ) -> u32 {
         let known = self.slots[place.slot].chunks.get(place.chunk as usize);
-        if let Some(known) = known.and_then(|chunk| chunk.checksum) {
+        if let Some(known) = known.and_then(|chunk| chunk.checksums[usize::from(gradient)]) {
             return known;
         }
-        let Some(value) = self.value(place) else { return 0 };
+        let Some(value) = self.value(place, gradient, state) else { return 0 };
         let made = checksum(value);
-        self.slots[place.slot].chunks[place.chunk as usize].checksum = Some(made);
+        let chunk = &mut self.slots[place.slot].chunks[place.chunk as usize];
+        chunk.checksums[usize::from(gradient)] = Some(made);
         made
+    }
+
+    /// Bytes of a variable's value that a chunk is about.
+    fn stretch(&self, chunk: u32) -> Range<usize> {
+        let spec = &self.spec;
+        let offset = spec.variable.map_or(0, |variable| variable.offset as usize);
+        let start = offset + chunk as usize * spec.chunk_bytes as usize;
+        let widening = spec.dtype.accumulator().size() / spec.dtype.size();
+        start * widening..(start + spec.chunk_len(chunk) as usize) * widening
+    }
+
+    /// Whether a rank is to receive the gradient in place of a variable's value.
+    pub(super) fn is_mirror(&self, rank: Rank) -> bool {
+        self.tier == Tier::Root && self.spec.variable.is_some_and(|v| v.is_mirror(rank))
+    }
+
+    /// Whether the round in `slot` is an update that all mirrors have.
+    pub(super) fn is_mirrored(&self, slot: usize) -> bool {
+        let mirrors = self.spec.variable.map_or(0, |variable| variable.mirror_count());
+        mirrors > 0 && self.slots[slot].mirrored == mirrors
     }
 
     /// `child` takes part in `round`, or does again after its connection was made anew.
@@ -234,7 +286,7 @@ impl Partition {
         &mut self,
         child: usize,
         over: Listener,
-        round: Round,
+        (round, coefficients): (Round, Option<Coefficients>),
         pool: &mut BufferPool,
     ) -> Result<Beginning, Violation> {
         let at = (round.0 & 1) as usize;
@@ -247,6 +299,12 @@ impl Partition {
             self.start(at, round, pool)?;
         }
         let slot = &mut self.slots[at];
+        if let Some(coefficients) = coefficients {
+            let known = slot.coefficients.get_or_insert(coefficients);
+            if let Some(difference) = difference(known, &coefficients) {
+                return Ok(Beginning::Differs(difference));
+            }
+        }
         if slot.children[child].begun.replace(over).is_some() {
             return Ok(Beginning::In { slot: at, completes: false, wants_total: false });
         }
@@ -260,7 +318,7 @@ impl Partition {
     pub(super) fn admit_early(&mut self, slot: usize, pool: &mut BufferPool) {
         let next = self.slots[slot].round.map(Round::next);
         for (child, over) in std::mem::take(&mut self.early) {
-            let begun = self.begin(child, over, next.expect("a live round"), pool);
+            let begun = self.begin(child, over, (next.expect("a live round"), None), pool);
             let expected = Beginning::In { slot: 1 - slot, completes: false, wants_total: false };
             debug_assert_eq!(begun, Ok(expected));
         }
@@ -293,11 +351,13 @@ impl Partition {
         slot.chunks.resize_with(chunks, Chunk::default);
         for chunk in &mut slot.chunks {
             (chunk.summed, chunk.asked, chunk.resident) = (0, false, false);
-            chunk.checksum = None;
+            chunk.checksums = [None; 2];
+            chunk.weights.take().into_iter().for_each(|weights| pool.give(weights));
             chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
         }
         (slot.finished, slot.begun, slot.acknowledged) = (0, 0, 0);
         (slot.all_in, slot.last_in) = (0, None);
+        (slot.coefficients, slot.mirrored) = (None, 0);
         Ok(())
     }
 
@@ -338,7 +398,7 @@ impl Partition {
         child: usize,
         place: ChunkPlace,
         bytes: AlignedBuf,
-        pool: &mut BufferPool,
+        (pool, state): (&mut BufferPool, Option<&mut State>),
         now: Now,
     ) -> Progress {
         let (spec, contributors) = (self.spec, self.contributors);
@@ -346,25 +406,30 @@ impl Partition {
         slot.children[child].received += 1;
         let all_in = slot.children[child].received == spec.chunks();
         let chunk = &mut slot.chunks[place.chunk as usize];
-        if spec.deterministic && contributors > 1 {
+        if is_ordered(&spec) && contributors > 1 {
             chunk.held.resize_with(self.members.len(), || None);
             chunk.held[child] = Some(bytes);
         } else {
             chunk.add(&spec, contributors, bytes, pool);
         }
-        let mut progress = self.settle(place, pool);
+        let mut progress = self.settle(place, pool, state);
         if all_in {
             progress.late = self.all_in(child, place.slot, now);
         }
         progress
     }
 
-    /// `rank` holds all of a round's result. Returns whether this was the last receiver. A worker
-    /// that lost its connection says it again.
-    pub(super) fn acknowledge(&mut self, rank: Rank, round: Round) -> Result<bool, Violation> {
-        let slot = &mut self.slots[(round.0 & 1) as usize];
+    /// `rank` holds all of a round's result. A worker that lost its connection says it again.
+    pub(super) fn acknowledge(
+        &mut self,
+        rank: Rank,
+        round: Round,
+    ) -> Result<Acknowledged, Violation> {
+        let at = (round.0 & 1) as usize;
+        let is_mirror = self.is_mirror(rank);
+        let slot = &mut self.slots[at];
         if slot.round.is_some_and(|later| later > round) {
-            return Ok(false);
+            return Ok(Acknowledged::default());
         }
         let child = self.members.binary_search(&rank).ok();
         let child = child.and_then(|child| slot.children.get_mut(child)).filter(|child| {
@@ -378,22 +443,29 @@ impl Partition {
             )));
         };
         if std::mem::replace(&mut child.acknowledged, true) {
-            return Ok(false);
+            return Ok(Acknowledged::default());
         }
         slot.acknowledged += 1;
-        Ok(slot.acknowledged == self.receivers)
+        slot.mirrored += usize::from(is_mirror);
+        let by_all = slot.acknowledged == self.receivers;
+        Ok(Acknowledged { by_all, by_mirrors: is_mirror && self.is_mirrored(at) })
     }
 
     /// The result of the round in `slot` is not needed any more: its accumulators go back to the
     /// pool, where the next chunk finds them while they are in cache.
     pub(super) fn free(&mut self, slot: usize, pool: &mut BufferPool) {
         let chunks = self.slots[slot].chunks.iter_mut();
-        chunks.filter_map(|chunk| chunk.sum.take()).for_each(|sum| pool.give(sum));
+        let buffers = chunks.flat_map(|chunk| [chunk.sum.take(), chunk.weights.take()]);
+        buffers.flatten().for_each(|buffer| pool.give(buffer));
     }
 
     /// Takes the results out that some receiver may not have: round, chunk and bytes.
     pub(super) fn take_undelivered(&mut self) -> Vec<(Round, u32, AlignedBuf)> {
         let mut out = Vec::new();
+        // Of a variable, its mirrors have what is needed.
+        if self.spec.variable.is_some() || self.tier.part().is_some() {
+            return out;
+        }
         for slot in &mut self.slots {
             let Some(round) = slot.round else { continue };
             let finished = slot.chunks.iter_mut().zip(0..slot.finished);
@@ -406,7 +478,7 @@ impl Partition {
     pub(super) fn receives_totals(&self) -> bool {
         let root_is_here = self.members.binary_search(&self.spec.root).is_ok();
         match self.spec.collective {
-            Collective::AllReduce | Collective::Barrier => true,
+            Collective::AllReduce | Collective::Barrier | Collective::Update => true,
             Collective::Broadcast => !root_is_here,
             Collective::Reduce | Collective::ReduceScatter => root_is_here,
         }
@@ -433,22 +505,23 @@ impl Partition {
         &mut self,
         child: usize,
         slot: usize,
-        pool: &mut BufferPool,
+        (pool, mut state): (&mut BufferPool, Option<&mut State>),
         now: Now,
     ) -> (Vec<Progress>, Option<(Rank, Now)>) {
         if !self.spec.collective.contributes(self.members[child], self.spec.root) {
             self.resident = Some(Resident { child, turn: None });
             return (Vec::new(), None);
         }
-        let turn = match (self.contributors, self.spec.deterministic) {
+        let turn = match (self.contributors, is_ordered(&self.spec)) {
             (1, _) => 0,
             // Two values have the same sum either way round, so the first waits for the second.
             (_, true) => child.max(1),
             (contributors, false) => contributors - 1,
         };
         self.resident = Some(Resident { child, turn: Some(turn) });
-        let chunks = 0..self.spec.chunks();
-        let steps = chunks.map(|chunk| self.settle(ChunkPlace { slot, chunk }, pool)).collect();
+        let steps = (0..self.spec.chunks())
+            .map(|chunk| self.settle(ChunkPlace { slot, chunk }, pool, state.as_deref_mut()))
+            .collect();
         (steps, self.all_in(child, slot, now))
     }
 
@@ -458,6 +531,7 @@ impl Partition {
         place: ChunkPlace,
         bytes: &[u8],
         pool: &mut BufferPool,
+        state: Option<&mut State>,
     ) -> Progress {
         let chunk = &mut self.slots[place.slot].chunks[place.chunk as usize];
         if self.contributors == 1 {
@@ -474,7 +548,33 @@ impl Partition {
             chunk.sum_up(&self.spec, self.contributors, bytes, pool);
         }
         chunk.resident = true;
-        self.settle(place, pool)
+        self.settle(place, pool, state)
+    }
+
+    /// Applies the sums that waited for the variable's state, as far as it is here now.
+    pub(super) fn catch_up(
+        &mut self,
+        pool: &mut BufferPool,
+        state: &mut State,
+    ) -> Vec<(usize, Progress)> {
+        let mut out = Vec::new();
+        for at in 0..2 {
+            loop {
+                let slot = &self.slots[at];
+                let Some(chunk) = slot.chunks.get(slot.finished as usize) else { break };
+                let summed = chunk.summed + usize::from(chunk.resident) == self.contributors;
+                if slot.round.is_none() || !summed {
+                    break;
+                }
+                let place = ChunkPlace { slot: at, chunk: slot.finished };
+                let progress = self.settle(place, pool, Some(state));
+                if progress.finished.is_none() {
+                    break;
+                }
+                out.push((at, progress));
+            }
+        }
+        out
     }
 
     /// Who takes part in a round that is not complete, as slots and children.
@@ -514,8 +614,14 @@ impl Partition {
     }
 
     /// Adds to a chunk what waits for its turn, and finishes it once all is in.
-    fn settle(&mut self, place: ChunkPlace, pool: &mut BufferPool) -> Progress {
+    fn settle(
+        &mut self,
+        place: ChunkPlace,
+        pool: &mut BufferPool,
+        state: Option<&mut State>,
+    ) -> Progress {
         let (spec, contributors) = (self.spec, self.contributors);
+        let stretch = self.stretch(place.chunk);
         let slot = &mut self.slots[place.slot];
         let chunk = &mut slot.chunks[place.chunk as usize];
         let turn = self.resident.and_then(|r| r.turn);
@@ -526,6 +632,15 @@ impl Partition {
                 if self.tier == Tier::Machine {
                     progress.subtotal = Some(place.chunk);
                     return progress;
+                }
+                if spec.variable.is_some() {
+                    let applies = place.chunk == slot.finished
+                        && state.is_some_and(|state| {
+                            chunk.apply(&spec, slot.coefficients.as_ref(), (state, stretch), pool)
+                        });
+                    if !applies {
+                        return progress;
+                    }
                 }
                 slot.finished += 1;
                 progress.finished = Some(place.chunk);
@@ -568,108 +683,10 @@ impl Slot {
     }
 }
 
-impl Chunk {
-    /// Takes one contribution of another process: the first one's buffer becomes the sum, without a
-    /// copy.
-    fn add(
-        &mut self,
-        spec: &PartitionSpec,
-        contributors: usize,
-        bytes: AlignedBuf,
-        pool: &mut BufferPool,
-    ) {
-        if self.summed > 0 {
-            self.sum_up(spec, contributors, &bytes, pool);
-            pool.give(bytes);
-        } else if let Some(old) = self.sum.replace(bytes) {
-            pool.give(old);
-        }
-        self.summed += 1;
-    }
-
-    /// Takes the held contributions of these children, one after the other for each element, as
-    /// [`add`](Self::add) would.
-    fn add_run(
-        &mut self,
-        spec: &PartitionSpec,
-        contributors: usize,
-        run: Range<usize>,
-        pool: &mut BufferPool,
-    ) {
-        let mut left = run;
-        while !left.is_empty() {
-            let alike = self.added_alike(spec, contributors).min(left.len());
-            if alike < 2 {
-                let bytes = self.held[left.start].take().expect("a run is held");
-                self.add(spec, contributors, bytes, pool);
-                left.start += 1;
-                continue;
-            }
-            let Chunk { sum, held, .. } = self;
-            let sum = sum.as_mut().expect("a counted contribution has a sum");
-            let held = &mut held[left.start..left.start + alike];
-            let widens = widens(spec, contributors);
-            let wide = if widens { spec.dtype.accumulator().size() / spec.dtype.size() } else { 1 };
-            let len = held[0].as_ref().map_or(0, |bytes| bytes.len());
-            for start in (0..len).step_by(RUN_BLOCK_BYTES) {
-                let end = len.min(start + RUN_BLOCK_BYTES);
-                let sum = &mut sum[start * wide..end * wide];
-                for bytes in held.iter().flatten() {
-                    let bytes = &bytes[start..end];
-                    if widens {
-                        sum::accumulate(spec.op, spec.dtype, sum, bytes);
-                    } else {
-                        sum::reduce(spec.op, spec.dtype, sum, bytes);
-                    }
-                }
-            }
-            held.iter_mut().filter_map(Option::take).for_each(|bytes| pool.give(bytes));
-            self.summed += alike;
-            left.start += alike;
-        }
-    }
-
-    /// How many of the next contributions are added to the sum in the form that it has now.
-    fn added_alike(&self, spec: &PartitionSpec, contributors: usize) -> usize {
-        match self.summed + usize::from(self.resident) {
-            0 => 0,
-            summed if !widens(spec, contributors) => contributors - summed,
-            // The second makes the sum wide, the last one narrow again.
-            1 => 0,
-            summed => contributors - 1 - summed,
-        }
-    }
-
-    /// Adds a contribution that is not the first.
-    fn sum_up(
-        &mut self,
-        spec: &PartitionSpec,
-        contributors: usize,
-        bytes: &[u8],
-        pool: &mut BufferPool,
-    ) {
-        let (op, dtype) = (spec.op, spec.dtype);
-        let sum = self.sum.as_mut().expect("a counted contribution has a sum");
-        let next = match self.summed + usize::from(self.resident) {
-            _ if !widens(spec, contributors) => return sum::reduce(op, dtype, sum, bytes),
-            1 => {
-                let wide = bytes.len() / dtype.size() * dtype.accumulator().size();
-                let mut acc = pool.take(wide);
-                sum::accumulate_pair(op, dtype, &mut acc, sum, bytes);
-                acc
-            }
-            before if before + 1 == contributors => {
-                let mut out = pool.take(bytes.len());
-                sum::accumulate_last(op, dtype, &mut out, sum, bytes);
-                out
-            }
-            _ => return sum::accumulate(op, dtype, sum, bytes),
-        };
-        pool.give(std::mem::replace(sum, next));
-    }
-}
-
-/// Of more than two contributions in 16-bit floats the sum is held in `f32` until the last.
-fn widens(spec: &PartitionSpec, contributors: usize) -> bool {
-    contributors > 2 && spec.dtype.accumulator() != spec.dtype
+/// Which coefficient differs, in words.
+fn difference(known: &Coefficients, other: &Coefficients) -> Option<String> {
+    let pairs = Update::NAMES.iter().zip(known.iter().zip(other));
+    let mut differing = pairs.filter(|(_, (a, b))| a.to_bits() != b.to_bits());
+    let (name, (known, other)) = differing.next()?;
+    Some(format!("the update's {name} is {other} there and {known} on others"))
 }

@@ -1,8 +1,8 @@
 //! What arrives: frames of a child, each checked against what the lane knows before it counts.
 
 use sumpter_observe::EventKind;
-use sumpter_types::Rank;
-use sumpter_wire::{BEGIN_BYTES, Begin, FrameKind, Header, PartitionSpec, Tier, decode_group};
+use sumpter_types::{Collective, Rank};
+use sumpter_wire::{Begin, FrameKind, Header, MAX_BEGIN_BYTES, PartitionSpec, Tier, decode_group};
 
 use super::Lane;
 use super::conn::InboundFrame;
@@ -50,10 +50,10 @@ impl Lane {
         }
         conn.inbound = match header.kind {
             FrameKind::Begin => {
-                if header.length as usize != BEGIN_BYTES {
+                if header.length as usize > MAX_BEGIN_BYTES {
                     return Err(Violation::state("a beginning of the wrong length"));
                 }
-                InboundFrame::Begin { header, bytes: [0; BEGIN_BYTES], have: 0 }
+                InboundFrame::Begin { header, bytes: [0; MAX_BEGIN_BYTES], have: 0 }
             }
             FrameKind::Group => {
                 InboundFrame::Group { header, bytes: vec![0; header.length as usize], have: 0 }
@@ -93,29 +93,37 @@ impl Lane {
                 }
             }
             FrameKind::Ack if conn.refused.contains(&Key::of(&header)) => InboundFrame::Header,
-            FrameKind::Ack => {
-                let (rank, of_job) = (conn.rank, conn.job);
-                let job = &mut self.jobs[of_job];
-                let at = job.find(Key::of(&header), conn.last);
-                let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
-                let partition = job.partition_mut(at);
-                if !partition.acknowledge(rank, header.round)? {
-                    return Ok(());
-                }
-                let of_machine = header.tier == Tier::Machine && job.keeps;
-                if of_machine && job.partition(at).receives_totals() {
-                    self.totals.push_back((of_job, at, header.round));
-                }
-                // Other machines may lack it, and the workers that have it may fail.
-                if !of_machine || !job.partition(at).shares_totals() {
-                    self.released(of_job, at, (header.round.0 & 1) as usize);
-                }
-                return Ok(());
-            }
+            FrameKind::Ack => return self.acknowledged(id, &header),
             FrameKind::Result | FrameKind::Done | FrameKind::Error | FrameKind::Released => {
                 return Err(Violation::state(format!("a {:?} frame from a client", header.kind)));
             }
         };
+        Ok(())
+    }
+
+    /// A child holds all of a round's result.
+    fn acknowledged(&mut self, id: ConnId, header: &Header) -> Result<(), Violation> {
+        let conn = self.conn(id);
+        let (rank, of_job, near) = (conn.rank, conn.job, conn.last);
+        let (job, slot) = (&mut self.jobs[of_job], (header.round.0 & 1) as usize);
+        let at = job.find(Key::of(header), near);
+        let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
+        let acknowledged = job.partition_mut(at).acknowledge(rank, header.round)?;
+        if acknowledged.by_mirrors {
+            self.tell_mirrored(of_job, at, slot);
+        }
+        if !acknowledged.by_all {
+            return Ok(());
+        }
+        let job = &self.jobs[of_job];
+        let of_machine = header.tier == Tier::Machine && job.keeps;
+        if of_machine && job.partition(at).receives_totals() {
+            self.totals.push_back((of_job, at, header.round));
+        }
+        // Other machines may lack it, and the workers that have it may fail.
+        if !of_machine || !job.partition(at).shares_totals() {
+            self.released(of_job, at, slot);
+        }
         Ok(())
     }
 
@@ -127,8 +135,8 @@ impl Lane {
             InboundFrame::Chunk { bytes, partition, child, at, .. } => {
                 self.stats.summed_bytes += bytes.len() as u64;
                 self.note_chunk(job, partition, at, rank);
-                let place = self.jobs[job].partition_mut(partition);
-                let progress = place.contribute(child, at, bytes, &mut self.pool, now);
+                let (place, state) = self.jobs[job].with_state(partition);
+                let progress = place.contribute(child, at, bytes, (&mut self.pool, state), now);
                 self.distribute(job, partition, at.slot, &progress);
                 Ok(())
             }
@@ -137,18 +145,13 @@ impl Lane {
                 self.jobs[job].define_group(sumpter_types::GroupId(header.tensor.0), &ranks)
             }
             InboundFrame::Begin { header, bytes, .. } => {
-                self.begin(id, header, Begin::decode(&bytes)?, now)
+                self.begin(id, header, Begin::decode(&bytes[..header.length as usize])?, now)
             }
         }
     }
 
-    fn begin(
-        &mut self,
-        id: ConnId,
-        header: Header,
-        Begin { spec, priority }: Begin,
-        now: Now,
-    ) -> Result<(), Violation> {
+    /// Whether this lane can have a partition in a tier.
+    fn check_spec(&self, tier: Tier, spec: &PartitionSpec) -> Result<(), Violation> {
         if spec.chunk_bytes > self.limits.max_chunk_bytes {
             let limit = self.limits.max_chunk_bytes;
             return Err(Violation::state(format!(
@@ -162,15 +165,30 @@ impl Lane {
                 "a partition of {chunks} chunks; this lane takes at most {MAX_CHUNKS}"
             )));
         }
-        if header.tier == Tier::Machine && !self.limits.hub {
+        if tier == Tier::Machine && !self.limits.hub {
             return Err(Violation::state("no hub passes this lane's subtotals on"));
         }
+        if tier.part().is_some() && spec.collective != Collective::Broadcast {
+            return Err(Violation::state("a variable's part that is not one worker's"));
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        id: ConnId,
+        header: Header,
+        Begin { spec, priority, coefficients }: Begin,
+        now: Now,
+    ) -> Result<(), Violation> {
+        self.check_spec(header.tier, &spec)?;
         let conn = self.conns[id.0].as_mut().expect("an open connection");
         let (rank, of_job) = (conn.rank, conn.job);
         let job = &mut self.jobs[of_job];
         let (key, over) = (Key::of(&header), Listener { over: conn.serial, priority });
+        let round = (header.round, coefficients);
         let (at, slot, completes, wants_total) =
-            match job.begin((rank, over), key, spec, header.round, &mut self.pool)? {
+            match job.begin((rank, over), key, spec, round, &mut self.pool)? {
                 Begun::At { partition, slot, completes, wants_total } => {
                     (partition, slot, completes, wants_total)
                 }
@@ -181,6 +199,12 @@ impl Lane {
                         return Err(Violation::state("too many refused partitions"));
                     }
                     refused.insert(key);
+                    self.refuse(id, header, &reason);
+                    return Ok(());
+                }
+                Begun::Disputed { partition, slot, reason } => {
+                    self.dispute(of_job, partition, slot, &reason);
+                    self.conn(id).refused.insert(key);
                     self.refuse(id, header, &reason);
                     return Ok(());
                 }
@@ -199,6 +223,9 @@ impl Lane {
             }
             for chunk in header.chunk..finished {
                 self.send_value((id, priority), at, ChunkPlace { slot, chunk });
+            }
+            if self.jobs[of_job].partition(at).is_mirrored(slot) {
+                self.send_done(id, at, slot);
             }
         } else if complete && !completes && self.is_over(of_job, at, slot) {
             self.send_done(id, at, slot);
@@ -229,9 +256,9 @@ impl Lane {
         if collective.contributes(rank, root) {
             self.note(EventKind::ArriveEnd, (of_job, at, slot), Some(rank));
         }
-        let partition = self.jobs[of_job].partition_mut(at);
+        let (partition, state) = self.jobs[of_job].with_state(at);
         let child = partition.members().binary_search(&rank).expect("a member began");
-        let (steps, late) = partition.admit_resident(child, slot, &mut self.pool, now);
+        let (steps, late) = partition.admit_resident(child, slot, (&mut self.pool, state), now);
         self.count_late(late);
         for progress in steps {
             self.distribute(of_job, at, slot, &progress);

@@ -30,6 +30,7 @@ impl Lane {
             self.subtotals.push_back((job, at, ChunkPlace { slot, chunk }));
         }
         if let Some(chunk) = progress.finished {
+            self.fill(job, at, ChunkPlace { slot, chunk });
             for child in 0..self.jobs[job].partition(at).members().len() {
                 if let Some(to) = self.listener(job, at, slot, child, true) {
                     self.send_value(to, at, ChunkPlace { slot, chunk });
@@ -38,6 +39,39 @@ impl Lane {
         }
         if progress.complete {
             self.complete(job, at, slot);
+        }
+    }
+
+    /// A chunk of a variable's part is here: sums may have waited for it.
+    fn fill(&mut self, job: JobIndex, at: PartitionIndex, place: ChunkPlace) {
+        for user in self.jobs[job].fill(at, place, &mut self.pool) {
+            let (partition, state) = self.jobs[job].with_state(user);
+            let Some(state) = state else { continue };
+            for (slot, progress) in partition.catch_up(&mut self.pool, state) {
+                self.distribute(job, user, slot, &progress);
+            }
+        }
+    }
+
+    /// All mirrors have a round's gradient: the contributions to it are not needed again.
+    pub(super) fn tell_mirrored(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
+        for child in 0..self.jobs[job].partition(at).members().len() {
+            if let Some((id, _)) = self.listener(job, at, slot, child, true) {
+                self.send_done(id, at, slot);
+            }
+        }
+    }
+
+    /// The members disagree about a round: tells all who have begun it.
+    pub(super) fn dispute(&mut self, job: JobIndex, at: PartitionIndex, slot: usize, reason: &str) {
+        let key = self.jobs[job].key(at);
+        self.jobs[job].dispute(key, reason);
+        for child in 0..self.jobs[job].partition(at).members().len() {
+            if let Some((id, _)) = self.listener(job, at, slot, child, true) {
+                let header = self.header(id, FrameKind::Error, at, slot);
+                self.conn(id).refused.insert(key);
+                self.refuse(id, header, reason);
+            }
         }
     }
 
@@ -126,11 +160,13 @@ impl Lane {
         }
         let header = self.header(id, FrameKind::Result, at, place.slot);
         let conn = self.conns[id.0].as_ref().expect("an open connection");
-        let partition = self.jobs[conn.job].partition_mut(at);
+        let (partition, state) = self.jobs[conn.job].with_state(at);
+        let gradient = partition.is_mirror(conn.rank);
         let length = partition.spec.chunk_len(place.chunk);
         let header = Header { chunk: place.chunk, length, ..header };
-        let payload = Payload::Value { partition: at, at: place, len: length as usize };
-        let checksum = conn.inbox.is_checked().then(|| partition.checksum(place));
+        let payload = Payload::Value { partition: at, at: place, gradient, len: length as usize };
+        let is_checked = conn.inbox.is_checked();
+        let checksum = is_checked.then(|| partition.checksum(place, gradient, state.as_deref()));
         self.push(id, priority, Frame { head: head(&header, checksum), payload });
     }
 

@@ -208,6 +208,7 @@ impl Job {
             average: false,
             priority,
             supply: Supply::Whole,
+            update: None,
         };
         let ones = 1.0_f32.to_ne_bytes().repeat(bytes / 4);
         self.clients[rank].submit(request, OwnedMemory { separate: None, bytes: ones })

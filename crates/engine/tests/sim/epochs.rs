@@ -190,6 +190,12 @@ impl World {
             relays.extend(lay_out(worker, Rank(rank as u32), (n, machine), all));
         }
         worker.recovery.resume(&mut worker.client, relays, retained);
+        let alone = worker.client.define_group(&[Rank(rank as u32)]);
+        for tensor in self.tensors.iter().filter(|tensor| tensor.rule().is_some()) {
+            let own = Rank(rank as u32);
+            worker.recovery.fill(&mut worker.client, (own, alone), &tensor.request);
+            self.report.fills += u64::from(!worker.recovery.is_filled(tensor.request.tensor));
+        }
         let peer = self.peer(rank, rank);
         // Mostly as it is in a worker; else the two exchange chunks as frames.
         let (lane, client) = (&mut self.lanes[rank], &mut self.workers[rank].client);

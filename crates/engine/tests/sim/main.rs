@@ -17,6 +17,10 @@
 //! moment of it, and an average divides by their number. Every result is compared with a scalar
 //! model.
 //!
+//! Some tensors are the gradients of variables. Their values and slots must be what the rule makes
+//! of all rounds in turn, each once: in every worker that receives a value, and at the end in every
+//! mirror, whatever lanes have died.
+//!
 //! Replay one: `make sim SEED=7`. More of them: `make sim SEEDS=100000`.
 
 mod model;
@@ -85,5 +89,6 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.flips > 1000 && total.corrupt > 500, "{total}");
         assert!(total.relays > 1000 && total.sums > 500, "{total}");
         assert!(total.ranges > 1000, "{total}");
+        assert!(total.updates > 500 && total.fills > 500, "{total}");
     }
 }

@@ -1,7 +1,7 @@
 //! What a round must give, computed plainly: values are small integers, exact in every dtype.
 
 use half::{bf16, f16};
-use sumpter_types::{Dtype, ReduceOp};
+use sumpter_types::{Dtype, ReduceOp, Rule, Update};
 
 /// The value a worker contributes to an element.
 pub fn contribution(op: ReduceOp, tensor: u32, round: u32, rank: u32, element: usize) -> i64 {
@@ -58,4 +58,46 @@ pub fn is_close(got: &[u8], expected: &[u8]) -> bool {
     let (a, b) = (read(got), read(expected));
     // Few addends of at most 3e8 each, so a few units of the last place of 1e9.
     (a - b).abs() <= 1e-6 * a.abs().max(1.0e9 * 1e-1)
+}
+
+/// The value of a variable's element before its first round.
+pub fn initial(tensor: u32, element: usize) -> f64 {
+    ((7 * tensor as usize + element) % 13) as f64 / 4.0
+}
+
+/// What a rule is applied with in a round.
+pub fn update(rule: Rule, round: u32) -> Update {
+    Update {
+        scale: [1.0, 0.5][round as usize % 2],
+        decay: 0.125,
+        keep: 0.875,
+        take: 0.125,
+        keep_square: 0.75,
+        take_square: 0.25,
+        epsilon: 0.5,
+        step: -1.0 / f64::from(1 << (round % 4)),
+        ..Update::new(rule)
+    }
+}
+
+/// A variable's parts in the type they are kept in, before the first round.
+pub fn parts(rule: Rule, dtype: Dtype, (tensor, elements): (u32, usize)) -> Vec<Vec<u8>> {
+    let master = dtype.accumulator();
+    let value = encode(master, (0..elements).map(|element| initial(tensor, element)));
+    let slots = rule.slots().iter().map(|_| vec![0; value.len()]);
+    std::iter::once(value.clone()).chain(slots).collect()
+}
+
+/// Applies a rule to all of a variable; returns the new value in the type of the tensor.
+pub fn apply(update: &Update, dtype: Dtype, parts: &mut [Vec<u8>], gradient: &[u8]) -> Vec<u8> {
+    let master = dtype.accumulator();
+    let mut parts: Vec<&mut [u8]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
+    if master == dtype {
+        sumpter_sum::update(update, master, &mut parts, (dtype, gradient), None);
+        return parts[0].to_vec();
+    }
+    let mut weights = vec![0; gradient.len()];
+    let out = Some((dtype, &mut weights[..]));
+    sumpter_sum::update(update, master, &mut parts, (dtype, gradient), out);
+    weights
 }

@@ -1,10 +1,14 @@
 //! The tensors of a simulated job: where they are summed, what each worker contributes, and what
 //! must come out.
 
+use std::ops::Range;
+
 use fastrand::Rng;
 use sumpter_endpoint::{ConnId, OwnedMemory};
-use sumpter_engine::{Place, Relay, Repair, RepairSpec, Request, Supply};
-use sumpter_types::{Collective, Dtype, GroupId, Rank, ReduceOp, TensorId};
+use sumpter_engine::{
+    MirroredSpan, Place, Relay, Repair, RepairSpec, Request, Supply, VariablePlace,
+};
+use sumpter_types::{Collective, Dtype, GroupId, Rank, ReduceOp, Rule, TensorId};
 use sumpter_wire::{Tier, group_id};
 
 use crate::model;
@@ -24,6 +28,8 @@ pub struct Tensor {
     /// Machines pass on subtotals, each by the same worker always or by any.
     tiered: bool,
     pub steady: bool,
+    /// Who mirrors which bytes of a variable.
+    pub mirrors: Vec<MirroredSpan>,
 }
 
 /// A partition, the lane that makes its sum, and the worker of each machine that passes the
@@ -36,6 +42,8 @@ pub struct Part {
     pub hubs: Vec<Rank>,
     /// Nothing is added: this worker has it, the others get it, past all hubs.
     pub relay: Option<Rank>,
+    /// What it is of a variable.
+    pub variable: Option<VariablePlace>,
 }
 
 /// Who runs on which machine.
@@ -88,8 +96,12 @@ impl Tensor {
     pub fn new(rng: &mut Rng, index: usize, n: usize, on: &Machines) -> Tensor {
         let dtype = Dtype::ALL[rng.usize(0..Dtype::ALL.len())];
         let op = ReduceOp::ALL[rng.usize(0..ReduceOp::ALL.len())];
-        let all = [Collective::AllReduce, Collective::Broadcast, Collective::Reduce];
-        let collective = if rng.bool() { all[0] } else { all[rng.usize(0..3)] };
+        let all =
+            [Collective::AllReduce, Collective::Broadcast, Collective::Reduce, Collective::Update];
+        let collective = if rng.bool() { all[0] } else { all[rng.usize(0..4)] };
+        if collective == Collective::Update {
+            return Tensor::variable(rng, index, n);
+        }
         let mut members: Vec<Rank> = (0..n as u32).map(Rank).collect();
         if rng.u32(0..4) == 0 {
             members.retain(|_| rng.bool());
@@ -104,8 +116,18 @@ impl Tensor {
         let root = members[rng.usize(0..members.len())];
         let (tensor, tier, priority) = (TensorId(index as u32), Tier::Root, 0);
         let supply = if rng.u32(0..3) == 0 { Supply::Ranges } else { Supply::Whole };
-        let request =
-            Request { tensor, tier, collective, dtype, op, root, average, priority, supply };
+        let request = Request {
+            tensor,
+            tier,
+            collective,
+            dtype,
+            op,
+            root,
+            average,
+            priority,
+            supply,
+            update: None,
+        };
         let rough = dtype == Dtype::F32 && op == ReduceOp::Sum && !average && rng.bool();
         let (rounds, in_place) = (rng.u32(1..5), rng.bool());
         let parts = Vec::new();
@@ -123,7 +145,92 @@ impl Tensor {
             rough,
             tiered,
             steady,
+            mirrors: Vec::new(),
         }
+    }
+
+    /// A tensor whose gradients change a variable.
+    fn variable(rng: &mut Rng, index: usize, n: usize) -> Tensor {
+        let floats = [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::Bf16];
+        let dtype = floats[rng.usize(0..4)];
+        let elements = if rng.bool() { rng.usize(1..20) } else { rng.usize(1..1500) };
+        let mut members: Vec<Rank> = (0..n as u32).map(Rank).collect();
+        if rng.u32(0..4) == 0 {
+            members.retain(|rank| rank.0 == 0 || rng.bool());
+        }
+        let average = rng.bool();
+        let rule = Rule::ALL[rng.usize(0..Rule::ALL.len())];
+        let request = Request {
+            tensor: TensorId(index as u32),
+            tier: Tier::Root,
+            collective: Collective::Update,
+            dtype,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            average,
+            priority: 0,
+            supply: if rng.u32(0..3) == 0 { Supply::Ranges } else { Supply::Whole },
+            update: Some(model::update(rule, 0)),
+        };
+        let mut mirrors = Vec::new();
+        let mut start = 0;
+        while start < elements {
+            let end = elements.min(start + rng.usize(1..=elements));
+            let size = dtype.size();
+            let mirror = members[rng.usize(0..members.len())];
+            mirrors.push((start * size..end * size, [Some(mirror), None]));
+            start = end;
+        }
+        Tensor {
+            request,
+            everyone: members.clone(),
+            members,
+            elements,
+            parts: Vec::new(),
+            rounds: rng.u32(1..5),
+            in_place: false,
+            rough: dtype == Dtype::F32 && !average && rng.bool(),
+            tiered: false,
+            steady: false,
+            mirrors,
+        }
+    }
+
+    /// The rule by which the tensor's gradients change a variable.
+    pub fn rule(&self) -> Option<Rule> {
+        self.request.update.map(|update| update.rule)
+    }
+
+    /// What a worker mirrors of the variable: where, and its parts before the first round.
+    pub fn mirrored_by(&self, rank: Rank) -> Vec<(Range<usize>, Vec<Vec<u8>>)> {
+        let Some(rule) = self.rule() else { return Vec::new() };
+        let Request { tensor, dtype, .. } = self.request;
+        let parts = model::parts(rule, dtype, (tensor.0, self.elements));
+        let widening = dtype.accumulator().size() / dtype.size();
+        let own = self.mirrors.iter().filter(|(_, mirrors)| mirrors.contains(&Some(rank)));
+        own.map(|(span, _)| {
+            let wide = span.start * widening..span.end * widening;
+            (span.clone(), parts.iter().map(|part| part[wide.clone()].to_vec()).collect())
+        })
+        .collect()
+    }
+
+    /// The parts of the variable after all rounds.
+    pub fn final_parts(&self) -> Vec<Vec<u8>> {
+        self.after(self.rounds - 1).0
+    }
+
+    /// A variable's parts after a round, and its value in the type of the tensor.
+    fn after(&self, round: u32) -> (Vec<Vec<u8>>, Vec<u8>) {
+        let Request { tensor, dtype, .. } = self.request;
+        let rule = self.rule().expect("a variable");
+        let mut parts = model::parts(rule, dtype, (tensor.0, self.elements));
+        let mut weights = Vec::new();
+        for round in 0..=round {
+            let gradient = self.sum(round, (&self.everyone, &Machines(Vec::new())));
+            weights = model::apply(&model::update(rule, round), dtype, &mut parts, &gradient);
+        }
+        (parts, weights)
     }
 
     /// Deals the partitions out anew, to some of `lanes`, for those who live.
@@ -145,8 +252,27 @@ impl Tensor {
             bytes: partition_bytes.min(bytes - offset),
             hubs: if tiered { hubs(rng, on, (steady, rooted)) } else { Vec::new() },
             relay: None,
+            variable: None,
         };
-        self.parts = (0..bytes).step_by(partition_bytes).map(part).collect();
+        let parts: Vec<Part> = (0..bytes).step_by(partition_bytes).map(part).collect();
+        self.parts = if self.rule().is_some() { self.among_mirrors(&parts) } else { parts };
+    }
+
+    /// The same partitions, cut where the mirrors change.
+    fn among_mirrors(&self, parts: &[Part]) -> Vec<Part> {
+        let mut out = Vec::new();
+        for part in parts {
+            for (span, mirrors) in &self.mirrors {
+                let start = part.offset.max(span.start);
+                let end = (part.offset + part.bytes).min(span.end);
+                if start < end {
+                    let (offset, bytes, home) = (start, end - start, out.len() as u32);
+                    let variable = Some(VariablePlace { mirrors: *mirrors, home, offset: 0 });
+                    out.push(Part { offset, bytes, variable, ..part.clone() });
+                }
+            }
+        }
+        out
     }
 
     pub fn bytes(&self) -> usize {
@@ -162,6 +288,7 @@ impl Tensor {
             root,
             members: self.members.clone(),
             workers_may_fail,
+            mirrors: self.mirrors.clone(),
         }
     }
 
@@ -199,9 +326,15 @@ impl Tensor {
                     let part = match self.request.collective {
                         Collective::Broadcast => {
                             let (lane, relay) = (ConnId(root.0 as usize), Some(root));
-                            Part { root: lane, offset, bytes, hubs: Vec::new(), relay }
+                            let (hubs, variable) = (Vec::new(), None);
+                            Part { root: lane, offset, bytes, hubs, relay, variable }
                         }
-                        _ => Part { offset, bytes, ..part.clone() },
+                        _ => {
+                            let within = (offset - part.offset) as u32;
+                            let variable =
+                                part.variable.map(|v| VariablePlace { offset: within, ..v });
+                            Part { offset, bytes, variable, ..part.clone() }
+                        }
                     };
                     out.push((number, part, members.clone()));
                 }
@@ -223,6 +356,7 @@ impl Tensor {
                 group: group(members, n),
                 contributors: relay.contributors,
                 relay: Some(*holder),
+                variable: None,
             };
             (place, members.clone())
         };
@@ -247,9 +381,9 @@ impl Tensor {
                 let hub = part.hubs.iter().find(|hub| machine.contains(hub));
                 (lane, members) = (ConnId(hub.expect("one hub a machine").0 as usize), machine);
             }
-            let Part { offset, bytes, relay, .. } = *part;
-            let (origin, group) = (offset, group(members, n));
-            Place { lane, number: *number, offset, origin, bytes, group, contributors, relay }
+            let Part { offset, bytes, relay, variable, .. } = *part;
+            let (number, origin, group) = (*number, offset, group(members, n));
+            Place { lane, number, offset, origin, bytes, group, contributors, relay, variable }
         };
         parts.iter().filter(|(_, _, members)| members.contains(&rank)).map(place).collect()
     }
@@ -272,6 +406,7 @@ impl Tensor {
             group: group(&part.hubs, n),
             contributors: members.len() as u32,
             relay: None,
+            variable: None,
         };
         parts.iter().filter(|(_, part, _)| mine(part)).map(place).collect()
     }
@@ -293,6 +428,14 @@ impl Tensor {
     /// What a round of these members must give; of rough values, in the order that
     /// `deterministic` prescribes.
     pub fn expected(&self, round: u32, (members, on): (&[Rank], &Machines)) -> Vec<u8> {
+        match self.rule() {
+            Some(_) => self.after(round).1,
+            None => self.sum(round, (members, on)),
+        }
+    }
+
+    /// The sum of a round.
+    fn sum(&self, round: u32, (members, on): (&[Rank], &Machines)) -> Vec<u8> {
         let Request { tensor: TensorId(id), op, dtype, collective, root, average, .. } =
             self.request;
         let contributors: Vec<_> =

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use sumpter_types::{Rank, ReduceOp, TensorId, TensorSpec};
+use sumpter_types::{Collective, Rank, ReduceOp, TensorId, TensorSpec};
 
 use crate::limits::{MAX_TENSORS, check_tensor_name};
 
@@ -172,6 +172,11 @@ fn normal_form(rank: Rank, mut spec: TensorSpec, world_size: u32) -> Result<Tens
     if !spec.collective.has_op() {
         spec.op = ReduceOp::Sum;
     }
+    let updates = spec.collective == Collective::Update;
+    if updates && (spec.rule.is_none() || !spec.dtype.is_float()) {
+        return Err(format!("tensor '{name}': an update needs a rule, and floats: {spec}"));
+    }
+    spec.rule = spec.rule.filter(|_| updates);
     Ok(spec)
 }
 
@@ -194,8 +199,7 @@ fn conflict(entry: &Entry, rank: Rank, spec: &TensorSpec) -> String {
 mod tests {
     use super::*;
     use crate::registry::tests::spec;
-    use sumpter_types::Collective;
-    use sumpter_types::Dtype;
+    use sumpter_types::{Dtype, Rule};
 
     fn refusal(declared: Declared) -> String {
         match declared {
@@ -263,6 +267,28 @@ mod tests {
         assert_eq!(table.declare(Rank(1), other_root, 2), Declared::Known);
         let all = TensorSpec { ranks: vec![Rank(1), Rank(0)], ..spec("s", &[4]) };
         assert_eq!(table.declare(Rank(1), all, 2), Declared::Known);
+    }
+
+    #[test]
+    fn an_update_has_a_rule_and_floats_and_nothing_else_has() {
+        let update = TensorSpec { collective: Collective::Update, ..spec("w", &[4]) };
+        let adam = Some(Rule::Adam { amsgrad: false });
+        let integers = TensorSpec { dtype: Dtype::I32, rule: adam, ..update.clone() };
+        for wrong in [update.clone(), integers] {
+            let text = refusal(TensorTable::default().declare(Rank(0), wrong, 2));
+            assert!(text.contains("needs a rule, and floats"), "{text}");
+        }
+        let mut table = TensorTable::default();
+        let declared = table.declare(Rank(0), TensorSpec { rule: adam, ..update.clone() }, 2);
+        assert!(matches!(declared, Declared::New(..)));
+        let lion = TensorSpec { rule: Some(Rule::Lion), ..update };
+        let Declared::Conflict(text) = table.declare(Rank(1), lion, 2) else {
+            panic!("they agree")
+        };
+        assert!(text.contains("update by adam") && text.contains("update by lion"), "{text}");
+        table.declare(Rank(0), spec("s", &[4]), 2);
+        let sum = TensorSpec { rule: adam, ..spec("s", &[4]) };
+        assert_eq!(table.declare(Rank(1), sum, 2), Declared::Known);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use sumpter_endpoint::ConnId;
+use sumpter_engine::VariablePlace;
 use sumpter_types::Rank;
 
 /// Who runs a lane.
@@ -30,4 +31,6 @@ pub(crate) struct PlacedPartition {
     pub root: ConnId,
     pub offset: usize,
     pub bytes: usize,
+    /// What it is of a variable.
+    pub variable: Option<VariablePlace>,
 }

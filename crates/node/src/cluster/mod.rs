@@ -4,6 +4,7 @@ pub(crate) mod address;
 pub(crate) mod hubs;
 pub(crate) mod lanes;
 pub(crate) mod link_speed;
+pub(crate) mod mirrors;
 pub(crate) mod route;
 
 use std::collections::HashMap;
@@ -212,6 +213,7 @@ impl Deal {
             root: ConnId(self.servers[p.server].start + p.lane),
             offset: p.offset as usize,
             bytes: p.bytes as usize,
+            variable: None,
         };
         self.placement.place(tensor_bytes).into_iter().map(spot).collect()
     }

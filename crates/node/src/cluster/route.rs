@@ -39,10 +39,13 @@ pub(crate) fn route(
         (*number, PlacedPartition { root: share.unwrap_or(partition.root), ..*partition })
     });
     let (hubs, lanes) = cluster.hubs_of(&spec.ranks);
+    // The gradients of a variable go to its lanes from each worker.
+    let hubs = hubs.filter(|_| spec.collective != Collective::Update);
     let Some(hubs) = hubs else {
         let group = client.define_group(members);
-        let place = |(number, PlacedPartition { root, offset, bytes })| {
-            Place::new(root, number, (offset, bytes), group, contributors)
+        let place = |(number, PlacedPartition { root, offset, bytes, variable })| {
+            let place = Place::new(root, number, (offset, bytes), group, contributors);
+            Place { variable, ..place }
         };
         let (tier, places) = (Tier::Root, partitions.map(place).collect());
         return Route { tier, places, passed_on: Vec::new() };
@@ -52,7 +55,7 @@ pub(crate) fn route(
     let differs = spec.collective.has_root().then_some(spec.root);
     let beside = differs.map_or(&[][..], |rank| hubs.machine_of(rank)).to_vec();
     let (mut places, mut passed_on) = (Vec::new(), Vec::new());
-    for (number, PlacedPartition { root, offset, bytes }) in partitions {
+    for (number, PlacedPartition { root, offset, bytes, .. }) in partitions {
         let owner = lanes[root.0].owner;
         let owners = hubs.next(owner, differs);
         // What a lane beside the root would sum, the root's own sums: that saves a hop.

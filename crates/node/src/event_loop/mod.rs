@@ -149,6 +149,7 @@ impl EventLoop {
             }
             Command::Declare(id, spec, average) => worker_side.declare(id, spec, average),
             Command::Submit(id, submission) => worker_side.submit(id, submission, report),
+            Command::Mirrored(id, answer) => drop(answer.send(worker_side.mirrored(id))),
             Command::Supply(staged, bytes) => worker_side.supply(&staged, bytes),
             Command::Refuse(name, message) => worker_side.refuse(name, message),
             Command::OutOfData(answer) => worker_side.out_of_data(answer),

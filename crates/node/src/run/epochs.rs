@@ -8,7 +8,7 @@ use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
     Lane, Layout, Place, Progress, REPAIRED, Relay, Repair, RepairSpec, Request, Supply,
-    first_passed_on, repairs, retained_rounds,
+    VariablePlace, first_passed_on, repairs, retained_rounds,
 };
 use sumpter_membership::ClusterView;
 use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
@@ -16,6 +16,7 @@ use sumpter_wire::Tier;
 
 use crate::cluster::Cluster;
 use crate::cluster::lanes::PlacedPartition;
+use crate::cluster::mirrors::among_mirrors;
 use crate::cluster::route::{Route, route};
 use crate::run::progress;
 use crate::run::{WorkerRun, client_settings, policy};
@@ -69,6 +70,8 @@ impl WorkerRun {
             relays.extend(self.lay_out(id, &repairs));
         }
         self.recovery.resume(&mut self.client, relays, retained);
+        let variables: Vec<TensorId> = self.variables.iter().copied().collect();
+        variables.into_iter().for_each(|id| self.fill(id));
         Ok(())
     }
 
@@ -81,6 +84,7 @@ impl WorkerRun {
             root: spec.root,
             members: self.members(spec),
             workers_may_fail: self.cluster.policy.workers_may_fail,
+            mirrors: self.mirrors(id),
         }
     }
 
@@ -89,7 +93,10 @@ impl WorkerRun {
     pub(crate) fn lay_out(&mut self, id: TensorId, repairs: &[Repair]) -> Vec<Relayed> {
         let spec = self.table.spec(id).expect("a tensor of the table").clone();
         let everyone = self.members(&spec);
-        let partitions = self.cluster.place(&spec.ranks, bytes(&spec) as u64);
+        let mut partitions = self.cluster.place(&spec.ranks, bytes(&spec) as u64);
+        if spec.collective == Collective::Update {
+            partitions = among_mirrors(&partitions, &self.mirrors(id));
+        }
         let numbered: Vec<_> = (0..).zip(partitions.iter().copied()).collect();
         let whole = self.route(&spec, &everyone, &numbered);
         let tier = whole.tier;
@@ -175,13 +182,13 @@ fn cut(
     number: &mut u32,
 ) -> Vec<(u32, PlacedPartition)> {
     let mut parts = Vec::new();
-    for PlacedPartition { root, offset, bytes } in partitions {
+    for PlacedPartition { root, offset, bytes, variable } in partitions {
         let (start, end) = (span.start.max(*offset), span.end.min(offset + bytes));
         if start < end {
-            parts.push((
-                *number,
-                PlacedPartition { root: *root, offset: start, bytes: end - start },
-            ));
+            let within = (start - offset) as u32;
+            let variable = variable.map(|part| VariablePlace { offset: within, ..part });
+            let (root, bytes) = (*root, end - start);
+            parts.push((*number, PlacedPartition { root, offset: start, bytes, variable }));
             *number += 1;
         }
     }
@@ -203,5 +210,6 @@ fn relay_request(tensor: TensorId, spec: &TensorSpec) -> Request {
         average: false,
         priority: i32::MAX,
         supply: Supply::Whole,
+        update: None,
     }
 }

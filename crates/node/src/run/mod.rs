@@ -7,10 +7,11 @@ pub(crate) mod progress;
 pub(crate) mod refused;
 pub(crate) mod subscriptions;
 pub(crate) mod table;
+pub(crate) mod variables;
 pub(crate) mod waits;
 pub(crate) mod worker_side;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,10 @@ pub(crate) struct WorkerRun {
     /// The last operations that failed because ranks disagree.
     pub refused: RefusedOps,
     out_of_data: OutOfData,
+    /// The variables that have a value.
+    variables: BTreeSet<TensorId>,
+    /// Variables whose value is on its way to the lanes.
+    filling: Vec<(TensorId, Promise)>,
     /// Workers that have finished and when, in the order in which they did.
     left: Vec<(Rank, Instant)>,
     /// When bytes last moved, or an operation began.
@@ -183,6 +188,8 @@ impl WorkerRun {
             running: HashMap::new(),
             refused: RefusedOps::default(),
             out_of_data: OutOfData::default(),
+            variables: BTreeSet::new(),
+            filling: Vec::new(),
             left: Vec::new(),
             last_progress: Instant::now(),
             patience: patience(config),
@@ -324,9 +331,10 @@ impl WorkerRun {
 
     /// Hands an operation to the client; its round.
     pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) -> u64 {
-        let Submission { tag, memory, completion, staged, since, .. } = submission;
+        let Submission { tag, memory, completion, staged, update, since, .. } = submission;
         let supply = if staged.is_some() { Supply::Ranges } else { Supply::Whole };
-        let id = self.client.submit(Request { supply, ..request }, OpMemory::Tensor(memory));
+        let request = Request { supply, update, ..request };
+        let id = self.client.submit(request, OpMemory::Tensor(memory));
         for bytes in staged.iter().flat_map(|staged| staged.begin(id)) {
             self.client.supply(id, bytes);
         }
@@ -353,6 +361,10 @@ impl WorkerRun {
     pub(crate) fn fail(&mut self, reason: &OpError) {
         self.over = Some(reason.clone());
         self.out_of_data.fail(reason);
+        for (id, done) in std::mem::take(&mut self.filling) {
+            let name = self.name(id).unwrap_or_default();
+            done.finish(Err(reason.about(&format!("variable '{name}' was not set"))));
+        }
         for (name, submission) in self.table.take_waiting() {
             let error = reason.about(&format!("tensor '{name}' was not complete"));
             submission.completion.finish(Err(error));

@@ -98,6 +98,11 @@ impl Table {
         self.declarations.push(Declaration { spec, average, name, tensor });
     }
 
+    /// The number of a declared tensor.
+    pub(crate) fn numbered(&self, id: DeclarationId) -> Option<TensorId> {
+        self.declarations.get(id.0 as usize)?.tensor
+    }
+
     /// The name of a declared tensor.
     pub(crate) fn declared_name(&self, id: DeclarationId) -> &str {
         &self.declarations[id.0 as usize].spec.name
@@ -257,6 +262,7 @@ fn request(tensor: TensorId, tier: Tier, spec: &TensorSpec) -> Request {
         average: false,
         priority: 0,
         supply: Supply::Whole,
+        update: None,
     }
 }
 
@@ -292,6 +298,7 @@ mod tests {
             op: ReduceOp::Sum,
             root: Rank(0),
             ranks: Vec::new(),
+            rule: None,
         }
     }
 
@@ -302,6 +309,8 @@ mod tests {
             memory: TensorMemory::zeros(1),
             completion: Promise::unwatched(),
             staged: None,
+            update: None,
+            state: None,
             since: Instant::now(),
         }
     }

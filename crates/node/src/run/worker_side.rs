@@ -17,7 +17,7 @@ use sumpter_membership::{ClusterView, FatalKind, MemberEvent};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Epoch, Rank, TensorId, TensorSpec};
 
-use crate::command::{DeclarationId, Submission, Subscription};
+use crate::command::{DeclarationId, MirroredParts, Submission, Subscription};
 use crate::completion::Promise;
 use crate::counters::Report;
 use crate::error::{NodeError, OpError};
@@ -308,6 +308,13 @@ impl WorkerSide {
         report.soon();
     }
 
+    /// What is mirrored here of a variable.
+    pub(crate) fn mirrored(&self, id: DeclarationId) -> Vec<MirroredParts> {
+        let run = self.run.as_ref();
+        let id = run.and_then(|run| run.table.numbered(id));
+        run.zip(id).map(|(run, id)| run.mirrored(id)).unwrap_or_default()
+    }
+
     /// More of a contribution is there.
     pub(crate) fn supply(&mut self, staged: &Staged, bytes: Range<usize>) {
         if let (Some(run), Some(op)) = (self.run.as_mut(), staged.supply(bytes.clone())) {
@@ -331,6 +338,16 @@ impl WorkerSide {
         if let Some(reason) = run.orphaned(request.tensor) {
             return submission.completion.finish(Err(OpError::PeerLost(reason)));
         }
+        if let Some(parts) = &submission.state {
+            run.set_state(request.tensor, parts, submission.completion);
+            return drop(run.settle_fills());
+        }
+        if request.collective == Collective::Update && !run.variables.contains(&request.tensor) {
+            let name = run.name(request.tensor).unwrap_or_default().to_owned();
+            let message = format!("variable '{name}': rank {} has given it no value", run.rank);
+            submission.completion.finish(Err(OpError::Mismatch(message.clone())));
+            return self.refuse(name, message);
+        }
         let round = run.run(submission, request, now);
         self.announce(request.tensor, round);
         report.soon();
@@ -343,7 +360,11 @@ impl WorkerSide {
             && let Some(event) = run.client.next_event()
         {
             any = true;
-            let Some(event) = run.recovery.on_event(event, &run.client) else { continue };
+            let Some(event) = run.recovery.on_event(event, &run.client) else {
+                let failed = run.settle_fills();
+                failed.into_iter().for_each(|(name, reason)| self.refuse(name, reason));
+                continue;
+            };
             match run.hub.on_event(event, &mut run.client, &mut lane_side.lane) {
                 Ok(Some(Event::Finished(id, outcome))) => self.finish(id, outcome, report),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
@@ -552,6 +573,11 @@ impl WorkerSide {
                 format!("tensor '{name}': rank {own} is its root, but is out of data (join)");
             return self.refuse(name, message);
         }
+        if spec.collective == Collective::Update {
+            let (name, own) = (spec.name.clone(), run.rank);
+            let message = format!("variable '{name}': rank {own} is out of data (join)");
+            return self.refuse(name, message);
+        }
         let Some(request) = run.table.request(id) else { return };
         let submission = Submission {
             tag: String::new(),
@@ -559,6 +585,8 @@ impl WorkerSide {
             memory: TensorMemory::zeros(*bytes as usize),
             completion: Promise::unwatched(),
             staged: None,
+            update: None,
+            state: None,
             since: Instant::now(),
         };
         self.begin(request, submission, report);

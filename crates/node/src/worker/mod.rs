@@ -40,6 +40,8 @@ pub struct Worker {
     member: Arc<Member>,
     view: ClusterView,
     rank: Rank,
+    /// Whether workers may die without ending the job.
+    elastic: bool,
     notifier: Sender<Callback>,
     /// What has been declared, and whether it is averaged.
     tensors: Mutex<HashMap<(TensorSpec, bool), Arc<Tensor>>>,
@@ -82,6 +84,7 @@ impl Worker {
             Ok(view) => {
                 let worker = Worker {
                     rank: Rank(config.rank),
+                    elastic: config.workers_may_fail(),
                     remote,
                     member,
                     view,
@@ -125,7 +128,8 @@ impl Worker {
         let spec = normalized(spec, world_size);
         let tensor =
             |spec, id| Arc::new(Tensor::new(spec, id, self.remote.clone(), self.notifier.clone()));
-        if let Err(reason) = check(&spec, average, self.rank, world_size) {
+        let elastic = self.elastic;
+        if let Err(reason) = check(&spec, average, self.rank, world_size, elastic) {
             return tensor(spec, Err(reason));
         }
         // Held while the command is sent: the event loop counts declarations as they come.

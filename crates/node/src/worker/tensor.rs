@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Sender, bounded};
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Rank, ReduceOp, TensorSpec};
+use sumpter_types::{Collective, Rank, ReduceOp, TensorSpec, Update};
 
-use crate::command::{Command, DeclarationId, Submission};
+use crate::command::{Command, DeclarationId, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::OpError;
 use crate::remote::Remote;
@@ -20,6 +20,8 @@ pub struct OpRequest {
     pub tag: String,
     /// Higher goes first.
     pub priority: i32,
+    /// The rule and its coefficients, in an update.
+    pub update: Option<Update>,
 }
 
 /// A tensor that a worker has declared.
@@ -51,7 +53,33 @@ impl Tensor {
     /// Queues an operation on `memory`. Outcomes, errors included, come by the completion.
     #[must_use]
     pub fn submit(&self, request: OpRequest, memory: TensorMemory) -> Arc<Completion> {
-        self.queue(request, memory, None)
+        self.queue(request, (memory, None), None)
+    }
+
+    /// Gives a variable its parts from now on: the value and the slots of its rule, each as a whole
+    /// and in elements of the type in which they are kept (`f64` for `f64`, else `f32`). The value
+    /// may come alone, then the slots are zeros. All of its ranks must do so with the same bytes,
+    /// while no round is under way. Done once the lanes have what this rank mirrors.
+    #[must_use]
+    pub fn set_state(&self, parts: Vec<Vec<u8>>) -> Arc<Completion> {
+        if let Err(reason) = check_state(&self.spec, &parts) {
+            let completion = Completion::new(self.notifier.clone());
+            completion.finish(Err(OpError::Mismatch(reason)));
+            return completion;
+        }
+        self.queue(OpRequest::default(), (TensorMemory::zeros(0), None), Some(parts))
+    }
+
+    /// What this rank mirrors of a variable; nothing before it has a value.
+    #[must_use]
+    pub fn mirrored(&self) -> Vec<MirroredParts> {
+        let (answer, mirrored) = bounded(1);
+        match &self.id {
+            Ok(id) if self.remote.send(Command::Mirrored(*id, answer)) => {
+                mirrored.recv().unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Queues an operation on `memory` whose contribution is supplied range by range.
@@ -63,15 +91,15 @@ impl Tensor {
         slices: Slices,
     ) -> StagedRound {
         let staged = Arc::new(Staged::new(slices, self.notifier.clone()));
-        let completion = self.queue(request, memory, Some(staged.clone()));
+        let completion = self.queue(request, (memory, Some(staged.clone())), None);
         StagedRound::new(self.spec.name.clone(), completion, staged, self.remote.clone())
     }
 
     fn queue(
         &self,
         request: OpRequest,
-        memory: TensorMemory,
-        staged: Option<Arc<Staged>>,
+        (memory, staged): (TensorMemory, Option<Arc<Staged>>),
+        state: Option<Vec<Vec<u8>>>,
     ) -> Arc<Completion> {
         let completion = Completion::new(self.notifier.clone());
         let id = match &self.id {
@@ -87,6 +115,8 @@ impl Tensor {
             memory,
             completion: Promise::new(completion.clone()),
             staged,
+            update: request.update,
+            state,
             since: Instant::now(),
         };
         if !self.remote.send(Command::Submit(id, submission)) {
@@ -104,6 +134,9 @@ pub(crate) fn normalized(mut spec: TensorSpec, world_size: usize) -> TensorSpec 
     if !spec.collective.has_root() {
         spec.root = Rank(0);
     }
+    if spec.collective != Collective::Update {
+        spec.rule = None;
+    }
     spec.ranks.sort_unstable();
     spec.ranks.dedup();
     if spec.ranks.len() == world_size {
@@ -112,12 +145,37 @@ pub(crate) fn normalized(mut spec: TensorSpec, world_size: usize) -> TensorSpec 
     spec
 }
 
+/// Whether these can be the parts of a variable.
+fn check_state(spec: &TensorSpec, parts: &[Vec<u8>]) -> Result<(), String> {
+    let name = &spec.name;
+    let Some(rule) = spec.rule else {
+        return Err(format!("tensor '{name}' is no variable: it has no update rule"));
+    };
+    let (slots, bytes) = (rule.slots(), spec.dtype.accumulator().size());
+    let bytes = spec.elements().unwrap_or(0) as usize * bytes;
+    if parts.len() != 1 && parts.len() != 1 + slots.len() {
+        let (rule, got) = (rule.name(), parts.len());
+        return Err(format!(
+            "variable '{name}': {rule} has a value and {} slots {slots:?}, not {got} parts",
+            slots.len()
+        ));
+    }
+    match parts.iter().find(|part| part.len() != bytes) {
+        None => Ok(()),
+        Some(part) => {
+            let got = part.len();
+            Err(format!("variable '{name}': a part has {got} bytes instead of {bytes}"))
+        }
+    }
+}
+
 /// Whether this rank can take part in operations of a spec.
 pub(crate) fn check(
     spec: &TensorSpec,
     average: bool,
     rank: Rank,
     world_size: usize,
+    workers_may_fail: bool,
 ) -> Result<(), String> {
     let name = &spec.name;
     let inside = |r: &Rank| spec.ranks.is_empty() || spec.ranks.contains(r);
@@ -138,6 +196,21 @@ pub(crate) fn check(
     }
     if average && (spec.collective == Collective::Broadcast || spec.op != ReduceOp::Sum) {
         return Err(format!("tensor '{name}': only a sum can be averaged"));
+    }
+    if spec.collective == Collective::Update {
+        if spec.rule.is_none() {
+            return Err(format!("variable '{name}': there is no update rule"));
+        }
+        if !spec.dtype.is_float() {
+            let dtype = spec.dtype.name();
+            return Err(format!("variable '{name}': {dtype} has no update rule; only floats have"));
+        }
+        if workers_may_fail {
+            return Err(format!(
+                "variable '{name}': the workers of an elastic job (min_workers) cannot keep \
+                 optimizer state for each other; run the optimizer in the workers"
+            ));
+        }
     }
     if spec.elements().is_none() {
         return Err(format!("tensor '{name}': shape {:?} exceeds any memory", spec.shape));

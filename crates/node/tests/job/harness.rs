@@ -130,6 +130,7 @@ pub fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         op: ReduceOp::Sum,
         root: Rank(0),
         ranks: Vec::new(),
+        rule: None,
     }
 }
 

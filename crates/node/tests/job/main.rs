@@ -6,6 +6,7 @@ mod machines;
 mod servers;
 mod tenants;
 mod tls;
+mod variables;
 
 use std::process::Command;
 use std::sync::{Arc, Barrier};

@@ -1,6 +1,6 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sumpter_types::{Rank, Suspicion};
+use sumpter_types::{Rank, Rule, Suspicion};
 
 use super::super::tensors::TensorTable;
 use super::super::tests::spec;
@@ -180,8 +180,10 @@ fn jobs() -> impl Strategy<Value = (Vec<TensorSpec>, Vec<Said>)> {
             .map(|(i, (kind, root, all))| {
                 let group = if all { 0..0 } else { 0..ranks - 1 };
                 let members = if all { ranks } else { ranks - 1 };
+                let collective = Collective::ALL[kind];
                 TensorSpec {
-                    collective: Collective::ALL[kind],
+                    collective,
+                    rule: (collective == Collective::Update).then_some(Rule::Adagrad),
                     root: Rank(root % members),
                     ranks: group.map(Rank).collect(),
                     ..spec(&format!("t{i}"), &[1])

@@ -70,6 +70,9 @@ impl Relay {
     fn start(&self, header: Header) -> Result<InboundFrame, Violation> {
         match header.kind {
             FrameKind::Ack => Ok(InboundFrame::Header),
+            FrameKind::Begin if header.length as usize != BEGIN_BYTES => {
+                Err(wrong("a beginning of another length"))
+            }
             FrameKind::Begin => {
                 Ok(InboundFrame::Begin { header, bytes: [0; BEGIN_BYTES], have: 0 })
             }

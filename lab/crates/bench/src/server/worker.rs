@@ -149,6 +149,7 @@ fn request(index: usize) -> Request {
         average: false,
         priority: 0,
         supply: Supply::Whole,
+        update: None,
     }
 }
 

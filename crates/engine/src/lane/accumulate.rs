@@ -1,0 +1,172 @@
+//! A chunk in a lane: how contributions are added to its sum, and how a variable changes by it.
+
+use std::ops::Range;
+
+use sumpter_sum::{self as sum, AlignedBuf, BufferPool};
+use sumpter_types::Update;
+use sumpter_wire::PartitionSpec;
+
+use super::state::State;
+
+/// A run of contributions is added block by block, so that a block's sum stays in the first-level
+/// cache meanwhile: half of the smallest such cache (32 KiB) holds a wide sum and one operand. A
+/// multiple of every element.
+const RUN_BLOCK_BYTES: usize = 4 << 10;
+
+/// The coefficients of a round's update.
+pub(super) type Coefficients = [f64; Update::COEFFICIENTS];
+
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    /// The sum so far; from the round before until the first contribution of this one.
+    pub sum: Option<AlignedBuf>,
+    /// Contributions of others in the sum.
+    pub summed: usize,
+    /// The resident child's contribution has been asked for, and is in the sum.
+    pub asked: bool,
+    pub resident: bool,
+    /// Contributions that wait for their turn, by child; only in deterministic partitions.
+    pub held: Vec<Option<AlignedBuf>>,
+    /// The new value of a variable of 16-bit floats, narrowed.
+    pub weights: Option<AlignedBuf>,
+    /// Of the finished value, and of a variable's gradient, once a receiver asked for it.
+    pub checksums: [Option<u32>; 2],
+}
+
+impl Chunk {
+    /// Takes one contribution of another process: the first one's buffer becomes the sum, without a
+    /// copy.
+    pub(super) fn add(
+        &mut self,
+        spec: &PartitionSpec,
+        contributors: usize,
+        bytes: AlignedBuf,
+        pool: &mut BufferPool,
+    ) {
+        if self.summed > 0 {
+            self.sum_up(spec, contributors, &bytes, pool);
+            pool.give(bytes);
+        } else if let Some(old) = self.sum.replace(bytes) {
+            pool.give(old);
+        }
+        self.summed += 1;
+    }
+
+    /// Takes the held contributions of these children, one after the other for each element, as
+    /// [`add`](Self::add) would.
+    pub(super) fn add_run(
+        &mut self,
+        spec: &PartitionSpec,
+        contributors: usize,
+        run: Range<usize>,
+        pool: &mut BufferPool,
+    ) {
+        let mut left = run;
+        while !left.is_empty() {
+            let alike = self.added_alike(spec, contributors).min(left.len());
+            if alike < 2 {
+                let bytes = self.held[left.start].take().expect("a run is held");
+                self.add(spec, contributors, bytes, pool);
+                left.start += 1;
+                continue;
+            }
+            let Chunk { sum, held, .. } = self;
+            let sum = sum.as_mut().expect("a counted contribution has a sum");
+            let held = &mut held[left.start..left.start + alike];
+            let widens = widens(spec, contributors);
+            let wide = if widens { spec.dtype.accumulator().size() / spec.dtype.size() } else { 1 };
+            let len = held[0].as_ref().map_or(0, |bytes| bytes.len());
+            for start in (0..len).step_by(RUN_BLOCK_BYTES) {
+                let end = len.min(start + RUN_BLOCK_BYTES);
+                let sum = &mut sum[start * wide..end * wide];
+                for bytes in held.iter().flatten() {
+                    let bytes = &bytes[start..end];
+                    if widens {
+                        sum::accumulate(spec.op, spec.dtype, sum, bytes);
+                    } else {
+                        sum::reduce(spec.op, spec.dtype, sum, bytes);
+                    }
+                }
+            }
+            held.iter_mut().filter_map(Option::take).for_each(|bytes| pool.give(bytes));
+            self.summed += alike;
+            left.start += alike;
+        }
+    }
+
+    /// How many of the next contributions are added to the sum in the form that it has now.
+    fn added_alike(&self, spec: &PartitionSpec, contributors: usize) -> usize {
+        match self.summed + usize::from(self.resident) {
+            0 => 0,
+            summed if !widens(spec, contributors) => contributors - summed,
+            // The second makes the sum wide, the last one narrow again.
+            1 => 0,
+            summed => contributors - 1 - summed,
+        }
+    }
+
+    /// Changes a stretch of a variable by the sum, which is complete, if all of it is there.
+    pub(super) fn apply(
+        &mut self,
+        spec: &PartitionSpec,
+        coefficients: Option<&Coefficients>,
+        (state, stretch): (&mut State, Range<usize>),
+        pool: &mut BufferPool,
+    ) -> bool {
+        let Some(variable) = spec.variable else { return false };
+        let update = coefficients.and_then(|c| Update::from_coefficients(variable.rule, *c));
+        let Some(update) = update else { return false };
+        if !state.covers(update.rule.slots().len(), &stretch) {
+            return false;
+        }
+        let (dtype, master) = (spec.dtype, spec.dtype.accumulator());
+        let len = stretch.len() / master.size() * dtype.size();
+        let gradient = self.sum.as_mut().expect("a counted contribution has a sum");
+        let gradient = &mut gradient[..len];
+        if variable.divisor > 1 {
+            sum::divide(dtype, gradient, variable.divisor);
+        }
+        self.weights = (dtype != master).then(|| pool.take(len));
+        let weights = self.weights.as_mut().map(|weights| (dtype, &mut weights[..]));
+        state.apply(&update, master, &stretch, (dtype, gradient), weights);
+        true
+    }
+
+    /// Adds a contribution that is not the first.
+    pub(super) fn sum_up(
+        &mut self,
+        spec: &PartitionSpec,
+        contributors: usize,
+        bytes: &[u8],
+        pool: &mut BufferPool,
+    ) {
+        let (op, dtype) = (spec.op, spec.dtype);
+        let sum = self.sum.as_mut().expect("a counted contribution has a sum");
+        let next = match self.summed + usize::from(self.resident) {
+            _ if !widens(spec, contributors) => return sum::reduce(op, dtype, sum, bytes),
+            1 => {
+                let wide = bytes.len() / dtype.size() * dtype.accumulator().size();
+                let mut acc = pool.take(wide);
+                sum::accumulate_pair(op, dtype, &mut acc, sum, bytes);
+                acc
+            }
+            before if before + 1 == contributors => {
+                let mut out = pool.take(bytes.len());
+                sum::accumulate_last(op, dtype, &mut out, sum, bytes);
+                out
+            }
+            _ => return sum::accumulate(op, dtype, sum, bytes),
+        };
+        pool.give(std::mem::replace(sum, next));
+    }
+}
+
+/// Of more than two contributions in 16-bit floats the sum is held in `f32` until the last.
+fn widens(spec: &PartitionSpec, contributors: usize) -> bool {
+    contributors > 2 && spec.dtype.accumulator() != spec.dtype
+}
+
+/// Whether contributions are added in the order of ranks.
+pub(super) fn is_ordered(spec: &PartitionSpec) -> bool {
+    spec.deterministic || spec.variable.is_some()
+}

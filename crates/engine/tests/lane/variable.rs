@@ -1,0 +1,139 @@
+//! A variable in a lane: its state comes from a mirror, its rounds change it.
+
+use sumpter_types::{Rule, Update};
+use sumpter_wire::{Tier, VariableSpec};
+
+use super::*;
+
+const SGD: Rule = Rule::Sgd { momentum: false, nesterov: false };
+
+/// Two float32, mirrored by rank 0.
+fn variable() -> PartitionSpec {
+    let mirrors = [Some(Rank(0)), None];
+    let variable = VariableSpec { rule: SGD, divisor: 2, mirrors, home: 0, offset: 0 };
+    PartitionSpec {
+        collective: Collective::Update,
+        dtype: Dtype::F32,
+        variable: Some(variable),
+        ..spec(8)
+    }
+}
+
+fn begin_with(spec: &PartitionSpec, step: f64) -> Vec<u8> {
+    let coefficients = Some(Update { step, ..Update::new(SGD) }.coefficients());
+    let payload = Begin { spec: *spec, priority: 0, coefficients }.encode();
+    [&header(FrameKind::Begin, payload.len()).encode()[..], &payload].concat()
+}
+
+fn floats(values: [f32; 2]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_ne_bytes()).collect()
+}
+
+/// A mirror puts the value into the lane.
+fn fill(values: [f32; 2]) -> Vec<u8> {
+    let ranks = [Rank(0)];
+    let members = encode_group(&ranks);
+    let group =
+        Header { tensor: TensorId(group_id(&ranks).0), ..header(FrameKind::Group, members.len()) };
+    let part = PartitionSpec {
+        collective: Collective::Broadcast,
+        dtype: Dtype::F32,
+        group: group_id(&ranks),
+        ..spec(8)
+    };
+    let frames = [begin(&part), push(0, &floats(values))].map(|mut frame| {
+        frame[1] = Tier::Value as u8;
+        frame
+    });
+    [&group.encode()[..], &members, &frames.concat()].concat()
+}
+
+/// Kinds and payloads of the frames of a lane.
+fn frames(lane: &mut Lane, conn: ConnId) -> Vec<(FrameKind, Vec<u8>)> {
+    let bytes = drain(lane, conn);
+    let (mut rest, mut out) = (&bytes[..], Vec::new());
+    while let Some((head, tail)) = rest.split_first_chunk::<HEADER_BYTES>() {
+        let head = Header::decode(head).unwrap();
+        let (payload, tail) = tail.split_at(head.length as usize);
+        out.push((head.kind, payload.to_vec()));
+        rest = tail;
+    }
+    out
+}
+
+#[test]
+fn a_round_waits_for_the_state_and_the_mirror_gets_the_gradient() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let begun = begin_with(&variable(), -0.5);
+    feed(&mut lane, a, &[begun.clone(), push(0, &floats([2.0, 4.0]))].concat()).unwrap();
+    feed(&mut lane, b, &[begun, push(0, &floats([6.0, 4.0]))].concat()).unwrap();
+    assert_eq!((frames(&mut lane, a), frames(&mut lane, b)), (vec![], vec![]));
+    feed(&mut lane, a, &fill([10.0, 20.0])).unwrap();
+    // The average of the gradients to the mirror, which then is done with the part it put here.
+    let done = (FrameKind::Done, vec![]);
+    let sent = frames(&mut lane, a);
+    assert!(sent.contains(&(FrameKind::Result, floats([4.0, 4.0]))) && sent.contains(&done));
+    assert_eq!(frames(&mut lane, b), [(FrameKind::Result, floats([8.0, 18.0]))]);
+    // Nobody may let go of a contribution before the mirror has the gradient.
+    feed(&mut lane, b, &ack()).unwrap();
+    assert_eq!(frames(&mut lane, b), []);
+    feed(&mut lane, a, &ack()).unwrap();
+    assert_eq!(frames(&mut lane, b), [done]);
+    // The next round begins with the new value.
+    let begun = of_tensor(5, 1, begin_with(&variable(), -1.0));
+    for conn in [a, b] {
+        let pushed = of_tensor(5, 1, push(0, &floats([1.0, 0.0])));
+        feed(&mut lane, conn, &[begun.clone(), pushed].concat()).unwrap();
+    }
+    assert_eq!(frames(&mut lane, b), [(FrameKind::Result, floats([7.0, 18.0]))]);
+}
+
+#[test]
+fn who_lost_the_connection_hears_again_that_the_mirror_has_it() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let begun = begin_with(&variable(), -0.5);
+    feed(&mut lane, a, &fill([0.0, 0.0])).unwrap();
+    for conn in [a, b] {
+        feed(&mut lane, conn, &[begun.clone(), push(0, &floats([1.0, 1.0]))].concat()).unwrap();
+    }
+    frames(&mut lane, b);
+    feed(&mut lane, a, &ack()).unwrap();
+    lane.close(b);
+    let (b, _) = lane.open(peer(1)).unwrap();
+    let mut again = begun;
+    // It has the only chunk.
+    again[20] = 1;
+    feed(&mut lane, b, &again).unwrap();
+    assert_eq!(frames(&mut lane, b), [(FrameKind::Done, vec![])]);
+}
+
+#[test]
+fn ranks_that_update_differently_are_all_told() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &[begin_with(&variable(), -0.5), push(0, &floats([1.0, 1.0]))].concat())
+        .unwrap();
+    feed(&mut lane, b, &begin_with(&variable(), -0.25)).unwrap();
+    for conn in [a, b] {
+        let [(kind, text)] = &frames(&mut lane, conn)[..] else { panic!("one frame") };
+        let text = String::from_utf8_lossy(text);
+        assert_eq!(*kind, FrameKind::Error);
+        assert!(text.contains("rank 1") && text.contains("step is -0.25"), "{text}");
+        // What is on its way is dropped, and other tensors go on.
+        feed(&mut lane, conn, &push(0, &floats([1.0, 1.0]))).unwrap();
+        feed(&mut lane, conn, &of_tensor(6, 0, begin(&spec(3)))).unwrap();
+        feed(&mut lane, conn, &of_tensor(6, 0, push(0, &[1, 2, 3]))).unwrap();
+    }
+    assert_eq!(frames(&mut lane, a), [(FrameKind::Result, vec![2, 4, 6])]);
+}
+
+#[test]
+fn a_variable_counts_against_the_jobs_memory_and_ends_with_the_job() {
+    let (mut lane, [a, _]) = lane_with_two();
+    feed(&mut lane, a, &begin_with(&variable(), -0.5)).unwrap();
+    assert_eq!(lane.job_bytes(JobId(1)), 16);
+    feed(&mut lane, a, &fill([0.0, 0.0])).unwrap();
+    assert_eq!(lane.job_bytes(JobId(1)), 24);
+    assert!(lane.allocated_bytes() > 0);
+    lane.end_job(JobId(1));
+    assert_eq!((lane.job_bytes(JobId(1)), lane.allocated_bytes()), (0, 0));
+}

@@ -1,0 +1,159 @@
+//! Variables: the lanes keep value and slots, and apply the rule.
+
+use std::sync::Arc;
+
+use sumpter_node::{Completion, OpRequest, Worker};
+use sumpter_transport::TensorMemory;
+use sumpter_types::{Collective, Dtype, Rule, TensorSpec, Update};
+
+use super::harness::{Job, spec, wait};
+
+const ADAM: Rule = Rule::Adam { amsgrad: false };
+const LEN: usize = 100_000;
+
+fn variable(name: &str, len: usize, rule: Rule) -> TensorSpec {
+    let (collective, rule) = (Collective::Update, Some(rule));
+    TensorSpec { collective, rule, ..spec(name, &[len as u64]) }
+}
+
+fn update(round: usize) -> Update {
+    let step = -0.01 / (round + 1) as f64;
+    Update {
+        take: 0.1,
+        keep_square: 0.999,
+        take_square: 0.001,
+        epsilon: 1e-8,
+        step,
+        ..Update::new(ADAM)
+    }
+}
+
+fn initial(len: usize) -> Vec<u8> {
+    (0..len).flat_map(|i| (i as f32 / 7.0).to_ne_bytes()).collect()
+}
+
+fn gradient(rank: u32, round: usize, len: usize) -> Vec<f32> {
+    let value = |i: usize| ((i * 31 + round * 17 + rank as usize * 13) % 101) as f32 / 9.0 - 5.0;
+    (0..len).map(value).collect()
+}
+
+/// The parts of a variable after rounds whose gradients were averaged in rank order.
+fn expected(ranks: u32, rounds: usize, len: usize) -> Vec<Vec<u8>> {
+    let mut parts = vec![initial(len), vec![0; 4 * len], vec![0; 4 * len]];
+    for round in 0..rounds {
+        let mut sum = gradient(0, round, len);
+        for rank in 1..ranks {
+            sum.iter_mut().zip(gradient(rank, round, len)).for_each(|(sum, x)| *sum += x);
+        }
+        let mean: Vec<u8> = sum.iter().flat_map(|x| (x / ranks as f32).to_ne_bytes()).collect();
+        let mut parts: Vec<&mut [u8]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
+        sumpter_sum::update(&update(round), Dtype::F32, &mut parts, (Dtype::F32, &mean), None);
+    }
+    parts
+}
+
+/// A gradient, and where the new value comes.
+type Pair = (Vec<f32>, Vec<f32>);
+
+/// One round.
+fn step(
+    worker: &Worker,
+    spec: &TensorSpec,
+    round: usize,
+    gradient: Vec<f32>,
+) -> (Arc<Completion>, Arc<Pair>) {
+    let len = gradient.len();
+    let both = Arc::new((gradient, vec![0.0; len]));
+    let (from, to) = (both.0.as_ptr().cast::<u8>(), both.1.as_ptr().cast::<u8>().cast_mut());
+    // SAFETY: both are owned by the memory as well, and read only once that is done.
+    let memory = unsafe { TensorMemory::new(from, to, 4 * len, Box::new(both.clone())) };
+    let request = OpRequest { update: Some(update(round)), ..OpRequest::default() };
+    (worker.declare(spec.clone(), true).submit(request, memory), both)
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_ne_bytes()).collect()
+}
+
+#[test]
+fn the_rule_is_applied_on_the_lanes_and_mirrored_in_the_workers() {
+    for servers in [0, 2] {
+        let job = Job::start(servers);
+        let mirrored = job.run(3, &[], |worker| {
+            // One that all mirror a share of, and one that a single worker mirrors.
+            let specs = [variable("large", LEN, ADAM), variable("small", 11, ADAM)];
+            for spec in &specs {
+                let len = spec.shape[0] as usize;
+                wait(&worker.declare(spec.clone(), true).set_state(vec![initial(len)])).unwrap();
+            }
+            for round in 0..5 {
+                let rounds = specs.each_ref().map(|spec| {
+                    let gradient = gradient(worker.rank(), round, spec.shape[0] as usize);
+                    step(worker, spec, round, gradient)
+                });
+                for (completion, memory) in rounds {
+                    assert_eq!(wait(&completion), Ok(()));
+                    let len = memory.1.len();
+                    assert_eq!(bytes(&memory.1), expected(3, round + 1, len)[0], "round {round}");
+                }
+            }
+            specs.map(|spec| worker.declare(spec, true).mirrored())
+        });
+        for (which, len) in [(0, LEN), (1, 11)] {
+            let parts = expected(3, 5, len);
+            let mut found = 0;
+            for (elements, own) in mirrored.iter().flat_map(|all| &all[which]) {
+                found += elements.len();
+                for (part, own) in parts.iter().zip(own) {
+                    assert!(*own == part[4 * elements.start..4 * elements.end]);
+                }
+            }
+            assert_eq!(found, len);
+        }
+        job.finish();
+    }
+}
+
+#[test]
+fn what_cannot_be_updated_fails_on_every_rank_and_says_why() {
+    let job = Job::start(1);
+    let errors = job.run(2, &[], |worker| {
+        let text = |completion: &Completion| wait(completion).expect_err("refused").to_string();
+        let parts = worker.declare(variable("parts", 4, ADAM), true);
+        let two = text(&parts.set_state(vec![vec![0; 16]; 2]));
+        let short = text(&parts.set_state(vec![vec![0; 15]]));
+        let unset = text(&step(worker, &variable("unset", 4, ADAM), 0, vec![1.0; 4]).0);
+        // Ranks that update differently.
+        let spec = variable("differs", 4, ADAM);
+        wait(&worker.declare(spec.clone(), true).set_state(vec![vec![0; 16]])).unwrap();
+        let differs = text(&step(worker, &spec, worker.rank() as usize, vec![1.0; 4]).0);
+        let rule = if worker.rank() == 0 { ADAM } else { Rule::Lion };
+        let spec = variable("rules", 4, rule);
+        // The first to declare it may be done before the other does.
+        let _ = wait(&worker.declare(spec.clone(), true).set_state(vec![vec![0; 16]]));
+        let rules = text(&step(worker, &spec, 0, vec![1.0; 4]).0);
+        let integers = TensorSpec { dtype: Dtype::I32, ..variable("integers", 4, ADAM) };
+        let integers = text(&worker.declare(integers, false).set_state(vec![vec![0; 16]]));
+        // Others go on.
+        let spec = variable("well", 4, ADAM);
+        wait(&worker.declare(spec.clone(), true).set_state(vec![initial(4)])).unwrap();
+        let (completion, memory) = step(worker, &spec, 0, gradient(worker.rank(), 0, 4));
+        assert_eq!(wait(&completion), Ok(()));
+        assert_eq!(bytes(&memory.1), expected(2, 1, 4)[0]);
+        [two, short, unset, differs, rules, integers]
+    });
+    let parts: [&[&str]; 6] = [
+        &["exp_avg", "not 2 parts"],
+        &["15 bytes instead of 16"],
+        &["unset", "given it no value"],
+        &["step is"],
+        &["adam", "lion", "rank 0", "rank 1"],
+        &["int32", "only floats"],
+    ];
+    for errors in errors {
+        for (text, parts) in errors.iter().zip(parts) {
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        }
+    }
+    job.finish();
+}

@@ -1,0 +1,185 @@
+"""Update rules on the lanes, beside torch.optim with foreach=False."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+import sumpter
+from sumpter import _native
+from sumpter._core import membership, rules
+from sumpter._core.session import Session
+from sumpter._core.tensor import Tensor
+
+STEPS = 1000
+ELEMENTS = 1003
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    sumpter.init(rank=0, world_size=1)
+    yield membership.current()
+    sumpter.shutdown()
+
+
+def view(array: np.ndarray) -> memoryview:
+    return memoryview(array).cast("B")
+
+
+class Variable:
+    """A variable on the lane of a job of one rank."""
+
+    def __init__(self, session: Session, name: str, value: np.ndarray, update: rules.Update):
+        self.weights = value.copy()
+        dtype = str(value.dtype)
+        self.tensor: Tensor = session.declare(name, "update", value.shape, dtype, rule=update.rule)
+        self.tensor.set_state([view(value)]).wait()
+
+    def step(self, gradient: np.ndarray, update: rules.Update) -> None:
+        send, receive = gradient.ctypes.data, self.weights.ctypes.data
+        keep = (gradient, self.weights)
+        self.tensor.submit(send, receive, keep=keep, update=update.coefficients).wait()
+
+    def parts(self) -> list[np.ndarray]:
+        """The value and the slots."""
+        [(_, _, parts)] = self.tensor.mirrored()
+        return [np.frombuffer(part, self.weights.dtype) for part in parts]
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of the paper; torch has none."""
+
+    def __init__(self, parameters: list[torch.Tensor], foreach: bool, **given: object):
+        del foreach
+        super().__init__(parameters, {"betas": (0.9, 0.99), **given})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            lr, (beta1, beta2) = group["lr"], group["betas"]
+            for w in group["params"]:
+                average = self.state[w].setdefault("exp_avg", torch.zeros_like(w))
+                w.mul_(1 - lr * group["weight_decay"])
+                direction = (average * beta1).add_(w.grad, alpha=1 - beta1)
+                w.add_(direction.sign_(), alpha=-lr)
+                average.mul_(beta2).add_(w.grad, alpha=1 - beta2)
+
+
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, rules.sgd, {"lr": 0.1}),
+    "sgd-momentum": (
+        torch.optim.SGD,
+        rules.sgd,
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 1e-3},
+    ),
+    "sgd-nesterov": (
+        torch.optim.SGD,
+        rules.sgd,
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True},
+    ),
+    "adam": (torch.optim.Adam, rules.adam, {"lr": 0.01, "weight_decay": 1e-3}),
+    "adam-amsgrad": (torch.optim.Adam, rules.adam, {"lr": 0.01, "amsgrad": True}),
+    "adamw": (
+        torch.optim.AdamW,
+        lambda step, **given: rules.adam(step, decoupled_weight_decay=True, **given),
+        {"lr": 0.01, "weight_decay": 0.1},
+    ),
+    "rmsprop": (torch.optim.RMSprop, rules.rmsprop, {"lr": 0.01}),
+    "rmsprop-centered": (
+        torch.optim.RMSprop,
+        rules.rmsprop,
+        {"lr": 0.01, "centered": True, "momentum": 0.9, "weight_decay": 1e-3},
+    ),
+    "adagrad": (torch.optim.Adagrad, rules.adagrad, {"lr": 0.1, "lr_decay": 1e-3}),
+    "lion": (Lion, rules.lion, {"lr": 1e-3, "weight_decay": 0.1}),
+}
+
+
+def beside_torch(
+    session: Session, name: str, label: str, dtype: torch.dtype
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The weights and slots after all steps: on the lane, and torch's."""
+    kind, rule, given = OPTIMIZERS[name]
+    generator = torch.Generator().manual_seed(11)
+    parameter = torch.randn(ELEMENTS, generator=generator, dtype=dtype)
+    optimizer = kind([parameter], foreach=False, **given)
+    variable = Variable(session, label, parameter.numpy().copy(), rule(1, **given))
+    for step in range(1, STEPS + 1):
+        parameter.grad = torch.randn(ELEMENTS, generator=generator, dtype=dtype)
+        optimizer.step()
+        variable.step(parameter.grad.numpy(), rule(step, **given))
+    value, *slots = variable.parts()
+    assert np.array_equal(value, variable.weights), "what is mirrored is what came back"
+    both = {"value": (value, parameter.numpy())}
+    names = _native.update_rules()[variable.tensor.description.rule or ""]
+    for slot, part in zip(names, slots, strict=True):
+        both[slot] = (part, optimizer.state[parameter][slot].numpy())
+    return both
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_rule_gives_the_bits_that_torch_gives(
+    session: Session, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability not in ("AVX2", "AVX512"):
+        pytest.skip(f"torch does not fuse multiplications and additions on {capability}")
+
+    # The library that torch takes roots from does not round them correctly.
+    def root(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.sqrt(x.numpy()))
+
+    monkeypatch.setattr(torch.Tensor, "sqrt", root)
+    monkeypatch.setattr(torch.Tensor, "sqrt_", lambda x: x.copy_(root(x)))
+    for part, (ours, theirs) in beside_torch(session, name, f"{name}.{dtype}", dtype).items():
+        assert np.array_equal(ours, theirs), part
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_rule_is_as_near_to_torch_as_its_roots_are(session: Session, name: str) -> None:
+    for part, (ours, theirs) in beside_torch(session, name, f"{name}.root", torch.float32).items():
+        limit = 1e-5 * np.abs(theirs).max()
+        assert np.abs(ours - theirs).max() <= limit, part
+
+
+def test_sixteen_bit_weights_are_those_of_a_float32_value(session: Session) -> None:
+    given = {"lr": 0.01, "weight_decay": 0.1}
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.randn(ELEMENTS, generator=generator).bfloat16()
+    update = rules.adam(1, **given)
+    tensor = session.declare("half", "update", (ELEMENTS,), "bfloat16", rule=update.rule)
+    value = weights.float().numpy()
+    tensor.set_state([view(value)]).wait()
+    wide = Variable(session, "wide", value, update)
+    for step in range(1, 20):
+        gradient = torch.randn(ELEMENTS, generator=generator).bfloat16()
+        update = rules.adam(step, **given)
+        wide.step(gradient.float().numpy(), update)
+        send, receive = gradient.data_ptr(), weights.data_ptr()
+        keep = (gradient, weights)
+        tensor.submit(send, receive, keep=keep, update=update.coefficients).wait()
+        assert torch.equal(weights, torch.from_numpy(wide.weights).bfloat16())
+
+
+def test_wrong_uses_are_refused(session: Session) -> None:
+    value, update = np.ones(4, np.float32), rules.sgd(1, lr=0.1)
+    variable = Variable(session, "refuses", value, update)
+    address = value.ctypes.data
+    submit = variable.tensor.submit
+    with pytest.raises(sumpter.ConfigError, match="needs coefficients"):
+        submit(address, variable.weights.ctypes.data, keep=value)
+    with pytest.raises(sumpter.ConfigError, match="same memory"):
+        submit(address, address, keep=value, update=update.coefficients)
+    with pytest.raises(sumpter.ConfigError, match="finite"):
+        submit(address, variable.weights.ctypes.data, keep=value, update=(float("nan"),) * 10)
+    with pytest.raises(sumpter.MismatchError, match="3 parts|not 2 parts|0 slots"):
+        variable.tensor.set_state([view(value), view(value)]).wait()
+    with pytest.raises(sumpter.ConfigError, match="unknown update rule"):
+        session.declare("no rule", "update", (4,), "float32", rule="newton")
+    plain = session.declare("plain", "all_reduce", (4,), "float32")
+    with pytest.raises(sumpter.ConfigError, match="no update rule"):
+        plain._submit(address, address, 0, "", value, update.coefficients)
