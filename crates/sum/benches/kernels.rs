@@ -1,6 +1,6 @@
-//! Throughput of every kernel at every level this processor has, beside a plain copy, in a core's
-//! own cache and out of all caches; sums also where operands begin within a vector. Bytes are those
-//! read and written, in units of 10^9 a second.
+//! Throughput of every kernel and update rule at every level this processor has, beside a plain
+//! copy, in a core's own cache and out of all caches; sums also where operands begin within a
+//! vector. Bytes are those read and written, in units of 10^9 a second.
 //!
 //! `cargo bench -p sumpter-sum -- sum/float16` runs a part.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use sumpter_sum::{AlignedBuf, InstructionSet};
-use sumpter_types::{Dtype, ReduceOp};
+use sumpter_types::{Dtype, ReduceOp, Rule, Update};
 
 /// Where the accumulators lie, and how many bytes of them: half of a small second-level cache, and
 /// more than a last-level cache gives to one core.
@@ -37,6 +37,9 @@ fn kernels(criterion: &mut Criterion) {
                 if dtype.is_float() {
                     divide(&mut group, level, dtype, acc_bytes);
                 }
+            }
+            for rule in Rule::ALL {
+                update(&mut group, level, rule, acc_bytes);
             }
         }
         group.finish();
@@ -129,6 +132,36 @@ fn divide(
     group.bench_function(id("divide", level, dtype), |bencher| {
         // Dividing by one keeps the values ordinary however often it is done.
         bencher.iter(|| level.divide(dtype, black_box(&mut x), black_box(1)));
+    });
+}
+
+/// A rule on a value and its slots in `f32`, all of `acc_bytes`; bytes are those of the parts, read
+/// and written, and of the gradient.
+fn update(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    level: InstructionSet,
+    rule: Rule,
+    acc_bytes: usize,
+) {
+    let mut parts: Vec<_> = (0..=rule.slots().len()).map(|_| ordinary(acc_bytes)).collect();
+    let gradient = ordinary(acc_bytes);
+    // Nothing changes much, however often it is done.
+    let update = Update {
+        keep: 0.5,
+        take: 0.5,
+        keep_square: 0.5,
+        take_square: 0.5,
+        epsilon: 1.0,
+        step: -1e-9,
+        ..Update::new(rule)
+    };
+    group.throughput(Throughput::BytesDecimal(((2 * parts.len() + 1) * acc_bytes) as u64));
+    group.bench_function(id(rule.name(), level, Dtype::F32), |bencher| {
+        bencher.iter(|| {
+            let mut parts: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+            let gradient = (Dtype::F32, black_box(&gradient[..]));
+            level.update(&update, Dtype::F32, black_box(&mut parts), gradient, None);
+        });
     });
 }
 
