@@ -212,8 +212,8 @@ MUTANTS = [
         "a mirror lags: a worker lets go before the mirror has the gradient",
         "3: a killed server loses nothing",
         "client/op.rs",
-        "without || variable.is_mirror(rank) || state.settled",
-        "without || variable.is_mirror(rank) || state.have > 0",
+        "without || self.mirrors(part, rank) || state.settled",
+        "without || self.mirrors(part, rank) || state.have > 0",
     ),
     Mutant(
         "a mirror says that it has a gradient before it has",
@@ -249,6 +249,13 @@ MUTANTS = [
         "client/receiving.rs",
         "            self.retained.remember(key, lane, op.round);",
         "            let _ = (key, lane, op.round);",
+    ),
+    Mutant(
+        "what a mirror has made for its machine is forgotten",
+        "1: exactly once",
+        "client/mod.rs",
+        "                    op.done.insert(bytes);",
+        "                    let _ = bytes;",
     ),
     Mutant(
         "an interrupted round changes the beginning of its partition",

@@ -8,7 +8,9 @@
 //!
 //! So it is for every collective, with the hubs of the machines as members. The root of a broadcast
 //! or reduce is the hub of its machine. A hub that only sends gives the accumulators back when its
-//! contribution is not needed any more, and one that only receives is lent empty ones.
+//! contribution is not needed any more, and one that only receives is lent empty ones. A worker
+//! that mirrors a partition of a variable is the hub of its machine: it makes the value of the
+//! gradient.
 //!
 //! Invariants: the subtotals of a round are passed on by one operation, whose rounds keep step
 //! with the workers'; a buffer is in one place, the lane, the operation or on its way between.
@@ -16,7 +18,7 @@
 use std::collections::{HashMap, HashSet};
 
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Collective, JobId, Round, TensorId};
+use sumpter_types::{JobId, Round, TensorId, Update};
 use sumpter_wire::{PartitionSpec, Tier};
 
 use crate::client::{Client, Event, Layout, OpId, Place, Request, Supply};
@@ -180,11 +182,12 @@ impl Hub {
         let mut any = false;
         while let Some((of, spec, bytes)) = lane.next_subtotal() {
             any = true;
+            let update = lane.update_of(&of);
             if self.closed || self.failed.contains(&of.tensor) || of.job != self.job {
                 lane.recycle(bytes);
                 continue;
             }
-            let (op, slot) = match self.operation(client, of, &spec) {
+            let (op, slot) = match self.operation(client, of, (&spec, update)) {
                 Ok(found) => found,
                 // A worker took part in what is none of this hub's: that fails, and no more.
                 Err(reason) => {
@@ -214,7 +217,7 @@ impl Hub {
         &mut self,
         client: &mut Client<OpMemory<M>>,
         of: Subtotal,
-        spec: &PartitionSpec,
+        (spec, update): (&PartitionSpec, Option<Update>),
     ) -> Result<(OpId, usize), &'static str> {
         let passage = self.tensors.get_mut(&of.tensor);
         let passage = passage.ok_or("this worker passes no subtotal of the tensor on")?;
@@ -238,17 +241,18 @@ impl Hub {
             dtype: spec.dtype,
             op: spec.op,
             root: spec.root,
-            average: false,
+            // The lane of a variable divides, by the number of all workers.
+            average: spec.variable.is_some_and(|variable| variable.divisor > 1),
             // All workers have begun, this one too, so its own operation is under way.
             priority: client.active(of.tensor, Tier::Machine).map_or(0, |r| r.priority),
             supply: Supply::Chunks,
-            update: None,
+            update,
         };
         let chunks = std::iter::repeat_with(|| None).take(passage.chunks).collect();
         let memory = Subtotals { chunk_bytes: self.chunk_bytes, chunks };
         let op = client.submit(request, OpMemory::Subtotals(memory));
         passage.latest = Some(op);
-        passage.awaited = spec.collective != Collective::AllReduce;
+        passage.awaited = spec.collective.has_root();
         let running = Running { tensor: of.tensor, round: of.round, late: Vec::new() };
         self.running.insert(op, running);
         Ok((op, slot))
@@ -275,6 +279,13 @@ impl Hub {
                     for chunk in 0..bytes.div_ceil(self.chunk_bytes) as u32 {
                         self.give_back(client, lane, (op, number, chunk))?;
                     }
+                }
+                Ok(None)
+            }
+            Event::Mirrored { op, number: partition } => {
+                if let Some(Running { tensor, round, .. }) = self.running.get(&op) {
+                    let (job, tensor, round) = (self.job, *tensor, *round);
+                    lane.settle_total(Total { job, tensor, partition, round });
                 }
                 Ok(None)
             }

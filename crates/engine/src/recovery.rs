@@ -393,7 +393,8 @@ impl Recovery {
         (rank, alone): (Rank, GroupId),
         request: &Request,
     ) {
-        let layout = client.layout(request.tensor, request.tier).cloned().unwrap_or_default();
+        // A mirror passes on what its machine contributes, so it knows these lanes.
+        let layout = client.layout(request.tensor, Tier::Root).cloned().unwrap_or_default();
         let first = |place: &&Place| place.variable.is_some_and(|v| v.mirrors[0] == Some(rank));
         let places: Vec<&Place> = layout.places.iter().filter(first).collect();
         if places.is_empty() {

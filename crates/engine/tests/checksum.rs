@@ -160,6 +160,7 @@ impl Pair {
                 Event::Available { .. }
                 | Event::Arrived { .. }
                 | Event::PartitionDone { .. }
+                | Event::Mirrored { .. }
                 | Event::DeliveredToAll { .. } => {
                     panic!("every contribution is whole")
                 }

@@ -29,6 +29,14 @@ pub enum Event<M> {
         /// The partition's number.
         number: u32,
     },
+    /// All mirrors have a partition of a variable, of an operation that is supplied in chunks: its
+    /// contributions are not needed again. After its chunks have arrived.
+    Mirrored {
+        /// The operation.
+        op: OpId,
+        /// The partition's number.
+        number: u32,
+    },
     /// More of the result of an operation that is supplied in ranges is final and in the memory;
     /// each byte once, before the operation is finished.
     Available {

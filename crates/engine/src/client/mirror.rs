@@ -8,11 +8,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Dtype, TensorId, Update};
+use sumpter_types::{Dtype, Round, TensorId, Update};
+
+use crate::spans::Spans;
 
 /// All that a worker mirrors.
 #[derive(Debug, Default)]
-pub(super) struct Mirrors(HashMap<TensorId, BTreeMap<usize, Shard>>);
+pub(super) struct Mirrors(HashMap<TensorId, Mirror>);
+
+/// What a worker mirrors of a variable.
+#[derive(Debug, Default)]
+struct Mirror {
+    /// By the first element.
+    shards: BTreeMap<usize, Shard>,
+    /// The last round that was applied, and to which elements.
+    applied: Option<(Round, Spans)>,
+}
 
 /// A stretch of a variable: its parts, as elements of the master type.
 #[derive(Debug)]
@@ -30,7 +41,7 @@ impl Mirrors {
         master: Dtype,
         parts: Vec<AlignedBuf>,
     ) {
-        self.0.entry(tensor).or_default().insert(first, Shard { master, parts });
+        self.0.entry(tensor).or_default().shards.insert(first, Shard { master, parts });
     }
 
     /// Drops all of a variable.
@@ -40,7 +51,7 @@ impl Mirrors {
 
     /// The parts of these elements, if they are mirrored here in one stretch.
     pub(super) fn parts(&self, tensor: TensorId, elements: &Range<usize>) -> Option<Vec<&[u8]>> {
-        let (first, shard) = self.0.get(&tensor)?.range(..=elements.start).next_back()?;
+        let (first, shard) = self.0.get(&tensor)?.shards.range(..=elements.start).next_back()?;
         let bytes = shard.bytes(*first, elements);
         shard.parts.iter().map(|part| part.get(bytes.clone())).collect()
     }
@@ -55,7 +66,7 @@ impl Mirrors {
         let mut out = vec![0; elements.len() * dtype.size()];
         let mut start = elements.start;
         while start < elements.end {
-            let (first, shard) = self.0.get(&tensor)?.range(..=start).next_back()?;
+            let (first, shard) = self.0.get(&tensor)?.shards.range(..=start).next_back()?;
             let end = elements.end.min(first + shard.len());
             if end <= start {
                 return None;
@@ -72,15 +83,15 @@ impl Mirrors {
     /// whether they are mirrored here.
     pub(super) fn apply(
         &mut self,
-        tensor: TensorId,
+        (tensor, round): (TensorId, Round),
         first: usize,
         update: &Update,
         (dtype, gradient): (Dtype, &[u8]),
         weights: &mut [u8],
     ) -> bool {
         let elements = first..first + gradient.len() / dtype.size();
-        let shards = self.0.get_mut(&tensor);
-        let shard = shards.and_then(|shards| shards.range_mut(..=first).next_back());
+        let Some(Mirror { shards, applied }) = self.0.get_mut(&tensor) else { return false };
+        let shard = shards.range_mut(..=first).next_back();
         let Some((start, shard)) = shard else { return false };
         let bytes = shard.bytes(*start, &elements);
         let master = shard.master;
@@ -93,7 +104,18 @@ impl Mirrors {
             let out = Some((dtype, weights));
             sumpter_sum::update(update, master, &mut parts, (dtype, gradient), out);
         }
+        match applied {
+            Some((known, spans)) if *known == round => spans.insert(elements),
+            _ => *applied = Some((round, [elements].into_iter().collect())),
+        }
         true
+    }
+
+    /// The elements of a variable to which a round was applied, if it is the last one that was.
+    pub(super) fn applied(&self, tensor: TensorId, round: Round) -> Spans {
+        let applied = self.0.get(&tensor).and_then(|mirror| mirror.applied.as_ref());
+        let of_round = applied.filter(|(known, _)| *known == round);
+        of_round.map(|(_, spans)| spans.clone()).unwrap_or_default()
     }
 }
 
@@ -141,7 +163,8 @@ mod tests {
         let gradient = buffer(&[2.0, 4.0]);
         let mut weights = vec![0; 8];
         let mut apply = |tensor, first| {
-            mirrors.apply(tensor, first, &update, (Dtype::F32, &gradient), &mut weights)
+            let (round, gradient) = (Round(4), (Dtype::F32, &gradient[..]));
+            mirrors.apply((tensor, round), first, &update, gradient, &mut weights)
         };
         assert!(!apply(TensorId(4), 11) && !apply(TENSOR, 9) && !apply(TENSOR, 12));
         assert!(apply(TENSOR, 11));
@@ -154,6 +177,9 @@ mod tests {
             mirrors.weights(TENSOR, &(10..12), Dtype::Bf16).unwrap(),
             [0x80, 0x3f, 0x80, 0x3f]
         );
+        let applied: Vec<_> = mirrors.applied(TENSOR, Round(4)).iter().collect();
+        assert_eq!(applied, std::iter::once(11..13).collect::<Vec<_>>());
+        assert!(mirrors.applied(TENSOR, Round(3)).is_empty());
         mirrors.insert(TENSOR, 13, Dtype::F32, vec![buffer(&[5.0])]);
         let both = mirrors.weights(TENSOR, &(12..14), Dtype::F32);
         assert_eq!(both.unwrap(), *buffer(&[1.0, 5.0]));

@@ -435,6 +435,7 @@ impl<M: Memory> Client<M> {
         self.suspended = true;
         self.credit = CreditWindow::new(self.settings.credit_bytes);
         let ended = self.operations.suspend(self.settings.chunk_bytes as usize);
+        self.restore_mirrored();
         self.events.extend(ended.into_iter().map(|(id, memory)| Event::Released(id, memory)));
         self.retained.take_all()
     }
@@ -480,6 +481,26 @@ impl<M: Memory> Client<M> {
         let start = of.chunk as usize * self.settings.chunk_bytes as usize;
         let place = self.operations.place_of(of)?;
         Some((place.origin + start, place.contributors))
+    }
+
+    /// What this worker has mirrored of a variable for its machine may not have come back to its
+    /// own operation: copies it there.
+    fn restore_mirrored(&mut self) {
+        for (_, op) in self.operations.all_active_mut() {
+            let Request { tensor, dtype, update, .. } = op.request;
+            if update.is_none() {
+                continue;
+            }
+            for elements in self.mirrors.applied(tensor, op.round).iter() {
+                let size = dtype.size();
+                let bytes = elements.start * size..elements.end * size;
+                let weights = self.mirrors.weights(tensor, &elements, dtype);
+                if let Some(weights) = weights.filter(|_| !op.done.contains(&bytes)) {
+                    op.memory.result(bytes.start, bytes.len()).copy_from_slice(&weights);
+                    op.done.insert(bytes);
+                }
+            }
+        }
     }
 
     /// Copies a chunk that the lane in this process had finished into the operation that waits for

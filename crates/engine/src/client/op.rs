@@ -337,8 +337,10 @@ impl<M> Op<M> {
     }
 
     /// Whether `rank` mirrors partition `part`: it receives the gradient, and makes the value.
+    /// Within its machine it passes the value on.
     pub(super) fn mirrors(&self, part: usize, rank: Rank) -> bool {
-        self.places[part].variable.is_some_and(|variable| variable.is_mirror(rank))
+        let mirrors = self.places[part].variable.is_some_and(|variable| variable.is_mirror(rank));
+        mirrors && self.tier(part) == Tier::Root
     }
 
     /// Whether all is here that makes partition `part` done for `rank`: the result, and of a
@@ -348,7 +350,7 @@ impl<M> Op<M> {
         let received = state.have == place.bytes.div_ceil(chunk_bytes as usize) as u32;
         let mirrored = place.variable.is_none_or(|variable| {
             let without = variable.mirrors == [None; MAX_MIRRORS];
-            without || variable.is_mirror(rank) || state.settled
+            without || self.mirrors(part, rank) || state.settled
         });
         received && mirrored
     }

@@ -7,7 +7,7 @@ use sumpter_sum::AlignedBuf;
 use sumpter_types::Collective;
 use sumpter_wire::{FrameKind, Header, Tier};
 
-use super::op::{OpId, Request, Supply};
+use super::op::{OpId, Place, Request, Supply};
 use super::receiver::InboundFrame;
 use super::retained::RetainedChunk;
 use super::sender::ChunkRef;
@@ -143,11 +143,11 @@ impl<M: Memory> Client<M> {
     fn mirror(&mut self, at: ChunkRef, gradient: &[u8]) {
         let op = &mut self.operations[at.op];
         let (Request { tensor, dtype, update, .. }, place) = (op.request, op.places[at.part]);
-        let update = update.expect("a variable's round is an update");
+        let (update, round) = (update.expect("a variable's round is an update"), op.round);
         let first = (place.origin + at.offset - place.offset) / dtype.size();
         let weights = op.memory.result(at.offset, at.len);
         let gradient = (dtype, &gradient[..at.len]);
-        let mirrored = self.mirrors.apply(tensor, first, &update, gradient, weights);
+        let mirrored = self.mirrors.apply((tensor, round), first, &update, gradient, weights);
         assert!(mirrored, "an update of {tensor} began before its mirror had a value");
     }
 
@@ -189,8 +189,9 @@ impl<M: Memory> Client<M> {
             let resident = self.links[place.lane].resident;
             let kind = if resident { EventKind::CopyEnd } else { EventKind::ReceiveEnd };
             self.trace.partition(kind, op, part);
-            // The hub that passes a subtotal on decides when its total may be acknowledged.
-            if supply != Supply::Chunks {
+            // The hub that passes a subtotal on decides when its total may be acknowledged; what it
+            // mirrors, it has.
+            if supply != Supply::Chunks || self.operations[id].mirrors(part, self.settings.rank) {
                 self.acknowledge_part(id, part);
             }
             self.complete_part(id, part);
@@ -244,9 +245,13 @@ impl<M: Memory> Client<M> {
             return;
         }
         op.left -= 1;
-        if op.request.supply == Supply::Chunks && !op.receives(part, self.settings.rank) {
-            let number = op.places[part].number;
-            self.events.push_back(Event::PartitionDone { op: id, number });
+        if op.request.supply == Supply::Chunks {
+            let Place { number, variable, .. } = op.places[part];
+            if !op.receives(part, self.settings.rank) {
+                self.events.push_back(Event::PartitionDone { op: id, number });
+            } else if variable.is_some() {
+                self.events.push_back(Event::Mirrored { op: id, number });
+            }
         }
         if self.operations[id].left == 0 {
             self.succeed(id);

@@ -132,8 +132,9 @@ struct Slot {
     last_in: Option<Now>,
     /// What the rule is applied with.
     coefficients: Option<Coefficients>,
-    /// Mirrors that hold the whole gradient.
+    /// Mirrors that hold the whole gradient; in a hub, whether all do.
     mirrored: usize,
+    settled: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -275,8 +276,25 @@ impl Partition {
         self.tier == Tier::Root && self.spec.variable.is_some_and(|v| v.is_mirror(rank))
     }
 
+    /// The rule and the coefficients of the round in `slot`, of a variable.
+    pub(super) fn update(&self, slot: usize) -> Option<Update> {
+        let coefficients = self.slots[slot].coefficients?;
+        Update::from_coefficients(self.spec.variable?.rule, coefficients)
+    }
+
+    /// In a hub: all mirrors have the round in `slot`, if it is this one.
+    pub(super) fn settle_total(&mut self, slot: usize, round: Round) -> bool {
+        let slot = &mut self.slots[slot];
+        let due = slot.round == Some(round);
+        slot.settled |= due;
+        due
+    }
+
     /// Whether the round in `slot` is an update that all mirrors have.
     pub(super) fn is_mirrored(&self, slot: usize) -> bool {
+        if self.tier == Tier::Machine {
+            return self.slots[slot].settled;
+        }
         let mirrors = self.spec.variable.map_or(0, |variable| variable.mirror_count());
         mirrors > 0 && self.slots[slot].mirrored == mirrors
     }
@@ -357,7 +375,7 @@ impl Partition {
         }
         (slot.finished, slot.begun, slot.acknowledged) = (0, 0, 0);
         (slot.all_in, slot.last_in) = (0, None);
-        (slot.coefficients, slot.mirrored) = (None, 0);
+        (slot.coefficients, slot.mirrored, slot.settled) = (None, 0, false);
         Ok(())
     }
 

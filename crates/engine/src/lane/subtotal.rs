@@ -1,7 +1,7 @@
 //! What a hub lends and gets back: the subtotals of its machine's workers, and the totals.
 
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{JobId, Round, TensorId};
+use sumpter_types::{JobId, Round, TensorId, Update};
 use sumpter_wire::{FrameKind, PartitionSpec, Tier};
 
 use super::Lane;
@@ -123,6 +123,28 @@ impl Lane {
                     self.refuse(id, header, reason);
                 }
             }
+        }
+    }
+
+    /// The rule and the coefficients of a subtotal that was passed on, of a variable.
+    #[must_use]
+    pub fn update_of(&self, of: &Subtotal) -> Option<Update> {
+        let job = &self.jobs[self.jobs.find(of.job)?];
+        let (tensor, partition) = (of.tensor, of.partition);
+        let at = job.find(Key { tensor, tier: Tier::Machine, partition }, 0)?;
+        job.partition(at).update((of.round.0 & 1) as usize)
+    }
+
+    /// All mirrors of a variable have the gradient of this total: this machine's contributions to
+    /// it are not needed again.
+    pub fn settle_total(&mut self, of: Total) {
+        let Total { job, tensor, partition, round } = of;
+        let Some(of_job) = self.jobs.find(job) else { return };
+        let key = Key { tensor, tier: Tier::Machine, partition };
+        let Some(at) = self.jobs[of_job].find(key, 0) else { return };
+        let slot = (round.0 & 1) as usize;
+        if self.jobs[of_job].partition_mut(at).settle_total(slot, round) {
+            self.tell_mirrored(of_job, at, slot);
         }
     }
 

@@ -313,6 +313,7 @@ impl Job {
                 Event::Available { .. }
                 | Event::Arrived { .. }
                 | Event::PartitionDone { .. }
+                | Event::Mirrored { .. }
                 | Event::DeliveredToAll { .. } => {
                     panic!("every contribution is whole")
                 }

@@ -100,7 +100,7 @@ impl Tensor {
             [Collective::AllReduce, Collective::Broadcast, Collective::Reduce, Collective::Update];
         let collective = if rng.bool() { all[0] } else { all[rng.usize(0..4)] };
         if collective == Collective::Update {
-            return Tensor::variable(rng, index, n);
+            return Tensor::variable(rng, index, n, on);
         }
         let mut members: Vec<Rank> = (0..n as u32).map(Rank).collect();
         if rng.u32(0..4) == 0 {
@@ -150,7 +150,7 @@ impl Tensor {
     }
 
     /// A tensor whose gradients change a variable.
-    fn variable(rng: &mut Rng, index: usize, n: usize) -> Tensor {
+    fn variable(rng: &mut Rng, index: usize, n: usize, on: &Machines) -> Tensor {
         let floats = [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::Bf16];
         let dtype = floats[rng.usize(0..4)];
         let elements = if rng.bool() { rng.usize(1..20) } else { rng.usize(1..1500) };
@@ -158,6 +158,7 @@ impl Tensor {
         if rng.u32(0..4) == 0 {
             members.retain(|rank| rank.0 == 0 || rng.bool());
         }
+        let tiered = on.among(&members).share_links() && rng.u32(0..8) > 0;
         let average = rng.bool();
         let rule = Rule::ALL[rng.usize(0..Rule::ALL.len())];
         let request = Request {
@@ -190,8 +191,8 @@ impl Tensor {
             rounds: rng.u32(1..5),
             in_place: false,
             rough: dtype == Dtype::F32 && !average && rng.bool(),
-            tiered: false,
-            steady: false,
+            tiered,
+            steady: true,
             mirrors,
         }
     }
@@ -216,18 +217,18 @@ impl Tensor {
     }
 
     /// The parts of the variable after all rounds.
-    pub fn final_parts(&self) -> Vec<Vec<u8>> {
-        self.after(self.rounds - 1).0
+    pub fn final_parts(&self, on: &Machines) -> Vec<Vec<u8>> {
+        self.after(self.rounds - 1, on).0
     }
 
     /// A variable's parts after a round, and its value in the type of the tensor.
-    fn after(&self, round: u32) -> (Vec<Vec<u8>>, Vec<u8>) {
+    fn after(&self, round: u32, on: &Machines) -> (Vec<Vec<u8>>, Vec<u8>) {
         let Request { tensor, dtype, .. } = self.request;
         let rule = self.rule().expect("a variable");
         let mut parts = model::parts(rule, dtype, (tensor.0, self.elements));
         let mut weights = Vec::new();
         for round in 0..=round {
-            let gradient = self.sum(round, (&self.everyone, &Machines(Vec::new())));
+            let gradient = self.sum(round, (&self.everyone, on));
             weights = model::apply(&model::update(rule, round), dtype, &mut parts, &gradient);
         }
         (parts, weights)
@@ -255,11 +256,11 @@ impl Tensor {
             variable: None,
         };
         let parts: Vec<Part> = (0..bytes).step_by(partition_bytes).map(part).collect();
-        self.parts = if self.rule().is_some() { self.among_mirrors(&parts) } else { parts };
+        self.parts = if self.rule().is_some() { self.among_mirrors(&parts, on) } else { parts };
     }
 
-    /// The same partitions, cut where the mirrors change.
-    fn among_mirrors(&self, parts: &[Part]) -> Vec<Part> {
+    /// The same partitions, cut where the mirrors change; each mirror is the hub of its machine.
+    fn among_mirrors(&self, parts: &[Part], on: &Machines) -> Vec<Part> {
         let mut out = Vec::new();
         for part in parts {
             for (span, mirrors) in &self.mirrors {
@@ -268,7 +269,9 @@ impl Tensor {
                 if start < end {
                     let (offset, bytes, home) = (start, end - start, out.len() as u32);
                     let variable = Some(VariablePlace { mirrors: *mirrors, home, offset: 0 });
-                    out.push(Part { offset, bytes, variable, ..part.clone() });
+                    let hubs =
+                        if self.tiered { self.hubs_beside(mirrors[0], on) } else { Vec::new() };
+                    out.push(Part { root: part.root, offset, bytes, hubs, relay: None, variable });
                 }
             }
         }
@@ -406,7 +409,7 @@ impl Tensor {
             group: group(&part.hubs, n),
             contributors: members.len() as u32,
             relay: None,
-            variable: None,
+            variable: part.variable,
         };
         parts.iter().filter(|(_, part, _)| mine(part)).map(place).collect()
     }
@@ -429,7 +432,7 @@ impl Tensor {
     /// `deterministic` prescribes.
     pub fn expected(&self, round: u32, (members, on): (&[Rank], &Machines)) -> Vec<u8> {
         match self.rule() {
-            Some(_) => self.after(round).1,
+            Some(_) => self.after(round, on).1,
             None => self.sum(round, (members, on)),
         }
     }
@@ -451,7 +454,8 @@ impl Tensor {
                 let on = on.among(members);
                 let hubs = match collective {
                     Collective::Broadcast => Vec::new(),
-                    _ => self.hubs_of(&on),
+                    Collective::Update => self.hubs_of(self.mirror_of(element), &on),
+                    _ => self.hubs_of(self.rooted(), &on),
                 };
                 let subtotals = hubs.iter().map(|hub| of(on.of(*hub), element));
                 f64::from(subtotals.reduce(|a, b| a + b).unwrap_or(of(&contributors, element)))
@@ -467,12 +471,22 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// Who passes the machines' subtotals of a steady tensor on.
-    fn hubs_of(&self, on: &Machines) -> Vec<Rank> {
+    /// Who passes the machines' subtotals of a steady tensor on, with one hub that is fixed.
+    fn hubs_of(&self, fixed: Option<Rank>, on: &Machines) -> Vec<Rank> {
         match self.tiered {
-            true => hubs(&mut Rng::with_seed(0), on, (true, self.rooted())),
+            true => self.hubs_beside(fixed, on),
             false => Vec::new(),
         }
+    }
+
+    fn hubs_beside(&self, fixed: Option<Rank>, on: &Machines) -> Vec<Rank> {
+        hubs(&mut Rng::with_seed(0), on, (true, fixed))
+    }
+
+    /// Who mirrors an element of a variable.
+    fn mirror_of(&self, element: usize) -> Option<Rank> {
+        let at = element * self.request.dtype.size();
+        self.mirrors.iter().find(|(span, _)| span.contains(&at))?.1[0]
     }
 
     /// The worker that differs from the others, if one does.

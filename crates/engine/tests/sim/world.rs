@@ -477,6 +477,7 @@ impl World {
             match event {
                 Event::Arrived { .. }
                 | Event::PartitionDone { .. }
+                | Event::Mirrored { .. }
                 | Event::DeliveredToAll { .. } => {
                     panic!("only hubs supply in chunks")
                 }
@@ -543,7 +544,9 @@ impl World {
             let client = &self.workers[rank.0 as usize].client;
             let mirrored = client.mirrored(id, &elements).expect("it was mirrored from the start");
             let size = dtype.accumulator().size();
-            for (part, (got, all)) in mirrored.iter().zip(tensor.final_parts()).enumerate() {
+            for (part, (got, all)) in
+                mirrored.iter().zip(tensor.final_parts(&self.generations[0].1)).enumerate()
+            {
                 let expected = &all[elements.start * size..elements.end * size];
                 let same = *got == expected;
                 assert!(same, "part {part} of {elements:?} on rank {rank}: {tensor:?}");

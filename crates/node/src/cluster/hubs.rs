@@ -63,6 +63,17 @@ impl Hubs {
             }
         };
         let turn = turn.filter(|_| !self.fixed).unwrap_or(0);
+        self.in_turn(turn, root)
+    }
+
+    /// The hub of each machine for a partition of a variable, whatever the plan: the worker that
+    /// mirrors it, and its counterparts.
+    pub(crate) fn of_mirror(&self, mirror: Rank) -> Vec<Rank> {
+        let at = self.machine_of(mirror).iter().position(|rank| *rank == mirror);
+        self.in_turn(at.unwrap_or(0), Some(mirror))
+    }
+
+    fn in_turn(&self, turn: usize, root: Option<Rank>) -> Vec<Rank> {
         let of = |machine: &Vec<Rank>| {
             let root = root.filter(|root| machine.contains(root));
             root.unwrap_or(machine[turn % machine.len()])

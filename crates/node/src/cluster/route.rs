@@ -39,8 +39,6 @@ pub(crate) fn route(
         (*number, PlacedPartition { root: share.unwrap_or(partition.root), ..*partition })
     });
     let (hubs, lanes) = cluster.hubs_of(&spec.ranks);
-    // The gradients of a variable go to its lanes from each worker.
-    let hubs = hubs.filter(|_| spec.collective != Collective::Update);
     let Some(hubs) = hubs else {
         let group = client.define_group(members);
         let place = |(number, PlacedPartition { root, offset, bytes, variable })| {
@@ -52,21 +50,23 @@ pub(crate) fn route(
     };
     let machine = hubs.machine_of(rank).to_vec();
     let inside = (machine.len() > 1).then(|| client.define_group(&machine));
-    let differs = spec.collective.has_root().then_some(spec.root);
-    let beside = differs.map_or(&[][..], |rank| hubs.machine_of(rank)).to_vec();
+    let rooted = spec.collective.has_root().then_some(spec.root);
+    let beside = rooted.map_or(&[][..], |rank| hubs.machine_of(rank)).to_vec();
     let (mut places, mut passed_on) = (Vec::new(), Vec::new());
-    for (number, PlacedPartition { root, offset, bytes, .. }) in partitions {
+    for (number, PlacedPartition { root, offset, bytes, variable }) in partitions {
         let owner = lanes[root.0].owner;
-        let owners = hubs.next(owner, differs);
+        let owners = match variable.and_then(|variable| variable.mirrors[0]) {
+            Some(mirror) => hubs.of_mirror(mirror),
+            None => hubs.next(owner, rooted),
+        };
         // What a lane beside the root would sum, the root's own sums: that saves a hop.
-        let own = match (owner, differs) {
-            (Owner::Worker(rank), Some(differs)) if beside.contains(&rank) => {
-                lane_of(lanes, differs)
-            }
+        let own = match (owner, rooted) {
+            (Owner::Worker(rank), Some(rooted)) if beside.contains(&rank) => lane_of(lanes, rooted),
             _ => None,
         };
         let group = client.define_group(&owners);
         let up = Place::new(own.unwrap_or(root), number, (offset, bytes), group, contributors);
+        let up = Place { variable, ..up };
         let hub = owners.iter().find(|owner| machine.contains(owner));
         let (Some(inside), Some(hub)) = (inside, hub) else {
             places.push(up);

@@ -374,6 +374,7 @@ impl WorkerSide {
                     Some(
                         Event::Arrived { .. }
                         | Event::PartitionDone { .. }
+                        | Event::Mirrored { .. }
                         | Event::DeliveredToAll { .. },
                     )
                     | None,

@@ -77,9 +77,10 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 
 #[test]
 fn the_rule_is_applied_on_the_lanes_and_mirrored_in_the_workers() {
-    for servers in [0, 2] {
+    let alone = ["a", "b", "c"];
+    for (machines, servers) in [(alone, 0), (alone, 2), (["a", "a", "b"], 1), (["a"; 3], 2)] {
         let job = Job::start(servers);
-        let mirrored = job.run(3, &[], |worker| {
+        let mirrored = job.run_on(&machines, &[], |worker| {
             // One that all mirror a share of, and one that a single worker mirrors.
             let specs = [variable("large", LEN, ADAM), variable("small", 11, ADAM)];
             for spec in &specs {

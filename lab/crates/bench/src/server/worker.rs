@@ -77,6 +77,7 @@ impl Worker {
                     | Event::Available { .. }
                     | Event::Arrived { .. }
                     | Event::PartitionDone { .. }
+                    | Event::Mirrored { .. }
                     | Event::DeliveredToAll { .. } => {}
                     Event::Finished(_, Err(reason)) => return Err(BenchError::Wrong(reason)),
                     Event::Released(id, memory) => {
