@@ -16,10 +16,12 @@ import torch
 from sumpter._core import membership
 from sumpter._core.names import identify_call
 from sumpter._core.process_sets import ProcessSet, global_process_set, label
-from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction
+from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction, Sum
+from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.training.gradients import GradientExchange, Names, PassCounter, scope_of
+from sumpter.torch.training.on_servers import ServerUpdates
 from sumpter.torch.training.overlap import (
     OverlappedExchange,
     Updates,
@@ -41,6 +43,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     overlap_forward: bool = False,
+    on_servers: bool = False,
 ) -> torch.optim.Optimizer:
     """Wraps `optimizer` so that step() applies gradients averaged over all ranks.
 
@@ -59,6 +62,13 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     optimizer's own rule. synchronize() after step() updates all of them. What the forward pass uses
     first is sent first; without `overlap_forward` the order is that of readiness. ValueError for an
     optimizer that does not update each parameter by itself, such as LBFGS.
+
+    With `on_servers` the servers apply the optimizer's rule to the sums of gradients and send new
+    parameters; the optimizer's state is there, and the ranks keep a share of it each. Parameters
+    become rank 0's here, and change when their gradients are complete, so before step(), which
+    waits for all. state_dict() and load_state_dict() must be called on all ranks. For SGD, Adam,
+    AdamW, RMSprop and Adagrad of torch.optim; gradients cannot be changed after backward(), as
+    clipping and GradScaler do. UnsupportedError for what servers cannot update.
     """
     op = ReduceOp(op)
     if gradient_predivide_factor != 1.0 and op is not Average:
@@ -71,6 +81,13 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
             raise ValueError("op=Adasum exchanges whole steps: use it without overlap_forward")
         deltas = _Deltas(names, backward_passes_per_step, compression, process_set)
         return _wrap(optimizer, _DistributedAdasum, deltas)
+    if on_servers:
+        _check_on_servers(op, compression, gradient_predivide_factor, overlap_forward)
+        if isinstance(optimizer, _Wrapped):
+            raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
+        average = op is Average
+        updates = ServerUpdates(names, optimizer, backward_passes_per_step, average, process_set)
+        return _wrap(optimizer, _OnServers, updates)
     reduction = _reduction(op, compression, gradient_predivide_factor)
     arguments = (names, reduction, backward_passes_per_step, sparse_as_dense, process_set)
     if not overlap_forward:
@@ -79,6 +96,17 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
         raise ValueError("the optimizer is a DistributedOptimizer already: give the one it is of")
     check_independent(optimizer)
     return _wrap(optimizer, _Overlapped, OverlappedExchange(*arguments))
+
+
+def _check_on_servers(
+    op: ReduceOp, compression: type[Compressor], predivide: float, overlap_forward: bool
+) -> None:
+    if op not in (Average, Sum):
+        raise ValueError(f"on_servers=True needs op=Average or op=Sum, not {op.name}")
+    if compression is not Compression.none or predivide != 1.0:
+        raise ValueError("on_servers=True sends gradients as they are: no compression, no scaling")
+    if overlap_forward:
+        raise ValueError("on_servers=True with overlap_forward=True is not possible yet")
 
 
 def _reduction(op: ReduceOp, compression: type[Compressor], predivide: float) -> Reduction:
@@ -264,6 +292,51 @@ class _Overlapped(_Distributed):
             super(_Distributed, self).step()
         finally:
             self.param_groups = whole
+
+
+class _OnServers(_Wrapped):
+    """Leaves the updates to the servers."""
+
+    _exchange: ServerUpdates
+
+    def synchronize(self) -> None:
+        """Waits until all parameters are updated, as step() does."""
+        self._exchange.finish()
+
+    def skip_synchronize(self) -> Any:
+        """Refused: gradients and steps are one."""
+        raise AssertionError("skip_synchronize() has no meaning with on_servers=True")
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Sends what backward has not reached, and waits for the new parameters."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._exchange.finish()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, gathered from what the ranks mirror; for all ranks to call."""
+        self.state.update(self._exchange.gather())
+        try:
+            return super().state_dict()
+        finally:
+            self.state.clear()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Has the servers go on from this state and the parameters as they are; on all ranks."""
+        super().load_state_dict(state_dict)
+        self._exchange.load(self)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: the servers know the parameters that there were at the start."""
+        raise UnsupportedError(
+            "on_servers=True: parameters cannot be added; make a new DistributedOptimizer"
+        )
+
+    def _in_between(self) -> bool:
+        return self._exchange.pending
 
 
 class _Deltas(PassCounter):

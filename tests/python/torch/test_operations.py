@@ -131,3 +131,7 @@ def test_gradients_of_collectives(make_job: Callable[..., Job], ranks: int, serv
 def test_suspend_and_resume_with_a_rank_less(make_job: Callable[..., Job]) -> None:
     job = make_job(3)
     start_at_torchs_store(job, "suspends.py", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1").finish()
+
+
+def test_the_state_on_servers_ends_with_its_job(make_job: Callable[..., Job]) -> None:
+    start_at_torchs_store(make_job(2), "on_servers_again.py").finish()

@@ -1,0 +1,28 @@
+"""The optimizer on the servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jobs import Job
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1), (4, 2)])
+def test_it_does_what_it_does_in_the_workers(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    job = make_job(ranks, servers, partition_bytes="4KiB", deterministic=True)
+    job.start("on_servers.py").finish()
+
+
+def test_servers_that_die_change_neither_parameters_nor_state(make_job: Callable[..., Job]) -> None:
+    def results(die: bool) -> list[bytes]:
+        job = make_job(3, 2, partition_bytes="16KiB")
+        pids = [str(job.server_pid(index)) for index in range(2)] if die else []
+        job.start("servers_die_updating.py", *pids).finish()
+        return [job.result(rank) for rank in range(3)]
+
+    undisturbed, killed = results(die=False), results(die=True)
+    assert len(set(undisturbed + killed)) == 1, "not the same bytes"
