@@ -1,6 +1,6 @@
 """Plants one bug after the other in the protocol, and asks the simulation to find it.
 
-    python tests/mutants/mutants.py [--seeds 3000] [NAME ...]
+    python tests/mutants/mutants.py [--seeds 6000] [NAME ...]
 
 Each bug breaks one of the invariants of docs/design/overview.md. A bug that the
 simulation does not find fails this program: then the simulation is blind there. Works on
@@ -299,7 +299,7 @@ def plant(tree: Path, mutant: Mutant) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="only bugs whose name contains one of these")
-    parser.add_argument("--seeds", type=int, default=3000, help="worlds to simulate for each")
+    parser.add_argument("--seeds", type=int, default=6000, help="worlds to simulate for each")
     options = parser.parse_args()
     chosen = [m for m in MUTANTS if not options.names or any(n in m.name for n in options.names)]
     missed = 0
