@@ -161,7 +161,7 @@ class Session:
             TensorUse(described.shape, described.dtype, tensor.priority, begun, ready.get(tensor))
             for tensor, rounds in self.rounds().items()
             if (begun := rounds - before.get(tensor, 0))
-            and (described := tensor.description).collective == "all_reduce"
+            and (described := tensor.description).collective in ("all_reduce", "update")
         ]
 
     def status(self) -> str:

@@ -205,9 +205,11 @@ def test_a_session_tells_which_tensors_were_reduced_in_a_time() -> None:
         copied.submit(0, 0, keep=None)
     late = session.declare("late", "all_reduce", (), "float64")
     late.submit(0, 0, keep=None)
+    session.declare("variable", "update", (6,), "float32", rule="lion").submit(0, 0, keep=None)
     assert session.uses_since(before) == [
         TensorUse((3, 4), "float32", 2, 2),
         TensorUse((), "float64", 0, 1),
+        TensorUse((6,), "float32", 0, 1),
     ]
     session.begun = []
     for _ in range(3):
