@@ -46,9 +46,17 @@ def run(*command: str) -> str:
         (*TORCHRUN, "examples/digits_horovod.py"),
         (sys.executable, "examples/digits_horovod.py"),
         (*sumpter_run("-n", "2"), "examples/digits_horovod.py", "--overlap"),
+        (*sumpter_run("-n", "2", "-s", "1"), "examples/server_optimizer_digits.py"),
         (*sumpter_run("-n", "3", "--min-workers", "2"), "examples/elastic_digits.py", "--kill"),
     ],
-    ids=["ddp-torchrun", "horovod-torchrun", "horovod-alone", "horovod-overlap", "elastic-killed"],
+    ids=[
+        "ddp-torchrun",
+        "horovod-torchrun",
+        "horovod-alone",
+        "horovod-overlap",
+        "optimizer-on-server",
+        "elastic-killed",
+    ],
 )
 def test_digits_reaches_its_accuracy(command: tuple[str, ...]) -> None:
     expect_accuracy(run(*command))
