@@ -65,7 +65,7 @@ pub enum Tier {
     /// Nobody's: a change of epoch interrupted the round, and one worker passes on a result that
     /// others lack.
     Relay = 2,
-    /// Nobody's: a mirror puts the value of a variable into the lane.
+    /// Of no collective: a mirror puts the value of a variable into the lane.
     Value = 3,
     /// The same of the rule's first slot.
     Slot0 = 4,

@@ -11,7 +11,7 @@ pub const UPDATE_BYTES: usize = 24 + 8 * Update::COEFFICIENTS;
 pub const MAX_MIRRORS: usize = 2;
 
 /// The place of no mirror, where a rank would be.
-const NOBODY: u32 = u32::MAX;
+const NO_RANK: u32 = u32::MAX;
 
 /// What a lane must know of a variable's partition; the same from every member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ impl VariableSpec {
     pub(crate) fn encode(&self, coefficients: &[f64; Update::COEFFICIENTS]) -> [u8; UPDATE_BYTES] {
         let mut out = [0; UPDATE_BYTES];
         out[0] = self.rule.code();
-        let [first, second] = self.mirrors.map(|rank| rank.map_or(NOBODY, |rank| rank.0));
+        let [first, second] = self.mirrors.map(|rank| rank.map_or(NO_RANK, |rank| rank.0));
         let words = [self.divisor, first, second, self.home, self.offset];
         for (place, word) in out[4..24].chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -71,7 +71,7 @@ impl VariableSpec {
         if divisor == 0 {
             return Err(fault("divisor", 0));
         }
-        let rank = |at| Some(word(bytes, at)).filter(|rank| *rank != NOBODY).map(Rank);
+        let rank = |at| Some(word(bytes, at)).filter(|rank| *rank != NO_RANK).map(Rank);
         let mirrors = [rank(8), rank(12)];
         if mirrors[1].is_some() && (mirrors[0] == mirrors[1] || mirrors[0].is_none()) {
             return Err(fault("mirrors", word(bytes, 12).into()));

@@ -74,7 +74,7 @@ fn a_round_waits_for_the_state_and_the_mirror_gets_the_gradient() {
     let sent = frames(&mut lane, a);
     assert!(sent.contains(&(FrameKind::Result, floats([4.0, 4.0]))) && sent.contains(&done));
     assert_eq!(frames(&mut lane, b), [(FrameKind::Result, floats([8.0, 18.0]))]);
-    // Nobody may let go of a contribution before the mirror has the gradient.
+    // No worker may let go of a contribution before the mirror has the gradient.
     feed(&mut lane, b, &ack()).unwrap();
     assert_eq!(frames(&mut lane, b), []);
     feed(&mut lane, a, &ack()).unwrap();

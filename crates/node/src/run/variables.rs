@@ -13,7 +13,7 @@ use crate::error::OpError;
 use crate::run::WorkerRun;
 
 impl WorkerRun {
-    /// Who mirrors which bytes of a tensor; nobody if it is no variable.
+    /// Who mirrors which bytes of a tensor; none if it is no variable.
     pub(crate) fn mirrors(&self, id: TensorId) -> Vec<MirroredSpan> {
         let spec = self.table.spec(id).filter(|spec| spec.collective == Collective::Update);
         spec.map_or_else(Vec::new, |spec| mirrors(id, spec, &self.members(spec)))
