@@ -264,6 +264,56 @@ MUTANTS = [
         "let offset = spec.variable.map_or(0, |variable| variable.offset as usize);",
         "let offset = 0;",
     ),
+    Mutant(
+        "a worker's round is done before its mirrors have what it got",
+        "3: a killed server loses nothing",
+        "lane/partition.rs",
+        "mirrors.clone().all(|mirror| state.is_mirrored(unit, mirror, chunk.version))",
+        "mirrors.clone().all(|mirror| state.is_mirrored(unit, mirror, chunk.version.min(1)))",
+    ),
+    Mutant(
+        "a delta that a mirror had counts again in the next epoch",
+        "1: exactly once",
+        "client/mirror.rs",
+        "        mirror.clocks.set(elements, clocks);\n",
+        "        mirror.clocks.complete(elements, &clocks);\n",
+    ),
+    Mutant(
+        "the clocks of a hand-over are those of the first stretch",
+        "1: exactly once",
+        "client/sending.rs",
+        "for (part, clocks) in self.mirrors.clocks(tensor, &elements) {",
+        "for (part, clocks) in self.mirrors.clocks(tensor, &elements).into_iter().take(1) {\n"
+        "            let part = part.start..elements.end;",
+    ),
+    Mutant(
+        "a delta is lost if a part of its chunk has it",
+        "1: exactly once",
+        "lane/state.rs",
+        "for part in &fresh {",
+        "for part in fresh.iter().filter(|part| *part == stretch) {",
+    ),
+    Mutant(
+        "a worker runs one round too far ahead",
+        "staleness: every worker is at most the bound behind",
+        "lane/partition.rs",
+        "let awaited = variable.staleness.awaited(round);",
+        "let awaited = variable.staleness.awaited(round).saturating_sub(1);",
+    ),
+    Mutant(
+        "a mirror acknowledges a snapshot that it does not take",
+        "3: a killed server loses nothing",
+        "client/mirror.rs",
+        "part[bytes.clone()].copy_from_slice(new);",
+        "if part[0] != new[0] { part[bytes.clone()].copy_from_slice(new) }",
+    ),
+    Mutant(
+        "a snapshot that a cut connection lost is not sent again",
+        "progress",
+        "lane/mod.rs",
+        "        self.send_snapshots_again(id);\n",
+        "",
+    ),
 ]
 # A bug may need a word that the sources lack.
 HELPERS = {

@@ -1,6 +1,6 @@
 //! What tests of several modules use.
 
-use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorSpec};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Staleness, TensorSpec};
 
 /// A tensor that all ranks reduce.
 pub(crate) fn spec(name: &str, shape: &[u64]) -> TensorSpec {
@@ -13,5 +13,6 @@ pub(crate) fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         root: Rank(0),
         ranks: Vec::new(),
         rule: None,
+        staleness: Staleness::default(),
     }
 }

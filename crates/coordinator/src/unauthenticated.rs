@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use sumpter_membership::{FatalKind, MemberEvent, ServerMemory, Serves, StallLimits, Tenants};
-use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Role, TensorSpec};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Role, Staleness, TensorSpec};
 use sumpter_wire::{PROTOCOL_VERSION, ProofRole, Token};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -76,6 +76,7 @@ fn spec(name: String) -> TensorSpec {
         root: Rank(0),
         ranks: Vec::new(),
         rule: None,
+        staleness: Staleness::default(),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod chunk;
 mod client;
+mod clocks;
 mod head;
 mod hub;
 mod inbox;

@@ -19,6 +19,10 @@
 //! contributions that none has let go of, since no worker is done with a round before its mirrors.
 //! In each epoch the mirrors [fill](Recovery::fill) the lanes anew.
 //!
+//! Of a variable that changes asynchronously nothing is repaired: each worker does its unfinished
+//! round again as a whole, and the clocks that its mirrors have put into the lanes with the value
+//! say what of it counted before.
+//!
 //! A worker may fail as well: then the others report, and what none of them has is reduced again
 //! without it. So the stretches of one result may have different numbers of contributors, which
 //! is known of each. Results travel as the lane made them, before they are divided for an average.
@@ -26,7 +30,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use sumpter_types::{Collective, GroupId, JobId, Rank, ReduceOp, Round, TensorId};
+use sumpter_types::{Collective, GroupId, JobId, Rank, ReduceOp, Round, Staleness, TensorId};
 
 use crate::client::{Client, Event, Layout, OpId, Place, Request, RetainedChunk, Standing, Supply};
 use crate::hub::{Hub, OpMemory};
@@ -63,6 +67,8 @@ pub struct RepairSpec {
     pub workers_may_fail: bool,
     /// Who mirrors which bytes, in an update: all of the tensor, in ascending order.
     pub mirrors: Vec<MirroredSpan>,
+    /// How far the workers may run apart, in an update.
+    pub staleness: Staleness,
 }
 
 /// A stretch of a variable, and the living workers that mirror it.
@@ -112,6 +118,10 @@ pub fn repairs(
     tensor: &RepairSpec,
     progress: &BTreeMap<Rank, Progress>,
 ) -> Result<Vec<Repair>, Unrecoverable> {
+    // Each worker does its own round again, and the lanes know what of it is in the variable.
+    if !tensor.staleness.is_synchronous() {
+        return Ok(Vec::new());
+    }
     let stand = |rank: &Rank| {
         let standing = progress.get(rank).and_then(|p| p.standings.get(id.0 as usize));
         (*rank, standing.cloned().unwrap_or_default())
@@ -136,7 +146,7 @@ impl Progress {
 
 fn repair(
     (id, round): (TensorId, Round),
-    RepairSpec { bytes, collective, root, members, workers_may_fail, mirrors }: &RepairSpec,
+    RepairSpec { bytes, collective, root, members, workers_may_fail, mirrors, .. }: &RepairSpec,
     standings: &[(Rank, Standing)],
     progress: &BTreeMap<Rank, Progress>,
 ) -> Result<Option<Repair>, Unrecoverable> {
@@ -394,7 +404,8 @@ impl Recovery {
         request: &Request,
     ) {
         // A mirror passes on what its machine contributes, so it knows these lanes.
-        let layout = client.layout(request.tensor, Tier::Root).cloned().unwrap_or_default();
+        let layouts = [Tier::Root, Tier::Worker].map(|tier| client.layout(request.tensor, tier));
+        let layout = layouts.into_iter().flatten().next().cloned().unwrap_or_default();
         let first = |place: &&Place| place.variable.is_some_and(|v| v.mirrors[0] == Some(rank));
         let places: Vec<&Place> = layout.places.iter().filter(first).collect();
         if places.is_empty() {

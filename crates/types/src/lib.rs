@@ -9,6 +9,7 @@ mod dtype;
 mod ids;
 mod member;
 mod rule;
+mod staleness;
 mod stats;
 mod status;
 mod tensor;
@@ -18,6 +19,7 @@ pub use dtype::{Dtype, ReduceOp};
 pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 pub use member::{MemberId, Role};
 pub use rule::{MAX_SLOTS, Rule, Update};
+pub use staleness::Staleness;
 pub use stats::{Late, PendingOp, RefusedOp, Stats, Suspicion};
 pub use status::{
     Bandwidth, BandwidthSource, JobStatus, MachineCount, MemberStatus, Quota, RUN_MEMORY,

@@ -6,6 +6,7 @@ use crate::collective::Collective;
 use crate::dtype::{Dtype, ReduceOp};
 use crate::ids::Rank;
 use crate::rule::Rule;
+use crate::staleness::Staleness;
 
 /// A tensor's identity: what must be equal on every rank that takes part.
 ///
@@ -30,6 +31,8 @@ pub struct TensorSpec {
     pub ranks: Vec<Rank>,
     /// How its gradients change it, where the collective is an update.
     pub rule: Option<Rule>,
+    /// How far the workers that change it may run apart; synchronous but in an update.
+    pub staleness: Staleness,
 }
 
 impl TensorSpec {
@@ -53,6 +56,11 @@ impl fmt::Display for TensorSpec {
         }
         if let Some(rule) = self.rule {
             write!(f, " by {}", rule.name())?;
+        }
+        match self.staleness {
+            Staleness::SYNCHRONOUS => {}
+            Staleness::UNBOUNDED => write!(f, " asynchronously")?,
+            Staleness(bound) => write!(f, " with staleness {bound}")?,
         }
         if self.ranks.is_empty() {
             return Ok(());

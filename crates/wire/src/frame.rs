@@ -9,6 +9,7 @@ use sumpter_types::{
     Collective, Dtype, Epoch, GroupId, MAX_SLOTS, Rank, ReduceOp, Round, TensorId,
 };
 
+use crate::snapshot::SNAPSHOT_BYTES;
 use crate::variable::{UPDATE_BYTES, VariableSpec};
 
 /// Bytes of a frame header.
@@ -42,12 +43,21 @@ pub enum FrameKind {
     Ack = 7,
     /// Lane to client: everyone holds the whole result, nobody will ask you for it.
     Released = 8,
+    /// Lane to client: a chunk of a variable that changes asynchronously, for its mirror; `round`
+    /// numbers what the lane sends of the chunk. Client to lane, from the mirror: what is about to
+    /// be put into the lane has these clocks. The payload is a [`Snapshot`](crate::Snapshot), with
+    /// the bytes of the chunk or without.
+    Snapshot = 9,
+    /// Client to lane: the mirror has this snapshot of this chunk.
+    Mirrored = 10,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
-        use FrameKind::{Ack, Begin, Done, Error, Group, Push, Released, Result};
-        let all = [Begin, Push, Result, Done, Error, Group, Ack, Released];
+        use FrameKind::{
+            Ack, Begin, Done, Error, Group, Mirrored, Push, Released, Result, Snapshot,
+        };
+        let all = [Begin, Push, Result, Done, Error, Group, Ack, Released, Snapshot, Mirrored];
         all.into_iter().find(|k| *k as u8 == code)
     }
 }
@@ -73,6 +83,8 @@ pub enum Tier {
     Slot1 = 5,
     /// The same of the third slot.
     Slot2 = 6,
+    /// One worker's alone: it changes a variable when it arrives.
+    Worker = 7,
 }
 
 impl Tier {
@@ -86,7 +98,7 @@ impl Tier {
     }
 
     fn from_code(code: u8) -> Option<Tier> {
-        let sums = [Tier::Root, Tier::Machine, Tier::Relay];
+        let sums = [Tier::Root, Tier::Machine, Tier::Relay, Tier::Worker];
         sums.into_iter().chain(Tier::PARTS).find(|tier| *tier as u8 == code)
     }
 }
@@ -212,7 +224,10 @@ impl Header {
                 "the partition spec's, or that and the update's",
             ),
             FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
-            FrameKind::Done | FrameKind::Ack | FrameKind::Released => (length == 0, "none"),
+            FrameKind::Done | FrameKind::Ack | FrameKind::Released | FrameKind::Mirrored => {
+                (length == 0, "none")
+            }
+            FrameKind::Snapshot => (length >= SNAPSHOT_BYTES, "at least a snapshot's head"),
             FrameKind::Error => (length <= MAX_CONTROL_BYTES, "at most 65536"),
             FrameKind::Group => (
                 length <= MAX_CONTROL_BYTES && length.is_multiple_of(4) && length > 0,

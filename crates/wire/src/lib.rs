@@ -8,6 +8,7 @@ mod auth;
 mod checksum;
 mod frame;
 mod handshake;
+mod snapshot;
 mod variable;
 
 pub use auth::{
@@ -19,6 +20,7 @@ pub use frame::{
     MAX_CONTROL_BYTES, PartitionSpec, Tier, decode_group, encode_group, group_id,
 };
 pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
+pub use snapshot::{Clock, SNAPSHOT_BYTES, Snapshot};
 pub use variable::{MAX_MIRRORS, UPDATE_BYTES, VariableSpec};
 
 /// The version of the data and control protocols; both ends must speak the same.

@@ -1,11 +1,14 @@
 //! What a lane must know of a variable, to change it by a round's sum.
 
-use sumpter_types::{Rank, Rule, Update};
+use sumpter_types::{Rank, Rule, Staleness, Update};
 
 use crate::frame::{FrameError, word};
 
 /// Bytes that follow a partition's spec in the payload of a `Begin` frame of an update.
-pub const UPDATE_BYTES: usize = 24 + 8 * Update::COEFFICIENTS;
+pub const UPDATE_BYTES: usize = COEFFICIENTS_AT + 8 * Update::COEFFICIENTS;
+
+/// Where the coefficients begin in them.
+const COEFFICIENTS_AT: usize = 28;
 
 /// Workers that may mirror a partition.
 pub const MAX_MIRRORS: usize = 2;
@@ -27,6 +30,8 @@ pub struct VariableSpec {
     pub home: u32,
     /// First byte in that partition.
     pub offset: u32,
+    /// How far the workers may run apart.
+    pub staleness: Staleness,
 }
 
 impl VariableSpec {
@@ -47,11 +52,11 @@ impl VariableSpec {
         let mut out = [0; UPDATE_BYTES];
         out[0] = self.rule.code();
         let [first, second] = self.mirrors.map(|rank| rank.map_or(NO_RANK, |rank| rank.0));
-        let words = [self.divisor, first, second, self.home, self.offset];
-        for (place, word) in out[4..24].chunks_exact_mut(4).zip(words) {
+        let words = [self.divisor, first, second, self.home, self.offset, self.staleness.0];
+        for (place, word) in out[4..COEFFICIENTS_AT].chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
-        for (place, coefficient) in out[24..].chunks_exact_mut(8).zip(coefficients) {
+        for (place, coefficient) in out[COEFFICIENTS_AT..].chunks_exact_mut(8).zip(coefficients) {
             place.copy_from_slice(&coefficient.to_le_bytes());
         }
         out
@@ -77,7 +82,7 @@ impl VariableSpec {
             return Err(fault("mirrors", word(bytes, 12).into()));
         }
         let coefficients = std::array::from_fn(|index| {
-            let at = 24 + 8 * index;
+            let at = COEFFICIENTS_AT + 8 * index;
             f64::from_bits(u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32)
         });
         if Update::from_coefficients(rule, coefficients).is_none() {
@@ -85,6 +90,8 @@ impl VariableSpec {
             return Err(fault("coefficients", wrong.map_or(0, |c| c.to_bits())));
         }
         let (home, offset) = (word(bytes, 16), word(bytes, 20));
-        Ok((VariableSpec { rule, divisor, mirrors, home, offset }, coefficients))
+        let staleness = Staleness(word(bytes, 24));
+        let spec = VariableSpec { rule, divisor, mirrors, home, offset, staleness };
+        Ok((spec, coefficients))
     }
 }

@@ -14,6 +14,8 @@ fn headers() -> impl Strategy<Value = Header> {
         Just((FrameKind::Done, 0)),
         (0u32..65536).prop_map(|n| (FrameKind::Error, n)),
         (1u32..16384).prop_map(|n| (FrameKind::Group, n * 4)),
+        (SNAPSHOT_BYTES as u32..).prop_map(|n| (FrameKind::Snapshot, n)),
+        Just((FrameKind::Mirrored, 0)),
     ];
     let tiers = prop::sample::select(vec![
         Tier::Root,
@@ -21,6 +23,7 @@ fn headers() -> impl Strategy<Value = Header> {
         Tier::Relay,
         Tier::Value,
         Tier::Slot2,
+        Tier::Worker,
     ]);
     let fields = (kinds, tiers, any::<[u32; 5]>());
     fields.prop_map(|((kind, length), tier, [e, t, partition, r, chunk])| Header {
@@ -62,13 +65,15 @@ fn specs() -> impl Strategy<Value = PartitionSpec> {
 fn variables() -> impl Strategy<Value = VariableSpec> {
     let rule = prop::sample::select(Rule::ALL.to_vec());
     let mirrors = prop::sample::select(vec![[None, None], [Some(3), None], [Some(7), Some(1)]]);
-    (rule, 1u32.., mirrors, any::<(u32, u16)>()).prop_map(
-        |(rule, divisor, mirrors, (home, element))| VariableSpec {
+    let staleness = any::<u32>().prop_map(Staleness);
+    (rule, 1u32.., mirrors, any::<(u32, u16)>(), staleness).prop_map(
+        |(rule, divisor, mirrors, (home, element), staleness)| VariableSpec {
             rule,
             divisor,
             mirrors: mirrors.map(|rank| rank.map(Rank)),
             home,
             offset: u32::from(element) * 8,
+            staleness,
         },
     )
 }
@@ -150,6 +155,27 @@ proptest! {
         let both = [&spec[..], &update].concat();
         if let Ok(decoded) = Begin::decode(&both) {
             prop_assert_eq!(&decoded.encode()[..], both);
+        }
+    }
+
+    #[test]
+    fn snapshots_survive_the_wire(
+        stretch in (any::<u16>(), 1u32..1 << 20),
+        clocks in prop::collection::btree_map(any::<u32>(), any::<u32>(), 0..20),
+        parts in prop::collection::vec(any::<u8>(), 0..50),
+    ) {
+        let (offset, len) = (stretch.0.into(), stretch.1);
+        let clocks: Vec<_> = clocks.into_iter().map(|(rank, clock)| (Rank(rank), clock)).collect();
+        let snapshot = Snapshot { offset, len, clocks };
+        let bytes = [snapshot.encode(), parts.clone()].concat();
+        prop_assert_eq!(bytes.len(), Snapshot::payload_bytes(snapshot.clocks.len(), parts.len()));
+        prop_assert_eq!(Snapshot::decode(&bytes), Ok((snapshot, &parts[..])));
+    }
+
+    #[test]
+    fn any_bytes_are_a_snapshot_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..99)) {
+        if let Ok((decoded, parts)) = Snapshot::decode(&bytes) {
+            prop_assert_eq!([&decoded.encode(), parts].concat(), bytes);
         }
     }
 

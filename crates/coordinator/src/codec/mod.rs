@@ -11,7 +11,7 @@ use sumpter_membership::{
 };
 use sumpter_types::{
     Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota,
-    Rank, ReduceOp, RefusedOp, Role, Rule, Stats, Suspicion, TensorId, TensorSpec,
+    Rank, ReduceOp, RefusedOp, Role, Rule, Staleness, Stats, Suspicion, TensorId, TensorSpec,
 };
 use sumpter_wire::Token;
 
@@ -299,6 +299,7 @@ pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
         root: spec.root.0,
         ranks: spec.ranks.into_iter().map(|rank| rank.0).collect(),
         rule: spec.rule.map_or(0, |rule| u32::from(rule.code())),
+        staleness: spec.staleness.0,
     }
 }
 
@@ -330,6 +331,7 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
         root: Rank(spec.root),
         ranks: spec.ranks.into_iter().map(Rank).collect(),
         rule,
+        staleness: Staleness(spec.staleness),
     })
 }
 
@@ -564,7 +566,9 @@ mod tests {
         let rank = Rank(2);
         let tensors = Collective::ALL.map(|collective| {
             let rule = (collective == Collective::Update).then_some(Rule::Lion);
-            let spec = TensorSpec { collective, ranks: vec![Rank(1)], rule, ..spec("t", &[2, 0]) };
+            let staleness = Staleness(u32::from(rule.is_some()));
+            let ranks = vec![Rank(1)];
+            let spec = TensorSpec { collective, ranks, rule, staleness, ..spec("t", &[2, 0]) };
             MemberEvent::Tensor { id: TensorId(7), spec }
         });
         let kinds = [

@@ -16,7 +16,7 @@ use std::time::Duration;
 use sumpter_coordinator::{Coordinator, CoordinatorOptions, JoinError, JoinOptions, Member};
 use sumpter_membership::{ClusterView, MemberEvent, ServerMemory, Serves, StallLimits, Tenants};
 use sumpter_types::{
-    Bandwidth, BandwidthSource, Collective, Dtype, Rank, ReduceOp, Role, TensorSpec,
+    Bandwidth, BandwidthSource, Collective, Dtype, Rank, ReduceOp, Role, Staleness, TensorSpec,
 };
 use sumpter_wire::Token;
 
@@ -93,6 +93,7 @@ fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         root: Rank(0),
         ranks: Vec::new(),
         rule: None,
+        staleness: Staleness::default(),
     }
 }
 

@@ -3,13 +3,18 @@
 //!
 //! What workers mirror is what a job keeps; the state in a lane is a copy of it. A mirror receives
 //! the gradient in place of the new value, so that it costs no bytes on the network.
+//!
+//! Of a variable that changes asynchronously it receives snapshots, with the clocks that say which
+//! rounds of which workers are in them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Dtype, Round, TensorId, Update};
+use sumpter_types::{Dtype, Rank, Round, TensorId, Update};
+use sumpter_wire::Clock;
 
+use crate::clocks::Clocks;
 use crate::spans::Spans;
 
 /// All that a worker mirrors.
@@ -23,6 +28,10 @@ struct Mirror {
     shards: BTreeMap<usize, Shard>,
     /// The last round that was applied, and to which elements.
     applied: Option<(Round, Spans)>,
+    /// Which rounds are in it, by element, if it changes asynchronously.
+    clocks: Clocks,
+    /// The type of the tensor, if it changes asynchronously.
+    dtype: Option<Dtype>,
 }
 
 /// A stretch of a variable: its parts, as elements of the master type.
@@ -42,6 +51,56 @@ impl Mirrors {
         parts: Vec<AlignedBuf>,
     ) {
         self.0.entry(tensor).or_default().shards.insert(first, Shard { master, parts });
+    }
+
+    /// Of these workers, elements that have no clocks yet have no rounds.
+    pub(super) fn count_rounds(&mut self, tensor: TensorId, of: Dtype, workers: &[Rank]) {
+        let Some(Mirror { shards, clocks, dtype, .. }) = self.0.get_mut(&tensor) else { return };
+        *dtype = Some(of);
+        let none: Vec<Clock> = workers.iter().map(|rank| (*rank, 0)).collect();
+        for (first, shard) in shards {
+            clocks.complete(*first..first + shard.len(), &none);
+        }
+    }
+
+    /// The type of a variable's elements in the tensor, if it changes asynchronously.
+    pub(super) fn dtype(&self, tensor: TensorId) -> Option<Dtype> {
+        self.0.get(&tensor)?.dtype
+    }
+
+    /// The clocks of these elements of a variable, if it changes asynchronously.
+    pub(super) fn clocks(
+        &self,
+        tensor: TensorId,
+        elements: &Range<usize>,
+    ) -> Vec<(Range<usize>, Vec<Clock>)> {
+        let within = self.0.get(&tensor).map(|mirror| mirror.clocks.within(elements));
+        let within = within.into_iter().flatten();
+        within.map(|(part, clocks)| (part, clocks.to_vec())).collect()
+    }
+
+    /// Takes a snapshot of these elements: each part, one after the other; whether they are
+    /// mirrored here, as so many bytes.
+    pub(super) fn restore(
+        &mut self,
+        tensor: TensorId,
+        elements: Range<usize>,
+        clocks: Vec<Clock>,
+        parts: &[u8],
+    ) -> bool {
+        let Some(mirror) = self.0.get_mut(&tensor) else { return false };
+        let shard = mirror.shards.range_mut(..=elements.start).next_back();
+        let Some((first, shard)) = shard else { return false };
+        let bytes = shard.bytes(*first, &elements);
+        let fits = |part: &AlignedBuf| bytes.end <= part.len();
+        if parts.len() != shard.parts.len() * bytes.len() || !shard.parts.iter().all(fits) {
+            return false;
+        }
+        for (part, new) in shard.parts.iter_mut().zip(parts.chunks_exact(bytes.len())) {
+            part[bytes.clone()].copy_from_slice(new);
+        }
+        mirror.clocks.set(elements, clocks);
+        true
     }
 
     /// Drops all of a variable.
@@ -90,7 +149,7 @@ impl Mirrors {
         weights: &mut [u8],
     ) -> bool {
         let elements = first..first + gradient.len() / dtype.size();
-        let Some(Mirror { shards, applied }) = self.0.get_mut(&tensor) else { return false };
+        let Some(Mirror { shards, applied, .. }) = self.0.get_mut(&tensor) else { return false };
         let shard = shards.range_mut(..=first).next_back();
         let Some((start, shard)) = shard else { return false };
         let bytes = shard.bytes(*start, &elements);

@@ -315,6 +315,12 @@ impl<M: Memory> Client<M> {
         self.mirrors.insert(tensor, first, master, parts);
     }
 
+    /// These workers change a variable of this type asynchronously: of each, the mirrored elements
+    /// have the rounds that they had before, or none.
+    pub fn mirror_rounds_of(&mut self, tensor: TensorId, dtype: Dtype, workers: &[Rank]) {
+        self.mirrors.count_rounds(tensor, dtype, workers);
+    }
+
     /// The value and the slots of these elements of a variable, if they are mirrored here.
     #[must_use]
     pub fn mirrored(&self, tensor: TensorId, elements: &Range<usize>) -> Option<Vec<&[u8]>> {

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Round, TensorId, Update};
+use sumpter_types::{
+    Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Round, Staleness, TensorId, Update,
+};
 use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, PartitionSpec, Tier, VariableSpec};
 
 use crate::spans::Spans;
@@ -49,6 +51,8 @@ pub struct VariablePlace {
     pub home: u32,
     /// First byte in that partition.
     pub offset: u32,
+    /// How far the workers may run apart.
+    pub staleness: Staleness,
 }
 
 impl VariablePlace {
@@ -322,6 +326,7 @@ impl<M> Op<M> {
             mirrors: place.mirrors,
             home: place.home,
             offset: place.offset,
+            staleness: place.staleness,
         });
         PartitionSpec {
             bytes: self.places[part].bytes as u32,

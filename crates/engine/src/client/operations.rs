@@ -15,7 +15,7 @@ use crate::chunk::ChunkId;
 use crate::spans::Spans;
 
 /// The tiers of a worker's own operations: it takes part in one of the two.
-const OWN_TIERS: [Tier; 2] = [Tier::Machine, Tier::Root];
+const OWN_TIERS: [Tier; 3] = [Tier::Machine, Tier::Root, Tier::Worker];
 
 #[derive(Debug)]
 pub(super) struct Operations<M> {

@@ -32,8 +32,8 @@ pub(super) enum InboundFrame {
     },
     /// A chunk that is not needed any more.
     Discard { left: usize },
-    /// The reason of an error.
-    Error { header: Header, bytes: Vec<u8>, have: usize },
+    /// The reason of an error, or a snapshot.
+    Payload { header: Header, bytes: Vec<u8>, have: usize },
 }
 
 impl Receiver {
@@ -52,7 +52,7 @@ impl Receiver {
                 let memory = &mut ops[at.op].memory;
                 out.push(IoSliceMut::new(memory.result(at.offset + *have, at.len - *have)));
             }
-            InboundFrame::Error { bytes, have, .. } => {
+            InboundFrame::Payload { bytes, have, .. } => {
                 out.push(IoSliceMut::new(&mut bytes[*have..]));
             }
             InboundFrame::Header | InboundFrame::Discard { .. } => {}
@@ -66,7 +66,7 @@ impl Receiver {
     pub(super) fn count(&mut self, n: usize) {
         let direct = match &mut self.frame {
             InboundFrame::Chunk { have, at, .. } => fill(have, at.len, n),
-            InboundFrame::Error { bytes, have, .. } => fill(have, bytes.len(), n),
+            InboundFrame::Payload { bytes, have, .. } => fill(have, bytes.len(), n),
             InboundFrame::Header | InboundFrame::Discard { .. } => 0,
         };
         self.inbox.grow(n - direct);
@@ -86,7 +86,7 @@ impl Receiver {
                 *have += inbox.take(memory.result(at.offset + *have, at.len - *have));
                 *have == at.len
             }
-            InboundFrame::Error { bytes, have, .. } => {
+            InboundFrame::Payload { bytes, have, .. } => {
                 *have += inbox.take(&mut bytes[*have..]);
                 *have == bytes.len()
             }
@@ -105,7 +105,7 @@ impl Receiver {
             InboundFrame::Chunk { at, buffer: None, .. } => {
                 ops[at.op].memory.result(at.offset, at.len)
             }
-            InboundFrame::Error { bytes, .. } => &bytes[..],
+            InboundFrame::Payload { bytes, .. } => &bytes[..],
             InboundFrame::Header | InboundFrame::Discard { .. } => return Ok(()),
         };
         Ok(self.inbox.check(payload)?)

@@ -1,13 +1,15 @@
 //! What a client does with a lane's frames: results into the tensors, each chunk once and in order.
 
+use std::ops::Range;
+
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
 use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
-use sumpter_types::Collective;
-use sumpter_wire::{FrameKind, Header, Tier};
+use sumpter_types::{Collective, MAX_SLOTS, TensorId};
+use sumpter_wire::{FrameKind, Header, Snapshot, Tier};
 
-use super::op::{OpId, Place, Request, Supply};
+use super::op::{OpId, Place, Request, Supply, find};
 use super::receiver::InboundFrame;
 use super::retained::RetainedChunk;
 use super::sender::ChunkRef;
@@ -27,7 +29,7 @@ impl<M: Memory> Client<M> {
             } else if receiver.advance(&mut self.operations) {
                 receiver.check(&mut self.operations)?;
                 let frame = receiver.take_frame();
-                self.finish_frame(lane, frame);
+                self.finish_frame(lane, frame)?;
             } else {
                 return Ok(());
             }
@@ -50,9 +52,21 @@ impl<M: Memory> Client<M> {
                 InboundFrame::Header
             }
             FrameKind::Error => {
-                InboundFrame::Error { header, bytes: vec![0; header.length as usize], have: 0 }
+                InboundFrame::Payload { header, bytes: vec![0; header.length as usize], have: 0 }
             }
-            FrameKind::Begin | FrameKind::Push | FrameKind::Group | FrameKind::Ack => {
+            FrameKind::Snapshot => {
+                let parts = (1 + MAX_SLOTS) * 2 * self.settings.chunk_bytes as usize;
+                let most = Snapshot::payload_bytes(self.settings.world_size as usize, parts);
+                if header.length as usize > most {
+                    return Err(Violation::state("a snapshot of more than a chunk"));
+                }
+                InboundFrame::Payload { header, bytes: vec![0; header.length as usize], have: 0 }
+            }
+            FrameKind::Begin
+            | FrameKind::Push
+            | FrameKind::Group
+            | FrameKind::Ack
+            | FrameKind::Mirrored => {
                 return Err(Violation::state(format!("a {:?} frame from a lane", header.kind)));
             }
         };
@@ -118,10 +132,13 @@ impl<M: Memory> Client<M> {
         self.retained.release((tensor, tier, number), round);
     }
 
-    fn finish_frame(&mut self, lane: ConnId, frame: InboundFrame) {
+    fn finish_frame(&mut self, lane: ConnId, frame: InboundFrame) -> Result<(), Violation> {
         match frame {
             InboundFrame::Header | InboundFrame::Discard { .. } => {}
-            InboundFrame::Error { header, bytes, .. } => {
+            InboundFrame::Payload { header, bytes, .. } if header.kind == FrameKind::Snapshot => {
+                self.take_snapshot(lane, &header, &bytes)?;
+            }
+            InboundFrame::Payload { header, bytes, .. } => {
                 self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
             }
             InboundFrame::Chunk { chunk, at, buffer, .. } => {
@@ -137,6 +154,43 @@ impl<M: Memory> Client<M> {
                 self.chunk_done(chunk, at);
             }
         }
+        Ok(())
+    }
+
+    /// A variable that this worker mirrors has changed in the lane.
+    fn take_snapshot(
+        &mut self,
+        lane: ConnId,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let (Snapshot { offset, len, clocks }, parts) = Snapshot::decode(payload)?;
+        let tensor = header.tensor;
+        let elements = self.mirrored_at(lane, (tensor, header.partition), (offset, len));
+        if !elements.is_some_and(|elements| self.mirrors.restore(tensor, elements, clocks, parts)) {
+            return Err(Violation::state("a snapshot of what is not mirrored here"));
+        }
+        let header = Header { kind: FrameKind::Mirrored, length: 0, ..*header };
+        self.links[lane].sender.push_control(&header, &[]);
+        self.links.touch(lane);
+        Ok(())
+    }
+
+    /// The elements of a variable that bytes of a partition's value are, in a lane.
+    fn mirrored_at(
+        &self,
+        lane: ConnId,
+        (tensor, number): (TensorId, u32),
+        (offset, len): (u32, u32),
+    ) -> Option<Range<usize>> {
+        let layout = self.operations.layout(tensor, Tier::Worker)?;
+        let place = layout.places[find(&layout.places, number)?];
+        let dtype = self.mirrors.dtype(tensor)?;
+        let (size, master) = (dtype.size(), dtype.accumulator().size());
+        let (start, end) = (offset as usize / master, (offset as usize + len as usize) / master);
+        let first = place.origin / size;
+        let within = place.lane == lane && end <= place.bytes / size;
+        within.then_some(first + start..first + end)
     }
 
     /// The gradient of a chunk that this worker mirrors: its new value goes to the result.
@@ -205,7 +259,9 @@ impl<M: Memory> Client<M> {
             return;
         }
         let place = op.places[part];
-        if op.request.supply == Supply::Ranges && place.variable.is_some() {
+        let in_ranges = op.request.supply == Supply::Ranges && place.variable.is_some();
+        // What one worker does alone, it does again as a whole.
+        if in_ranges && op.tier(part) != Tier::Worker {
             let bytes = place.offset..place.offset + place.bytes;
             self.operations[id].announce(bytes.clone());
             self.events.push_back(Event::Available { op: id, bytes });
@@ -253,7 +309,14 @@ impl<M: Memory> Client<M> {
                 self.events.push_back(Event::Mirrored { op: id, number });
             }
         }
-        if self.operations[id].left == 0 {
+        let op = &self.operations[id];
+        if op.left == 0 {
+            if op.request.supply == Supply::Ranges && op.request.tier == Tier::Worker {
+                let places = op.places.clone();
+                let bytes = |place: &Place| place.offset..place.offset + place.bytes;
+                let all = places.iter().map(bytes);
+                self.events.extend(all.map(|bytes| Event::Available { op: id, bytes }));
+            }
             self.succeed(id);
         }
     }

@@ -4,11 +4,11 @@
 use sumpter_endpoint::ConnId;
 use sumpter_endpoint::Memory;
 use sumpter_observe::EventKind;
-use sumpter_types::{GroupId, TensorId};
-use sumpter_wire::{Begin, FrameKind, Header, encode_group};
+use sumpter_types::{Epoch, GroupId, TensorId};
+use sumpter_wire::{Begin, FrameKind, Header, Snapshot, Tier, encode_group};
 
 use super::Client;
-use super::op::OpId;
+use super::op::{OpId, find};
 use super::sender::{ChunkRef, Frame, FrameHead};
 
 impl<M: Memory> Client<M> {
@@ -65,6 +65,28 @@ impl<M: Memory> Client<M> {
             ..op.header(FrameKind::Begin, index, epoch)
         };
         sender.push_control(&header, &encoded);
+        if op.request.tier == Tier::Value {
+            self.queue_clocks(lane, (op.request.tensor, op.places[index].number), epoch);
+        }
+    }
+
+    /// Of a variable that changes asynchronously, what is put into a lane has clocks.
+    fn queue_clocks(&mut self, lane: ConnId, (tensor, number): (TensorId, u32), epoch: Epoch) {
+        let Some(dtype) = self.mirrors.dtype(tensor) else { return };
+        let layout = self.operations.layout(tensor, Tier::Worker);
+        let places = layout.map_or(&[][..], |layout| &layout.places);
+        let Some(place) = find(places, number).map(|at| places[at]) else { return };
+        let (size, master) = (dtype.size(), dtype.accumulator().size());
+        let first = place.origin / size;
+        let elements = first..first + place.bytes / size;
+        for (part, clocks) in self.mirrors.clocks(tensor, &elements) {
+            let (offset, len) = ((part.start - first) * master, part.len() * master);
+            let payload = Snapshot { offset: offset as u32, len: len as u32, clocks }.encode();
+            let header = Header::new(FrameKind::Snapshot, epoch, tensor);
+            let header = Header { tier: Tier::Value, partition: number, ..header };
+            let header = Header { length: payload.len() as u32, ..header };
+            self.links[lane].sender.push_control(&header, &payload);
+        }
     }
 
     fn queue_chunk(&mut self, lane: ConnId, id: OpId, index: usize) {

@@ -6,6 +6,7 @@ use sumpter_sum::AlignedBuf;
 use sumpter_types::Rank;
 use sumpter_wire::{FrameError, Header, MAX_BEGIN_BYTES, checksum};
 
+use super::asynchronous::Due;
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::outbox::Outbox;
 use super::partition::{ChunkPlace, Serial};
@@ -21,6 +22,8 @@ pub(super) struct Conn {
     pub inbox: Inbox,
     pub inbound: InboundFrame,
     pub outbox: Outbox,
+    /// Chunks of variables that are sent to their mirror when there is nothing else to send.
+    pub snapshots: VecDeque<Due>,
     /// What is exchanged with a client in this process, instead of frames with payload.
     pub resident: Option<Visits>,
     /// Partitions whose beginning was answered with an error: what was on its way is dropped.
@@ -47,8 +50,8 @@ pub(super) enum InboundFrame {
     Discard { left: usize },
     /// What a round is about.
     Begin { header: Header, bytes: [u8; MAX_BEGIN_BYTES], have: usize },
-    /// The members of a group.
-    Group { header: Header, bytes: Vec<u8>, have: usize },
+    /// The members of a group, or the clocks of a variable.
+    List { header: Header, bytes: Vec<u8>, have: usize },
 }
 
 /// Chunks that a lane and a client in its process must look at together.
@@ -74,6 +77,7 @@ impl Conn {
             inbox: Inbox::new(checked && !resident),
             inbound: InboundFrame::Header,
             outbox: Outbox::new(),
+            snapshots: VecDeque::new(),
             resident: resident.then(Visits::default),
             refused: HashSet::new(),
             dirty: false,
@@ -96,7 +100,7 @@ impl Conn {
                 let bytes = &mut bytes[*have..header.length as usize];
                 out.push(std::io::IoSliceMut::new(bytes));
             }
-            InboundFrame::Group { bytes, have, .. } => {
+            InboundFrame::List { bytes, have, .. } => {
                 out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
             }
             InboundFrame::Header | InboundFrame::Discard { .. } => {}
@@ -111,7 +115,7 @@ impl Conn {
         let direct = match &mut self.inbound {
             InboundFrame::Chunk { bytes, have, .. } => fill(have, bytes.len(), n),
             InboundFrame::Begin { header, have, .. } => fill(have, header.length as usize, n),
-            InboundFrame::Group { bytes, have, .. } => fill(have, bytes.len(), n),
+            InboundFrame::List { bytes, have, .. } => fill(have, bytes.len(), n),
             InboundFrame::Header | InboundFrame::Discard { .. } => 0,
         };
         self.inbox.grow(n - direct);
@@ -130,7 +134,7 @@ impl Conn {
                 *have += self.inbox.take(&mut bytes[*have..len]);
                 *have == len
             }
-            InboundFrame::Group { bytes, have, .. } => {
+            InboundFrame::List { bytes, have, .. } => {
                 *have += self.inbox.take(&mut bytes[*have..]);
                 *have == bytes.len()
             }
@@ -150,7 +154,7 @@ impl Conn {
             InboundFrame::Begin { header, bytes, .. } => {
                 self.inbox.check(&bytes[..header.length as usize])
             }
-            InboundFrame::Group { bytes, .. } => self.inbox.check(bytes),
+            InboundFrame::List { bytes, .. } => self.inbox.check(bytes),
         }
     }
 }

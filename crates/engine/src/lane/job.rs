@@ -72,12 +72,20 @@ pub(super) struct Key {
     pub tensor: TensorId,
     pub tier: Tier,
     pub partition: u32,
+    /// Whose it is, in the tier where each worker has its own.
+    pub worker: Option<Rank>,
 }
 
 impl Key {
-    pub(super) fn of(header: &Header) -> Key {
+    /// What a frame of this worker is about.
+    pub(super) fn of(header: &Header, rank: Rank) -> Key {
         let Header { tensor, tier, partition, .. } = *header;
-        Key { tensor, tier, partition }
+        Key { tensor, tier, partition, worker: (tier == Tier::Worker).then_some(rank) }
+    }
+
+    /// A partition of a machine's subtotals.
+    pub(super) fn of_machine(tensor: TensorId, partition: u32) -> Key {
+        Key { tensor, tier: Tier::Machine, partition, worker: None }
     }
 }
 
@@ -170,6 +178,25 @@ impl Job {
         let partition = &mut self.partitions[at];
         let state = partition.state.and_then(|state| self.states.get_mut(state));
         (partition, state)
+    }
+
+    /// How many variables' partitions have a state here.
+    pub(super) fn states(&self) -> usize {
+        self.states.len()
+    }
+
+    pub(super) fn state_mut(&mut self, state: usize) -> &mut State {
+        &mut self.states[state]
+    }
+
+    /// Where the state of a variable's partition is.
+    pub(super) fn state_of(&self, tensor: TensorId, home: u32) -> Option<usize> {
+        self.state_index.get(&(tensor, home)).copied()
+    }
+
+    /// The partitions whose rounds change a state.
+    pub(super) fn users(&self, state: usize) -> Vec<PartitionIndex> {
+        self.states[state].users.clone()
     }
 
     /// What a finished chunk is for a child.
@@ -277,6 +304,11 @@ impl Job {
         }
         let at = match self.index.get(&key) {
             Some(at) => *at,
+            None if let Some(known) = self.otherwise(&key, &spec) => {
+                return Ok(Begun::Refused(format!(
+                    "rank {rank} declared {spec:?}, others {known:?}"
+                )));
+            }
             None => match self.create(key, spec)? {
                 Some(at) => at,
                 None => return Ok(Begun::Refused(self.full(&spec, key.tier))),
@@ -304,6 +336,14 @@ impl Job {
         })
     }
 
+    /// What others know of a variable that changes asynchronously, if it is something else.
+    fn otherwise(&self, key: &Key, spec: &PartitionSpec) -> Option<PartitionSpec> {
+        let home = home(key, spec).filter(|_| key.tier == Tier::Worker)?;
+        let state = self.state_of(key.tensor, home)?;
+        let known = self.partitions[*self.states[state].users.first()?].spec;
+        (PartitionSpec { group: spec.group, ..known } != *spec).then_some(known)
+    }
+
     fn create(
         &mut self,
         key: Key,
@@ -316,6 +356,12 @@ impl Job {
         let rooted = spec.collective.has_root() && key.tier != Tier::Machine;
         if rooted && members.binary_search(&spec.root).is_err() {
             return Err(Violation::state(format!("root {} is not in the group", spec.root)));
+        }
+        let is_own = key.tier == Tier::Worker;
+        if spec.variable.is_some_and(|v| v.staleness.is_synchronous() == is_own) || {
+            is_own && (spec.variable.is_none() || members.len() != 1)
+        } {
+            return Err(Violation::state("a worker's own round of what all change together"));
         }
         let bytes = Partition::memory_bytes(&spec, key.tier);
         if self.bytes + bytes > self.max_bytes {
@@ -332,7 +378,7 @@ impl Job {
             if state == free {
                 self.states.push(State::default());
             }
-            if key.tier == Tier::Root {
+            if matches!(key.tier, Tier::Root | Tier::Worker) {
                 self.states[state].users.push(at);
             }
             partition.state = Some(state);
@@ -355,7 +401,7 @@ impl Job {
 /// The partition whose state a partition is about, if it is about one.
 fn home(key: &Key, spec: &PartitionSpec) -> Option<u32> {
     match key.tier {
-        Tier::Root => spec.variable.map(|variable| variable.home),
+        Tier::Root | Tier::Worker => spec.variable.map(|variable| variable.home),
         tier => tier.part().map(|_| key.partition),
     }
 }

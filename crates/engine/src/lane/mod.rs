@@ -14,6 +14,7 @@
 //! from one child can at worst close that child's connection.
 
 mod accumulate;
+mod asynchronous;
 mod conn;
 mod job;
 mod limits;
@@ -31,6 +32,7 @@ use std::collections::{HashMap, VecDeque};
 use sumpter_observe::{EventKind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{JobId, Rank, Round};
+use sumpter_wire::Tier;
 
 pub use self::limits::{JobLimits, LaneLimits};
 pub use self::peer::Peer;
@@ -72,9 +74,10 @@ pub struct Undelivered {
 }
 
 impl ChunkId {
-    fn key(self) -> Key {
+    /// What a worker calls the partition by.
+    fn key(self, rank: Rank) -> Key {
         let ChunkId { tensor, tier, partition, .. } = self;
-        Key { tensor, tier, partition }
+        Key { tensor, tier, partition, worker: (tier == Tier::Worker).then_some(rank) }
     }
 
     fn place(self) -> ChunkPlace {
@@ -180,6 +183,7 @@ impl Lane {
         if let Some(old) = old {
             self.close(old);
         }
+        self.send_snapshots_again(id);
         Ok((id, old))
     }
 
@@ -203,7 +207,7 @@ impl Lane {
         let job = &mut self.jobs[at];
         let mut out = Vec::new();
         for at in 0..job.partitions() {
-            let Key { tensor, tier, partition } = job.key(at);
+            let Key { tensor, tier, partition, .. } = job.key(at);
             let spec = job.partition(at).spec;
             for (round, chunk, bytes) in job.partition_mut(at).take_undelivered() {
                 let len = spec.chunk_len(chunk) as usize;
@@ -234,7 +238,7 @@ impl Lane {
     /// Whether every result has been handed to the driver.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.conns.iter().flatten().all(|c| c.outbox.is_empty())
+        self.conns.iter().flatten().all(|c| c.outbox.is_empty() && c.snapshots.is_empty())
     }
 
     /// Whether a result is here that a receiver has not asked for yet, but will.
@@ -279,7 +283,7 @@ impl Lane {
             Some(of) => (Visit::Deliver, of),
             None => (Visit::Ask, visits.ask.pop_front()?),
         };
-        let Key { tensor, tier, partition } = job.key(at);
+        let Key { tensor, tier, partition, .. } = job.key(at);
         let round = job.partition(at).round(place.slot).expect("a live round");
         Some((ChunkId { tensor, tier, partition, round, chunk: place.chunk }, visit))
     }
@@ -288,16 +292,16 @@ impl Lane {
     pub(crate) fn value(&self, id: ConnId, of: ChunkId) -> Option<&[u8]> {
         let conn = self.conns[id.0].as_ref()?;
         let job = &self.jobs[conn.job];
-        let at = job.find(of.key(), 0)?;
+        let at = job.find(of.key(conn.rank), 0)?;
         job.value(at, of.place(), job.partition(at).is_mirror(conn.rank))
     }
 
     /// Adds the contribution of the client in this process to a chunk.
     pub(crate) fn contribute_resident(&mut self, id: ConnId, of: ChunkId, bytes: &[u8]) {
         let Some(conn) = self.conns[id.0].as_ref() else { return };
-        let of_job = conn.job;
+        let (of_job, rank) = (conn.job, conn.rank);
         let job = &mut self.jobs[of_job];
-        let Some(at) = job.find(of.key(), 0) else { return };
+        let Some(at) = job.find(of.key(rank), 0) else { return };
         if job.partition(at).adding_begins(of.place()) {
             self.note(EventKind::SumBegin, (of_job, at, of.place().slot), None);
         }
@@ -305,6 +309,15 @@ impl Lane {
         let progress = partition.contribute_resident(of.place(), bytes, &mut self.pool, state);
         self.stats.summed_bytes += bytes.len() as u64;
         self.distribute(of_job, at, of.place().slot, &progress);
+    }
+
+    /// There is something new to send on a connection.
+    fn touch(&mut self, id: ConnId) {
+        let conn = self.conns[id.0].as_mut().expect("a child's connection is open");
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push_back(id);
+        }
     }
 
     fn conn(&mut self, id: ConnId) -> &mut Conn {
@@ -335,8 +348,14 @@ impl Lane {
 impl Endpoint for Lane {
     fn pending(&mut self, id: ConnId) -> Outgoing<'_> {
         let mut out = Outgoing::new();
-        let Some(conn) = self.conns[id.0].as_mut() else { return out };
-        conn.outbox.refill();
+        loop {
+            let Some(conn) = self.conns[id.0].as_mut() else { return out };
+            conn.outbox.refill();
+            if !conn.outbox.is_idle() || !self.next_snapshot(id) {
+                break;
+            }
+        }
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
         let job = &self.jobs[conn.job];
         let (frames, mut skip) = conn.outbox.chosen();
         for frame in frames {
@@ -344,6 +363,7 @@ impl Endpoint for Lane {
             match &frame.payload {
                 Payload::None => {}
                 Payload::Text(text) => push_after(&mut out, text, &mut skip),
+                Payload::Owned { bytes, len } => push_after(&mut out, &bytes[..*len], &mut skip),
                 Payload::Value { partition, at, gradient, len } => {
                     // Only a child that began the next round without reading this one can make
                     // the value vanish; it then waits for bytes that never come.
@@ -361,6 +381,9 @@ impl Endpoint for Lane {
         self.conn(id).outbox.sent(n);
         while let Some(frame) = self.conn(id).outbox.pop_sent() {
             self.note_sent(id, &frame.payload);
+            if let Payload::Owned { bytes, .. } = frame.payload {
+                self.pool.give(bytes);
+            }
         }
     }
 

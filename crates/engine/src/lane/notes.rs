@@ -34,7 +34,7 @@ impl Lane {
             return;
         }
         let job = &self.jobs[job];
-        let Key { tensor, tier, partition } = job.key(at);
+        let Key { tensor, tier, partition, .. } = job.key(at);
         let known = job.partition(at);
         let Some(round) = known.round(slot) else { return };
         let part = Part { tensor: tensor.0, tier: tier as u8, round: round.0, partition };

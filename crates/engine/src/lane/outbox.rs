@@ -8,6 +8,7 @@ use super::partition::ChunkPlace;
 use crate::head::{AHEAD_BYTES, Head};
 use crate::queue::Queue;
 use sumpter_endpoint::MAX_SLICES;
+use sumpter_sum::AlignedBuf;
 
 /// A frame to send.
 #[derive(Debug)]
@@ -27,6 +28,11 @@ pub(super) enum Payload {
         len: usize,
     },
     Text(Box<[u8]>),
+    /// The first bytes of a buffer, which goes back to the pool.
+    Owned {
+        bytes: AlignedBuf,
+        len: usize,
+    },
 }
 
 impl Frame {
@@ -34,7 +40,7 @@ impl Frame {
         self.head.len()
             + match &self.payload {
                 Payload::None => 0,
-                Payload::Value { len, .. } => *len,
+                Payload::Value { len, .. } | Payload::Owned { len, .. } => *len,
                 Payload::Text(text) => text.len(),
             }
     }
@@ -64,6 +70,11 @@ impl Outbox {
             chosen_bytes: 0,
             sent: 0,
         }
+    }
+
+    /// Whether nothing waits behind what is being sent, and that is not enough for one write.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.chosen_bytes < AHEAD_BYTES
     }
 
     /// Whether all that cannot wait has been sent.

@@ -23,6 +23,9 @@
 //!   chunks, and each child receives the new value, but a mirror the gradient. The contributions
 //!   are added in the order of ranks whatever the setting says, so that a round that is interrupted
 //!   gives the same bytes when it is done again.
+//! - A variable that changes *asynchronously* has a partition for each worker (the worker tier),
+//!   which all use the one state: a chunk changes it when it arrives, unless the state's clocks say
+//!   that it has; and the worker gets the value as it is when no other is too far behind.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,6 +64,8 @@ pub(super) struct Progress {
     pub subtotal: Option<u32>,
     /// The resident child's contribution to this chunk is wanted.
     pub asked: Option<u32>,
+    /// This chunk of a variable has changed, by a round of one worker.
+    pub changed: Option<u32>,
     /// The round is complete for everyone.
     pub complete: bool,
     /// Who was last, and for how long the others waited for it; known once all are in.
@@ -180,6 +185,10 @@ impl Partition {
         if tier.part().is_some() {
             return bytes;
         }
+        if tier == Tier::Worker {
+            // A round's contribution and its answer; the state is counted with its parts.
+            return 2 * bytes;
+        }
         let widening = (spec.dtype.accumulator().size() / spec.dtype.size()) as u64;
         let weights = if spec.variable.is_some() && widening > 1 { 2 * bytes } else { 0 };
         2 * bytes * widening + weights
@@ -263,7 +272,7 @@ impl Partition {
     }
 
     /// Bytes of a variable's value that a chunk is about.
-    fn stretch(&self, chunk: u32) -> Range<usize> {
+    pub(super) fn stretch(&self, chunk: u32) -> Range<usize> {
         let spec = &self.spec;
         let offset = spec.variable.map_or(0, |variable| variable.offset as usize);
         let start = offset + chunk as usize * spec.chunk_bytes as usize;
@@ -290,9 +299,28 @@ impl Partition {
         due
     }
 
+    /// In the tier where each worker has its own: the mirrors have what the worker got in `slot`,
+    /// which is known only now.
+    pub(super) fn settle_own(&mut self, slot: usize, state: &State) -> bool {
+        let Some(variable) = self.spec.variable.filter(|_| self.tier == Tier::Worker) else {
+            return false;
+        };
+        let slot = &mut self.slots[slot];
+        let got_all = slot.round.is_some() && slot.finished == self.spec.chunks();
+        if !got_all || slot.settled {
+            return false;
+        }
+        let mirrors = 0..variable.mirror_count();
+        let has = |(unit, chunk): (u32, &Chunk)| {
+            mirrors.clone().all(|mirror| state.is_mirrored(unit, mirror, chunk.version))
+        };
+        slot.settled = !mirrors.is_empty() && (0..).zip(&slot.chunks).all(has);
+        slot.settled
+    }
+
     /// Whether the round in `slot` is an update that all mirrors have.
     pub(super) fn is_mirrored(&self, slot: usize) -> bool {
-        if self.tier == Tier::Machine {
+        if self.tier != Tier::Root {
             return self.slots[slot].settled;
         }
         let mirrors = self.spec.variable.map_or(0, |variable| variable.mirror_count());
@@ -369,6 +397,7 @@ impl Partition {
         slot.chunks.resize_with(chunks, Chunk::default);
         for chunk in &mut slot.chunks {
             (chunk.summed, chunk.asked, chunk.resident) = (0, false, false);
+            (chunk.added, chunk.version) = (false, 0);
             chunk.checksums = [None; 2];
             chunk.weights.take().into_iter().for_each(|weights| pool.give(weights));
             chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
@@ -569,7 +598,8 @@ impl Partition {
         self.settle(place, pool, state)
     }
 
-    /// Applies the sums that waited for the variable's state, as far as it is here now.
+    /// Applies the sums that waited for the variable's state, as far as it is here now, and answers
+    /// a worker that waited for others.
     pub(super) fn catch_up(
         &mut self,
         pool: &mut BufferPool,
@@ -577,16 +607,17 @@ impl Partition {
     ) -> Vec<(usize, Progress)> {
         let mut out = Vec::new();
         for at in 0..2 {
-            loop {
+            for chunk in self.slots[at].finished.. {
                 let slot = &self.slots[at];
-                let Some(chunk) = slot.chunks.get(slot.finished as usize) else { break };
-                let summed = chunk.summed + usize::from(chunk.resident) == self.contributors;
+                let Some(known) = slot.chunks.get(chunk as usize) else { break };
+                let summed = known.summed + usize::from(known.resident) == self.contributors;
                 if slot.round.is_none() || !summed {
                     break;
                 }
-                let place = ChunkPlace { slot: at, chunk: slot.finished };
+                let place = ChunkPlace { slot: at, chunk };
                 let progress = self.settle(place, pool, Some(state));
-                if progress.finished.is_none() {
+                // Of a round of one worker, chunks change the variable in any order.
+                if progress.finished.is_none() && self.tier != Tier::Worker {
                     break;
                 }
                 out.push((at, progress));
@@ -651,14 +682,27 @@ impl Partition {
                     progress.subtotal = Some(place.chunk);
                     return progress;
                 }
-                if spec.variable.is_some() {
-                    let applies = place.chunk == slot.finished
-                        && state.is_some_and(|state| {
-                            chunk.apply(&spec, slot.coefficients.as_ref(), (state, stretch), pool)
-                        });
-                    if !applies {
-                        return progress;
+                let coefficients = slot.coefficients.as_ref();
+                let due = place.chunk == slot.finished;
+                let finishes = match (spec.variable, state) {
+                    (None, _) => true,
+                    (Some(_), None) => false,
+                    (Some(variable), Some(state)) if self.tier == Tier::Worker => {
+                        let round = slot.round.expect("a live round");
+                        let from = (self.members[0], round);
+                        let unit = place.chunk;
+                        if chunk.add_to(&spec, coefficients, from, (state, unit, &stretch)) {
+                            progress.changed = Some(unit);
+                        }
+                        let awaited = variable.staleness.awaited(round);
+                        due && chunk.answer(&spec, awaited, (state, unit, &stretch), pool)
                     }
+                    (Some(_), Some(state)) => {
+                        due && chunk.apply(&spec, coefficients, (state, stretch), pool)
+                    }
+                };
+                if !finishes {
+                    return progress;
                 }
                 slot.finished += 1;
                 progress.finished = Some(place.chunk);

@@ -2,7 +2,9 @@
 
 use sumpter_observe::EventKind;
 use sumpter_types::{Collective, Rank};
-use sumpter_wire::{Begin, FrameKind, Header, MAX_BEGIN_BYTES, PartitionSpec, Tier, decode_group};
+use sumpter_wire::{
+    Begin, FrameKind, Header, MAX_BEGIN_BYTES, PartitionSpec, Snapshot, Tier, decode_group,
+};
 
 use super::Lane;
 use super::conn::InboundFrame;
@@ -56,16 +58,24 @@ impl Lane {
                 InboundFrame::Begin { header, bytes: [0; MAX_BEGIN_BYTES], have: 0 }
             }
             FrameKind::Group => {
-                InboundFrame::Group { header, bytes: vec![0; header.length as usize], have: 0 }
+                InboundFrame::List { header, bytes: vec![0; header.length as usize], have: 0 }
             }
+            FrameKind::Snapshot => {
+                let most = Snapshot::payload_bytes(job.world_size as usize, 0);
+                if header.length as usize > most {
+                    return Err(Violation::state("clocks of more workers than there are"));
+                }
+                InboundFrame::List { header, bytes: vec![0; header.length as usize], have: 0 }
+            }
+            FrameKind::Mirrored => return self.mirrored(id, &header),
             FrameKind::Push if conn.resident.is_some() => {
                 return Err(Violation::state("a chunk from a client that shares memory"));
             }
-            FrameKind::Push if conn.refused.contains(&Key::of(&header)) => {
+            FrameKind::Push if conn.refused.contains(&Key::of(&header, conn.rank)) => {
                 InboundFrame::Discard { left: header.length as usize }
             }
             FrameKind::Push => {
-                let at = job.find(Key::of(&header), conn.last);
+                let at = job.find(Key::of(&header, conn.rank), conn.last);
                 let at = at.ok_or_else(|| Violation::state("a chunk of an unknown partition"))?;
                 conn.last = at;
                 let partition = job.partition(at);
@@ -92,7 +102,9 @@ impl Lane {
                     }
                 }
             }
-            FrameKind::Ack if conn.refused.contains(&Key::of(&header)) => InboundFrame::Header,
+            FrameKind::Ack if conn.refused.contains(&Key::of(&header, conn.rank)) => {
+                InboundFrame::Header
+            }
             FrameKind::Ack => return self.acknowledged(id, &header),
             FrameKind::Result | FrameKind::Done | FrameKind::Error | FrameKind::Released => {
                 return Err(Violation::state(format!("a {:?} frame from a client", header.kind)));
@@ -106,7 +118,7 @@ impl Lane {
         let conn = self.conn(id);
         let (rank, of_job, near) = (conn.rank, conn.job, conn.last);
         let (job, slot) = (&mut self.jobs[of_job], (header.round.0 & 1) as usize);
-        let at = job.find(Key::of(header), near);
+        let at = job.find(Key::of(header, rank), near);
         let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
         let acknowledged = job.partition_mut(at).acknowledge(rank, header.round)?;
         if acknowledged.by_mirrors {
@@ -140,7 +152,10 @@ impl Lane {
                 self.distribute(job, partition, at.slot, &progress);
                 Ok(())
             }
-            InboundFrame::Group { header, bytes, .. } => {
+            InboundFrame::List { header, bytes, .. } if header.kind == FrameKind::Snapshot => {
+                self.take_clocks(id, &header, &bytes)
+            }
+            InboundFrame::List { header, bytes, .. } => {
                 let ranks = decode_group(&bytes)?;
                 self.jobs[job].define_group(sumpter_types::GroupId(header.tensor.0), &ranks)
             }
@@ -185,7 +200,7 @@ impl Lane {
         let conn = self.conns[id.0].as_mut().expect("an open connection");
         let (rank, of_job) = (conn.rank, conn.job);
         let job = &mut self.jobs[of_job];
-        let (key, over) = (Key::of(&header), Listener { over: conn.serial, priority });
+        let (key, over) = (Key::of(&header, conn.rank), Listener { over: conn.serial, priority });
         let round = (header.round, coefficients);
         let (at, slot, completes, wants_total) =
             match job.begin((rank, over), key, spec, round, &mut self.pool)? {

@@ -40,16 +40,27 @@ impl Lane {
         if progress.complete {
             self.complete(job, at, slot);
         }
+        if let Some(chunk) = progress.changed {
+            self.changed(job, at, chunk);
+        }
+        if progress.complete {
+            self.settle_own(job, at);
+        }
     }
 
     /// A chunk of a variable's part is here: sums may have waited for it.
     fn fill(&mut self, job: JobIndex, at: PartitionIndex, place: ChunkPlace) {
         for user in self.jobs[job].fill(at, place, &mut self.pool) {
-            let (partition, state) = self.jobs[job].with_state(user);
-            let Some(state) = state else { continue };
-            for (slot, progress) in partition.catch_up(&mut self.pool, state) {
-                self.distribute(job, user, slot, &progress);
-            }
+            self.catch_up(job, user);
+        }
+    }
+
+    /// The state of a variable has changed: rounds of a partition may have waited for that.
+    pub(super) fn catch_up(&mut self, job: JobIndex, at: PartitionIndex) {
+        let (partition, state) = self.jobs[job].with_state(at);
+        let Some(state) = state else { return };
+        for (slot, progress) in partition.catch_up(&mut self.pool, state) {
+            self.distribute(job, at, slot, &progress);
         }
     }
 
@@ -185,7 +196,7 @@ impl Lane {
     ) -> Header {
         let conn = self.conns[id.0].as_ref().expect("an open connection");
         let job = &self.jobs[conn.job];
-        let Key { tensor, tier, partition } = job.key(at);
+        let Key { tensor, tier, partition, .. } = job.key(at);
         let round = job.partition(at).round(slot).expect("a live round");
         Header { tier, partition, round, ..Header::new(kind, job.epoch, tensor) }
     }
@@ -202,9 +213,6 @@ impl Lane {
     fn push(&mut self, id: ConnId, priority: i32, frame: Frame) {
         let conn = self.conns[id.0].as_mut().expect("a child's connection is open");
         conn.outbox.push(priority, frame);
-        if !conn.dirty {
-            conn.dirty = true;
-            self.dirty.push_back(id);
-        }
+        self.touch(id);
     }
 }

@@ -2,12 +2,17 @@
 //!
 //! It is a copy: what the workers that mirror the partition have put here in this epoch. A round's
 //! sum is applied to a chunk once all parts of the chunk are there; until then it waits.
+//!
+//! Of a variable that changes asynchronously it has vector clocks as well: which round of which
+//! worker is in each stretch, so that each counts once, whatever is sent again.
 
 use std::ops::Range;
 
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_types::{Dtype, MAX_SLOTS, Update};
+use sumpter_types::{Dtype, MAX_SLOTS, Rank, Round, Update};
+use sumpter_wire::{MAX_MIRRORS, Snapshot};
 
+use crate::clocks::Clocks;
 use crate::spans::Spans;
 
 /// The value and the slots.
@@ -19,6 +24,28 @@ pub(super) struct State {
     /// The job's partitions whose rounds change it: the variable's own, and in an interrupted round
     /// others that are each a piece of it.
     pub users: Vec<usize>,
+    /// Which rounds are in it, if it changes asynchronously.
+    pub clocks: Clocks,
+    /// By the index of a chunk: what its mirrors have of it, if it changes asynchronously.
+    units: Vec<Unit>,
+}
+
+/// A chunk of a variable that changes asynchronously.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unit {
+    /// How often it has changed here.
+    version: u32,
+    mirrors: [MirrorProgress; MAX_MIRRORS],
+}
+
+/// What a mirror has of a chunk.
+#[derive(Clone, Copy, Debug, Default)]
+struct MirrorProgress {
+    /// The version that was sent last, and the one that it has.
+    sent: u32,
+    has: u32,
+    /// It is the turn of the chunk on the mirror's connection.
+    queued: bool,
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +93,96 @@ impl State {
         let bytes = parts.filter_map(|part| part.bytes.as_mut());
         let mut parts: Vec<&mut [u8]> = bytes.map(|bytes| &mut bytes[stretch.clone()]).collect();
         sumpter_sum::update(update, master, &mut parts, gradient, weights);
+    }
+
+    /// Changes a stretch that is [covered](Self::covers), chunk `unit`, by one worker's round, as
+    /// far as that is not in it yet.
+    pub(super) fn add(
+        &mut self,
+        (update, master): (&Update, Dtype),
+        (unit, stretch): (u32, &Range<usize>),
+        from: (Rank, Round),
+        (dtype, gradient): (Dtype, &[u8]),
+    ) {
+        let fresh = self.clocks.advance(stretch, from);
+        for part in &fresh {
+            let place = |at: usize| (at - stretch.start) / master.size() * dtype.size();
+            let gradient = (dtype, &gradient[place(part.start)..place(part.end)]);
+            self.apply(update, master, part, gradient, None);
+        }
+        if !fresh.is_empty() {
+            self.unit(unit).version += 1;
+        }
+    }
+
+    /// How often a chunk has changed.
+    pub(super) fn version(&self, unit: u32) -> u32 {
+        self.units.get(unit as usize).map_or(0, |unit| unit.version)
+    }
+
+    /// Whether a mirror, by its place in the spec, has this version of a chunk.
+    pub(super) fn is_mirrored(&self, unit: u32, mirror: usize, version: u32) -> bool {
+        let unit = self.units.get(unit as usize).copied().unwrap_or_default();
+        unit.mirrors[mirror].has >= version
+    }
+
+    /// Whether a chunk is to be sent to a mirror, and waits for its turn from now on: it has
+    /// changed, and the mirror has what was sent before.
+    pub(super) fn queue(&mut self, unit: u32, mirror: usize) -> bool {
+        let Unit { version, mirrors } = self.unit(unit);
+        let MirrorProgress { sent, has, queued } = &mut mirrors[mirror];
+        let due = !*queued && *sent == *has && *has < *version;
+        *queued |= due;
+        due
+    }
+
+    /// The turn of a chunk: what the mirror gets, without the bytes of the parts, and the version.
+    /// Nothing while a round that was interrupted has changed some of it only: the worker will do
+    /// it again.
+    pub(super) fn send(
+        &mut self,
+        (unit, stretch): (u32, &Range<usize>),
+        mirror: usize,
+    ) -> Option<(Snapshot, u32)> {
+        let clocks = self.clocks.uniform(stretch).map(<[_]>::to_vec);
+        let Unit { version, mirrors } = self.unit(unit);
+        mirrors[mirror].queued = false;
+        let clocks = clocks?;
+        mirrors[mirror].sent = *version;
+        let (offset, len) = (stretch.start as u32, stretch.len() as u32);
+        Some((Snapshot { offset, len, clocks }, *version))
+    }
+
+    /// A mirror has a version of a chunk; whether it is the one that was sent.
+    pub(super) fn mirrored(&mut self, unit: u32, mirror: usize, version: u32) -> bool {
+        let MirrorProgress { sent, has, .. } = &mut self.unit(unit).mirrors[mirror];
+        let due = *sent == version && *has < version;
+        *has = if due { version } else { *has };
+        due
+    }
+
+    /// The connection of a mirror is made anew: what it was sent, it may not have. Returns the
+    /// chunks that are sent on the new one.
+    pub(super) fn send_again(&mut self, mirror: usize) -> Vec<u32> {
+        for unit in &mut self.units {
+            let progress = &mut unit.mirrors[mirror];
+            (progress.sent, progress.queued) = (progress.has, false);
+        }
+        (0..self.units.len() as u32).filter(|unit| self.queue(*unit, mirror)).collect()
+    }
+
+    /// A stretch of the value and of each slot.
+    pub(super) fn parts(&self, stretch: &Range<usize>) -> impl Iterator<Item = &[u8]> {
+        let bytes = self.parts.iter().filter_map(|part| part.bytes.as_ref());
+        bytes.map(|bytes| &bytes[stretch.clone()])
+    }
+
+    fn unit(&mut self, unit: u32) -> &mut Unit {
+        let unit = unit as usize;
+        if self.units.len() <= unit {
+            self.units.resize(unit + 1, Unit::default());
+        }
+        &mut self.units[unit]
     }
 
     /// Gives every buffer back: the job has ended.

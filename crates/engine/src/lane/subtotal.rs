@@ -67,7 +67,7 @@ impl Lane {
             return Ok(());
         };
         let job = &mut self.jobs[of_job];
-        let key = Key { tensor, tier: Tier::Machine, partition };
+        let key = Key::of_machine(tensor, partition);
         let at = job.find(key, 0).ok_or_else(|| Violation::state("a total of nothing"))?;
         let place = ChunkPlace { slot: (round.0 & 1) as usize, chunk };
         let state = job.partition_mut(at);
@@ -95,7 +95,7 @@ impl Lane {
     pub fn release_total(&mut self, of: Total) {
         let Total { job, tensor, partition, round } = of;
         let Some(of_job) = self.jobs.find(job) else { return };
-        let key = Key { tensor, tier: Tier::Machine, partition };
+        let key = Key::of_machine(tensor, partition);
         let Some(at) = self.jobs[of_job].find(key, 0) else { return };
         let (slot, state) = ((round.0 & 1) as usize, self.jobs[of_job].partition(at));
         let due = state.round(slot) == Some(round) && state.is_released(slot);
@@ -107,7 +107,7 @@ impl Lane {
     /// What everyone has may be the total of subtotals that were passed on to this very lane.
     pub(super) fn release_beside(&mut self, of_job: JobIndex, at: PartitionIndex, slot: usize) {
         let job = &self.jobs[of_job];
-        let Key { tensor, tier, partition } = job.key(at);
+        let Key { tensor, tier, partition, .. } = job.key(at);
         if let (Tier::Root, Some(round)) = (tier, job.partition(at).round(slot)) {
             self.release_total(Total { job: job.id, tensor, partition, round });
         }
@@ -131,7 +131,7 @@ impl Lane {
     pub fn update_of(&self, of: &Subtotal) -> Option<Update> {
         let job = &self.jobs[self.jobs.find(of.job)?];
         let (tensor, partition) = (of.tensor, of.partition);
-        let at = job.find(Key { tensor, tier: Tier::Machine, partition }, 0)?;
+        let at = job.find(Key::of_machine(tensor, partition), 0)?;
         job.partition(at).update((of.round.0 & 1) as usize)
     }
 
@@ -140,7 +140,7 @@ impl Lane {
     pub fn settle_total(&mut self, of: Total) {
         let Total { job, tensor, partition, round } = of;
         let Some(of_job) = self.jobs.find(job) else { return };
-        let key = Key { tensor, tier: Tier::Machine, partition };
+        let key = Key::of_machine(tensor, partition);
         let Some(at) = self.jobs[of_job].find(key, 0) else { return };
         let slot = (round.0 & 1) as usize;
         if self.jobs[of_job].partition_mut(at).settle_total(slot, round) {

@@ -21,6 +21,9 @@
 //! of all rounds in turn, each once: in every worker that receives a value, and at the end in every
 //! mirror, whatever lanes have died.
 //!
+//! Others change asynchronously. Each delta must be in them once, each worker gets its own and
+//! those of others within the bound on staleness, and no value that is lost again later.
+//!
 //! Replay one: `make sim SEED=7`. More of them: `make sim SEEDS=100000`.
 
 mod model;
@@ -89,6 +92,6 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.flips > 1000 && total.corrupt > 500, "{total}");
         assert!(total.relays > 1000 && total.sums > 500, "{total}");
         assert!(total.ranges > 1000, "{total}");
-        assert!(total.updates > 500 && total.fills > 500, "{total}");
+        assert!(total.updates > 500 && total.fills > 500 && total.alone > 500, "{total}");
     }
 }

@@ -80,6 +80,46 @@ pub fn update(rule: Rule, round: u32) -> Update {
     }
 }
 
+/// What a delta is added with.
+pub fn addition() -> Update {
+    Update { step: 1.0, ..Update::new(Rule::Sgd { momentum: false, nesterov: false }) }
+}
+
+/// The rounds of one worker are a digit of the sum of all deltas: fewer than this.
+const DIGIT: i64 = 8;
+
+/// What each round of a worker adds to an element of a variable that changes asynchronously.
+pub fn delta(rank: u32, element: usize) -> i64 {
+    DIGIT.pow(rank) * [1, -1, 2][element % 3]
+}
+
+/// How many rounds of each of `workers` workers are in the value of an element; `None` if it is no
+/// sum of their deltas.
+pub fn rounds(value: f64, (tensor, element): (u32, usize), workers: usize) -> Option<Vec<u32>> {
+    let sum = (value - initial(tensor, element)) / delta(0, element) as f64;
+    if sum.fract() != 0.0 || sum < 0.0 {
+        return None;
+    }
+    let mut left = sum as i64;
+    let digits = (0..workers).map(|_| {
+        let digit = left % DIGIT;
+        left /= DIGIT;
+        digit as u32
+    });
+    let digits = digits.collect();
+    (left == 0).then_some(digits)
+}
+
+/// The elements of the bytes of a variable.
+pub fn decode(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
+    let values = bytes.chunks_exact(dtype.size());
+    match dtype {
+        Dtype::F32 => values.map(|b| f32::from_ne_bytes(b.try_into().unwrap()).into()).collect(),
+        Dtype::F64 => values.map(|b| f64::from_ne_bytes(b.try_into().unwrap())).collect(),
+        other => panic!("the values of {} are not exact", other.name()),
+    }
+}
+
 /// A variable's parts in the type they are kept in, before the first round.
 pub fn parts(rule: Rule, dtype: Dtype, (tensor, elements): (u32, usize)) -> Vec<Vec<u8>> {
     let master = dtype.accumulator();

@@ -8,7 +8,9 @@ use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
     MirroredSpan, Place, Relay, Repair, RepairSpec, Request, Supply, VariablePlace,
 };
-use sumpter_types::{Collective, Dtype, GroupId, Rank, ReduceOp, Rule, TensorId};
+use sumpter_types::{
+    Collective, Dtype, GroupId, Rank, ReduceOp, Round, Rule, Staleness, TensorId, Update,
+};
 use sumpter_wire::{Tier, group_id};
 
 use crate::model;
@@ -28,8 +30,9 @@ pub struct Tensor {
     /// Machines pass on subtotals, each by the same worker always or by any.
     tiered: bool,
     pub steady: bool,
-    /// Who mirrors which bytes of a variable.
+    /// Who mirrors which bytes of a variable, and how far its workers may run apart.
     pub mirrors: Vec<MirroredSpan>,
+    pub staleness: Staleness,
 }
 
 /// A partition, the lane that makes its sum, and the worker of each machine that passes the
@@ -146,6 +149,7 @@ impl Tensor {
             tiered,
             steady,
             mirrors: Vec::new(),
+            staleness: Staleness::SYNCHRONOUS,
         }
     }
 
@@ -158,9 +162,16 @@ impl Tensor {
         if rng.u32(0..4) == 0 {
             members.retain(|rank| rank.0 == 0 || rng.bool());
         }
-        let tiered = on.among(&members).share_links() && rng.u32(0..8) > 0;
-        let average = rng.bool();
+        // The last ones leave room for all rounds of six workers in a value.
+        let bounds = [0, 0, 0, 1, 2].map(Staleness);
+        let bound = rng.usize(0..=bounds.len());
+        let staleness = bounds.get(bound).copied().unwrap_or(Staleness::UNBOUNDED);
+        let together = staleness.is_synchronous();
+        let dtype = if together { dtype } else { [Dtype::F32, Dtype::F64, Dtype::Bf16][bound % 3] };
+        let tiered = together && on.among(&members).share_links() && rng.u32(0..8) > 0;
+        let average = together && rng.bool();
         let rule = Rule::ALL[rng.usize(0..Rule::ALL.len())];
+        let update = if together { model::update(rule, 0) } else { model::addition() };
         let request = Request {
             tensor: TensorId(index as u32),
             tier: Tier::Root,
@@ -171,7 +182,7 @@ impl Tensor {
             average,
             priority: 0,
             supply: if rng.u32(0..3) == 0 { Supply::Ranges } else { Supply::Whole },
-            update: Some(model::update(rule, 0)),
+            update: Some(update),
         };
         let mut mirrors = Vec::new();
         let mut start = 0;
@@ -190,10 +201,11 @@ impl Tensor {
             parts: Vec::new(),
             rounds: rng.u32(1..5),
             in_place: false,
-            rough: dtype == Dtype::F32 && !average && rng.bool(),
+            rough: together && dtype == Dtype::F32 && !average && rng.bool(),
             tiered,
             steady: true,
             mirrors,
+            staleness,
         }
     }
 
@@ -218,7 +230,58 @@ impl Tensor {
 
     /// The parts of the variable after all rounds.
     pub fn final_parts(&self, on: &Machines) -> Vec<Vec<u8>> {
-        self.after(self.rounds - 1, on).0
+        match self.staleness.is_synchronous() {
+            true => self.after(self.rounds - 1, on).0,
+            false => vec![self.final_value()],
+        }
+    }
+
+    /// What a round of a variable is applied with.
+    pub fn update(&self, round: u32) -> Option<Update> {
+        let rule = self.rule()?;
+        let together = self.staleness.is_synchronous();
+        Some(if together { model::update(rule, round) } else { model::addition() })
+    }
+
+    /// The value of a variable that changes asynchronously, once all rounds of all are in it.
+    fn final_value(&self) -> Vec<u8> {
+        let Request { tensor: TensorId(id), dtype, .. } = self.request;
+        let value = |element| {
+            let all = self.everyone.iter().map(|rank| model::delta(rank.0, element)).sum::<i64>();
+            model::initial(id, element) + (i64::from(self.rounds) * all) as f64
+        };
+        model::encode(dtype.accumulator(), (0..self.elements).map(value))
+    }
+
+    /// Checks what a worker got in its rounds of a variable that changes asynchronously: its own
+    /// rounds, those of others within the bound, and never less than before.
+    pub fn check_own(&self, rank: Rank, results: &[&Vec<u8>]) {
+        let Request { tensor: TensorId(id), dtype, .. } = self.request;
+        if dtype == Dtype::Bf16 {
+            return;
+        }
+        let mut before = vec![vec![0; 1 + self.workers()]; self.elements];
+        for (round, result) in (0..).map(Round).zip(results) {
+            for (element, value) in model::decode(dtype, result).into_iter().enumerate() {
+                let of = || format!("element {element} of {round} of rank {rank}: {self:?}");
+                let clocks = model::rounds(value, (id, element), self.workers());
+                let clocks =
+                    clocks.unwrap_or_else(|| panic!("no sum of deltas: {value}, {}", of()));
+                let awaited = self.staleness.awaited(round);
+                for worker in &self.everyone {
+                    let clock = clocks[worker.0 as usize];
+                    assert!(clock >= awaited, "{clock} rounds of rank {worker} are in {}", of());
+                    assert!(clock >= before[element][worker.0 as usize], "went back: {}", of());
+                }
+                assert_eq!(clocks[rank.0 as usize], round.0 + 1, "its own: {}", of());
+                before[element] = clocks;
+            }
+        }
+    }
+
+    /// One more than the highest rank.
+    fn workers(&self) -> usize {
+        self.everyone.last().map_or(0, |rank| rank.0 as usize + 1)
     }
 
     /// A variable's parts after a round, and its value in the type of the tensor.
@@ -268,7 +331,11 @@ impl Tensor {
                 let end = (part.offset + part.bytes).min(span.end);
                 if start < end {
                     let (offset, bytes, home) = (start, end - start, out.len() as u32);
-                    let variable = Some(VariablePlace { mirrors: *mirrors, home, offset: 0 });
+                    let staleness = self.staleness;
+                    let within = 0;
+                    let variable =
+                        VariablePlace { mirrors: *mirrors, home, offset: within, staleness };
+                    let variable = Some(variable);
                     let hubs =
                         if self.tiered { self.hubs_beside(mirrors[0], on) } else { Vec::new() };
                     out.push(Part { root: part.root, offset, bytes, hubs, relay: None, variable });
@@ -292,6 +359,7 @@ impl Tensor {
             members: self.members.clone(),
             workers_may_fail,
             mirrors: self.mirrors.clone(),
+            staleness: self.staleness,
         }
     }
 
@@ -306,7 +374,11 @@ impl Tensor {
 
     /// The tier at which the workers of a machine take part.
     pub fn tier(&self, machine: &[Rank]) -> Tier {
-        if self.tiered && machine.len() > 1 { Tier::Machine } else { Tier::Root }
+        match self.tiered && machine.len() > 1 {
+            _ if !self.staleness.is_synchronous() => Tier::Worker,
+            true => Tier::Machine,
+            false => Tier::Root,
+        }
     }
 
     /// All partitions, by number, with who takes part.
@@ -377,6 +449,9 @@ impl Tensor {
         let place = |(number, part, members): &(u32, Part, Vec<Rank>)| {
             let contributors = members.len() as u32;
             let (mut lane, mut members) = (part.root, &**members);
+            if !self.staleness.is_synchronous() {
+                members = std::slice::from_ref(&rank);
+            }
             if !part.hubs.is_empty() {
                 members = &part.hubs;
             }
@@ -417,6 +492,11 @@ impl Tensor {
     /// What a worker contributes to a round.
     pub fn memory(&self, round: u32, rank: u32) -> OwnedMemory {
         let Request { tensor: TensorId(id), op, dtype, .. } = self.request;
+        if !self.staleness.is_synchronous() {
+            let deltas = (0..self.elements).map(|element| model::delta(rank, element) as f64);
+            let bytes = model::encode(dtype, deltas);
+            return OwnedMemory { bytes: vec![0xaa; bytes.len()], separate: Some(bytes) };
+        }
         let value = |i| match (model::contribution(op, id, round, rank, i), self.rough) {
             (value, false) => value as f64,
             (value, true) => f64::from(model::roughen(value, i)),

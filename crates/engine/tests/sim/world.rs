@@ -56,6 +56,8 @@ pub struct Report {
     /// Rounds that changed a variable, and parts of variables that mirrors put into lanes.
     pub updates: u64,
     pub fills: u64,
+    /// Rounds of one worker alone.
+    pub alone: u64,
 }
 
 impl Report {
@@ -80,6 +82,7 @@ impl Report {
         self.ranges += other.ranges;
         self.updates += other.updates;
         self.fills += other.fills;
+        self.alone += other.alone;
     }
 }
 
@@ -93,7 +96,7 @@ impl fmt::Display for Report {
              {} to other sizes), {} helpers and {} workers killed, {} stretches of interrupted \
              rounds passed on and {} summed again; {} bits flipped, {} damaged frames noticed; {} \
              ranges supplied late; {} rounds that changed a variable, and {} of its parts put into \
-             lanes",
+             lanes; {} rounds of one worker alone",
             self.operations,
             self.bytes,
             self.steps,
@@ -113,7 +116,8 @@ impl fmt::Display for Report {
             self.corrupt,
             self.ranges,
             self.updates,
-            self.fills
+            self.fills,
+            self.alone
         )
     }
 }
@@ -322,9 +326,10 @@ impl World {
         worker.submitted[index] += 1;
         self.spans.entry((index, round)).or_insert((now, now));
         // As it was laid out: the machine may have lost a worker since.
-        let machine = worker.client.next_round(tensor.request.tensor, Tier::Machine);
-        let tier = machine.map_or(Tier::Root, |_| Tier::Machine);
-        let update = tensor.rule().map(|rule| model::update(rule, round));
+        let tiers = [Tier::Machine, Tier::Worker].into_iter();
+        let known = |tier: &Tier| worker.client.next_round(tensor.request.tensor, *tier).is_some();
+        let tier = tiers.filter(known).next().unwrap_or(Tier::Root);
+        let update = tensor.update(round);
         let request = Request { tier, priority: self.rng.i32(-2..3), update, ..tensor.request };
         let mut memory = tensor.memory(round, rank as u32);
         let staged = (request.supply == Supply::Ranges).then(|| {
@@ -514,6 +519,11 @@ impl World {
 
     fn check(&mut self) {
         for (index, tensor) in self.tensors.iter().enumerate() {
+            if !tensor.staleness.is_synchronous() {
+                self.report.alone += u64::from(tensor.rounds) * tensor.members.len() as u64;
+                self.check_own(index, tensor);
+                continue;
+            }
             for round in 0..tensor.rounds {
                 let receives =
                     |r: &&Rank| tensor.request.collective.receives(**r, tensor.request.root);
@@ -533,6 +543,16 @@ impl World {
             for rank in &tensor.members {
                 self.check_mirror(tensor, *rank);
             }
+        }
+    }
+
+    /// What each worker got of a variable that changes asynchronously, and what became of it.
+    fn check_own(&self, index: usize, tensor: &Tensor) {
+        for rank in &tensor.members {
+            let of = |round| &self.workers[rank.0 as usize].results[&(index, round)];
+            let results: Vec<_> = (0..tensor.rounds).map(of).collect();
+            tensor.check_own(*rank, &results);
+            self.check_mirror(tensor, *rank);
         }
     }
 
@@ -646,6 +666,9 @@ fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
             });
             let first = span.start / dtype.size();
             client.mirror_from(number, first, dtype.accumulator(), parts.collect());
+        }
+        if !tensor.staleness.is_synchronous() {
+            client.mirror_rounds_of(number, dtype, &tensor.everyone);
         }
     }
     Worker {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use sumpter_types::{Collective, Rank, ReduceOp, TensorId, TensorSpec};
+use sumpter_types::{Collective, Rank, ReduceOp, Staleness, TensorId, TensorSpec};
 
 use crate::limits::{MAX_TENSORS, check_tensor_name};
 
@@ -177,6 +177,9 @@ fn normal_form(rank: Rank, mut spec: TensorSpec, world_size: u32) -> Result<Tens
         return Err(format!("tensor '{name}': an update needs a rule, and floats: {spec}"));
     }
     spec.rule = spec.rule.filter(|_| updates);
+    if !updates {
+        spec.staleness = Staleness::SYNCHRONOUS;
+    }
     Ok(spec)
 }
 

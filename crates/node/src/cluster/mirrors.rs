@@ -2,7 +2,7 @@
 //! so that no mirror moves when the plan changes.
 
 use sumpter_engine::{MirroredSpan, VariablePlace};
-use sumpter_types::{Rank, TensorId, TensorSpec};
+use sumpter_types::{Rank, Staleness, TensorId, TensorSpec};
 
 use crate::cluster::lanes::PlacedPartition;
 
@@ -34,6 +34,7 @@ pub(crate) fn mirrors(id: TensorId, spec: &TensorSpec, members: &[Rank]) -> Vec<
 pub(crate) fn among_mirrors(
     partitions: &[PlacedPartition],
     mirrors: &[MirroredSpan],
+    staleness: Staleness,
 ) -> Vec<PlacedPartition> {
     let mut out = Vec::new();
     for partition in partitions {
@@ -42,7 +43,9 @@ pub(crate) fn among_mirrors(
             let end = (partition.offset + partition.bytes).min(span.end);
             if start < end {
                 let home = out.len() as u32;
-                let variable = Some(VariablePlace { mirrors: *mirrors, home, offset: 0 });
+                let offset = 0;
+                let variable = VariablePlace { mirrors: *mirrors, home, offset, staleness };
+                let variable = Some(variable);
                 let (offset, bytes) = (start, end - start);
                 out.push(PlacedPartition { offset, bytes, variable, ..*partition });
             }
@@ -68,6 +71,7 @@ mod tests {
             root: Rank(0),
             ranks: Vec::new(),
             rule: Some(Rule::Lion),
+            staleness: Staleness::default(),
         }
     }
 
@@ -96,11 +100,13 @@ mod tests {
             variable: None,
         };
         let mirrors = [(0..50, [Some(Rank(0)), None]), (50..100, [Some(Rank(1)), None])];
-        let cut = among_mirrors(&[partition(7, 0, 40), partition(8, 40, 60)], &mirrors);
+        let cut =
+            among_mirrors(&[partition(7, 0, 40), partition(8, 40, 60)], &mirrors, Staleness(3));
         let found: Vec<_> = cut.iter().map(|p| (p.root.0, p.offset, p.bytes)).collect();
         assert_eq!(found, [(7, 0, 40), (8, 40, 10), (8, 50, 50)]);
         let homes: Vec<_> = cut.iter().map(|p| p.variable.unwrap().home).collect();
         assert_eq!(homes, [0, 1, 2]);
+        assert!(cut.iter().all(|p| p.variable.unwrap().staleness == Staleness(3)));
         assert_eq!(cut[2].variable.unwrap().mirrors, [Some(Rank(1)), None]);
     }
 }

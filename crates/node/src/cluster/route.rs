@@ -1,5 +1,5 @@
 //! Where a worker sends its part of each partition: to the lane that reduces it, or to its
-//! machine's hub.
+//! machine's hub. What changes a variable asynchronously waits for no other worker of the machine.
 
 use sumpter_engine::{Client, OpMemory, Place};
 use sumpter_plan::Architecture;
@@ -38,6 +38,16 @@ pub(crate) fn route(
     let partitions = partitions.iter().map(|(number, partition)| {
         (*number, PlacedPartition { root: share.unwrap_or(partition.root), ..*partition })
     });
+    if !spec.staleness.is_synchronous() {
+        let group = client.define_group(&[rank]);
+        let place = |(number, PlacedPartition { root, offset, bytes, variable })| {
+            let place = Place::new(root, number, (offset, bytes), group, contributors);
+            Place { variable, ..place }
+        };
+        let takes_part = members.contains(&rank);
+        let places = partitions.filter(|_| takes_part).map(place).collect();
+        return Route { tier: Tier::Worker, places, passed_on: Vec::new() };
+    }
     let (hubs, lanes) = cluster.hubs_of(&spec.ranks);
     let Some(hubs) = hubs else {
         let group = client.define_group(members);

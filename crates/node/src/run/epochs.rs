@@ -85,6 +85,7 @@ impl WorkerRun {
             members: self.members(spec),
             workers_may_fail: self.cluster.policy.workers_may_fail,
             mirrors: self.mirrors(id),
+            staleness: spec.staleness,
         }
     }
 
@@ -95,7 +96,7 @@ impl WorkerRun {
         let everyone = self.members(&spec);
         let mut partitions = self.cluster.place(&spec.ranks, bytes(&spec) as u64);
         if spec.collective == Collective::Update {
-            partitions = among_mirrors(&partitions, &self.mirrors(id));
+            partitions = among_mirrors(&partitions, &self.mirrors(id), spec.staleness);
         }
         let numbered: Vec<_> = (0..).zip(partitions.iter().copied()).collect();
         let whole = self.route(&spec, &everyone, &numbered);

@@ -284,7 +284,7 @@ mod tests {
     use std::time::Instant;
 
     use sumpter_transport::TensorMemory;
-    use sumpter_types::Dtype;
+    use sumpter_types::{Dtype, Staleness};
 
     use super::*;
     use crate::completion::Promise;
@@ -299,6 +299,7 @@ mod tests {
             root: Rank(0),
             ranks: Vec::new(),
             rule: None,
+            staleness: Staleness::default(),
         }
     }
 

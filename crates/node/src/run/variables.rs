@@ -44,6 +44,10 @@ impl WorkerRun {
             });
             self.client.mirror_from(id, elements.start, master, own.collect());
         }
+        if !spec.staleness.is_synchronous() {
+            let workers = self.members(&spec);
+            self.client.mirror_rounds_of(id, spec.dtype, &workers);
+        }
         self.variables.insert(id);
         self.filling.push((id, done));
         if !self.suspended {

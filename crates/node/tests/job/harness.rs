@@ -10,7 +10,7 @@ use sumpter_coordinator::Coordinator;
 use sumpter_membership::Serves;
 use sumpter_node::{Completion, NodeError, OpError, OpRequest, Worker, serve, start_coordinator};
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Dtype, Rank, ReduceOp, TensorSpec};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Staleness, TensorSpec};
 
 pub const TOKEN: &str = "the token of a test job";
 /// Far beyond what any of these takes; a test that waits so long has hung.
@@ -131,6 +131,7 @@ pub fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         root: Rank(0),
         ranks: Vec::new(),
         rule: None,
+        staleness: Staleness::default(),
     }
 }
 

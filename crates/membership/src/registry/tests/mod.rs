@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use sumpter_types::{
     Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, MemberId, PendingOp, Rank,
-    ReduceOp, Role, Stats, TensorId, TensorSpec,
+    ReduceOp, Role, Staleness, Stats, TensorId, TensorSpec,
 };
 
 use super::{Event, Input, Join, Message, Options, Refusal, Registry, ServerMemory};
@@ -40,6 +40,7 @@ pub(crate) fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         root: Rank(0),
         ranks: Vec::new(),
         rule: None,
+        staleness: Staleness::default(),
     }
 }
 
