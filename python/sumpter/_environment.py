@@ -145,9 +145,7 @@ def _tune(environment: Mapping[str, str], given: Mapping[str, str], into: Unders
         text = _value(variable, environment)
         if text is None:
             continue
-        if variable.name == "BYTEPS_ENABLE_ASYNC":
-            _refuse_async(text)
-        elif not variable.setting:
+        if not variable.setting:
             into.remarks.append(f"{variable.name} has no effect: {variable.note}")
         elif variable.setting not in given and not environment.get(own[variable.setting], ""):
             into.settings.setdefault(variable.setting, text)
@@ -161,14 +159,6 @@ def _tune(environment: Mapping[str, str], given: Mapping[str, str], into: Unders
 def _about_unknown(name: str, meant: str) -> str:
     advice = f"did you mean {meant}?" if meant else "`sumpter config` lists those there are"
     return f"{name} has no effect: no setting has this name; {advice}"
-
-
-def _refuse_async(text: str) -> None:
-    if text != "0":
-        raise ConfigError(
-            f"BYTEPS_ENABLE_ASYNC is {text}: Sumpter trains synchronously only, and asynchronous "
-            "training gives other results; unset it"
-        )
 
 
 def _place(

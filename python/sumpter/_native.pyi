@@ -55,6 +55,8 @@ class Worker:
     def deterministic(self) -> bool: ...
     @property
     def blocking_wait(self) -> bool: ...
+    @property
+    def asynchronous(self) -> bool: ...
     def declare(
         self,
         name: str,
@@ -67,6 +69,7 @@ class Worker:
         average: bool = False,
         ranks: Sequence[int] | None = None,
         rule: str | None = None,
+        staleness: int | None = 0,
     ) -> Tensor:
         """Declares a tensor: what all ranks agree about in its rounds.
 
@@ -74,8 +77,10 @@ class Worker:
         which a tensor is the share that the root receives, or "update", of which the sums change
         a variable by `rule`, one of update_rules(), and the results are its values; `op` is "sum",
         "min", "max" or "product"; `root` is a global rank. `average` divides a floating-point sum
-        by the number of contributing ranks. `ranks` are the participants, None meaning all. The
-        same declaration again gives the same tensor. Raises ConfigError for a word that it does
+        by the number of contributing ranks. `ranks` are the participants, None meaning all. Above
+        a `staleness` of 0, or with None, each contribution changes the variable when it arrives,
+        and a rank gets the value once no other is more than so many rounds behind. The same
+        declaration again gives the same tensor. Raises ConfigError for a word that it does
         not know; what does not fit the job, or what other ranks declare, is an error of the
         rounds.
         """

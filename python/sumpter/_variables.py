@@ -93,6 +93,16 @@ def _timeline(environment: Environment) -> str | None:
     return None if text == "DYNAMIC" else text
 
 
+def _switch(name: str) -> Callable[[Environment], str]:
+    def value(environment: Environment) -> str:
+        text = environment[name]
+        if text not in ("0", "1"):
+            raise ValueError("it is 0 or 1")
+        return "true" if text == "1" else "false"
+
+    return value
+
+
 def _seconds(name: str) -> Callable[[Environment], str]:
     def read(environment: Environment) -> str:
         text = environment[name].strip()
@@ -333,7 +343,7 @@ TUNING = (
     ),
     Variable("BYTEPS_SERVER_ENGINE_THREAD", "lanes", value=_lanes),
     Variable("BYTEPS_LOG_LEVEL", "log", value=_level("BYTEPS_LOG_LEVEL")),
-    Variable("BYTEPS_ENABLE_ASYNC", note="refused unless 0: it would change results"),
+    Variable("BYTEPS_ENABLE_ASYNC", "asynchronous", value=_switch("BYTEPS_ENABLE_ASYNC")),
     Variable("BYTEPS_ENABLE_MIXED_MODE", note="CPU machines and workers always sum together"),
     Variable("BYTEPS_KEY_HASH_FN", note="partitions are dealt in proportion, not hashed"),
     Variable("BYTEPS_MIN_COMPRESS_BYTES", note="there is no compression by the library"),

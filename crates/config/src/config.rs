@@ -41,6 +41,7 @@ pub struct Config {
     pub credit_bytes: Option<u64>,
     pub tuner: String,
     pub deterministic: bool,
+    pub asynchronous: bool,
     pub blocking_wait: bool,
     pub checksum: bool,
     pub architecture: Architecture,

@@ -272,6 +272,17 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| boolean(v).map(|x| c.deterministic = x),
     },
     Setting {
+        name: "asynchronous",
+        env: "SUMPTER_ASYNCHRONOUS",
+        unit: "",
+        default: "false",
+        range: "true or false",
+        doc: "DistributedOptimizer trains asynchronously, without a bound: each rank takes its own \
+              steps and adds them to parameters that all share. See asynchronous.md. Equal on \
+              every rank.",
+        put: |c, v| boolean(v).map(|x| c.asynchronous = x),
+    },
+    Setting {
         name: "blocking_wait",
         env: "SUMPTER_BLOCKING_WAIT",
         unit: "",

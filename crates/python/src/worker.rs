@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use serde_json::json;
 use sumpter_config::Config;
 use sumpter_node::{NodeError, OpError, Worker as RustWorker};
-use sumpter_types::{Collective, Dtype, Epoch, Rank, ReduceOp, Rule, TensorSpec};
+use sumpter_types::{Collective, Dtype, Epoch, Rank, ReduceOp, Rule, Staleness, TensorSpec};
 
 use crate::errors::{ConfigError, from_config, from_node, from_op};
 use crate::functions::{interruptible, stats_json};
@@ -90,6 +90,12 @@ impl Worker {
         self.config.deterministic
     }
 
+    /// Whether a `DistributedOptimizer` trains asynchronously.
+    #[getter]
+    fn asynchronous(&self) -> bool {
+        self.config.asynchronous
+    }
+
     /// Whether `wait()` of a device's tensors holds the calling thread.
     #[getter]
     fn blocking_wait(&self) -> bool {
@@ -98,7 +104,7 @@ impl Worker {
 
     /// Declares a tensor; see the stub for the arguments.
     #[pyo3(signature = (name, collective, shape, dtype, op="sum", *, root=0, average=false,
-                        ranks=None, rule=None))]
+                        ranks=None, rule=None, staleness=Some(0)))]
     #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.
     fn declare(
         &self,
@@ -111,6 +117,7 @@ impl Worker {
         average: bool,
         ranks: Option<Vec<u32>>,
         rule: Option<&str>,
+        staleness: Option<u32>,
     ) -> PyResult<Tensor> {
         let unknown =
             |what: &str, value: &str| ConfigError::new_err(format!("unknown {what} '{value}'"));
@@ -126,6 +133,7 @@ impl Worker {
             rule: rule
                 .map(|rule| Rule::from_name(rule).ok_or_else(|| unknown("update rule", rule)))
                 .transpose()?,
+            staleness: staleness.map_or(Staleness::UNBOUNDED, Staleness),
         };
         if spec.collective == Collective::Barrier {
             (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);

@@ -115,6 +115,7 @@ class Session:
         average: bool = False,
         ranks: Sequence[int] | None = None,
         rule: str | None = None,
+        staleness: int | None = 0,
     ) -> Tensor:
         """The tensor of this name and description; the same one every time.
 
@@ -122,10 +123,11 @@ class Session:
         ConfigError for a word that the core does not know.
         """
         members = None if ranks is None else tuple(ranks)
-        key = (name, collective, tuple(shape), dtype, op, root, average, members, rule)
+        described = (collective, tuple(shape), dtype, op, root, average, members, rule, staleness)
+        key = (name, *described)
         tensor = self._declared.get(key)
         if tensor is None:
-            tensor = self._declared[key] = Tensor(self, name, Description(*key[1:]))
+            tensor = self._declared[key] = Tensor(self, name, Description(*described))
         return tensor
 
     def check_meaning(self, tensor: Tensor) -> None:

@@ -52,7 +52,8 @@ class Description(NamedTuple):
     and `ranks` are ranks of the job; `ranks` are the participants, None meaning all. `average`
     divides a floating-point sum by the number of contributing ranks. The sums of the collective
     "update" change a variable by `rule`, one of `sumpter._native.update_rules()`, and the results
-    are its values.
+    are its values. With a `staleness` above 0, or None for no bound, each contribution changes it
+    when it arrives: a rank gets the value once no other is more than so many rounds behind.
     """
 
     collective: str
@@ -63,6 +64,7 @@ class Description(NamedTuple):
     average: bool = False
     ranks: tuple[int, ...] | None = None
     rule: str | None = None
+    staleness: int | None = 0
 
 
 def ready_times(begun: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
@@ -108,9 +110,18 @@ class Tensor:
         # Begun so far, and the priority of the last one; read by the tuner.
         self.rounds = 0
         self.priority = 0
-        collective, shape, dtype, op, root, average, ranks, rule = description
+        collective, shape, dtype, op, root, average, ranks, rule, staleness = description
         native = session.worker.declare(
-            name, collective, shape, dtype, op, root=root, average=average, ranks=ranks, rule=rule
+            name,
+            collective,
+            shape,
+            dtype,
+            op,
+            root=root,
+            average=average,
+            ranks=ranks,
+            rule=rule,
+            staleness=staleness,
         )
         self._is_empty = native.is_empty
         # Whether no other rank takes part: the result is the contribution then, and needs no round.

@@ -20,6 +20,7 @@ from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction, Sum
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
+from sumpter.torch.training.asynchronous import AsynchronousSteps
 from sumpter.torch.training.gradients import GradientExchange, Names, PassCounter, scope_of
 from sumpter.torch.training.on_servers import ServerUpdates
 from sumpter.torch.training.overlap import (
@@ -44,6 +45,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     process_set: ProcessSet = global_process_set,
     overlap_forward: bool = False,
     on_servers: bool = False,
+    staleness: int | None = 0,
 ) -> torch.optim.Optimizer:
     """Wraps `optimizer` so that step() applies gradients averaged over all ranks.
 
@@ -69,6 +71,13 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     waits for all. state_dict() and load_state_dict() must be called on all ranks. For SGD, Adam,
     AdamW, RMSprop and Adagrad of torch.optim; gradients cannot be changed after backward(), as
     clipping and GradScaler do. UnsupportedError for what servers cannot update.
+
+    With a `staleness` above 0, or None for no bound, ranks train asynchronously: each takes steps
+    of its own, and adds what they change, divided by the number of ranks or with op=Sum as it is,
+    to parameters that all share. step() returns with these as they are then, once no other rank is
+    more than `staleness` steps behind. Parameters become rank 0's here. synchronize() on all ranks
+    ends with the same parameters on all. The setting `asynchronous`, or BYTEPS_ENABLE_ASYNC=1, is
+    staleness=None and op=Sum, as in BytePS.
     """
     op = ReduceOp(op)
     if gradient_predivide_factor != 1.0 and op is not Average:
@@ -76,6 +85,16 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     _check_groups(num_groups, groups)
     process_set.included()  # raises for a set that was not added
     names = _name_parameters(optimizer, named_parameters)
+    if membership.current().worker.asynchronous and op is Average and staleness == 0:
+        op, staleness = Sum, None
+    if staleness != 0:
+        _check_asynchronous(op, compression, gradient_predivide_factor, overlap_forward, on_servers)
+        if isinstance(optimizer, _Wrapped):
+            raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
+        steps = AsynchronousSteps(
+            names, backward_passes_per_step, op is Average, staleness, process_set
+        )
+        return _wrap(optimizer, _Asynchronous, steps)
     if op is Adasum:
         if overlap_forward:
             raise ValueError("op=Adasum exchanges whole steps: use it without overlap_forward")
@@ -107,6 +126,26 @@ def _check_on_servers(
         raise ValueError("on_servers=True sends gradients as they are: no compression, no scaling")
     if overlap_forward:
         raise ValueError("on_servers=True with overlap_forward=True is not possible yet")
+
+
+def _check_asynchronous(
+    op: ReduceOp,
+    compression: type[Compressor],
+    predivide: float,
+    overlap_forward: bool,
+    on_servers: bool,
+) -> None:
+    if op not in (Average, Sum):
+        raise ValueError(f"asynchronous training needs op=Average or op=Sum, not {op.name}")
+    if compression is not Compression.none or predivide != 1.0:
+        raise ValueError(
+            "asynchronous training sends steps as they are: no compression, no scaling"
+        )
+    if overlap_forward or on_servers:
+        raise ValueError(
+            "asynchronous training takes steps in the workers, and each at once: without "
+            "on_servers, and without overlap_forward"
+        )
 
 
 def _reduction(op: ReduceOp, compression: type[Compressor], predivide: float) -> Reduction:
@@ -337,6 +376,38 @@ class _OnServers(_Wrapped):
 
     def _in_between(self) -> bool:
         return self._exchange.pending
+
+
+class _Asynchronous(_Wrapped):
+    """Takes a step of the user's optimizer on each rank and adds it to what all ranks share."""
+
+    _exchange: AsynchronousSteps
+
+    def synchronize(self) -> None:
+        """Ends with the same parameters on all ranks, which must all call this."""
+        self._exchange.agree()
+
+    def skip_synchronize(self) -> Any:
+        """Refused: it is step() that exchanges."""
+        raise AssertionError("skip_synchronize() has no meaning in asynchronous training")
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Takes a step of the user's optimizer, adds it, and gets the shared parameters."""
+        return self._exchange.step(lambda: super(_Asynchronous, self).step(closure))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from this state and the parameters as they are; on all ranks."""
+        super().load_state_dict(state_dict)
+        self._exchange.load()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: ranks share the parameters that there were at the start."""
+        raise UnsupportedError(
+            "parameters cannot be added in asynchronous training; make a new DistributedOptimizer"
+        )
+
+    def _in_between(self) -> bool:
+        return False
 
 
 class _Deltas(PassCounter):

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded};
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Rank, ReduceOp, TensorSpec, Update};
+use sumpter_types::{Collective, Rank, ReduceOp, Staleness, TensorSpec, Update};
 
 use crate::command::{Command, DeclarationId, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, Promise};
@@ -136,6 +136,7 @@ pub(crate) fn normalized(mut spec: TensorSpec, world_size: usize) -> TensorSpec 
     }
     if spec.collective != Collective::Update {
         spec.rule = None;
+        spec.staleness = Staleness::SYNCHRONOUS;
     }
     spec.ranks.sort_unstable();
     spec.ranks.dedup();
