@@ -36,7 +36,7 @@ impl Clocks {
     pub(crate) fn complete(&mut self, stretch: Range<usize>, clocks: &[Clock]) {
         let mut start = stretch.start;
         let known: Vec<_> = self.within(&stretch).map(|(known, _)| known).collect();
-        for known in known.into_iter().chain([stretch.end..stretch.end]) {
+        for known in known.into_iter().chain(std::iter::once(stretch.end..stretch.end)) {
             if start < known.start {
                 self.0.insert(start, Stretch { end: known.start, clocks: clocks.to_vec() });
             }

@@ -164,8 +164,9 @@ impl Chunk {
         true
     }
 
-    /// Takes the value that the worker gets, if its contribution is in the variable and all others
-    /// have contributed `awaited` rounds.
+    /// Takes the value that the worker gets, once its contribution is in the variable and all others
+    /// have contributed `awaited` rounds; whether it has been taken. It is taken at the first moment,
+    /// so that the order of contributions says what is in it.
     pub(super) fn answer(
         &mut self,
         spec: &PartitionSpec,
@@ -173,6 +174,9 @@ impl Chunk {
         (state, unit, stretch): (&State, u32, &Range<usize>),
         pool: &mut BufferPool,
     ) -> bool {
+        if self.weights.is_some() {
+            return true;
+        }
         if !self.added || state.clocks.lowest(stretch) < awaited {
             return false;
         }

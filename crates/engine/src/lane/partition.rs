@@ -695,7 +695,7 @@ impl Partition {
                             progress.changed = Some(unit);
                         }
                         let awaited = variable.staleness.awaited(round);
-                        due && chunk.answer(&spec, awaited, (state, unit, &stretch), pool)
+                        chunk.answer(&spec, awaited, (state, unit, &stretch), pool) && due
                     }
                     (Some(_), Some(state)) => {
                         due && chunk.apply(&spec, coefficients, (state, stretch), pool)
