@@ -1,5 +1,6 @@
 //! What a lane refuses, and that a refusal does not harm other clients.
 
+mod asynchronous;
 mod hub;
 mod limits;
 mod variable;
