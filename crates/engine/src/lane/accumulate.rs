@@ -164,9 +164,9 @@ impl Chunk {
         true
     }
 
-    /// Takes the value that the worker gets, once its contribution is in the variable and all others
-    /// have contributed `awaited` rounds; whether it has been taken. It is taken at the first moment,
-    /// so that the order of contributions says what is in it.
+    /// Takes the value that the worker gets, once its contribution is in the variable and all
+    /// others have contributed `awaited` rounds; whether it has been taken. It is taken at the first
+    /// moment, so that the order of contributions says what is in it.
     pub(super) fn answer(
         &mut self,
         spec: &PartitionSpec,

@@ -11,15 +11,12 @@ use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, Snapshot, Tier, VariableSpec}
 use super::Lane;
 use super::job::{Job, JobIndex, Key, PartitionIndex};
 use super::outbox::{Frame, Payload};
+use super::state::Due;
 use sumpter_endpoint::{ConnId, Violation};
 
 /// Stretches of one partition whose clocks may differ: changes of epoch leave a few, for as long as
 /// interrupted rounds are done again.
 const MAX_STRETCHES: usize = 1 << 16;
-
-/// A chunk whose turn it is to be sent to a mirror: of which state, and the mirror's place in the
-/// spec.
-pub(super) type Due = (usize, u32, usize);
 
 impl Lane {
     /// A chunk of a variable has changed, through the partition `at`: its mirrors get it, and other

@@ -6,10 +6,10 @@ use sumpter_sum::AlignedBuf;
 use sumpter_types::Rank;
 use sumpter_wire::{FrameError, Header, MAX_BEGIN_BYTES, checksum};
 
-use super::asynchronous::Due;
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::outbox::Outbox;
 use super::partition::{ChunkPlace, Serial};
+use super::state::Due;
 use crate::head::{Head, head};
 use crate::inbox::{Inbox, fill};
 use sumpter_endpoint::Incoming;
