@@ -5,7 +5,7 @@ sum its gradients, and the ranks mirror a share of them each. The rounds of a pa
 hyper-parameters of its group with them, so learning-rate schedulers work as ever.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from sumpter import _native
 from sumpter._core import membership, rules
 from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import ProcessSet, label
-from sumpter._core.session import Session
 from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.broadcasts import broadcast_async_
@@ -90,6 +89,123 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Callable[[int, Group], rules.Up
     return rule
 
 
+class Variables:
+    """The values and the optimizer's state of parameters on the servers: put there, and fetched.
+
+    `values` has the tensor in host memory of each parameter into which new values come, where that
+    is not the parameter's own. Gradients are averaged before the rule, or summed.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        optimizer: torch.optim.Optimizer,
+        average: bool,
+        process_set: ProcessSet,
+        values: Mapping[torch.nn.Parameter, torch.Tensor] | None = None,
+    ) -> None:
+        self._values = {p: p for p in names} if values is None else values
+        for parameter, name in names.items():
+            _check(self._values[parameter], name)
+        self.names = names
+        self._rule = rule_of(optimizer)
+        self._groups = _groups_of(optimizer)
+        self._average, self._process_set = average, process_set
+        self._variables: dict[torch.nn.Parameter, _Variable] = {}
+        # What the servers are to begin with: steps taken, and slots by name.
+        self._initial = _taken_state(optimizer)
+        self._session = membership.peek()
+        # The job that had the state is over.
+        self._is_lost = False
+
+    @property
+    def declared(self) -> bool:
+        """Whether the servers have the values."""
+        return bool(self._variables)
+
+    def begin(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> RoundHandle:
+        """Sends a gradient; the new value is in its memory when the round is done."""
+        self.follow_session()
+        if not self._variables:
+            self.declare()
+        return self._variables[parameter].begin(
+            gradient, self._rule, self._groups[parameter], self.names[parameter]
+        )
+
+    def end(self, parameter: torch.nn.Parameter) -> bool:
+        """Counts a step; whether its gradient or its coefficients have changed since it began."""
+        return self._variables[parameter].end(self._rule, self._groups[parameter])
+
+    def gather(self) -> dict[torch.nn.Parameter, dict[str, torch.Tensor]]:
+        """The state of each parameter, as torch's optimizer has it; every rank must call this."""
+        self.follow_session()
+        if not self._variables:
+            return self._initial
+        own = {
+            name: self._variables[parameter].tensor.mirrored()
+            for parameter, name in self.names.items()
+        }
+        everyone = allgather_object(own, name="optimizer", process_set=self._process_set)
+        return {
+            parameter: self._variables[parameter].state([parts[name] for parts in everyone])
+            for parameter, name in self.names.items()
+        }
+
+    def load(self, optimizer: torch.optim.Optimizer) -> None:
+        """Has the servers go on from the state that the optimizer has loaded."""
+        self._initial, self._is_lost = _taken_state(optimizer), False
+        self._groups = _groups_of(optimizer)
+        if self._variables:
+            self._put()
+
+    def declare(self) -> None:
+        """Gives the servers the values for the first time; every rank must call this."""
+        session = membership.current()
+        if self._is_lost:
+            raise ValueError(
+                "the optimizer's state was on the servers of a job that is over: call "
+                "load_state_dict() with what state_dict() returned before, on all ranks"
+            )
+        # Each optimizer has variables of its own, on all ranks of its set the same.
+        among = f"{PREFIX}{label(self._process_set)}"
+        scope = f"{among}{session.count(among)}."
+        for parameter, name in self.names.items():
+            value = self._values[parameter]
+            rule = self._rule(1, self._groups[parameter]).rule
+            tensor = session.declare(
+                scope + name,
+                "update",
+                tuple(value.shape),
+                dtype_name(value),
+                average=self._average,
+                ranks=self._process_set.ranks,
+                rule=rule,
+            )
+            self._variables[parameter] = _Variable(value, tensor)
+        self._put()
+
+    def follow_session(self) -> None:
+        """Forgets the variables of a job that has been left."""
+        session = membership.peek()
+        if session is not self._session:
+            self._session = session
+            self._is_lost = self._is_lost or bool(self._variables)
+            self._variables = {}
+
+    def _put(self) -> None:
+        """Gives the servers the values as they are, and the state that was taken."""
+        handles = [
+            variable.put(self._initial.get(parameter, {}))
+            for parameter, variable in self._variables.items()
+        ]
+        for handle in handles:
+            handle.wait()
+        self._initial = {}
+        # A rank that goes on must not meet the state from before on another's servers.
+        name = f"variables{label(self._process_set)}"
+        membership.current().barrier(name, self._process_set.ranks).wait()
+
+
 class ServerUpdates(PassCounter):
     """Sends each gradient as soon as it is complete; the new parameter comes into its memory."""
 
@@ -101,23 +217,14 @@ class ServerUpdates(PassCounter):
         average: bool,
         process_set: ProcessSet,
     ) -> None:
-        for parameter, name in names.items():
-            _check(parameter, name)
         if not process_set.included():
             raise UnsupportedError(
                 f"rank {membership.rank()} is outside {process_set}, whose servers update its "
                 "parameters: give this rank a plain optimizer"
             )
-        self._rule = rule_of(optimizer)
-        self._groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-        self._average, self._process_set = average, process_set
-        self._variables: dict[torch.nn.Parameter, _Variable] = {}
+        self._variables = Variables(names, optimizer, average, process_set)
         self._handles: dict[torch.nn.Parameter, RoundHandle] = {}
-        # What the servers are to begin with: steps taken, and slots by name.
-        self._initial = _taken_state(optimizer)
-        # The job that had the state is over.
-        self._is_lost = False
-        _bring_together(names, process_set)
+        bring_together([(name, p.data) for p, name in names.items()], process_set)
         super().__init__(names, passes)
 
     @property
@@ -141,8 +248,7 @@ class ServerUpdates(PassCounter):
         changed = []
         for parameter, handle in handles.items():
             handle.wait()
-            variable = self._variables[parameter]
-            if variable.end(self._rule, self._groups[parameter]):
+            if self._variables.end(parameter):
                 changed.append(self.names[parameter])
         if changed:
             raise ValueError(
@@ -158,30 +264,13 @@ class ServerUpdates(PassCounter):
 
     def gather(self) -> dict[torch.nn.Parameter, dict[str, torch.Tensor]]:
         """The state of each parameter, as torch's optimizer has it; every rank must call this."""
-        self._follow_session()
-        if not self._variables:
-            return self._initial
-        own = {
-            name: self._variables[parameter].tensor.mirrored()
-            for parameter, name in self.names.items()
-        }
-        everyone = allgather_object(own, name="optimizer", process_set=self._process_set)
-        return {
-            parameter: self._variables[parameter].state([parts[name] for parts in everyone])
-            for parameter, name in self.names.items()
-        }
+        return self._variables.gather()
 
     def load(self, optimizer: torch.optim.Optimizer) -> None:
         """Has the servers go on from the state that the optimizer has loaded."""
-        self._initial, self._is_lost = _taken_state(optimizer), False
-        self._groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-        if self._variables:
-            self._put()
+        self._variables.load(optimizer)
 
     def _start(self, parameter: torch.nn.Parameter) -> None:
-        session = membership.current()
-        if not self._variables:
-            self._declare(session)
         gradient = parameter.grad
         if gradient is None:
             gradient = parameter.grad = torch.zeros_like(parameter)
@@ -190,59 +279,17 @@ class ServerUpdates(PassCounter):
                 f"the gradient of {self.names[parameter]} is sparse: servers update dense "
                 "parameters, so run this optimizer in the workers"
             )
-        variable = self._variables[parameter]
-        self._handles[parameter] = variable.begin(
-            gradient, self._rule, self._groups[parameter], self.names[parameter]
-        )
-
-    def _declare(self, session: Session) -> None:
-        if self._is_lost:
-            raise ValueError(
-                "the optimizer's state was on the servers of a job that is over: call "
-                "load_state_dict() with what state_dict() returned before, on all ranks"
-            )
-        # Each optimizer has variables of its own, on all ranks of its set the same.
-        among = f"{PREFIX}{label(self._process_set)}"
-        scope = f"{among}{session.count(among)}."
-        for parameter, name in self.names.items():
-            rule = self._rule(1, self._groups[parameter]).rule
-            tensor = session.declare(
-                scope + name,
-                "update",
-                tuple(parameter.shape),
-                dtype_name(parameter),
-                average=self._average,
-                ranks=self._process_set.ranks,
-                rule=rule,
-            )
-            self._variables[parameter] = _Variable(parameter, tensor)
-        self._put()
-
-    def _put(self) -> None:
-        """Gives the servers the parameters as they are, and the state that was taken."""
-        handles = [
-            variable.put(self._initial.get(parameter, {}))
-            for parameter, variable in self._variables.items()
-        ]
-        for handle in handles:
-            handle.wait()
-        self._initial = {}
-        # A rank that goes on must not meet the state from before on another's servers.
-        name = f"variables{label(self._process_set)}"
-        membership.current().barrier(name, self._process_set.ranks).wait()
+        self._handles[parameter] = self._variables.begin(parameter, gradient)
 
     def _follow_session(self) -> None:
-        before = self._session
         super()._follow_session()
-        if self._session is not before:
-            self._is_lost = self._is_lost or bool(self._variables)
-            self._variables = {}
+        self._variables.follow_session()
 
 
 class _Variable:
     """A parameter whose value and optimizer state are on the servers."""
 
-    def __init__(self, parameter: torch.nn.Parameter, tensor: Tensor) -> None:
+    def __init__(self, parameter: torch.Tensor, tensor: Tensor) -> None:
         self.parameter, self.tensor = parameter, tensor
         wide = parameter.dtype == torch.float64
         self._master = np.float64 if wide else np.float32
@@ -325,18 +372,21 @@ def _taken_state(
     return taken
 
 
-def _bring_together(names: Names, process_set: ProcessSet) -> None:
-    """Gives all ranks of the set the parameters of the first."""
+def _groups_of(optimizer: torch.optim.Optimizer) -> dict[torch.nn.Parameter, Group]:
+    return {p: group for group in optimizer.param_groups for p in group["params"]}
+
+
+def bring_together(named: Iterable[tuple[str, torch.Tensor]], process_set: ProcessSet) -> None:
+    """Gives all ranks of the set the tensors of its first rank, by name."""
     root = process_set.ranks[0] if process_set.ranks else 0
     handles = [
-        broadcast_async_(parameter.data, root, f"{PREFIX}{name}", process_set)
-        for parameter, name in names.items()
+        broadcast_async_(tensor, root, f"{PREFIX}{name}", process_set) for name, tensor in named
     ]
     for handle in handles:
         handle.synchronize()
 
 
-def _check(parameter: torch.nn.Parameter, name: str) -> None:
+def _check(parameter: torch.Tensor, name: str) -> None:
     """Raises UnsupportedError unless servers can update the parameter."""
     if not parameter.is_cpu:
         raise UnsupportedError(
