@@ -134,11 +134,13 @@ class Variables:
 
     def end(self, parameter: torch.nn.Parameter) -> bool:
         """Counts a step; whether its gradient or its coefficients have changed since it began."""
+        self._check_kept()
         return self._variables[parameter].end(self._rule, self._groups[parameter])
 
     def gather(self) -> dict[torch.nn.Parameter, dict[str, torch.Tensor]]:
         """The state of each parameter, as torch's optimizer has it; every rank must call this."""
         self.follow_session()
+        self._check_kept()
         if not self._variables:
             return self._initial
         own = {
@@ -161,11 +163,7 @@ class Variables:
     def declare(self) -> None:
         """Gives the servers the values for the first time; every rank must call this."""
         session = membership.current()
-        if self._is_lost:
-            raise ValueError(
-                "the optimizer's state was on the servers of a job that is over: call "
-                "load_state_dict() with what state_dict() returned before, on all ranks"
-            )
+        self._check_kept()
         # Each optimizer has variables of its own, on all ranks of its set the same.
         among = f"{PREFIX}{label(self._process_set)}"
         scope = f"{among}{session.count(among)}."
@@ -191,6 +189,13 @@ class Variables:
             self._session = session
             self._is_lost = self._is_lost or bool(self._variables)
             self._variables = {}
+
+    def _check_kept(self) -> None:
+        if self._is_lost:
+            raise ValueError(
+                "the optimizer's state was on the servers of a job that is over: call "
+                "load_state_dict() with what state_dict() returned before, on all ranks"
+            )
 
     def _put(self) -> None:
         """Gives the servers the values as they are, and the state that was taken."""
