@@ -28,14 +28,23 @@ def check_restart(on_servers: bool) -> None:
 
     model, inner, diloco = made(None)
     with diloco:
+        for step in range(20):
+            train(model, inner, step)
+    undisturbed = list(diloco.global_parameters().values())
+    model, inner, diloco = made(None)
+    with diloco:
         # Two fragments are in flight, or their results are not due.
         for step in range(9):
             train(model, inner, step)
         state = copy.deepcopy({"model": model.state_dict(), "diloco": diloco.state_dict()})
         for step in range(9, 20):
             train(model, inner, step)
-        expected = values(model) + list(diloco.global_parameters().values())
-        # Back in the same job.
+        theta = list(diloco.global_parameters().values())
+        expected = values(model) + theta
+    for one, other in zip(theta, undisturbed, strict=True):
+        same(one, other)
+    # Back in the same job.
+    with diloco:
         model.load_state_dict(state["model"])
         diloco.load_state_dict(copy.deepcopy(state["diloco"]))
         for step in range(9, 20):
