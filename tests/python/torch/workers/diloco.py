@@ -49,17 +49,18 @@ def check_one_step_is_synchronous_training() -> None:
     near(values(here), values(there), atol=2e-6)
 
 
-def check_direction() -> None:
+def check_direction(on_servers: bool) -> None:
     """All ranks move their parameter to 3, so a pseudo-gradient is -2, and half a step gives 2."""
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(1.0)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     outer = torch.optim.SGD(model.parameters(), lr=0.5)
-    with hvd.DiLoCo(model, inner, outer, sync_every=2) as diloco:
+    with hvd.DiLoCo(model, inner, outer, sync_every=2, on_servers=on_servers) as diloco:
         for _ in range(2):
             model.weight.grad = torch.full((1, 1), -1.0)
             inner.step()
+            assert model.weight.grad.item() == -1.0, "the gradient is the inner optimizer's"
         assert model.weight.item() == 2.0, model.weight
         assert diloco.rounds == 1
 
@@ -232,9 +233,9 @@ def check_refusals() -> None:
 
 
 hvd.init()
-check_direction()
 check_one_step_is_synchronous_training()
 for on_servers in (True, False):
+    check_direction(on_servers)
     check_fragments(delay=0, alpha=0.0, sync_every=6, on_servers=on_servers)
     # The result of one is used after the next was sent, and the next but one: three in flight.
     check_fragments(delay=5, alpha=0.0, sync_every=6, on_servers=on_servers)
