@@ -46,7 +46,7 @@ class LocalSGD(Periodic):
             for parameter, name in self._names.items()
         }
 
-    def on_step(self) -> None:
+    def _on_step(self) -> None:
         """Averages if it is time to."""
         if self._steps >= self._sync_every:
             self.sync()

@@ -89,7 +89,7 @@ class DiLoCo(Periodic):
             kind = OuterOnServers if on_servers else OuterInWorkers
             self._outer = kind(self._names, self._theta, outer_optimizer, process_set)
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Gives the servers the parameters, or what was loaded."""
         self._take_start()
         if self._outer is not None:
@@ -97,7 +97,7 @@ class DiLoCo(Periodic):
                 _agree([one.parameters for one in self._fragments], self._process_set)
             self._outer.start()
 
-    def on_step(self) -> None:
+    def _on_step(self) -> None:
         """Sends the fragments whose turn it is, then uses the results that are due."""
         self._in_round += 1
         while self._fragments[self._next].offset <= self._in_round:
@@ -111,7 +111,7 @@ class DiLoCo(Periodic):
                 self._merge(fragment)
 
     @torch.no_grad()
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Waits for the fragments in flight and uses their results, whether due or not."""
         for fragment in self._fragments:
             if fragment.due is not None:

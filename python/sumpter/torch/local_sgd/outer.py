@@ -19,6 +19,9 @@ from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.local_sgd.fragments import Names
 from sumpter.torch.training.on_servers import Variables
 
+# Below that of gradients, which the next step waits for.
+PRIORITY = -1
+
 Theta = Mapping[torch.nn.Parameter, torch.Tensor]
 
 
@@ -75,13 +78,21 @@ class OuterOnServers(Outer):
 
     def begin(self, pseudogradients: Theta) -> None:
         for parameter, pseudogradient in pseudogradients.items():
-            self._handles[parameter] = self._variables.begin(parameter, pseudogradient)
+            variables = self._variables
+            self._handles[parameter] = variables[parameter].begin(
+                pseudogradient,
+                variables.rule,
+                variables.groups[parameter],
+                variables.names[parameter],
+                PRIORITY,
+            )
 
     def end(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         for parameter in parameters:
             self._handles.pop(parameter).wait()
             # Hyper-parameters were those of begin(): a scheduler may have gone on since.
-            self._variables.end(parameter)
+            variables = self._variables
+            variables[parameter].end(variables.rule, variables.groups[parameter])
 
     def state_dict(self) -> dict[str, Any]:
         self._optimizer.state.update(self._variables.gather())
@@ -122,7 +133,7 @@ class OuterInWorkers(Outer):
 
     def begin(self, pseudogradients: Theta) -> None:
         for parameter, pseudogradient in pseudogradients.items():
-            self._handles[parameter] = self._reductions[parameter].start(pseudogradient)
+            self._handles[parameter] = self._reductions[parameter].start(pseudogradient, PRIORITY)
 
     def end(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         averages = {p: self._handles.pop(p).synchronize() for p in parameters}

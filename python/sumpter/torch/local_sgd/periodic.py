@@ -16,7 +16,7 @@ from sumpter.torch.training.on_servers import ServerUpdates, bring_together
 
 
 class Periodic:
-    """A context manager within which `on_step` follows each step of an optimizer."""
+    """A context manager within which `_on_step` follows each step of an optimizer."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Periodic:
         """How often the whole model has been sent: the same on all ranks after as many rounds."""
         return self._rounds
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Called when the context is entered, when ranks have the same parameters."""
 
-    def on_step(self) -> None:
+    def _on_step(self) -> None:
         """Called after a step of the optimizer."""
         raise NotImplementedError
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Called when the context is left without an error."""
 
     def __enter__(self) -> Self:
@@ -65,7 +65,7 @@ class Periodic:
         with torch.no_grad():
             if not self._started:
                 self._begin_alike()
-            self.prepare()
+            self._prepare()
         self._started = True
         self._hook = self._optimizer.register_step_post_hook(self._stepped)
         return self
@@ -80,12 +80,12 @@ class Periodic:
         self._hook.remove()
         self._hook = None
         if kind is None:
-            self.finish()
+            self._finish()
 
     def _stepped(self, *_: Any) -> None:
         self._steps += 1
         with torch.no_grad():
-            self.on_step()
+            self._on_step()
 
     def _begin_alike(self) -> None:
         """Gives all ranks the parameters and buffers of the first.

@@ -1,7 +1,7 @@
 """Sites: ranks with the same parameters, of which one synchronizes with the other sites."""
 
 from collections.abc import Iterable
-from typing import Any, Union
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from sumpter._core.process_sets import ProcessSet
 from sumpter.torch.collectives.broadcasts import broadcast_async_
 
 # The ranks of a site: known to Sumpter, or to torch.distributed.
-SiteGroup = Union[ProcessSet, "dist.ProcessGroup"]
+SiteGroup = ProcessSet | dist.ProcessGroup
 
 
 class Site:

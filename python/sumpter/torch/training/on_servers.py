@@ -89,128 +89,6 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Callable[[int, Group], rules.Up
     return rule
 
 
-class Variables:
-    """The values and the optimizer's state of parameters on the servers: put there, and fetched.
-
-    `values` has the tensor in host memory of each parameter into which new values come, where that
-    is not the parameter's own. Gradients are averaged before the rule, or summed.
-    """
-
-    def __init__(
-        self,
-        names: Names,
-        optimizer: torch.optim.Optimizer,
-        average: bool,
-        process_set: ProcessSet,
-        values: Mapping[torch.nn.Parameter, torch.Tensor] | None = None,
-    ) -> None:
-        self._values = {p: p for p in names} if values is None else values
-        for parameter, name in names.items():
-            _check(self._values[parameter], name)
-        self.names = names
-        self._rule = rule_of(optimizer)
-        self._groups = _groups_of(optimizer)
-        self._average, self._process_set = average, process_set
-        self._variables: dict[torch.nn.Parameter, _Variable] = {}
-        # What the servers are to begin with: steps taken, and slots by name.
-        self._initial = _taken_state(optimizer)
-        self._session = membership.peek()
-        # The job that had the state is over.
-        self._is_lost = False
-
-    @property
-    def declared(self) -> bool:
-        """Whether the servers have the values."""
-        return bool(self._variables)
-
-    def begin(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> RoundHandle:
-        """Sends a gradient; the new value is in its memory when the round is done."""
-        self.follow_session()
-        if not self._variables:
-            self.declare()
-        return self._variables[parameter].begin(
-            gradient, self._rule, self._groups[parameter], self.names[parameter]
-        )
-
-    def end(self, parameter: torch.nn.Parameter) -> bool:
-        """Counts a step; whether its gradient or its coefficients have changed since it began."""
-        self._check_kept()
-        return self._variables[parameter].end(self._rule, self._groups[parameter])
-
-    def gather(self) -> dict[torch.nn.Parameter, dict[str, torch.Tensor]]:
-        """The state of each parameter, as torch's optimizer has it; every rank must call this."""
-        self.follow_session()
-        self._check_kept()
-        if not self._variables:
-            return self._initial
-        own = {
-            name: self._variables[parameter].tensor.mirrored()
-            for parameter, name in self.names.items()
-        }
-        everyone = allgather_object(own, name="optimizer", process_set=self._process_set)
-        return {
-            parameter: self._variables[parameter].state([parts[name] for parts in everyone])
-            for parameter, name in self.names.items()
-        }
-
-    def load(self, optimizer: torch.optim.Optimizer) -> None:
-        """Has the servers go on from the state that the optimizer has loaded."""
-        self._initial, self._is_lost = _taken_state(optimizer), False
-        self._groups = _groups_of(optimizer)
-        if self._variables:
-            self._put()
-
-    def declare(self) -> None:
-        """Gives the servers the values for the first time; every rank must call this."""
-        session = membership.current()
-        self._check_kept()
-        # Each optimizer has variables of its own, on all ranks of its set the same.
-        among = f"{PREFIX}{label(self._process_set)}"
-        scope = f"{among}{session.count(among)}."
-        for parameter, name in self.names.items():
-            value = self._values[parameter]
-            rule = self._rule(1, self._groups[parameter]).rule
-            tensor = session.declare(
-                scope + name,
-                "update",
-                tuple(value.shape),
-                dtype_name(value),
-                average=self._average,
-                ranks=self._process_set.ranks,
-                rule=rule,
-            )
-            self._variables[parameter] = _Variable(value, tensor)
-        self._put()
-
-    def follow_session(self) -> None:
-        """Forgets the variables of a job that has been left."""
-        session = membership.peek()
-        if session is not self._session:
-            self._session = session
-            self._is_lost = self._is_lost or bool(self._variables)
-            self._variables = {}
-
-    def _check_kept(self) -> None:
-        if self._is_lost:
-            raise ValueError(
-                "the optimizer's state was on the servers of a job that is over: call "
-                "load_state_dict() with what state_dict() returned before, on all ranks"
-            )
-
-    def _put(self) -> None:
-        """Gives the servers the values as they are, and the state that was taken."""
-        handles = [
-            variable.put(self._initial.get(parameter, {}))
-            for parameter, variable in self._variables.items()
-        ]
-        for handle in handles:
-            handle.wait()
-        self._initial = {}
-        # A rank that goes on must not meet the state from before on another's servers.
-        name = f"variables{label(self._process_set)}"
-        membership.current().barrier(name, self._process_set.ranks).wait()
-
-
 class ServerUpdates(PassCounter):
     """Sends each gradient as soon as it is complete; the new parameter comes into its memory."""
 
@@ -253,7 +131,8 @@ class ServerUpdates(PassCounter):
         changed = []
         for parameter, handle in handles.items():
             handle.wait()
-            if self._variables.end(parameter):
+            variable = self._variables[parameter]
+            if variable.end(self._variables.rule, self._variables.groups[parameter]):
                 changed.append(self.names[parameter])
         if changed:
             raise ValueError(
@@ -284,14 +163,136 @@ class ServerUpdates(PassCounter):
                 f"the gradient of {self.names[parameter]} is sparse: servers update dense "
                 "parameters, so run this optimizer in the workers"
             )
-        self._handles[parameter] = self._variables.begin(parameter, gradient)
+        variable = self._variables[parameter]
+        self._handles[parameter] = variable.begin(
+            gradient,
+            self._variables.rule,
+            self._variables.groups[parameter],
+            self.names[parameter],
+        )
 
     def _follow_session(self) -> None:
         super()._follow_session()
         self._variables.follow_session()
 
 
-class _Variable:
+class Variables:
+    """The values and the optimizer's state of parameters on the servers: put there, and fetched.
+
+    `values` has the tensor in host memory of each parameter into which new values come, where that
+    is not the parameter's own. Gradients are averaged before the rule, or summed.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        optimizer: torch.optim.Optimizer,
+        average: bool,
+        process_set: ProcessSet,
+        values: Mapping[torch.nn.Parameter, torch.Tensor] | None = None,
+    ) -> None:
+        self._values = {p: p for p in names} if values is None else values
+        for parameter, name in names.items():
+            _check(self._values[parameter], name)
+        self.names = names
+        self.rule = rule_of(optimizer)
+        # Of each parameter, with its hyper-parameters as they are now.
+        self.groups = _groups_of(optimizer)
+        self._average, self._process_set = average, process_set
+        self._variables: dict[torch.nn.Parameter, Variable] = {}
+        # What the servers are to begin with: steps taken, and slots by name.
+        self._initial = _taken_state(optimizer)
+        self._session = membership.peek()
+        # The job that had the state is over.
+        self._is_lost = False
+
+    @property
+    def declared(self) -> bool:
+        """Whether the servers have the values."""
+        return bool(self._variables)
+
+    def __getitem__(self, parameter: torch.nn.Parameter) -> "Variable":
+        """The variable of a parameter; the first time, every rank must ask for one."""
+        self.follow_session()
+        if not self._variables:
+            self.declare()
+        return self._variables[parameter]
+
+    def gather(self) -> dict[torch.nn.Parameter, dict[str, torch.Tensor]]:
+        """The state of each parameter, as torch's optimizer has it; every rank must call this."""
+        self.follow_session()
+        self._check_kept()
+        if not self._variables:
+            return self._initial
+        own = {
+            name: self._variables[parameter].tensor.mirrored()
+            for parameter, name in self.names.items()
+        }
+        everyone = allgather_object(own, name="optimizer", process_set=self._process_set)
+        return {
+            parameter: self._variables[parameter].state([parts[name] for parts in everyone])
+            for parameter, name in self.names.items()
+        }
+
+    def load(self, optimizer: torch.optim.Optimizer) -> None:
+        """Has the servers go on from the state that the optimizer has loaded."""
+        self._initial, self._is_lost = _taken_state(optimizer), False
+        self.groups = _groups_of(optimizer)
+        if self._variables:
+            self._put()
+
+    def declare(self) -> None:
+        """Gives the servers the values for the first time; every rank must call this."""
+        session = membership.current()
+        self._check_kept()
+        # Each optimizer has variables of its own, on all ranks of its set the same.
+        among = f"{PREFIX}{label(self._process_set)}"
+        scope = f"{among}{session.count(among)}."
+        for parameter, name in self.names.items():
+            value = self._values[parameter]
+            rule = self.rule(1, self.groups[parameter]).rule
+            tensor = session.declare(
+                scope + name,
+                "update",
+                tuple(value.shape),
+                dtype_name(value),
+                average=self._average,
+                ranks=self._process_set.ranks,
+                rule=rule,
+            )
+            self._variables[parameter] = Variable(value, tensor)
+        self._put()
+
+    def follow_session(self) -> None:
+        """Forgets the variables of a job that has been left."""
+        session = membership.peek()
+        if session is not self._session:
+            self._session = session
+            self._is_lost = self._is_lost or bool(self._variables)
+            self._variables = {}
+
+    def _check_kept(self) -> None:
+        if self._is_lost:
+            raise ValueError(
+                "the optimizer's state was on the servers of a job that is over: call "
+                "load_state_dict() with what state_dict() returned before, on all ranks"
+            )
+
+    def _put(self) -> None:
+        """Gives the servers the values as they are, and the state that was taken."""
+        handles = [
+            variable.put(self._initial.get(parameter, {}))
+            for parameter, variable in self._variables.items()
+        ]
+        for handle in handles:
+            handle.wait()
+        self._initial = {}
+        # A rank that goes on must not meet the state from before on another's servers.
+        name = f"variables{label(self._process_set)}"
+        membership.current().barrier(name, self._process_set.ranks).wait()
+
+
+class Variable:
     """A parameter whose value and optimizer state are on the servers."""
 
     def __init__(self, parameter: torch.Tensor, tensor: Tensor) -> None:
@@ -322,6 +323,7 @@ class _Variable:
         rule: Callable[[int, Group], rules.Update],
         group: Group,
         name: str,
+        priority: int = 0,
     ) -> RoundHandle:
         """Sends a gradient; the new value is in the parameter when the round is done."""
         if self.parameter._version != self._version:
@@ -336,6 +338,7 @@ class _Variable:
             sent.data_ptr(),
             self.parameter.data_ptr(),
             keep=(sent, self.parameter),
+            priority=priority,
             update=update.coefficients,
         )
 

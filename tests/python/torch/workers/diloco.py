@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -120,6 +121,23 @@ def check_intervals() -> None:
             same(one, value.flatten())
 
 
+def check_different_rounds() -> None:
+    """A state is that of one round on all ranks, or an error on all."""
+    model = new_model()
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    with hvd.DiLoCo(model, inner, nesterov(model), 3, 3, 2) as diloco:
+        for step in range(3):
+            train(model, inner, step)
+        if RANK == 0:
+            train(model, inner, 3)
+        if WORLD_SIZE > 1:
+            with raises(ValueError, "different outer rounds", "(1, 1)", "(1, 0)"):
+                diloco.state_dict()
+        if RANK != 0:
+            train(model, inner, 3)
+        assert diloco.state_dict()["rounds"] == 1
+
+
 def check_frozen() -> None:
     """A frozen parameter stays as it is and is no part of a round; buffers are each rank's."""
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
@@ -155,6 +173,8 @@ def check_schedule() -> None:
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     outer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(outer, 0.5)
+    # As of a step before the optimizer's.
+    warnings.simplefilter("error")
     with hvd.DiLoCo(model, inner, outer, sync_every=1):
         for expected in (1.0, 1.5, 1.75):
             model.weight.grad = torch.full((1, 1), -1.0)
@@ -242,8 +262,11 @@ for on_servers in (True, False):
     check_fragments(delay=2, alpha=0.25, sync_every=4, on_servers=on_servers)
     check_fragments(delay=1, alpha=1.0, sync_every=7, on_servers=on_servers)
 check_intervals()
+check_different_rounds()
 check_frozen()
 check_schedule()
 check_half()
 check_refusals()
+# A rank that leaves would be the reason of whatever fails on the others.
+hvd.barrier()
 hvd.shutdown()

@@ -10,7 +10,7 @@ from local_training import adam, nesterov, new_model, train, values
 from torch import nn
 
 import sumpter.torch as hvd
-from common import raises, same
+from common import RANK, raises, same
 
 
 def check_restart(on_servers: bool) -> None:
@@ -63,6 +63,20 @@ def check_restart(on_servers: bool) -> None:
         same(one, other)
     saved = diloco.state_dict()
     assert saved["rounds"] == 4
+    # Intervals that are others than before, and than each other.
+    model = new_model()
+    inner = adam(model)
+    diloco = hvd.DiLoCo(model, inner, nesterov(model), 4 + RANK, 3, 3, 0.5, on_servers=on_servers)
+    model.load_state_dict(state["model"])
+    diloco.load_state_dict(copy.deepcopy(state["diloco"]))
+    with diloco:
+        step = 0
+        while diloco.rounds < 4:
+            train(model, inner, step)
+            step += 1
+    for value in diloco.global_parameters().values():
+        for one in hvd.allgather(value.flatten().unsqueeze(0)):
+            same(one, value.flatten())
     if on_servers:
         assert "momentum_buffer" in saved["outer"]["state"][0]
         hvd.shutdown()
