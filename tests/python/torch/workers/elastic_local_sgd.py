@@ -27,6 +27,11 @@ STEP = 6.0 if "newcomer" in sys.argv else RANK + 1.0
 EXPECTED = [2.0] * DEATH + [2.5] * (REUNION - DEATH) + [11.0 / 3.0] * (ROUNDS - REUNION)
 
 
+def has_newcomer() -> bool:
+    present = torch.tensor(float("newcomer" in sys.argv))
+    return hvd.allreduce(present, op=hvd.Sum, name="newcomers").item() > 0
+
+
 def main() -> None:
     hvd.init()
     model = nn.Linear(50, 40, bias=False)
@@ -42,13 +47,17 @@ def main() -> None:
         local = hvd.LocalSGD(model, inner, SYNC_EVERY)
     state = elastic.TorchState(model=model, local=local)
 
+    announced: list[bool] = []
+
     @elastic.run
     def train(state: elastic.TorchState) -> None:
         with local:
             while local.rounds < ROUNDS:
-                if local.rounds == REUNION and hvd.size() == 2:
-                    if hvd.rank() == 0:
+                if local.rounds == REUNION and not has_newcomer():
+                    if RANK == 1 and not announced:
+                        announced.append(True)
                         announce("alone")
+                    # Until workers have joined, or have been missed, which begins this anew.
                     while True:
                         state.commit()
                 for step in range(SYNC_EVERY):
