@@ -21,7 +21,7 @@ from sumpter._core.reduction import Max
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.allreduces import allreduce_async_
 from sumpter.torch.training.gradients import Names, PassCounter
-from sumpter.torch.training.on_servers import Variables, bring_together
+from sumpter.torch.training.variables import Variables, bring_together
 
 # Of the names of what ranks tell each other about shared parameters.
 PREFIX = "AsyncParam."
@@ -130,12 +130,16 @@ class AsynchronousSteps(PassCounter):
     def _begin(self) -> list[RoundHandle]:
         """Sends the deltas."""
         self._rounds += 1
-        return [self._variables.begin(p, delta) for p, delta in self._deltas.items()]
+        variables = self._variables
+        return [
+            variables[p].begin(delta, variables.rule, variables.groups[p], self.names[p])
+            for p, delta in self._deltas.items()
+        ]
 
     def _finish(self, handles: list[RoundHandle]) -> None:
         for parameter, handle in zip(self._shared, handles, strict=False):
             handle.wait()
-            self._variables.end(parameter)
+            self._variables[parameter].end(self._variables.rule, self._variables.groups[parameter])
 
     def _adopt(self) -> None:
         with torch.no_grad():
