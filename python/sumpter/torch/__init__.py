@@ -109,6 +109,7 @@ from sumpter.torch.joining import (
     stop_timeline,
     suspend,
 )
+from sumpter.torch.lion import Lion
 from sumpter.torch.ops import (
     byteps_push_pull,
     byteps_torch_set_num_grads,
@@ -139,6 +140,7 @@ __all__ = [
     "GroupHandle",
     "Handle",
     "HorovodInternalError",
+    "Lion",
     "Max",
     "Min",
     "MismatchError",

@@ -67,8 +67,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     parameters; the optimizer's state is there, and the ranks keep a share of it each. Parameters
     become rank 0's here, and change when their gradients are complete, so before step(), which
     waits for all. state_dict() and load_state_dict() must be called on all ranks. For SGD, Adam,
-    AdamW, RMSprop and Adagrad of torch.optim; gradients cannot be changed after backward(), as
-    clipping and GradScaler do. UnsupportedError for what servers cannot update.
+    AdamW, RMSprop and Adagrad of torch.optim, and for Lion of sumpter.torch; gradients cannot be
+    changed after backward(), as clipping and GradScaler do. UnsupportedError for what servers
+    cannot update.
     """
     op = ReduceOp(op)
     if gradient_predivide_factor != 1.0 and op is not Average:

@@ -20,6 +20,7 @@ from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.broadcasts import broadcast_async_
 from sumpter.torch.functions import allgather_object
+from sumpter.torch.lion import Lion
 from sumpter.torch.tensors import dtype_name
 from sumpter.torch.training.gradients import Names, PassCounter
 
@@ -68,6 +69,17 @@ def _adagrad(step: int, group: Group) -> rules.Update:
     return rules.adagrad(step, **given, maximize=group["maximize"])
 
 
+def _lion(step: int, group: Group) -> rules.Update:
+    beta1, beta2 = group["betas"]
+    return rules.lion(
+        step,
+        lr=float(group["lr"]),
+        betas=(float(beta1), float(beta2)),
+        weight_decay=group["weight_decay"],
+        maximize=group["maximize"],
+    )
+
+
 # Exact types: what a subclass does to its parameters, no rule knows.
 RULES: dict[type[torch.optim.Optimizer], Callable[[int, Group], rules.Update]] = {
     torch.optim.SGD: _sgd,
@@ -75,6 +87,7 @@ RULES: dict[type[torch.optim.Optimizer], Callable[[int, Group], rules.Update]] =
     torch.optim.AdamW: _adamw,
     torch.optim.RMSprop: _rmsprop,
     torch.optim.Adagrad: _adagrad,
+    Lion: _lion,
 }
 
 
@@ -82,10 +95,11 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Callable[[int, Group], rules.Up
     """The update rule of an optimizer; UnsupportedError for one that the servers do not have."""
     rule = RULES.get(type(optimizer))
     if rule is None:
-        known = ", ".join(sorted(kind.__name__ for kind in RULES))
+        known = ", ".join(sorted(kind.__name__ for kind in RULES if kind is not Lion))
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         raise UnsupportedError(
-            f"servers have no update rule for {type(optimizer).__name__}: on_servers=True is for "
-            f"{known} of torch.optim, not for their subclasses"
+            f"servers have no update rule for {kind}: on_servers=True is for {known} of "
+            "torch.optim and for sumpter.torch.Lion, not for their subclasses"
         )
     return rule
 

@@ -17,6 +17,7 @@ KINDS: Kinds = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
     "adamw": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
     "rmsprop": (torch.optim.RMSprop, {"lr": 0.01, "centered": True, "momentum": 0.5}),
+    "lion": (hvd.Lion, {"lr": 1e-3, "weight_decay": 0.1}),
     "adagrad": (torch.optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.1}),
 }
 
@@ -64,7 +65,7 @@ for name in KINDS:
     train(there, theirs, range(6))
     train(here, ours, range(6))
     assert not ours.state, "the state is on the servers"
-    if name == "sgd":
+    if name in ("sgd", "lion"):
         for one, other in zip(here.parameters(), there.parameters(), strict=True):
             same(one.detach(), other.detach())
     near(here, there)
@@ -135,6 +136,15 @@ model = new_model()
 with raises(hvd.UnsupportedError, "LBFGS"):
     lbfgs = torch.optim.LBFGS(model.parameters())
     hvd.DistributedOptimizer(lbfgs, model.named_parameters(), on_servers=True)
+
+
+class Lion(torch.optim.SGD):
+    """Another package's optimizer of a known name."""
+
+
+with raises(hvd.UnsupportedError, "__main__.Lion", "sumpter.torch.Lion"):
+    distributed_lion = Lion(model.parameters(), lr=0.1)
+    hvd.DistributedOptimizer(distributed_lion, model.named_parameters(), on_servers=True)
 with raises(ValueError, "op=Average or op=Sum"):
     distributed(model, "sgd", on_servers=True, op=hvd.Max)
 with raises(ValueError, "overlap_forward"):
