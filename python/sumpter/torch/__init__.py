@@ -54,6 +54,7 @@ from sumpter.torch.build import (
 )
 from sumpter.torch.c10d.ddp_hook import ddp_hook
 from sumpter.torch.c10d.registration import register as _register_backend
+from sumpter.torch.c10d.server_optimizer import server_optimizer
 from sumpter.torch.collectives.allreduces import (
     allreduce,
     allreduce_,
@@ -217,6 +218,7 @@ __all__ = [
     "remove_process_set",
     "resume",
     "rocm_built",
+    "server_optimizer",
     "shutdown",
     "size",
     "sparse_allreduce_async",

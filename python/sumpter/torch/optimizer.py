@@ -84,11 +84,11 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
         return _wrap(optimizer, _DistributedAdasum, deltas)
     if on_servers:
         _check_on_servers(op, compression, gradient_predivide_factor, overlap_forward)
-        if isinstance(optimizer, _Wrapped):
-            raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
         average = op is Average
-        updates = ServerUpdates(names, optimizer, backward_passes_per_step, average, process_set)
-        return _wrap(optimizer, _OnServers, updates)
+        return wrap_on_servers(
+            optimizer,
+            lambda: ServerUpdates(names, optimizer, backward_passes_per_step, average, process_set),
+        )
     reduction = _reduction(op, compression, gradient_predivide_factor)
     arguments = (names, reduction, backward_passes_per_step, sparse_as_dense, process_set)
     if not overlap_forward:
@@ -97,6 +97,15 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
         raise ValueError("the optimizer is a DistributedOptimizer already: give the one it is of")
     check_independent(optimizer)
     return _wrap(optimizer, _Overlapped, OverlappedExchange(*arguments))
+
+
+def wrap_on_servers(
+    optimizer: torch.optim.Optimizer, make: Callable[[], ServerUpdates]
+) -> torch.optim.Optimizer:
+    """The optimizer with the updates that `make` makes, which leave it to the servers."""
+    if isinstance(optimizer, _Wrapped):
+        raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
+    return _wrap(optimizer, _OnServers, make())
 
 
 def _check_on_servers(

@@ -193,12 +193,16 @@ class ServerUpdates(PassCounter):
             self._put()
 
     def _start(self, parameter: torch.nn.Parameter) -> None:
-        session = membership.current()
-        if not self._variables:
-            self._declare(session)
         gradient = parameter.grad
         if gradient is None:
             gradient = parameter.grad = torch.zeros_like(parameter)
+        self._send(parameter, gradient)
+
+    def _send(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+        """Starts the round of a gradient."""
+        session = membership.current()
+        if not self._variables:
+            self._declare(session)
         if gradient.layout != torch.strided:
             raise UnsupportedError(
                 f"the gradient of {self.names[parameter]} is sparse: servers update dense "
@@ -293,13 +297,19 @@ class _Variable:
             )
         update = rule(self._steps + 1, group)
         self._begun = (gradient, gradient._version, update.coefficients)
-        sent = gradient.detach().contiguous()
+        # One of another element type travels in the parameter's.
+        sent = gradient.detach().to(self.parameter.dtype).contiguous()
         return self.tensor.submit(
             sent.data_ptr(),
             self.parameter.data_ptr(),
             keep=(sent, self.parameter),
             update=update.coefficients,
         )
+
+    def replace_gradient(self, gradient: torch.Tensor) -> None:
+        """Watches this one until end(), in place of the one that was sent."""
+        assert self._begun is not None, "a round is under way"
+        self._begun = (gradient, gradient._version, self._begun[2])
 
     def end(self, rule: Callable[[int, Group], rules.Update], group: Group) -> bool:
         """Counts a step; whether its gradient or its coefficients have changed since it began."""
