@@ -122,7 +122,7 @@ class _BucketUpdates(ServerUpdates):
         """Notes the gradients as DDP leaves them; what changes them later would have no effect."""
         for parameter in self._handles:
             if parameter.grad is not None:
-                self._variables[parameter].replace_gradient(parameter.grad)
+                self._watch(parameter, parameter.grad)
 
 
 def _send_bucket(

@@ -23,6 +23,8 @@ from sumpter.torch.functions import allgather_object
 from sumpter.torch.lion import Lion
 from sumpter.torch.tensors import dtype_name
 from sumpter.torch.training.gradients import Names, PassCounter
+from sumpter.torch.training.order import NeedOrder
+from sumpter.torch.training.overlap import Updates
 
 Group = Mapping[str, Any]
 
@@ -131,6 +133,7 @@ class ServerUpdates(PassCounter):
         self._initial = _taken_state(optimizer)
         # The job that had the state is over.
         self._is_lost = False
+        self.order = NeedOrder(names)
         _bring_together(names, process_set)
         super().__init__(names, passes)
 
@@ -142,28 +145,38 @@ class ServerUpdates(PassCounter):
 
     def complete(self, parameter: torch.nn.Parameter) -> None:
         """Sends the gradient that backward has made."""
+        self.order.completed(parameter)
         self._start(parameter)
+
+    def restart(self) -> None:
+        """Counts the backward passes from the start again."""
+        self.order.forget()
+        super().restart()
 
     def finish(self) -> None:
         """Sends what has not been sent, zeros where backward made none, and waits for it all."""
+        for handle in self.hand_over().values():
+            handle.wait()
+
+    def hand_over(self) -> dict[torch.nn.Parameter, RoundHandle]:
+        """Sends what has not been sent; it is for the caller to wait for it all."""
         self._follow_session()
         for parameter in self.names:
             if parameter not in self._handles:
                 self._start(parameter)
         handles, self._handles = self._handles, {}
+        self.order.adopt()
         self.restart()
-        changed = []
-        for parameter, handle in handles.items():
-            handle.wait()
-            variable = self._variables[parameter]
-            if variable.end(self._rule, self._groups[parameter]):
-                changed.append(self.names[parameter])
+        changed = [self.names[parameter] for parameter in handles if self._end(parameter)]
         if changed:
+            for handle in handles.values():
+                handle.wait()
             raise ValueError(
                 f"the gradient or the hyper-parameters of {', '.join(changed[:3])} were changed "
                 "between backward() and step(): the servers have updated by what they were when "
                 "backward() was done; change them before it, or run the optimizer in the workers"
             )
+        return handles
 
     def abandon(self) -> None:
         """Forgets what is in flight, and the variables of a job that has been left."""
@@ -209,9 +222,23 @@ class ServerUpdates(PassCounter):
                 "parameters, so run this optimizer in the workers"
             )
         variable = self._variables[parameter]
+        group, priority = self._groups[parameter], self._priority(parameter)
         self._handles[parameter] = variable.begin(
-            gradient, self._rule, self._groups[parameter], self.names[parameter]
+            gradient, self._rule, group, self.names[parameter], priority
         )
+
+    def _priority(self, parameter: torch.nn.Parameter) -> int:
+        """Of the round of a parameter; all are waited for, so that none goes first."""
+        del parameter
+        return 0
+
+    def _watch(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+        """What changes this gradient before the step has no effect, and is an error."""
+        self._variables[parameter].watch(gradient)
+
+    def _end(self, parameter: torch.nn.Parameter) -> bool:
+        """Counts a step; whether its gradient or its coefficients have changed since it began."""
+        return self._variables[parameter].end(self._rule, self._groups[parameter])
 
     def _declare(self, session: Session) -> None:
         if self._is_lost:
@@ -257,6 +284,23 @@ class ServerUpdates(PassCounter):
             self._variables = {}
 
 
+class OverlappedServerUpdates(ServerUpdates):
+    """Updates that the next forward pass waits for, layer by layer."""
+
+    # The updates that wait; known when the optimizer is complete.
+    updates: Updates | None = None
+
+    def accumulated(self, parameter: torch.nn.Parameter) -> None:
+        """Called by autograd; an error for a parameter that was used before it was new."""
+        if self.updates is not None:
+            self.updates.check_taken(parameter)
+        super().accumulated(parameter)
+
+    def _priority(self, parameter: torch.nn.Parameter) -> int:
+        """The next forward pass needs the first layers first."""
+        return self.order.priority(parameter)
+
+
 class _Variable:
     """A parameter whose value and optimizer state are on the servers."""
 
@@ -288,6 +332,7 @@ class _Variable:
         rule: Callable[[int, Group], rules.Update],
         group: Group,
         name: str,
+        priority: int = 0,
     ) -> RoundHandle:
         """Sends a gradient; the new value is in the parameter when the round is done."""
         if self.parameter._version != self._version:
@@ -303,11 +348,12 @@ class _Variable:
             sent.data_ptr(),
             self.parameter.data_ptr(),
             keep=(sent, self.parameter),
+            priority=priority,
             update=update.coefficients,
         )
 
-    def replace_gradient(self, gradient: torch.Tensor) -> None:
-        """Watches this one until end(), in place of the one that was sent."""
+    def watch(self, gradient: torch.Tensor) -> None:
+        """Has end() look at this gradient in place of the one that was sent."""
         assert self._begun is not None, "a round is under way"
         self._begun = (gradient, gradient._version, self._begun[2])
 

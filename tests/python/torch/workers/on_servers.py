@@ -147,8 +147,6 @@ with raises(hvd.UnsupportedError, "__main__.Lion", "sumpter.torch.Lion"):
     hvd.DistributedOptimizer(distributed_lion, model.named_parameters(), on_servers=True)
 with raises(ValueError, "op=Average or op=Sum"):
     distributed(model, "sgd", on_servers=True, op=hvd.Max)
-with raises(ValueError, "overlap_forward"):
-    distributed(model, "sgd", on_servers=True, overlap_forward=True)
 with raises(ValueError, "no compression"):
     distributed(model, "sgd", on_servers=True, compression=hvd.Compression.fp16)
 optimizer = distributed(model, "sgd", on_servers=True)
