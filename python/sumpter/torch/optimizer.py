@@ -18,7 +18,6 @@ from sumpter._core.handles import Handle
 from sumpter._core.names import identify_call
 from sumpter._core.process_sets import ProcessSet, global_process_set, label
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction, Sum
-from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.training.gradients import GradientExchange, Names, PassCounter, scope_of
@@ -344,10 +343,18 @@ class _OnServers(_Wrapped):
         self._exchange.load(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused: the servers know the parameters that there were at the start."""
-        raise UnsupportedError(
-            "on_servers=True: parameters cannot be added; make a new DistributedOptimizer"
-        )
+        """Adds a group between two steps; on all ranks, where its parameters become rank 0's."""
+        if self._exchange.begun:
+            raise AssertionError(
+                "add_param_group() was called between backward() and step(): call it before or "
+                "after them"
+            )
+        super().add_param_group(param_group)
+        try:
+            self._exchange.add(self.param_groups[-1])
+        except BaseException:
+            self.param_groups.pop()
+            raise
 
     def _in_between(self) -> bool:
         return self._exchange.pending
@@ -403,6 +410,12 @@ class _OverlappedOnServers(_OnServers):
         with unless_lost():
             self._updates.finish()
         super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group when the last step is done; on all ranks."""
+        self._updates.finish()
+        super().add_param_group(param_group)
+        self._updates.adopt(self.param_groups[-1]["params"], self._exchange.names)
 
 
 class _Deltas(PassCounter):

@@ -7,6 +7,7 @@ new then.
 """
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -107,6 +108,14 @@ class _BucketUpdates(ServerUpdates):
         for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
             self._send(parameter, gradient)
         return _when_done([self._handles[parameter] for parameter in parameters], bucket.buffer())
+
+    def add(self, group: Mapping[str, Any]) -> None:
+        """Refused: DDP averages the parameters that it was made with."""
+        del group
+        raise UnsupportedError(
+            "parameters cannot be added to the optimizer of a DistributedDataParallel model: wrap "
+            "the model anew, and call server_optimizer() for it"
+        )
 
     def finish(self) -> None:
         """Ends the step whose gradients DDP has sent."""

@@ -5,7 +5,7 @@ sum its gradients, and the ranks mirror a share of them each. The rounds of a pa
 hyper-parameters of its group with them, so learning-rate schedulers work as ever.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -183,6 +183,33 @@ class ServerUpdates(PassCounter):
         self._handles = {}
         super().abandon()
 
+    def add(self, group: Group) -> None:
+        """Takes in a group that the optimizer has got; every rank must call this.
+
+        Its parameters become those of the set's first rank.
+        """
+        index = len({id(known) for known in self._groups.values()})
+        given = group.get("param_names") or [
+            f"group {index}.{number}" for number in range(len(group["params"]))
+        ]
+        pairs = zip(group["params"], given, strict=True)
+        added = {parameter: name for parameter, name in pairs if parameter.requires_grad}
+        for parameter, name in added.items():
+            _check(parameter, name)
+            if name in self.names.values():
+                raise ValueError(f"there is a parameter named {name} already")
+        _bring_together(added, self._process_set)
+        self.names = {**self.names, **added}
+        self.order = NeedOrder(self.names)
+        accumulator = group.get("initial_accumulator_value")
+        for parameter in added:
+            self._groups[parameter] = group
+            if accumulator:
+                self._initial[parameter] = {"sum": torch.full_like(parameter, accumulator)}
+                self._initial[parameter]["step"] = torch.tensor(0.0)
+            self._hook(parameter)
+        self.restart()
+
     def gather(self) -> dict[torch.nn.Parameter, dict[str, torch.Tensor]]:
         """The state of each parameter, as torch's optimizer has it; every rank must call this."""
         self._follow_session()
@@ -203,7 +230,7 @@ class ServerUpdates(PassCounter):
         self._initial, self._is_lost = _taken_state(optimizer), False
         self._groups = {p: group for group in optimizer.param_groups for p in group["params"]}
         if self._variables:
-            self._put()
+            self._put(self._variables)
 
     def _start(self, parameter: torch.nn.Parameter) -> None:
         gradient = parameter.grad
@@ -214,7 +241,7 @@ class ServerUpdates(PassCounter):
     def _send(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
         """Starts the round of a gradient."""
         session = membership.current()
-        if not self._variables:
+        if parameter not in self._variables:
             self._declare(session)
         if gradient.layout != torch.strided:
             raise UnsupportedError(
@@ -249,7 +276,8 @@ class ServerUpdates(PassCounter):
         # Each optimizer has variables of its own, on all ranks of its set the same.
         among = f"{PREFIX}{label(self._process_set)}"
         scope = f"{among}{session.count(among)}."
-        for parameter, name in self.names.items():
+        fresh = {p: name for p, name in self.names.items() if p not in self._variables}
+        for parameter, name in fresh.items():
             rule = self._rule(1, self._groups[parameter]).rule
             tensor = session.declare(
                 scope + name,
@@ -261,14 +289,11 @@ class ServerUpdates(PassCounter):
                 rule=rule,
             )
             self._variables[parameter] = _Variable(parameter, tensor)
-        self._put()
+        self._put(fresh)
 
-    def _put(self) -> None:
+    def _put(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Gives the servers the parameters as they are, and the state that was taken."""
-        handles = [
-            variable.put(self._initial.get(parameter, {}))
-            for parameter, variable in self._variables.items()
-        ]
+        handles = [self._variables[p].put(self._initial.get(p, {})) for p in parameters]
         for handle in handles:
             handle.wait()
         self._initial = {}

@@ -21,6 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -123,8 +124,13 @@ class Updates:
                     parameter.grad = None
         self._forward_begun = False
 
-    def adopt(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Looks after more parameters."""
+    def adopt(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        names: Mapping[torch.nn.Parameter, str] = MappingProxyType({}),
+    ) -> None:
+        """Looks after more parameters; `names` are for messages."""
+        self._names = {**self._names, **names}
         parameters = list(parameters)
         settle(parameters)  # by another optimizer
         with self._lock:

@@ -112,6 +112,8 @@ model(batch(0)).square().mean().backward()
 with raises(AssertionError, "computed twice before step()"):
     model(batch(0)).square().mean().backward()
 model, optimizer = by_ddp()
+with raises(hvd.UnsupportedError, "wrap the model anew"):
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
 with raises(ValueError, "has a communication hook already"):
     hvd.server_optimizer(model, adamw(model))
 with raises(ValueError, "the model is a Net"):

@@ -112,6 +112,56 @@ for on_servers in (False, True):
 for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
     same(one.detach(), other.detach())
 
+# Parameters that come later, with a state of their own; the rest goes on.
+for name in ("sgd", "adamw", "adagrad"):
+    models = []
+    for on_servers in (False, True):
+        model = new_model()
+        kind, options = KINDS[name]
+        optimizer = kind(model.parameters(), **options)
+        if on_servers:
+            optimizer = distributed(model, name, on_servers=True)
+        for step in range(5):
+            if step == 2:
+                model.late = nn.Parameter(torch.full((7,), 3.0 if on_servers and RANK else 0.5))
+                optimizer.add_param_group({"params": [model.late], "lr": 0.05})
+                if name == "adagrad" and not on_servers:
+                    # What torch forgets of late parameters.
+                    start = {"step": torch.tensor(0.0), "sum": torch.full((7,), 0.1)}
+                    optimizer.state[model.late] = start
+            optimizer.zero_grad()
+            x, y = batch(step)
+            shifted = model(x) + model.late if step >= 2 else model(x)
+            nn.functional.mse_loss(shifted, y).backward()
+            for parameter in () if on_servers else model.parameters():
+                hvd.allreduce_(parameter.grad)
+            optimizer.step()
+        models.append((model, optimizer.state_dict()["state"]))
+    near(models[0][0], models[1][0])
+    assert models[0][1].keys() == models[1][1].keys()
+    if name == "sgd":
+        same(models[1][0].late.detach(), models[0][0].late.detach())
+optimizer = distributed(new_model(), "sgd", on_servers=True)
+with raises(hvd.UnsupportedError, "group 1.0 is not a contiguous tensor of floats"):
+    optimizer.add_param_group({"params": [torch.ones(4, 2).t().requires_grad_()]})
+assert len(optimizer.param_groups) == 1
+
+# A gradient of another element type travels in the parameter's.
+if hasattr(torch.Tensor, "grad_dtype"):
+    models = [new_model(), new_model()]
+    for model, narrow in zip(models, (True, False), strict=True):
+        optimizer = distributed(model, "adamw", on_servers=True)
+        generator = torch.Generator().manual_seed(RANK)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad_dtype = torch.bfloat16 if narrow else torch.float32
+                gradient = torch.randn(parameter.shape, generator=generator).bfloat16()
+                parameter.grad = gradient if narrow else gradient.float()
+            optimizer.step()
+            optimizer.zero_grad()
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        same(one.detach(), other.detach())
+
 if WORLD_SIZE > 2:
     # Among some of the ranks.
     some = hvd.add_process_set([0, 2])
@@ -150,8 +200,6 @@ with raises(ValueError, "op=Average or op=Sum"):
 with raises(ValueError, "no compression"):
     distributed(model, "sgd", on_servers=True, compression=hvd.Compression.fp16)
 optimizer = distributed(model, "sgd", on_servers=True)
-with raises(hvd.UnsupportedError, "cannot be added"):
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
 train(model, optimizer, range(1))
 with torch.no_grad():
     model[0].weight.mul_(2)

@@ -186,6 +186,19 @@ def clipping(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> N
         optimizer.step()
 
 
+def growing(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """A layer gets a parameter after two steps."""
+    if step == 2:
+        shift = nn.Parameter(torch.full((6,), 1.0 if RANK == 0 else 7.0))
+        hvd.broadcast_parameters([("shift", shift.data)])
+        model.shift = shift
+        model.norm.register_forward_hook(lambda _module, _input, output: output + model.shift)
+        # Whose use is not its module's call.
+        model.first.shift = shift
+        optimizer.add_param_group({"params": [shift], "lr": 0.3})
+    plain_step(model, optimizer, step)
+
+
 def accumulating(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     optimizer.zero_grad()
     for part in range(2):
@@ -356,6 +369,7 @@ def check_on_servers() -> None:
             check_same(name, options, take, on_servers=True)
     check_same("SGD", {}, accumulating, backward_passes_per_step=2, on_servers=True)
     check_same("SGD", {}, op=hvd.Sum, on_servers=True)
+    check_same("AdamW", {}, growing, on_servers=True)
 
     model = make_model()
     kept = model.first.weight
@@ -387,8 +401,6 @@ def check_on_servers() -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
     with raises(ValueError, "changed between backward() and step()"):
         optimizer.step()
-    with raises(hvd.UnsupportedError, "cannot be added"):
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
     saved = optimizer.state_dict()
     optimizer.load_state_dict(saved)
     plain_step(model, optimizer, 3)
