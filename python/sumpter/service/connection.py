@@ -136,26 +136,29 @@ class Connection:
         for wrong hyper-parameters. Other variables go on.
         """
         self._check_open()
+        turn = self._turn(name)
+        self._unknown.discard(name)
         try:
             given, restore = _arrays.read(value)
+            parts = {key: np.asarray(part) for key, part in (state or {}).items()}
         except Exception as error:
             # The other ranks are not to wait for this one.
-            self._turn(name).refuse(f"rank {self.rank}: {error}")
+            turn.refuse(f"rank {self.rank}: {error}")
             raise
         average = rule is not None if average is None else average
         options = ", ".join(f"{key}={hyperparameters[key]!r}" for key in sorted(hyperparameters))
-        parts = {key: np.asarray(part) for key, part in (state or {}).items()}
         shapes = ", ".join(f"{key} {list(parts[key].shape)}" for key in sorted(parts))
         what = (
             f"init_variable({name!r}, {given.dtype.name} {list(given.shape)}, {rule}({options}), "
             f"average={average}, state={{{shapes}}})"
         )
-        turn = self._turn(name)
-        self._unknown.discard(name)
         turn.submit(0, 0, keep=None).wait()
         self._agree(what)
         variable = Variable(
-            self._session, (name, turn.name), given, (rule, average, hyperparameters)
+            self._session,
+            (name, turn.name.removesuffix(".begin")),
+            given,
+            (rule, average, hyperparameters),
         )
         variable._begin(given, restore, parts)
         self._variables[name] = variable
@@ -235,7 +238,7 @@ class Connection:
     def _turn(self, name: str) -> Tensor:
         """A barrier for the next init_variable() of a name, which a rank can refuse."""
         count = self._session.count(f"{_HOLDER}.{name}")
-        return self._session.declare(f"{_HOLDER}.{name}.{count}", "barrier", (1,), "uint8")
+        return self._session.declare(f"{_HOLDER}.{name}.{count}.begin", "barrier", (1,), "uint8")
 
     def _agree(self, what: str) -> None:
         """Returns when all ranks have made this call; raises MismatchError on all if they differ.
@@ -282,7 +285,7 @@ class Variable:
                 "rule and no average; use floats, or rule=None for plain sums"
             )
         self._tensor: Tensor = session.declare(
-            f"{unique}.value",
+            unique,
             kind,
             self.shape,
             self.dtype,
@@ -331,7 +334,7 @@ class Variable:
         except SumpterError as error:
             failure = error
         # A rank that goes on needs the parts that the others mirror.
-        self._session.barrier(f"{self._tensor.name}.begin").wait()
+        self._session.barrier(f"{self._tensor.name}.ready").wait()
         if failure is not None:
             raise failure
 

@@ -49,7 +49,7 @@ def update_of(rule: str, step: int, given: Mapping[str, object]) -> rules.Update
 
 def _names(rule: str) -> list[str]:
     whole = inspect.signature(rules.adam if rule == "adamw" else RULES[rule]).parameters
-    hidden = {"step", *(["decoupled_weight_decay"] if rule == "adamw" else [])}
+    hidden = {"step", "scale", "decoupled_weight_decay"}
     return [name for name in whole if name not in hidden]
 
 

@@ -23,6 +23,20 @@ def test_variables_do_the_same_on_all_ranks(
     job.start("service.py").finish()
 
 
+def test_servers_that_die_change_no_variable(make_job: Callable[..., Job]) -> None:
+    def results(die: bool) -> list[bytes]:
+        job = make_job(3, 2, partition_bytes="16KiB")
+        pids = [str(job.server_pid(index)) for index in range(2)] if die else []
+        job.start("service_servers_die.py", *pids).finish()
+        return [job.result(rank) for rank in range(3)]
+
+    assert len(set(results(die=False) + results(die=True))) == 1, "not the same bytes"
+
+
+def test_a_variable_beyond_the_quota_fails_alone(make_job: Callable[..., Job]) -> None:
+    make_job(2, 1, max_job_bytes="16MiB").start("service_quota.py").finish()
+
+
 @pytest.fixture
 def tenants(tmp_path: Path) -> Iterator[str]:
     """The address of a coordinator that admits the namespaces red and blue."""

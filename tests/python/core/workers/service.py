@@ -97,7 +97,7 @@ with raises(sumpter.MismatchError, "lr=0.1", "lr=0.2"):
 with raises(sumpter.MismatchError, "adam", "lion"):
     hub.init_variable("w", np.ones(4, np.float32), "adam" if RANK == 0 else "lion")
 if RANK == 0:
-    with raises(sumpter.MismatchError, "'service.early.0'", "has used it before init_variable()"):
+    with raises(sumpter.MismatchError, "'service.early.0", "has used it before init_variable()"):
         hub.init_variable("early", np.ones(4, np.float32), "sgd", lr=0.1)
 else:
     for _ in range(2):
@@ -111,7 +111,7 @@ if RANK == 1:
     with raises(sumpter.UnsupportedError, "on device"):
         hub.init_variable("device", OnDevice())
 else:
-    with raises(sumpter.MismatchError, "'service.device.0'", "rank 1: the array is on device"):
+    with raises(sumpter.MismatchError, "'service.device.0", "rank 1: the array is on device"):
         hub.init_variable("device", np.ones(2))
 hub.init_variable("device", np.ones(2))
 
