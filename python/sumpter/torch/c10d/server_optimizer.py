@@ -7,7 +7,6 @@ new then.
 """
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -109,12 +108,11 @@ class _BucketUpdates(ServerUpdates):
             self._send(parameter, gradient)
         return _when_done([self._handles[parameter] for parameter in parameters], bucket.buffer())
 
-    def add(self, group: Mapping[str, Any]) -> None:
-        """Refused: DDP averages the parameters that it was made with."""
-        del group
+    def _take_in(self, added: Names) -> None:
+        """Refused: DDP averages the parameters that needed gradients when it was made."""
         raise UnsupportedError(
-            "parameters cannot be added to the optimizer of a DistributedDataParallel model: wrap "
-            "the model anew, and call server_optimizer() for it"
+            f"{', '.join(added.values())} cannot be added to the optimizer of a "
+            "DistributedDataParallel model: wrap the model anew, and call server_optimizer() for it"
         )
 
     def finish(self) -> None:

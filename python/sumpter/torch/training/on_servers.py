@@ -154,15 +154,19 @@ class ServerUpdates(PassCounter):
         super().restart()
 
     def finish(self) -> None:
-        """Sends what has not been sent, zeros where backward made none, and waits for it all."""
+        """Sends what has not been sent, zeros where backward made none, and waits for it all.
+
+        Frozen parameters, which need no gradients now, stay as they are.
+        """
         for handle in self.hand_over().values():
             handle.wait()
 
     def hand_over(self) -> dict[torch.nn.Parameter, RoundHandle]:
         """Sends what has not been sent; it is for the caller to wait for it all."""
         self._follow_session()
+        self._take_in_unfrozen()
         for parameter in self.names:
-            if parameter not in self._handles:
+            if parameter not in self._handles and parameter.requires_grad:
                 self._start(parameter)
         handles, self._handles = self._handles, {}
         self.order.adopt()
@@ -193,7 +197,17 @@ class ServerUpdates(PassCounter):
             f"group {index}.{number}" for number in range(len(group["params"]))
         ]
         pairs = zip(group["params"], given, strict=True)
-        added = {parameter: name for parameter, name in pairs if parameter.requires_grad}
+        self._take_in({parameter: name for parameter, name in pairs if parameter.requires_grad})
+        accumulator = group.get("initial_accumulator_value")
+        for parameter in group["params"]:
+            self._groups[parameter] = group
+            if accumulator:
+                start = {"sum": torch.full_like(parameter, accumulator), "step": torch.tensor(0.0)}
+                self._initial[parameter] = start
+        self.restart()
+
+    def _take_in(self, added: Names) -> None:
+        """Looks after more parameters, which become those of the set's first rank."""
         for parameter, name in added.items():
             _check(parameter, name)
             if name in self.names.values():
@@ -201,14 +215,18 @@ class ServerUpdates(PassCounter):
         _bring_together(added, self._process_set)
         self.names = {**self.names, **added}
         self.order = NeedOrder(self.names)
-        accumulator = group.get("initial_accumulator_value")
         for parameter in added:
-            self._groups[parameter] = group
-            if accumulator:
-                self._initial[parameter] = {"sum": torch.full_like(parameter, accumulator)}
-                self._initial[parameter]["step"] = torch.tensor(0.0)
             self._hook(parameter)
-        self.restart()
+
+    def _take_in_unfrozen(self) -> None:
+        """Looks after parameters that need gradients now, and did not before."""
+        unfrozen = {
+            parameter: f"unfrozen {number}"
+            for number, parameter in enumerate(self._groups)
+            if parameter.requires_grad and parameter not in self.names
+        }
+        if unfrozen:
+            self._take_in(unfrozen)
 
     def gather(self) -> dict[torch.nn.Parameter, dict[str, torch.Tensor]]:
         """The state of each parameter, as torch's optimizer has it; every rank must call this."""
@@ -216,14 +234,16 @@ class ServerUpdates(PassCounter):
         if not self._variables:
             return self._initial
         own = {
-            name: self._variables[parameter].tensor.mirrored()
-            for parameter, name in self.names.items()
+            self.names[parameter]: variable.tensor.mirrored()
+            for parameter, variable in self._variables.items()
         }
         everyone = allgather_object(own, name="optimizer", process_set=self._process_set)
-        return {
-            parameter: self._variables[parameter].state([parts[name] for parts in everyone])
-            for parameter, name in self.names.items()
-        }
+        # Late parameters have none before their first gradient, but what they begin with.
+        gathered = dict(self._initial)
+        for parameter, variable in self._variables.items():
+            name = self.names[parameter]
+            gathered[parameter] = variable.state([parts[name] for parts in everyone])
+        return gathered
 
     def load(self, optimizer: torch.optim.Optimizer) -> None:
         """Has the servers go on from the state that the optimizer has loaded."""
@@ -296,7 +316,8 @@ class ServerUpdates(PassCounter):
         handles = [self._variables[p].put(self._initial.get(p, {})) for p in parameters]
         for handle in handles:
             handle.wait()
-        self._initial = {}
+        for parameter in parameters:
+            self._initial.pop(parameter, None)
         # A rank that goes on must not meet the state from before on another's servers.
         name = f"variables{label(self._process_set)}"
         membership.current().barrier(name, self._process_set.ranks).wait()

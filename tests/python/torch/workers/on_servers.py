@@ -141,6 +141,39 @@ for name in ("sgd", "adamw", "adagrad"):
     assert models[0][1].keys() == models[1][1].keys()
     if name == "sgd":
         same(models[1][0].late.detach(), models[0][0].late.detach())
+# Frozen parameters stay, as in torch, and train once they need gradients.
+models = []
+for on_servers in (False, True):
+    model = new_model()
+    model[0].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    if on_servers:
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), on_servers=True)
+    for step in range(6):
+        if step == 2:
+            model[0].weight.requires_grad_()
+            model[2].bias.requires_grad_(False)
+        optimizer.zero_grad()
+        x, y = batch(step)
+        nn.functional.mse_loss(model(x), y).backward()
+        for parameter in () if on_servers else model.parameters():
+            if parameter.grad is not None:
+                hvd.allreduce_(parameter.grad)
+        optimizer.step()
+    models.append(model)
+for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+    same(one.detach(), other.detach())
+
+# A state that is saved and loaded before a late parameter has a gradient.
+model = new_model()
+optimizer = distributed(model, "adagrad", on_servers=True)
+train(model, optimizer, range(1))
+model.late = nn.Parameter(torch.ones(3))
+optimizer.add_param_group({"params": [model.late]})
+optimizer.load_state_dict(optimizer.state_dict())
+train(model, optimizer, range(1, 2))
+assert torch.equal(optimizer.state_dict()["state"][4]["sum"], torch.full((3,), 0.1))
+
 optimizer = distributed(new_model(), "sgd", on_servers=True)
 with raises(hvd.UnsupportedError, "group 1.0 is not a contiguous tensor of floats"):
     optimizer.add_param_group({"params": [torch.ones(4, 2).t().requires_grad_()]})
