@@ -178,6 +178,9 @@ class Tensor:
         rank mirrors. The order of slots is that of `update_rules()`.
         """
 
+    def refuse(self, reason: str) -> None:
+        """This rank cannot take part: rounds under way and later ones fail on all ranks."""
+
     def mirrored(self) -> list[tuple[int, int, list[bytes]]]:
         """What this rank mirrors of a variable: first element, last but one, and the parts."""
 

@@ -73,6 +73,11 @@ impl Tensor {
         Ok(Handle::new(self.inner.set_state(parts)))
     }
 
+    /// This rank cannot take part in the rounds: they fail on all ranks; see the stub.
+    fn refuse(&self, reason: &str) {
+        self.inner.refuse(reason);
+    }
+
     /// What this rank mirrors of a variable; see the stub.
     fn mirrored(&self, py: Python<'_>) -> Vec<(usize, usize, Vec<Py<PyBytes>>)> {
         let mirrored = py.detach(|| self.inner.mirrored());

@@ -179,6 +179,13 @@ class Tensor:
         """
         return _DONE if self._is_empty else self._native.set_state(parts)
 
+    def refuse(self, reason: str) -> None:
+        """This rank cannot take part: rounds under way and later ones fail on all ranks.
+
+        They raise MismatchError with the tensor's name and `reason`.
+        """
+        self._native.refuse(reason)
+
     def mirrored(self) -> list[tuple[int, int, list[bytes]]]:
         """What this rank mirrors of a variable: first element, the one after the last, the parts.
 
