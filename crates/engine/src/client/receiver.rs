@@ -2,9 +2,10 @@
 
 use std::io::IoSliceMut;
 
+use arrayvec::ArrayVec;
 use sumpter_endpoint::{Incoming, Memory, Violation};
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::Header;
+use sumpter_wire::{Header, MAX_NORM_BYTES};
 
 use super::op::OpId;
 use super::operations::Operations;
@@ -32,6 +33,8 @@ pub(super) enum InboundFrame {
     },
     /// A chunk that is not needed any more.
     Discard { left: usize },
+    /// The norm of a gradient.
+    Norm { header: Header, bytes: ArrayVec<u8, MAX_NORM_BYTES>, have: usize },
     /// The reason of an error.
     Error { header: Header, bytes: Vec<u8>, have: usize },
 }
@@ -52,6 +55,9 @@ impl Receiver {
                 let memory = &mut ops[at.op].memory;
                 out.push(IoSliceMut::new(memory.result(at.offset + *have, at.len - *have)));
             }
+            InboundFrame::Norm { bytes, have, .. } => {
+                out.push(IoSliceMut::new(&mut bytes[*have..]));
+            }
             InboundFrame::Error { bytes, have, .. } => {
                 out.push(IoSliceMut::new(&mut bytes[*have..]));
             }
@@ -66,6 +72,7 @@ impl Receiver {
     pub(super) fn count(&mut self, n: usize) {
         let direct = match &mut self.frame {
             InboundFrame::Chunk { have, at, .. } => fill(have, at.len, n),
+            InboundFrame::Norm { bytes, have, .. } => fill(have, bytes.len(), n),
             InboundFrame::Error { bytes, have, .. } => fill(have, bytes.len(), n),
             InboundFrame::Header | InboundFrame::Discard { .. } => 0,
         };
@@ -86,6 +93,10 @@ impl Receiver {
                 *have += inbox.take(memory.result(at.offset + *have, at.len - *have));
                 *have == at.len
             }
+            InboundFrame::Norm { bytes, have, .. } => {
+                *have += inbox.take(&mut bytes[*have..]);
+                *have == bytes.len()
+            }
             InboundFrame::Error { bytes, have, .. } => {
                 *have += inbox.take(&mut bytes[*have..]);
                 *have == bytes.len()
@@ -105,6 +116,7 @@ impl Receiver {
             InboundFrame::Chunk { at, buffer: None, .. } => {
                 ops[at.op].memory.result(at.offset, at.len)
             }
+            InboundFrame::Norm { bytes, .. } => &bytes[..],
             InboundFrame::Error { bytes, .. } => &bytes[..],
             InboundFrame::Header | InboundFrame::Discard { .. } => return Ok(()),
         };

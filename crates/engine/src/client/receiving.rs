@@ -4,8 +4,8 @@ use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
 use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
-use sumpter_types::Collective;
-use sumpter_wire::{FrameKind, Header, Tier};
+use sumpter_types::{Collective, ExactSum};
+use sumpter_wire::{FrameKind, Header, Tier, decode_norm};
 
 use super::op::{OpId, Place, Request, Supply};
 use super::receiver::InboundFrame;
@@ -27,7 +27,7 @@ impl<M: Memory> Client<M> {
             } else if receiver.advance(&mut self.operations) {
                 receiver.check(&mut self.operations)?;
                 let frame = receiver.take_frame();
-                self.finish_frame(lane, frame);
+                self.finish_frame(lane, frame)?;
             } else {
                 return Ok(());
             }
@@ -52,7 +52,15 @@ impl<M: Memory> Client<M> {
             FrameKind::Error => {
                 InboundFrame::Error { header, bytes: vec![0; header.length as usize], have: 0 }
             }
-            FrameKind::Begin | FrameKind::Push | FrameKind::Group | FrameKind::Ack => {
+            FrameKind::Norm => {
+                let bytes = std::iter::repeat_n(0, header.length as usize).collect();
+                InboundFrame::Norm { header, bytes, have: 0 }
+            }
+            FrameKind::Begin
+            | FrameKind::Push
+            | FrameKind::Group
+            | FrameKind::Ack
+            | FrameKind::Apply => {
                 return Err(Violation::state(format!("a {:?} frame from a lane", header.kind)));
             }
         };
@@ -86,6 +94,9 @@ impl<M: Memory> Client<M> {
             // Behind the last chunk there is nothing to receive.
             chunk if chunk == have && !op.parts[part].done => {
                 let mirrors = op.mirrors(part, self.settings.rank);
+                if mirrors && !op.request.update.is_some_and(|update| update.is_decided()) {
+                    return Err(Violation::state("a gradient of a round that is not decided"));
+                }
                 let retains = self.links[lane].retains && op.places[part].variable.is_none();
                 let buffer = (retains || mirrors).then(|| self.retained.buffer(len));
                 let at = ChunkRef { op: id, part, offset, len };
@@ -118,9 +129,12 @@ impl<M: Memory> Client<M> {
         self.retained.release((tensor, tier, number), round);
     }
 
-    fn finish_frame(&mut self, lane: ConnId, frame: InboundFrame) {
+    fn finish_frame(&mut self, lane: ConnId, frame: InboundFrame) -> Result<(), Violation> {
         match frame {
             InboundFrame::Header | InboundFrame::Discard { .. } => {}
+            InboundFrame::Norm { header, bytes, .. } => {
+                self.norm(lane, ChunkId::of(&header), &decode_norm(&bytes)?)?;
+            }
             InboundFrame::Error { header, bytes, .. } => {
                 self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
             }
@@ -137,6 +151,22 @@ impl<M: Memory> Client<M> {
                 self.chunk_done(chunk, at);
             }
         }
+        Ok(())
+    }
+
+    /// The squares of a partition's gradient have this sum.
+    fn norm(&mut self, lane: ConnId, of: ChunkId, squares: &ExactSum) -> Result<(), Violation> {
+        let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(()) };
+        let op = &mut self.operations[id];
+        let number = op.places[part].number;
+        let all = op.take_norm(part, squares);
+        if op.request.supply == Supply::Chunks {
+            let squares = squares.clone();
+            self.events.push_back(Event::PartitionNorm { op: id, number, squares });
+        } else if let Some(squares) = all {
+            self.events.push_back(Event::Norm { op: id, squares });
+        }
+        Ok(())
     }
 
     /// The gradient of a chunk that this worker mirrors: its new value goes to the result.

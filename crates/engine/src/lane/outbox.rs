@@ -26,7 +26,7 @@ pub(super) enum Payload {
         gradient: bool,
         len: usize,
     },
-    Text(Box<[u8]>),
+    Bytes(Box<[u8]>),
 }
 
 impl Frame {
@@ -35,7 +35,7 @@ impl Frame {
             + match &self.payload {
                 Payload::None => 0,
                 Payload::Value { len, .. } => *len,
-                Payload::Text(text) => text.len(),
+                Payload::Bytes(bytes) => bytes.len(),
             }
     }
 }

@@ -21,6 +21,10 @@
 //! of all rounds in turn, each once: in every worker that receives a value, and at the end in every
 //! mirror, whatever lanes have died.
 //!
+//! What most rounds of some variables do is decided by each worker, at a moment of its own, when it
+//! knows the norm of the gradient: it scales the gradient or skips the round. The norm must have the
+//! same bits wherever the plan has put the parts, and a round that is skipped must change nothing.
+//!
 //! Replay one: `make sim SEED=7`. More of them: `make sim SEEDS=100000`.
 
 mod model;
@@ -90,5 +94,6 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.relays > 1000 && total.sums > 500, "{total}");
         assert!(total.ranges > 1000, "{total}");
         assert!(total.updates > 500 && total.fills > 500, "{total}");
+        assert!(total.decided > 500 && total.skipped > 100, "{total}");
     }
 }

@@ -8,7 +8,7 @@ use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
     MirroredSpan, Place, Relay, Repair, RepairSpec, Request, Supply, VariablePlace,
 };
-use sumpter_types::{Collective, Dtype, GroupId, Rank, ReduceOp, Rule, TensorId};
+use sumpter_types::{Collective, Dtype, ExactSum, GroupId, Rank, ReduceOp, Rule, TensorId};
 use sumpter_wire::{Tier, group_id};
 
 use crate::model;
@@ -30,6 +30,8 @@ pub struct Tensor {
     pub steady: bool,
     /// Who mirrors which bytes of a variable.
     pub mirrors: Vec<MirroredSpan>,
+    /// What most of a variable's rounds do is decided once their gradients are summed.
+    deferred: bool,
 }
 
 /// A partition, the lane that makes its sum, and the worker of each machine that passes the
@@ -146,6 +148,7 @@ impl Tensor {
             tiered,
             steady,
             mirrors: Vec::new(),
+            deferred: false,
         }
     }
 
@@ -194,6 +197,7 @@ impl Tensor {
             tiered,
             steady: true,
             mirrors,
+            deferred: rng.bool(),
         }
     }
 
@@ -221,6 +225,16 @@ impl Tensor {
         self.after(self.rounds - 1, on).0
     }
 
+    /// Whether it is decided what a round does once its gradient is summed.
+    pub fn defers(&self, round: u32) -> bool {
+        self.deferred && round % 4 != 2
+    }
+
+    /// The sum of the squares of a variable's gradient.
+    pub fn squares(&self, round: u32, on: &Machines) -> ExactSum {
+        model::squares(self.request.dtype, &self.sum(round, (&self.everyone, on)))
+    }
+
     /// A variable's parts after a round, and its value in the type of the tensor.
     fn after(&self, round: u32, on: &Machines) -> (Vec<Vec<u8>>, Vec<u8>) {
         let Request { tensor, dtype, .. } = self.request;
@@ -229,7 +243,11 @@ impl Tensor {
         let mut weights = Vec::new();
         for round in 0..=round {
             let gradient = self.sum(round, (&self.everyone, on));
-            weights = model::apply(&model::update(rule, round), dtype, &mut parts, &gradient);
+            let update = match self.defers(round) {
+                true => model::decided(rule, round, &model::squares(dtype, &gradient)),
+                false => model::update(rule, round),
+            };
+            weights = model::apply(&update, dtype, &mut parts, &gradient);
         }
         (parts, weights)
     }

@@ -309,6 +309,7 @@ mod tests {
             memory: TensorMemory::zeros(1),
             completion: Promise::unwatched(),
             staged: None,
+            deferred: None,
             update: None,
             state: None,
             since: Instant::now(),
