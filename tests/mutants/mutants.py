@@ -278,13 +278,13 @@ MUTANTS = [
     Mutant(
         "coefficients that were decided late are applied twice",
         "1: exactly once",
-        "lane/partition.rs",
-        "                    if !applies {\n",
-        "                    if applies && slot.decision.is_deferred() && place.chunk == 1 {\n"
-        "                        chunk.weights = None;\n"
-        "                        slot.finished -= 1;\n"
-        "                    }\n"
-        "                    if !applies {\n",
+        "client/receiving.rs",
+        "        let mirrored = self.mirrors.apply(",
+        "        if update.scale < 0.3 {\n"
+        "            let weights = &mut weights[..];\n"
+        "            self.mirrors.apply((tensor, round), first, &update, gradient, weights);\n"
+        "        }\n"
+        "        let mirrored = self.mirrors.apply(",
     ),
     Mutant(
         "a norm lacks a contribution",

@@ -44,6 +44,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     process_set: ProcessSet = global_process_set,
     overlap_forward: bool = False,
     on_servers: bool = False,
+    deferred: bool = False,
 ) -> torch.optim.Optimizer:
     """Wraps `optimizer` so that step() applies gradients averaged over all ranks.
 
@@ -67,8 +68,11 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     parameters; the optimizer's state is there, and the ranks keep a share of it each. Parameters
     become rank 0's here, and change when their gradients are complete, so before step(), which
     waits for all. state_dict() and load_state_dict() must be called on all ranks. For SGD, Adam,
-    AdamW, RMSprop and Adagrad of torch.optim; gradients cannot be changed after backward(), as
-    clipping and GradScaler do. UnsupportedError for what servers cannot update.
+    AdamW, RMSprop and Adagrad of torch.optim. UnsupportedError for what servers cannot update.
+
+    With `deferred` as well, step() decides what the servers do with the sums: gradients may be
+    clipped by their global norm after backward(), and a torch.amp.GradScaler used. Parameters
+    change in step() then. It costs one more round trip a step.
     """
     op = ReduceOp(op)
     if gradient_predivide_factor != 1.0 and op is not Average:
@@ -81,13 +85,16 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
             raise ValueError("op=Adasum exchanges whole steps: use it without overlap_forward")
         deltas = _Deltas(names, backward_passes_per_step, compression, process_set)
         return _wrap(optimizer, _DistributedAdasum, deltas)
+    if deferred and not on_servers:
+        raise ValueError("deferred=True is for on_servers=True: other steps come after their sums")
     if on_servers:
         _check_on_servers(op, compression, gradient_predivide_factor, overlap_forward)
         if isinstance(optimizer, _Wrapped):
             raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
         average = op is Average
-        updates = ServerUpdates(names, optimizer, backward_passes_per_step, average, process_set)
-        return _wrap(optimizer, _OnServers, updates)
+        passes = backward_passes_per_step
+        updates = ServerUpdates(names, optimizer, passes, average, process_set, deferred)
+        return _wrap(optimizer, _Deferred if deferred else _OnServers, updates)
     reduction = _reduction(op, compression, gradient_predivide_factor)
     arguments = (names, reduction, backward_passes_per_step, sparse_as_dense, process_set)
     if not overlap_forward:
@@ -316,6 +323,13 @@ class _OnServers(_Wrapped):
         self._exchange.finish()
         return loss
 
+    def clip_grad_norm_(self, max_norm: float, **_: Any) -> torch.Tensor:
+        """Refused: the rule is applied as soon as gradients are summed."""
+        raise ValueError(
+            f"clip_grad_norm_({max_norm}): the servers apply the rule as soon as gradients are "
+            "summed; make the DistributedOptimizer with deferred=True to clip them before"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, gathered from what the ranks mirror; for all ranks to call."""
         self.state.update(self._exchange.gather())
@@ -337,6 +351,56 @@ class _OnServers(_Wrapped):
 
     def _in_between(self) -> bool:
         return self._exchange.pending
+
+
+class _Deferred(_OnServers):
+    """Decides in step() what the servers do."""
+
+    # A GradScaler calls step() whatever it found, and leaves its scale and what it found here.
+    _step_supports_amp_scaling = True
+    grad_scale: torch.Tensor | None
+    found_inf: torch.Tensor | None
+
+    def synchronize(self) -> None:
+        """Sends what backward has not reached; gradients may be clipped and scaled then."""
+        self._exchange.join()
+
+    def skip_synchronize(self) -> Any:
+        """Within it, step() is what it always is: for scripts that call synchronize() before."""
+        return contextlib.nullcontext()
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clips the gradients, as they will be averaged or summed over all ranks, by their norm.
+
+        As torch.nn.utils.clip_grad_norm_ of all parameters of this optimizer; also of those that
+        backward has not reached on this rank. Waits for the sums and returns their total norm.
+        UnsupportedError for another `norm_type` than 2; RuntimeError for a norm that is not finite,
+        if `error_if_nonfinite`.
+        """
+        self._exchange.join()
+        parameters = list(self._exchange.names)
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Sets the gradients to None: what is on the servers cannot be set to zeros here."""
+        super().zero_grad(set_to_none=True)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Has the servers apply the rule to the sums as they were clipped and scaled, and waits.
+
+        Parameters, state and the number of steps stay as they are if a GradScaler has found sums
+        that are not finite.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        skips = found is not None and bool(found)
+        self._exchange.finish_deferred(1.0 if scale is None else 1.0 / float(scale), skips)
+        return loss
 
 
 class _Deltas(PassCounter):

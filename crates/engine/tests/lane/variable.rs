@@ -141,7 +141,7 @@ fn a_variable_counts_against_the_jobs_memory_and_ends_with_the_job() {
     assert_eq!((lane.job_bytes(JobId(1)), lane.allocated_bytes()), (0, 0));
 }
 
-fn apply_frame(round: u32, update: &Update) -> Vec<u8> {
+fn apply_frame(round: u8, update: &Update) -> Vec<u8> {
     let payload = encode_apply(update);
     let frame = [&header(FrameKind::Apply, payload.len()).encode()[..], &payload].concat();
     of_tensor(5, round, frame)

@@ -3,10 +3,14 @@
 Each parameter is a variable of the core. Its value and the optimizer's state live on the lanes that
 sum its gradients, and the ranks mirror a share of them each. The rounds of a parameter take the
 hyper-parameters of its group with them, so learning-rate schedulers work as ever.
+
+If steps are deferred, the rounds begin without: step() decides what they do, and until then a
+`ServerGradient` stands for each gradient, for those who clip, scale or check it.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +26,10 @@ from sumpter.torch.collectives.broadcasts import broadcast_async_
 from sumpter.torch.functions import allgather_object
 from sumpter.torch.tensors import dtype_name
 from sumpter.torch.training.gradients import Names, PassCounter
+from sumpter.torch.training.server_gradient import ServerGradient
+
+if TYPE_CHECKING:
+    from sumpter._native import Decision
 
 Group = Mapping[str, Any]
 
@@ -100,6 +108,7 @@ class ServerUpdates(PassCounter):
         passes: int,
         average: bool,
         process_set: ProcessSet,
+        deferred: bool = False,
     ) -> None:
         for parameter, name in names.items():
             _check(parameter, name)
@@ -111,8 +120,11 @@ class ServerUpdates(PassCounter):
         self._rule = rule_of(optimizer)
         self._groups = {p: group for group in optimizer.param_groups for p in group["params"]}
         self._average, self._process_set = average, process_set
+        self._deferred = deferred
         self._variables: dict[torch.nn.Parameter, _Variable] = {}
         self._handles: dict[torch.nn.Parameter, RoundHandle] = {}
+        # Of rounds that wait for step(): what decides about them, and what stands for the gradient.
+        self._undecided: dict[torch.nn.Parameter, tuple[Decision | None, ServerGradient]] = {}
         # What the servers are to begin with: steps taken, and slots by name.
         self._initial = _taken_state(optimizer)
         # The job that had the state is over.
@@ -133,26 +145,80 @@ class ServerUpdates(PassCounter):
     def finish(self) -> None:
         """Sends what has not been sent, zeros where backward made none, and waits for it all."""
         self._follow_session()
-        for parameter in self.names:
-            if parameter not in self._handles:
-                self._start(parameter)
+        self.join()
+        self._decide(1.0, skips=False)
         handles, self._handles = self._handles, {}
         self.restart()
         changed = []
         for parameter, handle in handles.items():
             handle.wait()
             variable = self._variables[parameter]
-            if variable.end(self._rule, self._groups[parameter]):
+            if not self._deferred and variable.end(self._rule, self._groups[parameter]):
                 changed.append(self.names[parameter])
         if changed:
             raise ValueError(
                 f"the gradient or the hyper-parameters of {', '.join(changed[:3])} were changed "
                 "between backward() and step(): the servers have updated by what they were when "
-                "backward() was done; change them before it, or run the optimizer in the workers"
+                "backward() was done; change them before it, or make the DistributedOptimizer with "
+                "deferred=True to clip or scale gradients after it"
             )
+
+    def finish_deferred(self, scale: float, skips: bool) -> None:
+        """Has the servers multiply the gradients by their factors and `scale`, and waits.
+
+        With `skips` parameters and state stay as they are. ValueError if a factor is not finite;
+        then they do as well.
+        """
+        self._follow_session()
+        self.join()
+        lost = self._decide(scale, skips)
+        self.finish()
+        if lost:
+            raise ValueError(
+                f"the gradients of {', '.join(lost[:3])} were multiplied by what is not finite, "
+                "such as by clipping to the norm of gradients that are not: the step was skipped"
+            )
+
+    def join(self) -> list[ServerGradient]:
+        """Sends zeros where backward made no gradient; what stands for these, if it is deferred."""
+        late = [parameter for parameter in self.names if parameter not in self._handles]
+        for parameter in late:
+            self._start(parameter)
+        return [self._undecided[parameter][1] for parameter in late if self._deferred]
+
+    def check(self, gradient: ServerGradient) -> None:
+        """Raises ValueError if the step of a gradient is over."""
+        _, waits = self._undecided.get(gradient.parameter, (None, None))
+        if gradient is not waits:
+            raise ValueError(f"{gradient!r} is of a step that is over: its sum is there no more")
+
+    def squares(self, parameter: torch.nn.Parameter) -> float:
+        """Waits for the sum of a gradient over the ranks, and returns that of its squares."""
+        decision, _ = self._undecided[parameter]
+        return 0.0 if decision is None else decision.squares()
+
+    def _decide(self, scale: float, skips: bool) -> list[str]:
+        """Says what the rounds do that wait for it; the names of those with useless factors."""
+        undecided, self._undecided = self._undecided, {}
+        factors = {
+            parameter: scale * gradient.factor for parameter, (_, gradient) in undecided.items()
+        }
+        lost = [self.names[p] for p, factor in factors.items() if not math.isfinite(factor)]
+        for parameter, (decision, gradient) in undecided.items():
+            update = None
+            if not skips and not lost:
+                rule, group = self._rule, self._groups[parameter]
+                update = self._variables[parameter].decide(rule, group, factors[parameter])
+            if decision is not None:
+                decision.decide(update)
+            if parameter.grad is gradient:
+                parameter.grad = None
+        return [] if skips else lost
 
     def abandon(self) -> None:
         """Forgets what is in flight, and the variables of a job that has been left."""
+        # The servers must not wait for what will never be decided.
+        self._decide(1.0, skips=True)
         self._handles = {}
         super().abandon()
 
@@ -191,6 +257,13 @@ class ServerUpdates(PassCounter):
                 "parameters, so run this optimizer in the workers"
             )
         variable = self._variables[parameter]
+        if self._deferred:
+            handle, decision = variable.begin_deferred(gradient, self.names[parameter])
+            stand_in = ServerGradient(parameter, self.names[parameter], self)
+            self._handles[parameter] = handle
+            self._undecided[parameter] = (decision, stand_in)
+            parameter.grad = stand_in
+            return
         self._handles[parameter] = variable.begin(
             gradient, self._rule, self._groups[parameter], self.names[parameter]
         )
@@ -272,11 +345,7 @@ class _Variable:
         name: str,
     ) -> RoundHandle:
         """Sends a gradient; the new value is in the parameter when the round is done."""
-        if self.parameter._version != self._version:
-            raise ValueError(
-                f"parameter {name} was changed in the worker, but its value is on the servers: "
-                "call load_state_dict() of the optimizer after loading parameters, on all ranks"
-            )
+        self._check_unchanged(name)
         update = rule(self._steps + 1, group)
         self._begun = (gradient, gradient._version, update.coefficients)
         sent = gradient.detach().contiguous()
@@ -286,6 +355,32 @@ class _Variable:
             keep=(sent, self.parameter),
             update=update.coefficients,
         )
+
+    def begin_deferred(
+        self, gradient: torch.Tensor, name: str
+    ) -> "tuple[RoundHandle, Decision | None]":
+        """Sends a gradient; what is returned beside the handle decides what becomes of it."""
+        self._check_unchanged(name)
+        sent = gradient.detach().contiguous()
+        return self.tensor.submit_deferred(
+            sent.data_ptr(), self.parameter.data_ptr(), keep=(sent, self.parameter)
+        )
+
+    def decide(
+        self, rule: Callable[[int, Group], rules.Update], group: Group, factor: float
+    ) -> tuple[float, ...]:
+        """Counts a step; the coefficients that apply the rule to the gradient times `factor`."""
+        self._steps += 1
+        # The scale comes first: 1, or -1 to maximize.
+        scale, *others = rule(self._steps, group).coefficients
+        return (scale * factor, *others)
+
+    def _check_unchanged(self, name: str) -> None:
+        if self.parameter._version != self._version:
+            raise ValueError(
+                f"parameter {name} was changed in the worker, but its value is on the servers: "
+                "call load_state_dict() of the optimizer after loading parameters, on all ranks"
+            )
 
     def end(self, rule: Callable[[int, Group], rules.Update], group: Group) -> bool:
         """Counts a step; whether its gradient or its coefficients have changed since it began."""
