@@ -13,7 +13,7 @@ use sumpter_types::{Epoch, JobId, Rank, Stats, TensorSpec, Update};
 
 use crate::completion::Promise;
 use crate::error::OpError;
-use crate::worker::deferred::Deferred;
+use crate::worker::decision::Deferred;
 use crate::worker::staged::Staged;
 use crate::worker::timeline::Record;
 

@@ -129,8 +129,8 @@ pub struct Request {
     /// How the contribution gets into the memory.
     pub supply: Supply,
     /// The rule and its coefficients, in an update, or that they are to be
-    /// [decided](super::Client::decide) when the norm of the gradient is known; the contribution and
-    /// the result must not lie in the same memory then.
+    /// [decided](super::Client::decide) when the norm of the gradient is known; the contribution
+    /// and the result must not lie in the same memory then.
     pub update: Option<Update>,
 }
 

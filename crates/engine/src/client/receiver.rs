@@ -2,10 +2,9 @@
 
 use std::io::IoSliceMut;
 
-use arrayvec::ArrayVec;
 use sumpter_endpoint::{Incoming, Memory, Violation};
 use sumpter_sum::AlignedBuf;
-use sumpter_wire::{Header, MAX_NORM_BYTES};
+use sumpter_wire::Header;
 
 use super::op::OpId;
 use super::operations::Operations;
@@ -34,7 +33,7 @@ pub(super) enum InboundFrame {
     /// A chunk that is not needed any more.
     Discard { left: usize },
     /// The norm of a gradient.
-    Norm { header: Header, bytes: ArrayVec<u8, MAX_NORM_BYTES>, have: usize },
+    Norm { header: Header, bytes: Vec<u8>, have: usize },
     /// The reason of an error.
     Error { header: Header, bytes: Vec<u8>, have: usize },
 }

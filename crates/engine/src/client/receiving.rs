@@ -53,8 +53,7 @@ impl<M: Memory> Client<M> {
                 InboundFrame::Error { header, bytes: vec![0; header.length as usize], have: 0 }
             }
             FrameKind::Norm => {
-                let bytes = std::iter::repeat_n(0, header.length as usize).collect();
-                InboundFrame::Norm { header, bytes, have: 0 }
+                InboundFrame::Norm { header, bytes: vec![0; header.length as usize], have: 0 }
             }
             FrameKind::Begin
             | FrameKind::Push

@@ -126,8 +126,8 @@ impl Lane {
         }
     }
 
-    /// What the round of a subtotal that was passed on does, of a variable; to be decided unless all
-    /// of this machine's workers have said it.
+    /// What the round of a subtotal that was passed on does, of a variable; to be decided unless
+    /// all of this machine's workers have said it.
     #[must_use]
     pub fn update_of(&self, of: &Subtotal) -> Option<Update> {
         let job = &self.jobs[self.jobs.find(of.job)?];

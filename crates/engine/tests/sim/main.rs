@@ -22,8 +22,9 @@
 //! mirror, whatever lanes have died.
 //!
 //! What most rounds of some variables do is decided by each worker, at a moment of its own, when it
-//! knows the norm of the gradient: it scales the gradient or skips the round. The norm must have the
-//! same bits wherever the plan has put the parts, and a round that is skipped must change nothing.
+//! knows the norm of the gradient: it scales the gradient or skips the round. The norm must have
+//! the same bits wherever the plan has put the parts, and a round that is skipped must change
+//! nothing.
 //!
 //! Replay one: `make sim SEED=7`. More of them: `make sim SEEDS=100000`.
 

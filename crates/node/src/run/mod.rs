@@ -39,7 +39,7 @@ use crate::run::dials::Dials;
 use crate::run::out_of_data::OutOfData;
 use crate::run::refused::RefusedOps;
 use crate::run::table::{Table, is_member, members};
-use crate::worker::deferred::Deferred;
+use crate::worker::decision::Deferred;
 use crate::worker::staged::Unfinished;
 
 /// How long bytes that a worker has sent may take to arrive at least.

@@ -26,7 +26,7 @@ use crate::run::progress;
 use crate::run::subscriptions::Subscriptions;
 use crate::run::table::{Lookup, Tensor};
 use crate::run::{WorkerRun, in_force};
-use crate::worker::deferred::Deferred;
+use crate::worker::decision::Deferred;
 use crate::worker::staged::Staged;
 use crate::worker::start::StartSignal;
 use crate::worker::timeline::Record;

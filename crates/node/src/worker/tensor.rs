@@ -11,7 +11,8 @@ use crate::command::{Command, DeclarationId, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::OpError;
 use crate::remote::Remote;
-use crate::worker::deferred::{Deferred, DeferredRound};
+use crate::worker::decision::Deferred;
+use crate::worker::deferred::DeferredRound;
 use crate::worker::staged::{Slices, Staged, StagedRound};
 
 /// What differs between the operations of one tensor.
