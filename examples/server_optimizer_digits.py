@@ -5,6 +5,7 @@
 
 `--epochs` or `--seconds` say how long; `--digest` shows that every run ends alike, in parameters
 and in the optimizer's state: sumpter bench chaos uses them and kills the servers meanwhile.
+`--clip` clips the gradients by their norm.
 """
 
 import argparse
@@ -70,6 +71,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train with the optimizer on the servers.")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--seconds", type=float, help="until then, instead of --epochs")
+    parser.add_argument("--clip", type=float, metavar="NORM", help="clip gradients by their norm")
     parser.add_argument("--digest", action="store_true", help="print what it ends with, as sha256")
     return parser.parse_args()
 
@@ -82,7 +84,9 @@ def main() -> int:
     images, labels, test_images, test_labels = load_split()
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), on_servers=True)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, model.named_parameters(), on_servers=True, deferred=options.clip is not None
+    )
     schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, EPOCHS)
 
     shuffle = torch.Generator().manual_seed(SEED)
@@ -98,6 +102,8 @@ def main() -> int:
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(images[own]), labels[own])
                 loss.backward()
+                if options.clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), options.clip)
                 optimizer.step()
                 hvd.record_samples(len(own))
                 progress.update(bar, advance=1, description=f"epoch {epochs + 1}")

@@ -4,8 +4,9 @@
 use libfuzzer_sys::fuzz_target;
 use sumpter_wire::{
     BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, HEADER_BYTES, Header, MAX_BEGIN_BYTES, Snapshot,
-    checksum, decode_group, encode_group,
+    checksum, decode_apply, decode_group, decode_norm, encode_apply, encode_group, encode_norm,
 };
+use sumpter_types::Rule;
 
 fuzz_target!(|data: &[u8]| {
     if let Some(bytes) = data.first_chunk::<HEADER_BYTES>()
@@ -33,6 +34,13 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok((snapshot, parts)) = Snapshot::decode(data) {
         assert_eq!([&snapshot.encode(), parts].concat(), data);
+    }
+    if let Ok(update) = decode_apply(Rule::Lion, data) {
+        assert_eq!(&encode_apply(&update)[..], data);
+    }
+    if let Ok(squares) = decode_norm(data) {
+        assert_eq!(decode_norm(&encode_norm(&squares)), Ok(squares.clone()));
+        assert!(squares.to_f64() >= 0.0 || !squares.is_finite());
     }
     if let Ok(ranks) = decode_group(data) {
         assert_eq!(encode_group(&ranks), data);

@@ -170,6 +170,15 @@ class Tensor:
         The rest is as of submit().
         """
 
+    def submit_deferred(
+        self, send: int, receive: int, priority: int, tag: str, keep: object
+    ) -> tuple[Handle, Decision]:
+        """Starts one round of a variable, of which it is decided later what it does.
+
+        All ranks must decide the same, once the norm of the gradient is known. The addresses must
+        differ; the rest is as of submit(). Raises ConfigError for a tensor without an update rule.
+        """
+
     def set_state(self, parts: Sequence[memoryview]) -> Handle:
         """Gives a variable its value and the slots of its rule, or its value and zeros.
 
@@ -222,6 +231,24 @@ class Supply:
 
     def refuse(self, reason: str) -> None:
         """The rest will never come: the tensor's rounds fail with this on all ranks."""
+
+class Decision:
+    """What a round of a variable does that was submitted before it was decided."""
+
+    def squares(self, timeout_s: float | None = None) -> float:
+        """Waits until all ranks' gradients are summed; the sum of the squares of the result.
+
+        Of the average, if the tensor averages. It is exact but for one rounding, so all ranks get
+        the same bits; infinity or NaN if the gradient is not finite. Raises if the round failed or
+        if `timeout_s` ran out, and ConfigError for a round that is over without.
+        """
+
+    def decide(self, update: Sequence[float] | None = None) -> None:
+        """Says what the round does, the same on all ranks; only the first time counts.
+
+        `update` are the coefficients of the rule; None leaves value and slots as they are. Raises
+        ConfigError for coefficients that are not finite.
+        """
 
 class Coordinator:
     """A coordinator inside this process."""

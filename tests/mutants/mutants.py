@@ -314,6 +314,59 @@ MUTANTS = [
         "        self.send_snapshots_again(id);\n",
         "",
     ),
+    Mutant(
+        "a round that is skipped changes a slot",
+        "2: the same bytes everywhere",
+        "lane/accumulate.rs",
+        "        state.apply(update, master, &stretch, (dtype, gradient), weights);",
+        "        let skips = update.action == sumpter_types::Action::Skip;\n"
+        "        let step = if skips { 0.0 } else { update.step };\n"
+        "        let action = sumpter_types::Action::Apply;\n"
+        "        let update = &Update { action, step, ..*update };\n"
+        "        state.apply(update, master, &stretch, (dtype, gradient), weights);",
+    ),
+    Mutant(
+        "coefficients that were decided late are applied twice",
+        "1: exactly once",
+        "client/receiving.rs",
+        "        let mirrored = self.mirrors.apply(",
+        "        if update.scale < 0.3 {\n"
+        "            let weights = &mut weights[..];\n"
+        "            self.mirrors.apply((tensor, round), first, &update, gradient, weights);\n"
+        "        }\n"
+        "        let mirrored = self.mirrors.apply(",
+    ),
+    Mutant(
+        "a norm lacks a contribution",
+        "2: the same bytes everywhere",
+        "lane/decision.rs",
+        "            && chunk.is_summed(contributors)\n",
+        "            && (chunk.is_summed(contributors) || chunk.is_summed(contributors - 1))\n",
+    ),
+    Mutant(
+        "the norm of a partition counts twice after a cut",
+        "1: exactly once",
+        "client/op.rs",
+        "        if std::mem::replace(&mut self.parts[part].normed, true) {",
+        "        if std::mem::replace(&mut self.parts[part].normed, true) && norm.left == 0 {",
+    ),
+    Mutant(
+        "a round is applied before all ranks have decided",
+        "2: the same bytes everywhere",
+        "lane/decision.rs",
+        "        self.update.filter(|_| self.decided == self.said.len())",
+        "        self.update.filter(|_| self.decided > 0)",
+    ),
+    Mutant(
+        "a decision is forgotten when the epoch changes",
+        "1: exactly once",
+        "client/op.rs",
+        "            (norm.sum, norm.left) = (ExactSum::default(), self.parts.len());",
+        "            (norm.sum, norm.left) = (ExactSum::default(), self.parts.len());\n"
+        "            let decided = self.request.update.filter(|_| norm.is_told);\n"
+        "            self.request.update =\n"
+        "                decided.map(|u| Update::defer(u.rule)).or(self.request.update);",
+    ),
 ]
 # A bug may need a word that the sources lack.
 HELPERS = {

@@ -179,6 +179,15 @@ impl Hub {
                 client.acknowledge(tensor, partition, round, awaited);
             }
         }
+        while let Some((Total { job, tensor, round, .. }, update)) = lane.next_decision() {
+            let latest = self.tensors.get(&tensor).and_then(|passage| passage.latest);
+            let current = |op: &OpId| job == self.job && client.round(*op) == Some(round);
+            // What is not passed on yet is decided when it begins. A worker decides about all of a
+            // tensor at once.
+            if let Some(op) = latest.filter(current) {
+                client.decide(op, update);
+            }
+        }
         let mut any = false;
         while let Some((of, spec, bytes)) = lane.next_subtotal() {
             any = true;
@@ -289,6 +298,13 @@ impl Hub {
                 }
                 Ok(None)
             }
+            Event::PartitionNorm { op, number: partition, squares } => {
+                if let Some(Running { tensor, round, .. }) = self.running.get(&op) {
+                    let (job, tensor, round) = (self.job, *tensor, *round);
+                    lane.pass_norm(Total { job, tensor, partition, round }, &squares);
+                }
+                Ok(None)
+            }
             Event::Finished(op, outcome) if self.running.contains_key(&op) => {
                 if let (Err(reason), false) = (outcome, self.closed) {
                     self.refuse(lane, self.running[&op].tensor, &reason);
@@ -308,6 +324,7 @@ impl Hub {
             Event::Finished(op, outcome) => Ok(Some(Event::Finished(op, outcome))),
             Event::Arrived { op, number, chunk } => Ok(Some(Event::Arrived { op, number, chunk })),
             Event::Available { op, bytes } => Ok(Some(Event::Available { op, bytes })),
+            Event::Norm { op, squares } => Ok(Some(Event::Norm { op, squares })),
         }
     }
 

@@ -161,6 +161,8 @@ impl Pair {
                 | Event::Arrived { .. }
                 | Event::PartitionDone { .. }
                 | Event::Mirrored { .. }
+                | Event::Norm { .. }
+                | Event::PartitionNorm { .. }
                 | Event::DeliveredToAll { .. } => {
                     panic!("every contribution is whole")
                 }

@@ -13,6 +13,7 @@ use sumpter_types::{Epoch, JobId, Rank, Stats, TensorSpec, Update};
 
 use crate::completion::Promise;
 use crate::error::OpError;
+use crate::worker::decision::Deferred;
 use crate::worker::staged::Staged;
 use crate::worker::timeline::Record;
 
@@ -34,6 +35,8 @@ pub(crate) struct Submission {
     pub completion: Promise,
     /// If its contribution comes while it runs.
     pub staged: Option<Arc<Staged>>,
+    /// If it is decided later what its update does.
+    pub deferred: Option<Arc<Deferred>>,
     /// The rule and its coefficients, in an update.
     pub update: Option<Update>,
     /// No round: the variable has these parts from now on.
@@ -61,6 +64,8 @@ pub(crate) enum Command {
     Submit(DeclarationId, Submission),
     /// Answer with what is mirrored here of a variable.
     Mirrored(DeclarationId, Sender<Vec<MirroredParts>>),
+    /// What a round does that was begun without saying so.
+    Decide(Arc<Deferred>, Update),
     /// These bytes of a contribution are in the memory now.
     Supply(Arc<Staged>, Range<usize>),
     /// This worker cannot contribute to the rounds of a name, for this reason: all fail.

@@ -34,5 +34,6 @@ pub use run::in_force;
 pub use server::{drain, run_coordinator, serve, start_coordinator, status, tune};
 pub use trace::{TraceSummary, trace};
 pub use worker::Worker;
+pub use worker::deferred::DeferredRound;
 pub use worker::staged::{Slices, StagedRound};
 pub use worker::tensor::{OpRequest, Tensor};

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
-use sumpter_node::{Completion, StagedRound};
+use sumpter_node::{Completion, DeferredRound, StagedRound};
+use sumpter_types::Update;
 
 use crate::errors::{ConfigError, DeadlineError, from_op};
 
@@ -34,37 +35,41 @@ impl Handle {
     /// Waits until the operation is done; raises its error, or `DeadlineError`.
     #[pyo3(signature = (timeout_s=None))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<()> {
-        if let Some(outcome) = self.completion.poll() {
-            return outcome.map_err(from_op);
-        }
-        let limit = match timeout_s {
-            None => None,
-            Some(s) if s.is_finite() && s >= 0.0 => Some(Duration::from_secs_f64(s.min(1e9))),
-            Some(s) => {
-                let text = format!("timeout_s is {s}, expected 0 or more seconds");
-                return Err(ConfigError::new_err(text));
-            }
-        };
-        let start = Instant::now();
-        loop {
-            let left = limit.map(|l| l.saturating_sub(start.elapsed()));
-            let slice = left.map_or(SLICE, |l| l.min(SLICE));
-            let outcome = py.detach(|| self.completion.wait_until(Instant::now() + slice));
-            if let Some(outcome) = outcome {
-                return outcome.map_err(from_op);
-            }
-            py.check_signals()?;
-            if left.is_some_and(|l| l.is_zero()) {
-                let seconds = timeout_s.unwrap_or_default();
-                let text = format!("not done within {seconds:.2} s; some rank has not contributed");
-                return Err(DeadlineError::new_err(text));
-            }
-        }
+        wait(py, &self.completion, timeout_s)
     }
 
     /// Calls `callback()` once from a Rust thread when the operation is done, soon if it is.
     fn on_done(&self, callback: Py<PyAny>) {
         self.completion.on_done(move || call(&callback, ()));
+    }
+}
+
+fn wait(py: Python<'_>, completion: &Completion, timeout_s: Option<f64>) -> PyResult<()> {
+    if let Some(outcome) = completion.poll() {
+        return outcome.map_err(from_op);
+    }
+    let limit = match timeout_s {
+        None => None,
+        Some(s) if s.is_finite() && s >= 0.0 => Some(Duration::from_secs_f64(s.min(1e9))),
+        Some(s) => {
+            let text = format!("timeout_s is {s}, expected 0 or more seconds");
+            return Err(ConfigError::new_err(text));
+        }
+    };
+    let start = Instant::now();
+    loop {
+        let left = limit.map(|l| l.saturating_sub(start.elapsed()));
+        let slice = left.map_or(SLICE, |l| l.min(SLICE));
+        let outcome = py.detach(|| completion.wait_until(Instant::now() + slice));
+        if let Some(outcome) = outcome {
+            return outcome.map_err(from_op);
+        }
+        py.check_signals()?;
+        if left.is_some_and(|l| l.is_zero()) {
+            let seconds = timeout_s.unwrap_or_default();
+            let text = format!("not done within {seconds:.2} s; some rank has not contributed");
+            return Err(DeadlineError::new_err(text));
+        }
     }
 }
 
@@ -109,5 +114,47 @@ impl Supply {
     /// The rest will never come: the tensor's rounds fail on all ranks.
     fn refuse(&self, reason: &str) {
         self.round.refuse(reason);
+    }
+}
+
+/// What a round of a variable does that was submitted before it was decided.
+#[pyclass(module = "sumpter._native", frozen)]
+pub struct Decision {
+    round: DeferredRound,
+}
+
+impl Decision {
+    pub fn new(round: DeferredRound) -> Decision {
+        Decision { round }
+    }
+}
+
+#[pymethods]
+impl Decision {
+    /// Waits for the norm of the gradient: the sum of its squares.
+    #[pyo3(signature = (timeout_s=None))]
+    fn squares(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<f64> {
+        wait(py, self.round.norm(), timeout_s)?;
+        // A round that was decided without its norm may end first.
+        let unknown = || ConfigError::new_err("the round is over, and its norm is not known");
+        self.round.squares().ok_or_else(unknown)
+    }
+
+    /// Says what the round does; without an update, nothing.
+    #[pyo3(signature = (update=None))]
+    fn decide(&self, update: Option<[f64; Update::COEFFICIENTS]>) -> PyResult<()> {
+        let rule = self.round.rule();
+        let decided = match update {
+            None => Update::skip(rule),
+            Some(coefficients) => {
+                Update::from_coefficients(rule, coefficients).ok_or_else(|| {
+                    ConfigError::new_err(format!(
+                        "coefficients {coefficients:?} are not all finite"
+                    ))
+                })?
+            }
+        };
+        self.round.decide(decided);
+        Ok(())
     }
 }

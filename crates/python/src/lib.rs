@@ -22,6 +22,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker::Worker>()?;
     module.add_class::<handle::Handle>()?;
     module.add_class::<handle::Supply>()?;
+    module.add_class::<handle::Decision>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<functions::Coordinator>()?;
     module.add_class::<seat::Seat>()?;

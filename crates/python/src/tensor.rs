@@ -11,7 +11,7 @@ use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, Update};
 
 use crate::errors::ConfigError;
-use crate::handle::{Handle, Supply, call};
+use crate::handle::{Decision, Handle, Supply, call};
 
 /// A declared tensor.
 #[pyclass(module = "sumpter._native", frozen)]
@@ -65,6 +65,26 @@ impl Tensor {
         let request = OpRequest { tag, priority, update };
         let round = self.inner.submit_staged(request, memory, slices);
         Ok((Handle::new(round.completion().clone()), Supply::new(round, self.bytes)))
+    }
+
+    /// Queues one round of a variable of which it is decided later what it does; see the stub.
+    fn submit_deferred(
+        &self,
+        send: usize,
+        receive: usize,
+        priority: i32,
+        tag: String,
+        keep: Py<PyAny>,
+    ) -> PyResult<(Handle, Decision)> {
+        let name = &self.inner.spec().name;
+        let rule = self.inner.spec().rule.ok_or_else(|| {
+            ConfigError::new_err(format!("tensor '{name}' has no update rule to defer"))
+        })?;
+        self.check_apart(send == receive)?;
+        let memory = self.memory(send, receive, keep)?;
+        let request = OpRequest { tag, priority, update: None };
+        let round = self.inner.submit_deferred(request, rule, memory);
+        Ok((Handle::new(round.completion().clone()), Decision::new(round)))
     }
 
     /// Gives a variable its value and perhaps its slots; see the stub.
@@ -155,10 +175,8 @@ impl Tensor {
             (Some(_), None) => {
                 Err(wrong(format!("variable '{name}': an update needs coefficients")))
             }
-            (Some(_), Some(_)) if in_place && self.bytes > 0 => Err(wrong(format!(
-                "variable '{name}': the gradient and the value must not lie in the same memory"
-            ))),
             (Some(rule), Some(coefficients)) => {
+                self.check_apart(in_place)?;
                 let update = Update::from_coefficients(rule, coefficients);
                 let wrong = || {
                     wrong(format!(
@@ -167,6 +185,17 @@ impl Tensor {
                 };
                 Ok(Some(update.ok_or_else(wrong)?))
             }
+        }
+    }
+
+    /// A variable's value must not come into the memory of its gradient.
+    fn check_apart(&self, in_place: bool) -> PyResult<()> {
+        let name = &self.inner.spec().name;
+        match in_place && self.bytes > 0 {
+            true => Err(ConfigError::new_err(format!(
+                "variable '{name}': the gradient and the value must not lie in the same memory"
+            ))),
+            false => Ok(()),
         }
     }
 

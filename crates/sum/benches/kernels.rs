@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use sumpter_sum::{AlignedBuf, InstructionSet};
-use sumpter_types::{Dtype, ReduceOp, Rule, Update};
+use sumpter_sum::{AlignedBuf, InstructionSet, add_squares};
+use sumpter_types::{Dtype, ExactSum, ReduceOp, Rule, Update};
 
 /// Where the accumulators lie, and how many bytes of them: half of a small second-level cache, and
 /// more than a last-level cache gives to one core.
@@ -27,6 +27,7 @@ fn kernels(criterion: &mut Criterion) {
         group.warm_up_time(Duration::from_millis(200));
         group.measurement_time(Duration::from_millis(500));
         copy(&mut group, acc_bytes);
+        squares(&mut group, acc_bytes);
         for level in InstructionSet::supported() {
             for dtype in Dtype::ALL {
                 accumulate(&mut group, level, dtype, acc_bytes);
@@ -52,6 +53,31 @@ fn copy(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize) {
     group.bench_function("copy", |bencher| {
         bencher.iter(|| black_box(&mut *to).copy_from_slice(black_box(&from)));
     });
+}
+
+/// The exact norm of values whose exponents differ, as those of gradients do, and of equal ones,
+/// which all go to one bin.
+fn squares(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize) {
+    let mut varied = AlignedBuf::new(bytes);
+    let mut x = 0x2545_f491_4f6c_dd1d_u64;
+    for place in varied.as_chunks_mut::<4>().0 {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        let uniform = (x >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        *place = (uniform * uniform * uniform).to_ne_bytes();
+    }
+    let equal = ordinary(bytes);
+    group.throughput(Throughput::BytesDecimal(bytes as u64));
+    for (name, values) in [("squares/varied", &varied), ("squares/equal", &equal)] {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let mut sum = ExactSum::default();
+                add_squares(Dtype::F32, black_box(values), &mut sum);
+                sum
+            });
+        });
+    }
 }
 
 fn accumulate(

@@ -8,7 +8,7 @@ use crate::half::{Bf16, Halves, SoftF16};
 use crate::rules;
 #[cfg(target_arch = "x86_64")]
 use crate::x86::{avx2, avx512, avx512fp16};
-use sumpter_types::{Dtype, ReduceOp, Update};
+use sumpter_types::{Action, Dtype, ReduceOp, Update};
 
 /// Adds one contribution: `acc = op(acc, x)`, element by element.
 ///
@@ -94,8 +94,10 @@ pub fn narrow(dtype: Dtype, out: &mut [u8], x: &[u8]) {
 /// addition that torch fuses (`add` with `alpha`, `addcmul`, `lerp`) are rounded once at every
 /// level. Square roots are rounded correctly, which not all libraries that torch uses do.
 ///
+/// A round that is [skipped](Action::Skip) changes no part, and only narrows the value.
+///
 /// # Panics
-/// If types or lengths do not fit each other.
+/// If types or lengths do not fit each other, or the round is not decided.
 pub fn update(
     update: &Update,
     master: Dtype,
@@ -285,6 +287,13 @@ impl InstructionSet {
             assert_widens(*dtype);
             assert!(master == Dtype::F32, "{name} is not narrowed to {}", dtype.name());
             assert_same_count(*dtype, value, weights.len());
+        }
+        assert!(update.is_decided(), "a rule whose coefficients are not known");
+        if update.action == Action::Skip {
+            if let Some((dtype, weights)) = weights {
+                self.narrow(dtype, weights, parts[0]);
+            }
+            return;
         }
         dispatch!(self, rules::update(update, master, parts, gradient, weights));
     }

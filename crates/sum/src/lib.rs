@@ -15,6 +15,7 @@ mod generic;
 mod half;
 mod pool;
 mod rules;
+mod squares;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -24,3 +25,4 @@ pub use dispatch::{
     reduce, update, widen,
 };
 pub use pool::BufferPool;
+pub use squares::add_squares;

@@ -6,6 +6,7 @@
 
 mod collective;
 mod dtype;
+mod exact;
 mod ids;
 mod member;
 mod rule;
@@ -16,9 +17,10 @@ mod tensor;
 
 pub use collective::Collective;
 pub use dtype::{Dtype, ReduceOp};
+pub use exact::{EXACT_WORDS, ExactSum};
 pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 pub use member::{MemberId, Role};
-pub use rule::{MAX_SLOTS, Rule, Update};
+pub use rule::{Action, MAX_SLOTS, Rule, Update};
 pub use staleness::Staleness;
 pub use stats::{Late, PendingOp, RefusedOp, Stats, Suspicion};
 pub use status::{

@@ -105,6 +105,27 @@ impl Rule {
     }
 }
 
+/// What a round does with its rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Action {
+    /// The rule is applied with the coefficients.
+    #[default]
+    Apply = 0,
+    /// To be decided, from the norm of the gradient.
+    Defer = 1,
+    /// Nothing: value and slots stay as they are.
+    Skip = 2,
+}
+
+impl Action {
+    /// The action with this code.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Action> {
+        [Action::Apply, Action::Defer, Action::Skip].into_iter().find(|a| *a as u8 == code)
+    }
+}
+
 /// A rule with the coefficients of one round, as the front has derived them from the
 /// hyper-parameters and the number of the step; so all who apply it need no transcendental
 /// functions, which differ from one C library to the next.
@@ -115,6 +136,8 @@ impl Rule {
 pub struct Update {
     /// The rule.
     pub rule: Rule,
+    /// Whether the rule is applied, and whether that is known.
+    pub action: Action,
     /// `g = scale * g` before all else: the inverse of a loss scale, the factor of a clipped norm,
     /// or -1 to maximize. 1 is neutral.
     pub scale: f64,
@@ -162,6 +185,7 @@ impl Update {
     pub fn new(rule: Rule) -> Update {
         Update {
             rule,
+            action: Action::Apply,
             scale: 1.0,
             decay: 0.0,
             shrink: 1.0,
@@ -173,6 +197,24 @@ impl Update {
             epsilon: 0.0,
             step: 0.0,
         }
+    }
+
+    /// A round that leaves value and slots as they are.
+    #[must_use]
+    pub fn skip(rule: Rule) -> Update {
+        Update { action: Action::Skip, ..Update::new(rule) }
+    }
+
+    /// A round whose coefficients are decided once its gradient has been summed.
+    #[must_use]
+    pub fn defer(rule: Rule) -> Update {
+        Update { action: Action::Defer, ..Update::new(rule) }
+    }
+
+    /// Whether it is known what the round does.
+    #[must_use]
+    pub fn is_decided(&self) -> bool {
+        self.action != Action::Defer
     }
 
     /// The coefficients, in the order of the fields.
@@ -194,6 +236,7 @@ impl Update {
         let valid = coefficients.iter().all(|c| c.is_finite()) && divisor != 0.0;
         valid.then_some(Update {
             rule,
+            action: Action::Apply,
             scale,
             decay,
             shrink,

@@ -10,7 +10,7 @@ use sumpter_types::{
 };
 
 use crate::snapshot::SNAPSHOT_BYTES;
-use crate::variable::{UPDATE_BYTES, VariableSpec};
+use crate::variable::{APPLY_BYTES, MAX_NORM_BYTES, UPDATE_BYTES, VariableSpec};
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 32;
@@ -50,14 +50,21 @@ pub enum FrameKind {
     Snapshot = 9,
     /// Client to lane: the mirror has this snapshot of this chunk.
     Mirrored = 10,
+    /// Lane to client: the squares of the gradient of this partition have this sum; to members that
+    /// began the round without saying what it does.
+    Norm = 11,
+    /// Client to lane: what the round does that I began without saying so.
+    Apply = 12,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::{
-            Ack, Begin, Done, Error, Group, Mirrored, Push, Released, Result, Snapshot,
+            Ack, Apply, Begin, Done, Error, Group, Mirrored, Norm, Push, Released, Result, Snapshot,
         };
-        let all = [Begin, Push, Result, Done, Error, Group, Ack, Released, Snapshot, Mirrored];
+        let all = [
+            Begin, Push, Result, Done, Error, Group, Ack, Released, Snapshot, Mirrored, Norm, Apply,
+        ];
         all.into_iter().find(|k| *k as u8 == code)
     }
 }
@@ -229,6 +236,13 @@ impl Header {
             }
             FrameKind::Snapshot => (length >= SNAPSHOT_BYTES, "at least a snapshot's head"),
             FrameKind::Error => (length <= MAX_CONTROL_BYTES, "at most 65536"),
+            FrameKind::Norm => (
+                (4..=MAX_NORM_BYTES).contains(&length) && length % 8 == 4,
+                "4, and 8 for each word",
+            ),
+            FrameKind::Apply => {
+                (length == 0 || length == APPLY_BYTES, "none, or a round's coefficients")
+            }
             FrameKind::Group => (
                 length <= MAX_CONTROL_BYTES && length.is_multiple_of(4) && length > 0,
                 "a list of at most 16384 ranks",
@@ -324,8 +338,8 @@ pub struct Begin {
     pub spec: PartitionSpec,
     /// How urgently this member wants the result of this round: the higher goes first.
     pub priority: i32,
-    /// What the rule is applied with, in an update; all members say the same.
-    pub coefficients: Option<[f64; Update::COEFFICIENTS]>,
+    /// What the round does, in an update; all members say the same, or that they will say it later.
+    pub update: Option<Update>,
 }
 
 /// The bytes of a [`Begin`].
@@ -347,8 +361,8 @@ impl Begin {
         out[19] = u8::from(spec.deterministic);
         out[20..].copy_from_slice(&self.priority.to_le_bytes());
         let mut bytes: BeginBytes = out.into_iter().collect();
-        if let (Some(variable), Some(coefficients)) = (&spec.variable, &self.coefficients) {
-            bytes.extend(variable.encode(coefficients));
+        if let (Some(variable), Some(update)) = (&spec.variable, &self.update) {
+            bytes.extend(variable.encode(update));
         }
         bytes
     }
@@ -370,11 +384,11 @@ impl Begin {
         let mut spec = PartitionSpec::decode(begin)?;
         if spec.collective != Collective::Update {
             let whole = rest.is_empty();
-            let begin = Begin { spec, priority, coefficients: None };
+            let begin = Begin { spec, priority, update: None };
             return whole.then_some(begin).ok_or_else(|| wrong_length("the partition spec's"));
         }
         let update = rest.try_into().map_err(|_| wrong_length("an update's"))?;
-        let (variable, coefficients) = VariableSpec::decode(update)?;
+        let (variable, update) = VariableSpec::decode(update)?;
         let whole = u64::from(variable.offset) % spec.dtype.size() as u64 == 0;
         if !spec.dtype.is_float() {
             return Err(FrameError::Spec { field: "dtype", value: spec.dtype.code().into() });
@@ -383,7 +397,7 @@ impl Begin {
             return Err(FrameError::Spec { field: "offset", value: variable.offset.into() });
         }
         spec.variable = Some(variable);
-        Ok(Begin { spec, priority, coefficients: Some(coefficients) })
+        Ok(Begin { spec, priority, update: Some(update) })
     }
 }
 

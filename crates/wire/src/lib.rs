@@ -21,7 +21,10 @@ pub use frame::{
 };
 pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
 pub use snapshot::{Clock, SNAPSHOT_BYTES, Snapshot};
-pub use variable::{MAX_MIRRORS, UPDATE_BYTES, VariableSpec};
+pub use variable::{
+    APPLY_BYTES, MAX_MIRRORS, MAX_NORM_BYTES, UPDATE_BYTES, VariableSpec, decode_apply,
+    decode_norm, encode_apply, encode_norm,
+};
 
 /// The version of the data and control protocols; both ends must speak the same.
 pub const PROTOCOL_VERSION: u16 = 1;

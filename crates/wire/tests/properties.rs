@@ -16,6 +16,9 @@ fn headers() -> impl Strategy<Value = Header> {
         (1u32..16384).prop_map(|n| (FrameKind::Group, n * 4)),
         (SNAPSHOT_BYTES as u32..).prop_map(|n| (FrameKind::Snapshot, n)),
         Just((FrameKind::Mirrored, 0)),
+        (0..=EXACT_WORDS as u32).prop_map(|n| (FrameKind::Norm, 4 + 8 * n)),
+        Just((FrameKind::Apply, 0)),
+        Just((FrameKind::Apply, APPLY_BYTES as u32)),
     ];
     let tiers = prop::sample::select(vec![
         Tier::Root,
@@ -114,7 +117,7 @@ proptest! {
 
     #[test]
     fn a_spec_survives_the_wire_and_its_chunks_cover_it(spec in specs(), priority: i32) {
-        let begin = Begin { spec, priority, coefficients: None };
+        let begin = Begin { spec, priority, update: None };
         prop_assert_eq!(Begin::decode(&begin.encode()), Ok(begin));
         let lens: Vec<u32> = (0..spec.chunks()).map(|i| spec.chunk_len(i)).collect();
         prop_assert_eq!(lens.iter().sum::<u32>(), spec.bytes);
@@ -126,12 +129,14 @@ proptest! {
     fn an_update_survives_the_wire(
         spec in specs(), variable in variables(), dtype in 0usize..4, priority: i32,
         coefficients in prop::array::uniform10(0.1..1.0_f64),
+        action in prop::sample::select(vec![Action::Apply, Action::Defer, Action::Skip]),
     ) {
         let dtype = [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::Bf16][dtype];
         let (collective, variable) = (Collective::Update, Some(variable));
         let (bytes, chunk_bytes) = (spec.bytes * 8, spec.chunk_bytes * 8);
         let spec = PartitionSpec { collective, dtype, bytes, chunk_bytes, variable, ..spec };
-        let begin = Begin { spec, priority, coefficients: Some(coefficients) };
+        let update = Update::from_coefficients(variable.unwrap().rule, coefficients).unwrap();
+        let begin = Begin { spec, priority, update: Some(Update { action, ..update }) };
         let mut bytes = begin.encode();
         prop_assert_eq!(Begin::decode(&bytes), Ok(begin));
         // Neither half of it is one alone, nor has an integer a rule.
@@ -140,6 +145,41 @@ proptest! {
         prop_assert!(Begin::decode(&bytes).is_err());
         bytes[16] = Collective::AllReduce as u8;
         prop_assert!(Begin::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_decision_survives_the_wire(
+        rule in prop::sample::select(Rule::ALL.to_vec()),
+        coefficients in prop::array::uniform10(0.1..1.0_f64),
+        skips: bool,
+    ) {
+        let update = Update::from_coefficients(rule, coefficients).unwrap();
+        let update = if skips { Update::skip(rule) } else { update };
+        prop_assert_eq!(decode_apply(rule, &encode_apply(&update)), Ok(update));
+        prop_assert!(decode_apply(rule, &[0; 8]).is_err());
+        // A divisor of 0.
+        prop_assert!(decode_apply(rule, &[0; APPLY_BYTES]).is_err());
+    }
+
+    #[test]
+    fn a_norm_survives_the_wire(numbers in prop::collection::vec(any::<f64>(), 0..20)) {
+        let mut squares = ExactSum::default();
+        numbers.iter().for_each(|x| squares.add(*x));
+        let bytes = encode_norm(&squares);
+        prop_assert!(bytes.len() <= MAX_NORM_BYTES);
+        prop_assert_eq!(decode_norm(&bytes), Ok(squares));
+    }
+
+    #[test]
+    fn any_bytes_are_a_norm_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(squares) = decode_norm(&bytes) {
+            prop_assert!(bytes.len() >= 4 && !(squares.to_f64() < 0.0));
+        }
+        // Words that reach beyond the last one.
+        let mut beyond = [0; 20];
+        (beyond[0], beyond[4], beyond[12]) = (33, 1, 1);
+        prop_assert!(decode_norm(&beyond).is_err());
+        prop_assert!(decode_norm(&[0, 0, 4, 0]).is_err() && decode_norm(&[0, 1, 0, 0]).is_err());
     }
 
     #[test]

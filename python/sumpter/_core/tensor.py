@@ -18,7 +18,7 @@ from sumpter._core.handles import Done, RoundHandle
 
 if TYPE_CHECKING:
     from sumpter._core.session import Session
-    from sumpter._native import Supply
+    from sumpter._native import Decision, Supply
 
 # The element types that the core has kernels for, and their sizes.
 ITEM_BYTES = {
@@ -165,11 +165,21 @@ class Tensor:
             self.rounds += 1
             self.priority = priority
             return _DONE
-        self.rounds += 1
-        self.priority = priority
-        if (begun := self.session.begun) is not None:
-            begun.append((self, time.monotonic()))
+        self._note(priority)
         return self._submit(send, receive, priority, tag, keep, update)
+
+    def submit_deferred(
+        self, send: int, receive: int, *, keep: object, priority: int = 0, tag: str = ""
+    ) -> tuple[RoundHandle, Decision | None]:
+        """Starts one round of a variable as submit() does, before its update is known.
+
+        The gradients are summed meanwhile. The round waits until all ranks have decided the same
+        by what is returned beside the handle; nothing if there are no elements.
+        """
+        if self._is_empty:
+            return _DONE, None
+        self._note(priority)
+        return self._native.submit_deferred(send, receive, priority, tag, keep)
 
     def set_state(self, parts: Sequence[memoryview]) -> RoundHandle:
         """Gives a variable its value and the slots of its rule, or its value and zeros.
@@ -210,11 +220,15 @@ class Tensor:
         `on_slice(i)` is called from another thread as soon as all of slice `i` of the result, of
         `slice_bytes`, is final. The tensor must have elements.
         """
+        self._note(priority)
+        return self._native.submit_staged(send, receive, priority, tag, keep, slice_bytes, on_slice)
+
+    def _note(self, priority: int) -> None:
+        """A round begins."""
         self.rounds += 1
         self.priority = priority
         if (begun := self.session.begun) is not None:
             begun.append((self, time.monotonic()))
-        return self._native.submit_staged(send, receive, priority, tag, keep, slice_bytes, on_slice)
 
 
 class TensorCycle:

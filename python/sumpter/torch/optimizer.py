@@ -22,6 +22,7 @@ from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.training.asynchronous import AsynchronousSteps
+from sumpter.torch.training.deferred import DeferredServerUpdates
 from sumpter.torch.training.gradients import GradientExchange, Names, PassCounter, scope_of
 from sumpter.torch.training.on_servers import OverlappedServerUpdates, ServerUpdates
 from sumpter.torch.training.overlap import (
@@ -47,6 +48,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     overlap_forward: bool = False,
     on_servers: bool = False,
     staleness: int | None = 0,
+    deferred: bool = False,
 ) -> torch.optim.Optimizer:
     """Wraps `optimizer` so that step() applies gradients averaged over all ranks.
 
@@ -70,10 +72,13 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     parameters; the optimizer's state is there, and the ranks keep a share of it each. Parameters
     become rank 0's here, and change when their gradients are complete, so before step(), which
     waits for all. state_dict() and load_state_dict() must be called on all ranks. For SGD, Adam,
-    AdamW, RMSprop and Adagrad of torch.optim, and for Lion of sumpter.torch; gradients cannot be
-    changed after backward(), as clipping and GradScaler do. UnsupportedError for what servers
-    cannot update. With `overlap_forward` as well, the next forward pass waits for the new
-    parameters layer by layer.
+    AdamW, RMSprop and Adagrad of torch.optim, and for Lion of sumpter.torch. UnsupportedError for
+    what servers cannot update. With `overlap_forward` as well, the next forward pass waits for the
+    new parameters layer by layer.
+
+    With `deferred` as well, step() decides what the servers do with the sums: gradients may be
+    clipped by their global norm after backward(), and a torch.amp.GradScaler used. Parameters
+    change in step() then. It costs one more round trip a step.
 
     With a `staleness` above 0, or None for no bound, ranks train asynchronously: each takes steps
     of its own, and adds what they change, divided by the number of ranks or with op=Sum as it is,
@@ -88,30 +93,31 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     _check_groups(num_groups, groups)
     process_set.included()  # raises for a set that was not added
     names = _name_parameters(optimizer, named_parameters)
+    passes = backward_passes_per_step
     if staleness == 0 and op is Average and membership.current().worker.asynchronous:
         op, staleness = Sum, None
+    if deferred and not on_servers:
+        raise ValueError("deferred=True is for on_servers=True: other steps come after their sums")
+    _check_kinds(op, overlap_forward, on_servers, staleness, deferred)
+    if staleness != 0 or on_servers:
+        _check_plain(op, compression, gradient_predivide_factor, on_servers)
+    average = op is Average
     if staleness != 0:
-        _check_asynchronous(
-            optimizer, op, compression, gradient_predivide_factor, overlap_forward or on_servers
+        return _wrap_new(
+            optimizer,
+            _Asynchronous,
+            lambda: AsynchronousSteps(names, passes, average, staleness, process_set),
         )
-        given = (backward_passes_per_step, op is Average, staleness, process_set)
-        return _wrap(optimizer, _Asynchronous, AsynchronousSteps(names, *given))
     if op is Adasum:
-        if overlap_forward:
-            raise ValueError("op=Adasum exchanges whole steps: use it without overlap_forward")
-        deltas = _Deltas(names, backward_passes_per_step, compression, process_set)
+        deltas = _Deltas(names, passes, compression, process_set)
         return _wrap(optimizer, _DistributedAdasum, deltas)
     if on_servers:
-        _check_on_servers(op, compression, gradient_predivide_factor)
-        average = op is Average
-        kind = OverlappedServerUpdates if overlap_forward else ServerUpdates
+        updates = _updates_on_servers(overlap_forward, deferred)
         return wrap_on_servers(
-            optimizer,
-            lambda: kind(names, optimizer, backward_passes_per_step, average, process_set),
-            overlap_forward,
+            optimizer, lambda: updates(names, optimizer, passes, average, process_set)
         )
     reduction = _reduction(op, compression, gradient_predivide_factor)
-    arguments = (names, reduction, backward_passes_per_step, sparse_as_dense, process_set)
+    arguments = (names, reduction, passes, sparse_as_dense, process_set)
     if not overlap_forward:
         return _wrap(optimizer, _Distributed, GradientExchange(*arguments))
     if isinstance(optimizer, _Wrapped):
@@ -121,43 +127,54 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
 
 
 def wrap_on_servers(
-    optimizer: torch.optim.Optimizer,
-    make: Callable[[], ServerUpdates],
-    overlap_forward: bool = False,
+    optimizer: torch.optim.Optimizer, make: Callable[[], ServerUpdates]
 ) -> torch.optim.Optimizer:
     """The optimizer with the updates that `make` makes, which leave it to the servers."""
+    return _wrap_new(optimizer, _OnServers, make)
+
+
+def _wrap_new(
+    optimizer: torch.optim.Optimizer, kind: "type[_Wrapped]", make: Callable[[], PassCounter]
+) -> torch.optim.Optimizer:
     if isinstance(optimizer, _Wrapped):
         raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
-    return _wrap(optimizer, _OverlappedOnServers if overlap_forward else _OnServers, make())
+    exchange = make()
+    kinds = {OverlappedServerUpdates: _OverlappedOnServers, DeferredServerUpdates: _Deferred}
+    return _wrap(optimizer, kinds.get(type(exchange), kind), exchange)
 
 
-def _check_on_servers(op: ReduceOp, compression: type[Compressor], predivide: float) -> None:
-    if op not in (Average, Sum):
-        raise ValueError(f"on_servers=True needs op=Average or op=Sum, not {op.name}")
-    if compression is not Compression.none or predivide != 1.0:
-        raise ValueError("on_servers=True sends gradients as they are: no compression, no scaling")
+def _updates_on_servers(overlap_forward: bool, deferred: bool) -> type[ServerUpdates]:
+    if overlap_forward:
+        return OverlappedServerUpdates
+    return DeferredServerUpdates if deferred else ServerUpdates
 
 
-def _check_asynchronous(
-    optimizer: torch.optim.Optimizer,
-    op: ReduceOp,
-    compression: type[Compressor],
-    predivide: float,
-    steps_elsewhere: bool,
+def _check_kinds(
+    op: ReduceOp, overlap_forward: bool, on_servers: bool, staleness: int | None, deferred: bool
 ) -> None:
-    if op not in (Average, Sum):
-        raise ValueError(f"asynchronous training needs op=Average or op=Sum, not {op.name}")
-    if compression is not Compression.none or predivide != 1.0:
-        raise ValueError(
-            "asynchronous training sends steps as they are: no compression, no scaling"
-        )
-    if steps_elsewhere:
+    if op is Adasum and overlap_forward:
+        raise ValueError("op=Adasum exchanges whole steps: use it without overlap_forward")
+    if staleness != 0 and (overlap_forward or on_servers):
         raise ValueError(
             "asynchronous training takes steps in the workers, and each at once: without "
             "on_servers, and without overlap_forward"
         )
-    if isinstance(optimizer, _Wrapped):
-        raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
+    if deferred and overlap_forward:
+        raise ValueError(
+            "deferred=True has step() wait for the norms of all gradients: without overlap_forward"
+        )
+
+
+def _check_plain(
+    op: ReduceOp, compression: type[Compressor], predivide: float, on_servers: bool
+) -> None:
+    """Raises ValueError unless gradients, or steps, are averaged or summed as they are."""
+    what = "on_servers=True" if on_servers else "asynchronous training"
+    if op not in (Average, Sum):
+        raise ValueError(f"{what} needs op=Average or op=Sum, not {op.name}")
+    if compression is not Compression.none or predivide != 1.0:
+        sent = "gradients" if on_servers else "steps"
+        raise ValueError(f"{what} sends {sent} as they are: no compression, no scaling")
 
 
 def _reduction(op: ReduceOp, compression: type[Compressor], predivide: float) -> Reduction:
@@ -369,6 +386,13 @@ class _OnServers(_Wrapped):
         self._exchange.finish()
         return loss
 
+    def clip_grad_norm_(self, max_norm: float, **_: Any) -> torch.Tensor:
+        """Refused: the rule is applied as soon as gradients are summed."""
+        raise ValueError(
+            f"clip_grad_norm_({max_norm}): the servers apply the rule as soon as gradients are "
+            "summed; make the DistributedOptimizer with deferred=True to clip them before"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, gathered from what the ranks mirror; for all ranks to call."""
         self.state.update(self._exchange.gather())
@@ -430,6 +454,59 @@ class _Asynchronous(_Wrapped):
 
     def _in_between(self) -> bool:
         return False
+
+
+class _Deferred(_OnServers):
+    """Decides in step() what the servers do."""
+
+    _exchange: DeferredServerUpdates
+
+    # A GradScaler calls step() whatever it found, and leaves its scale and what it found here.
+    _step_supports_amp_scaling = True
+    grad_scale: torch.Tensor | None
+    found_inf: torch.Tensor | None
+
+    def synchronize(self) -> None:
+        """Sends what backward has not reached; gradients may be clipped and scaled then."""
+        self._exchange.join()
+
+    def skip_synchronize(self) -> Any:
+        """Within it, step() is what it always is: for scripts that call synchronize() before."""
+        return contextlib.nullcontext()
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clips the gradients, as they will be averaged or summed over all ranks, by their norm.
+
+        As torch.nn.utils.clip_grad_norm_ of all parameters of this optimizer; also of those that
+        backward has not reached on this rank. Waits for the sums and returns their total norm.
+        UnsupportedError for another `norm_type` than 2; RuntimeError for a norm that is not finite,
+        if `error_if_nonfinite`.
+        """
+        self._exchange.join()
+        parameters = list(self._exchange.names)
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Sets the gradients to None: what is on the servers cannot be set to zeros here."""
+        super().zero_grad(set_to_none=True)
+
+    @torch.optim.Optimizer.profile_hook_step
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Has the servers apply the rule to the sums as they were clipped and scaled, and waits.
+
+        Parameters, state and the number of steps stay as they are if a GradScaler has found sums
+        that are not finite.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        skips = found is not None and bool(found)
+        self._exchange.finish_deferred(1.0 if scale is None else 1.0 / float(scale), skips)
+        return loss
 
 
 class _OverlappedOnServers(_OnServers):

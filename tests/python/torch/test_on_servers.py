@@ -24,11 +24,22 @@ def test_ddp_has_the_same_by_a_communication_hook(
     make_job(ranks, servers, partition_bytes="16KiB").start("c10d_server_optimizer.py").finish()
 
 
-def test_servers_that_die_change_neither_parameters_nor_state(make_job: Callable[..., Job]) -> None:
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (2, 1), (4, 2)])
+def test_gradients_are_clipped_and_scaled_before_the_servers_apply_them(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    job = make_job(ranks, servers, partition_bytes="4KiB", deterministic=True)
+    job.start("on_servers_deferred.py").finish()
+
+
+@pytest.mark.parametrize("how", ["at once", "deferred"])
+def test_servers_that_die_change_neither_parameters_nor_state(
+    make_job: Callable[..., Job], how: str
+) -> None:
     def results(die: bool) -> list[bytes]:
         job = make_job(3, 2, partition_bytes="16KiB")
         pids = [str(job.server_pid(index)) for index in range(2)] if die else []
-        job.start("servers_die_updating.py", *pids).finish()
+        job.start("servers_die_updating.py", how, *pids).finish()
         return [job.result(rank) for rank in range(3)]
 
     undisturbed, killed = results(die=False), results(die=True)

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sumpter_types::{Round, TensorId};
+use sumpter_types::{ExactSum, Round, TensorId};
 
 use super::op::OpId;
 
@@ -44,6 +44,23 @@ pub enum Event<M> {
         op: OpId,
         /// Bytes of the tensor.
         bytes: Range<usize>,
+    },
+    /// The squares of the gradient of an operation whose update was deferred have this sum: the
+    /// round waits for [`Client::decide`](super::Client::decide). Once for each operation.
+    Norm {
+        /// The operation.
+        op: OpId,
+        /// The sum over the whole tensor.
+        squares: ExactSum,
+    },
+    /// The same of a partition of an operation that is supplied in chunks; perhaps more than once.
+    PartitionNorm {
+        /// The operation.
+        op: OpId,
+        /// The partition's number.
+        number: u32,
+        /// The sum over the partition.
+        squares: ExactSum,
     },
     /// Everyone has a round's result of a partition of which this worker streams a subtotal.
     DeliveredToAll {

@@ -50,8 +50,8 @@ use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
 use sumpter_observe::{EventKind, Peer, Recorder};
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Dtype, Epoch, GroupId, Rank, Round, TensorId};
-use sumpter_wire::{FrameKind, Header, Tier, group_id};
+use sumpter_types::{Dtype, Epoch, GroupId, Rank, Round, TensorId, Update};
+use sumpter_wire::{FrameKind, Header, Tier, encode_apply, group_id};
 
 pub use self::event::Event;
 pub use self::op::{Layout, OpId, Place, REPAIRED, Request, Supply, VariablePlace};
@@ -367,6 +367,32 @@ impl<M: Memory> Client<M> {
         if op.stage == Stage::Active && !self.suspended {
             self.offer(id, &bytes);
             self.admit();
+        }
+    }
+
+    /// Says what an operation does whose update was deferred, the same as all other workers; on one
+    /// that is decided or has ended, it does nothing.
+    pub fn decide(&mut self, id: OpId, update: Update) {
+        let Some(op) = self.operations.get_mut(id).filter(|op| op.stage != Stage::Finished) else {
+            return;
+        };
+        if op.request.update.is_none_or(|known| known.is_decided()) {
+            return;
+        }
+        op.request.update = Some(update);
+        if op.stage != Stage::Active || self.suspended {
+            return;
+        }
+        let payload = encode_apply(&update);
+        let undecided =
+            op.parts.iter().zip(op.places.iter()).enumerate().filter(|(_, (part, place))| {
+                part.announced && !part.done && place.variable.is_some()
+            });
+        for (index, (_, place)) in undecided {
+            let header = op.header(FrameKind::Apply, index, self.settings.epoch);
+            let header = Header { length: payload.len() as u32, ..header };
+            self.links[place.lane].sender.push_control(&header, &payload);
+            self.links.touch(place.lane);
         }
     }
 

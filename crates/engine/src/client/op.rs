@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_types::{
-    Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Round, Staleness, TensorId, Update,
+    Collective, Dtype, Epoch, ExactSum, GroupId, Rank, ReduceOp, Round, Staleness, TensorId, Update,
 };
 use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, PartitionSpec, Tier, VariableSpec};
 
@@ -130,8 +130,9 @@ pub struct Request {
     pub priority: i32,
     /// How the contribution gets into the memory.
     pub supply: Supply,
-    /// The rule and its coefficients, in an update; the contribution and the result must not lie
-    /// in the same memory then.
+    /// The rule and its coefficients, in an update, or that they are to be
+    /// [decided](super::Client::decide) when the norm of the gradient is known; the contribution
+    /// and the result must not lie in the same memory then.
     pub update: Option<Update>,
 }
 
@@ -175,6 +176,8 @@ pub(super) struct Op<M> {
     pub done: Spans,
     /// What of the contribution is there, if it comes in ranges.
     pub supplied: Spans,
+    /// The norm of a gradient, if the update was deferred.
+    norm: Option<Box<Norm>>,
     /// What of a variable was reported as final, if the contribution comes in ranges.
     announced: Spans,
     /// Frames in output queues that refer to the memory.
@@ -214,6 +217,18 @@ pub(super) struct Part {
     /// The lane says that the contribution is not needed again.
     pub settled: bool,
     pub done: bool,
+    /// Whether the norm of its gradient is known.
+    normed: bool,
+}
+
+/// The sum of the squares of a gradient.
+#[derive(Debug, Default)]
+struct Norm {
+    sum: ExactSum,
+    /// Partitions whose squares are not in it.
+    left: usize,
+    /// Whether it was reported, in this epoch or before.
+    is_told: bool,
 }
 
 impl Part {
@@ -233,6 +248,8 @@ impl<M> Op<M> {
     pub(super) fn new(request: Request, round: Round, memory: M, places: Arc<[Place]>) -> Op<M> {
         let (done, supplied, announced) = Default::default();
         let (parts, left, queued, stage) = (Vec::new(), 0, 0, Stage::Waiting);
+        let deferred = request.update.is_some_and(|update| !update.is_decided());
+        let norm = deferred.then(Box::default);
         let mut op = Op {
             request,
             round,
@@ -242,6 +259,7 @@ impl<M> Op<M> {
             left,
             done,
             supplied,
+            norm,
             announced,
             queued,
             stage,
@@ -254,6 +272,21 @@ impl<M> Op<M> {
     pub(super) fn begin_anew(&mut self) {
         self.parts = vec![Part::new(self.request.supply); self.places.len()];
         self.left = self.parts.len();
+        if let Some(norm) = &mut self.norm {
+            (norm.sum, norm.left) = (ExactSum::default(), self.parts.len());
+        }
+    }
+
+    /// Takes the norm of partition `part`; that of all, when it is known for the first time.
+    pub(super) fn take_norm(&mut self, part: usize, squares: &ExactSum) -> Option<ExactSum> {
+        let norm = self.norm.as_mut()?;
+        if std::mem::replace(&mut self.parts[part].normed, true) {
+            return None;
+        }
+        norm.sum.merge(squares);
+        norm.left -= 1;
+        let told = norm.left > 0 || std::mem::replace(&mut norm.is_told, true);
+        (!told).then(|| norm.sum.clone())
     }
 
     /// Notes what has arrived; the rest begins anew elsewhere.

@@ -32,7 +32,7 @@ pub(super) enum InboundFrame {
     },
     /// A chunk that is not needed any more.
     Discard { left: usize },
-    /// The reason of an error, or a snapshot.
+    /// The reason of an error, a snapshot, or the norm of a gradient.
     Payload { header: Header, bytes: Vec<u8>, have: usize },
 }
 

@@ -6,8 +6,8 @@ use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
 use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Collective, MAX_SLOTS, TensorId};
-use sumpter_wire::{FrameKind, Header, Snapshot, Tier};
+use sumpter_types::{Collective, ExactSum, MAX_SLOTS, TensorId};
+use sumpter_wire::{FrameKind, Header, Snapshot, Tier, decode_norm};
 
 use super::op::{OpId, Place, Request, Supply, find};
 use super::receiver::InboundFrame;
@@ -54,6 +54,9 @@ impl<M: Memory> Client<M> {
             FrameKind::Error => {
                 InboundFrame::Payload { header, bytes: vec![0; header.length as usize], have: 0 }
             }
+            FrameKind::Norm => {
+                InboundFrame::Payload { header, bytes: vec![0; header.length as usize], have: 0 }
+            }
             FrameKind::Snapshot => {
                 let parts = (1 + MAX_SLOTS) * 2 * self.settings.chunk_bytes as usize;
                 let most = Snapshot::payload_bytes(self.settings.world_size as usize, parts);
@@ -66,7 +69,8 @@ impl<M: Memory> Client<M> {
             | FrameKind::Push
             | FrameKind::Group
             | FrameKind::Ack
-            | FrameKind::Mirrored => {
+            | FrameKind::Mirrored
+            | FrameKind::Apply => {
                 return Err(Violation::state(format!("a {:?} frame from a lane", header.kind)));
             }
         };
@@ -100,6 +104,9 @@ impl<M: Memory> Client<M> {
             // Behind the last chunk there is nothing to receive.
             chunk if chunk == have && !op.parts[part].done => {
                 let mirrors = op.mirrors(part, self.settings.rank);
+                if mirrors && !op.request.update.is_some_and(|update| update.is_decided()) {
+                    return Err(Violation::state("a gradient of a round that is not decided"));
+                }
                 let retains = self.links[lane].retains && op.places[part].variable.is_none();
                 let buffer = (retains || mirrors).then(|| self.retained.buffer(len));
                 let at = ChunkRef { op: id, part, offset, len };
@@ -137,6 +144,9 @@ impl<M: Memory> Client<M> {
             InboundFrame::Header | InboundFrame::Discard { .. } => {}
             InboundFrame::Payload { header, bytes, .. } if header.kind == FrameKind::Snapshot => {
                 self.take_snapshot(lane, &header, &bytes)?;
+            }
+            InboundFrame::Payload { header, bytes, .. } if header.kind == FrameKind::Norm => {
+                self.norm(lane, ChunkId::of(&header), &decode_norm(&bytes)?)?;
             }
             InboundFrame::Payload { header, bytes, .. } => {
                 self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
@@ -191,6 +201,21 @@ impl<M: Memory> Client<M> {
         let first = place.origin / size;
         let within = place.lane == lane && end <= place.bytes / size;
         within.then_some(first + start..first + end)
+    }
+
+    /// The squares of a partition's gradient have this sum.
+    fn norm(&mut self, lane: ConnId, of: ChunkId, squares: &ExactSum) -> Result<(), Violation> {
+        let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(()) };
+        let op = &mut self.operations[id];
+        let number = op.places[part].number;
+        let all = op.take_norm(part, squares);
+        if op.request.supply == Supply::Chunks {
+            let squares = squares.clone();
+            self.events.push_back(Event::PartitionNorm { op: id, number, squares });
+        } else if let Some(squares) = all {
+            self.events.push_back(Event::Norm { op: id, squares });
+        }
+        Ok(())
     }
 
     /// The gradient of a chunk that this worker mirrors: its new value goes to the result.

@@ -56,9 +56,8 @@ impl<M: Memory> Client<M> {
             let header = Header { length: ranks.len() as u32, ..header };
             sender.push_control(&header, &ranks);
         }
-        let coefficients = op.request.update.filter(|_| spec.variable.is_some());
-        let coefficients = coefficients.map(|update| update.coefficients());
-        let encoded = Begin { spec, priority: op.request.priority, coefficients }.encode();
+        let update = op.request.update.filter(|_| spec.variable.is_some());
+        let encoded = Begin { spec, priority: op.request.priority, update }.encode();
         let header = Header {
             chunk: op.parts[index].have,
             length: encoded.len() as u32,

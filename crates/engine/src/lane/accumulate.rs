@@ -13,9 +13,6 @@ use super::state::State;
 /// multiple of every element.
 const RUN_BLOCK_BYTES: usize = 4 << 10;
 
-/// The coefficients of a round's update.
-pub(super) type Coefficients = [f64; Update::COEFFICIENTS];
-
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     /// The sum so far; from the round before until the first contribution of this one.
@@ -25,6 +22,8 @@ pub(super) struct Chunk {
     /// The resident child's contribution has been asked for, and is in the sum.
     pub asked: bool,
     pub resident: bool,
+    /// Whether the sum, of a variable's gradients, has been divided.
+    pub divided: bool,
     /// Contributions that wait for their turn, by child; only in deterministic partitions.
     pub held: Vec<Option<AlignedBuf>>,
     /// The new value of a variable: of 16-bit floats, narrowed; of one that changes
@@ -110,30 +109,38 @@ impl Chunk {
         }
     }
 
-    /// Changes a stretch of a variable by the sum, which is complete, if all of it is there.
+    /// Whether all contributions are in the sum.
+    pub(super) fn is_summed(&self, contributors: usize) -> bool {
+        self.summed + usize::from(self.resident) == contributors
+    }
+
+    /// Makes the gradient of a variable of the sum, which is complete and has `len` bytes; once.
+    pub(super) fn divide(&mut self, spec: &PartitionSpec, len: usize) {
+        let divisor = spec.variable.map_or(1, |variable| variable.divisor);
+        if !std::mem::replace(&mut self.divided, true) && divisor > 1 {
+            let sum = self.sum.as_mut().expect("a counted contribution has a sum");
+            sum::divide(spec.dtype, &mut sum[..len], divisor);
+        }
+    }
+
+    /// Changes a stretch of a variable by its gradient, if all of it is there.
     pub(super) fn apply(
         &mut self,
         spec: &PartitionSpec,
-        coefficients: Option<&Coefficients>,
+        update: &Update,
         (state, stretch): (&mut State, Range<usize>),
         pool: &mut BufferPool,
     ) -> bool {
-        let Some(variable) = spec.variable else { return false };
-        let update = coefficients.and_then(|c| Update::from_coefficients(variable.rule, *c));
-        let Some(update) = update else { return false };
         if !state.covers(update.rule.slots().len(), &stretch) {
             return false;
         }
         let (dtype, master) = (spec.dtype, spec.dtype.accumulator());
         let len = stretch.len() / master.size() * dtype.size();
-        let gradient = self.sum.as_mut().expect("a counted contribution has a sum");
-        let gradient = &mut gradient[..len];
-        if variable.divisor > 1 {
-            sum::divide(dtype, gradient, variable.divisor);
-        }
+        let gradient = self.sum.as_ref().expect("a counted contribution has a sum");
+        let gradient = &gradient[..len];
         self.weights = (dtype != master).then(|| pool.take(len));
         let weights = self.weights.as_mut().map(|weights| (dtype, &mut weights[..]));
-        state.apply(&update, master, &stretch, (dtype, gradient), weights);
+        state.apply(update, master, &stretch, (dtype, gradient), weights);
         true
     }
 
@@ -142,24 +149,18 @@ impl Chunk {
     pub(super) fn add_to(
         &mut self,
         spec: &PartitionSpec,
-        coefficients: Option<&Coefficients>,
+        update: &Update,
         from: (Rank, Round),
         (state, unit, stretch): (&mut State, u32, &Range<usize>),
     ) -> bool {
-        let Some(variable) = spec.variable.filter(|_| !self.added) else { return false };
-        let update = coefficients.and_then(|c| Update::from_coefficients(variable.rule, *c));
-        let Some(update) = update else { return false };
         let is_here = state.covers(update.rule.slots().len(), stretch);
-        if !is_here || !state.clocks.covers(stretch) {
+        if self.added || !is_here || !state.clocks.covers(stretch) {
             return false;
         }
         let (dtype, master) = (spec.dtype, spec.dtype.accumulator());
-        let gradient = self.sum.as_mut().expect("a counted contribution has a sum");
-        let gradient = &mut gradient[..stretch.len() / master.size() * dtype.size()];
-        if variable.divisor > 1 {
-            sum::divide(dtype, gradient, variable.divisor);
-        }
-        state.add((&update, master), (unit, stretch), from, (dtype, gradient));
+        let gradient = self.sum.as_ref().expect("a counted contribution has a sum");
+        let gradient = &gradient[..stretch.len() / master.size() * dtype.size()];
+        state.add((update, master), (unit, stretch), from, (dtype, gradient));
         self.added = true;
         true
     }

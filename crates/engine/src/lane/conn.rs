@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use sumpter_sum::AlignedBuf;
 use sumpter_types::Rank;
-use sumpter_wire::{FrameError, Header, MAX_BEGIN_BYTES, checksum};
+use sumpter_wire::{APPLY_BYTES, FrameError, Header, MAX_BEGIN_BYTES, checksum};
 
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::outbox::Outbox;
@@ -50,6 +50,8 @@ pub(super) enum InboundFrame {
     Discard { left: usize },
     /// What a round is about.
     Begin { header: Header, bytes: [u8; MAX_BEGIN_BYTES], have: usize },
+    /// What a round does that was begun without saying so.
+    Apply { header: Header, bytes: [u8; APPLY_BYTES], have: usize },
     /// The members of a group, or the clocks of a variable.
     List { header: Header, bytes: Vec<u8>, have: usize },
 }
@@ -100,6 +102,10 @@ impl Conn {
                 let bytes = &mut bytes[*have..header.length as usize];
                 out.push(std::io::IoSliceMut::new(bytes));
             }
+            InboundFrame::Apply { header, bytes, have } => {
+                let bytes = &mut bytes[*have..header.length as usize];
+                out.push(std::io::IoSliceMut::new(bytes));
+            }
             InboundFrame::List { bytes, have, .. } => {
                 out.push(std::io::IoSliceMut::new(&mut bytes[*have..]));
             }
@@ -114,7 +120,9 @@ impl Conn {
     pub(super) fn count(&mut self, n: usize) {
         let direct = match &mut self.inbound {
             InboundFrame::Chunk { bytes, have, .. } => fill(have, bytes.len(), n),
-            InboundFrame::Begin { header, have, .. } => fill(have, header.length as usize, n),
+            InboundFrame::Begin { header, have, .. } | InboundFrame::Apply { header, have, .. } => {
+                fill(have, header.length as usize, n)
+            }
             InboundFrame::List { bytes, have, .. } => fill(have, bytes.len(), n),
             InboundFrame::Header | InboundFrame::Discard { .. } => 0,
         };
@@ -130,6 +138,11 @@ impl Conn {
                 *have == bytes.len()
             }
             InboundFrame::Begin { header, bytes, have } => {
+                let len = header.length as usize;
+                *have += self.inbox.take(&mut bytes[*have..len]);
+                *have == len
+            }
+            InboundFrame::Apply { header, bytes, have } => {
                 let len = header.length as usize;
                 *have += self.inbox.take(&mut bytes[*have..len]);
                 *have == len
@@ -152,6 +165,9 @@ impl Conn {
             InboundFrame::Header | InboundFrame::Discard { .. } => Ok(()),
             InboundFrame::Chunk { bytes, .. } => self.inbox.check(bytes),
             InboundFrame::Begin { header, bytes, .. } => {
+                self.inbox.check(&bytes[..header.length as usize])
+            }
+            InboundFrame::Apply { header, bytes, .. } => {
                 self.inbox.check(&bytes[..header.length as usize])
             }
             InboundFrame::List { bytes, .. } => self.inbox.check(bytes),

@@ -5,10 +5,9 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use sumpter_sum::BufferPool;
-use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId};
+use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId, Update};
 use sumpter_wire::{Header, PartitionSpec, Tier, group_id};
 
-use super::accumulate::Coefficients;
 use super::partition::{Beginning, ChunkPlace, Listener, Partition};
 use super::peer::Peer;
 use super::state::State;
@@ -293,7 +292,7 @@ impl Job {
         (rank, over): (Rank, Listener),
         key: Key,
         spec: PartitionSpec,
-        (round, coefficients): (Round, Option<Coefficients>),
+        (round, update): (Round, Option<Update>),
         pool: &mut BufferPool,
     ) -> Result<Begun, Violation> {
         if let Some(reason) = self.disputed.get(&key) {
@@ -324,7 +323,7 @@ impl Job {
         let Ok(child) = partition.members().binary_search(&rank) else {
             return Err(Violation::state(format!("rank {rank} is not in group {}", spec.group)));
         };
-        Ok(match partition.begin(child, over, (round, coefficients), pool)? {
+        Ok(match partition.begin(child, over, (round, update), pool)? {
             Beginning::In { slot, completes, wants_total } => {
                 Begun::At { partition: at, slot, completes, wants_total }
             }

@@ -16,6 +16,7 @@
 mod accumulate;
 mod asynchronous;
 mod conn;
+mod decision;
 mod job;
 mod limits;
 mod notes;
@@ -24,6 +25,7 @@ mod partition;
 mod peer;
 mod receiving;
 mod sending;
+mod slot;
 mod state;
 mod subtotal;
 
@@ -98,6 +100,8 @@ pub struct Lane {
     subtotals: VecDeque<(JobIndex, PartitionIndex, ChunkPlace)>,
     /// Totals that this machine has, which are not acknowledged elsewhere yet.
     totals: VecDeque<(JobIndex, PartitionIndex, Round)>,
+    /// Rounds about which this machine's workers have decided, which is not passed on yet.
+    decisions: VecDeque<(JobIndex, PartitionIndex, Round)>,
     pool: BufferPool,
     stats: LaneStats,
     recorder: Recorder,
@@ -116,6 +120,7 @@ impl Lane {
             dirty: VecDeque::new(),
             subtotals: VecDeque::new(),
             totals: VecDeque::new(),
+            decisions: VecDeque::new(),
             pool: BufferPool::new(KEPT_BYTES),
             stats: LaneStats::default(),
             recorder: Recorder::default(),
@@ -224,6 +229,7 @@ impl Lane {
         let Some(at) = self.jobs.find(job) else { return Vec::new() };
         self.subtotals.retain(|(of, ..)| *of != at);
         self.totals.retain(|(of, ..)| *of != at);
+        self.decisions.retain(|(of, ..)| *of != at);
         let of_job = |c: &Option<Conn>| c.as_ref().is_some_and(|c| c.job == at);
         let ids: Vec<_> =
             (0..self.conns.len()).filter(|i| of_job(&self.conns[*i])).map(ConnId).collect();
@@ -362,7 +368,7 @@ impl Endpoint for Lane {
             push_after(&mut out, &frame.head, &mut skip);
             match &frame.payload {
                 Payload::None => {}
-                Payload::Text(text) => push_after(&mut out, text, &mut skip),
+                Payload::Bytes(bytes) => push_after(&mut out, bytes, &mut skip),
                 Payload::Owned { bytes, len } => push_after(&mut out, &bytes[..*len], &mut skip),
                 Payload::Value { partition, at, gradient, len } => {
                     // Only a child that began the next round without reading this one can make

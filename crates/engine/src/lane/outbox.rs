@@ -27,7 +27,7 @@ pub(super) enum Payload {
         gradient: bool,
         len: usize,
     },
-    Text(Box<[u8]>),
+    Bytes(Box<[u8]>),
     /// The first bytes of a buffer, which goes back to the pool.
     Owned {
         bytes: AlignedBuf,
@@ -41,7 +41,7 @@ impl Frame {
             + match &self.payload {
                 Payload::None => 0,
                 Payload::Value { len, .. } | Payload::Owned { len, .. } => *len,
-                Payload::Text(text) => text.len(),
+                Payload::Bytes(bytes) => bytes.len(),
             }
     }
 }

@@ -22,7 +22,8 @@
 //! - In an *update* a finished chunk's sum is applied to the variable's [`State`], in the order of
 //!   chunks, and each child receives the new value, but a mirror the gradient. The contributions
 //!   are added in the order of ranks whatever the setting says, so that a round that is interrupted
-//!   gives the same bytes when it is done again.
+//!   gives the same bytes when it is done again. What the round does may be [decided](Decision)
+//!   once the gradient is summed; until then its chunks wait.
 //! - A variable that changes *asynchronously* has a partition for each worker (the worker tier),
 //!   which all use the one state: a chunk changes it when it arrives, unless the state's clocks say
 //!   that it has; and the worker gets the value as it is when no other is too far behind.
@@ -31,10 +32,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_types::{Collective, Rank, Round, Update};
+use sumpter_types::{Collective, ExactSum, Rank, Round, Update};
 use sumpter_wire::{PartitionSpec, Tier, checksum};
 
-use super::accumulate::{Chunk, Coefficients, is_ordered};
+use super::accumulate::{Chunk, is_ordered};
+use super::decision::Decision;
+use super::slot::{Child, Slot};
 use super::state::State;
 use sumpter_endpoint::{Now, Violation};
 
@@ -68,6 +71,8 @@ pub(super) struct Progress {
     pub changed: Option<u32>,
     /// The round is complete for everyone.
     pub complete: bool,
+    /// The norm of the gradient is known: send it to those who wait for it.
+    pub norm: bool,
     /// Who was last, and for how long the others waited for it; known once all are in.
     pub late: Option<(Rank, Now)>,
 }
@@ -80,7 +85,7 @@ pub(super) enum Beginning {
     In { slot: usize, completes: bool, wants_total: bool },
     /// The round before is not complete; the child is in as soon as it is.
     Early,
-    /// Others apply the rule with other coefficients, for this reason.
+    /// Others say that the round does something else, for this reason.
     Differs(String),
 }
 
@@ -120,33 +125,6 @@ struct Resident {
     child: usize,
     /// How many other contributions are added before its own, if it contributes.
     turn: Option<usize>,
-}
-
-#[derive(Debug, Default)]
-struct Slot {
-    round: Option<Round>,
-    children: Vec<Child>,
-    chunks: Vec<Chunk>,
-    finished: u32,
-    begun: usize,
-    /// Receivers that hold the whole result.
-    acknowledged: usize,
-    /// Children whose whole contribution is here.
-    all_in: usize,
-    /// When the last of them was.
-    last_in: Option<Now>,
-    /// What the rule is applied with.
-    coefficients: Option<Coefficients>,
-    /// Mirrors that hold the whole gradient; in a hub, whether all do.
-    mirrored: usize,
-    settled: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Child {
-    begun: Option<Listener>,
-    received: u32,
-    acknowledged: bool,
 }
 
 impl Partition {
@@ -285,10 +263,53 @@ impl Partition {
         self.tier == Tier::Root && self.spec.variable.is_some_and(|v| v.is_mirror(rank))
     }
 
-    /// The rule and the coefficients of the round in `slot`, of a variable.
+    /// What the round in `slot` does, of a variable; to be decided unless all members have said it.
     pub(super) fn update(&self, slot: usize) -> Option<Update> {
-        let coefficients = self.slots[slot].coefficients?;
-        Update::from_coefficients(self.spec.variable?.rule, coefficients)
+        let rule = self.spec.variable?.rule;
+        Some(self.slots[slot].decision.update().unwrap_or(Update::defer(rule)))
+    }
+
+    /// What the round in `slot` does to a variable.
+    pub(super) fn decision(&self, slot: usize) -> &Decision {
+        &self.slots[slot].decision
+    }
+
+    /// The norm that a child waits for in the round in `slot`, once it is known.
+    pub(super) fn norm_for(&self, slot: usize, child: usize) -> Option<&ExactSum> {
+        let decision = &self.slots[slot].decision;
+        decision.squares(self.spec.chunks()).filter(|_| decision.is_awaited_by(child))
+    }
+
+    /// In a hub: the norm of the round in `slot`, if it is this one.
+    pub(super) fn take_norm(&mut self, slot: usize, round: Round, squares: &ExactSum) -> bool {
+        let chunks = self.spec.chunks();
+        let slot = &mut self.slots[slot];
+        let due = slot.round == Some(round);
+        if due {
+            slot.decision.set_squares(squares.clone(), chunks);
+        }
+        due
+    }
+
+    /// A child says what a round does that it began without saying so; whether that is news, or a
+    /// text if others have said something else.
+    pub(super) fn decide(
+        &mut self,
+        child: usize,
+        round: Round,
+        update: Update,
+    ) -> Result<Result<bool, String>, Violation> {
+        let rank = self.members[child];
+        let slot = &mut self.slots[(round.0 & 1) as usize];
+        if slot.round.is_some_and(|later| later > round) {
+            return Ok(Ok(false));
+        }
+        if slot.round != Some(round) || slot.children[child].begun.is_none() {
+            return Err(Violation::state(format!(
+                "rank {rank} decided about round {round}, which it has not begun"
+            )));
+        }
+        Ok(slot.decision.say(child, update).map(|()| true))
     }
 
     /// In a hub: all mirrors have the round in `slot`, if it is this one.
@@ -332,7 +353,7 @@ impl Partition {
         &mut self,
         child: usize,
         over: Listener,
-        (round, coefficients): (Round, Option<Coefficients>),
+        (round, update): (Round, Option<Update>),
         pool: &mut BufferPool,
     ) -> Result<Beginning, Violation> {
         let at = (round.0 & 1) as usize;
@@ -345,11 +366,8 @@ impl Partition {
             self.start(at, round, pool)?;
         }
         let slot = &mut self.slots[at];
-        if let Some(coefficients) = coefficients {
-            let known = slot.coefficients.get_or_insert(coefficients);
-            if let Some(difference) = difference(known, &coefficients) {
-                return Ok(Beginning::Differs(difference));
-            }
+        if let Some(Err(difference)) = update.map(|update| slot.decision.say(child, update)) {
+            return Ok(Beginning::Differs(difference));
         }
         if slot.children[child].begun.replace(over).is_some() {
             return Ok(Beginning::In { slot: at, completes: false, wants_total: false });
@@ -397,14 +415,15 @@ impl Partition {
         slot.chunks.resize_with(chunks, Chunk::default);
         for chunk in &mut slot.chunks {
             (chunk.summed, chunk.asked, chunk.resident) = (0, false, false);
-            (chunk.added, chunk.version) = (false, 0);
+            (chunk.divided, chunk.added, chunk.version) = (false, false, 0);
             chunk.checksums = [None; 2];
             chunk.weights.take().into_iter().for_each(|weights| pool.give(weights));
             chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
         }
         (slot.finished, slot.begun, slot.acknowledged) = (0, 0, 0);
         (slot.all_in, slot.last_in) = (0, None);
-        (slot.coefficients, slot.mirrored, slot.settled) = (None, 0, false);
+        (slot.mirrored, slot.settled) = (0, false);
+        slot.decision.clear(members);
         Ok(())
     }
 
@@ -598,8 +617,8 @@ impl Partition {
         self.settle(place, pool, state)
     }
 
-    /// Applies the sums that waited for the variable's state, as far as it is here now, and answers
-    /// a worker that waited for others.
+    /// Applies the sums that waited for the variable's state, or for what the round does, as far as
+    /// both are here now, and answers a worker that waited for others.
     pub(super) fn catch_up(
         &mut self,
         pool: &mut BufferPool,
@@ -610,8 +629,7 @@ impl Partition {
             for chunk in self.slots[at].finished.. {
                 let slot = &self.slots[at];
                 let Some(known) = slot.chunks.get(chunk as usize) else { break };
-                let summed = known.summed + usize::from(known.resident) == self.contributors;
-                if slot.round.is_none() || !summed {
+                if slot.round.is_none() || !known.is_summed(self.contributors) {
                     break;
                 }
                 let place = ChunkPlace { slot: at, chunk };
@@ -677,31 +695,14 @@ impl Partition {
         let here = self.resident.is_some_and(|r| slot.children[r.child].begun.is_some());
         let mut progress = Progress::default();
         loop {
-            if chunk.summed + usize::from(chunk.resident) == contributors {
+            if chunk.is_summed(contributors) {
                 if self.tier == Tier::Machine {
                     progress.subtotal = Some(place.chunk);
                     return progress;
                 }
-                let coefficients = slot.coefficients.as_ref();
-                let due = place.chunk == slot.finished;
-                let finishes = match (spec.variable, state) {
-                    (None, _) => true,
-                    (Some(_), None) => false,
-                    (Some(variable), Some(state)) if self.tier == Tier::Worker => {
-                        let round = slot.round.expect("a live round");
-                        let from = (self.members[0], round);
-                        let unit = place.chunk;
-                        if chunk.add_to(&spec, coefficients, from, (state, unit, &stretch)) {
-                            progress.changed = Some(unit);
-                        }
-                        let awaited = variable.staleness.awaited(round);
-                        chunk.answer(&spec, awaited, (state, unit, &stretch), pool) && due
-                    }
-                    (Some(_), Some(state)) => {
-                        due && chunk.apply(&spec, coefficients, (state, stretch), pool)
-                    }
-                };
-                if !finishes {
+                let own = (self.tier == Tier::Worker).then(|| self.members[0]);
+                let of = (&spec, contributors, own);
+                if !slot.take_effect(place.chunk, of, (state, stretch), pool, &mut progress) {
                     return progress;
                 }
                 slot.finished += 1;
@@ -737,18 +738,4 @@ impl Partition {
         let last = slot.all_in == self.contributors;
         last.then(|| (self.members[child], now.saturating_sub(before)))
     }
-}
-
-impl Slot {
-    fn complete(&self, spec: &PartitionSpec, members: usize) -> bool {
-        self.begun == members && self.finished == spec.chunks()
-    }
-}
-
-/// Which coefficient differs, in words.
-fn difference(known: &Coefficients, other: &Coefficients) -> Option<String> {
-    let pairs = Update::NAMES.iter().zip(known.iter().zip(other));
-    let mut differing = pairs.filter(|(_, (a, b))| a.to_bits() != b.to_bits());
-    let (name, (known, other)) = differing.next()?;
-    Some(format!("the update's {name} is {other} there and {known} on others"))
 }

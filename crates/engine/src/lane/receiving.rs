@@ -3,7 +3,8 @@
 use sumpter_observe::EventKind;
 use sumpter_types::{Collective, Rank};
 use sumpter_wire::{
-    Begin, FrameKind, Header, MAX_BEGIN_BYTES, PartitionSpec, Snapshot, Tier, decode_group,
+    APPLY_BYTES, Begin, FrameKind, Header, MAX_BEGIN_BYTES, PartitionSpec, Snapshot, Tier,
+    decode_apply, decode_group,
 };
 
 use super::Lane;
@@ -102,11 +103,19 @@ impl Lane {
                     }
                 }
             }
+            FrameKind::Apply if conn.refused.contains(&Key::of(&header, conn.rank)) => {
+                InboundFrame::Discard { left: header.length as usize }
+            }
+            FrameKind::Apply => InboundFrame::Apply { header, bytes: [0; APPLY_BYTES], have: 0 },
             FrameKind::Ack if conn.refused.contains(&Key::of(&header, conn.rank)) => {
                 InboundFrame::Header
             }
             FrameKind::Ack => return self.acknowledged(id, &header),
-            FrameKind::Result | FrameKind::Done | FrameKind::Error | FrameKind::Released => {
+            FrameKind::Result
+            | FrameKind::Done
+            | FrameKind::Error
+            | FrameKind::Released
+            | FrameKind::Norm => {
                 return Err(Violation::state(format!("a {:?} frame from a client", header.kind)));
             }
         };
@@ -159,10 +168,39 @@ impl Lane {
                 let ranks = decode_group(&bytes)?;
                 self.jobs[job].define_group(sumpter_types::GroupId(header.tensor.0), &ranks)
             }
+            InboundFrame::Apply { header, bytes, .. } => self.decide(id, header, &bytes),
             InboundFrame::Begin { header, bytes, .. } => {
                 self.begin(id, header, Begin::decode(&bytes[..header.length as usize])?, now)
             }
         }
+    }
+
+    /// A child says what a round does that it began without saying so.
+    fn decide(
+        &mut self,
+        id: ConnId,
+        header: Header,
+        bytes: &[u8; APPLY_BYTES],
+    ) -> Result<(), Violation> {
+        let conn = self.conn(id);
+        let (rank, of_job, near, key) =
+            (conn.rank, conn.job, conn.last, Key::of(&header, conn.rank));
+        let job = &mut self.jobs[of_job];
+        let at = job.find(key, near);
+        let at = at.ok_or_else(|| Violation::state("a decision about an unknown partition"))?;
+        let partition = job.partition_mut(at);
+        let child = partition.members().binary_search(&rank);
+        let (Ok(child), Some(variable)) = (child, partition.spec.variable) else {
+            return Err(Violation::state("a decision about what is no variable of the rank's"));
+        };
+        let update = decode_apply(variable.rule, &bytes[..header.length as usize])?;
+        let slot = (header.round.0 & 1) as usize;
+        match partition.decide(child, header.round, update)? {
+            Ok(true) => self.proceed(of_job, at, slot),
+            Ok(false) => {}
+            Err(how) => self.dispute(of_job, at, slot, &format!("rank {rank}: {how}")),
+        }
+        Ok(())
     }
 
     /// Whether this lane can have a partition in a tier.
@@ -193,7 +231,7 @@ impl Lane {
         &mut self,
         id: ConnId,
         header: Header,
-        Begin { spec, priority, coefficients }: Begin,
+        Begin { spec, priority, update }: Begin,
         now: Now,
     ) -> Result<(), Violation> {
         self.check_spec(header.tier, &spec)?;
@@ -201,7 +239,7 @@ impl Lane {
         let (rank, of_job) = (conn.rank, conn.job);
         let job = &mut self.jobs[of_job];
         let (key, over) = (Key::of(&header, conn.rank), Listener { over: conn.serial, priority });
-        let round = (header.round, coefficients);
+        let round = (header.round, update);
         let (at, slot, completes, wants_total) =
             match job.begin((rank, over), key, spec, round, &mut self.pool)? {
                 Begun::At { partition, slot, completes, wants_total } => {
@@ -253,7 +291,13 @@ impl Lane {
             self.subtotals.extend(chunks);
         }
         let conn = self.conns[id.0].as_ref().expect("an open connection");
-        if conn.resident.is_some() {
+        let is_resident = conn.resident.is_some();
+        if spec.variable.is_some() {
+            let child = self.jobs[of_job].partition(at).members().binary_search(&rank);
+            self.send_norm(id, (at, slot), child.expect("a member began"));
+            self.proceed(of_job, at, slot);
+        }
+        if is_resident {
             self.admit_resident((of_job, rank), at, slot, now);
         }
         Ok(())

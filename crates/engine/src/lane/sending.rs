@@ -1,7 +1,7 @@
 //! What leaves: a chunk's sum to its receivers, and notices of what is done or refused.
 
 use sumpter_observe::EventKind;
-use sumpter_wire::{FrameKind, Header};
+use sumpter_wire::{FrameKind, Header, Tier, encode_norm};
 
 use super::Lane;
 use super::job::{JobIndex, Key, PartitionIndex};
@@ -37,6 +37,9 @@ impl Lane {
                 }
             }
         }
+        if progress.norm {
+            self.tell_norm(job, at, slot);
+        }
         if progress.complete {
             self.complete(job, at, slot);
         }
@@ -58,6 +61,48 @@ impl Lane {
     /// The state of a variable has changed: rounds of a partition may have waited for that.
     pub(super) fn catch_up(&mut self, job: JobIndex, at: PartitionIndex) {
         let (partition, state) = self.jobs[job].with_state(at);
+        let Some(state) = state else { return };
+        for (slot, progress) in partition.catch_up(&mut self.pool, state) {
+            self.distribute(job, at, slot, &progress);
+        }
+    }
+
+    /// The norm of a round's gradient is known: tells those who wait for it.
+    pub(super) fn tell_norm(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
+        for child in 0..self.jobs[job].partition(at).members().len() {
+            if let Some((id, _)) = self.listener(job, at, slot, child, true) {
+                self.send_norm(id, (at, slot), child);
+            }
+        }
+    }
+
+    /// Sends a child the norm, if it waits for it and it is known.
+    pub(super) fn send_norm(
+        &mut self,
+        id: ConnId,
+        (at, slot): (PartitionIndex, usize),
+        child: usize,
+    ) {
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
+        let norm = self.jobs[conn.job].partition(at).norm_for(slot, child);
+        let Some(norm) = norm.map(encode_norm) else { return };
+        let header = self.header(id, FrameKind::Norm, at, slot);
+        let header = Header { length: norm.len() as u32, ..header };
+        let head = self.conn(id).head(&header, &norm);
+        self.push(id, i32::MAX, Frame { head, payload: Payload::Bytes(norm.as_slice().into()) });
+    }
+
+    /// A member has said what a round does: what waits for it goes on, once all have.
+    pub(super) fn proceed(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
+        let (partition, state) = self.jobs[job].with_state(at);
+        let decision = partition.decision(slot);
+        if !decision.is_deferred() || decision.update().is_none() {
+            return;
+        }
+        if partition.tier() == Tier::Machine {
+            let round = partition.round(slot).expect("a live round");
+            return self.decisions.push_back((job, at, round));
+        }
         let Some(state) = state else { return };
         for (slot, progress) in partition.catch_up(&mut self.pool, state) {
             self.distribute(job, at, slot, &progress);
@@ -207,7 +252,7 @@ impl Lane {
         let header =
             Header { kind: FrameKind::Error, chunk: 0, length: text.len() as u32, ..header };
         let head = self.conn(id).head(&header, text);
-        self.push(id, i32::MAX, Frame { head, payload: Payload::Text(text.into()) });
+        self.push(id, i32::MAX, Frame { head, payload: Payload::Bytes(text.into()) });
     }
 
     fn push(&mut self, id: ConnId, priority: i32, frame: Frame) {

@@ -1,7 +1,7 @@
 //! What a hub lends and gets back: the subtotals of its machine's workers, and the totals.
 
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{JobId, Round, TensorId, Update};
+use sumpter_types::{ExactSum, JobId, Round, TensorId, Update};
 use sumpter_wire::{FrameKind, PartitionSpec, Tier};
 
 use super::Lane;
@@ -126,7 +126,8 @@ impl Lane {
         }
     }
 
-    /// The rule and the coefficients of a subtotal that was passed on, of a variable.
+    /// What the round of a subtotal that was passed on does, of a variable; to be decided unless
+    /// all of this machine's workers have said it.
     #[must_use]
     pub fn update_of(&self, of: &Subtotal) -> Option<Update> {
         let job = &self.jobs[self.jobs.find(of.job)?];
@@ -146,6 +147,34 @@ impl Lane {
         if self.jobs[of_job].partition_mut(at).settle_total(slot, round) {
             self.tell_mirrored(of_job, at, slot);
         }
+    }
+
+    /// The norm of the gradient of this total is known: tells this machine's workers that wait for
+    /// it.
+    pub fn pass_norm(&mut self, of: Total, squares: &ExactSum) {
+        let Total { job, tensor, partition, round } = of;
+        let Some(of_job) = self.jobs.find(job) else { return };
+        let key = Key::of_machine(tensor, partition);
+        let Some(at) = self.jobs[of_job].find(key, 0) else { return };
+        let slot = (round.0 & 1) as usize;
+        if self.jobs[of_job].partition_mut(at).take_norm(slot, round, squares) {
+            self.tell_norm(of_job, at, slot);
+        }
+    }
+
+    /// The next round about which all of this machine's workers have decided, after it began, and
+    /// what it does.
+    pub fn next_decision(&mut self) -> Option<(Total, Update)> {
+        while let Some((of_job, at, round)) = self.decisions.pop_front() {
+            let Key { tensor, partition, .. } = self.jobs[of_job].key(at);
+            let (slot, job) = ((round.0 & 1) as usize, self.jobs[of_job].id);
+            let state = self.jobs[of_job].partition(at);
+            let update = state.update(slot).filter(|_| state.round(slot) == Some(round));
+            if let Some(update) = update {
+                return Some((Total { job, tensor, partition, round }, update));
+            }
+        }
+        None
     }
 
     /// A buffer of `len` bytes from this lane's pool.

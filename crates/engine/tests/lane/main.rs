@@ -50,7 +50,7 @@ fn header(kind: FrameKind, length: usize) -> Header {
 }
 
 fn begin(spec: &PartitionSpec) -> Vec<u8> {
-    let payload = Begin { spec: *spec, priority: 0, coefficients: None }.encode();
+    let payload = Begin { spec: *spec, priority: 0, update: None }.encode();
     [&header(FrameKind::Begin, payload.len()).encode()[..], &payload].concat()
 }
 
@@ -127,7 +127,7 @@ fn a_broadcast_is_expected_until_its_last_receiver_has_asked_for_it() {
 fn among_results_that_wait_each_receiver_gets_first_what_it_finds_urgent() {
     let (mut lane, [a, b]) = lane_with_two();
     let urgent = |tensor: u8, priority: i32| {
-        let payload = Begin { spec: spec(1), priority, coefficients: None }.encode();
+        let payload = Begin { spec: spec(1), priority, update: None }.encode();
         let head = header(FrameKind::Begin, payload.len()).encode();
         let frames = [[&head[..], &payload].concat(), push(0, &[tensor])];
         frames.map(|frame| of_tensor(tensor, 0, frame)).concat()

@@ -1,7 +1,7 @@
 //! A variable in a lane: its state comes from a mirror, its rounds change it.
 
-use sumpter_types::{Rule, Staleness, Update};
-use sumpter_wire::{Tier, VariableSpec};
+use sumpter_types::{ExactSum, Rule, Staleness, Update};
+use sumpter_wire::{Tier, VariableSpec, encode_apply, encode_norm};
 
 use super::*;
 
@@ -21,8 +21,11 @@ pub fn variable() -> PartitionSpec {
 }
 
 pub fn begin_with(spec: &PartitionSpec, step: f64) -> Vec<u8> {
-    let coefficients = Some(Update { step, ..Update::new(SGD) }.coefficients());
-    let payload = Begin { spec: *spec, priority: 0, coefficients }.encode();
+    begin_as(spec, Update { step, ..Update::new(SGD) })
+}
+
+fn begin_as(spec: &PartitionSpec, update: Update) -> Vec<u8> {
+    let payload = Begin { spec: *spec, priority: 0, update: Some(update) }.encode();
     [&header(FrameKind::Begin, payload.len()).encode()[..], &payload].concat()
 }
 
@@ -137,4 +140,96 @@ fn a_variable_counts_against_the_jobs_memory_and_ends_with_the_job() {
     assert!(lane.allocated_bytes() > 0);
     lane.end_job(JobId(1));
     assert_eq!((lane.job_bytes(JobId(1)), lane.allocated_bytes()), (0, 0));
+}
+
+fn apply_frame(round: u8, update: &Update) -> Vec<u8> {
+    let payload = encode_apply(update);
+    let frame = [&header(FrameKind::Apply, payload.len()).encode()[..], &payload].concat();
+    of_tensor(5, round, frame)
+}
+
+fn squares(values: &[f64]) -> Vec<u8> {
+    let mut sum = ExactSum::default();
+    values.iter().for_each(|x| sum.add(x * x));
+    encode_norm(&sum).to_vec()
+}
+
+#[test]
+fn a_round_that_is_deferred_waits_for_what_all_decide() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &fill([10.0, 20.0])).unwrap();
+    frames(&mut lane, a);
+    let begun = begin_as(&variable(), Update::defer(SGD));
+    feed(&mut lane, a, &[begun.clone(), push(0, &floats([2.0, 4.0]))].concat()).unwrap();
+    assert_eq!(frames(&mut lane, a), []);
+    feed(&mut lane, b, &[begun.clone(), push(0, &floats([6.0, 4.0]))].concat()).unwrap();
+    // The norm is that of the average.
+    let norm = (FrameKind::Norm, squares(&[4.0, 4.0]));
+    for conn in [a, b] {
+        assert_eq!(frames(&mut lane, conn), std::slice::from_ref(&norm));
+    }
+    // One that lost its connection gets it again.
+    lane.close(b);
+    let (b, _) = lane.open(peer(1)).unwrap();
+    feed(&mut lane, b, &begun).unwrap();
+    assert_eq!(frames(&mut lane, b), [norm]);
+    let update = Update { step: -1.0, scale: 0.5, ..Update::new(SGD) };
+    feed(&mut lane, a, &apply_frame(0, &update)).unwrap();
+    // Saying it twice is saying it once.
+    feed(&mut lane, a, &apply_frame(0, &update)).unwrap();
+    assert_eq!((frames(&mut lane, a), frames(&mut lane, b)), (vec![], vec![]));
+    feed(&mut lane, b, &apply_frame(0, &update)).unwrap();
+    assert_eq!(frames(&mut lane, a), [(FrameKind::Result, floats([4.0, 4.0]))]);
+    assert_eq!(frames(&mut lane, b), [(FrameKind::Result, floats([8.0, 18.0]))]);
+}
+
+#[test]
+fn a_rank_that_has_decided_before_meets_one_that_has_not() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &fill([10.0, 20.0])).unwrap();
+    frames(&mut lane, a);
+    let begun = begin_as(&variable(), Update::skip(SGD));
+    feed(&mut lane, a, &[begun, push(0, &floats([1.0, 1.0]))].concat()).unwrap();
+    let begun = begin_as(&variable(), Update::defer(SGD));
+    feed(&mut lane, b, &[begun, push(0, &floats([1.0, 1.0]))].concat()).unwrap();
+    assert_eq!(frames(&mut lane, a), []);
+    assert_eq!(frames(&mut lane, b), [(FrameKind::Norm, squares(&[1.0, 1.0]))]);
+    feed(&mut lane, b, &apply_frame(0, &Update::skip(SGD))).unwrap();
+    assert_eq!(frames(&mut lane, b), [(FrameKind::Result, floats([10.0, 20.0]))]);
+}
+
+#[test]
+fn ranks_that_decide_differently_are_all_told() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let begun = begin_as(&variable(), Update::defer(SGD));
+    for conn in [a, b] {
+        feed(&mut lane, conn, &[begun.clone(), push(0, &floats([1.0, 1.0]))].concat()).unwrap();
+    }
+    for conn in [a, b] {
+        assert_eq!(frames(&mut lane, conn), [(FrameKind::Norm, squares(&[1.0, 1.0]))]);
+    }
+    feed(&mut lane, a, &apply_frame(0, &Update::new(SGD))).unwrap();
+    feed(&mut lane, b, &apply_frame(0, &Update::skip(SGD))).unwrap();
+    for conn in [a, b] {
+        let [(kind, text)] = &frames(&mut lane, conn)[..] else { panic!("one frame") };
+        let text = String::from_utf8_lossy(text);
+        assert_eq!(*kind, FrameKind::Error);
+        assert!(text.contains("rank 1: it skips the round, another rank applies it"), "{text}");
+        // What is on its way is dropped.
+        feed(&mut lane, conn, &apply_frame(0, &Update::new(SGD))).unwrap();
+    }
+}
+
+#[test]
+fn a_decision_about_what_was_not_begun_is_a_violation() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let unknown = feed(&mut lane, a, &apply_frame(0, &Update::skip(SGD)));
+    assert!(unknown.unwrap_err().to_string().contains("unknown partition"));
+    let (mut lane2, [c, d]) = lane_with_two();
+    feed(&mut lane2, c, &begin_as(&variable(), Update::defer(SGD))).unwrap();
+    let early = feed(&mut lane2, d, &apply_frame(0, &Update::skip(SGD)));
+    assert!(early.unwrap_err().to_string().contains("has not begun"));
+    feed(&mut lane, b, &begin(&spec(3))).unwrap();
+    let plain = feed(&mut lane, b, &apply_frame(0, &Update::skip(SGD)));
+    assert!(plain.unwrap_err().to_string().contains("no variable"));
 }

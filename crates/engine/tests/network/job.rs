@@ -314,6 +314,8 @@ impl Job {
                 | Event::Arrived { .. }
                 | Event::PartitionDone { .. }
                 | Event::Mirrored { .. }
+                | Event::Norm { .. }
+                | Event::PartitionNorm { .. }
                 | Event::DeliveredToAll { .. } => {
                     panic!("every contribution is whole")
                 }

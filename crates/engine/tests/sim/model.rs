@@ -1,7 +1,7 @@
 //! What a round must give, computed plainly: values are small integers, exact in every dtype.
 
 use half::{bf16, f16};
-use sumpter_types::{Dtype, ReduceOp, Rule, Update};
+use sumpter_types::{Action, Dtype, ExactSum, ReduceOp, Rule, Update};
 
 /// The value a worker contributes to an element.
 pub fn contribution(op: ReduceOp, tensor: u32, round: u32, rank: u32, element: usize) -> i64 {
@@ -31,8 +31,9 @@ pub fn encode(dtype: Dtype, values: impl Iterator<Item = f64>) -> Vec<u8> {
         match dtype {
             Dtype::F32 => out.extend_from_slice(&(value as f32).to_ne_bytes()),
             Dtype::F64 => out.extend_from_slice(&value.to_ne_bytes()),
-            Dtype::F16 => out.extend_from_slice(&f16::from_f64(value).to_ne_bytes()),
-            Dtype::Bf16 => out.extend_from_slice(&bf16::from_f64(value).to_ne_bytes()),
+            // From `f32`, which all of these are: not all conversions from `f64` round correctly.
+            Dtype::F16 => out.extend_from_slice(&f16::from_f32(value as f32).to_ne_bytes()),
+            Dtype::Bf16 => out.extend_from_slice(&bf16::from_f32(value as f32).to_ne_bytes()),
             Dtype::I8 => out.extend_from_slice(&(value as i64 as i8).to_ne_bytes()),
             Dtype::U8 => out.push(value as i64 as u8),
             Dtype::I32 => out.extend_from_slice(&(value as i32).to_ne_bytes()),
@@ -120,6 +121,31 @@ pub fn decode(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
+/// What is decided about a round when the squares of its gradient are known: one in three is
+/// skipped, and the norm scales the others.
+pub fn decided(rule: Rule, round: u32, squares: &ExactSum) -> Update {
+    let norm = squares.to_f64();
+    match norm.to_bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 {
+        bits if bits % 3 == 0 => Update::skip(rule),
+        _ => Update { scale: 1.0 / (1.0 + norm.sqrt()), ..update(rule, round) },
+    }
+}
+
+/// The sum of the squares of a gradient, one after the other.
+pub fn squares(dtype: Dtype, gradient: &[u8]) -> ExactSum {
+    let mut sum = ExactSum::default();
+    for bytes in gradient.chunks_exact(dtype.size()) {
+        let x = match *bytes {
+            [a, b] if dtype == Dtype::F16 => f16::from_ne_bytes([a, b]).to_f64(),
+            [a, b] => bf16::from_ne_bytes([a, b]).to_f64(),
+            [a, b, c, d] => f64::from(f32::from_ne_bytes([a, b, c, d])),
+            _ => f64::from_ne_bytes(bytes.try_into().expect("a float")),
+        };
+        sum.add(x * x);
+    }
+    sum
+}
+
 /// A variable's parts in the type they are kept in, before the first round.
 pub fn parts(rule: Rule, dtype: Dtype, (tensor, elements): (u32, usize)) -> Vec<Vec<u8>> {
     let master = dtype.accumulator();
@@ -131,6 +157,13 @@ pub fn parts(rule: Rule, dtype: Dtype, (tensor, elements): (u32, usize)) -> Vec<
 /// Applies a rule to all of a variable; returns the new value in the type of the tensor.
 pub fn apply(update: &Update, dtype: Dtype, parts: &mut [Vec<u8>], gradient: &[u8]) -> Vec<u8> {
     let master = dtype.accumulator();
+    if update.action == Action::Skip {
+        let wide = |x: &[u8]| f64::from(f32::from_ne_bytes(x.try_into().expect("a float")));
+        return match master == dtype {
+            true => parts[0].clone(),
+            false => encode(dtype, parts[0].chunks_exact(4).map(wide)),
+        };
+    }
     let mut parts: Vec<&mut [u8]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
     if master == dtype {
         sumpter_sum::update(update, master, &mut parts, (dtype, gradient), None);

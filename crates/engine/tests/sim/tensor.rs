@@ -9,7 +9,7 @@ use sumpter_engine::{
     MirroredSpan, Place, Relay, Repair, RepairSpec, Request, Supply, VariablePlace,
 };
 use sumpter_types::{
-    Collective, Dtype, GroupId, Rank, ReduceOp, Round, Rule, Staleness, TensorId, Update,
+    Collective, Dtype, ExactSum, GroupId, Rank, ReduceOp, Round, Rule, Staleness, TensorId, Update,
 };
 use sumpter_wire::{Tier, group_id};
 
@@ -33,6 +33,8 @@ pub struct Tensor {
     /// Who mirrors which bytes of a variable, and how far its workers may run apart.
     pub mirrors: Vec<MirroredSpan>,
     pub staleness: Staleness,
+    /// What most of a variable's rounds do is decided once their gradients are summed.
+    deferred: bool,
 }
 
 /// A partition, the lane that makes its sum, and the worker of each machine that passes the
@@ -150,6 +152,7 @@ impl Tensor {
             steady,
             mirrors: Vec::new(),
             staleness: Staleness::SYNCHRONOUS,
+            deferred: false,
         }
     }
 
@@ -206,6 +209,7 @@ impl Tensor {
             steady: true,
             mirrors,
             staleness,
+            deferred: together && rng.bool(),
         }
     }
 
@@ -239,8 +243,11 @@ impl Tensor {
     /// What a round of a variable is applied with.
     pub fn update(&self, round: u32) -> Option<Update> {
         let rule = self.rule()?;
-        let together = self.staleness.is_synchronous();
-        Some(if together { model::update(rule, round) } else { model::addition() })
+        Some(match self.staleness.is_synchronous() {
+            false => model::addition(),
+            true if self.defers(round) => Update::defer(rule),
+            true => model::update(rule, round),
+        })
     }
 
     /// The value of a variable that changes asynchronously, once all rounds of all are in it.
@@ -284,6 +291,16 @@ impl Tensor {
         self.everyone.last().map_or(0, |rank| rank.0 as usize + 1)
     }
 
+    /// Whether it is decided what a round does once its gradient is summed.
+    pub fn defers(&self, round: u32) -> bool {
+        self.deferred && round % 4 != 2
+    }
+
+    /// The sum of the squares of a variable's gradient.
+    pub fn squares(&self, round: u32, on: &Machines) -> ExactSum {
+        model::squares(self.request.dtype, &self.sum(round, (&self.everyone, on)))
+    }
+
     /// A variable's parts after a round, and its value in the type of the tensor.
     fn after(&self, round: u32, on: &Machines) -> (Vec<Vec<u8>>, Vec<u8>) {
         let Request { tensor, dtype, .. } = self.request;
@@ -292,7 +309,11 @@ impl Tensor {
         let mut weights = Vec::new();
         for round in 0..=round {
             let gradient = self.sum(round, (&self.everyone, on));
-            weights = model::apply(&model::update(rule, round), dtype, &mut parts, &gradient);
+            let update = match self.defers(round) {
+                true => model::decided(rule, round, &model::squares(dtype, &gradient)),
+                false => model::update(rule, round),
+            };
+            weights = model::apply(&update, dtype, &mut parts, &gradient);
         }
         (parts, weights)
     }

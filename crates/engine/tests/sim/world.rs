@@ -15,7 +15,7 @@ use sumpter_engine::{
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::{Side, SimLink, in_process};
-use sumpter_types::{Collective, Epoch, JobId, Rank, Round, TensorId};
+use sumpter_types::{Action, Collective, Epoch, JobId, Rank, Round, TensorId, Update};
 use sumpter_wire::Tier;
 
 #[path = "epochs.rs"]
@@ -58,6 +58,9 @@ pub struct Report {
     pub fills: u64,
     /// Rounds of one worker alone.
     pub alone: u64,
+    /// Rounds about which a worker has decided late, and those of them that were skipped.
+    pub decided: u64,
+    pub skipped: u64,
 }
 
 impl Report {
@@ -83,6 +86,8 @@ impl Report {
         self.updates += other.updates;
         self.fills += other.fills;
         self.alone += other.alone;
+        self.decided += other.decided;
+        self.skipped += other.skipped;
     }
 }
 
@@ -96,7 +101,8 @@ impl fmt::Display for Report {
              {} to other sizes), {} helpers and {} workers killed, {} stretches of interrupted \
              rounds passed on and {} summed again; {} bits flipped, {} damaged frames noticed; {} \
              ranges supplied late; {} rounds that changed a variable, and {} of its parts put into \
-             lanes; {} rounds of one worker alone",
+             lanes; {} rounds of one worker alone; {} decisions after the norm was known, {} of them \
+             to skip the round",
             self.operations,
             self.bytes,
             self.steps,
@@ -117,7 +123,9 @@ impl fmt::Display for Report {
             self.ranges,
             self.updates,
             self.fills,
-            self.alone
+            self.alone,
+            self.decided,
+            self.skipped
         )
     }
 }
@@ -136,6 +144,8 @@ struct Worker {
     running: HashMap<OpId, (usize, u32)>,
     /// Of operations that are supplied in ranges.
     staged: BTreeMap<OpId, Staged>,
+    /// Whose norm is known: what the rounds are to do.
+    undecided: Vec<(OpId, Update)>,
     finished: usize,
     released: usize,
     results: HashMap<(usize, u32), Vec<u8>>,
@@ -287,7 +297,8 @@ impl World {
         let keys = self.keys.clone();
         match self.rng.u32(0..100) {
             0..8 => self.submit(),
-            8..14 => self.supply(),
+            8..12 => self.supply(),
+            12..14 => self.decide(),
             14..24 => self.pump(),
             24..26 if !keys.is_empty() => {
                 let key = keys[self.rng.usize(0..keys.len())];
@@ -370,6 +381,22 @@ impl World {
         there[range.clone()].copy_from_slice(&staged.contribution[range.clone()]);
         worker.client.supply(id, range);
         self.report.ranges += 1;
+        self.collect(rank);
+        true
+    }
+
+    /// A worker that knows the norm of a gradient says what the round does.
+    fn decide(&mut self) -> bool {
+        let rank = self.someone();
+        let worker = &mut self.workers[rank];
+        if worker.undecided.is_empty() {
+            return false;
+        }
+        let nth = self.rng.usize(0..worker.undecided.len());
+        let (id, update) = worker.undecided.swap_remove(nth);
+        worker.client.decide(id, update);
+        self.report.decided += 1;
+        self.report.skipped += u64::from(update.action == Action::Skip);
         self.collect(rank);
         true
     }
@@ -483,6 +510,7 @@ impl World {
                 Event::Arrived { .. }
                 | Event::PartitionDone { .. }
                 | Event::Mirrored { .. }
+                | Event::PartitionNorm { .. }
                 | Event::DeliveredToAll { .. } => {
                     panic!("only hubs supply in chunks")
                 }
@@ -492,6 +520,16 @@ impl World {
                     let now = memory.map(|m| m.result(bytes.start, bytes.len()).to_vec());
                     let staged = worker.staged.get_mut(&op).expect("supplied in ranges");
                     staged.announce(bytes, now);
+                }
+                Event::Norm { op, squares } => {
+                    let (index, round) = worker.running[&op];
+                    let tensor = &self.tensors[index];
+                    let expected = tensor.squares(round, &self.generations[0].1);
+                    assert_eq!(squares, expected, "the norm of round {round}: {tensor:?}");
+                    let again = worker.undecided.iter().any(|(known, _)| *known == op);
+                    assert!(!again, "a norm was reported twice");
+                    let rule = tensor.rule().expect("a variable");
+                    worker.undecided.push((op, model::decided(rule, round, &squares)));
                 }
                 Event::Finished(id, outcome) => {
                     assert_eq!(outcome, Ok(()), "{:?}", worker.running[&id]);
@@ -680,6 +718,7 @@ fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
         submitted: vec![0; tensors.len()],
         running: HashMap::new(),
         staged: BTreeMap::new(),
+        undecided: Vec::new(),
         finished: 0,
         released: 0,
         results: HashMap::new(),

@@ -151,6 +151,7 @@ impl EventLoop {
             Command::Submit(id, submission) => worker_side.submit(id, submission, report),
             Command::Mirrored(id, answer) => drop(answer.send(worker_side.mirrored(id))),
             Command::Supply(staged, bytes) => worker_side.supply(&staged, bytes),
+            Command::Decide(deferred, update) => worker_side.decide(&deferred, update),
             Command::Refuse(name, message) => worker_side.refuse(name, message),
             Command::OutOfData(answer) => worker_side.out_of_data(answer),
             Command::Samples(count) => {

@@ -13,6 +13,7 @@ pub(crate) mod worker_side;
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumpter_config::{Config, ConfigError, Texts};
@@ -23,7 +24,7 @@ use sumpter_engine::{
 use sumpter_membership::ClusterView;
 use sumpter_observe::Peer;
 use sumpter_plan::{PlanError, default_credit, largest_partition};
-use sumpter_types::{MemberId, Rank, TensorId, TensorSpec};
+use sumpter_types::{ExactSum, MemberId, Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
 use crate::cluster::lanes::{LaneAddress, Owner};
@@ -38,6 +39,7 @@ use crate::run::dials::Dials;
 use crate::run::out_of_data::OutOfData;
 use crate::run::refused::RefusedOps;
 use crate::run::table::{Table, is_member, members};
+use crate::worker::decision::Deferred;
 use crate::worker::staged::Unfinished;
 
 /// How long bytes that a worker has sent may take to arrive at least.
@@ -142,6 +144,8 @@ pub(crate) struct Running {
     pub completion: Promise,
     /// If the contribution comes while it runs: what of the result is not final.
     pub unfinished: Option<Unfinished>,
+    /// If it is decided later what its update does: who waits for the norm.
+    pub deferred: Option<Arc<Deferred>>,
     /// When it was submitted.
     pub since: Instant,
     /// When the client got it.
@@ -331,12 +335,16 @@ impl WorkerRun {
 
     /// Hands an operation to the client; its round.
     pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) -> u64 {
-        let Submission { tag, memory, completion, staged, update, since, .. } = submission;
+        let Submission { tag, memory, completion, staged, deferred, update, since, .. } =
+            submission;
         let supply = if staged.is_some() { Supply::Ranges } else { Supply::Whole };
         let request = Request { supply, update, ..request };
         let id = self.client.submit(request, OpMemory::Tensor(memory));
         for bytes in staged.iter().flat_map(|staged| staged.begin(id)) {
             self.client.supply(id, bytes);
+        }
+        if let Some(update) = deferred.as_ref().and_then(|deferred| deferred.begin(id)) {
+            self.client.decide(id, update);
         }
         self.last_progress = now;
         let tensor = self.table.known_mut(request.tensor);
@@ -344,9 +352,18 @@ impl WorkerRun {
         tensor.begun += 1;
         let unfinished = staged.map(|staged| Unfinished::new(staged, tensor.bytes as usize));
         let tensor = request.tensor;
-        let running = Running { tensor, tag, round, completion, unfinished, since, begun: now };
+        let begun = now;
+        let running =
+            Running { tensor, tag, round, completion, unfinished, deferred, since, begun };
         self.running.insert(id, running);
         round
+    }
+
+    /// The norm of a deferred round's gradient is known.
+    pub(crate) fn norm_known(&self, id: OpId, squares: ExactSum) {
+        if let Some(deferred) = self.running.get(&id).and_then(|r| r.deferred.as_ref()) {
+            deferred.report(squares);
+        }
     }
 
     /// More of a staged round's result is final.

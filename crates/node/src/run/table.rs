@@ -310,6 +310,7 @@ mod tests {
             memory: TensorMemory::zeros(1),
             completion: Promise::unwatched(),
             staged: None,
+            deferred: None,
             update: None,
             state: None,
             since: Instant::now(),

@@ -15,7 +15,7 @@ use sumpter_endpoint::{ConnId, Violation};
 use sumpter_engine::{Event, OpId, Peer, Request};
 use sumpter_membership::{ClusterView, FatalKind, MemberEvent};
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Epoch, Rank, TensorId, TensorSpec};
+use sumpter_types::{Collective, Epoch, Rank, TensorId, TensorSpec, Update};
 
 use crate::command::{DeclarationId, MirroredParts, Submission, Subscription};
 use crate::completion::Promise;
@@ -26,6 +26,7 @@ use crate::run::progress;
 use crate::run::subscriptions::Subscriptions;
 use crate::run::table::{Lookup, Tensor};
 use crate::run::{WorkerRun, in_force};
+use crate::worker::decision::Deferred;
 use crate::worker::staged::Staged;
 use crate::worker::start::StartSignal;
 use crate::worker::timeline::Record;
@@ -323,6 +324,14 @@ impl WorkerSide {
         }
     }
 
+    /// What a round does is decided.
+    pub(crate) fn decide(&mut self, deferred: &Deferred, update: Update) {
+        if let (Some(run), Some(op)) = (self.run.as_mut(), deferred.decide(update)) {
+            run.last_progress = Instant::now();
+            run.client.decide(op, update);
+        }
+    }
+
     /// This worker cannot contribute to the rounds of a name.
     pub(crate) fn refuse(&self, name: String, message: String) {
         if let Some(member) = &self.member {
@@ -369,12 +378,14 @@ impl WorkerSide {
                 Ok(Some(Event::Finished(id, outcome))) => self.finish(id, outcome, report),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
                 Ok(Some(Event::Available { op, bytes })) => run.slices_final(op, bytes),
+                Ok(Some(Event::Norm { op, squares })) => run.norm_known(op, squares),
                 // Only the hub supplies in chunks.
                 Ok(
                     Some(
                         Event::Arrived { .. }
                         | Event::PartitionDone { .. }
                         | Event::Mirrored { .. }
+                        | Event::PartitionNorm { .. }
                         | Event::DeliveredToAll { .. },
                     )
                     | None,
@@ -586,6 +597,7 @@ impl WorkerSide {
             memory: TensorMemory::zeros(*bytes as usize),
             completion: Promise::unwatched(),
             staged: None,
+            deferred: None,
             update: None,
             state: None,
             since: Instant::now(),

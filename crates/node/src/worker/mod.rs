@@ -1,5 +1,7 @@
 //! A worker's side of Sumpter: joins a job and sums tensors, from any thread.
 
+pub(crate) mod decision;
+pub(crate) mod deferred;
 pub(crate) mod staged;
 pub(crate) mod start;
 pub(crate) mod tensor;

@@ -11,6 +11,8 @@ use crate::command::{Command, DeclarationId, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::OpError;
 use crate::remote::Remote;
+use crate::worker::decision::Deferred;
+use crate::worker::deferred::DeferredRound;
 use crate::worker::staged::{Slices, Staged, StagedRound};
 
 /// What differs between the operations of one tensor.
@@ -22,6 +24,17 @@ pub struct OpRequest {
     pub priority: i32,
     /// The rule and its coefficients, in an update.
     pub update: Option<Update>,
+}
+
+/// What only some operations have.
+#[derive(Default)]
+struct Extras {
+    /// The contribution comes while the round lasts.
+    staged: Option<Arc<Staged>>,
+    /// What the update does is decided later.
+    deferred: Option<Arc<Deferred>>,
+    /// The parts of a variable, in place of a round.
+    state: Option<Vec<Vec<u8>>>,
 }
 
 /// A tensor that a worker has declared.
@@ -54,7 +67,7 @@ impl Tensor {
     /// of a variable needs an update by its rule, and of any other tensor none: an error otherwise.
     #[must_use]
     pub fn submit(&self, request: OpRequest, memory: TensorMemory) -> Arc<Completion> {
-        self.queue(request, (memory, None), None)
+        self.queue(request, memory, Extras::default())
     }
 
     /// Gives a variable its parts from now on: the value and the slots of its rule, each as a whole
@@ -68,7 +81,8 @@ impl Tensor {
             completion.finish(Err(OpError::Mismatch(reason)));
             return completion;
         }
-        self.queue(OpRequest::default(), (TensorMemory::zeros(0), None), Some(parts))
+        let extras = Extras { state: Some(parts), ..Extras::default() };
+        self.queue(OpRequest::default(), TensorMemory::zeros(0), extras)
     }
 
     /// This rank cannot take part in the tensor's rounds, for this reason: those under way and all
@@ -99,15 +113,32 @@ impl Tensor {
         slices: Slices,
     ) -> StagedRound {
         let staged = Arc::new(Staged::new(slices, self.notifier.clone()));
-        let completion = self.queue(request, (memory, Some(staged.clone())), None);
+        let extras = Extras { staged: Some(staged.clone()), ..Extras::default() };
+        let completion = self.queue(request, memory, extras);
         StagedRound::new(self.spec.name.clone(), completion, staged, self.remote.clone())
+    }
+
+    /// Queues a round of a variable by `rule`, of which it is decided what it does once the norm
+    /// of its gradient is known.
+    #[must_use]
+    pub fn submit_deferred(
+        &self,
+        request: OpRequest,
+        rule: Rule,
+        memory: TensorMemory,
+    ) -> DeferredRound {
+        let deferred = Arc::new(Deferred::new(self.notifier.clone()));
+        let extras = Extras { deferred: Some(deferred.clone()), ..Extras::default() };
+        let request = OpRequest { update: Some(Update::defer(rule)), ..request };
+        let completion = self.queue(request, memory, extras);
+        DeferredRound::new(completion, deferred, rule, self.remote.clone())
     }
 
     fn queue(
         &self,
         request: OpRequest,
-        (memory, staged): (TensorMemory, Option<Arc<Staged>>),
-        state: Option<Vec<Vec<u8>>>,
+        memory: TensorMemory,
+        Extras { staged, deferred, state }: Extras,
     ) -> Arc<Completion> {
         let completion = Completion::new(self.notifier.clone());
         let rule = request.update.map(|update| update.rule);
@@ -128,6 +159,7 @@ impl Tensor {
             memory,
             completion: Promise::new(completion.clone()),
             staged,
+            deferred,
             update: request.update,
             state,
             since: Instant::now(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sumpter_node::{Completion, OpRequest, Worker};
+use sumpter_node::{Completion, DeferredRound, OpRequest, Worker};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Dtype, Rule, TensorSpec, Update};
 
@@ -179,6 +179,80 @@ fn what_cannot_be_updated_fails_on_every_rank_and_says_why() {
         for (text, parts) in errors.iter().zip(parts) {
             assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         }
+    }
+    job.finish();
+}
+
+/// One round of which it is decided later what it does.
+fn deferred(worker: &Worker, spec: &TensorSpec, gradient: Vec<f32>) -> (DeferredRound, Arc<Pair>) {
+    let len = gradient.len();
+    let both = Arc::new((gradient, vec![0.0; len]));
+    let (from, to) = (both.0.as_ptr().cast::<u8>(), both.1.as_ptr().cast::<u8>().cast_mut());
+    // SAFETY: both are owned by the memory as well, and read only once that is done.
+    let memory = unsafe { TensorMemory::new(from, to, 4 * len, Box::new(both.clone())) };
+    let tensor = worker.declare(spec.clone(), true);
+    (tensor.submit_deferred(OpRequest::default(), ADAM, memory), both)
+}
+
+#[test]
+fn a_round_that_is_deferred_does_what_all_ranks_decide_from_its_norm() {
+    let alone = ["a", "b", "c"];
+    for (machines, servers) in [(alone, 0), (alone, 2), (["a", "a", "b"], 1), (["a"; 3], 2)] {
+        let job = Job::start(servers);
+        job.run_on(&machines, &[], |worker| {
+            let specs = [variable("large", LEN, ADAM), variable("small", 11, ADAM)];
+            for spec in &specs {
+                let len = spec.shape[0] as usize;
+                wait(&worker.declare(spec.clone(), true).set_state(vec![initial(len)])).unwrap();
+            }
+            // A round that is skipped comes before each of the others.
+            for (round, skips) in (0..3).flat_map(|round| [(round, true), (round, false)]) {
+                let rounds = specs.each_ref().map(|spec| {
+                    let values = gradient(worker.rank(), round, spec.shape[0] as usize);
+                    deferred(worker, spec, values)
+                });
+                for (begun, memory) in rounds {
+                    assert_eq!(wait(begun.norm()), Ok(()));
+                    let len = memory.1.len();
+                    let mut sum = gradient(0, round, len);
+                    for rank in 1..3 {
+                        sum.iter_mut().zip(gradient(rank, round, len)).for_each(|(a, b)| *a += b);
+                    }
+                    let squares = sum.iter().map(|x| f64::from(x / 3.0).powi(2)).sum::<f64>();
+                    let found = begun.squares().expect("it is known");
+                    assert!((found / squares - 1.0).abs() < 1e-12, "{found} {squares}");
+                    assert!(begun.completion().poll().is_none(), "nothing was decided");
+                    begun.decide(if skips { Update::skip(ADAM) } else { update(round) });
+                    assert_eq!(wait(begun.completion()), Ok(()));
+                    let rounds = round + usize::from(!skips);
+                    assert_eq!(bytes(&memory.1), expected(3, rounds, len)[0], "round {round}");
+                }
+            }
+        });
+        job.finish();
+    }
+}
+
+#[test]
+fn ranks_that_decide_differently_are_told_and_a_norm_ends_with_its_round() {
+    let job = Job::start(1);
+    let errors = job.run(2, &[], |worker| {
+        let text = |completion: &Completion| wait(completion).expect_err("refused").to_string();
+        let spec = variable("differs", 4, ADAM);
+        wait(&worker.declare(spec.clone(), true).set_state(vec![initial(4)])).unwrap();
+        let (begun, _memory) = deferred(worker, &spec, vec![1.0; 4]);
+        assert_eq!(wait(begun.norm()), Ok(()));
+        assert_eq!(begun.squares(), Some(4.0));
+        begun.decide(if worker.rank() == 0 { Update::skip(ADAM) } else { update(0) });
+        let differs = text(begun.completion());
+        let (unset, _memory) = deferred(worker, &variable("unset", 4, ADAM), vec![1.0; 4]);
+        let no_norm = text(unset.norm());
+        assert_eq!(unset.squares(), None);
+        [differs, no_norm]
+    });
+    for [differs, no_norm] in errors {
+        assert!(differs.contains("skips the round") && differs.contains("applies it"), "{differs}");
+        assert!(no_norm.contains("given it no value"), "{no_norm}");
     }
     job.finish();
 }

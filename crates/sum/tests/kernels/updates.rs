@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use sumpter_types::{Dtype, Rule, Update};
+use sumpter_types::{Action, Dtype, Rule, Update};
 
 use crate::elements::{Placed, assert_same, levels};
 use crate::{HALFS, reference};
@@ -114,6 +114,7 @@ fn cases() -> impl Strategy<Value = Case> {
             let (scale, decay, shrink, keep, take, squares, rest) = coefficients;
             let ((keep_square, take_square), (divisor, epsilon, step)) = (squares, rest);
             let update = Update {
+                action: Action::Apply,
                 rule,
                 scale,
                 decay,
@@ -233,4 +234,29 @@ fn a_slot_that_is_missing_is_named() {
     let update = Update::new(Rule::Adam { amsgrad: false });
     let gradient = (Dtype::F32, &[0; 8][..]);
     sumpter_sum::update(&update, Dtype::F32, &mut [&mut value, &mut slot], gradient, None);
+}
+
+#[test]
+fn a_round_that_is_skipped_only_narrows_the_value() {
+    let rule = Rule::Adam { amsgrad: false };
+    let floats = |x: f32| [x, -x, 3.0 * x].iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>();
+    let mut parts = [floats(1.25), floats(0.5), floats(f32::NAN)];
+    let before = parts.clone();
+    // bfloat16s: an infinity, 1 and -2.
+    let gradient: Vec<u8> =
+        [0x7f80_u16, 0x3f80, 0xc000].iter().flat_map(|x| x.to_ne_bytes()).collect();
+    let mut weights = [0; 6];
+    let mut slices: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+    let out = Some((Dtype::Bf16, &mut weights[..]));
+    sumpter_sum::update(
+        &Update::skip(rule),
+        Dtype::F32,
+        &mut slices,
+        (Dtype::Bf16, &gradient),
+        out,
+    );
+    assert_eq!(parts, before);
+    let expected: Vec<u8> =
+        [0x3fa0_u16, 0xbfa0, 0x4070].iter().flat_map(|x| x.to_ne_bytes()).collect();
+    assert_eq!(weights, expected[..]);
 }

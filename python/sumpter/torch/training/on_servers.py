@@ -76,7 +76,8 @@ class ServerUpdates(PassCounter):
             raise ValueError(
                 f"the gradient or the hyper-parameters of {', '.join(changed[:3])} were changed "
                 "between backward() and step(): the servers have updated by what they were when "
-                "backward() was done; change them before it, or run the optimizer in the workers"
+                "backward() was done; change them before it, or make the DistributedOptimizer with "
+                "deferred=True to clip or scale gradients after it"
             )
         return handles
 
@@ -140,16 +141,19 @@ class ServerUpdates(PassCounter):
 
     def _send(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
         """Starts the round of a gradient."""
-        variable = self._variables[parameter]
         if gradient.layout != torch.strided:
             raise UnsupportedError(
                 f"the gradient of {self.names[parameter]} is sparse: servers update dense "
                 "parameters, so run this optimizer in the workers"
             )
-        self._handles[parameter] = variable.begin(
+        self._handles[parameter] = self._begin(parameter, gradient)
+
+    def _begin(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> RoundHandle:
+        variables = self._variables
+        return variables[parameter].begin(
             gradient,
-            self._variables.rule,
-            self._variables.groups[parameter],
+            variables.rule,
+            variables.groups[parameter],
             self.names[parameter],
             self._priority(parameter),
         )

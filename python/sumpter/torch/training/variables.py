@@ -6,7 +6,7 @@ group with them, so learning-rate schedulers work as ever.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from sumpter.torch.functions import allgather_object
 from sumpter.torch.lion import Lion
 from sumpter.torch.tensors import dtype_name
 from sumpter.torch.training.gradients import Names
+
+if TYPE_CHECKING:
+    from sumpter._native import Decision
 
 Group = Mapping[str, Any]
 
@@ -274,11 +277,7 @@ class Variable:
         priority: int = 0,
     ) -> RoundHandle:
         """Sends a gradient; the new value is in the parameter when the round is done."""
-        if self.parameter._version != self._version:
-            raise ValueError(
-                f"parameter {name} was changed in the worker, but its value is on the servers: "
-                "call load_state_dict() of the optimizer after loading parameters, on all ranks"
-            )
+        self._check_unchanged(name)
         update = rule(self._steps + 1, group)
         self._begun = (gradient, gradient._version, update.coefficients)
         # One of another element type travels in the parameter's.
@@ -290,6 +289,32 @@ class Variable:
             priority=priority,
             update=update.coefficients,
         )
+
+    def begin_deferred(
+        self, gradient: torch.Tensor, name: str
+    ) -> "tuple[RoundHandle, Decision | None]":
+        """Sends a gradient; what is returned beside the handle decides what becomes of it."""
+        self._check_unchanged(name)
+        sent = gradient.detach().to(self.parameter.dtype).contiguous()
+        return self.tensor.submit_deferred(
+            sent.data_ptr(), self.parameter.data_ptr(), keep=(sent, self.parameter)
+        )
+
+    def decide(
+        self, rule: Callable[[int, Group], rules.Update], group: Group, factor: float
+    ) -> tuple[float, ...]:
+        """Counts a step; the coefficients that apply the rule to the gradient times `factor`."""
+        self._steps += 1
+        # The scale comes first: 1, or -1 to maximize.
+        scale, *others = rule(self._steps, group).coefficients
+        return (scale * factor, *others)
+
+    def _check_unchanged(self, name: str) -> None:
+        if self.parameter._version != self._version:
+            raise ValueError(
+                f"parameter {name} was changed in the worker, but its value is on the servers: "
+                "call load_state_dict() of the optimizer after loading parameters, on all ranks"
+            )
 
     def watch(self, gradient: torch.Tensor) -> None:
         """Has end() look at this gradient in place of the one that was sent."""

@@ -13,21 +13,41 @@ import sumpter.torch as hvd
 from common import RANK, leave_result
 
 STEPS = 12
+# Between the first norm of the gradients and the last one.
+NORM = 2.5
 
 hvd.init()
 torch.manual_seed(1)
 # Large enough to be cut, and for gradients to be on their way when a server dies.
 model = nn.Sequential(nn.Linear(200, 1500), nn.ReLU(), nn.Linear(1500, 50))
 adam = torch.optim.AdamW(model.parameters(), lr=0.01)
-optimizer = hvd.DistributedOptimizer(adam, model.named_parameters(), on_servers=True)
-pids = [int(pid) for pid in sys.argv[1:]]
+deferred = sys.argv[1] == "deferred"
+optimizer = hvd.DistributedOptimizer(
+    adam, model.named_parameters(), on_servers=True, deferred=deferred
+)
+pids = [int(pid) for pid in sys.argv[2:]]
+
+
+def kill_a_server() -> None:
+    if RANK == 0 and pids:
+        os.kill(pids.pop(), signal.SIGKILL)
+
+
+norms = []
 for step in range(STEPS):
     generator = torch.Generator().manual_seed(100 * step + RANK)
     optimizer.zero_grad()
     model(torch.randn(8, 200, generator=generator)).square().mean().backward()
-    if RANK == 0 and step in (3, 7) and pids:
-        os.kill(pids.pop(), signal.SIGKILL)
+    if step == 3 or (step == 7 and not deferred):
+        kill_a_server()
+    if deferred:
+        norms.append(float(optimizer.clip_grad_norm_(NORM)))
+        # Between the norm and what it decides.
+        if step == 7:
+            kill_a_server()
     optimizer.step()
+if deferred:
+    assert min(norms) < NORM < max(norms), norms
 state = optimizer.state_dict()["state"]
 parts = [parameter.detach() for parameter in model.parameters()]
 parts += [state[index][slot] for index in sorted(state) for slot in ("exp_avg", "exp_avg_sq")]

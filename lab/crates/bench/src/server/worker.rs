@@ -78,6 +78,8 @@ impl Worker {
                     | Event::Arrived { .. }
                     | Event::PartitionDone { .. }
                     | Event::Mirrored { .. }
+                    | Event::Norm { .. }
+                    | Event::PartitionNorm { .. }
                     | Event::DeliveredToAll { .. } => {}
                     Event::Finished(_, Err(reason)) => return Err(BenchError::Wrong(reason)),
                     Event::Released(id, memory) => {
