@@ -40,7 +40,8 @@ impl ExactSum {
         } else if x.is_infinite() {
             self.infinite = true;
         } else {
-            let exponent = (x.to_bits() >> 52) as usize;
+            // -0 has a sign as well.
+            let exponent = (x.to_bits() >> 52) as usize & 2047;
             let fraction = x.to_bits() & ((1 << 52) - 1);
             let leading = u64::from(exponent > 0) << 52;
             self.add_scaled(fraction | leading, exponent);
@@ -183,6 +184,7 @@ mod tests {
     fn one_number_comes_out_as_it_went_in() {
         let tiny = f64::from_bits(1);
         let below = f64::from_bits((1 << 52) - 1);
+        assert_eq!(sum(&[-0.0]).to_f64().to_bits(), 0);
         for x in [0.0, 1.0, 0.1, tiny, below, 3.0 * tiny, f64::MIN_POSITIVE, f64::MAX, 1e300] {
             assert_eq!(sum(&[x]).to_f64().to_bits(), x.to_bits(), "{x:e}");
         }

@@ -173,7 +173,7 @@ proptest! {
     #[test]
     fn any_bytes_are_a_norm_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(squares) = decode_norm(&bytes) {
-            prop_assert!(bytes.len() >= 4 && !(squares.to_f64() < 0.0));
+            prop_assert!(bytes.len() >= 4 && !squares.to_f64().is_sign_negative());
         }
         // Words that reach beyond the last one.
         let mut beyond = [0; 20];
