@@ -296,7 +296,7 @@ MUTANTS = [
     Mutant(
         "a worker runs one round too far ahead",
         "staleness: every worker is at most the bound behind",
-        "lane/partition.rs",
+        "lane/slot.rs",
         "let awaited = variable.staleness.awaited(round);",
         "let awaited = variable.staleness.awaited(round).saturating_sub(1);",
     ),

@@ -9,7 +9,7 @@ import contextlib
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -93,37 +93,68 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     _check_groups(num_groups, groups)
     process_set.included()  # raises for a set that was not added
     names = _name_parameters(optimizer, named_parameters)
-    passes = backward_passes_per_step
-    if staleness == 0 and op is Average and membership.current().worker.asynchronous:
-        op, staleness = Sum, None
-    if deferred and not on_servers:
-        raise ValueError("deferred=True is for on_servers=True: other steps come after their sums")
-    _check_kinds(op, overlap_forward, on_servers, staleness, deferred)
-    if staleness != 0 or on_servers:
-        _check_plain(op, compression, gradient_predivide_factor, on_servers)
-    average = op is Average
-    if staleness != 0:
+    options = _Options(
+        compression,
+        backward_passes_per_step,
+        op,
+        gradient_predivide_factor,
+        sparse_as_dense,
+        process_set,
+        overlap_forward,
+        on_servers,
+        staleness,
+        deferred,
+    )
+    return _distribute(optimizer, names, options)
+
+
+class _Options(NamedTuple):
+    compression: type[Compressor]
+    passes: int
+    op: ReduceOp
+    predivide: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    overlap_forward: bool
+    on_servers: bool
+    staleness: int | None
+    deferred: bool
+
+
+def _distribute(
+    optimizer: torch.optim.Optimizer, names: Names, options: _Options
+) -> torch.optim.Optimizer:
+    if options.staleness == 0 and options.op is Average and _trains_asynchronously():
+        options = options._replace(op=Sum, staleness=None)
+    _check_kinds(options)
+    passes, average, process_set = options.passes, options.op is Average, options.process_set
+    if options.staleness != 0:
+        staleness = options.staleness
         return _wrap_new(
             optimizer,
             _Asynchronous,
             lambda: AsynchronousSteps(names, passes, average, staleness, process_set),
         )
-    if op is Adasum:
-        deltas = _Deltas(names, passes, compression, process_set)
+    if options.op is Adasum:
+        deltas = _Deltas(names, passes, options.compression, process_set)
         return _wrap(optimizer, _DistributedAdasum, deltas)
-    if on_servers:
-        updates = _updates_on_servers(overlap_forward, deferred)
+    if options.on_servers:
+        updates = _updates_on_servers(options.overlap_forward, options.deferred)
         return wrap_on_servers(
             optimizer, lambda: updates(names, optimizer, passes, average, process_set)
         )
-    reduction = _reduction(op, compression, gradient_predivide_factor)
-    arguments = (names, reduction, passes, sparse_as_dense, process_set)
-    if not overlap_forward:
+    reduction = _reduction(options.op, options.compression, options.predivide)
+    arguments = (names, reduction, passes, options.sparse_as_dense, process_set)
+    if not options.overlap_forward:
         return _wrap(optimizer, _Distributed, GradientExchange(*arguments))
     if isinstance(optimizer, _Wrapped):
         raise ValueError("the optimizer is a DistributedOptimizer already: give the one it is of")
     check_independent(optimizer)
     return _wrap(optimizer, _Overlapped, OverlappedExchange(*arguments))
+
+
+def _trains_asynchronously() -> bool:
+    return membership.current().worker.asynchronous
 
 
 def wrap_on_servers(
@@ -149,31 +180,29 @@ def _updates_on_servers(overlap_forward: bool, deferred: bool) -> type[ServerUpd
     return DeferredServerUpdates if deferred else ServerUpdates
 
 
-def _check_kinds(
-    op: ReduceOp, overlap_forward: bool, on_servers: bool, staleness: int | None, deferred: bool
-) -> None:
-    if op is Adasum and overlap_forward:
+def _check_kinds(options: _Options) -> None:
+    """Raises ValueError for what cannot be had together."""
+    if options.op is Adasum and options.overlap_forward:
         raise ValueError("op=Adasum exchanges whole steps: use it without overlap_forward")
-    if staleness != 0 and (overlap_forward or on_servers):
+    if options.deferred and not options.on_servers:
+        raise ValueError("deferred=True is for on_servers=True: other steps come after their sums")
+    if options.deferred and options.overlap_forward:
+        raise ValueError(
+            "deferred=True has step() wait for the norms of all gradients: without overlap_forward"
+        )
+    is_asynchronous = options.staleness != 0
+    if is_asynchronous and (options.overlap_forward or options.on_servers):
         raise ValueError(
             "asynchronous training takes steps in the workers, and each at once: without "
             "on_servers, and without overlap_forward"
         )
-    if deferred and overlap_forward:
-        raise ValueError(
-            "deferred=True has step() wait for the norms of all gradients: without overlap_forward"
-        )
-
-
-def _check_plain(
-    op: ReduceOp, compression: type[Compressor], predivide: float, on_servers: bool
-) -> None:
-    """Raises ValueError unless gradients, or steps, are averaged or summed as they are."""
-    what = "on_servers=True" if on_servers else "asynchronous training"
-    if op not in (Average, Sum):
-        raise ValueError(f"{what} needs op=Average or op=Sum, not {op.name}")
-    if compression is not Compression.none or predivide != 1.0:
-        sent = "gradients" if on_servers else "steps"
+    if not is_asynchronous and not options.on_servers:
+        return
+    what = "asynchronous training" if is_asynchronous else "on_servers=True"
+    if options.op not in (Average, Sum):
+        raise ValueError(f"{what} needs op=Average or op=Sum, not {options.op.name}")
+    if options.compression is not Compression.none or options.predivide != 1.0:
+        sent = "steps" if is_asynchronous else "gradients"
         raise ValueError(f"{what} sends {sent} as they are: no compression, no scaling")
 
 

@@ -166,8 +166,8 @@ impl Chunk {
     }
 
     /// Takes the value that the worker gets, once its contribution is in the variable and all
-    /// others have contributed `awaited` rounds; whether it has been taken. It is taken at the first
-    /// moment, so that the order of contributions says what is in it.
+    /// others have contributed `awaited` rounds; whether it has been taken. It is taken as soon as
+    /// it may be, so that the order of contributions says what is in it.
     pub(super) fn answer(
         &mut self,
         spec: &PartitionSpec,
