@@ -3,7 +3,7 @@
     sudo sumpter bench asynchronous
 
 Emulates n GPU machines and k CPU machines, of which the last worker computes `--factor` times as
-long as the others, and trains by turns synchronously, with bounds on staleness and without one.
+long as the others, and trains synchronously, with bounds on staleness and without one, interleaved.
 Computing is waiting here, so that the cores are free for what is measured: how many steps the fast
 workers and the slow one take a second, and what the links carry for them. Sums are checked: when
 all have stopped, the shared parameters have every step of every worker once.
@@ -35,7 +35,7 @@ MODES: dict[str, int | None] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures every mode in turns and prints a row for each."""
+    """Measures every mode, interleaved, and prints a row for each."""
     parser = argparse.ArgumentParser(
         "sumpter bench asynchronous", description=(__doc__ or "").splitlines()[0]
     )
