@@ -82,7 +82,9 @@ def _measure(
         # has a turn.
         jobs = asked.own_jobs(len(cpu))
         own = [system for system in systems if system not in jobs and system != "plain"]
-        first = teams.enter_context(team(gpu, cpu, settings, bandwidths, load.shapes, own))
+        first = teams.enter_context(
+            team(gpu, cpu, settings, bandwidths, load.shapes, own, "Emulated")
+        )
         by_system: dict[str, Team | PlainTeam] = dict.fromkeys(own, first)
         if "plain" in systems:
             moving = plain_team(gpu, cpu, times.shares, load.bytes)
@@ -177,6 +179,7 @@ def figures(
         "variants": {
             name: _variant(name, measured, load) for name in asked.own_jobs(len(cpu)) if "=" in name
         },
+        "rules": {rule: _rule(rule, measured, load) for rule in asked.rules},
         **_memory(asked, load, machines, links, times),
         "lanes": asked.lanes,
         "settings": asked.settings,
@@ -190,8 +193,35 @@ def figures(
 
 def _variant(name: str, measured: Measured, load: Load) -> dict[str, Any]:
     """Sumpter with another setting beside Sumpter: above 1, the other setting is the dearer one."""
-    pairs = list(zip(measured.rounds[name], measured.rounds["sumpter"], strict=True))
     memory, own = measured.lane_memory_bytes[name], measured.lane_memory_bytes["sumpter"]
+    return {
+        **_beside(name, measured, load),
+        "lane_memory_bytes": memory.total,
+        "lane_memory_ratio": ratio(memory.total, own.total),
+    }
+
+
+def _rule(name: str, measured: Measured, load: Load) -> dict[str, Any]:
+    """Rounds that update beside rounds that only sum: goodput, time, bytes and processor time."""
+    beside = _beside(name, measured, load)
+
+    def link_bytes(rounds: Sequence[Round]) -> int:
+        return sum(of.sent_bytes for item in rounds for of in item.links.values())
+
+    of, own = measured.rounds[name], measured.rounds["sumpter"]
+    goodput_ratios = [1 / one for one in beside["seconds_ratios"]]
+    return {
+        **beside,
+        "goodput_ratio": statistics.median(goodput_ratios),
+        "goodput_ratios": goodput_ratios,
+        "link_bytes": link_bytes(of) / len(of),
+        "link_bytes_ratio": ratio(link_bytes(of), link_bytes(own)),
+    }
+
+
+def _beside(name: str, measured: Measured, load: Load) -> dict[str, Any]:
+    """The time and the processor time of a system, and over those of Sumpter in the same turns."""
+    pairs = list(zip(measured.rounds[name], measured.rounds["sumpter"], strict=True))
 
     def cpu_s(rounds: Sequence[Round]) -> float:
         return sum(item.worker_cpu_s + item.server_cpu_s for item in rounds)
@@ -202,8 +232,6 @@ def _variant(name: str, measured: Measured, load: Load) -> dict[str, Any]:
         "seconds_ratios": [one.seconds / other.seconds for one, other in pairs],
         "cpu_s_per_gb": cpu_s(measured.rounds[name]) / (len(pairs) * load.bytes) * 1e9,
         "cpu_ratio": ratio(cpu_s(measured.rounds[name]), cpu_s(measured.rounds["sumpter"])),
-        "lane_memory_bytes": memory.total,
-        "lane_memory_ratio": ratio(memory.total, own.total),
     }
 
 
