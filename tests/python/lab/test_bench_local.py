@@ -215,7 +215,7 @@ def test_ablations_are_listed(bench: Bench) -> None:
         (("server", "--workers", "65", "--bytes", "1MiB"), "workers: 65 is not from 1 to 64"),
         (("server", "--lanes", "99", "--bytes", "1MiB"), "lanes: 99"),
         (("server", "--model", "resnet19"), "--model resnet19"),
-        (("server", "--rules", "sgd,newton"), "--rules 'newton': known are sgd, sgd_momentum"),
+        (("server", "--rules", "sgd,newton"), "--rules 'newton': known are adagrad, adam,"),
         (("server", "--model", "resnet18", "--bytes", "1MiB"), "exclude each other"),
         (("ablate",), "give the name of an ablation"),
         (("ablate", "everything"), "no ablation is called 'everything'"),

@@ -16,6 +16,7 @@ const LEAST: f64 = 0.95;
 
 /// 10 Gb/s.
 const FAST: f64 = 1.25e9;
+const LATENCY: f64 = 20e-6;
 
 /// As a convolutional network has them: many small, some of megabytes.
 fn tensors() -> Vec<usize> {
@@ -43,9 +44,12 @@ fn a_round_that_updates_takes_hardly_longer_than_a_sum() {
 /// Iterations of training that communicates as long as it computes, with sums and with updates:
 /// with the first layer first, and all sums needed at the beginning of an iteration or each by its
 /// layer.
-fn train(what: &str, (tensors, seconds): (&[usize], &[(f64, f64)]), k: usize, latency: f64) {
+///
+/// An update's new values are there no later than sums are, but it is done a round trip later, which
+/// shows where a layer waits for its own: `overlapped` is the least share of iterations then.
+fn train(what: &str, (tensors, seconds): (&[usize], &[(f64, f64)]), k: usize, overlapped: f64) {
     let of = |updates| {
-        let model = Model { latency, ..MODEL };
+        let model = Model { latency: LATENCY, ..MODEL };
         Setup { model, updates, ..setup(N, vec![FAST; N + k], tensors.to_vec()) }
     };
     let compute: f64 = seconds.iter().map(|(forward, backward)| forward + backward).sum();
@@ -64,11 +68,12 @@ fn train(what: &str, (tensors, seconds): (&[usize], &[(f64, f64)]), k: usize, la
         println!(
             "{what}, n = {N}, k = {k}, {} us each way, overlap {overlap}: {:.3} ms with sums, \
              {:.3} ms with updates, {share:.4} of the iterations",
-            1e6 * latency,
+            1e6 * LATENCY,
             1e3 * sums,
             1e3 * updates
         );
-        assert!(share >= LEAST, "k = {k}, overlap {overlap}: {share} of the iterations");
+        let least = if overlap { overlapped } else { LEAST };
+        assert!(share >= least, "k = {k}, overlap {overlap}: {share} of the iterations");
     }
 }
 
@@ -77,7 +82,7 @@ fn training_that_updates_takes_hardly_longer_than_with_sums() {
     let tensors: Vec<usize> = (0..20).map(|i| (128 << 10) << (i / 4)).collect();
     let seconds = vec![(1.0, 2.0); tensors.len()];
     for k in [0, 2, 4, 8] {
-        train("20 layers", (&tensors, &seconds), k, 20e-6);
+        train("20 layers", (&tensors, &seconds), k, 0.85);
     }
 }
 
@@ -86,6 +91,6 @@ fn training_that_updates_takes_hardly_longer_than_with_sums() {
 fn resnet50_that_updates_in_full_size() {
     let (tensors, seconds) = published(include_str!("profiles/resnet50.txt"));
     for k in 0..=N {
-        train("resnet50", (&tensors, &seconds), k, 20e-6);
+        train("resnet50", (&tensors, &seconds), k, LEAST);
     }
 }

@@ -147,8 +147,8 @@ impl Driver {
     pub(crate) fn drain(&mut self, endpoint: &mut dyn Endpoint) -> Result<(), LinkError> {
         for index in 0..self.links.len() {
             loop {
-                let endpoint = &mut Counted { endpoint, counters: &self.counters };
-                self.links[index].transmit(endpoint, ConnId(index))?;
+                let counted = &mut Counted { endpoint, counters: &self.counters };
+                self.links[index].transmit(counted, ConnId(index))?;
                 if self.links[index].can_send()? {
                     break;
                 }

@@ -130,7 +130,7 @@ def server(
         chunk_bytes=_size("--chunk-bytes", chunk_bytes),
         credit_bytes=_size("--credit-bytes", credit_bytes),
         rounds=_at_least("--rounds", rounds, 1),
-        rules=parse_names(rules, "--rules", known),
+        rules=parse_names(rules, "--rules", sorted(known)),
     )
     counts, lane_counts = parse_counts(workers, "--workers", 1), parse_counts(lanes, "--lanes", 1)
     # A worker holds contribution and result; the lanes hold two rounds of sums. Of a variable the

@@ -209,7 +209,7 @@ def _rule(name: str, measured: Measured, load: Load) -> dict[str, Any]:
         return sum(of.sent_bytes for item in rounds for of in item.links.values())
 
     of, own = measured.rounds[name], measured.rounds["sumpter"]
-    goodput_ratios = [1 / one for one in beside["seconds_ratios"]]
+    goodput_ratios = [sums.seconds / one.seconds for one, sums in zip(of, own, strict=True)]
     return {
         **beside,
         "goodput_ratio": statistics.median(goodput_ratios),
