@@ -54,11 +54,12 @@ worker.stop_hosting()
 UPDATING_RANK = """
 import sys
 from sumpter import _native
-from sumpter_lab.emulate.rank import (OPTIMIZERS, Emulated)
+from sumpter_lab.scaffold.rank import (Worker)
 from sumpter_lab.scaffold.spec import RULES
+from sumpter_lab.scaffold.updates import (OPTIMIZERS)
 assert set(OPTIMIZERS) == set(RULES)
 shapes = [(3, 5), (2000,)]
-worker = Emulated(0, 1, "127.0.0.1", {"token": _native.generate_token()}, shapes)
+worker = Worker(0, 1, "127.0.0.1", {"token": _native.generate_token()}, shapes)
 worker.join(worker.host(), ["sumpter", *RULES])
 for number in range(3):
     for system in ("sumpter", *RULES):

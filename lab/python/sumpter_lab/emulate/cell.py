@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from sumpter import _native
 from sumpter_lab.scaffold import counters, experiment, spec
 from sumpter_lab.scaffold.cluster import Cluster, Machine
 from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
@@ -82,9 +83,7 @@ def _measure(
         # has a turn.
         jobs = asked.own_jobs(len(cpu))
         own = [system for system in systems if system not in jobs and system != "plain"]
-        first = teams.enter_context(
-            team(gpu, cpu, settings, bandwidths, load.shapes, own, "Emulated")
-        )
+        first = teams.enter_context(team(gpu, cpu, settings, bandwidths, load.shapes, own))
         by_system: dict[str, Team | PlainTeam] = dict.fromkeys(own, first)
         if "plain" in systems:
             moving = plain_team(gpu, cpu, times.shares, load.bytes)
@@ -320,10 +319,14 @@ def _memory(
     links: Links,
     times: Optimum,
 ) -> dict[str, Any]:
-    """What each server may hold at most: twice its share and the credit of all workers."""
+    """What each server may hold at most: twice its share and the credit of all workers, and of
+    each variable two rounds as well and all its parts."""
     gpu, cpu = machines
+    slots = _native.update_rules()
+    held_shares = 2 + sum(2 + 1 + len(slots[rule]) for rule in asked.rules)
     credit_bytes = len(gpu) * spec.credit_bytes(asked, links.goodput_mbit)
     bounds = [
-        round(2 * (times.shares[machine.name] * load.bytes + credit_bytes)) for machine in cpu
+        round(held_shares * times.shares[machine.name] * load.bytes + 2 * credit_bytes)
+        for machine in cpu
     ]
     return {"lane_memory_bound_bytes": bounds}

@@ -33,7 +33,6 @@ LEAVE_TIMEOUT_S = 10.0
 
 # By name, because this process must not import torch, which some of them need.
 _KINDS = {
-    "Emulated": "sumpter_lab.emulate.rank",
     "Job": "sumpter_lab.tenants.job",
     "Mesh": "sumpter_lab.scaffold.mesh",
     "Player": "sumpter_lab.replay.rank",

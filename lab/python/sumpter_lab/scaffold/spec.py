@@ -16,7 +16,7 @@ from sumpter_lab.scaffold import counters, namespaces
 from sumpter_lab.scaffold.cluster import MOST_MACHINES
 
 PEERS = ("gloo", "ps", "plain")
-# Update rules with which rounds can be measured; the optimizers are in emulate/rank.py.
+# Update rules with which rounds can be measured; their optimizers are in updates.py.
 RULES = ("sgd", "sgd_momentum", "sgd_nesterov", "adam", "rmsprop", "adagrad")
 # A process on top of what it shares with the fork server: stacks, heaps, socket buffers.
 PROCESS_BYTES = 80 << 20

@@ -1,4 +1,7 @@
-"""A worker of an emulated cell, which also has its sums update parameters."""
+"""Rounds in which sums update parameters, where the sums are made.
+
+Shows what an optimizer on the servers costs beside sums of the same tensors.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
 from sumpter._core import membership
 from sumpter.torch.training.on_servers import rule_of
 from sumpter_lab.scaffold.payload import PERIOD, Payload
-from sumpter_lab.scaffold.rank import System, Worker
 
 # A power of two: with plain SGD every value is exact.
 RATE = 2.0**-10
@@ -27,17 +29,8 @@ OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], Optimizer]] = {
 EXACT = frozenset({"sgd", "sgd_momentum", "sgd_nesterov"})
 
 
-class Emulated(Worker):
-    """One rank of a job."""
-
-    def _make(self, system: str, payload: Payload, tensors: list[torch.Tensor]) -> System:
-        if system in OPTIMIZERS:
-            return Updates(system, payload, tensors)
-        return super()._make(system, payload, tensors)
-
-
 class Updates:
-    """Rounds of variables, submitted last one first like gradients.
+    """All tensors as gradients of variables, submitted last one first like gradients.
 
     Each value begins with zeros and lies beside its gradient. What it must be follows from torch's
     optimizer, applied to a parameter with one element for each that differs.
