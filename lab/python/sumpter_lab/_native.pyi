@@ -26,8 +26,10 @@ def bench_server(
     chunk_bytes: int,
     credit_bytes: int,
     rounds: int,
+    rules: Sequence[str],
 ) -> str:
-    """A server under the load of workers that compute nothing: samples as JSON."""
+    """A server under the load of workers that compute nothing, also with update rules: samples as
+    JSON. ConfigError for a rule that there is not."""
 
 def bench_aggregation(
     *,

@@ -50,6 +50,36 @@ print(worker.status())
 worker.stop()
 worker.stop_hosting()
 """
+# One rank alone: its sums are its own contributions.
+UPDATING_RANK = """
+import sys
+from sumpter import _native
+from sumpter_lab.scaffold.rank import (Worker)
+from sumpter_lab.scaffold.spec import RULES
+from sumpter_lab.scaffold.updates import (OPTIMIZERS)
+assert set(OPTIMIZERS) == set(RULES)
+shapes = [(3, 5), (2000,)]
+worker = Worker(0, 1, "127.0.0.1", {"token": _native.generate_token()}, shapes)
+worker.join(worker.host(), ["sumpter", *RULES])
+for number in range(3):
+    for system in ("sumpter", *RULES):
+        worker.prepare(system, number)
+        worker.run(system)
+        worker.check(system, number)
+for system in RULES:
+    worker.prepare(system, 3)
+    of = worker._systems[system]
+    of._coefficients = (2.0, *of._coefficients[1:])
+    # Beyond what Adam and its relatives make of a gradient that is twice as large.
+    of._coefficients = (*of._coefficients[:-1], 2 * of._coefficients[-1])
+    worker.run(system)
+    try:
+        worker.check(system, 3)
+    except ArithmeticError as error:
+        print(system, error)
+worker.stop()
+worker.stop_hosting()
+"""
 CONGESTION_FILE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
@@ -176,6 +206,24 @@ def test_busy_cores_and_idle_links_make_a_cell_cpu_bound() -> None:
     assert cell.suggested_rate_mbit(200, 0.5) == 80
 
 
+def test_rounds_that_update_are_set_beside_those_of_the_same_turn() -> None:
+    def one(seconds: float, cpu_s: float, sent: int) -> team.Round:
+        links = {"gpu-0": counters.LinkCounts(sent, 7, 0)}
+        return team.Round(seconds, cpu_s, 0.0, links, counters.NO_TICKS)
+
+    rounds = {"sumpter": [one(1.0, 2.0, 100), one(4.0, 2.0, 100)]}
+    rounds["sgd"] = [one(1.25, 3.0, 101), one(4.0, 3.0, 101)]
+    found = cell._rule("sgd", cell.Measured(rounds), spec.tensor(1 << 20))
+    assert found["goodput_ratios"] == [0.8, 1.0] and found["goodput_ratio"] == 0.9
+    assert found["link_bytes_ratio"] == pytest.approx(1.01)
+    assert found["cpu_ratio"] == pytest.approx(1.5)
+    (line,) = report._rules(row(rules={"sgd": found}))
+    assert line == (
+        "sgd at n=4, k=0, 1 MiB: 0.9000 (0.8000 to 1.0000) of the goodput of sums, 1.0100 of their "
+        "bytes on the links, 1.500 of the CPU time"
+    )
+
+
 def test_turns_that_others_disturbed_are_left_out_whatever_their_times() -> None:
     def turn(seconds: float, steal: int) -> cell.Turn:
         cores = counters.CoreTicks(total=100, idle=50, steal=steal)
@@ -242,6 +290,9 @@ def test_peers_and_models_need_memory_of_their_own() -> None:
     plain = spec.memory_bytes(asked(peers=()), load, 2, 1)
     assert plain < spec.memory_bytes(asked(peers=("gloo",)), load, 2, 1)
     assert plain < spec.memory_bytes(asked(peers=("ps",)), load, 2, 1)
+    # Two workers' values; two copies of value and two moments.
+    with_adam = spec.memory_bytes(asked(peers=(), rules=("adam",)), load, 2, 1)
+    assert with_adam - plain == (2 + 2 * 3) * load.bytes
 
 
 def test_each_load_has_its_systems() -> None:
@@ -252,6 +303,8 @@ def test_each_load_has_its_systems() -> None:
     assert plain.systems(plain.loads[0], 1) == ("sumpter", "plain")
     replay = ("sumpter", "sumpter_ddp", "gloo_ddp")
     assert both.systems(spec.model("vgg16"), 0) == replay
+    updating = asked(peers=("gloo", "plain"), rules=("sgd", "adam"))
+    assert updating.systems(updating.loads[0], 1) == ("sumpter", "gloo", "sgd", "adam", "plain")
     varied = asked(peers=("ps", "deterministic=true"))
     assert varied.systems(varied.loads[0], 0) == ("sumpter", "deterministic=true")
     assert varied.own_jobs(1) == {
@@ -261,15 +314,23 @@ def test_each_load_has_its_systems() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peers", "said"),
-    [("lanes=2", "--peers lanes: the emulated cluster decides this"), ("credit", "is unknown")],
+    ("option", "given", "said"),
+    [
+        ("--peers", "lanes=2", "--peers lanes: the emulated cluster decides this"),
+        ("--peers", "credit", "is unknown"),
+        ("--rules", "sgd,lion", "--rules 'lion': known are sgd, sgd_momentum"),
+    ],
 )
-def test_a_setting_to_compare_with_is_checked_first(
-    peers: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_what_to_compare_with_is_checked_first(
+    option: str,
+    given: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(namespaces, "check_tools", lambda: None)
     with pytest.raises(SystemExit):
-        main(["bench", "emulate", "-n", "2", "-s", "0", "--peers", peers])
+        main(["bench", "emulate", "-n", "2", "-s", "0", option, given])
     assert said in " ".join(capsys.readouterr().err.split())
 
 
@@ -484,7 +545,8 @@ def test_a_small_run_measures_checks_and_cleans_up(emulate, tmp_path: Path) -> N
     # A rate that even a busy machine keeps.
     small = ("-n", "2", "-s", "0,1", "--bytes", "1MiB", "--rounds", "1", "--rate-mbit", "50")
     peers = ("--peers", "gloo,plain,deterministic=true")
-    code, out, err = finished(emulate(*small, *peers, "--json", "--csv", str(table)))
+    rules = ("--rules", "sgd,adam")
+    code, out, err = finished(emulate(*small, *peers, *rules, "--json", "--csv", str(table)))
     assert code == 0, err
     rows = json.loads(out)
     assert [(row["workers"], row["servers"]) for row in rows] == [(2, 0), (2, 1)]
@@ -498,7 +560,12 @@ def test_a_small_run_measures_checks_and_cleans_up(emulate, tmp_path: Path) -> N
         assert row["gain_over_gloo"] == row["gloo_seconds"] / row["seconds"]
         assert row["cpu_s_per_gb"] > 0
         assert row["ps_seconds"] is None
-        assert row["checked_rounds"] == 4
+        assert row["checked_rounds"] == 6
+        assert list(row["rules"]) == ["sgd", "adam"]
+        for found in row["rules"].values():
+            assert found["goodput_ratio"] == row["seconds"] / found["seconds"]
+            # A mirror receives a gradient instead of a value.
+            assert 0.9 < found["link_bytes_ratio"] < 1.1
         variant = row["variants"]["deterministic=true"]
         assert variant["seconds_ratio"] == variant["seconds"] / row["seconds"]
         assert variant["cpu_ratio"] > 0 and variant["lane_memory_bytes"] >= 0
@@ -512,6 +579,14 @@ def test_a_small_run_measures_checks_and_cleans_up(emulate, tmp_path: Path) -> N
     assert len(rows[1]["lane_memory_bytes"]) == 1
     assert max(rows[1]["lane_memory_bytes"]) <= max(rows[1]["lane_memory_bound_bytes"])
     assert len(table.read_text().splitlines()) == 3
+
+
+def test_every_rule_gives_what_torch_does_and_a_wrong_step_is_found() -> None:
+    command = [sys.executable, "-c", UPDATING_RANK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0, done.stderr
+    found = [line.split()[0] for line in done.stdout.splitlines()]
+    assert found == list(spec.RULES), done.stdout
 
 
 def test_the_status_of_an_encrypted_cell_can_be_read() -> None:

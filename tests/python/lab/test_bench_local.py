@@ -158,6 +158,26 @@ def test_server_loads_every_cell_and_relates_it_to_no_summation_and_raw_tcp(
     check_file(file, rows, tmp_path)
 
 
+def test_server_relates_rounds_that_update_to_sums(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "rules.csv"
+    small = ("--workers", "1,2", "--lanes", "2", "--rounds", "2", "--bytes", "1MiB")
+    rules = ("--rules", "sgd,sgd_nesterov,adam")
+    rows = rows_of(bench("server", *small, *rules, "--csv", str(file), "--json"))
+    assert [row["workers"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["correct"] is True
+        for rule in ("sgd", "sgd_nesterov", "adam"):
+            positive(row, f"{rule}_goodput_gb_per_s", f"{rule}_worker_cpu_s_per_gb")
+            for over in ("", "_to_deterministic"):
+                positive(row, f"{rule}_goodput_ratio{over}", f"{rule}_cpu_ratio{over}")
+                low, high = (f"{rule}_goodput_ratio{over}_{end}" for end in ("low", "high"))
+                assert row[low] <= row[f"{rule}_goodput_ratio{over}"] <= row[high]
+    check_file(file, rows, tmp_path)
+    table = bench("server", *small, "--rules", "lion")
+    assert table.code == 0, table.err
+    assert "rounds that update" in table.out and "lion" in table.out
+
+
 def test_server_takes_the_tensors_of_a_model(bench: Bench) -> None:
     (row,) = rows_of(bench("server", "--workers", "1", "--lanes", "1", "--rounds", "1", "--json"))
     assert row["bytes"] == 11_689_512 * 4
@@ -195,6 +215,7 @@ def test_ablations_are_listed(bench: Bench) -> None:
         (("server", "--workers", "65", "--bytes", "1MiB"), "workers: 65 is not from 1 to 64"),
         (("server", "--lanes", "99", "--bytes", "1MiB"), "lanes: 99"),
         (("server", "--model", "resnet19"), "--model resnet19"),
+        (("server", "--rules", "sgd,newton"), "--rules 'newton': known are adagrad, adam,"),
         (("server", "--model", "resnet18", "--bytes", "1MiB"), "exclude each other"),
         (("ablate",), "give the name of an ablation"),
         (("ablate", "everything"), "no ablation is called 'everything'"),

@@ -1,17 +1,23 @@
 //! A job on the simulated network: workers with colocated lanes, servers with one lane each.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Lane, LaneLimits, OpId, Peer, Place, Request, Supply, exchange,
+    Client, ClientSettings, Event, Lane, LaneLimits, OpId, OpMemory, Peer, Place, Recovery,
+    Request, Supply, VariablePlace, exchange,
 };
 use sumpter_plan::{
     Cluster, Dealing, PartitionPlace, Placement, Plan, PlannedServer, largest_partition, predict,
     server_weights,
 };
+use sumpter_sum::AlignedBuf;
 use sumpter_transport::in_process;
-use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
+use sumpter_types::{
+    Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, Round, Rule, Staleness, TensorId,
+    Update,
+};
 use sumpter_wire::Tier;
 
 use crate::net::{Model, Net, Next, Way};
@@ -25,6 +31,8 @@ pub struct Setup {
     pub chunk_bytes: u32,
     pub credit_bytes: usize,
     pub model: Model,
+    /// Whether the tensors are variables, which the sums update on the lanes.
+    pub updates: bool,
 }
 
 pub struct Outcome {
@@ -32,6 +40,8 @@ pub struct Outcome {
     pub optimum: f64,
     /// Share of the time in which each direction of each link was idle.
     pub idle: Vec<f64>,
+    /// Bytes that all directions of all links have carried.
+    pub carried: u64,
 }
 
 impl Outcome {
@@ -48,7 +58,8 @@ enum End {
 
 pub struct Job {
     pub net: Net,
-    clients: Vec<Client<OwnedMemory>>,
+    clients: Vec<Client<OpMemory<OwnedMemory>>>,
+    recoveries: Vec<Recovery>,
     lanes: Vec<Lane>,
     colocated: Vec<ConnId>,
     /// Sender and receiver of each pipe.
@@ -58,13 +69,23 @@ pub struct Job {
     finished: usize,
     /// Operations that have finished since somebody looked, with their ranks.
     pub done: Vec<(usize, OpId)>,
+    updates: bool,
+    /// The rounds of what is under way.
+    rounds: HashMap<(usize, OpId), Round>,
 }
 
 const JOB: JobId = JobId(1);
 
+/// What each round subtracts from a variable for each contribution: every value is exact.
+const STEP: f64 = 1.0 / 1024.0;
+
+/// A variable of no more bytes for each worker is mirrored by one of them, as in a real job.
+const SMALL_BYTES: usize = 64 << 10;
+
 pub fn run(setup: &Setup) -> Outcome {
     let n = setup.workers;
     let mut job = Job::new(setup);
+    let (begun, before) = (job.net.now, job.net.carried());
     for rank in 0..n {
         for (index, bytes) in setup.tensors.iter().enumerate() {
             job.submit(rank, index, *bytes, 0);
@@ -74,11 +95,12 @@ pub fn run(setup: &Setup) -> Outcome {
     while job.finished < n * setup.tensors.len() {
         job.step();
     }
-    let seconds = job.net.now;
-    let carried = job.net.carried();
+    let seconds = job.net.now - begun;
+    let carried: Vec<u64> =
+        job.net.carried().iter().zip(before).map(|(after, before)| after - before).collect();
     let idle = |(i, bytes): (usize, &u64)| 1.0 - *bytes as f64 / (setup.rates[i / 2] * seconds);
     let idle = carried.iter().enumerate().map(idle).collect();
-    Outcome { seconds, optimum: optimum(setup), idle }
+    Outcome { seconds, optimum: optimum(setup), idle, carried: carried.iter().sum() }
 }
 
 /// The seconds that all tensors take at best.
@@ -127,6 +149,7 @@ impl Job {
         let mut job = Job {
             net: Net::new(setup.model, &setup.rates),
             clients: (0..n).map(|rank| Client::new(settings(rank), machines)).collect(),
+            recoveries: (0..n).map(|_| Recovery::default()).collect(),
             lanes: (0..machines).map(|_| Lane::new(limits)).collect(),
             colocated: Vec::new(),
             ends: Vec::new(),
@@ -134,6 +157,8 @@ impl Job {
             to_worker: vec![Vec::new(); machines],
             finished: 0,
             done: Vec::new(),
+            updates: setup.updates,
+            rounds: HashMap::new(),
         };
         for rank in 0..n {
             let peer = Peer {
@@ -156,20 +181,78 @@ impl Job {
         }
         let mut placement = Placement::new(&plan(setup)).expect("a sound plan");
         for (index, bytes) in setup.tensors.iter().enumerate() {
-            job.register(index, &placement.place(*bytes as u64));
+            job.register(index, *bytes, &placement.place(*bytes as u64));
+        }
+        if setup.updates {
+            job.fill(setup.tensors.len());
         }
         job
     }
 
-    /// Makes known to all clients where a tensor is summed.
-    fn register(&mut self, index: usize, places: &[PartitionPlace]) {
-        let places = places.iter().enumerate().map(|(number, place)| {
+    /// Gives the lanes the values of all variables, and waits until they have them.
+    fn fill(&mut self, tensors: usize) {
+        for rank in 0..self.clients.len() {
+            let id = Rank(rank as u32);
+            let alone = self.clients[rank].define_group(&[id]);
+            for index in 0..tensors {
+                let request = self.request(index, 0);
+                self.recoveries[rank].fill(&mut self.clients[rank], (id, alone), &request);
+            }
+            self.settle(rank);
+        }
+        let lacks = |job: &Job| {
+            let filled = |recovery: &Recovery| {
+                (0..tensors as u32).all(|index| recovery.is_filled(TensorId(index)))
+            };
+            !job.recoveries.iter().all(filled)
+        };
+        while lacks(self) {
+            self.step();
+        }
+    }
+
+    /// Makes known to all clients where a tensor is summed, and to each what it mirrors of it.
+    fn register(&mut self, index: usize, bytes: usize, places: &[PartitionPlace]) {
+        let (n, id) = (self.clients.len(), TensorId(index as u32));
+        // One after the other an equal share of a large one; a partition is not cut here.
+        let share = |start: usize| if bytes <= SMALL_BYTES * n { index } else { start * n / bytes };
+        let place = |(number, place): (usize, &PartitionPlace)| {
             let stretch = (place.offset as usize, place.bytes as usize);
-            Place::new(ConnId(place.server), number as u32, stretch, GroupId(0), 1)
-        });
-        let places: Vec<_> = places.collect();
-        for client in &mut self.clients {
-            client.register(TensorId(index as u32), Tier::Root, places.clone());
+            let variable = self.updates.then(|| VariablePlace {
+                mirrors: [Some(Rank((share(stretch.0) % n) as u32)), None],
+                home: number as u32,
+                offset: 0,
+                staleness: Staleness::SYNCHRONOUS,
+            });
+            let lane = ConnId(place.server);
+            Place { variable, ..Place::new(lane, number as u32, stretch, GroupId(0), 1) }
+        };
+        let places: Vec<Place> = places.iter().enumerate().map(place).collect();
+        for (rank, client) in self.clients.iter_mut().enumerate() {
+            client.register(id, Tier::Root, places.clone());
+            let own = |variable: VariablePlace| variable.is_mirror(Rank(rank as u32));
+            for place in places.iter().filter(|place| place.variable.is_some_and(own)) {
+                let value = vec![AlignedBuf::new(place.bytes)];
+                client.mirror_from(id, place.offset / 4, Dtype::F32, value);
+            }
+        }
+    }
+
+    /// One round of a tensor.
+    fn request(&self, index: usize, priority: i32) -> Request {
+        let sgd = Update::new(Rule::Sgd { momentum: false, nesterov: false });
+        let all_reduce = Collective::AllReduce;
+        Request {
+            tensor: TensorId(index as u32),
+            tier: Tier::Root,
+            collective: if self.updates { Collective::Update } else { all_reduce },
+            dtype: Dtype::F32,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            average: false,
+            priority,
+            supply: Supply::Whole,
+            update: self.updates.then_some(Update { step: -STEP, ..sgd }),
         }
     }
 
@@ -198,20 +281,17 @@ impl Job {
     }
 
     pub fn submit(&mut self, rank: usize, index: usize, bytes: usize, priority: i32) -> OpId {
-        let request = Request {
-            tensor: TensorId(index as u32),
-            tier: Tier::Root,
-            collective: Collective::AllReduce,
-            dtype: Dtype::F32,
-            op: ReduceOp::Sum,
-            root: Rank(0),
-            average: false,
-            priority,
-            supply: Supply::Whole,
-            update: None,
-        };
+        let request = self.request(index, priority);
         let ones = 1.0_f32.to_ne_bytes().repeat(bytes / 4);
-        self.clients[rank].submit(request, OwnedMemory { separate: None, bytes: ones })
+        // The gradient of a variable is needed until its mirrors have it.
+        let memory = match self.updates {
+            true => OwnedMemory { separate: Some(ones), bytes: vec![0; bytes] },
+            false => OwnedMemory { separate: None, bytes: ones },
+        };
+        let round = self.clients[rank].next_round(request.tensor, Tier::Root);
+        let op = self.clients[rank].submit(request, OpMemory::Tensor(memory));
+        self.rounds.insert((rank, op), round.expect("a registered tensor"));
+        op
     }
 
     /// Moves what can move on a machine, until nothing does.
@@ -298,18 +378,25 @@ impl Job {
     }
 
     fn collect(&mut self, rank: usize) {
-        let expected = self.clients.len() as f32;
+        let sum = self.clients.len() as f32;
         while let Some(event) = self.clients[rank].next_event() {
+            let event = self.recoveries[rank].on_event(event, &self.clients[rank]);
+            let Some(event) = event else { continue };
             match event {
                 Event::Finished(op, outcome) => {
                     assert_eq!(outcome, Ok(()));
                     self.finished += 1;
                     self.done.push((rank, op));
                 }
-                Event::Released(_, memory) => {
+                Event::Released(op, OpMemory::Tensor(memory)) => {
+                    let round = self.rounds.remove(&(rank, op)).expect("what was submitted");
+                    let value = -(STEP as f32) * sum * (round.0 + 1) as f32;
+                    let expected = if self.updates { value } else { sum };
                     let right = |four: &[u8]| four == expected.to_ne_bytes();
                     assert!(memory.bytes.chunks_exact(4).all(right), "a wrong sum");
                 }
+                // What a mirror has put into a lane.
+                Event::Released(..) => {}
                 Event::Available { .. }
                 | Event::Arrived { .. }
                 | Event::PartitionDone { .. }

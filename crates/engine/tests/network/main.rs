@@ -7,6 +7,7 @@ mod net;
 mod periods;
 mod replay;
 mod training;
+mod updates;
 
 use job::{Outcome, Setup, run};
 use net::Model;
@@ -24,7 +25,8 @@ fn setup(workers: usize, rates: Vec<f64>, tensors: Vec<usize>) -> Setup {
     let (partition_bytes, chunk_bytes) = (256 << 10, 256 << 10);
     let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let credit_bytes = default_credit(Some(slowest * 8e-9)) as usize;
-    Setup { workers, rates, tensors, partition_bytes, chunk_bytes, credit_bytes, model: MODEL }
+    let (model, updates) = (MODEL, false);
+    Setup { workers, rates, tensors, partition_bytes, chunk_bytes, credit_bytes, model, updates }
 }
 
 fn uniform(n: usize, k: usize, bytes: usize) -> Outcome {

@@ -89,16 +89,16 @@ fn what_is_urgent_first_lets_the_next_forward_pass_begin() {
 }
 
 /// A line a tensor, in forward order: microseconds of the forward and the backward pass, in
-/// proportion to arithmetic, and bytes of the gradient (`sumpter.profiles.published`).
-fn published<'a>(what: &'a str, lines: &str) -> Case<'a> {
+/// proportion to arithmetic, and bytes of the gradient (`sumpter.profiles.published`). The bytes,
+/// then the times.
+pub fn published(lines: &str) -> (Vec<usize>, Vec<(f64, f64)>) {
     let rows = lines.lines().map(|line| {
         let mut words = line.split(' ').map(|word| word.parse::<f64>().expect("a number"));
         let mut next = || words.next().expect("three numbers");
-        ((next(), next()), next() as usize)
+        let seconds = (next(), next());
+        (next() as usize, seconds)
     });
-    let (seconds, tensors) = rows.unzip();
-    let uneven = Uneven { jitter: 0.02, skew: 0.0 };
-    Case { what, tensors, seconds, n: 4, k: 0, ratio: 1.0, uneven }
+    rows.unzip()
 }
 
 /// Plays a model at full size: three ratios and numbers of servers, then ranks of unequal pace.
@@ -126,7 +126,10 @@ macro_rules! full_size {
         #[ignore = "takes minutes; prints a table with --nocapture"]
         fn $test() {
             let lines = include_str!(concat!("profiles/", $file, ".txt"));
-            in_full_size(&published($file, lines), $least);
+            let (tensors, seconds) = published(lines);
+            let uneven = Uneven { jitter: 0.02, skew: 0.0 };
+            let case = Case { what: $file, tensors, seconds, n: 4, k: 0, ratio: 1.0, uneven };
+            in_full_size(&case, $least);
         }
     )*};
 }

@@ -143,6 +143,21 @@ impl Driver {
         Ok(())
     }
 
+    /// Sends all that the endpoint has for its connections, though it may wait.
+    pub(crate) fn drain(&mut self, endpoint: &mut dyn Endpoint) -> Result<(), LinkError> {
+        for index in 0..self.links.len() {
+            loop {
+                let counted = &mut Counted { endpoint, counters: &self.counters };
+                self.links[index].transmit(counted, ConnId(index))?;
+                if self.links[index].can_send()? {
+                    break;
+                }
+                self.turn(endpoint)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Sends what the endpoint has to say of its own accord, before the first turn.
     pub(crate) fn flush(&mut self, endpoint: &mut dyn Endpoint) -> Result<(), LinkError> {
         let endpoint = &mut Counted { endpoint, counters: &self.counters };

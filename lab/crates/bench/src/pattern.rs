@@ -2,6 +2,7 @@
 //! differ from element to element so that no byte can land in a wrong place unnoticed.
 
 use sumpter_sum::AlignedBuf;
+use sumpter_types::{Dtype, Update};
 
 /// Elements until the values repeat. A prime, so that no power of two is a whole number of them.
 const PERIOD: usize = 7;
@@ -9,13 +10,20 @@ const PERIOD: usize = 7;
 /// Bytes compared or copied at once; a multiple of the period.
 const BLOCK: usize = 4 * PERIOD * 1024;
 
-/// `scale` times 1, 2, .. 7, 1, 2, ..
+/// `scale` times 1, 2, .. 7, 1, 2, ..; or values that [`update`](Pattern::update) has made of such.
+#[derive(Debug)]
 pub(crate) struct Pattern(Vec<u8>);
 
 impl Pattern {
     pub(crate) fn new(scale: u32) -> Pattern {
         let value = |i: usize| (scale as f32 * (i % PERIOD + 1) as f32).to_ne_bytes();
         Pattern((0..BLOCK / 4).flat_map(value).collect())
+    }
+
+    /// Applies a rule to the pattern of a value and those of its slots, once.
+    pub(crate) fn update(update: &Update, parts: &mut [Pattern], gradient: &Pattern) {
+        let mut parts: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part.0[..]).collect();
+        sumpter_sum::update(update, Dtype::F32, &mut parts, (Dtype::F32, &gradient.0), None);
     }
 
     pub(crate) fn fill(&self, bytes: &mut [u8]) {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use serde_json::json;
 use sumpter_bench::{BenchError, Calls, MemorySpec, Sample, ServerSpec, Variant};
-use sumpter_types::{Dtype, ReduceOp};
+use sumpter_types::{Dtype, ReduceOp, Rule};
 
 use crate::errors::{ConfigError, from_bench};
 
@@ -135,10 +135,11 @@ unsafe fn bytes_at<'a>((address, bytes): (usize, usize)) -> &'a [u8] {
     }
 }
 
-/// Measures a server under load; a list of samples as JSON.
+/// Measures a server under load, also with these update rules; a list of samples as JSON, whose
+/// variants with a rule have its name.
 #[pyfunction]
 #[pyo3(signature = (
-    *, workers, lanes, tensors, partition_bytes, chunk_bytes, credit_bytes, rounds
+    *, workers, lanes, tensors, partition_bytes, chunk_bytes, credit_bytes, rounds, rules
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub fn bench_server(
@@ -150,9 +151,23 @@ pub fn bench_server(
     chunk_bytes: usize,
     credit_bytes: usize,
     rounds: usize,
+    rules: Vec<String>,
 ) -> PyResult<String> {
-    let spec =
-        ServerSpec { workers, lanes, tensors, partition_bytes, chunk_bytes, credit_bytes, rounds };
+    let rule = |name: &String| {
+        let unknown = || ConfigError::new_err(format!("'{name}' is no update rule"));
+        Rule::from_name(name).ok_or_else(unknown)
+    };
+    let rules = rules.iter().map(rule).collect::<PyResult<_>>()?;
+    let spec = ServerSpec {
+        workers,
+        lanes,
+        tensors,
+        partition_bytes,
+        chunk_bytes,
+        credit_bytes,
+        rounds,
+        rules,
+    };
     let samples = measured(py, |stop| sumpter_bench::server(&spec, stop))?;
     let samples: Vec<_> = samples.iter().map(sample_json).collect();
     Ok(json!(samples).to_string())
@@ -166,6 +181,7 @@ fn sample_json(sample: &Sample) -> serde_json::Value {
         Variant::Relay => "relay",
         Variant::Raw => "raw",
         Variant::Bare => "bare",
+        Variant::Update(rule) => rule.name(),
     };
     json!({
         "variant": variant,

@@ -19,7 +19,13 @@ from sumpter_lab.cli import regret as bench_regret
 from sumpter_lab.cli import replay as bench_replay
 from sumpter_lab.cli import tenants as bench_tenants
 from sumpter_lab.cli import tune as bench_tune
-from sumpter_lab.cli.options import CsvOption, RateOption, ServersOption, WorkersOption
+from sumpter_lab.cli.options import (
+    CsvOption,
+    RateOption,
+    RulesOption,
+    ServersOption,
+    WorkersOption,
+)
 from sumpter_lab.scaffold import namespaces
 from sumpter_lab.scaffold.output import check_plot, check_writable, write_csv
 from sumpter_lab.scaffold.table import head_line, row_line
@@ -125,6 +131,7 @@ def emulate(
     rounds: RoundsOption = 5,
     warmup: WarmupOption = 1,
     peers: PeersOption = "gloo",
+    rules: RulesOption = None,
     lanes: LanesOption = 1,
     idle_restart: IdleRestartOption = True,
     assignments: SetOption = None,
@@ -138,7 +145,7 @@ def emulate(
     Each machine is a network namespace with a shaped link. What the links carry is measured
     first; each cell then runs Sumpter and its peers in turns and checks every result.
     """
-    from sumpter_lab.scaffold import spec
+    from sumpter_lab.scaffold import spec, units
 
     if clean:
         return _clean()
@@ -153,6 +160,7 @@ def emulate(
         lanes=lanes,
         idle_restart=idle_restart,
         settings=parse_assignments(assignments),
+        rules=units.parse_names(rules, "--rules", spec.RULES),
     )
     check_writable(csv, "--csv")
     check_plot(plot)

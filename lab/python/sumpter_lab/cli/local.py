@@ -11,9 +11,9 @@ import typer
 from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption
-from sumpter_lab.cli.options import CsvOption
+from sumpter_lab.cli.options import CsvOption, RulesOption
 from sumpter_lab.scaffold.output import write_csv
-from sumpter_lab.scaffold.units import parse_counts
+from sumpter_lab.scaffold.units import parse_counts, parse_names
 
 if TYPE_CHECKING:
     pass
@@ -63,8 +63,8 @@ def sum_(
     if places[0].bytes >= places[1].bytes:
         raise UsageError("--bytes-cache must be smaller than --bytes-memory")
     _fits(4 * places[1].bytes, "a smaller --bytes-memory")
-    chosen_types = _names("--dtypes", dtypes, kernels.DTYPES)
-    chosen_ops = _names("--ops", ops, kernels.OPS)
+    chosen_types = parse_names(dtypes, "--dtypes", kernels.DTYPES) or kernels.DTYPES
+    chosen_ops = parse_names(ops, "--ops", kernels.OPS) or kernels.OPS
     _at_least("--rounds", rounds, 1)
     counts = parse_counts(contributions, "--contributions", 1)
     _at_least("--contributions", min(counts), 2)
@@ -114,23 +114,30 @@ def server(
     credit_bytes: Annotated[
         str, typer.Option("--credit-bytes", metavar="SIZE", help="How far ahead workers begin.")
     ] = "1MiB",
+    rules: RulesOption = None,
     csv: CsvOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Load one server over loopback, beside the same loop without summation and raw TCP."""
+    from sumpter import _native
     from sumpter_lab.local import report
     from sumpter_lab.local import server as bench
 
+    known = _native.update_rules()
     load = bench.Load(
         tensors=_tensors(model, size),
         partition_bytes=_size("--partition-bytes", partition_bytes),
         chunk_bytes=_size("--chunk-bytes", chunk_bytes),
         credit_bytes=_size("--credit-bytes", credit_bytes),
         rounds=_at_least("--rounds", rounds, 1),
+        rules=parse_names(rules, "--rules", sorted(known)),
     )
     counts, lane_counts = parse_counts(workers, "--workers", 1), parse_counts(lanes, "--lanes", 1)
-    # A worker holds contribution and result; the lanes hold two rounds of sums.
-    _fits((2 * max(counts) + 2) * sum(load.tensors), "fewer --workers or a smaller model")
+    # A worker holds contribution and result; the lanes hold two rounds of sums. Of a variable the
+    # lanes hold all parts, and the workers together as well.
+    parts = sum(1 + len(known[rule]) for rule in load.rules)
+    models = 2 * max(counts) + 2 + 2 * (parts + len(load.rules))
+    _fits(models * sum(load.tensors), "fewer --workers or a smaller model")
     notes = [report.machine(), report.busy_note()]
     with _failures():
         rows = bench.measure(
@@ -141,6 +148,9 @@ def server(
     else:
         title = "one server under workers that compute nothing, loopback"
         report.print_table(title, bench.shown(rows), [note for note in notes if note])
+        if load.rules:
+            title = "rounds that update, beside rounds that only sum"
+            report.print_table(title, bench.shown_rules(rows, load.rules))
     if csv is not None:
         write_csv(csv, rows)
 
@@ -233,16 +243,6 @@ def _at_least(option: str, value: int, least: int) -> int:
     if value < least:
         raise UsageError(f"{option} {value}: give at least {least}")
     return value
-
-
-def _names(option: str, text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    if text is None:
-        return known
-    names = tuple(part.strip() for part in text.split(","))
-    for name in names:
-        if name not in known:
-            raise UsageError(f"{option} '{name}': known are {', '.join(known)}")
-    return names
 
 
 def _tensors(model: str | None, size: str | None) -> list[int]:

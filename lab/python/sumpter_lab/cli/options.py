@@ -16,6 +16,14 @@ ServersOption = Annotated[
 RateOption = Annotated[
     float, typer.Option("--rate-mbit", metavar="B", help="Rate of each link, each way, in Mb/s.")
 ]
+RulesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rules",
+        metavar="NAME,..",
+        help="Also measure rounds that update parameters, such as sgd,sgd_nesterov,adam.",
+    ),
+]
 CsvOption = Annotated[
     Path | None, typer.Option("--csv", metavar="FILE", help="Also write the rows to a CSV file.")
 ]

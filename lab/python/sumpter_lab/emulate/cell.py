@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from sumpter import _native
 from sumpter_lab.scaffold import counters, experiment, spec
 from sumpter_lab.scaffold.cluster import Cluster, Machine
 from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
@@ -177,6 +178,7 @@ def figures(
         "variants": {
             name: _variant(name, measured, load) for name in asked.own_jobs(len(cpu)) if "=" in name
         },
+        "rules": {rule: _rule(rule, measured, load) for rule in asked.rules},
         **_memory(asked, load, machines, links, times),
         "lanes": asked.lanes,
         "settings": asked.settings,
@@ -190,8 +192,35 @@ def figures(
 
 def _variant(name: str, measured: Measured, load: Load) -> dict[str, Any]:
     """Sumpter with another setting beside Sumpter: above 1, the other setting is the dearer one."""
-    pairs = list(zip(measured.rounds[name], measured.rounds["sumpter"], strict=True))
     memory, own = measured.lane_memory_bytes[name], measured.lane_memory_bytes["sumpter"]
+    return {
+        **_beside(name, measured, load),
+        "lane_memory_bytes": memory.total,
+        "lane_memory_ratio": ratio(memory.total, own.total),
+    }
+
+
+def _rule(name: str, measured: Measured, load: Load) -> dict[str, Any]:
+    """Rounds that update beside rounds that only sum: goodput, time, bytes and processor time."""
+    beside = _beside(name, measured, load)
+
+    def link_bytes(rounds: Sequence[Round]) -> int:
+        return sum(of.sent_bytes for item in rounds for of in item.links.values())
+
+    of, own = measured.rounds[name], measured.rounds["sumpter"]
+    goodput_ratios = [sums.seconds / one.seconds for one, sums in zip(of, own, strict=True)]
+    return {
+        **beside,
+        "goodput_ratio": statistics.median(goodput_ratios),
+        "goodput_ratios": goodput_ratios,
+        "link_bytes": link_bytes(of) / len(of),
+        "link_bytes_ratio": ratio(link_bytes(of), link_bytes(own)),
+    }
+
+
+def _beside(name: str, measured: Measured, load: Load) -> dict[str, Any]:
+    """The time and the processor time of a system, and over those of Sumpter in the same turns."""
+    pairs = list(zip(measured.rounds[name], measured.rounds["sumpter"], strict=True))
 
     def cpu_s(rounds: Sequence[Round]) -> float:
         return sum(item.worker_cpu_s + item.server_cpu_s for item in rounds)
@@ -202,8 +231,6 @@ def _variant(name: str, measured: Measured, load: Load) -> dict[str, Any]:
         "seconds_ratios": [one.seconds / other.seconds for one, other in pairs],
         "cpu_s_per_gb": cpu_s(measured.rounds[name]) / (len(pairs) * load.bytes) * 1e9,
         "cpu_ratio": ratio(cpu_s(measured.rounds[name]), cpu_s(measured.rounds["sumpter"])),
-        "lane_memory_bytes": memory.total,
-        "lane_memory_ratio": ratio(memory.total, own.total),
     }
 
 
@@ -292,10 +319,14 @@ def _memory(
     links: Links,
     times: Optimum,
 ) -> dict[str, Any]:
-    """What each server may hold at most: twice its share and the credit of all workers."""
+    """What each server may hold at most: twice its share and the credit of all workers, and of
+    each variable two rounds as well and all its parts."""
     gpu, cpu = machines
+    slots = _native.update_rules()
+    held_shares = 2 + sum(2 + 1 + len(slots[rule]) for rule in asked.rules)
     credit_bytes = len(gpu) * spec.credit_bytes(asked, links.goodput_mbit)
     bounds = [
-        round(2 * (times.shares[machine.name] * load.bytes + credit_bytes)) for machine in cpu
+        round(held_shares * times.shares[machine.name] * load.bytes + 2 * credit_bytes)
+        for machine in cpu
     ]
     return {"lane_memory_bound_bytes": bounds}

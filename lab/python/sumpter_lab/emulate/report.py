@@ -59,10 +59,24 @@ def summary(rows: Sequence[Row]) -> list[str]:
         lines += _worst(group, "optimum_fraction", f"worst fraction of t_opt at {name}")
         lines += _worst(group, "gain_ratio", f"worst gain over Gloo, of g_a, at {name}")
         lines += _worst(group, "plain_fraction", f"worst fraction of plain sockets at {name}")
-    lines += [line for row in rows for line in _variants(row)]
+    lines += [line for row in rows for line in (*_rules(row), *_variants(row))]
     bound = sum(1 for row in rows if row.get("cpu_bound"))
     if bound:
         lines.append(f"{bound} of {len(rows)} cells were limited by the cores, not by the links")
+    return lines
+
+
+def _rules(row: Row) -> list[str]:
+    """What rounds that update take, of rounds that only sum."""
+    where = f"n={row['workers']}, k={row['servers']}, {load_name(row)}"
+    lines = []
+    for name, found in (row.get("rules") or {}).items():
+        low, high = min(found["goodput_ratios"]), max(found["goodput_ratios"])
+        goodput = f"{found['goodput_ratio']:.4f} ({low:.4f} to {high:.4f}) of the goodput of sums"
+        moved = f"{found['link_bytes_ratio'] or 1:.4f} of their bytes on the links"
+        lines.append(
+            f"{name} at {where}: {goodput}, {moved}, {found['cpu_ratio']:.3f} of the CPU time"
+        )
     return lines
 
 

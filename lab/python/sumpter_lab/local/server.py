@@ -1,5 +1,6 @@
 """`sumpter bench server`: one server under the load of workers that compute nothing, beside the
-same event loop without summation, plain TCP, and plain TCP that sums (PHub's ZeroCompute test)."""
+same event loop without summation, plain TCP, and plain TCP that sums (PHub's ZeroCompute test);
+with rules, also beside rounds that update parameters."""
 
 from __future__ import annotations
 
@@ -33,6 +34,7 @@ class Load:
     chunk_bytes: int
     credit_bytes: int
     rounds: int
+    rules: Sequence[str] = ()
 
 
 def measure(
@@ -54,6 +56,7 @@ def measure(
                 chunk_bytes=load.chunk_bytes,
                 credit_bytes=load.credit_bytes,
                 rounds=load.rounds,
+                rules=list(load.rules),
             )
             rows.append(_row(count, lane_count, load, json.loads(text)))
     return rows
@@ -63,7 +66,8 @@ def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
     # Bytes that the server receives in a round, and as many that it sends.
     gigabytes = workers * sum(load.tensors) / 1e9
     by_variant = {
-        name: [sample for sample in samples if sample["variant"] == name] for name in VARIANTS
+        name: [sample for sample in samples if sample["variant"] == name]
+        for name in (*VARIANTS, *load.rules)
     }
 
     def median(variant: str, value: Callable[[Sample], float]) -> float:
@@ -106,8 +110,40 @@ def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
         raw_calls = median("raw", lambda s, w=who: sum(s[f"{w}_calls"].values()))
         row[f"{who}_calls_per_gb"] = round(calls / gigabytes)
         row[f"raw_tcp_{who}_calls_per_gb"] = round(raw_calls / gigabytes)
+    for rule in load.rules:
+        row |= _rule(rule, by_variant, gigabytes)
     row["correct"] = True
     return row
+
+
+def _rule(rule: str, by_variant: dict[str, list[Sample]], gigabytes: float) -> Row:
+    """Rounds that update by a rule, beside sums in the order of arrival and in that of ranks, which
+    variables always have: medians of the ratios by round."""
+    updates = by_variant[rule]
+
+    def ratios(variant: str, value: Callable[[Sample], float]) -> list[float]:
+        pairs = zip(by_variant[variant], updates, strict=True)
+        return [value(update) / value(plain) for plain, update in pairs if value(plain)]
+
+    def cpu_s(sample: Sample) -> float:
+        return float(sample["server_cpu_s"] + sample["worker_cpu_s"])
+
+    row: Row = {f"{rule}_goodput_gb_per_s": gigabytes / _median(updates, "seconds")}
+    for who in ("server", "worker"):
+        row[f"{rule}_{who}_cpu_s_per_gb"] = _median(updates, f"{who}_cpu_s") / gigabytes
+    row[f"{rule}_cpu_s_per_gb"] = statistics.median(map(cpu_s, updates)) / gigabytes
+    for variant, over in (("sum", ""), ("ordered", "_to_deterministic")):
+        goodput = [1 / slower for slower in ratios(variant, lambda s: s["seconds"])]
+        low, median, high = quartiles(goodput)
+        row[f"{rule}_goodput_ratio{over}"] = median
+        row[f"{rule}_goodput_ratio{over}_low"] = low
+        row[f"{rule}_goodput_ratio{over}_high"] = high
+        row[f"{rule}_cpu_ratio{over}"] = statistics.median(ratios(variant, cpu_s))
+    return row
+
+
+def _median(samples: Sequence[Sample], name: str) -> float:
+    return float(statistics.median(sample[name] for sample in samples))
 
 
 # What a table shows of a row; JSON and CSV have all of it.
@@ -124,6 +160,26 @@ COLUMNS = {
     "cpu_ratio_to_summing_tcp": "over TCP's that sums",
     "correct": "right",
 }
+
+
+RULE_COLUMNS = {
+    "goodput_gb_per_s": "GB/s",
+    "goodput_ratio": "over sums",
+    "goodput_ratio_to_deterministic": "over sums in order of ranks",
+    "cpu_s_per_gb": "CPU s/GB",
+    "cpu_ratio": "over sums'",
+    "cpu_ratio_to_deterministic": "over sums' in order of ranks",
+}
+
+
+def shown_rules(rows: Sequence[Row], rules: Sequence[str]) -> list[Row]:
+    """A row for each cell and rule."""
+    return [
+        {"workers": row["workers"], "lanes": row["lanes"], "rule": rule}
+        | {title: row[f"{rule}_{name}"] for name, title in RULE_COLUMNS.items()}
+        for row in rows
+        for rule in rules
+    ]
 
 
 def shown(rows: Sequence[Row]) -> list[Row]:

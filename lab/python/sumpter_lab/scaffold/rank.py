@@ -24,6 +24,7 @@ from sumpter import _native
 from sumpter_lab.scaffold.cluster import INTERFACE
 from sumpter_lab.scaffold.ddp import GradientReplay
 from sumpter_lab.scaffold.payload import Payload
+from sumpter_lab.scaffold.updates import OPTIMIZERS, Updates
 
 # Collectives wait this long at most; a cell's own time limit is shorter.
 TIMEOUT = datetime.timedelta(hours=1)
@@ -151,6 +152,8 @@ class Worker:
         self._gloo = dist.new_group(backend="gloo", timeout=TIMEOUT)
 
     def _make(self, system: str, payload: Payload, tensors: list[torch.Tensor]) -> System:
+        if system in OPTIMIZERS:
+            return Updates(system, payload, tensors)
         if system not in self.torch_groups:
             return PushPull(payload, tensors)
         if system == "gloo":

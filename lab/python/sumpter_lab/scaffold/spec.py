@@ -16,6 +16,8 @@ from sumpter_lab.scaffold import counters, namespaces
 from sumpter_lab.scaffold.cluster import MOST_MACHINES
 
 PEERS = ("gloo", "ps", "plain")
+# Update rules with which rounds can be measured; their optimizers are in updates.py.
+RULES = ("sgd", "sgd_momentum", "sgd_nesterov", "adam", "rmsprop", "adagrad")
 # A process on top of what it shares with the fork server: stacks, heaps, socket buffers.
 PROCESS_BYTES = 80 << 20
 # Emulating one Mb/s of one link costs at most this share of a core (measured at 100-800 Mb/s).
@@ -76,6 +78,8 @@ class Spec:
     # Whether connections start slowly again after a pause.
     idle_restart: bool = True
     settings: dict[str, str] = field(default_factory=dict)
+    # Update rules: rounds of Sumpter that update parameters, in the job that sums as well.
+    rules: tuple[str, ...] = ()
 
     def cells(self) -> list[tuple[Load, int, int]]:
         """All combinations, in the order they run: by load, then n, then k."""
@@ -88,7 +92,7 @@ class Spec:
             known = ("sumpter", "sumpter_ddp") + (("gloo_ddp",) if gloo else ())
         else:
             known = ("sumpter",) + (("gloo",) if gloo else ())
-        known += tuple(self.own_jobs(servers))
+        known += (*self.rules, *self.own_jobs(servers))
         return known + (("plain",) if "plain" in self.peers else ())
 
     def own_jobs(self, servers: int) -> dict[str, dict[str, str]]:
@@ -151,8 +155,11 @@ def memory_bytes(spec: Spec, load: Load, workers: int, servers: int) -> int:
     ddp = modules * (3 * load.bytes + load.largest_bytes)
     # In the lanes of all servers together: two rounds of accumulators.
     lanes = 2 * load.bytes
+    # Of a variable: its value in each worker, and all its parts in the lanes and in the mirrors.
+    slots = _native.update_rules()
+    parts = sum(workers + 2 * (1 + len(slots[rule])) for rule in spec.rules)
     processes = teams * (workers + servers) * PROCESS_BYTES
-    return teams * (workers * each + lanes) + workers * ddp + processes
+    return teams * (workers * each + lanes) + workers * ddp + parts * load.bytes + processes
 
 
 def _check_host() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sumpter._failure import UsageError
 from sumpter._sizes import parse_size
 
@@ -29,6 +31,15 @@ def parse_sizes(text: str, option: str, multiple: int = 4) -> list[int]:
         if size % multiple:
             raise UsageError(f"{option} {text}: {size} bytes are not a multiple of {multiple}")
     return list(dict.fromkeys(sizes))
+
+
+def parse_names(text: str | None, option: str, known: Collection[str]) -> tuple[str, ...]:
+    """Names from `one,other`, in the given order, without repetition; none for None."""
+    names = [] if text is None else _parts(text, option)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{option} '{name}': known are {', '.join(known)}")
+    return tuple(dict.fromkeys(names))
 
 
 def parse_rates(text: str, option: str) -> list[float]:

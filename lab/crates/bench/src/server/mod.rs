@@ -10,6 +10,7 @@ mod memory;
 mod raw;
 mod relay;
 mod staging;
+mod updates;
 mod worker;
 
 use std::net::TcpStream;
@@ -21,7 +22,7 @@ use std::time::Instant;
 use sumpter_endpoint::{ConnId, Endpoint, LinkError};
 use sumpter_engine::{Lane, LaneLimits, Peer, Place};
 use sumpter_plan::{Dealing, Placement, Plan, PlannedServer, largest_partition};
-use sumpter_types::{Epoch, GroupId, JobId, Rank};
+use sumpter_types::{Epoch, GroupId, JobId, Rank, Rule};
 
 use self::bare::BareServer;
 use self::relay::Relay;
@@ -53,11 +54,13 @@ pub enum Variant {
     Raw,
     /// The same bytes without frames, and the same additions.
     Bare,
+    /// Updates variables with the sums, by a rule: the real lane.
+    Update(Rule),
 }
 
 impl Variant {
-    /// Every variant.
-    pub const ALL: [Variant; 5] =
+    /// Every variant without a rule.
+    pub const PLAIN: [Variant; 5] =
         [Variant::Sum, Variant::Ordered, Variant::Relay, Variant::Raw, Variant::Bare];
 }
 
@@ -78,6 +81,8 @@ pub struct ServerSpec {
     pub credit_bytes: usize,
     /// Rounds to measure of each variant, after one to warm up.
     pub rounds: usize,
+    /// Update rules to measure as well, each once.
+    pub rules: Vec<Rule>,
 }
 
 /// One round of one variant.
@@ -98,6 +103,13 @@ pub struct Sample {
 }
 
 impl ServerSpec {
+    /// What is measured, in the order of turns.
+    #[must_use]
+    pub fn variants(&self) -> Vec<Variant> {
+        let rules = self.rules.iter().map(|rule| Variant::Update(*rule));
+        Variant::PLAIN.into_iter().chain(rules).collect()
+    }
+
     fn check(&self) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Argument(text));
         if !(1..=MOST_WORKERS).contains(&self.workers) {
@@ -150,14 +162,14 @@ pub fn server(
     thread::scope(|scope| {
         let mut bench = Bench::start(scope, spec, &places)?;
         let mut samples = Vec::new();
+        let count = bench.variants.len();
         for round in 0..=spec.rounds {
-            for turn in 0..Variant::ALL.len() {
+            for turn in 0..count {
                 if progress() {
                     return Err(BenchError::Interrupted);
                 }
                 // Whoever goes first in one round goes last in another.
-                let variant = Variant::ALL[(turn + round) % Variant::ALL.len()];
-                let sample = bench.round(variant)?;
+                let sample = bench.round((turn + round) % count)?;
                 if round > 0 {
                     samples.push(sample);
                 }
@@ -170,6 +182,7 @@ pub fn server(
 /// The running threads. Dropping it ends them: workers that get no more orders close their
 /// connections, and a lane ends with its first connection that closes.
 struct Bench {
+    variants: Vec<Variant>,
     orders: Vec<Sender<Order>>,
     answers: Vec<Receiver<Result<(), BenchError>>>,
     workers: Vec<ThreadCpu>,
@@ -184,8 +197,10 @@ impl Bench {
         spec: &'scope ServerSpec,
         places: &'scope [Vec<Place>],
     ) -> Result<Bench, BenchError> {
-        let counters = || Variant::ALL.iter().map(|_| Arc::<Counters>::default()).collect();
+        let variants = spec.variants();
+        let counters = || variants.iter().map(|_| Arc::<Counters>::default()).collect();
         let mut bench = Bench {
+            variants: spec.variants(),
             orders: Vec::new(),
             answers: Vec::new(),
             workers: Vec::new(),
@@ -194,7 +209,7 @@ impl Bench {
             lane_counters: counters(),
         };
         let mut theirs: Vec<Vec<Vec<TcpStream>>> = (0..spec.workers).map(|_| Vec::new()).collect();
-        for variant in Variant::ALL {
+        for (index, variant) in variants.into_iter().enumerate() {
             let mut cpus = Vec::new();
             theirs.iter_mut().for_each(|streams| streams.push(Vec::new()));
             for lane in 0..spec.lanes {
@@ -204,9 +219,9 @@ impl Bench {
                     pairs.map_err(BenchError::io("connecting"))?.into_iter().zip(&mut theirs)
                 {
                     ours.push(pair.0);
-                    streams[variant as usize].push(pair.1);
+                    streams[index].push(pair.1);
                 }
-                let counters = bench.lane_counters[variant as usize].clone();
+                let counters = bench.lane_counters[index].clone();
                 let endpoint = endpoint(variant, spec, lane_bytes(places, lane))?;
                 let driver = Driver::new(ours, counters);
                 let driver = driver.map_err(BenchError::io("making an event loop"))?;
@@ -253,7 +268,8 @@ impl Bench {
         Ok(())
     }
 
-    fn round(&mut self, variant: Variant) -> Result<Sample, BenchError> {
+    /// One round of a variant, by its index.
+    fn round(&mut self, variant: usize) -> Result<Sample, BenchError> {
         let before = self.sample(variant, 0.0)?;
         let started = Instant::now();
         self.command(Order::Round(variant))?;
@@ -269,15 +285,15 @@ impl Bench {
     }
 
     /// All that was counted so far; the threads sleep meanwhile.
-    fn sample(&self, variant: Variant, seconds: f64) -> Result<Sample, BenchError> {
+    fn sample(&self, variant: usize, seconds: f64) -> Result<Sample, BenchError> {
         let failed = BenchError::io("reading the processor time of threads");
         Ok(Sample {
-            variant,
+            variant: self.variants[variant],
             seconds,
-            server_cpu_s: total_s(&self.lanes[variant as usize]).map_err(&failed)?,
+            server_cpu_s: total_s(&self.lanes[variant]).map_err(&failed)?,
             worker_cpu_s: total_s(&self.workers).map_err(&failed)?,
-            server_calls: self.lane_counters[variant as usize].calls(),
-            worker_calls: self.worker_counters[variant as usize].calls(),
+            server_calls: self.lane_counters[variant].calls(),
+            worker_calls: self.worker_counters[variant].calls(),
         })
     }
 
@@ -311,7 +327,7 @@ fn endpoint(
         Variant::Relay => Ok(Box::new(Relay::new(spec.workers, spec.chunk_bytes))),
         Variant::Raw => Ok(Box::new(RawServer::new(spec.workers, spec.chunk_bytes))),
         Variant::Bare => Ok(Box::new(BareServer::new(spec.workers, bytes, spec.chunk_bytes))),
-        Variant::Sum | Variant::Ordered => {
+        Variant::Sum | Variant::Ordered | Variant::Update(_) => {
             let chunk = spec.chunk_bytes as u32;
             let limits =
                 LaneLimits { max_job_bytes: u64::MAX / 2, max_chunk_bytes: chunk, hub: false };
