@@ -45,8 +45,8 @@ fn a_round_that_updates_takes_hardly_longer_than_a_sum() {
 /// with the first layer first, and all sums needed at the beginning of an iteration or each by its
 /// layer.
 ///
-/// An update's new values are there no later than sums are, but it is done a round trip later, which
-/// shows where a layer waits for its own: `overlapped` is the least share of iterations then.
+/// An update's new values are there no later than sums are, but it is done a round trip later,
+/// which shows where a layer waits for its own: `overlapped` is the least share of iterations then.
 fn train(what: &str, (tensors, seconds): (&[usize], &[(f64, f64)]), k: usize, overlapped: f64) {
     let of = |updates| {
         let model = Model { latency: LATENCY, ..MODEL };
