@@ -1,4 +1,4 @@
-//! What a lane must know of a variable, to change it by a round's sum, and what it reports about one.
+//! What a lane must know of a variable, to change it by the sum of a round, and what it reports.
 
 use arrayvec::ArrayVec;
 use sumpter_types::{Action, EXACT_WORDS, ExactSum, Rank, Rule, Staleness, Update};

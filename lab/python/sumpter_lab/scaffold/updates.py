@@ -11,7 +11,7 @@ import torch
 from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
 
 from sumpter._core import membership
-from sumpter.torch.training.on_servers import rule_of
+from sumpter.torch.training.variables import rule_of
 from sumpter_lab.scaffold.payload import PERIOD, Payload
 
 # A power of two: with plain SGD every value is exact.
