@@ -308,6 +308,7 @@ impl Hub {
             Event::Finished(op, outcome) => Ok(Some(Event::Finished(op, outcome))),
             Event::Arrived { op, number, chunk } => Ok(Some(Event::Arrived { op, number, chunk })),
             Event::Available { op, bytes } => Ok(Some(Event::Available { op, bytes })),
+            Event::Ordered { op, order } => Ok(Some(Event::Ordered { op, order })),
         }
     }
 

@@ -8,6 +8,7 @@ mod auth;
 mod checksum;
 mod frame;
 mod handshake;
+mod order;
 mod snapshot;
 mod variable;
 
@@ -20,6 +21,7 @@ pub use frame::{
     MAX_CONTROL_BYTES, PartitionSpec, Tier, decode_group, encode_group, group_id,
 };
 pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
+pub use order::{MAX_ORDER_ENTRIES, ORDER_ENTRY_BYTES, OrderEntry, decode_order, encode_order};
 pub use snapshot::{Clock, SNAPSHOT_BYTES, Snapshot};
 pub use variable::{MAX_MIRRORS, UPDATE_BYTES, VariableSpec};
 

@@ -6,7 +6,7 @@ use sumpter_sum::AlignedBuf;
 use sumpter_types::Rank;
 use sumpter_wire::{FrameError, Header, MAX_BEGIN_BYTES, checksum};
 
-use super::asynchronous::Due;
+use super::asynchronous::DueSnapshot;
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::outbox::Outbox;
 use super::partition::{ChunkPlace, Serial};
@@ -23,7 +23,7 @@ pub(super) struct Conn {
     pub inbound: InboundFrame,
     pub outbox: Outbox,
     /// Chunks of variables that are sent to their mirror when there is nothing else to send.
-    pub snapshots: VecDeque<Due>,
+    pub snapshots: VecDeque<DueSnapshot>,
     /// What is exchanged with a client in this process, instead of frames with payload.
     pub resident: Option<Visits>,
     /// Partitions whose beginning was answered with an error: what was on its way is dropped.
@@ -50,7 +50,7 @@ pub(super) enum InboundFrame {
     Discard { left: usize },
     /// What a round is about.
     Begin { header: Header, bytes: [u8; MAX_BEGIN_BYTES], have: usize },
-    /// The members of a group, or the clocks of a variable.
+    /// The members of a group, the clocks of a variable, or what a round is about with an order.
     List { header: Header, bytes: Vec<u8>, have: usize },
 }
 

@@ -19,6 +19,7 @@ mod conn;
 mod job;
 mod limits;
 mod notes;
+mod order;
 mod outbox;
 mod partition;
 mod peer;

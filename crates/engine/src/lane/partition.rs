@@ -25,16 +25,18 @@
 //!   gives the same bytes when it is done again.
 //! - A variable that changes *asynchronously* has a partition for each worker (the worker tier),
 //!   which all use the one state: a chunk changes it when it arrives, unless the state's clocks say
-//!   that it has; and the worker gets the value as it is when no other is too far behind.
+//!   that it has; and the worker gets the value as it is when no other is too far behind. Where an
+//!   order log is replayed, both wait for their turn.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{Collective, Rank, Round, Update};
-use sumpter_wire::{PartitionSpec, Tier, checksum};
+use sumpter_wire::{OrderEntry, PartitionSpec, Tier, checksum};
 
 use super::accumulate::{Chunk, Coefficients, is_ordered};
+use super::order::{Due, Missed, OwnRound, RoundStart, Turn, entries, turns};
 use super::state::State;
 use sumpter_endpoint::{Now, Violation};
 
@@ -66,6 +68,8 @@ pub(super) struct Progress {
     pub asked: Option<u32>,
     /// This chunk of a variable has changed, by a round of one worker.
     pub changed: Option<u32>,
+    /// Its turn in a replayed order is past.
+    pub missed: Option<Missed>,
     /// The round is complete for everyone.
     pub complete: bool,
     /// Who was last, and for how long the others waited for it; known once all are in.
@@ -137,6 +141,8 @@ struct Slot {
     last_in: Option<Now>,
     /// What the rule is applied with.
     coefficients: Option<Coefficients>,
+    /// In which order its chunks change a variable asynchronously, if a log is replayed.
+    order: Vec<Turn>,
     /// Mirrors that hold the whole gradient; in a hub, whether all do.
     mirrored: usize,
     settled: bool,
@@ -327,15 +333,35 @@ impl Partition {
         mirrors > 0 && self.slots[slot].mirrored == mirrors
     }
 
+    /// When the chunks of the round in `slot` changed a variable asynchronously, and what its worker
+    /// got; once it has all of it.
+    pub(super) fn order(&self, slot: usize) -> Vec<OrderEntry> {
+        let offset = self.spec.variable.map_or(0, |variable| variable.offset);
+        let widening = self.spec.dtype.accumulator().size() / self.spec.dtype.size();
+        entries(self.slots[slot].chunks.iter(), |at| (at / widening) as u32 - offset)
+    }
+
+    /// The round in `slot` follows this order from now on.
+    fn follow(&mut self, slot: usize, order: &[OrderEntry]) {
+        let offset = self.spec.variable.map_or(0, |variable| variable.offset) as usize;
+        let widening = self.spec.dtype.accumulator().size() / self.spec.dtype.size();
+        self.slots[slot].order = turns(order, offset, widening);
+    }
+
+    /// Whether chunks of a live round wait for their turn in a replayed order.
+    pub(super) fn follows_order(&self) -> bool {
+        self.slots.iter().any(|slot| !slot.order.is_empty())
+    }
+
     /// `child` takes part in `round`, or does again after its connection was made anew.
     pub(super) fn begin(
         &mut self,
         child: usize,
         over: Listener,
-        (round, coefficients): (Round, Option<Coefficients>),
+        RoundStart { round, coefficients, order }: &RoundStart,
         pool: &mut BufferPool,
     ) -> Result<Beginning, Violation> {
-        let at = (round.0 & 1) as usize;
+        let (round, at) = (*round, (round.0 & 1) as usize);
         if self.slots[at].round != Some(round) {
             if self.is_early(child, round) {
                 self.early.retain(|(c, _)| *c != child);
@@ -343,11 +369,12 @@ impl Partition {
                 return Ok(Beginning::Early);
             }
             self.start(at, round, pool)?;
+            self.follow(at, order);
         }
         let slot = &mut self.slots[at];
         if let Some(coefficients) = coefficients {
-            let known = slot.coefficients.get_or_insert(coefficients);
-            if let Some(difference) = difference(known, &coefficients) {
+            let known = slot.coefficients.get_or_insert(*coefficients);
+            if let Some(difference) = difference(known, coefficients) {
                 return Ok(Beginning::Differs(difference));
             }
         }
@@ -364,7 +391,8 @@ impl Partition {
     pub(super) fn admit_early(&mut self, slot: usize, pool: &mut BufferPool) {
         let next = self.slots[slot].round.map(Round::next);
         for (child, over) in std::mem::take(&mut self.early) {
-            let begun = self.begin(child, over, (next.expect("a live round"), None), pool);
+            let next = RoundStart::plain(next.expect("a live round"));
+            let begun = self.begin(child, over, &next, pool);
             let expected = Beginning::In { slot: 1 - slot, completes: false, wants_total: false };
             debug_assert_eq!(begun, Ok(expected));
         }
@@ -397,7 +425,8 @@ impl Partition {
         slot.chunks.resize_with(chunks, Chunk::default);
         for chunk in &mut slot.chunks {
             (chunk.summed, chunk.asked, chunk.resident) = (0, false, false);
-            (chunk.added, chunk.version) = (false, 0);
+            chunk.turns.clear();
+            chunk.version = 0;
             chunk.checksums = [None; 2];
             chunk.weights.take().into_iter().for_each(|weights| pool.give(weights));
             chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
@@ -405,6 +434,7 @@ impl Partition {
         (slot.finished, slot.begun, slot.acknowledged) = (0, 0, 0);
         (slot.all_in, slot.last_in) = (0, None);
         (slot.coefficients, slot.mirrored, slot.settled) = (None, 0, false);
+        slot.order.clear();
         Ok(())
     }
 
@@ -459,7 +489,7 @@ impl Partition {
         } else {
             chunk.add(&spec, contributors, bytes, pool);
         }
-        let mut progress = self.settle(place, pool, state);
+        let mut progress = self.settle(place, pool, state, Due::All);
         if all_in {
             progress.late = self.all_in(child, place.slot, now);
         }
@@ -567,7 +597,9 @@ impl Partition {
         };
         self.resident = Some(Resident { child, turn: Some(turn) });
         let steps = (0..self.spec.chunks())
-            .map(|chunk| self.settle(ChunkPlace { slot, chunk }, pool, state.as_deref_mut()))
+            .map(|chunk| {
+                self.settle(ChunkPlace { slot, chunk }, pool, state.as_deref_mut(), Due::All)
+            })
             .collect();
         (steps, self.all_in(child, slot, now))
     }
@@ -595,7 +627,7 @@ impl Partition {
             chunk.sum_up(&self.spec, self.contributors, bytes, pool);
         }
         chunk.resident = true;
-        self.settle(place, pool, state)
+        self.settle(place, pool, state, Due::All)
     }
 
     /// Applies the sums that waited for the variable's state, as far as it is here now, and answers
@@ -604,6 +636,7 @@ impl Partition {
         &mut self,
         pool: &mut BufferPool,
         state: &mut State,
+        what: Due,
     ) -> Vec<(usize, Progress)> {
         let mut out = Vec::new();
         for at in 0..2 {
@@ -615,7 +648,7 @@ impl Partition {
                     break;
                 }
                 let place = ChunkPlace { slot: at, chunk };
-                let progress = self.settle(place, pool, Some(state));
+                let progress = self.settle(place, pool, Some(state), what);
                 // Of a round of one worker, chunks change the variable in any order.
                 if progress.finished.is_none() && self.tier != Tier::Worker {
                     break;
@@ -668,6 +701,7 @@ impl Partition {
         place: ChunkPlace,
         pool: &mut BufferPool,
         state: Option<&mut State>,
+        what: Due,
     ) -> Progress {
         let (spec, contributors) = (self.spec, self.contributors);
         let stretch = self.stretch(place.chunk);
@@ -689,13 +723,13 @@ impl Partition {
                     (Some(_), None) => false,
                     (Some(variable), Some(state)) if self.tier == Tier::Worker => {
                         let round = slot.round.expect("a live round");
-                        let from = (self.members[0], round);
-                        let unit = place.chunk;
-                        if chunk.add_to(&spec, coefficients, from, (state, unit, &stretch)) {
-                            progress.changed = Some(unit);
-                        }
                         let awaited = variable.staleness.awaited(round);
-                        chunk.answer(&spec, awaited, (state, unit, &stretch), pool) && due
+                        let (from, order) = ((self.members[0], round), &slot.order[..]);
+                        let own = OwnRound { from, coefficients, awaited, order };
+                        let of = (place.chunk, &stretch);
+                        let settled = chunk.settle_own(&spec, &own, (state, of), (pool, what));
+                        (progress.changed, progress.missed) = (settled.changed, settled.missed);
+                        settled.is_answered && due
                     }
                     (Some(_), Some(state)) => {
                         due && chunk.apply(&spec, coefficients, (state, stretch), pool)
