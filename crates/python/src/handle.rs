@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
-use sumpter_node::{Completion, StagedRound};
+use sumpter_node::{Completion, OrderSpan, StagedRound};
 
 use crate::errors::{ConfigError, DeadlineError, from_op};
 
@@ -60,6 +60,15 @@ impl Handle {
                 return Err(DeadlineError::new_err(text));
             }
         }
+    }
+
+    /// When the round changed a variable asynchronously; see the stub.
+    fn order(&self) -> Vec<(usize, usize, u32, u32)> {
+        let span = |span: OrderSpan| {
+            let OrderSpan { elements, position, answer } = span;
+            (elements.start, elements.end, position, answer)
+        };
+        self.completion.order().into_iter().map(span).collect()
     }
 
     /// Calls `callback()` once from a Rust thread when the operation is done, soon if it is.

@@ -311,6 +311,7 @@ impl Job {
                     assert!(memory.bytes.chunks_exact(4).all(right), "a wrong sum");
                 }
                 Event::Available { .. }
+                | Event::Ordered { .. }
                 | Event::Arrived { .. }
                 | Event::PartitionDone { .. }
                 | Event::Mirrored { .. }

@@ -311,6 +311,7 @@ mod tests {
             completion: Promise::unwatched(),
             staged: None,
             update: None,
+            order: Vec::new(),
             state: None,
             since: Instant::now(),
         }

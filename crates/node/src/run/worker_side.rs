@@ -369,6 +369,7 @@ impl WorkerSide {
                 Ok(Some(Event::Finished(id, outcome))) => self.finish(id, outcome, report),
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
                 Ok(Some(Event::Available { op, bytes })) => run.slices_final(op, bytes),
+                Ok(Some(Event::Ordered { op, order })) => run.ordered(op, order),
                 // Only the hub supplies in chunks.
                 Ok(
                     Some(
@@ -587,6 +588,7 @@ impl WorkerSide {
             completion: Promise::unwatched(),
             staged: None,
             update: None,
+            order: Vec::new(),
             state: None,
             since: Instant::now(),
         };

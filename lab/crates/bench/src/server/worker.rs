@@ -75,6 +75,7 @@ impl Worker {
                 match event {
                     Event::Finished(_, Ok(()))
                     | Event::Available { .. }
+                    | Event::Ordered { .. }
                     | Event::Arrived { .. }
                     | Event::PartitionDone { .. }
                     | Event::Mirrored { .. }
