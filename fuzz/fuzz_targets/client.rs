@@ -7,7 +7,9 @@ use libfuzzer_sys::fuzz_target;
 use sumpter_engine::{Client, ClientSettings, Place, Request, Supply, VariablePlace};
 use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Rule, TensorId, Update};
+use sumpter_types::{
+    Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Rule, Staleness, TensorId, Update,
+};
 use sumpter_wire::{HEADER_BYTES, Tier};
 
 fuzz_target!(|data: &[u8]| {
@@ -29,21 +31,28 @@ fuzz_target!(|data: &[u8]| {
     // The client mirrors the first of the two partitions of the variable.
     let part = || AlignedBuf::new(200);
     client.mirror_from(TensorId(3), 0, Dtype::F32, vec![part(), part()]);
-    let all =
-        [Collective::AllReduce, Collective::Broadcast, Collective::Reduce, Collective::Update];
+    // And one that changes asynchronously.
+    client.mirror_from(TensorId(4), 0, Dtype::F32, vec![part(), part()]);
+    client.mirror_rounds_of(TensorId(4), Dtype::F32, &[Rank(0), Rank(1)]);
+    let alone = client.define_group(&[Rank(0)]);
+    let update = Collective::Update;
+    let all = [Collective::AllReduce, Collective::Broadcast, Collective::Reduce, update, update];
     for (id, collective) in all.into_iter().enumerate() {
         let tensor = TensorId(id as u32);
-        let group = GroupId(0);
+        let (group, tier, staleness) = match id {
+            4 => (alone, Tier::Worker, Staleness::UNBOUNDED),
+            _ => (GroupId(0), Tier::Root, Staleness::SYNCHRONOUS),
+        };
         let place = |number: u32| {
             let mirrors = [Some(Rank(number)), None];
-            let variable = VariablePlace { mirrors, home: number, offset: 0 };
+            let variable = VariablePlace { mirrors, home: number, offset: 0, staleness };
             let updates = collective == Collective::Update;
             let place = Place::new(lane, number, (100 * number as usize, 100), group, 2);
             Place { variable: updates.then_some(variable), ..place }
         };
-        client.register(tensor, Tier::Root, vec![place(0), place(1)]);
+        client.register(tensor, tier, vec![place(0), place(1)]);
         let (dtype, op, root, average) = (Dtype::F32, ReduceOp::Sum, Rank(1), true);
-        let (tier, priority) = (Tier::Root, 0);
+        let priority = 0;
         // The reduce is supplied in ranges, all but its last bytes.
         let supply = match collective {
             Collective::Reduce => Supply::Ranges,
@@ -72,9 +81,10 @@ fuzz_target!(|data: &[u8]| {
     for piece in data.chunks(HEADER_BYTES + 64) {
         let mut bytes = piece.to_vec();
         if bytes.len() >= HEADER_BYTES && bytes[1] & 1 == 0 {
-            // Results, ends, errors, and that everyone has a result.
-            bytes[0] = [3, 4, 5, 8][usize::from(bytes[0] % 4)];
-            bytes[1..4].fill(0);
+            // Results, ends, errors, that everyone has a result, and snapshots.
+            bytes[0] = [3, 4, 5, 8, 9][usize::from(bytes[0] % 5)];
+            bytes[1] = [0, 7][usize::from(bytes[1] >> 1 & 1)];
+            bytes[2..4].fill(0);
             bytes[4..8].copy_from_slice(&1u32.to_le_bytes());
             bytes[9..12].fill(0);
             bytes[13..20].fill(0);

@@ -3,8 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use sumpter_wire::{
-    BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, HEADER_BYTES, Header, MAX_BEGIN_BYTES, checksum,
-    decode_group, encode_group,
+    BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, HEADER_BYTES, Header, MAX_BEGIN_BYTES, Snapshot,
+    checksum, decode_group, encode_group,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -30,6 +30,9 @@ fuzz_target!(|data: &[u8]| {
             assert!(spec.chunks() >= 1 && spec.chunk_len(spec.chunks() - 1) >= 1);
             assert_eq!(spec.variable.is_some(), length == MAX_BEGIN_BYTES);
         }
+    }
+    if let Ok((snapshot, parts)) = Snapshot::decode(data) {
+        assert_eq!([&snapshot.encode(), parts].concat(), data);
     }
     if let Ok(ranks) = decode_group(data) {
         assert_eq!(encode_group(&ranks), data);

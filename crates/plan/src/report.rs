@@ -5,6 +5,7 @@
 //! gain over nothing, one bandwidth where there are several) is null.
 
 use serde::Serialize;
+use sumpter_types::Rule;
 
 use crate::{
     Cluster, NamedMachine, PlanError, PlanRequest, Prediction, Role, Uniform, link_loads,
@@ -44,8 +45,35 @@ pub struct PlanReport {
     /// Every machine of a machine list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<Vec<MachineReport>>,
+    /// What the optimizer takes in memory, if the request names its rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<OptimizerReport>,
     /// What a person should know about this cluster, in sentences.
     pub notes: Vec<String>,
+}
+
+/// What an optimizer takes in memory, for parameters in `float32`: in every worker, or on the lanes
+/// that sum its gradients and on the mirrors. One worker a machine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OptimizerReport {
+    /// The update rule.
+    pub rule: &'static str,
+    /// What it keeps of each parameter beside the value.
+    pub slots: &'static [&'static str],
+    /// Bytes of its state in each worker that runs it.
+    pub worker_bytes: f64,
+    /// On the servers: bytes of value and state that each worker mirrors.
+    pub mirror_bytes: f64,
+    /// Of value and state in the lane of a GPU machine, where bandwidths are the same.
+    pub lane_bytes_gpu: Option<f64>,
+    /// Of value and state in the lanes of a CPU machine, where bandwidths are the same.
+    pub lane_bytes_cpu: Option<f64>,
+    /// What mirrors add to each link in a synchronous round: a mirror receives the gradient in
+    /// place of the new value.
+    pub mirror_link_bytes: f64,
+    /// The most that they add to what a worker receives in an asynchronous step: each change of
+    /// its share by any worker.
+    pub asynchronous_mirror_link_bytes: f64,
 }
 
 /// One machine of a machine list.
@@ -154,6 +182,7 @@ impl PlanRequest {
             gain_over_allreduce: prediction.gain_over_allreduce,
             gain_over_ps: prediction.gain_over_ps,
             machines: None,
+            optimizer: self.rule.map(|rule| OptimizerReport::new(rule, self.bytes, workers)),
             notes: notes(workers, servers),
         }
     }
@@ -167,6 +196,11 @@ impl PlanReport {
         self.share_gpu = Some(uniform.gpu_share());
         self.link_bytes_cpu = Some(uniform.cpu_link() * bytes);
         self.link_bytes_gpu = Some(uniform.gpu_link() * bytes);
+        if let Some(optimizer) = &mut self.optimizer {
+            let kept = bytes * (1 + optimizer.slots.len()) as f64;
+            optimizer.lane_bytes_gpu = Some(uniform.gpu_share() * kept);
+            optimizer.lane_bytes_cpu = Some(uniform.cpu_share() * kept);
+        }
     }
 
     /// With three machines or more, a worker without a share has a link that is full already.
@@ -178,6 +212,22 @@ impl PlanReport {
                 "{idle} GPU machine(s) with slow interfaces sum nothing: their own gradients keep \
                  their links busy for as long as the others need."
             ));
+        }
+    }
+}
+
+impl OptimizerReport {
+    fn new(rule: Rule, bytes: u64, workers: u32) -> OptimizerReport {
+        let (bytes, slots) = (bytes as f64, rule.slots());
+        OptimizerReport {
+            rule: rule.name(),
+            slots,
+            worker_bytes: bytes * slots.len() as f64,
+            mirror_bytes: bytes * (1 + slots.len()) as f64 / f64::from(workers),
+            lane_bytes_gpu: None,
+            lane_bytes_cpu: None,
+            mirror_link_bytes: 0.0,
+            asynchronous_mirror_link_bytes: bytes,
         }
     }
 }

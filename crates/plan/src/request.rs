@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use sumpter_types::Rule;
 
 use crate::machine::{bandwidth_expected, count_expected};
 use crate::predict::bytes_expected;
@@ -33,6 +34,8 @@ pub struct PlanRequest {
     pub bandwidth_gbps: f64,
     /// A machine list as [`parse_machines`] reads it.
     pub machines: Option<String>,
+    /// An update rule by its name: the optimizer's memory is part of the answer.
+    pub rule: Option<Rule>,
 }
 
 impl PlanRequest {
@@ -104,6 +107,7 @@ struct RawRequest {
     bytes: Option<Loose>,
     bandwidth_gbps: Option<Loose>,
     machines: Option<Loose>,
+    rule: Option<Loose>,
 }
 
 impl TryFrom<RawRequest> for PlanRequest {
@@ -128,8 +132,15 @@ impl TryFrom<RawRequest> for PlanRequest {
                 Some(value) => Some(value.text("machines", "the text of a TOML machine list")?),
                 None => None,
             },
+            rule: raw.rule.map(rule).transpose()?,
         })
     }
+}
+
+fn rule(value: Loose) -> Result<Rule, PlanError> {
+    let names = Rule::ALL.map(Rule::name).join(", ");
+    let name = value.text("rule", &format!("one of {names}"))?;
+    Rule::from_name(&name).ok_or_else(|| PlanError::field("rule", name, format!("one of {names}")))
 }
 
 #[derive(Deserialize)]

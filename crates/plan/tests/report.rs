@@ -231,3 +231,26 @@ fn a_request_may_also_be_deserialized_or_built_by_hand() {
     let nan = PlanRequest { bandwidth_gbps: f64::NAN, ..request };
     assert!(nan.report().unwrap_err().to_string().starts_with("bandwidth_gbps is NaN; expected"));
 }
+
+#[test]
+fn an_optimizer_takes_memory_in_workers_or_in_lanes_and_mirrors() {
+    let gib = f64::from(1 << 30);
+    let report = ask(&json!({"workers": 4, "servers": 4, "rule": "adam"}));
+    let of = |key: &str| number(&report["optimizer"], key) / gib;
+    assert_eq!(report["optimizer"]["slots"], json!(["exp_avg", "exp_avg_sq"]));
+    assert_eq!((of("worker_bytes"), of("mirror_bytes")), (2.0, 0.75));
+    // As many CPU machines as GPU machines sum everything.
+    assert_eq!((of("lane_bytes_gpu"), of("lane_bytes_cpu")), (0.0, 0.75));
+    assert_eq!((of("mirror_link_bytes"), of("asynchronous_mirror_link_bytes")), (0.0, 1.0));
+    // Every copy of the value and of the slots: one in lanes, one in mirrors.
+    let report = ask(&json!({"workers": 4, "servers": 1, "rule": "sgd_momentum"}));
+    let of = |key: &str| number(&report["optimizer"], key) / gib;
+    assert!((4.0 * of("lane_bytes_gpu") + of("lane_bytes_cpu") - 2.0).abs() < 1e-9);
+    assert_eq!(4.0 * of("mirror_bytes"), 2.0);
+    let listed = ask(&json!({"machines": LIST, "rule": "sgd"}));
+    assert_eq!(listed["optimizer"]["worker_bytes"], 0.0);
+    assert!(listed["optimizer"]["lane_bytes_gpu"].is_null());
+    assert!(ask(&json!({"workers": 2})).get("optimizer").is_none());
+    let refused = refusal(&json!({"workers": 2, "rule": "newton"}));
+    assert!(refused.starts_with("rule is newton; expected one of sgd, sgd_momentum"), "{refused}");
+}

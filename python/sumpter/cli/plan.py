@@ -46,6 +46,16 @@ def plan(
             '("gpu" or "cpu"), bandwidth_gbps and, if you like, name and count.',
         ),
     ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer",
+            metavar="RULE",
+            help="Also the memory of an optimizer, in workers and on servers: "
+            + ", ".join(sorted(_native.update_rules()))
+            + ".",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show who should sum how much, how long it takes, and the gain over other ways."""
@@ -59,6 +69,7 @@ def plan(
         "bytes": None if size is None else parse_size(size, "--bytes"),
         "bandwidth_gbps": bandwidth_gbps,
         "machines": None if machines is None else _read(machines),
+        "rule": rule,
     }
     report = _report({name: value for name, value in given.items() if value is not None})
     if as_json:
@@ -88,8 +99,33 @@ def _print(report: dict[str, Any]) -> None:
     from rich.text import Text
 
     parts = [Text(_headline(report), style="bold"), "", _shares(report), "", _times(report)]
+    if "optimizer" in report:
+        parts += ["", _optimizer(report["optimizer"])]
     parts += ["", *(Text(note, style="yellow") for note in report["notes"])]
     Console(highlight=False).print(Group(*(parts if report["notes"] else parts[:-1])))
+
+
+def _optimizer(found: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    from sumpter.launch.figures import format_bytes
+
+    title = f"memory of {found['rule']}"
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(title, no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    rows = [
+        ("state in every worker, as without on_servers", found["worker_bytes"]),
+        ("on servers: mirror in every worker", found["mirror_bytes"]),
+        ("on servers: lane of a GPU machine", found["lane_bytes_gpu"]),
+        ("on servers: lanes of a CPU machine", found["lane_bytes_cpu"]),
+        ("mirrors on each link, in a step", found["mirror_link_bytes"]),
+        ("the same in asynchronous training, at most", found["asynchronous_mirror_link_bytes"]),
+    ]
+    for name, size in rows:
+        if size is not None:
+            table.add_row(name, format_bytes(size))
+    return table
 
 
 def _headline(report: dict[str, Any]) -> str:

@@ -109,6 +109,7 @@ from sumpter.torch.joining import (
     stop_timeline,
     suspend,
 )
+from sumpter.torch.local_sgd import DiLoCo, LocalSGD
 from sumpter.torch.ops import (
     byteps_push_pull,
     byteps_torch_set_num_grads,
@@ -134,11 +135,13 @@ __all__ = [
     "Compression",
     "ConfigError",
     "DeadlineError",
+    "DiLoCo",
     "DistributedOptimizer",
     "DuplicateNameError",
     "GroupHandle",
     "Handle",
     "HorovodInternalError",
+    "LocalSGD",
     "Max",
     "Min",
     "MismatchError",

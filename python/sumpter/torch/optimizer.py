@@ -85,16 +85,14 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     _check_groups(num_groups, groups)
     process_set.included()  # raises for a set that was not added
     names = _name_parameters(optimizer, named_parameters)
-    if membership.current().worker.asynchronous and op is Average and staleness == 0:
+    if staleness == 0 and op is Average and membership.current().worker.asynchronous:
         op, staleness = Sum, None
     if staleness != 0:
-        _check_asynchronous(op, compression, gradient_predivide_factor, overlap_forward, on_servers)
-        if isinstance(optimizer, _Wrapped):
-            raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
-        steps = AsynchronousSteps(
-            names, backward_passes_per_step, op is Average, staleness, process_set
+        _check_asynchronous(
+            optimizer, op, compression, gradient_predivide_factor, overlap_forward or on_servers
         )
-        return _wrap(optimizer, _Asynchronous, steps)
+        given = (backward_passes_per_step, op is Average, staleness, process_set)
+        return _wrap(optimizer, _Asynchronous, AsynchronousSteps(names, *given))
     if op is Adasum:
         if overlap_forward:
             raise ValueError("op=Adasum exchanges whole steps: use it without overlap_forward")
@@ -129,11 +127,11 @@ def _check_on_servers(
 
 
 def _check_asynchronous(
+    optimizer: torch.optim.Optimizer,
     op: ReduceOp,
     compression: type[Compressor],
     predivide: float,
-    overlap_forward: bool,
-    on_servers: bool,
+    steps_elsewhere: bool,
 ) -> None:
     if op not in (Average, Sum):
         raise ValueError(f"asynchronous training needs op=Average or op=Sum, not {op.name}")
@@ -141,11 +139,13 @@ def _check_asynchronous(
         raise ValueError(
             "asynchronous training sends steps as they are: no compression, no scaling"
         )
-    if overlap_forward or on_servers:
+    if steps_elsewhere:
         raise ValueError(
             "asynchronous training takes steps in the workers, and each at once: without "
             "on_servers, and without overlap_forward"
         )
+    if isinstance(optimizer, _Wrapped):
+        raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
 
 
 def _reduction(op: ReduceOp, compression: type[Compressor], predivide: float) -> Reduction:

@@ -47,6 +47,9 @@ def run(*command: str) -> str:
         (sys.executable, "examples/digits_horovod.py"),
         (*sumpter_run("-n", "2"), "examples/digits_horovod.py", "--overlap"),
         (*sumpter_run("-n", "2", "-s", "1"), "examples/server_optimizer_digits.py"),
+        (*sumpter_run("-n", "3", "-s", "1"), "examples/asynchronous_digits.py"),
+        (*sumpter_run("-n", "2", "-s", "1"), "examples/diloco_digits.py"),
+        (*sumpter_run("-n", "2"), "examples/diloco_digits.py", "--local-sgd"),
         (*sumpter_run("-n", "3", "--min-workers", "2"), "examples/elastic_digits.py", "--kill"),
     ],
     ids=[
@@ -55,6 +58,9 @@ def run(*command: str) -> str:
         "horovod-alone",
         "horovod-overlap",
         "optimizer-on-server",
+        "asynchronous",
+        "diloco",
+        "local-sgd",
         "elastic-killed",
     ],
 )

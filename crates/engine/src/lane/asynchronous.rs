@@ -10,17 +10,14 @@ use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, Snapshot, Tier, VariableSpec}
 
 use super::Lane;
 use super::job::{Job, JobIndex, Key, PartitionIndex};
-use super::order::{Due, Missed};
+use super::order::{CatchUp, Missed};
 use super::outbox::{Frame, Payload};
+use super::state::Due;
 use sumpter_endpoint::{ConnId, Violation};
 
 /// Stretches of one partition whose clocks may differ: changes of epoch leave a few, for as long as
 /// interrupted rounds are done again.
 const MAX_STRETCHES: usize = 1 << 16;
-
-/// A chunk whose turn it is to be sent to a mirror: of which state, and the mirror's place in the
-/// spec.
-pub(super) type DueSnapshot = (usize, u32, usize);
 
 impl Lane {
     /// A chunk of a variable has changed, through the partition `at`: its mirrors get it, and other
@@ -39,9 +36,9 @@ impl Lane {
         let followers: Vec<_> = users.iter().copied().filter(follows).collect();
         if variable.staleness != Staleness::UNBOUNDED || !followers.is_empty() {
             // Before anything else is added.
-            users.into_iter().for_each(|user| self.catch_up(job, user, Due::Answers));
+            users.into_iter().for_each(|user| self.catch_up(job, user, CatchUp::Answers));
         }
-        followers.into_iter().for_each(|user| self.catch_up(job, user, Due::All));
+        followers.into_iter().for_each(|user| self.catch_up(job, user, CatchUp::All));
     }
 
     /// The turn of a worker's round in a replayed order is past: tells all who change the variable.
@@ -71,7 +68,7 @@ impl Lane {
     }
 
     /// Puts a chunk among what its mirror is sent, if it has changed and the mirror is connected.
-    fn send_snapshot(&mut self, of_job: JobIndex, due: DueSnapshot, variable: &VariableSpec) {
+    fn send_snapshot(&mut self, of_job: JobIndex, due: Due, variable: &VariableSpec) {
         let (state, unit, mirror) = due;
         let Some(rank) = variable.mirrors[mirror] else { return };
         let job = &mut self.jobs[of_job];
@@ -210,7 +207,7 @@ impl Job {
     }
 
     /// The chunks that are to be sent to a mirror whose connection is new.
-    fn snapshots_of(&mut self, rank: Rank) -> Vec<DueSnapshot> {
+    fn snapshots_of(&mut self, rank: Rank) -> Vec<Due> {
         let mut due = Vec::new();
         for state in 0..self.states() {
             let user = self.users(state).first().copied();

@@ -6,10 +6,10 @@ use sumpter_sum::AlignedBuf;
 use sumpter_types::Rank;
 use sumpter_wire::{FrameError, Header, MAX_BEGIN_BYTES, checksum};
 
-use super::asynchronous::DueSnapshot;
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::outbox::Outbox;
 use super::partition::{ChunkPlace, Serial};
+use super::state::Due;
 use crate::head::{Head, head};
 use crate::inbox::{Inbox, fill};
 use sumpter_endpoint::Incoming;
@@ -23,7 +23,7 @@ pub(super) struct Conn {
     pub inbound: InboundFrame,
     pub outbox: Outbox,
     /// Chunks of variables that are sent to their mirror when there is nothing else to send.
-    pub snapshots: VecDeque<DueSnapshot>,
+    pub snapshots: VecDeque<Due>,
     /// What is exchanged with a client in this process, instead of frames with payload.
     pub resident: Option<Visits>,
     /// Partitions whose beginning was answered with an error: what was on its way is dropped.

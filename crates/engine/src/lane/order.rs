@@ -58,7 +58,7 @@ impl RoundStart {
 
 /// What may be done for a chunk of one worker's round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum CatchUp {
     /// The worker gets the value.
     Answers,
     /// And its contribution is added before.
@@ -177,9 +177,9 @@ impl Chunk {
         spec: &PartitionSpec,
         own: &OwnRound<'_>,
         (state, (unit, stretch)): (&mut State, (u32, &Range<usize>)),
-        (pool, what): (&mut BufferPool, Due),
+        (pool, what): (&mut BufferPool, CatchUp),
     ) -> Settled {
-        let adds = what == Due::All;
+        let adds = what == CatchUp::All;
         let added = adds.then(|| self.add_to(spec, own, (state, unit, stretch)));
         let added = added.unwrap_or(Ok(false));
         let changed = matches!(added, Ok(true)).then_some(unit);

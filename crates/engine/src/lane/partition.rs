@@ -36,7 +36,7 @@ use sumpter_types::{Collective, Rank, Round, Update};
 use sumpter_wire::{OrderEntry, PartitionSpec, Tier, checksum};
 
 use super::accumulate::{Chunk, Coefficients, is_ordered};
-use super::order::{Due, Missed, OwnRound, RoundStart, Turn, entries, turns};
+use super::order::{CatchUp, Missed, OwnRound, RoundStart, Turn, entries, turns};
 use super::state::State;
 use sumpter_endpoint::{Now, Violation};
 
@@ -489,7 +489,7 @@ impl Partition {
         } else {
             chunk.add(&spec, contributors, bytes, pool);
         }
-        let mut progress = self.settle(place, pool, state, Due::All);
+        let mut progress = self.settle(place, pool, state, CatchUp::All);
         if all_in {
             progress.late = self.all_in(child, place.slot, now);
         }
@@ -598,7 +598,7 @@ impl Partition {
         self.resident = Some(Resident { child, turn: Some(turn) });
         let steps = (0..self.spec.chunks())
             .map(|chunk| {
-                self.settle(ChunkPlace { slot, chunk }, pool, state.as_deref_mut(), Due::All)
+                self.settle(ChunkPlace { slot, chunk }, pool, state.as_deref_mut(), CatchUp::All)
             })
             .collect();
         (steps, self.all_in(child, slot, now))
@@ -627,7 +627,7 @@ impl Partition {
             chunk.sum_up(&self.spec, self.contributors, bytes, pool);
         }
         chunk.resident = true;
-        self.settle(place, pool, state, Due::All)
+        self.settle(place, pool, state, CatchUp::All)
     }
 
     /// Applies the sums that waited for the variable's state, as far as it is here now, and answers
@@ -636,7 +636,7 @@ impl Partition {
         &mut self,
         pool: &mut BufferPool,
         state: &mut State,
-        what: Due,
+        what: CatchUp,
     ) -> Vec<(usize, Progress)> {
         let mut out = Vec::new();
         for at in 0..2 {
@@ -701,7 +701,7 @@ impl Partition {
         place: ChunkPlace,
         pool: &mut BufferPool,
         state: Option<&mut State>,
-        what: Due,
+        what: CatchUp,
     ) -> Progress {
         let (spec, contributors) = (self.spec, self.contributors);
         let stretch = self.stretch(place.chunk);

@@ -5,7 +5,7 @@ use sumpter_wire::{FrameKind, Header, Tier, encode_order};
 
 use super::Lane;
 use super::job::{JobIndex, Key, PartitionIndex};
-use super::order::Due;
+use super::order::CatchUp;
 use super::outbox::{Frame, Payload};
 use super::partition::{ChunkPlace, Listener, Progress};
 use crate::head::head;
@@ -55,12 +55,12 @@ impl Lane {
     /// A chunk of a variable's part is here: sums may have waited for it.
     fn fill(&mut self, job: JobIndex, at: PartitionIndex, place: ChunkPlace) {
         for user in self.jobs[job].fill(at, place, &mut self.pool) {
-            self.catch_up(job, user, Due::All);
+            self.catch_up(job, user, CatchUp::All);
         }
     }
 
     /// The state of a variable has changed: rounds of a partition may have waited for that.
-    pub(super) fn catch_up(&mut self, job: JobIndex, at: PartitionIndex, what: Due) {
+    pub(super) fn catch_up(&mut self, job: JobIndex, at: PartitionIndex, what: CatchUp) {
         let (partition, state) = self.jobs[job].with_state(at);
         let Some(state) = state else { return };
         for (slot, progress) in partition.catch_up(&mut self.pool, state, what) {

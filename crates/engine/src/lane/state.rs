@@ -18,6 +18,10 @@ use crate::spans::Spans;
 /// The value and the slots.
 const PARTS: usize = 1 + MAX_SLOTS;
 
+/// A chunk whose turn it is to be sent to a mirror: of which state, and the mirror's place in the
+/// spec.
+pub(super) type Due = (usize, u32, usize);
+
 #[derive(Debug, Default)]
 pub(super) struct State {
     parts: [Part; PARTS],

@@ -1,16 +1,17 @@
 //! A variable in a lane: its state comes from a mirror, its rounds change it.
 
-use sumpter_types::{Rule, Update};
+use sumpter_types::{Rule, Staleness, Update};
 use sumpter_wire::{Tier, VariableSpec};
 
 use super::*;
 
-const SGD: Rule = Rule::Sgd { momentum: false, nesterov: false };
+pub const SGD: Rule = Rule::Sgd { momentum: false, nesterov: false };
 
 /// Two float32, mirrored by rank 0.
-fn variable() -> PartitionSpec {
+pub fn variable() -> PartitionSpec {
     let mirrors = [Some(Rank(0)), None];
-    let variable = VariableSpec { rule: SGD, divisor: 2, mirrors, home: 0, offset: 0 };
+    let staleness = Staleness::SYNCHRONOUS;
+    let variable = VariableSpec { rule: SGD, divisor: 2, mirrors, home: 0, offset: 0, staleness };
     PartitionSpec {
         collective: Collective::Update,
         dtype: Dtype::F32,
@@ -19,18 +20,18 @@ fn variable() -> PartitionSpec {
     }
 }
 
-fn begin_with(spec: &PartitionSpec, step: f64) -> Vec<u8> {
+pub fn begin_with(spec: &PartitionSpec, step: f64) -> Vec<u8> {
     let coefficients = Some(Update { step, ..Update::new(SGD) }.coefficients());
     let payload = Begin { spec: *spec, priority: 0, coefficients }.encode();
     [&header(FrameKind::Begin, payload.len()).encode()[..], &payload].concat()
 }
 
-fn floats(values: [f32; 2]) -> Vec<u8> {
+pub fn floats(values: [f32; 2]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_ne_bytes()).collect()
 }
 
 /// A mirror puts the value into the lane.
-fn fill(values: [f32; 2]) -> Vec<u8> {
+pub fn fill(values: [f32; 2]) -> Vec<u8> {
     let ranks = [Rank(0)];
     let members = encode_group(&ranks);
     let group =
@@ -49,7 +50,7 @@ fn fill(values: [f32; 2]) -> Vec<u8> {
 }
 
 /// Kinds and payloads of the frames of a lane.
-fn frames(lane: &mut Lane, conn: ConnId) -> Vec<(FrameKind, Vec<u8>)> {
+pub fn frames(lane: &mut Lane, conn: ConnId) -> Vec<(FrameKind, Vec<u8>)> {
     let bytes = drain(lane, conn);
     let (mut rest, mut out) = (&bytes[..], Vec::new());
     while let Some((head, tail)) = rest.split_first_chunk::<HEADER_BYTES>() {

@@ -361,9 +361,9 @@ impl World {
         worker.submitted[index] += 1;
         self.spans.entry((index, round)).or_insert((now, now));
         // As it was laid out: the machine may have lost a worker since.
-        let tiers = [Tier::Machine, Tier::Worker].into_iter();
+        let mut tiers = [Tier::Machine, Tier::Worker].into_iter();
         let known = |tier: &Tier| worker.client.next_round(tensor.request.tensor, *tier).is_some();
-        let tier = tiers.filter(known).next().unwrap_or(Tier::Root);
+        let tier = tiers.find(known).unwrap_or(Tier::Root);
         let update = tensor.update(round);
         let request = Request { tier, priority: self.rng.i32(-2..3), update, ..tensor.request };
         let mut memory = tensor.memory(round, rank as u32);

@@ -38,6 +38,7 @@ _KINDS = {
     "Player": "sumpter_lab.replay.rank",
     "Probe": "sumpter_lab.scaffold.probe",
     "Server": "sumpter_lab.scaffold.rank",
+    "Stepper": "sumpter_lab.asynchronous_rank",
     "Tuned": "sumpter_lab.tune.rank",
     "Worker": "sumpter_lab.scaffold.rank",
 }

@@ -1,0 +1,206 @@
+//! A variable that changes asynchronously in a lane: each worker's round changes it at once.
+
+use sumpter_types::Staleness;
+use sumpter_wire::{Clock, OrderEntry, Snapshot, Tier, VariableSpec, encode_order};
+
+use super::variable::{begin_with, fill, floats, frames, variable};
+use super::*;
+
+/// The same variable, for one worker alone.
+pub fn shared(rank: u32, staleness: Staleness) -> PartitionSpec {
+    let known = variable();
+    let variable = known.variable.map(|v| VariableSpec { staleness, divisor: 1, ..v });
+    PartitionSpec { group: group_id(&[Rank(rank)]), variable, ..known }
+}
+
+pub fn of_worker(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[1] = Tier::Worker as u8;
+    frame
+}
+
+/// A worker's round: it adds these values.
+pub fn adds(rank: u32, round: u8, staleness: Staleness, values: [f32; 2]) -> Vec<u8> {
+    let members = encode_group(&[Rank(rank)]);
+    let id = TensorId(group_id(&[Rank(rank)]).0);
+    let group = Header { tensor: id, ..header(FrameKind::Group, members.len()) };
+    let frames = [begin_with(&shared(rank, staleness), 1.0), push(0, &floats(values))];
+    let frames = frames.map(|frame| of_tensor(5, round, of_worker(frame))).concat();
+    [&group.encode()[..], &members, &frames].concat()
+}
+
+/// The mirror puts the value into the lane, with these clocks.
+pub fn fill_with(values: [f32; 2], clocks: [u32; 2]) -> Vec<u8> {
+    let clock = |(rank, rounds)| Clock { rank, rounds, position: 10 + rank.0 };
+    let clocks = (0..).map(Rank).zip(clocks).map(clock).collect();
+    let payload = Snapshot { offset: 0, len: 8, clocks }.encode();
+    let header = Header { tier: Tier::Value, ..header(FrameKind::Snapshot, payload.len()) };
+    let clocks = [&header.encode()[..], &payload].concat();
+    let all = fill(values);
+    // Between the beginning of the part and its only chunk.
+    let (begun, chunk) = all.split_at(all.len() - HEADER_BYTES - 8);
+    [begun, &clocks, chunk].concat()
+}
+
+/// The mirror has a snapshot.
+pub fn mirrored(version: u32) -> Vec<u8> {
+    let header = header(FrameKind::Mirrored, 0);
+    Header { tier: Tier::Worker, round: Round(version), ..header }.encode().to_vec()
+}
+
+/// What a snapshot says: clocks and value.
+pub fn snapshot(frame: &(FrameKind, Vec<u8>)) -> (Vec<u32>, Vec<u8>) {
+    assert_eq!(frame.0, FrameKind::Snapshot);
+    let (Snapshot { clocks, .. }, value) = Snapshot::decode(&frame.1).unwrap();
+    (clocks.into_iter().map(|clock| clock.rounds).collect(), value.to_vec())
+}
+
+pub fn result(values: [f32; 2]) -> (FrameKind, Vec<u8>) {
+    (FrameKind::Result, floats(values))
+}
+
+/// A round is done: its position and its answer, by bytes of the partition.
+pub fn done(order: &[(u32, u32, u32)]) -> (FrameKind, Vec<u8>) {
+    let entry = |(end, position, answer): &(u32, u32, u32)| OrderEntry {
+        end: *end,
+        position: *position,
+        answer: *answer,
+    };
+    (FrameKind::Done, encode_order(&order.iter().map(entry).collect::<Vec<_>>()))
+}
+
+pub const FREE: Staleness = Staleness::UNBOUNDED;
+
+#[test]
+fn a_round_changes_the_value_at_once_and_is_done_when_the_mirror_has_it() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, b, &adds(1, 0, FREE, [1.0, 2.0])).unwrap();
+    assert_eq!(frames(&mut lane, b), [], "the value is not here yet");
+    feed(&mut lane, a, &fill_with([10.0, 20.0], [0, 0])).unwrap();
+    assert_eq!(frames(&mut lane, b), [result([11.0, 22.0])]);
+    // What has changed goes to the mirror, behind what is more urgent.
+    let to_mirror = frames(&mut lane, a);
+    assert_eq!(snapshot(to_mirror.last().unwrap()), (vec![0, 1], floats([11.0, 22.0])));
+    // Until it is there, further changes wait for one snapshot together.
+    feed(&mut lane, a, &adds(0, 0, FREE, [100.0, 0.0])).unwrap();
+    assert_eq!(frames(&mut lane, a), [result([111.0, 22.0])]);
+    lane.close(b);
+    let (b, _) = lane.open(peer(1)).unwrap();
+    feed(&mut lane, a, &mirrored(1)).unwrap();
+    let [next] = &frames(&mut lane, a)[..] else { panic!("one frame") };
+    assert_eq!(snapshot(next), (vec![1, 1], floats([111.0, 22.0])));
+    // The worker has lost its connection: it is told on the new one.
+    let mut again = adds(1, 0, FREE, [1.0, 2.0]);
+    let begins = again.len() - 2 * HEADER_BYTES - 8 - sumpter_wire::MAX_BEGIN_BYTES;
+    again[begins + 20] = 1;
+    feed(&mut lane, b, &again).unwrap();
+    assert_eq!(frames(&mut lane, b), [done(&[(8, 0, 1)])]);
+    feed(&mut lane, a, &mirrored(2)).unwrap();
+    assert_eq!(frames(&mut lane, a), [done(&[(8, 1, 2)])]);
+}
+
+#[test]
+fn a_round_that_a_mirror_had_counts_no_more() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &fill_with([10.0, 20.0], [3, 5])).unwrap();
+    frames(&mut lane, a);
+    // It was the fifth of rank 1; what the mirror has, needs no snapshot.
+    feed(&mut lane, b, &adds(1, 4, FREE, [1.0, 2.0])).unwrap();
+    assert_eq!(frames(&mut lane, b), [done(&[(8, 11, 8)]), result([10.0, 20.0])]);
+    assert_eq!(frames(&mut lane, a), []);
+    feed(&mut lane, b, &adds(1, 5, FREE, [1.0, 2.0])).unwrap();
+    assert_eq!(frames(&mut lane, b), [result([11.0, 22.0])]);
+}
+
+#[test]
+fn a_worker_waits_for_one_that_is_too_far_behind() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let one = Staleness(1);
+    feed(&mut lane, a, &fill_with([0.0, 0.0], [0, 0])).unwrap();
+    frames(&mut lane, a);
+    feed(&mut lane, b, &adds(1, 0, one, [1.0, 0.0])).unwrap();
+    assert_eq!(frames(&mut lane, b), [result([1.0, 0.0])]);
+    snapshot(frames(&mut lane, a).last().unwrap());
+    feed(&mut lane, a, &mirrored(1)).unwrap();
+    assert_eq!(frames(&mut lane, b), [done(&[(8, 0, 1)])]);
+    // Its second round waits for the first of the other, and has it.
+    feed(&mut lane, b, &adds(1, 1, one, [1.0, 0.0])).unwrap();
+    assert_eq!(frames(&mut lane, b), []);
+    feed(&mut lane, a, &adds(0, 0, one, [0.0, 7.0])).unwrap();
+    assert_eq!(frames(&mut lane, b), [result([2.0, 7.0])]);
+}
+
+#[test]
+fn a_mirror_whose_connection_is_made_anew_gets_what_it_lacks() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &fill_with([0.0, 0.0], [0, 0])).unwrap();
+    frames(&mut lane, a);
+    feed(&mut lane, b, &adds(1, 0, FREE, [1.0, 0.0])).unwrap();
+    frames(&mut lane, b);
+    lane.close(a);
+    let (a, _) = lane.open(peer(0)).unwrap();
+    let [first] = &frames(&mut lane, a)[..] else { panic!("one frame") };
+    assert_eq!(snapshot(first), (vec![0, 1], floats([1.0, 0.0])));
+    // It was received, but the connection was gone before the mirror could say so.
+    let (a, _) = lane.open(peer(0)).unwrap();
+    snapshot(&frames(&mut lane, a)[0]);
+    feed(&mut lane, a, &mirrored(1)).unwrap();
+    assert_eq!(frames(&mut lane, b), [done(&[(8, 0, 1)])]);
+}
+
+#[test]
+fn what_workers_do_not_agree_about_is_refused() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &adds(0, 0, FREE, [0.0, 0.0])).unwrap();
+    feed(&mut lane, b, &adds(1, 0, Staleness(4), [0.0, 0.0])).unwrap();
+    let [(kind, text)] = &frames(&mut lane, b)[..] else { panic!("one frame") };
+    assert_eq!(*kind, FrameKind::Error);
+    assert!(String::from_utf8_lossy(text).contains("Staleness(4)"));
+    // Nor can a worker change alone what all change together, or together what is its own.
+    let alone = of_tensor(6, 0, adds(1, 0, Staleness::SYNCHRONOUS, [0.0, 0.0]));
+    let together = begin_with(&shared(1, FREE), 1.0);
+    for wrong in [alone, together] {
+        let (mut lane, [_, b]) = lane_with_two();
+        feed(&mut lane, b, &adds(1, 0, FREE, [0.0, 0.0])).unwrap();
+        let refused = refusal(feed(&mut lane, b, &wrong));
+        assert!(refused.contains("own round") || refused.contains("group"), "{refused}");
+    }
+}
+
+#[test]
+fn clocks_and_acknowledgements_that_make_no_sense_end_the_connection() {
+    let snapshot = |stretch: (u32, u32), clocks| {
+        let (offset, len) = stretch;
+        let payload = Snapshot { offset, len, clocks }.encode();
+        let header = Header { tier: Tier::Value, ..header(FrameKind::Snapshot, payload.len()) };
+        [&header.encode()[..], &payload].concat()
+    };
+    let one = vec![Clock { rounds: 1, ..Clock::new(Rank(0)) }];
+    for (what, wrong) in [
+        ("more workers", snapshot((0, 8), (0..3).map(|rank| Clock::new(Rank(rank))).collect())),
+        ("that there are not", snapshot((0, 8), vec![Clock::new(Rank(9))])),
+        ("that there are not", snapshot((4, 8), one.clone())),
+        ("that there are not", snapshot((0, 3), one.clone())),
+        ("not put here", of_tensor(7, 0, snapshot((0, 8), one))),
+        ("does not mirror", mirrored(1)),
+        ("unknown variable", of_tensor(7, 0, mirrored(1))),
+    ] {
+        let (mut lane, [a, b]) = lane_with_two();
+        feed(&mut lane, a, &fill_with([0.0, 0.0], [0, 0])).unwrap();
+        feed(&mut lane, b, &adds(1, 0, FREE, [0.0, 0.0])).unwrap();
+        // Rank 1 mirrors nothing, and has put nothing here.
+        let refused = refusal(feed(&mut lane, b, &wrong));
+        assert!(refused.contains(what), "{what}: {refused}");
+    }
+}
+
+#[test]
+fn memory_is_counted_and_given_back() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, a, &fill_with([0.0, 0.0], [0, 0])).unwrap();
+    feed(&mut lane, b, &adds(1, 0, FREE, [1.0, 0.0])).unwrap();
+    // The value, and a worker's contribution and answer.
+    assert_eq!(lane.job_bytes(JobId(1)), 8 + 16);
+    frames(&mut lane, a);
+    lane.end_job(JobId(1));
+    assert_eq!((lane.job_bytes(JobId(1)), lane.allocated_bytes()), (0, 0));
+}

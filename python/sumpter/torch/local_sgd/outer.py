@@ -1,0 +1,168 @@
+"""The outer optimizer of DiLoCo: on the servers, or in each worker.
+
+Both take pseudo-gradients, average them over the ranks, and put new values into `theta`, the
+parameters as all ranks know them, which lie in host memory.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from sumpter._core import membership, seat
+from sumpter._core.handles import Handle, RoundHandle
+from sumpter._core.process_sets import ProcessSet, label
+from sumpter._core.reduction import Average, Reduction
+from sumpter._errors import UnsupportedError
+from sumpter.torch.collectives.reduction import RepeatedReduction
+from sumpter.torch.local_sgd.fragments import Names
+from sumpter.torch.training.variables import Variables
+
+# Below that of gradients, which the next step waits for.
+PRIORITY = -1
+
+Theta = Mapping[torch.nn.Parameter, torch.Tensor]
+
+
+class Outer:
+    """Takes the outer steps of each fragment's parameters."""
+
+    def start(self) -> None:
+        """Makes ready for pseudo-gradients; every rank must call this."""
+
+    def begin(self, pseudogradients: Theta) -> None:
+        """Sends pseudo-gradients; `theta` must not be read before end()."""
+        raise NotImplementedError
+
+    def end(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Waits for what was begun; `theta` has the new values then."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """The outer optimizer's state, as torch has it."""
+        raise NotImplementedError
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on from such a state, and from `theta` as it is."""
+        raise NotImplementedError
+
+    def is_shared(self) -> bool:
+        """Whether the state is on the servers, so that all ranks must ask for it together."""
+        return False
+
+
+class OuterOnServers(Outer):
+    """The servers apply the optimizer's rule to the averages, and keep its state."""
+
+    def __init__(
+        self,
+        names: Names,
+        theta: Theta,
+        optimizer: torch.optim.Optimizer,
+        process_set: ProcessSet,
+    ) -> None:
+        if seat.held():
+            raise UnsupportedError(
+                "the servers keep no optimizer state in an elastic job (min_workers): pass "
+                "on_servers=False, which runs the outer optimizer in each worker"
+            )
+        self._optimizer = optimizer
+        self._variables = Variables(names, optimizer, True, process_set, theta)
+        self._handles: dict[torch.nn.Parameter, RoundHandle] = {}
+
+    def start(self) -> None:
+        self._variables.follow_session()
+        if not self._variables.declared:
+            self._variables.declare()
+
+    def begin(self, pseudogradients: Theta) -> None:
+        for parameter, pseudogradient in pseudogradients.items():
+            variables = self._variables
+            self._handles[parameter] = variables[parameter].begin(
+                pseudogradient,
+                variables.rule,
+                variables.groups[parameter],
+                variables.names[parameter],
+                PRIORITY,
+            )
+
+    def end(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        for parameter in parameters:
+            self._handles.pop(parameter).wait()
+            # Hyper-parameters were those of begin(): a scheduler may have gone on since.
+            variables = self._variables
+            variables[parameter].end(variables.rule, variables.groups[parameter])
+
+    def state_dict(self) -> dict[str, Any]:
+        self._optimizer.state.update(self._variables.gather())
+        try:
+            return self._optimizer.state_dict()
+        finally:
+            self._optimizer.state.clear()
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._handles.clear()
+        self._optimizer.load_state_dict(state)
+        self._variables.follow_session()
+        self._variables.load(self._optimizer)
+
+    def is_shared(self) -> bool:
+        self._variables.follow_session()
+        return self._variables.declared
+
+
+class OuterInWorkers(Outer):
+    """Each rank takes the same step of the optimizer with the averages, which are all-reduced."""
+
+    def __init__(
+        self,
+        names: Names,
+        theta: Theta,
+        optimizer: torch.optim.Optimizer,
+        process_set: ProcessSet,
+    ) -> None:
+        self._theta, self._optimizer = theta, optimizer
+        among = f"Pseudogradient{label(process_set)}"
+        scope = f"{among}.{membership.current().count(among)}."
+        self._reductions = {
+            parameter: RepeatedReduction(scope + name, Reduction(Average), process_set)
+            for parameter, name in names.items()
+        }
+        self._handles: dict[torch.nn.Parameter, Handle[torch.Tensor]] = {}
+
+    def begin(self, pseudogradients: Theta) -> None:
+        for parameter, pseudogradient in pseudogradients.items():
+            self._handles[parameter] = self._reductions[parameter].start(pseudogradient, PRIORITY)
+
+    def end(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        averages = {p: self._handles.pop(p).synchronize() for p in parameters}
+        with self._at_theta(averages):
+            self._optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._optimizer.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._handles.clear()
+        self._optimizer.load_state_dict(state)
+
+    @contextlib.contextmanager
+    def _at_theta(self, averages: Theta) -> Iterator[None]:
+        """Within it, parameters are `theta`, with the averages as gradients and no others."""
+        everyone = [p for group in self._optimizer.param_groups for p in group["params"]]
+        gradients = {parameter: parameter.grad for parameter in everyone}
+        local = {parameter: parameter.detach().clone() for parameter in averages}
+        for parameter in everyone:
+            parameter.grad = None
+        for parameter, average in averages.items():
+            parameter.data.copy_(self._theta[parameter])
+            parameter.grad = average.to(parameter.device)
+        try:
+            yield
+        finally:
+            for parameter, before in local.items():
+                self._theta[parameter].copy_(parameter.detach())
+                parameter.data.copy_(before)
+            for parameter, gradient in gradients.items():
+                parameter.grad = gradient

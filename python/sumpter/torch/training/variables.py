@@ -1,0 +1,337 @@
+"""Parameters as variables of the core: their values and the optimizer's state, on the servers.
+
+Each parameter's value and the slots of its optimizer live on the lanes that sum its gradients, and
+the ranks mirror a share of them each. The rounds of a parameter take the hyper-parameters of its
+group with them, so learning-rate schedulers work as ever.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from sumpter import _native
+from sumpter._core import membership, rules
+from sumpter._core.handles import RoundHandle
+from sumpter._core.process_sets import ProcessSet, label
+from sumpter._core.tensor import Tensor
+from sumpter._errors import UnsupportedError
+from sumpter.torch.collectives.broadcasts import broadcast_async_
+from sumpter.torch.functions import allgather_object
+from sumpter.torch.tensors import dtype_name
+from sumpter.torch.training.gradients import Names
+
+Group = Mapping[str, Any]
+
+# Of the names under which parameters become equal.
+PREFIX = "Variable."
+
+
+def _sgd(step: int, group: Group) -> rules.Update:
+    given = {name: float(group[name]) for name in ("lr", "momentum", "dampening", "weight_decay")}
+    return rules.sgd(step, **given, nesterov=group["nesterov"], maximize=group["maximize"])
+
+
+def _adam(step: int, group: Group) -> rules.Update:
+    beta1, beta2 = group["betas"]
+    return rules.adam(
+        step,
+        lr=float(group["lr"]),
+        betas=(float(beta1), float(beta2)),
+        eps=group["eps"],
+        weight_decay=group["weight_decay"],
+        amsgrad=group["amsgrad"],
+        decoupled_weight_decay=group.get("decoupled_weight_decay", False),
+        maximize=group["maximize"],
+    )
+
+
+def _adamw(step: int, group: Group) -> rules.Update:
+    return _adam(step, {**group, "decoupled_weight_decay": True})
+
+
+def _rmsprop(step: int, group: Group) -> rules.Update:
+    given = {name: float(group[name]) for name in ("lr", "alpha", "eps", "weight_decay")}
+    return rules.rmsprop(
+        step,
+        **given,
+        momentum=group["momentum"],
+        centered=group["centered"],
+        maximize=group["maximize"],
+    )
+
+
+def _adagrad(step: int, group: Group) -> rules.Update:
+    given = {name: float(group[name]) for name in ("lr", "lr_decay", "eps", "weight_decay")}
+    return rules.adagrad(step, **given, maximize=group["maximize"])
+
+
+# Exact types: what a subclass does to its parameters, no rule knows.
+RULES: dict[type[torch.optim.Optimizer], Callable[[int, Group], rules.Update]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: _adamw,
+    torch.optim.RMSprop: _rmsprop,
+    torch.optim.Adagrad: _adagrad,
+}
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> Callable[[int, Group], rules.Update]:
+    """The update rule of an optimizer; UnsupportedError for one that the servers do not have."""
+    rule = RULES.get(type(optimizer))
+    if rule is None:
+        known = ", ".join(sorted(kind.__name__ for kind in RULES))
+        raise UnsupportedError(
+            f"servers have no update rule for {type(optimizer).__name__}: on_servers=True is for "
+            f"{known} of torch.optim, not for their subclasses"
+        )
+    return rule
+
+
+class Variables:
+    """The values and the optimizer's state of parameters on the servers: put there, and fetched.
+
+    `values` has the tensor in host memory of each parameter into which new values come, where that
+    is not the parameter's own. Gradients are averaged before the rule, or summed. `staleness` is
+    how many rounds a rank may be ahead of the slowest, None for no bound; 0 has all take each
+    together.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        optimizer: torch.optim.Optimizer,
+        average: bool,
+        process_set: ProcessSet,
+        values: Mapping[torch.nn.Parameter, torch.Tensor] | None = None,
+        staleness: int | None = 0,
+    ) -> None:
+        self._values = {p: p for p in names} if values is None else values
+        for parameter, name in names.items():
+            _check(self._values[parameter], name)
+        self.names = names
+        self.rule = rule_of(optimizer)
+        # Of each parameter, with its hyper-parameters as they are now.
+        self.groups = _groups_of(optimizer)
+        self._average, self._process_set, self._staleness = average, process_set, staleness
+        self._variables: dict[torch.nn.Parameter, Variable] = {}
+        # What the servers are to begin with: steps taken, and slots by name.
+        self._initial = _taken_state(optimizer)
+        self._session = membership.peek()
+        # The job that had the state is over.
+        self._is_lost = False
+
+    @property
+    def declared(self) -> bool:
+        """Whether the servers have the values."""
+        return bool(self._variables)
+
+    def __getitem__(self, parameter: torch.nn.Parameter) -> "Variable":
+        """The variable of a parameter; the first time, every rank must ask for one."""
+        self.follow_session()
+        if not self._variables:
+            self.declare()
+        return self._variables[parameter]
+
+    def gather(self) -> dict[torch.nn.Parameter, dict[str, torch.Tensor]]:
+        """The state of each parameter, as torch's optimizer has it; every rank must call this."""
+        self.follow_session()
+        self._check_kept()
+        if not self._variables:
+            return self._initial
+        own = {
+            name: self._variables[parameter].tensor.mirrored()
+            for parameter, name in self.names.items()
+        }
+        everyone = allgather_object(own, name="optimizer", process_set=self._process_set)
+        return {
+            parameter: self._variables[parameter].state([parts[name] for parts in everyone])
+            for parameter, name in self.names.items()
+        }
+
+    def load(self, optimizer: torch.optim.Optimizer) -> None:
+        """Has the servers go on from the state that the optimizer has loaded."""
+        self._initial, self._is_lost = _taken_state(optimizer), False
+        self.groups = _groups_of(optimizer)
+        if self._variables:
+            self._put()
+
+    def declare(self) -> None:
+        """Gives the servers the values for the first time; every rank must call this."""
+        session = membership.current()
+        self._check_kept()
+        # Each optimizer has variables of its own, on all ranks of its set the same.
+        among = f"{PREFIX}{label(self._process_set)}"
+        scope = f"{among}{session.count(among)}."
+        for parameter, name in self.names.items():
+            value = self._values[parameter]
+            rule = self.rule(1, self.groups[parameter]).rule
+            tensor = session.declare(
+                scope + name,
+                "update",
+                tuple(value.shape),
+                dtype_name(value),
+                average=self._average,
+                ranks=self._process_set.ranks,
+                rule=rule,
+                staleness=self._staleness,
+            )
+            self._variables[parameter] = Variable(value, tensor)
+        self._put()
+
+    def refuse(self, reason: str) -> None:
+        """Has the rounds of all variables fail on all ranks, with this reason."""
+        for variable in self._variables.values():
+            variable.tensor.refuse(reason)
+
+    def follow_session(self) -> None:
+        """Forgets the variables of a job that has been left."""
+        session = membership.peek()
+        if session is not self._session:
+            self._session = session
+            self._is_lost = self._is_lost or bool(self._variables)
+            self._variables = {}
+
+    def _check_kept(self) -> None:
+        if self._is_lost:
+            raise ValueError(
+                "the optimizer's state was on the servers of a job that is over: call "
+                "load_state_dict() with what state_dict() returned before, on all ranks"
+            )
+
+    def _put(self) -> None:
+        """Gives the servers the values as they are, and the state that was taken."""
+        handles = [
+            variable.put(self._initial.get(parameter, {}))
+            for parameter, variable in self._variables.items()
+        ]
+        try:
+            for handle in handles:
+                handle.wait()
+        finally:
+            # A rank that goes on must not meet the state from before on another's servers. One
+            # with an error comes as well, or the others would wait for it.
+            name = f"variables{label(self._process_set)}"
+            membership.current().barrier(name, self._process_set.ranks).wait()
+        self._initial = {}
+
+
+class Variable:
+    """A parameter whose value and optimizer state are on the servers."""
+
+    def __init__(self, parameter: torch.Tensor, tensor: Tensor) -> None:
+        self.parameter, self.tensor = parameter, tensor
+        wide = parameter.dtype == torch.float64
+        self._master = np.float64 if wide else np.float32
+        self._steps = 0
+        self._slots = _native.update_rules()[tensor.description.rule or ""]
+        self._begun: tuple[torch.Tensor, int, tuple[float, ...]] | None = None
+        # The parameter's memory as the servers know it: torch counts what else writes to it.
+        self._version = -1
+
+    def put(self, state: Mapping[str, torch.Tensor]) -> RoundHandle:
+        """Gives the servers the value, and the slots of `state` or zeros."""
+        taken = any(slot in state for slot in self._slots)
+        # torch's SGD does not count its steps; all that matters is which is the first.
+        self._steps = int(state.get("step", taken))
+        parts = [self._bytes(self.parameter.detach())]
+        if taken:
+            zeros = torch.zeros_like(self.parameter)
+            parts += [self._bytes(state.get(slot, zeros)) for slot in self._slots]
+        self._version = self.parameter._version
+        return self.tensor.set_state(parts)
+
+    def begin(
+        self,
+        gradient: torch.Tensor,
+        rule: Callable[[int, Group], rules.Update],
+        group: Group,
+        name: str,
+        priority: int = 0,
+        order: Sequence[tuple[int, int, int, int]] | None = None,
+    ) -> RoundHandle:
+        """Sends a gradient; the new value is in the parameter when the round is done.
+
+        With an `order` of another run it follows that: see Tensor.submit().
+        """
+        if self.parameter._version != self._version:
+            raise ValueError(
+                f"parameter {name} was changed in the worker, but its value is on the servers: "
+                "call load_state_dict() of the optimizer after loading parameters, on all ranks"
+            )
+        update = rule(self._steps + 1, group)
+        self._begun = (gradient, gradient._version, update.coefficients)
+        sent = gradient.detach().contiguous()
+        return self.tensor.submit(
+            sent.data_ptr(),
+            self.parameter.data_ptr(),
+            keep=(sent, self.parameter),
+            priority=priority,
+            update=update.coefficients,
+            order=order,
+        )
+
+    def end(self, rule: Callable[[int, Group], rules.Update], group: Group) -> bool:
+        """Counts a step; whether its gradient or its coefficients have changed since it began."""
+        assert self._begun is not None, "a round that is done has begun"
+        gradient, version, coefficients = self._begun
+        self._begun = None
+        now = rule(self._steps + 1, group).coefficients
+        self._steps += 1
+        return gradient._version != version or now != coefficients
+
+    def state(self, everyone: list[list[tuple[int, int, list[bytes]]]]) -> dict[str, torch.Tensor]:
+        """The state as torch's optimizer has it, from what all ranks mirror."""
+        parts = np.zeros((1 + len(self._slots), self.parameter.numel()), self._master)
+        for start, stop, own in (one for rank in everyone for one in rank):
+            for part, data in zip(parts, own, strict=True):
+                part[start:stop] = np.frombuffer(data, self._master)
+        state = {"step": torch.tensor(float(self._steps))}
+        for slot, part in zip(self._slots, parts[1:], strict=True):
+            state[slot] = torch.from_numpy(part.reshape(self.parameter.shape).copy())
+        return state
+
+    def _bytes(self, tensor: torch.Tensor) -> memoryview:
+        wide = torch.float64 if self._master is np.float64 else torch.float32
+        values = tensor.detach().to(wide).contiguous().flatten()
+        return memoryview(values.numpy()).cast("B")
+
+
+def _taken_state(
+    optimizer: torch.optim.Optimizer,
+) -> dict[torch.nn.Parameter, dict[str, torch.Tensor]]:
+    """The optimizer's state, which the optimizer has no longer."""
+    taken = {
+        parameter: {key: value for key, value in state.items() if value is not None}
+        for parameter, state in optimizer.state.items()
+    }
+    optimizer.state.clear()
+    return taken
+
+
+def _groups_of(optimizer: torch.optim.Optimizer) -> dict[torch.nn.Parameter, Group]:
+    return {p: group for group in optimizer.param_groups for p in group["params"]}
+
+
+def bring_together(named: Iterable[tuple[str, torch.Tensor]], process_set: ProcessSet) -> None:
+    """Gives all ranks of the set the tensors of its first rank, by name."""
+    root = process_set.ranks[0] if process_set.ranks else 0
+    handles = [
+        broadcast_async_(tensor, root, f"{PREFIX}{name}", process_set) for name, tensor in named
+    ]
+    for handle in handles:
+        handle.synchronize()
+
+
+def _check(parameter: torch.Tensor, name: str) -> None:
+    """Raises UnsupportedError unless servers can update the parameter."""
+    if not parameter.is_cpu:
+        raise UnsupportedError(
+            f"parameter {name} is on {parameter.device}: on_servers=True updates parameters in "
+            "host memory only so far"
+        )
+    if not parameter.is_contiguous() or not parameter.dtype.is_floating_point:
+        raise UnsupportedError(
+            f"parameter {name} is not a contiguous tensor of floats: servers cannot update it"
+        )
