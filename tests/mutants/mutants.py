@@ -291,7 +291,44 @@ MUTANTS = [
         "1: exactly once",
         "lane/state.rs",
         "for part in &fresh {",
-        "for part in fresh.iter().filter(|part| *part == stretch) {",
+        "for part in fresh.iter().filter(|part| **part == stretch) {",
+    ),
+    Mutant(
+        "a round that is done again gets another position",
+        "order: positions explain every value",
+        "clocks.rs",
+        ".then(|| clocks[at].position)",
+        ".then(|| rounds_in(clocks))",
+    ),
+    Mutant(
+        "a hand-over forgets the positions",
+        "order: positions explain every value",
+        "client/sending.rs",
+        "            let payload = Snapshot { offset: offset as u32, len: len as u32, clocks }.encode();",
+        "            let clocks = clocks.into_iter().map(|c| sumpter_wire::Clock { position: 0, ..c });\n"
+        "            let clocks = clocks.collect();\n"
+        "            let payload = Snapshot { offset: offset as u32, len: len as u32, clocks }.encode();",
+    ),
+    Mutant(
+        "a replayed round does not wait for its turn",
+        "order: a replay gives the same bytes",
+        "lane/order.rs",
+        "if rounds == turn.position || ",
+        "if rounds != turn.position || ",
+    ),
+    Mutant(
+        "what is added in a replay overtakes an answer",
+        "order: a replay gives the same bytes",
+        "lane/asynchronous.rs",
+        "            users.into_iter().for_each(|user| self.catch_up(job, user, CatchUp::Answers));",
+        "            users.into_iter().for_each(|user| self.catch_up(job, user, CatchUp::All));",
+    ),
+    Mutant(
+        "a part of a snapshot counts as all of it",
+        "3: a killed server loses nothing",
+        "lane/asynchronous.rs",
+        "round: Round(if count == last { version } else { 0 }),",
+        "round: Round(if count <= last { version } else { 0 }),",
     ),
     Mutant(
         "a worker runs one round too far ahead",

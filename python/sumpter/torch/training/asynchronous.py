@@ -19,7 +19,7 @@ from sumpter._core import membership
 from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import ProcessSet, label
 from sumpter._core.reduction import Max
-from sumpter._errors import MismatchError, SumpterError, UnsupportedError
+from sumpter._errors import MismatchError, UnsupportedError
 from sumpter.torch.collectives.allreduces import allreduce_async_
 from sumpter.torch.training.gradients import Names, PassCounter
 from sumpter.torch.training.order_log import OrderLog, Spans
@@ -27,6 +27,8 @@ from sumpter.torch.training.variables import Variables, bring_together
 
 # Of the names of what ranks tell each other about shared parameters.
 PREFIX = "AsyncParam."
+# Where all ranks wait for each other.
+MEETINGS = ("agree", "agreed")
 
 
 class _Exchange(NamedTuple):
@@ -174,10 +176,10 @@ class AsynchronousSteps(PassCounter):
             for parameter, handle in zip(self._shared, exchange.handles, strict=True):
                 handle.wait()
                 variables[parameter].end(variables.rule, variables.groups[parameter])
-        except SumpterError as error:
-            if self._log.follows:
-                # Others wait for this rank's turn.
-                variables.refuse(str(error))
+        except MismatchError as error:
+            # What a lane says of this rank's log; the others wait for its turns elsewhere, too.
+            if f"the order log of rank {membership.rank()} " in str(error):
+                self._refuse(str(error))
             raise
         self._log.record(exchange.kind, [_order(handle) for handle in exchange.handles])
 
@@ -186,8 +188,15 @@ class AsynchronousSteps(PassCounter):
         try:
             return self._log.next(kind)
         except MismatchError as error:
-            self._variables.refuse(str(error))
+            self._refuse(str(error))
             raise
+
+    def _refuse(self, reason: str) -> None:
+        """Has all that other ranks may wait for fail there, with this reason."""
+        self._variables.refuse(reason)
+        for meeting in MEETINGS:
+            name = f"{PREFIX}{meeting}{label(self._process_set)}"
+            membership.current().refuse_barrier(name, self._process_set.ranks, reason)
 
     def _adopt(self) -> None:
         with torch.no_grad():

@@ -80,7 +80,11 @@ class OrderLog:
             record is not None, replay is not None, problem, self._run, secrets.token_hex(8)
         )
         said = allgather_object(own, f"order log{label(process_set)}", process_set)
-        _compare(said, process_set)
+        try:
+            _compare(said, process_set)
+        except MismatchError:
+            self._drop()
+            raise
         if self._out is not None:
             self._write(self._head | {"run": said[0].fresh})
 
@@ -129,6 +133,13 @@ class OrderLog:
             self._out = path.open("a" if self._optimizer else "x", buffering=1)
         except FileExistsError:
             raise MismatchError(f"{path} exists: record an order log in a new directory") from None
+
+    def _drop(self) -> None:
+        """Leaves nothing of a log that is not written."""
+        if self._out is not None:
+            self._out.close()
+            if not self._optimizer:
+                os.unlink(self._out.name)
 
     def _open_replay(self, path: Path) -> None:
         self._in = path.open()
