@@ -26,6 +26,7 @@ __all__ = [
     "SumpterError",
     "TraceError",
     "UnsupportedError",
+    "VariableError",
 ]
 
 
@@ -39,6 +40,10 @@ class DuplicateNameError(SumpterError, ValueError):
 
 class UnsupportedError(SumpterError, TypeError):
     """An array's device, layout or element type is not one that Sumpter carries."""
+
+
+class VariableError(SumpterError, ValueError):
+    """A variable has no value yet, or belongs to another namespace or connection."""
 
 
 class ProfileError(SumpterError, ValueError):

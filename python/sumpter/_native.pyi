@@ -176,9 +176,6 @@ class Tensor:
         The rest is as of submit().
         """
 
-    def refuse(self, reason: str) -> None:
-        """This rank takes part no more: the tensor's rounds fail with this on all ranks."""
-
     def set_state(self, parts: Sequence[memoryview]) -> Handle:
         """Gives a variable its value and the slots of its rule, or its value and zeros.
 
@@ -186,6 +183,9 @@ class Tensor:
         ranks must pass the same while no round is under way; done once the lanes have what this
         rank mirrors. The order of slots is that of `update_rules()`.
         """
+
+    def refuse(self, reason: str) -> None:
+        """This rank cannot take part: rounds under way and later ones fail on all ranks."""
 
     def mirrored(self) -> list[tuple[int, int, list[bytes]]]:
         """What this rank mirrors of a variable: first element, last but one, and the parts."""

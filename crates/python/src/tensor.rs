@@ -79,7 +79,7 @@ impl Tensor {
         Ok(Handle::new(self.inner.set_state(parts)))
     }
 
-    /// The tensor's rounds fail on all ranks; see the stub.
+    /// This rank cannot take part in the rounds: they fail on all ranks; see the stub.
     fn refuse(&self, reason: &str) {
         self.inner.refuse(reason);
     }

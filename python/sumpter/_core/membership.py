@@ -158,8 +158,10 @@ def _check_same(session: Session, texts: dict[str, str]) -> None:
     for name, text in texts.items():
         known = actual.get(name, session.settings.get(name))
         if known != text:
+            # Tokens are never shown.
+            told = "another token" if name == "token" else f"{name}={known!r}, not {text!r}"
             raise StartError(
-                f"Sumpter is initialized already with {name}={known!r}, not {text!r}: "
+                f"Sumpter is initialized already with {told}: "
                 "call shutdown() before init() with other settings"
             )
 

@@ -173,10 +173,6 @@ class Tensor:
             begun.append((self, time.monotonic()))
         return self._submit(send, receive, priority, tag, keep, update, order)
 
-    def refuse(self, reason: str) -> None:
-        """This rank takes part no more: the tensor's rounds fail with this on all ranks."""
-        self._native.refuse(reason)
-
     def set_state(self, parts: Sequence[memoryview]) -> RoundHandle:
         """Gives a variable its value and the slots of its rule, or its value and zeros.
 
@@ -184,6 +180,13 @@ class Tensor:
         must pass the same, while no round is under way.
         """
         return _DONE if self._is_empty else self._native.set_state(parts)
+
+    def refuse(self, reason: str) -> None:
+        """This rank cannot take part: rounds under way and later ones fail on all ranks.
+
+        They raise MismatchError with the tensor's name and `reason`.
+        """
+        self._native.refuse(reason)
 
     def mirrored(self) -> list[tuple[int, int, list[bytes]]]:
         """What this rank mirrors of a variable: first element, the one after the last, the parts.

@@ -54,6 +54,7 @@ from sumpter.torch.build import (
 )
 from sumpter.torch.c10d.ddp_hook import ddp_hook
 from sumpter.torch.c10d.registration import register as _register_backend
+from sumpter.torch.c10d.server_optimizer import server_optimizer
 from sumpter.torch.collectives.allreduces import (
     allreduce,
     allreduce_,
@@ -109,6 +110,7 @@ from sumpter.torch.joining import (
     stop_timeline,
     suspend,
 )
+from sumpter.torch.lion import Lion
 from sumpter.torch.local_sgd import DiLoCo, LocalSGD
 from sumpter.torch.ops import (
     byteps_push_pull,
@@ -141,6 +143,7 @@ __all__ = [
     "GroupHandle",
     "Handle",
     "HorovodInternalError",
+    "Lion",
     "LocalSGD",
     "Max",
     "Min",
@@ -218,6 +221,7 @@ __all__ = [
     "remove_process_set",
     "resume",
     "rocm_built",
+    "server_optimizer",
     "shutdown",
     "size",
     "sparse_allreduce_async",

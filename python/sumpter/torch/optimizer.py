@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from sumpter._core import membership
+from sumpter._core.handles import Handle
 from sumpter._core.names import identify_call
 from sumpter._core.process_sets import ProcessSet, global_process_set, label
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction, Sum
@@ -22,7 +23,7 @@ from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.compression import Compression, Compressor
 from sumpter.torch.training.asynchronous import AsynchronousSteps
 from sumpter.torch.training.gradients import GradientExchange, Names, PassCounter, scope_of
-from sumpter.torch.training.on_servers import ServerUpdates
+from sumpter.torch.training.on_servers import OverlappedServerUpdates, ServerUpdates
 from sumpter.torch.training.overlap import (
     OverlappedExchange,
     Updates,
@@ -69,8 +70,10 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     parameters; the optimizer's state is there, and the ranks keep a share of it each. Parameters
     become rank 0's here, and change when their gradients are complete, so before step(), which
     waits for all. state_dict() and load_state_dict() must be called on all ranks. For SGD, Adam,
-    AdamW, RMSprop and Adagrad of torch.optim; gradients cannot be changed after backward(), as
-    clipping and GradScaler do. UnsupportedError for what servers cannot update.
+    AdamW, RMSprop and Adagrad of torch.optim, and for Lion of sumpter.torch; gradients cannot be
+    changed after backward(), as clipping and GradScaler do. UnsupportedError for what servers
+    cannot update. With `overlap_forward` as well, the next forward pass waits for the new
+    parameters layer by layer.
 
     With a `staleness` above 0, or None for no bound, ranks train asynchronously: each takes steps
     of its own, and adds what they change, divided by the number of ranks or with op=Sum as it is,
@@ -99,12 +102,14 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
         deltas = _Deltas(names, backward_passes_per_step, compression, process_set)
         return _wrap(optimizer, _DistributedAdasum, deltas)
     if on_servers:
-        _check_on_servers(op, compression, gradient_predivide_factor, overlap_forward)
-        if isinstance(optimizer, _Wrapped):
-            raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
+        _check_on_servers(op, compression, gradient_predivide_factor)
         average = op is Average
-        updates = ServerUpdates(names, optimizer, backward_passes_per_step, average, process_set)
-        return _wrap(optimizer, _OnServers, updates)
+        kind = OverlappedServerUpdates if overlap_forward else ServerUpdates
+        return wrap_on_servers(
+            optimizer,
+            lambda: kind(names, optimizer, backward_passes_per_step, average, process_set),
+            overlap_forward,
+        )
     reduction = _reduction(op, compression, gradient_predivide_factor)
     arguments = (names, reduction, backward_passes_per_step, sparse_as_dense, process_set)
     if not overlap_forward:
@@ -115,15 +120,22 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     return _wrap(optimizer, _Overlapped, OverlappedExchange(*arguments))
 
 
-def _check_on_servers(
-    op: ReduceOp, compression: type[Compressor], predivide: float, overlap_forward: bool
-) -> None:
+def wrap_on_servers(
+    optimizer: torch.optim.Optimizer,
+    make: Callable[[], ServerUpdates],
+    overlap_forward: bool = False,
+) -> torch.optim.Optimizer:
+    """The optimizer with the updates that `make` makes, which leave it to the servers."""
+    if isinstance(optimizer, _Wrapped):
+        raise ValueError("the optimizer is a DistributedOptimizer already: give what it is of")
+    return _wrap(optimizer, _OverlappedOnServers if overlap_forward else _OnServers, make())
+
+
+def _check_on_servers(op: ReduceOp, compression: type[Compressor], predivide: float) -> None:
     if op not in (Average, Sum):
         raise ValueError(f"on_servers=True needs op=Average or op=Sum, not {op.name}")
     if compression is not Compression.none or predivide != 1.0:
         raise ValueError("on_servers=True sends gradients as they are: no compression, no scaling")
-    if overlap_forward:
-        raise ValueError("on_servers=True with overlap_forward=True is not possible yet")
 
 
 def _check_asynchronous(
@@ -346,6 +358,8 @@ class _OnServers(_Wrapped):
         """Refused: gradients and steps are one."""
         raise AssertionError("skip_synchronize() has no meaning with on_servers=True")
 
+    # Step hooks are called around it, as torch does for the optimizer's own step().
+    @torch.optim.Optimizer.profile_hook_step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Sends what backward has not reached, and waits for the new parameters."""
         loss = None
@@ -369,10 +383,18 @@ class _OnServers(_Wrapped):
         self._exchange.load(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused: the servers know the parameters that there were at the start."""
-        raise UnsupportedError(
-            "on_servers=True: parameters cannot be added; make a new DistributedOptimizer"
-        )
+        """Adds a group between two steps; on all ranks, where its parameters become rank 0's."""
+        if self._exchange.begun:
+            raise AssertionError(
+                "add_param_group() was called between backward() and step(): call it before or "
+                "after them"
+            )
+        super().add_param_group(param_group)
+        try:
+            self._exchange.add(self.param_groups[-1])
+        except BaseException:
+            self.param_groups.pop()
+            raise
 
     def _in_between(self) -> bool:
         return self._exchange.pending
@@ -408,6 +430,64 @@ class _Asynchronous(_Wrapped):
 
     def _in_between(self) -> bool:
         return False
+
+
+class _OverlappedOnServers(_OnServers):
+    """Leaves the updates to the servers, and waiting for them to the next forward pass."""
+
+    _exchange: OverlappedServerUpdates
+    _updates: Updates
+
+    def _begin(self) -> None:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self._updates = Updates(parameters, dict(self._exchange.names))
+        self._exchange.updates = self._updates
+
+    def synchronize(self) -> None:
+        """Waits for the new parameters after step(); refused between backward() and step()."""
+        if self._exchange.pending:
+            raise AssertionError(
+                "synchronize() between backward() and step() has no meaning with on_servers=True: "
+                "the servers update by the gradients as backward() makes them; call it after step()"
+            )
+        self._updates.finish()
+
+    def synchronize_parameters(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Waits for these parameters' new values, for who uses them directly."""
+        self._updates.take(parameters)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Sends what backward has not reached, and returns; the gradients belong to the step.
+
+        With a closure, or of an optimizer with step hooks, it waits, as without overlap_forward.
+        """
+        self._updates.finish()
+        if closure is not None or needs_whole_step(self):
+            return super().step(closure)
+        handles = {
+            parameter: Handle(round_, lambda: None)
+            for parameter, round_ in self._exchange.hand_over().items()
+        }
+        # A parameter is new when its round is done: nothing is left for the optimizer to do.
+        self._updates.begin(self.param_groups, handles, lambda groups: None)
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, gathered when the last step is done; for all ranks to call."""
+        self._updates.finish()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Has the servers go on from this state, when the last step is done; on all ranks."""
+        with unless_lost():
+            self._updates.finish()
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group when the last step is done; on all ranks."""
+        self._updates.finish()
+        super().add_param_group(param_group)
+        self._updates.adopt(self.param_groups[-1]["params"], self._exchange.names)
 
 
 class _Deltas(PassCounter):

@@ -77,10 +77,15 @@ def test_digits_with_servers_reaches_its_accuracy(make_job: Callable[..., Job]) 
     expect_accuracy("".join(job.output(rank) for rank in range(4)))
 
 
-def expect_accuracy(output: str) -> None:
+def expect_accuracy(output: str, least: float = 97.0) -> None:
     said = re.findall(r"accuracy on 360 held-out digits: ([\d.]+)%", output)
     assert len(said) == 1, output
-    assert float(said[0]) >= 97.0
+    assert float(said[0]) >= least
+
+
+@pytest.mark.parametrize("launcher", [sumpter_run("-n", "2", "-s", "1"), (sys.executable,)])
+def test_a_linear_model_learns_by_the_service(launcher: tuple[str, ...]) -> None:
+    expect_accuracy(run(*launcher, "examples/service_logistic.py"), least=95.0)
 
 
 def test_tiny_gpt_learns_and_writes() -> None:

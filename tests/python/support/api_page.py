@@ -18,6 +18,7 @@ from types import ModuleType
 # The modules that users import, and the names of those that do not list theirs.
 MODULES: dict[str, tuple[str, ...]] = {
     "sumpter": (),
+    "sumpter.service": (),
     "sumpter.torch": (),
     "sumpter.torch.elastic": (),
     "sumpter.torch.parallel": ("DistributedDataParallel",),

@@ -17,6 +17,13 @@ def test_it_does_what_it_does_in_the_workers(
     job.start("on_servers.py").finish()
 
 
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1)])
+def test_ddp_has_the_same_by_a_communication_hook(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    make_job(ranks, servers, partition_bytes="16KiB").start("c10d_server_optimizer.py").finish()
+
+
 def test_servers_that_die_change_neither_parameters_nor_state(make_job: Callable[..., Job]) -> None:
     def results(die: bool) -> list[bytes]:
         job = make_job(3, 2, partition_bytes="16KiB")

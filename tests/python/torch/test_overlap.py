@@ -24,6 +24,7 @@ DATA = torch.randn(6, 4, generator=torch.Generator().manual_seed(7))
 def test_ranks_cross_the_barrier_and_compute_the_same(make_job: Callable[..., Job]) -> None:
     job = make_job(2, 1, deterministic=True)
     job.make_pipe("crossed")
+    job.make_pipe("crossed on servers")
     job.start("overlap.py").finish()
     assert job.result(0) == job.result(1)
 

@@ -13,6 +13,7 @@ from sumpter import _native
 from sumpter._core import membership, rules
 from sumpter._core.session import Session
 from sumpter._core.tensor import Tensor
+from sumpter.torch import Lion
 
 STEPS = 1000
 ELEMENTS = 1003
@@ -49,25 +50,6 @@ class Variable:
         return [np.frombuffer(part, self.weights.dtype) for part in parts]
 
 
-class Lion(torch.optim.Optimizer):
-    """Algorithm 2 of the paper; torch has none."""
-
-    def __init__(self, parameters: list[torch.Tensor], foreach: bool, **given: object):
-        del foreach
-        super().__init__(parameters, {"betas": (0.9, 0.99), **given})
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            lr, (beta1, beta2) = group["lr"], group["betas"]
-            for w in group["params"]:
-                average = self.state[w].setdefault("exp_avg", torch.zeros_like(w))
-                w.mul_(1 - lr * group["weight_decay"])
-                direction = (average * beta1).add_(w.grad, alpha=1 - beta1)
-                w.add_(direction.sign_(), alpha=-lr)
-                average.mul_(beta2).add_(w.grad, alpha=1 - beta2)
-
-
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, rules.sgd, {"lr": 0.1}),
     "sgd-momentum": (
@@ -95,6 +77,7 @@ OPTIMIZERS = {
     ),
     "adagrad": (torch.optim.Adagrad, rules.adagrad, {"lr": 0.1, "lr_decay": 1e-3}),
     "lion": (Lion, rules.lion, {"lr": 1e-3, "weight_decay": 0.1}),
+    "lion-maximize": (Lion, rules.lion, {"lr": 1e-3, "betas": (0.95, 0.98), "maximize": True}),
 }
 
 
@@ -105,7 +88,9 @@ def beside_torch(
     kind, rule, given = OPTIMIZERS[name]
     generator = torch.Generator().manual_seed(11)
     parameter = torch.randn(ELEMENTS, generator=generator, dtype=dtype)
-    optimizer = kind([parameter], foreach=False, **given)
+    # Lion has one implementation.
+    plain = {} if kind is Lion else {"foreach": False}
+    optimizer = kind([parameter], **plain, **given)
     variable = Variable(session, label, parameter.numpy().copy(), rule(1, **given))
     for step in range(1, STEPS + 1):
         parameter.grad = torch.randn(ELEMENTS, generator=generator, dtype=dtype)
@@ -144,6 +129,29 @@ def test_a_rule_is_as_near_to_torch_as_its_roots_are(session: Session, name: str
     for part, (ours, theirs) in beside_torch(session, name, f"{name}.root", torch.float32).items():
         limit = 1e-5 * np.abs(theirs).max()
         assert np.abs(ours - theirs).max() <= limit, part
+
+
+def test_lion_is_the_algorithm_of_the_paper() -> None:
+    lr, (beta1, beta2), decay = 0.01, (0.9, 0.99), 0.3
+    generator = torch.Generator().manual_seed(7)
+    parameter = torch.randn(50, generator=generator, dtype=torch.float64)
+    theta, m = parameter.clone(), torch.zeros(50, dtype=torch.float64)
+    optimizer = Lion([parameter], lr=lr, betas=(beta1, beta2), weight_decay=decay)
+    for _ in range(20):
+        parameter.grad = torch.randn(50, generator=generator, dtype=torch.float64)
+        optimizer.step()
+        c = beta1 * m + (1 - beta1) * parameter.grad
+        theta = theta - lr * (torch.sign(c) + decay * theta)
+        m = beta2 * m + (1 - beta2) * parameter.grad
+        torch.testing.assert_close(parameter, theta, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(optimizer.state[parameter]["exp_avg"], m)
+    assert optimizer.step(lambda: 3.0) == 3.0
+    for wrong in ({"lr": -1.0}, {"betas": (0.9, 1.0)}, {"betas": (0.9,)}, {"weight_decay": -0.1}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} is"):
+            Lion([parameter], **wrong)
+    parameter.grad = torch.ones(50, dtype=torch.float64).to_sparse()
+    with pytest.raises(RuntimeError, match="sparse"):
+        optimizer.step()
 
 
 def test_sixteen_bit_weights_are_those_of_a_float32_value(session: Session) -> None:

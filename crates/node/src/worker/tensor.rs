@@ -7,7 +7,7 @@ use std::time::Instant;
 use crossbeam_channel::{Sender, bounded};
 use sumpter_engine::OrderSpan;
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Rank, ReduceOp, Staleness, TensorSpec, Update};
+use sumpter_types::{Collective, Rank, ReduceOp, Rule, Staleness, TensorSpec, Update};
 
 use crate::command::{Command, DeclarationId, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, Promise};
@@ -55,7 +55,8 @@ impl Tensor {
         &self.spec
     }
 
-    /// Queues an operation on `memory`. Outcomes, errors included, come by the completion.
+    /// Queues an operation on `memory`. Outcomes, errors included, come by the completion. A round
+    /// of a variable needs an update by its rule, and of any other tensor none: an error otherwise.
     #[must_use]
     pub fn submit(&self, request: OpRequest, memory: TensorMemory) -> Arc<Completion> {
         if let Err(reason) = check_order(&self.spec, &request.order) {
@@ -80,8 +81,8 @@ impl Tensor {
         self.queue(OpRequest::default(), (TensorMemory::zeros(0), None), Some(parts))
     }
 
-    /// This rank cannot take part in the tensor's rounds any more, for this reason: they fail on all
-    /// ranks.
+    /// This rank cannot take part in the tensor's rounds, for this reason: those under way and all
+    /// later ones fail with it on every rank.
     pub fn refuse(&self, reason: &str) {
         let message = format!("tensor '{}': {reason}", self.spec.name);
         self.remote.send(Command::Refuse(self.spec.name.clone(), message));
@@ -119,10 +120,15 @@ impl Tensor {
         state: Option<Vec<Vec<u8>>>,
     ) -> Arc<Completion> {
         let completion = Completion::new(self.notifier.clone());
-        let id = match &self.id {
-            Ok(id) => *id,
+        let rule = request.update.map(|update| update.rule);
+        let checked = match state {
+            Some(_) => Ok(()),
+            None => check_update(&self.spec, rule),
+        };
+        let id = match self.id.clone().and_then(|id| checked.map(|()| id)) {
+            Ok(id) => id,
             Err(reason) => {
-                completion.finish(Err(OpError::Mismatch(reason.clone())));
+                completion.finish(Err(OpError::Mismatch(reason)));
                 return completion;
             }
         };
@@ -162,6 +168,23 @@ pub(crate) fn normalized(mut spec: TensorSpec, world_size: usize) -> TensorSpec 
         spec.ranks.clear();
     }
     spec
+}
+
+/// Whether a round can have an update by `rule`, or none.
+fn check_update(spec: &TensorSpec, rule: Option<Rule>) -> Result<(), String> {
+    let name = &spec.name;
+    match (spec.rule, rule) {
+        (None, None) => Ok(()),
+        (Some(declared), None) => Err(format!(
+            "variable '{name}': a round needs the coefficients of its rule, {}",
+            declared.name()
+        )),
+        (None, Some(_)) => Err(format!("tensor '{name}' has no update rule")),
+        (Some(declared), Some(given)) if declared == given => Ok(()),
+        (Some(declared), Some(given)) => {
+            Err(format!("variable '{name}': its rule is {}, not {}", declared.name(), given.name()))
+        }
+    }
 }
 
 /// Whether these can be the parts of a variable.

@@ -67,7 +67,8 @@ fn step(
     let (from, to) = (both.0.as_ptr().cast::<u8>(), both.1.as_ptr().cast::<u8>().cast_mut());
     // SAFETY: both are owned by the memory as well, and read only once that is done.
     let memory = unsafe { TensorMemory::new(from, to, 4 * len, Box::new(both.clone())) };
-    let request = OpRequest { update: Some(update(round)), ..OpRequest::default() };
+    let update = spec.rule.map(|rule| Update { rule, ..update(round) });
+    let request = OpRequest { update, ..OpRequest::default() };
     (worker.declare(spec.clone(), true).submit(request, memory), both)
 }
 
@@ -133,6 +134,26 @@ fn what_cannot_be_updated_fails_on_every_rank_and_says_why() {
         // The first to declare it may be done before the other does.
         let _ = wait(&worker.declare(spec.clone(), true).set_state(vec![vec![0; 16]]));
         let rules = text(&step(worker, &spec, 0, vec![1.0; 4]).0);
+        // A round without coefficients, and one of another rule, are refused before they begin.
+        let spec = variable("bare", 4, ADAM);
+        let bare = worker.declare(spec.clone(), true);
+        wait(&bare.set_state(vec![initial(4)])).unwrap();
+        let lacks = text(&bare.submit(OpRequest::default(), TensorMemory::zeros(16)));
+        let update = Some(Update::new(Rule::Lion));
+        let request = OpRequest { update, ..OpRequest::default() };
+        let foreign = text(&bare.submit(request, TensorMemory::zeros(16)));
+        assert_eq!(wait(&step(worker, &spec, 0, vec![1.0; 4]).0), Ok(()));
+        // One that only one rank cannot take part in.
+        let spec = variable("refused", 4, ADAM);
+        let refused = worker.declare(spec.clone(), true);
+        let refused = if worker.rank() == 0 {
+            // The other rank's refusal may come before the value is there.
+            let set = wait(&refused.set_state(vec![initial(4)]));
+            set.map_or_else(|e| e.to_string(), |()| text(&step(worker, &spec, 0, vec![1.0; 4]).0))
+        } else {
+            refused.refuse("rank 1 has another shape");
+            "tensor 'refused': rank 1 has another shape".to_owned()
+        };
         let integers = TensorSpec { dtype: Dtype::I32, ..variable("integers", 4, ADAM) };
         let integers = text(&worker.declare(integers, false).set_state(vec![vec![0; 16]]));
         // Others go on.
@@ -141,14 +162,17 @@ fn what_cannot_be_updated_fails_on_every_rank_and_says_why() {
         let (completion, memory) = step(worker, &spec, 0, gradient(worker.rank(), 0, 4));
         assert_eq!(wait(&completion), Ok(()));
         assert_eq!(bytes(&memory.1), expected(2, 1, 4)[0]);
-        [two, short, unset, differs, rules, integers]
+        [two, short, unset, differs, rules, lacks, foreign, refused, integers]
     });
-    let parts: [&[&str]; 6] = [
+    let parts: [&[&str]; 9] = [
         &["exp_avg", "not 2 parts"],
         &["15 bytes instead of 16"],
         &["unset", "given it no value"],
         &["step is"],
         &["adam", "lion", "rank 0", "rank 1"],
+        &["bare", "needs the coefficients", "adam"],
+        &["bare", "adam, not lion"],
+        &["tensor 'refused': rank 1 has another shape"],
         &["int32", "only floats"],
     ];
     for errors in errors {

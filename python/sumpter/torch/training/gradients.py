@@ -32,6 +32,8 @@ class PassCounter:
 
     # Whose it is, in words for messages.
     owner = "DistributedOptimizer"
+    # Whether autograd says when a gradient is complete, or something else does.
+    is_hooked = True
 
     def __init__(self, names: Names, passes: int) -> None:
         self.names = names
@@ -93,7 +95,9 @@ class PassCounter:
         earlier = _hooks.get(parameter)
         if earlier is not None:
             earlier.make_way(self)
-        _hooks[parameter] = _Hook(self, parameter)
+            del _hooks[parameter]
+        if self.is_hooked:
+            _hooks[parameter] = _Hook(self, parameter)
 
 
 class _Hook:

@@ -19,8 +19,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from sumpter._core.handles import Handle
 from sumpter._errors import SumpterError
 from sumpter.torch.training.gradients import GradientExchange, GradientHandle
 
@@ -77,7 +79,7 @@ class Update:
     parameter: torch.nn.Parameter
     gradient: torch.Tensor
     # None if nothing is exchanged: on a rank outside of the process set.
-    handle: GradientHandle | None
+    handle: GradientHandle | Handle[None] | None
     # Of its parameter group when the step was begun; one object for a group.
     options: dict[str, Any]
 
@@ -106,7 +108,7 @@ class Updates:
     def begin(
         self,
         groups: Iterable[dict[str, Any]],
-        handles: dict[torch.nn.Parameter, GradientHandle],
+        handles: Mapping[torch.nn.Parameter, GradientHandle | Handle[None]],
         step: Callable[[list[dict[str, Any]]], None],
     ) -> None:
         """Lets the updates of all parameters that have a gradient wait; takes the gradients."""
@@ -122,8 +124,13 @@ class Updates:
                     parameter.grad = None
         self._forward_begun = False
 
-    def adopt(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Looks after more parameters."""
+    def adopt(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        names: Mapping[torch.nn.Parameter, str] = MappingProxyType({}),
+    ) -> None:
+        """Looks after more parameters; `names` are for messages."""
+        self._names = {**self._names, **names}
         parameters = list(parameters)
         settle(parameters)  # by another optimizer
         with self._lock:
@@ -157,6 +164,15 @@ class Updates:
                 if not self.waiting:
                     self._step = None
                     _busy.discard(self)
+
+    def check_taken(self, parameter: torch.nn.Parameter) -> None:
+        """Raises AssertionError if the update of a parameter that has a gradient still waits."""
+        if parameter in self.waiting:
+            raise AssertionError(
+                f"{self._names[parameter]} was used before its update: not by the forward() of a "
+                "module that holds it, but directly. Call optimizer.synchronize_parameters([...]) "
+                "with it before such a use, or optimizer.synchronize() for all of them"
+            )
 
     def before(self, module: torch.nn.Module) -> None:
         """Takes the updates of what `module`, which is being called, is about to use."""
@@ -237,12 +253,8 @@ class OverlappedExchange(GradientExchange):
         super().__init__(*arguments)
 
     def accumulated(self, parameter: torch.nn.Parameter) -> None:
-        if self.updates is not None and parameter in self.updates.waiting:
-            raise AssertionError(
-                f"{self.names[parameter]} was used before its update: not by the forward() of a "
-                "module that holds it, but directly. Call optimizer.synchronize_parameters([...]) "
-                "with it before such a use, or optimizer.synchronize() for all of them"
-            )
+        if self.updates is not None:
+            self.updates.check_taken(parameter)
         super().accumulated(parameter)
 
     def check_untouched(self) -> None:

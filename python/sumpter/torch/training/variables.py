@@ -19,6 +19,7 @@ from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.broadcasts import broadcast_async_
 from sumpter.torch.functions import allgather_object
+from sumpter.torch.lion import Lion
 from sumpter.torch.tensors import dtype_name
 from sumpter.torch.training.gradients import Names
 
@@ -67,6 +68,17 @@ def _adagrad(step: int, group: Group) -> rules.Update:
     return rules.adagrad(step, **given, maximize=group["maximize"])
 
 
+def _lion(step: int, group: Group) -> rules.Update:
+    beta1, beta2 = group["betas"]
+    return rules.lion(
+        step,
+        lr=float(group["lr"]),
+        betas=(float(beta1), float(beta2)),
+        weight_decay=group["weight_decay"],
+        maximize=group["maximize"],
+    )
+
+
 # Exact types: what a subclass does to its parameters, no rule knows.
 RULES: dict[type[torch.optim.Optimizer], Callable[[int, Group], rules.Update]] = {
     torch.optim.SGD: _sgd,
@@ -74,6 +86,7 @@ RULES: dict[type[torch.optim.Optimizer], Callable[[int, Group], rules.Update]] =
     torch.optim.AdamW: _adamw,
     torch.optim.RMSprop: _rmsprop,
     torch.optim.Adagrad: _adagrad,
+    Lion: _lion,
 }
 
 
@@ -81,10 +94,11 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Callable[[int, Group], rules.Up
     """The update rule of an optimizer; UnsupportedError for one that the servers do not have."""
     rule = RULES.get(type(optimizer))
     if rule is None:
-        known = ", ".join(sorted(kind.__name__ for kind in RULES))
+        known = ", ".join(sorted(kind.__name__ for kind in RULES if kind is not Lion))
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         raise UnsupportedError(
-            f"servers have no update rule for {type(optimizer).__name__}: on_servers=True is for "
-            f"{known} of torch.optim, not for their subclasses"
+            f"servers have no update rule for {kind}: on_servers=True is for {known} of "
+            "torch.optim and for sumpter.torch.Lion, not for their subclasses"
         )
     return rule
 
@@ -107,7 +121,7 @@ class Variables:
         values: Mapping[torch.nn.Parameter, torch.Tensor] | None = None,
         staleness: int | None = 0,
     ) -> None:
-        self._values = {p: p for p in names} if values is None else values
+        self._values = {p: p for p in names} if values is None else dict(values)
         for parameter, name in names.items():
             _check(self._values[parameter], name)
         self.names = names
@@ -130,7 +144,7 @@ class Variables:
     def __getitem__(self, parameter: torch.nn.Parameter) -> "Variable":
         """The variable of a parameter; the first time, every rank must ask for one."""
         self.follow_session()
-        if not self._variables:
+        if parameter not in self._variables:
             self.declare()
         return self._variables[parameter]
 
@@ -141,30 +155,46 @@ class Variables:
         if not self._variables:
             return self._initial
         own = {
-            name: self._variables[parameter].tensor.mirrored()
-            for parameter, name in self.names.items()
+            self.names[parameter]: variable.tensor.mirrored()
+            for parameter, variable in self._variables.items()
         }
         everyone = allgather_object(own, name="optimizer", process_set=self._process_set)
-        return {
-            parameter: self._variables[parameter].state([parts[name] for parts in everyone])
-            for parameter, name in self.names.items()
-        }
+        # Late parameters have none before their first gradient, but what they begin with.
+        gathered = dict(self._initial)
+        for parameter, variable in self._variables.items():
+            name = self.names[parameter]
+            gathered[parameter] = variable.state([parts[name] for parts in everyone])
+        return gathered
+
+    def add(self, names: Names) -> None:
+        """Takes more parameters; the servers have their values with the first gradient."""
+        for parameter, name in names.items():
+            _check(parameter, name)
+            if name in self.names.values():
+                raise ValueError(f"there is a parameter named {name} already")
+        self.names = {**self.names, **names}
+        self._values.update({parameter: parameter for parameter in names})
+
+    def begin_from(self, parameter: torch.nn.Parameter, state: dict[str, torch.Tensor]) -> None:
+        """What the servers are to begin with, of a parameter that they do not have yet."""
+        self._initial[parameter] = state
 
     def load(self, optimizer: torch.optim.Optimizer) -> None:
         """Has the servers go on from the state that the optimizer has loaded."""
         self._initial, self._is_lost = _taken_state(optimizer), False
         self.groups = _groups_of(optimizer)
         if self._variables:
-            self._put()
+            self._put(self._variables)
 
     def declare(self) -> None:
-        """Gives the servers the values for the first time; every rank must call this."""
+        """Gives the servers the values that they lack; every rank must call this."""
         session = membership.current()
         self._check_kept()
         # Each optimizer has variables of its own, on all ranks of its set the same.
         among = f"{PREFIX}{label(self._process_set)}"
         scope = f"{among}{session.count(among)}."
-        for parameter, name in self.names.items():
+        fresh = {p: name for p, name in self.names.items() if p not in self._variables}
+        for parameter, name in fresh.items():
             value = self._values[parameter]
             rule = self.rule(1, self.groups[parameter]).rule
             tensor = session.declare(
@@ -178,7 +208,7 @@ class Variables:
                 staleness=self._staleness,
             )
             self._variables[parameter] = Variable(value, tensor)
-        self._put()
+        self._put(fresh)
 
     def refuse(self, reason: str) -> None:
         """Has the rounds of all variables fail on all ranks, with this reason."""
@@ -200,12 +230,9 @@ class Variables:
                 "load_state_dict() with what state_dict() returned before, on all ranks"
             )
 
-    def _put(self) -> None:
+    def _put(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Gives the servers the values as they are, and the state that was taken."""
-        handles = [
-            variable.put(self._initial.get(parameter, {}))
-            for parameter, variable in self._variables.items()
-        ]
+        handles = [self._variables[p].put(self._initial.get(p, {})) for p in parameters]
         try:
             for handle in handles:
                 handle.wait()
@@ -214,7 +241,8 @@ class Variables:
             # with an error comes as well, or the others would wait for it.
             name = f"variables{label(self._process_set)}"
             membership.current().barrier(name, self._process_set.ranks).wait()
-        self._initial = {}
+        for parameter in parameters:
+            self._initial.pop(parameter, None)
 
 
 class Variable:
@@ -262,7 +290,8 @@ class Variable:
             )
         update = rule(self._steps + 1, group)
         self._begun = (gradient, gradient._version, update.coefficients)
-        sent = gradient.detach().contiguous()
+        # One of another element type travels in the parameter's.
+        sent = gradient.detach().to(self.parameter.dtype).contiguous()
         return self.tensor.submit(
             sent.data_ptr(),
             self.parameter.data_ptr(),
@@ -271,6 +300,11 @@ class Variable:
             update=update.coefficients,
             order=order,
         )
+
+    def watch(self, gradient: torch.Tensor) -> None:
+        """Has end() look at this gradient in place of the one that was sent."""
+        assert self._begun is not None, "a round is under way"
+        self._begun = (gradient, gradient._version, self._begun[2])
 
     def end(self, rule: Callable[[int, Group], rules.Update], group: Group) -> bool:
         """Counts a step; whether its gradient or its coefficients have changed since it began."""

@@ -17,6 +17,7 @@ KINDS: Kinds = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
     "adamw": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
     "rmsprop": (torch.optim.RMSprop, {"lr": 0.01, "centered": True, "momentum": 0.5}),
+    "lion": (hvd.Lion, {"lr": 1e-3, "weight_decay": 0.1}),
     "adagrad": (torch.optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.1}),
 }
 
@@ -64,7 +65,7 @@ for name in KINDS:
     train(there, theirs, range(6))
     train(here, ours, range(6))
     assert not ours.state, "the state is on the servers"
-    if name == "sgd":
+    if name in ("sgd", "lion"):
         for one, other in zip(here.parameters(), there.parameters(), strict=True):
             same(one.detach(), other.detach())
     near(here, there)
@@ -111,6 +112,89 @@ for on_servers in (False, True):
 for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
     same(one.detach(), other.detach())
 
+# Parameters that come later, with a state of their own; the rest goes on.
+for name in ("sgd", "adamw", "adagrad"):
+    models = []
+    for on_servers in (False, True):
+        model = new_model()
+        kind, options = KINDS[name]
+        optimizer = kind(model.parameters(), **options)
+        if on_servers:
+            optimizer = distributed(model, name, on_servers=True)
+        for step in range(5):
+            if step == 2:
+                model.late = nn.Parameter(torch.full((7,), 3.0 if on_servers and RANK else 0.5))
+                optimizer.add_param_group({"params": [model.late], "lr": 0.05})
+                if name == "adagrad" and not on_servers:
+                    # What torch forgets of late parameters.
+                    start = {"step": torch.tensor(0.0), "sum": torch.full((7,), 0.1)}
+                    optimizer.state[model.late] = start
+            optimizer.zero_grad()
+            x, y = batch(step)
+            shifted = model(x) + model.late if step >= 2 else model(x)
+            nn.functional.mse_loss(shifted, y).backward()
+            for parameter in () if on_servers else model.parameters():
+                hvd.allreduce_(parameter.grad)
+            optimizer.step()
+        models.append((model, optimizer.state_dict()["state"]))
+    near(models[0][0], models[1][0])
+    assert models[0][1].keys() == models[1][1].keys()
+    if name == "sgd":
+        same(models[1][0].late.detach(), models[0][0].late.detach())
+# Frozen parameters stay, as in torch, and train once they need gradients.
+models = []
+for on_servers in (False, True):
+    model = new_model()
+    model[0].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    if on_servers:
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), on_servers=True)
+    for step in range(6):
+        if step == 2:
+            model[0].weight.requires_grad_()
+            model[2].bias.requires_grad_(False)
+        optimizer.zero_grad()
+        x, y = batch(step)
+        nn.functional.mse_loss(model(x), y).backward()
+        for parameter in () if on_servers else model.parameters():
+            if parameter.grad is not None:
+                hvd.allreduce_(parameter.grad)
+        optimizer.step()
+    models.append(model)
+for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+    same(one.detach(), other.detach())
+
+# A state that is saved and loaded before a late parameter has a gradient.
+model = new_model()
+optimizer = distributed(model, "adagrad", on_servers=True)
+train(model, optimizer, range(1))
+model.late = nn.Parameter(torch.ones(3))
+optimizer.add_param_group({"params": [model.late]})
+optimizer.load_state_dict(optimizer.state_dict())
+train(model, optimizer, range(1, 2))
+assert torch.equal(optimizer.state_dict()["state"][4]["sum"], torch.full((3,), 0.1))
+
+optimizer = distributed(new_model(), "sgd", on_servers=True)
+with raises(hvd.UnsupportedError, "group 1.0 is not a contiguous tensor of floats"):
+    optimizer.add_param_group({"params": [torch.ones(4, 2).t().requires_grad_()]})
+assert len(optimizer.param_groups) == 1
+
+# A gradient of another element type travels in the parameter's.
+if hasattr(torch.Tensor, "grad_dtype"):
+    models = [new_model(), new_model()]
+    for model, narrow in zip(models, (True, False), strict=True):
+        optimizer = distributed(model, "adamw", on_servers=True)
+        generator = torch.Generator().manual_seed(RANK)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad_dtype = torch.bfloat16 if narrow else torch.float32
+                gradient = torch.randn(parameter.shape, generator=generator).bfloat16()
+                parameter.grad = gradient if narrow else gradient.float()
+            optimizer.step()
+            optimizer.zero_grad()
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        same(one.detach(), other.detach())
+
 if WORLD_SIZE > 2:
     # Among some of the ranks.
     some = hvd.add_process_set([0, 2])
@@ -135,15 +219,20 @@ model = new_model()
 with raises(hvd.UnsupportedError, "LBFGS"):
     lbfgs = torch.optim.LBFGS(model.parameters())
     hvd.DistributedOptimizer(lbfgs, model.named_parameters(), on_servers=True)
+
+
+class Lion(torch.optim.SGD):
+    """Another package's optimizer of a known name."""
+
+
+with raises(hvd.UnsupportedError, "__main__.Lion", "sumpter.torch.Lion"):
+    distributed_lion = Lion(model.parameters(), lr=0.1)
+    hvd.DistributedOptimizer(distributed_lion, model.named_parameters(), on_servers=True)
 with raises(ValueError, "op=Average or op=Sum"):
     distributed(model, "sgd", on_servers=True, op=hvd.Max)
-with raises(ValueError, "overlap_forward"):
-    distributed(model, "sgd", on_servers=True, overlap_forward=True)
 with raises(ValueError, "no compression"):
     distributed(model, "sgd", on_servers=True, compression=hvd.Compression.fp16)
 optimizer = distributed(model, "sgd", on_servers=True)
-with raises(hvd.UnsupportedError, "cannot be added"):
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
 train(model, optimizer, range(1))
 with torch.no_grad():
     model[0].weight.mul_(2)

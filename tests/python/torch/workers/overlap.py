@@ -186,6 +186,19 @@ def clipping(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> N
         optimizer.step()
 
 
+def growing(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """A layer gets a parameter after two steps."""
+    if step == 2:
+        shift = nn.Parameter(torch.full((6,), 1.0 if RANK == 0 else 7.0))
+        hvd.broadcast_parameters([("shift", shift.data)])
+        model.shift = shift
+        model.norm.register_forward_hook(lambda _module, _input, output: output + model.shift)
+        # Whose use is not its module's call.
+        model.first.shift = shift
+        optimizer.add_param_group({"params": [shift], "lr": 0.3})
+    plain_step(model, optimizer, step)
+
+
 def accumulating(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     optimizer.zero_grad()
     for part in range(2):
@@ -333,36 +346,90 @@ def patched(module: object, name: str, value: object) -> Iterator[None]:
 class Signalling(nn.Module):
     """Says when the layer before it has been computed with its new weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipe_name: str) -> None:
         super().__init__()
         self.active = False
+        self.pipe_name = pipe_name
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
         if self.active:
             self.active = False
-            announce("crossed")
+            announce(self.pipe_name)
         return data
 
 
-def check_the_barrier_is_crossed() -> None:
+def check_on_servers() -> None:
+    """The same with the optimizer on the servers, where it is only the waiting that comes later."""
+    for name, options in {
+        "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        "AdamW": {},
+        "RMSprop": {"centered": True, "momentum": 0.1},
+    }.items():
+        for take in (plain_step, branching, clearing_at_the_end, synchronizing_late):
+            check_same(name, options, take, on_servers=True)
+    check_same("SGD", {}, accumulating, backward_passes_per_step=2, on_servers=True)
+    check_same("SGD", {}, op=hvd.Sum, on_servers=True)
+    check_same("AdamW", {}, growing, on_servers=True)
+
+    model = make_model()
+    kept = model.first.weight
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        overlap_forward=True,
+        on_servers=True,
+    )
+    for _ in range(2):
+        # One that goes directly before a module has waited for it.
+        plain_step(model, optimizer, 0)
+        assert kept.grad is None
+        with raises(AssertionError, "first.weight was used before its update"):
+            kept.sum().backward()
+        optimizer.synchronize_parameters([kept])
+        kept.sum().backward()
+        with raises(AssertionError, "synchronize() between backward() and step()"):
+            optimizer.synchronize()
+        optimizer.step()
+        optimizer.synchronize()
+    # A closure, or a hook that looks at all parameters, has the step wait.
+    seen = []
+    optimizer.register_step_post_hook(lambda *_: seen.append(1))
+    plain_step(model, optimizer, 1)
+    assert seen == [1]
+    same(*(hvd.allgather(kept.detach().flatten().unsqueeze(0))[rank] for rank in range(2)))
+    loss_of(model, 2).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with raises(ValueError, "changed between backward() and step()"):
+        optimizer.step()
+    saved = optimizer.state_dict()
+    optimizer.load_state_dict(saved)
+    plain_step(model, optimizer, 3)
+    optimizer.synchronize()
+    hvd.barrier()
+
+
+def check_the_barrier_is_crossed(pipe_name: str, **options: object) -> None:
     """Rank 0 computes a layer of the next forward pass before rank 1 has ended its step.
 
     Rank 1 does not begin the exchange of the second layer's gradient, which its backward pass does
     not reach, until then: with a barrier both would wait for ever.
     """
-    signal = Signalling()
+    signal = Signalling(pipe_name)
     model = make_model(
         lambda: nn.Sequential(nn.Linear(4, 3, bias=False), signal, nn.Linear(3, 2, bias=False))
     )
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), overlap_forward=True
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        model.named_parameters(),
+        overlap_forward=True,
+        **options,
     )
     plain_step(model, optimizer, 0)
     start = model[0](batch(1)) if RANK == 1 else model(batch(1))
     optimizer.zero_grad()
     start.sum().backward()
     if RANK == 1:
-        with (FOLDER / "crossed").open("rb") as pipe:
+        with (FOLDER / pipe_name).open("rb") as pipe:
             pipe.read()
     else:
         signal.active = True
@@ -394,7 +461,9 @@ check_variants()
 check_loops()
 check_cross_barrier()
 check_priorities()
-check_the_barrier_is_crossed()
+check_the_barrier_is_crossed("crossed")
+check_on_servers()
+check_the_barrier_is_crossed("crossed on servers", on_servers=True)
 check_misuse()
 join_torch()
 check_buckets()
