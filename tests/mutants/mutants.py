@@ -304,10 +304,9 @@ MUTANTS = [
         "a hand-over forgets the positions",
         "order: positions explain every value",
         "client/sending.rs",
-        "            let payload = Snapshot { offset: offset as u32, len: len as u32, clocks }.encode();",
-        "            let clocks = clocks.into_iter().map(|c| sumpter_wire::Clock { position: 0, ..c });\n"
-        "            let clocks = clocks.collect();\n"
-        "            let payload = Snapshot { offset: offset as u32, len: len as u32, clocks }.encode();",
+        "for (part, clocks) in self.mirrors.clocks(tensor, &elements) {",
+        "for (part, mut clocks) in self.mirrors.clocks(tensor, &elements) {\n"
+        "            clocks.iter_mut().for_each(|clock| clock.position = 0);",
     ),
     Mutant(
         "a replayed round does not wait for its turn",
@@ -320,8 +319,8 @@ MUTANTS = [
         "what is added in a replay overtakes an answer",
         "order: a replay gives the same bytes",
         "lane/asynchronous.rs",
-        "            users.into_iter().for_each(|user| self.catch_up(job, user, CatchUp::Answers));",
-        "            users.into_iter().for_each(|user| self.catch_up(job, user, CatchUp::All));",
+        "self.catch_up(job, user, CatchUp::Answers)",
+        "self.catch_up(job, user, CatchUp::All)",
     ),
     Mutant(
         "a part of a snapshot counts as all of it",

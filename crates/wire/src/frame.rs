@@ -9,7 +9,6 @@ use sumpter_types::{
     Collective, Dtype, Epoch, GroupId, MAX_SLOTS, Rank, ReduceOp, Round, TensorId,
 };
 
-use crate::order::{MAX_ORDER_ENTRIES, ORDER_ENTRY_BYTES};
 use crate::snapshot::SNAPSHOT_BYTES;
 use crate::variable::{UPDATE_BYTES, VariableSpec};
 
@@ -19,6 +18,10 @@ pub const HEADER_BYTES: usize = 32;
 pub const BEGIN_BYTES: usize = 24;
 /// The longest payload of a [`FrameKind::Begin`] frame without an order.
 pub const MAX_BEGIN_BYTES: usize = BEGIN_BYTES + UPDATE_BYTES;
+/// Bytes of a stretch in the [order](crate::OrderEntry) of a round.
+pub const ORDER_ENTRY_BYTES: usize = 12;
+/// Stretches in the order of one round of one partition.
+pub const MAX_ORDER_ENTRIES: usize = 1 << 16;
 /// The longest payload of a frame that carries no tensor data.
 pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
 

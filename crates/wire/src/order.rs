@@ -4,13 +4,7 @@
 //! The *position* of a contribution to an element is the number of contributions that are in the
 //! element before it. Positions are counted modulo 2^32.
 
-use crate::frame::{FrameError, FrameKind, word};
-
-/// Bytes of one entry.
-pub const ORDER_ENTRY_BYTES: usize = 12;
-
-/// Entries of one round of one partition.
-pub const MAX_ORDER_ENTRIES: usize = 1 << 16;
+use crate::frame::{FrameError, FrameKind, MAX_ORDER_ENTRIES, ORDER_ENTRY_BYTES, word};
 
 /// A stretch of a worker's partition in one round: it begins where the one before ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

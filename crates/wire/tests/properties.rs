@@ -168,7 +168,10 @@ proptest! {
         parts in prop::collection::vec(any::<u8>(), 0..50),
     ) {
         let (offset, len) = (stretch.0.into(), stretch.1);
-        let clock = |(rank, [rounds, position])| Clock { rank: Rank(rank), rounds, position };
+        let clock = |(rank, [rounds, position]): (u32, [u32; 2])| {
+            let rank = Rank(rank);
+            Clock { rank, rounds, position }
+        };
         let clocks: Vec<_> = clocks.into_iter().map(clock).collect();
         let snapshot = Snapshot { offset, len, clocks };
         let bytes = [snapshot.encode(), parts.clone()].concat();
@@ -187,7 +190,8 @@ proptest! {
     fn orders_survive_the_wire(
         entries in prop::collection::btree_map(1u32.., any::<[u32; 2]>(), 0..20),
     ) {
-        let entry = |(end, [position, answer])| OrderEntry { end, position, answer };
+        let entry =
+            |(end, [position, answer]): (u32, [u32; 2])| OrderEntry { end, position, answer };
         let order: Vec<_> = entries.into_iter().map(entry).collect();
         let bytes = encode_order(&order);
         prop_assert_eq!(decode_order(FrameKind::Done, &bytes), Ok(order.clone()));

@@ -333,8 +333,8 @@ impl Partition {
         mirrors > 0 && self.slots[slot].mirrored == mirrors
     }
 
-    /// When the chunks of the round in `slot` changed a variable asynchronously, and what its worker
-    /// got; once it has all of it.
+    /// When the chunks of the round in `slot` changed a variable asynchronously, and what its
+    /// worker got; once it has all of it.
     pub(super) fn order(&self, slot: usize) -> Vec<OrderEntry> {
         let offset = self.spec.variable.map_or(0, |variable| variable.offset);
         let widening = self.spec.dtype.accumulator().size() / self.spec.dtype.size();

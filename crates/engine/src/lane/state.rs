@@ -99,8 +99,8 @@ impl State {
         sumpter_sum::update(update, master, &mut parts, gradient, weights);
     }
 
-    /// Changes a stretch that is [covered](Self::covers), of chunk `unit`, by one worker's round, as
-    /// far as that is not in it yet. The gradient's bytes are those of the stretch.
+    /// Changes a stretch that is [covered](Self::covers), of chunk `unit`, by one worker's round,
+    /// as far as that is not in it yet. The gradient's bytes are those of the stretch.
     pub(super) fn add(
         &mut self,
         (update, master): (&Update, Dtype),
