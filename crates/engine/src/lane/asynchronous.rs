@@ -23,6 +23,18 @@ impl Lane {
     /// A chunk of a variable has changed, through the partition `at`: its mirrors get it, and other
     /// workers may have waited for it.
     pub(super) fn changed(&mut self, job: JobIndex, at: PartitionIndex, unit: u32) {
+        self.changes.push_back((job, at, unit));
+        if self.changes.len() > 1 {
+            // What is under way comes to it.
+            return;
+        }
+        while let Some((job, at, unit)) = self.changes.front().copied() {
+            self.follow_change(job, at, unit);
+            self.changes.pop_front();
+        }
+    }
+
+    fn follow_change(&mut self, job: JobIndex, at: PartitionIndex, unit: u32) {
         let partition = self.jobs[job].partition(at);
         let (Some(variable), Some(state)) = (partition.spec.variable, partition.state) else {
             return;
@@ -38,7 +50,14 @@ impl Lane {
             // Before anything else is added.
             users.into_iter().for_each(|user| self.catch_up(job, user, CatchUp::Answers));
         }
-        followers.into_iter().for_each(|user| self.catch_up(job, user, CatchUp::All));
+        let changes = self.changes.len();
+        for user in followers {
+            self.catch_up(job, user, CatchUp::All);
+            if self.changes.len() > changes {
+                // Another one: what it makes due comes first.
+                break;
+            }
+        }
     }
 
     /// The turn of a worker's round in a replayed order is past: tells all who change the variable.

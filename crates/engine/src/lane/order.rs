@@ -155,6 +155,13 @@ fn is_whole(stretch: &Range<usize>, list: &[(Range<usize>, u32)]) -> bool {
     list.iter().map(|(part, _)| part.len()).sum::<usize>() == stretch.len()
 }
 
+/// The turns that are about a stretch.
+fn turns_in<'a>(order: &'a [Turn], stretch: &Range<usize>) -> impl Iterator<Item = &'a Turn> {
+    let first = order.partition_point(|turn| turn.stretch.end <= stretch.start);
+    let end = stretch.end;
+    order[first..].iter().take_while(move |turn| turn.stretch.start < end)
+}
+
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
     a.start.max(b.start)..a.end.min(b.end)
 }
@@ -234,7 +241,7 @@ impl Chunk {
             return Ok(is_new.then(|| stretch.clone()).into_iter().collect());
         }
         let mut due = Vec::new();
-        for turn in own.order {
+        for turn in turns_in(own.order, stretch) {
             for part in left(&overlap(&turn.stretch, stretch), &self.turns.added).iter() {
                 for (part, clocks) in state.clocks.within(&part) {
                     let rounds = rounds_in(clocks);
@@ -300,7 +307,7 @@ impl Chunk {
         stretch: &Range<usize>,
     ) -> Result<Vec<(Range<usize>, u32)>, Missed> {
         let mut now = Vec::new();
-        for Turn { stretch: of, answer, .. } in order {
+        for Turn { stretch: of, answer, .. } in turns_in(order, stretch) {
             let of = overlap(of, stretch);
             for (added, _) in &self.turns.added {
                 for part in left(&overlap(added, &of), &self.turns.answered).iter() {
