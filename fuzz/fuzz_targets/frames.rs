@@ -3,8 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use sumpter_wire::{
-    BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, HEADER_BYTES, Header, MAX_BEGIN_BYTES, Snapshot,
-    checksum, decode_apply, decode_group, decode_norm, encode_apply, encode_group, encode_norm,
+    BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, FrameKind, HEADER_BYTES, Header, MAX_BEGIN_BYTES,
+    Snapshot, checksum, decode_apply, decode_group, decode_norm, decode_order, encode_apply,
+    encode_group, encode_norm, encode_order,
 };
 use sumpter_types::Rule;
 
@@ -31,6 +32,9 @@ fuzz_target!(|data: &[u8]| {
             assert!(spec.chunks() >= 1 && spec.chunk_len(spec.chunks() - 1) >= 1);
             assert_eq!(spec.variable.is_some(), length == MAX_BEGIN_BYTES);
         }
+    }
+    if let Ok(order) = decode_order(FrameKind::Done, data) {
+        assert_eq!(encode_order(&order), data);
     }
     if let Ok((snapshot, parts)) = Snapshot::decode(data) {
         assert_eq!([&snapshot.encode(), parts].concat(), data);

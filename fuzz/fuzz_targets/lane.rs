@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use sumpter_endpoint::{ConnId, Endpoint};
 use sumpter_engine::{Lane, LaneLimits, Peer};
 use sumpter_types::{Epoch, JobId, Rank};
-use sumpter_wire::{BEGIN_BYTES, HEADER_BYTES, MAX_BEGIN_BYTES};
+use sumpter_wire::{BEGIN_BYTES, HEADER_BYTES, MAX_BEGIN_BYTES, ORDER_ENTRY_BYTES};
 
 const LIMITS: LaneLimits =
     LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 16, hub: true };
@@ -44,7 +44,7 @@ fuzz_target!(|data: &[u8]| {
     // The first byte of each piece says whose it is; the kind and the epoch of most frames are
     // made valid, or nearly everything would stop at the first check.
     let mut open = [true; 2];
-    for piece in data.chunks(1 + HEADER_BYTES + MAX_BEGIN_BYTES) {
+    for piece in data.chunks(1 + HEADER_BYTES + MAX_BEGIN_BYTES + 2 * ORDER_ENTRY_BYTES) {
         let who = usize::from(piece[0] & 1);
         let mut bytes = piece[1..].to_vec();
         if piece[0] & 2 == 0 && bytes.len() >= HEADER_BYTES {
@@ -59,7 +59,10 @@ fuzz_target!(|data: &[u8]| {
             // Most beginnings are no update, and of those that are the length is right.
             if bytes[0] == 1 && bytes.len() > HEADER_BYTES + 16 {
                 let updates = bytes[HEADER_BYTES + 16] == 5;
-                let length = if updates { MAX_BEGIN_BYTES } else { BEGIN_BYTES };
+                // Some follow an order.
+                let entries = if bytes[1] == 7 { usize::from(piece[0] >> 2) % 3 } else { 0 };
+                let update = MAX_BEGIN_BYTES + entries * ORDER_ENTRY_BYTES;
+                let length = if updates { update } else { BEGIN_BYTES };
                 bytes[24..28].copy_from_slice(&(length as u32).to_le_bytes());
             }
         }

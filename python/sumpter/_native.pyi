@@ -57,6 +57,10 @@ class Worker:
     def blocking_wait(self) -> bool: ...
     @property
     def asynchronous(self) -> bool: ...
+    @property
+    def record_order(self) -> os.PathLike[str] | None: ...
+    @property
+    def replay_order(self) -> os.PathLike[str] | None: ...
     def declare(
         self,
         name: str,
@@ -140,6 +144,7 @@ class Tensor:
         tag: str,
         keep: object,
         update: Sequence[float] | None = None,
+        order: Sequence[tuple[int, int, int, int]] | None = None,
     ) -> Handle:
         """Starts one round.
 
@@ -148,7 +153,8 @@ class Tensor:
         is text for error messages only. Raises ConfigError for an address that is needed and 0.
 
         In an update, `update` are the coefficients of the rule for this round, in the order of
-        `update_coefficients()`; then the addresses must differ.
+        `update_coefficients()`; then the addresses must differ. If it is asynchronous, it may
+        follow an `order`, as `Handle.order()` of a round of the same tensor in another run.
         """
 
     def submit_staged(
@@ -216,6 +222,14 @@ class Handle:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Blocks until the round is done; raises if it failed or if `timeout_s` ran out."""
+
+    def order(self) -> list[tuple[int, int, int, int]]:
+        """When a round that is done has changed a variable asynchronously, by stretches.
+
+        Of each: first element, the one after the last, the position of the contribution, and how
+        many contributions were in the value that came back. Positions count the contributions of
+        all ranks to the stretch, modulo 2**32. Of other rounds nothing.
+        """
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls `callback` once from another thread when done; at once if it is done already."""

@@ -42,6 +42,8 @@ pub struct Config {
     pub tuner: String,
     pub deterministic: bool,
     pub asynchronous: bool,
+    pub record_order: Option<PathBuf>,
+    pub replay_order: Option<PathBuf>,
     pub blocking_wait: bool,
     pub checksum: bool,
     pub architecture: Architecture,

@@ -283,6 +283,26 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| boolean(v).map(|x| c.asynchronous = x),
     },
     Setting {
+        name: "record_order",
+        env: "SUMPTER_RECORD_ORDER",
+        unit: "",
+        default: "",
+        range: "the path of a directory",
+        doc: "Where each rank writes the order log of asynchronous training, rank-N.jsonl. See \
+              asynchronous.md. Equal on every rank.",
+        put: |c, v| (!v.is_empty()).then(|| c.record_order = Some(PathBuf::from(v))),
+    },
+    Setting {
+        name: "replay_order",
+        env: "SUMPTER_REPLAY_ORDER",
+        unit: "",
+        default: "",
+        range: "the path of a directory",
+        doc: "The directory of an order log that asynchronous training replays, to the same bytes. \
+              See asynchronous.md. Equal on every rank.",
+        put: |c, v| (!v.is_empty()).then(|| c.replay_order = Some(PathBuf::from(v))),
+    },
+    Setting {
         name: "blocking_wait",
         env: "SUMPTER_BLOCKING_WAIT",
         unit: "",

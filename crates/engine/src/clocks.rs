@@ -18,6 +18,28 @@ struct Stretch {
     clocks: Vec<Clock>,
 }
 
+/// A stretch that has a worker's round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Added {
+    pub stretch: Range<usize>,
+    /// How many rounds, of all workers, it had before.
+    pub position: u32,
+    /// Whether the round was not in it yet: it must be applied.
+    pub is_fresh: bool,
+}
+
+/// How many rounds are in what has these clocks, modulo 2^32: the position of the next one.
+pub(crate) fn rounds_in(clocks: &[Clock]) -> u32 {
+    clocks.iter().fold(0, |sum, clock| sum.wrapping_add(clock.rounds))
+}
+
+/// The position of a worker's round in what has these clocks, if it is in it. A worker begins a
+/// round only when the one before is over, so that a round which it does again is its last.
+pub(crate) fn position_of(clocks: &[Clock], (rank, round): (Rank, Round)) -> Option<u32> {
+    let at = clocks.binary_search_by_key(&rank, |clock| clock.rank).ok()?;
+    (clocks[at].rounds > round.0).then(|| clocks[at].position)
+}
+
 impl Clocks {
     /// How many stretches have clocks of their own.
     pub(crate) fn len(&self) -> usize {
@@ -63,7 +85,7 @@ impl Clocks {
     }
 
     /// The clocks of a stretch, if they are the same everywhere.
-    pub(crate) fn uniform(&self, stretch: &Range<usize>) -> Option<&[Clock]> {
+    fn uniform(&self, stretch: &Range<usize>) -> Option<&[Clock]> {
         let mut all = self.within(stretch);
         let (_, first) = all.next()?;
         (all.all(|(_, clocks)| clocks == first) && self.covers(stretch)).then_some(first)
@@ -72,36 +94,36 @@ impl Clocks {
     /// How many rounds of every worker are in all of a stretch that has clocks.
     pub(crate) fn lowest(&self, stretch: &Range<usize>) -> u32 {
         let clocks = self.within(stretch).flat_map(|(_, clocks)| clocks);
-        clocks.map(|(_, clock)| *clock).min().unwrap_or(0)
+        clocks.map(|clock| clock.rounds).min().unwrap_or(0)
     }
 
-    /// A worker's round goes into a stretch, all of which has clocks. Returns the parts that do not
-    /// have it yet: to these it must be applied.
+    /// A worker's round goes into a stretch, all of which has clocks: where it is from now on.
     pub(crate) fn advance(
         &mut self,
         stretch: &Range<usize>,
         (rank, round): (Rank, Round),
-    ) -> Vec<Range<usize>> {
+    ) -> Vec<Added> {
         self.split(stretch);
-        let mut fresh = Vec::new();
+        let mut out = Vec::new();
         for (start, known) in self.0.range_mut(stretch.clone()) {
-            let at = match known.clocks.binary_search_by_key(&rank, |(rank, _)| *rank) {
-                Ok(at) => at,
-                Err(at) => {
-                    known.clocks.insert(at, (rank, 0));
-                    at
-                }
-            };
-            let clock = &mut known.clocks[at].1;
-            if *clock <= round.0 {
-                *clock = round.0 + 1;
-                fresh.push(*start..known.end);
+            let stretch = *start..known.end;
+            if let Some(position) = position_of(&known.clocks, (rank, round)) {
+                out.push(Added { stretch, position, is_fresh: false });
+                continue;
             }
+            let position = rounds_in(&known.clocks);
+            let at = known.clocks.binary_search_by_key(&rank, |clock| clock.rank);
+            let at = at.unwrap_or_else(|at| {
+                known.clocks.insert(at, Clock::new(rank));
+                at
+            });
+            known.clocks[at] = Clock { rank, rounds: round.0 + 1, position };
+            out.push(Added { stretch, position, is_fresh: true });
         }
         if let Some(clocks) = self.uniform(stretch).map(<[Clock]>::to_vec) {
             self.set(stretch.clone(), clocks);
         }
-        fresh
+        out
     }
 
     /// Makes a stretch begin and end where others do.
@@ -122,21 +144,28 @@ mod tests {
     use super::*;
 
     fn clocks(of: [u32; 2]) -> Vec<Clock> {
-        (0..).map(Rank).zip(of).collect()
+        (0..).map(Rank).zip(of).map(|(rank, rounds)| Clock { rounds, ..Clock::new(rank) }).collect()
     }
 
     fn all(map: &Clocks) -> Vec<(Range<usize>, Vec<u32>)> {
-        let values = |clocks: &[Clock]| clocks.iter().map(|(_, clock)| *clock).collect();
+        let values = |clocks: &[Clock]| clocks.iter().map(|clock| clock.rounds).collect();
         map.within(&(0..1000)).map(|(part, clocks)| (part, values(clocks))).collect()
+    }
+
+    fn added(stretch: Range<usize>, position: u32, is_fresh: bool) -> Added {
+        Added { stretch, position, is_fresh }
     }
 
     #[test]
     fn a_round_goes_into_each_stretch_once() {
         let mut map = Clocks::default();
         map.set(0..100, clocks([0, 0]));
-        assert_eq!(map.advance(&(20..50), (Rank(1), Round(0))), [20..50]);
-        assert_eq!(map.advance(&(20..50), (Rank(1), Round(0))), []);
-        assert_eq!(map.advance(&(10..60), (Rank(1), Round(0))), [10..20, 50..60]);
+        assert_eq!(map.advance(&(20..50), (Rank(1), Round(0))), [added(20..50, 0, true)]);
+        assert_eq!(map.advance(&(20..50), (Rank(1), Round(0))), [added(20..50, 0, false)]);
+        assert_eq!(
+            map.advance(&(10..60), (Rank(1), Round(0))),
+            [added(10..20, 0, true), added(20..50, 0, false), added(50..60, 0, true)]
+        );
         assert_eq!(
             all(&map),
             [(0..10, vec![0, 0]), (10..60, vec![0, 1]), (60..100, vec![0, 0])],
@@ -145,7 +174,24 @@ mod tests {
         assert_eq!((map.lowest(&(10..60)), map.uniform(&(0..20))), (0, None));
         assert_eq!(map.advance(&(0..100), (Rank(0), Round(0))).len(), 3);
         assert_eq!((map.lowest(&(10..60)), map.lowest(&(0..60))), (1, 0));
-        assert_eq!(map.uniform(&(30..40)), Some(&clocks([1, 1])[..]));
+        let last = Clock { position: 1, ..clocks([1, 1])[0] };
+        assert_eq!(map.uniform(&(30..40)), Some(&[last, clocks([1, 1])[1]][..]));
+    }
+
+    #[test]
+    fn a_round_has_the_position_that_it_had_at_first() {
+        let mut map = Clocks::default();
+        map.set(0..8, clocks([0, 0]));
+        map.advance(&(0..8), (Rank(1), Round(0)));
+        assert_eq!(map.advance(&(0..8), (Rank(0), Round(0))), [added(0..8, 1, true)]);
+        map.advance(&(0..8), (Rank(1), Round(1)));
+        // Its worker does it again.
+        assert_eq!(map.advance(&(4..6), (Rank(0), Round(0))), [added(4..6, 1, false)]);
+        let (_, clocks) = map.within(&(0..8)).next().unwrap();
+        assert_eq!(rounds_in(clocks), 3);
+        assert_eq!(position_of(clocks, (Rank(1), Round(1))), Some(2));
+        assert_eq!(position_of(clocks, (Rank(1), Round(2))), None);
+        assert_eq!(position_of(clocks, (Rank(2), Round(0))), None);
     }
 
     #[test]
@@ -164,11 +210,8 @@ mod tests {
     #[test]
     fn a_worker_without_a_clock_has_contributed_nothing() {
         let mut map = Clocks::default();
-        map.set(0..8, vec![(Rank(1), 4)]);
-        assert_eq!(
-            map.advance(&(0..8), (Rank(0), Round(0))),
-            std::iter::once(0..8).collect::<Vec<_>>()
-        );
-        assert_eq!(map.uniform(&(0..8)), Some(&clocks([1, 4])[..]));
+        map.set(0..8, vec![Clock { rounds: 4, ..Clock::new(Rank(1)) }]);
+        assert_eq!(map.advance(&(0..8), (Rank(0), Round(0))), [added(0..8, 4, true)]);
+        assert_eq!(all(&map), [(0..8, vec![1, 4])]);
     }
 }

@@ -325,6 +325,7 @@ impl Hub {
             Event::Arrived { op, number, chunk } => Ok(Some(Event::Arrived { op, number, chunk })),
             Event::Available { op, bytes } => Ok(Some(Event::Available { op, bytes })),
             Event::Norm { op, squares } => Ok(Some(Event::Norm { op, squares })),
+            Event::Ordered { op, order } => Ok(Some(Event::Ordered { op, order })),
         }
     }
 

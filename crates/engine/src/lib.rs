@@ -17,8 +17,8 @@ mod resident;
 mod spans;
 
 pub use client::{
-    Backlog, Client, ClientSettings, Event, Layout, OpId, Outstanding, Place, REPAIRED, Request,
-    RetainedChunk, Standing, Supply, VariablePlace,
+    Backlog, Client, ClientSettings, Event, Layout, OpId, OrderSpan, Outstanding, Place, REPAIRED,
+    Request, RetainedChunk, Standing, Supply, VariablePlace,
 };
 pub use hub::{Hub, OpMemory, Subtotals};
 pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total, Undelivered};

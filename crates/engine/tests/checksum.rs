@@ -158,6 +158,7 @@ impl Pair {
                 Event::Finished(_, outcome) => assert_eq!(outcome, Ok(())),
                 Event::Released(_, memory) => self.results[rank] = Some(memory.bytes),
                 Event::Available { .. }
+                | Event::Ordered { .. }
                 | Event::Arrived { .. }
                 | Event::PartitionDone { .. }
                 | Event::Mirrored { .. }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use sumpter_coordinator::Member;
+use sumpter_engine::OrderSpan;
 use sumpter_membership::{ClusterView, MemberEvent};
 use sumpter_observe::Recording;
 use sumpter_transport::TensorMemory;
@@ -39,6 +40,8 @@ pub(crate) struct Submission {
     pub deferred: Option<Arc<Deferred>>,
     /// The rule and its coefficients, in an update.
     pub update: Option<Update>,
+    /// In which order it changes a variable asynchronously; nothing: as it comes.
+    pub order: Vec<OrderSpan>,
     /// No round: the variable has these parts from now on.
     pub state: Option<Vec<Vec<u8>>>,
     pub since: Instant,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use sumpter_engine::OrderSpan;
+
 use crate::channel::{self, Sender};
 use crate::error::OpError;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -22,6 +24,7 @@ pub struct Completion {
 struct State {
     outcome: Option<Result<(), OpError>>,
     callbacks: Vec<Callback>,
+    order: Vec<OrderSpan>,
 }
 
 impl Completion {
@@ -33,6 +36,12 @@ impl Completion {
     #[must_use]
     pub fn poll(&self) -> Option<Result<(), OpError>> {
         self.lock().outcome.clone()
+    }
+
+    /// In which order the operation has changed a variable asynchronously, once it is done.
+    #[must_use]
+    pub fn order(&self) -> Vec<OrderSpan> {
+        self.lock().order.clone()
     }
 
     /// Waits for the outcome, at most until `deadline`.
@@ -106,6 +115,11 @@ impl Promise {
 
     pub(crate) fn finish(&self, outcome: Result<(), OpError>) {
         self.0.finish(outcome);
+    }
+
+    /// The order in which the operation has changed a variable, before it is finished.
+    pub(crate) fn ordered(&self, order: Vec<OrderSpan>) {
+        self.0.lock().order = order;
     }
 }
 

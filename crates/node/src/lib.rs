@@ -32,6 +32,7 @@ pub use join::seat_options;
 pub use metrics::tell_of_coordinator;
 pub use run::in_force;
 pub use server::{drain, run_coordinator, serve, start_coordinator, status, tune};
+pub use sumpter_engine::OrderSpan;
 pub use trace::{TraceSummary, trace};
 pub use worker::Worker;
 pub use worker::deferred::DeferredRound;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
-use sumpter_node::{Completion, DeferredRound, StagedRound};
+use sumpter_node::{Completion, DeferredRound, OrderSpan, StagedRound};
 use sumpter_types::Update;
 
 use crate::errors::{ConfigError, DeadlineError, from_op};
@@ -36,6 +36,15 @@ impl Handle {
     #[pyo3(signature = (timeout_s=None))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<()> {
         wait(py, &self.completion, timeout_s)
+    }
+
+    /// When the round changed a variable asynchronously; see the stub.
+    fn order(&self) -> Vec<(usize, usize, u32, u32)> {
+        let span = |span: OrderSpan| {
+            let OrderSpan { elements, position, answer } = span;
+            (elements.start, elements.end, position, answer)
+        };
+        self.completion.order().into_iter().map(span).collect()
     }
 
     /// Calls `callback()` once from a Rust thread when the operation is done, soon if it is.

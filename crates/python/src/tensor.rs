@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use sumpter_node::{OpRequest, Slices, Tensor as RustTensor};
+use sumpter_node::{OpRequest, OrderSpan, Slices, Tensor as RustTensor};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, Update};
 
@@ -27,7 +27,8 @@ pub struct Tensor {
 #[pymethods]
 impl Tensor {
     /// Queues one operation on memory given by address; see the stub for the arguments.
-    #[pyo3(signature = (send, receive, priority, tag, keep, update=None))]
+    #[pyo3(signature = (send, receive, priority, tag, keep, update=None, order=None))]
+    #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.
     fn submit(
         &self,
         send: usize,
@@ -36,10 +37,15 @@ impl Tensor {
         tag: String,
         keep: Py<PyAny>,
         update: Option<[f64; Update::COEFFICIENTS]>,
+        order: Option<Vec<(usize, usize, u32, u32)>>,
     ) -> PyResult<Handle> {
         let update = self.update(update, send == receive)?;
         let memory = self.memory(send, receive, keep)?;
-        Ok(Handle::new(self.inner.submit(OpRequest { tag, priority, update }, memory)))
+        let span =
+            |(start, end, position, answer)| OrderSpan { elements: start..end, position, answer };
+        let order = order.unwrap_or_default().into_iter().map(span).collect();
+        let request = OpRequest { tag, priority, update, order };
+        Ok(Handle::new(self.inner.submit(request, memory)))
     }
 
     /// Queues one operation whose contribution is supplied while it runs; see the stub.
@@ -62,7 +68,7 @@ impl Tensor {
             call(&on_slice, (slice,));
         });
         let slices = Slices { bytes: slice_bytes.get(), on_final };
-        let request = OpRequest { tag, priority, update };
+        let request = OpRequest { tag, priority, update, order: Vec::new() };
         let round = self.inner.submit_staged(request, memory, slices);
         Ok((Handle::new(round.completion().clone()), Supply::new(round, self.bytes)))
     }
@@ -82,7 +88,7 @@ impl Tensor {
         })?;
         self.check_apart(send == receive)?;
         let memory = self.memory(send, receive, keep)?;
-        let request = OpRequest { tag, priority, update: None };
+        let request = OpRequest { tag, priority, update: None, order: Vec::new() };
         let round = self.inner.submit_deferred(request, rule, memory);
         Ok((Handle::new(round.completion().clone()), Decision::new(round)))
     }

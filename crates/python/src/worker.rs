@@ -96,6 +96,18 @@ impl Worker {
         self.config.asynchronous
     }
 
+    /// The directory of the order log that is written, if one is.
+    #[getter]
+    fn record_order(&self) -> Option<PathBuf> {
+        self.config.record_order.clone()
+    }
+
+    /// The directory of the order log that is followed, if one is.
+    #[getter]
+    fn replay_order(&self) -> Option<PathBuf> {
+        self.config.replay_order.clone()
+    }
+
     /// Whether `wait()` of a device's tensors holds the calling thread.
     #[getter]
     fn blocking_wait(&self) -> bool {

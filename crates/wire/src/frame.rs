@@ -16,8 +16,12 @@ use crate::variable::{APPLY_BYTES, MAX_NORM_BYTES, UPDATE_BYTES, VariableSpec};
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the payload of a [`FrameKind::Begin`] frame that begins no update.
 pub const BEGIN_BYTES: usize = 24;
-/// The longest payload of a [`FrameKind::Begin`] frame.
+/// The longest payload of a [`FrameKind::Begin`] frame without an order.
 pub const MAX_BEGIN_BYTES: usize = BEGIN_BYTES + UPDATE_BYTES;
+/// Bytes of a stretch in the [order](crate::OrderEntry) of a round.
+pub const ORDER_ENTRY_BYTES: usize = 12;
+/// Stretches in the order of one round of one partition.
+pub const MAX_ORDER_ENTRIES: usize = 1 << 16;
 /// The longest payload of a frame that carries no tensor data.
 pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
 
@@ -26,14 +30,16 @@ pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
 #[repr(u8)]
 pub enum FrameKind {
     /// Client to lane: I take part in this round of this partition, and hold `chunk` chunks of
-    /// its result already. The payload is a [`Begin`].
+    /// its result already. The payload is a [`Begin`]; in the worker tier the order may follow, in
+    /// which the chunks are to change the variable.
     Begin = 1,
     /// Client to lane: my contribution to one chunk.
     Push = 2,
     /// Lane to client: the finished value of one chunk.
     Result = 3,
     /// Lane to client: the round is complete, and its contributions are not needed again; sent to
-    /// those who receive no data, and in an update to all.
+    /// those who receive no data, and in an update to all. The payload is empty; in the worker tier
+    /// it is the order in which the chunks have changed the variable.
     Done = 4,
     /// Either way: this tensor cannot be summed; the payload is the reason in UTF-8.
     Error = 5,
@@ -225,12 +231,17 @@ impl Header {
 
     fn check_length(&self) -> Result<(), FrameError> {
         let length = self.length as usize;
+        let orders = |length: usize| {
+            let entries = length / ORDER_ENTRY_BYTES;
+            length.is_multiple_of(ORDER_ENTRY_BYTES) && entries <= MAX_ORDER_ENTRIES
+        };
         let (ok, expected) = match self.kind {
             FrameKind::Begin => (
-                length == BEGIN_BYTES || length == MAX_BEGIN_BYTES,
-                "the partition spec's, or that and the update's",
+                length == BEGIN_BYTES || length.checked_sub(MAX_BEGIN_BYTES).is_some_and(orders),
+                "the partition spec's, or that, the update's and an order's",
             ),
             FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
+            FrameKind::Done if self.tier == Tier::Worker => (orders(length), "an order's"),
             FrameKind::Done | FrameKind::Ack | FrameKind::Released | FrameKind::Mirrored => {
                 (length == 0, "none")
             }

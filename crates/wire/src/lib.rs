@@ -8,6 +8,7 @@ mod auth;
 mod checksum;
 mod frame;
 mod handshake;
+mod order;
 mod snapshot;
 mod variable;
 
@@ -17,9 +18,11 @@ pub use auth::{
 pub use checksum::{CHECKED_HEADER_BYTES, checksum};
 pub use frame::{
     BEGIN_BYTES, Begin, BeginBytes, FrameError, FrameKind, HEADER_BYTES, Header, MAX_BEGIN_BYTES,
-    MAX_CONTROL_BYTES, PartitionSpec, Tier, decode_group, encode_group, group_id,
+    MAX_CONTROL_BYTES, MAX_ORDER_ENTRIES, ORDER_ENTRY_BYTES, PartitionSpec, Tier, decode_group,
+    encode_group, group_id,
 };
 pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
+pub use order::{OrderEntry, decode_order, encode_order};
 pub use snapshot::{Clock, SNAPSHOT_BYTES, Snapshot};
 pub use variable::{
     APPLY_BYTES, MAX_MIRRORS, MAX_NORM_BYTES, UPDATE_BYTES, VariableSpec, decode_apply,

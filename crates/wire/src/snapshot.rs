@@ -8,10 +8,26 @@ use crate::frame::{FrameError, FrameKind, word};
 pub const SNAPSHOT_BYTES: usize = 12;
 
 /// Bytes of one clock.
-const CLOCK_BYTES: usize = 8;
+const CLOCK_BYTES: usize = 12;
 
-/// How many rounds of a worker are in a variable: a vector clock has one for each worker.
-pub type Clock = (Rank, u32);
+/// What is in a variable of one worker: a vector clock has one for each worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// The worker.
+    pub rank: Rank,
+    /// How many of its rounds.
+    pub rounds: u32,
+    /// The [position](crate::OrderEntry::position) of the last of them; 0 if there is none.
+    pub position: u32,
+}
+
+impl Clock {
+    /// No round of a worker.
+    #[must_use]
+    pub fn new(rank: Rank) -> Clock {
+        Clock { rank, rounds: 0, position: 0 }
+    }
+}
 
 /// What the payload of a `Snapshot` frame begins with. The parts of the variable follow, value and
 /// slots, each with `len` bytes; or nothing, if the frame is about what is put into a lane.
@@ -36,7 +52,8 @@ impl Snapshot {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let words = [self.offset, self.len, self.clocks.len() as u32];
-        let clocks = self.clocks.iter().flat_map(|(rank, clock)| [rank.0, *clock]);
+        let of = |Clock { rank, rounds, position }: &Clock| [rank.0, *rounds, *position];
+        let clocks = self.clocks.iter().flat_map(of);
         words.into_iter().chain(clocks).flat_map(u32::to_le_bytes).collect()
     }
 
@@ -56,8 +73,13 @@ impl Snapshot {
         let bytes = count.checked_mul(CLOCK_BYTES).ok_or_else(wrong_length)?;
         let (clocks, parts) = rest.split_at_checked(bytes).ok_or_else(wrong_length)?;
         let clocks = clocks.chunks_exact(CLOCK_BYTES);
-        let clocks: Vec<Clock> = clocks.map(|c| (Rank(word(c, 0)), word(c, 4))).collect();
-        if !clocks.windows(2).all(|pair| pair[0].0 < pair[1].0) {
+        let clock = |bytes: &[u8]| Clock {
+            rank: Rank(word(bytes, 0)),
+            rounds: word(bytes, 4),
+            position: word(bytes, 8),
+        };
+        let clocks: Vec<Clock> = clocks.map(clock).collect();
+        if !clocks.windows(2).all(|pair| pair[0].rank < pair[1].rank) {
             return Err(FrameError::GroupOrder);
         }
         if len == 0 || offset.checked_add(len).is_none() {

@@ -9,6 +9,9 @@ fn headers() -> impl Strategy<Value = Header> {
     let kinds = prop_oneof![
         Just((FrameKind::Begin, BEGIN_BYTES as u32)),
         Just((FrameKind::Begin, MAX_BEGIN_BYTES as u32)),
+        (0..=MAX_ORDER_ENTRIES as u32).prop_map(|entries| {
+            (FrameKind::Begin, MAX_BEGIN_BYTES as u32 + entries * ORDER_ENTRY_BYTES as u32)
+        }),
         (1u32..u32::MAX).prop_map(|n| (FrameKind::Push, n)),
         (1u32..u32::MAX).prop_map(|n| (FrameKind::Result, n)),
         Just((FrameKind::Done, 0)),
@@ -201,11 +204,15 @@ proptest! {
     #[test]
     fn snapshots_survive_the_wire(
         stretch in (any::<u16>(), 1u32..1 << 20),
-        clocks in prop::collection::btree_map(any::<u32>(), any::<u32>(), 0..20),
+        clocks in prop::collection::btree_map(any::<u32>(), any::<[u32; 2]>(), 0..20),
         parts in prop::collection::vec(any::<u8>(), 0..50),
     ) {
         let (offset, len) = (stretch.0.into(), stretch.1);
-        let clocks: Vec<_> = clocks.into_iter().map(|(rank, clock)| (Rank(rank), clock)).collect();
+        let clock = |(rank, [rounds, position]): (u32, [u32; 2])| {
+            let rank = Rank(rank);
+            Clock { rank, rounds, position }
+        };
+        let clocks: Vec<_> = clocks.into_iter().map(clock).collect();
         let snapshot = Snapshot { offset, len, clocks };
         let bytes = [snapshot.encode(), parts.clone()].concat();
         prop_assert_eq!(bytes.len(), Snapshot::payload_bytes(snapshot.clocks.len(), parts.len()));
@@ -216,6 +223,30 @@ proptest! {
     fn any_bytes_are_a_snapshot_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..99)) {
         if let Ok((decoded, parts)) = Snapshot::decode(&bytes) {
             prop_assert_eq!([&decoded.encode(), parts].concat(), bytes);
+        }
+    }
+
+    #[test]
+    fn orders_survive_the_wire(
+        entries in prop::collection::btree_map(1u32.., any::<[u32; 2]>(), 0..20),
+    ) {
+        let entry =
+            |(end, [position, answer]): (u32, [u32; 2])| OrderEntry { end, position, answer };
+        let order: Vec<_> = entries.into_iter().map(entry).collect();
+        let bytes = encode_order(&order);
+        prop_assert_eq!(decode_order(FrameKind::Done, &bytes), Ok(order.clone()));
+        for cut in 1..bytes.len().min(ORDER_ENTRY_BYTES) {
+            prop_assert!(decode_order(FrameKind::Done, &bytes[cut..]).is_err());
+        }
+        let twice = [&order[..], &order[..]].concat();
+        let decoded = decode_order(FrameKind::Begin, &encode_order(&twice));
+        prop_assert_eq!(decoded.is_ok(), order.is_empty());
+    }
+
+    #[test]
+    fn any_bytes_are_an_order_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..99)) {
+        if let Ok(order) = decode_order(FrameKind::Done, &bytes) {
+            prop_assert_eq!(encode_order(&order), bytes);
         }
     }
 

@@ -187,6 +187,10 @@ class Session:
         tensor = self.declare(name, "barrier", (1,), "uint8", ranks=ranks)
         return tensor.submit(0, 0, keep=None, tag=tag)
 
+    def refuse_barrier(self, name: str, ranks: Sequence[int] | None, reason: str) -> None:
+        """This rank does not come to a barrier any more: it fails on all ranks."""
+        self.declare(name, "barrier", (1,), "uint8", ranks=ranks).refuse(reason)
+
     def out_of_data(self) -> int:
         """Takes part with zeros in what other ranks begin until all have called this.
 

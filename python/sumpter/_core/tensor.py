@@ -148,12 +148,14 @@ class Tensor:
         priority: int = 0,
         tag: str = "",
         update: Sequence[float] | None = None,
+        order: Sequence[tuple[int, int, int, int]] | None = None,
     ) -> RoundHandle:
         """Starts one round on the contiguous memory at two addresses, which `keep` holds.
 
         The addresses may be equal; 0 is for what is not needed. A higher `priority` goes first.
         `tag` is text for error messages. A round of a variable needs the coefficients of its
-        `update`, the same on all ranks, and two addresses.
+        `update`, the same on all ranks, and two addresses. If it changes asynchronously, the round
+        may follow an `order` that `order()` of its handle gave in another run.
         """
         if self._is_empty:
             return _DONE
@@ -166,7 +168,7 @@ class Tensor:
             self.priority = priority
             return _DONE
         self._note(priority)
-        return self._submit(send, receive, priority, tag, keep, update)
+        return self._submit(send, receive, priority, tag, keep, update, order)
 
     def submit_deferred(
         self, send: int, receive: int, *, keep: object, priority: int = 0, tag: str = ""

@@ -68,6 +68,8 @@ def run(
     max_workers: opt.MaxWorkers = None,
     restarts: opt.Restarts = None,
     deterministic: opt.Deterministic = False,
+    record_order: opt.RecordOrder = None,
+    replay_order: opt.ReplayOrder = None,
     bandwidth_gbps: opt.BandwidthGbps = None,
     log_dir: opt.LogDir = None,
     metrics_port: MetricsPortOption = None,
@@ -85,6 +87,7 @@ def run(
         settings["deterministic"] = "true"
 
     settings |= given(min_workers=min_workers, max_workers=max_workers)
+    settings |= given(record_order=record_order, replay_order=replay_order)
 
     from sumpter.launch import JobSpec, RemoteShell, launch
     from sumpter.launch.remote import DEFAULT_SHELL

@@ -159,6 +159,22 @@ Deterministic = Annotated[
     bool,
     typer.Option("--deterministic", help="Add in rank order: the same bytes in every run."),
 ]
+RecordOrder = Annotated[
+    Path | None,
+    typer.Option(
+        "--record-order",
+        metavar="DIR",
+        help="Asynchronous training: write an order log here, a file for each rank.",
+    ),
+]
+ReplayOrder = Annotated[
+    Path | None,
+    typer.Option(
+        "--replay-order",
+        metavar="DIR",
+        help="Asynchronous training: follow the order log in DIR, to the same bytes.",
+    ),
+]
 BandwidthGbps = Annotated[
     float | None,
     typer.Option(

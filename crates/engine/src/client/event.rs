@@ -5,6 +5,7 @@ use std::ops::Range;
 use sumpter_types::{ExactSum, Round, TensorId};
 
 use super::op::OpId;
+use super::order::OrderSpan;
 
 /// What happened to an operation.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,6 +62,14 @@ pub enum Event<M> {
         number: u32,
         /// The sum over the partition.
         squares: ExactSum,
+    },
+    /// In which order an operation has changed a variable asynchronously: all of its elements, in
+    /// ascending order. Before the operation is finished.
+    Ordered {
+        /// The operation.
+        op: OpId,
+        /// By stretches.
+        order: Vec<OrderSpan>,
     },
     /// Everyone has a round's result of a partition of which this worker streams a subtotal.
     DeliveredToAll {

@@ -57,7 +57,7 @@ impl Mirrors {
     pub(super) fn count_rounds(&mut self, tensor: TensorId, of: Dtype, workers: &[Rank]) {
         let Some(Mirror { shards, clocks, dtype, .. }) = self.0.get_mut(&tensor) else { return };
         *dtype = Some(of);
-        let none: Vec<Clock> = workers.iter().map(|rank| (*rank, 0)).collect();
+        let none: Vec<Clock> = workers.iter().map(|rank| Clock::new(*rank)).collect();
         for (first, shard) in shards {
             clocks.complete(*first..first + shard.len(), &none);
         }

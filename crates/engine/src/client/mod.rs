@@ -34,6 +34,7 @@ mod link;
 mod mirror;
 mod op;
 mod operations;
+mod order;
 mod outstanding;
 mod receiver;
 mod receiving;
@@ -56,6 +57,7 @@ use sumpter_wire::{FrameKind, Header, Tier, encode_apply, group_id};
 pub use self::event::Event;
 pub use self::op::{Layout, OpId, Place, REPAIRED, Request, Supply, VariablePlace};
 pub use self::operations::Standing;
+pub use self::order::OrderSpan;
 pub use self::outstanding::{Backlog, Outstanding};
 pub use self::retained::RetainedChunk;
 
@@ -154,6 +156,15 @@ impl<M: Memory> Client<M> {
             self.launch(id);
         }
         id
+    }
+
+    /// An operation that changes a variable asynchronously is to do so in this order, which is of
+    /// all its elements, as [`Event::Ordered`] reported it in another run. For an operation that
+    /// was submitted just now.
+    pub fn follow(&mut self, op: OpId, order: Vec<OrderSpan>) {
+        if let Some(op) = self.operations.get_mut(op) {
+            op.follows = order;
+        }
     }
 
     /// What happened since the last call.

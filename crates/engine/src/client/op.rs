@@ -7,8 +7,9 @@ use std::sync::Arc;
 use sumpter_types::{
     Collective, Dtype, Epoch, ExactSum, GroupId, Rank, ReduceOp, Round, Staleness, TensorId, Update,
 };
-use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, PartitionSpec, Tier, VariableSpec};
+use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, OrderEntry, PartitionSpec, Tier, VariableSpec};
 
+use super::order::OrderSpan;
 use crate::spans::Spans;
 use sumpter_endpoint::ConnId;
 
@@ -180,6 +181,9 @@ pub(super) struct Op<M> {
     norm: Option<Box<Norm>>,
     /// What of a variable was reported as final, if the contribution comes in ranges.
     announced: Spans,
+    /// In which order the contribution is to change a variable asynchronously; of all elements, or
+    /// nothing.
+    pub follows: Vec<OrderSpan>,
     /// Frames in output queues that refer to the memory.
     pub queued: usize,
     pub stage: Stage,
@@ -214,8 +218,10 @@ pub(super) struct Part {
     pub have: u32,
     /// Bytes of the credit window that it holds: admitted, and not handed to the connection.
     pub credit: usize,
-    /// The lane says that the contribution is not needed again.
+    /// The lane says that the contribution is not needed again, and in which order it has changed
+    /// a variable asynchronously.
     pub settled: bool,
+    pub order: Vec<OrderEntry>,
     pub done: bool,
     /// Whether the norm of its gradient is known.
     normed: bool,
@@ -246,7 +252,7 @@ pub(super) fn find(places: &[Place], number: u32) -> Option<usize> {
 impl<M> Op<M> {
     /// An operation that has not begun.
     pub(super) fn new(request: Request, round: Round, memory: M, places: Arc<[Place]>) -> Op<M> {
-        let (done, supplied, announced) = Default::default();
+        let (done, supplied, announced, follows) = Default::default();
         let (parts, left, queued, stage) = (Vec::new(), 0, 0, Stage::Waiting);
         let deferred = request.update.is_some_and(|update| !update.is_decided());
         let norm = deferred.then(Box::default);
@@ -261,6 +267,7 @@ impl<M> Op<M> {
             supplied,
             norm,
             announced,
+            follows,
             queued,
             stage,
         };

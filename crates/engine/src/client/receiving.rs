@@ -7,7 +7,7 @@ use sumpter_endpoint::{ConnId, Violation};
 use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
 use sumpter_types::{Collective, ExactSum, MAX_SLOTS, TensorId};
-use sumpter_wire::{FrameKind, Header, Snapshot, Tier, decode_norm};
+use sumpter_wire::{FrameKind, Header, OrderEntry, Snapshot, Tier, decode_norm, decode_order};
 
 use super::op::{OpId, Place, Request, Supply, find};
 use super::receiver::InboundFrame;
@@ -43,8 +43,11 @@ impl<M: Memory> Client<M> {
         let of = ChunkId::of(&header);
         let frame = match header.kind {
             FrameKind::Result => self.expect(lane, of, header.length as usize)?,
+            FrameKind::Done if header.length > 0 => {
+                InboundFrame::Payload { header, bytes: vec![0; header.length as usize], have: 0 }
+            }
             FrameKind::Done => {
-                self.done(lane, of)?;
+                self.done(lane, of, Vec::new())?;
                 InboundFrame::Header
             }
             FrameKind::Released => {
@@ -116,11 +119,22 @@ impl<M: Memory> Client<M> {
         }
     }
 
-    fn done(&mut self, lane: ConnId, of: ChunkId) -> Result<(), Violation> {
+    fn done(&mut self, lane: ConnId, of: ChunkId, order: Vec<OrderEntry>) -> Result<(), Violation> {
         let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(()) };
-        if self.operations[id].places[part].variable.is_some() {
+        let op = &mut self.operations[id];
+        if op.tier(part) == Tier::Worker {
+            let size = op.request.dtype.size() as u32;
+            let is_whole = |entry: &OrderEntry| entry.end.is_multiple_of(size);
+            let all = op.places[part].bytes;
+            let ends = order.last().is_some_and(|last| last.end as usize == all);
+            if !ends || !order.iter().all(is_whole) {
+                return Err(Violation::state("an order of other bytes than the partition's"));
+            }
+            op.parts[part].order = order;
+        }
+        if op.places[part].variable.is_some() {
             // It may overtake the result.
-            self.operations[id].parts[part].settled = true;
+            op.parts[part].settled = true;
             self.complete_part(id, part);
         } else if self.operations[id].receives(part, self.settings.rank) {
             return Err(Violation::state("a round was called done before its result was sent"));
@@ -147,6 +161,9 @@ impl<M: Memory> Client<M> {
             }
             InboundFrame::Payload { header, bytes, .. } if header.kind == FrameKind::Norm => {
                 self.norm(lane, ChunkId::of(&header), &decode_norm(&bytes)?)?;
+            }
+            InboundFrame::Payload { header, bytes, .. } if header.kind == FrameKind::Done => {
+                self.done(lane, ChunkId::of(&header), decode_order(header.kind, &bytes)?)?;
             }
             InboundFrame::Payload { header, bytes, .. } => {
                 self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
@@ -341,6 +358,10 @@ impl<M: Memory> Client<M> {
                 let bytes = |place: &Place| place.offset..place.offset + place.bytes;
                 let all = places.iter().map(bytes);
                 self.events.extend(all.map(|bytes| Event::Available { op: id, bytes }));
+            }
+            if op.request.tier == Tier::Worker {
+                let order = op.order();
+                self.events.push_back(Event::Ordered { op: id, order });
             }
             self.succeed(id);
         }

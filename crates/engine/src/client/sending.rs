@@ -5,7 +5,7 @@ use sumpter_endpoint::ConnId;
 use sumpter_endpoint::Memory;
 use sumpter_observe::EventKind;
 use sumpter_types::{Epoch, GroupId, TensorId};
-use sumpter_wire::{Begin, FrameKind, Header, Snapshot, Tier, encode_group};
+use sumpter_wire::{Begin, FrameKind, Header, Snapshot, Tier, encode_group, encode_order};
 
 use super::Client;
 use super::op::{OpId, find};
@@ -58,12 +58,16 @@ impl<M: Memory> Client<M> {
         }
         let update = op.request.update.filter(|_| spec.variable.is_some());
         let encoded = Begin { spec, priority: op.request.priority, update }.encode();
+        let order = encode_order(&op.order_of(&op.places[index]));
         let header = Header {
             chunk: op.parts[index].have,
-            length: encoded.len() as u32,
+            length: (encoded.len() + order.len()) as u32,
             ..op.header(FrameKind::Begin, index, epoch)
         };
-        sender.push_control(&header, &encoded);
+        match order.is_empty() {
+            true => sender.push_control(&header, &encoded),
+            false => sender.push_control(&header, &[&encoded[..], &order].concat()),
+        }
         if op.request.tier == Tier::Value {
             self.queue_clocks(lane, (op.request.tensor, op.places[index].number), epoch);
         }

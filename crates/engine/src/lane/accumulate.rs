@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use sumpter_sum::{self as sum, AlignedBuf, BufferPool};
-use sumpter_types::{Rank, Round, Update};
+use sumpter_types::Update;
 use sumpter_wire::PartitionSpec;
 
+use super::order::Turns;
 use super::state::State;
 
 /// A run of contributions is added block by block, so that a block's sum stays in the first-level
@@ -29,9 +30,9 @@ pub(super) struct Chunk {
     /// The new value of a variable: of 16-bit floats, narrowed; of one that changes
     /// asynchronously, as it is when the worker gets it.
     pub weights: Option<AlignedBuf>,
-    /// It has changed the variable, asynchronously; and how often that had changed when the worker
-    /// got its value.
-    pub added: bool,
+    /// When it changed a variable asynchronously; and how often that had changed when the worker
+    /// got the last of its value.
+    pub turns: Turns,
     pub version: u32,
     /// Of the finished value, and of a variable's gradient, once a receiver asked for it.
     pub checksums: [Option<u32>; 2],
@@ -141,55 +142,6 @@ impl Chunk {
         self.weights = (dtype != master).then(|| pool.take(len));
         let weights = self.weights.as_mut().map(|weights| (dtype, &mut weights[..]));
         state.apply(update, master, &stretch, (dtype, gradient), weights);
-        true
-    }
-
-    /// Changes a stretch of a variable, chunk `unit`, by one worker's contribution, if all of the
-    /// stretch is there; whether it does so now.
-    pub(super) fn add_to(
-        &mut self,
-        spec: &PartitionSpec,
-        update: &Update,
-        from: (Rank, Round),
-        (state, unit, stretch): (&mut State, u32, &Range<usize>),
-    ) -> bool {
-        let is_here = state.covers(update.rule.slots().len(), stretch);
-        if self.added || !is_here || !state.clocks.covers(stretch) {
-            return false;
-        }
-        let (dtype, master) = (spec.dtype, spec.dtype.accumulator());
-        let gradient = self.sum.as_ref().expect("a counted contribution has a sum");
-        let gradient = &gradient[..stretch.len() / master.size() * dtype.size()];
-        state.add((update, master), (unit, stretch), from, (dtype, gradient));
-        self.added = true;
-        true
-    }
-
-    /// Takes the value that the worker gets, once its contribution is in the variable and all
-    /// others have contributed `awaited` rounds; whether it has been taken. It is taken as soon as
-    /// it may be, so that the order of contributions says what is in it.
-    pub(super) fn answer(
-        &mut self,
-        spec: &PartitionSpec,
-        awaited: u32,
-        (state, unit, stretch): (&State, u32, &Range<usize>),
-        pool: &mut BufferPool,
-    ) -> bool {
-        if self.weights.is_some() {
-            return true;
-        }
-        if !self.added || state.clocks.lowest(stretch) < awaited {
-            return false;
-        }
-        let (dtype, master) = (spec.dtype, spec.dtype.accumulator());
-        let value = state.value(stretch.clone()).expect("a changed value is there");
-        let mut weights = pool.take(value.len() / master.size() * dtype.size());
-        if dtype == master {
-            weights.copy_from_slice(value);
-        } else {
-            sum::narrow(dtype, &mut weights, value);
-        }
-        (self.weights, self.version) = (Some(weights), state.version(unit));
         true
     }
 

@@ -5,11 +5,12 @@
 //! under load several changes share one snapshot. A round is done when the mirrors have what its
 //! worker got.
 
-use sumpter_types::{Rank, Staleness};
+use sumpter_types::{Rank, Round, Staleness};
 use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, Snapshot, Tier, VariableSpec};
 
 use super::Lane;
 use super::job::{Job, JobIndex, Key, PartitionIndex};
+use super::order::{CatchUp, Missed};
 use super::outbox::{Frame, Payload};
 use super::state::Due;
 use sumpter_endpoint::{ConnId, Violation};
@@ -22,6 +23,18 @@ impl Lane {
     /// A chunk of a variable has changed, through the partition `at`: its mirrors get it, and other
     /// workers may have waited for it.
     pub(super) fn changed(&mut self, job: JobIndex, at: PartitionIndex, unit: u32) {
+        self.changes.push_back((job, at, unit));
+        if self.changes.len() > 1 {
+            // What is under way comes to it.
+            return;
+        }
+        while let Some((job, at, unit)) = self.changes.front().copied() {
+            self.follow_change(job, at, unit);
+            self.changes.pop_front();
+        }
+    }
+
+    fn follow_change(&mut self, job: JobIndex, at: PartitionIndex, unit: u32) {
         let partition = self.jobs[job].partition(at);
         let (Some(variable), Some(state)) = (partition.spec.variable, partition.state) else {
             return;
@@ -29,12 +42,46 @@ impl Lane {
         for mirror in 0..MAX_MIRRORS {
             self.send_snapshot(job, (state, unit, mirror), &variable);
         }
-        if variable.staleness == Staleness::UNBOUNDED {
-            return;
+        let mut users = self.jobs[job].users(state);
+        users.retain(|user| *user != at);
+        let follows = |user: &PartitionIndex| self.jobs[job].partition(*user).follows_order();
+        let followers: Vec<_> = users.iter().copied().filter(follows).collect();
+        if variable.staleness != Staleness::UNBOUNDED || !followers.is_empty() {
+            // Before anything else is added.
+            users.into_iter().for_each(|user| self.catch_up(job, user, CatchUp::Answers));
         }
-        for user in self.jobs[job].users(state) {
-            if user != at {
-                self.catch_up(job, user);
+        let changes = self.changes.len();
+        for user in followers {
+            self.catch_up(job, user, CatchUp::All);
+            if self.changes.len() > changes {
+                // Another one: what it makes due comes first.
+                break;
+            }
+        }
+    }
+
+    /// The turn of a worker's round in a replayed order is past: tells all who change the variable.
+    pub(super) fn miss(
+        &mut self,
+        of_job: JobIndex,
+        (at, slot): (PartitionIndex, usize),
+        missed: &Missed,
+    ) {
+        let job = &self.jobs[of_job];
+        let partition = job.partition(at);
+        let (Some(state), Some(round)) = (partition.state, partition.round(slot)) else { return };
+        let reason = missed.reason(partition.members()[0], round);
+        for user in job.users(state) {
+            let key = self.jobs[of_job].key(user);
+            if !self.jobs[of_job].dispute(key, &reason) {
+                continue;
+            }
+            for (slot, child) in self.jobs[of_job].partition(user).waiting() {
+                if let Some((id, _)) = self.listener(of_job, user, slot, child, true) {
+                    let header = self.header(id, FrameKind::Error, user, slot);
+                    self.conn(id).refused.insert(key);
+                    self.refuse(id, header, &reason);
+                }
             }
         }
     }
@@ -61,26 +108,29 @@ impl Lane {
         let Key { tensor, partition, .. } = job.key(at);
         let epoch = job.epoch;
         let state = job.state_mut(state);
-        let Some((snapshot, version)) = state.send((unit, &stretch), mirror) else { return true };
-        let head = snapshot.encode();
-        let parts = state.parts(&stretch);
-        let len = head.len() + parts.map(<[u8]>::len).sum::<usize>();
-        let mut bytes = self.pool.take(len);
-        let mut start = 0;
-        for part in std::iter::once(&head[..]).chain(state.parts(&stretch)) {
-            bytes[start..start + part.len()].copy_from_slice(part);
-            start += part.len();
+        let (snapshots, version) = state.send((unit, &stretch), mirror);
+        let last = snapshots.len();
+        for (snapshot, count) in snapshots.into_iter().zip(1..) {
+            let (start, len) = (snapshot.offset as usize, snapshot.len as usize);
+            let (head, stretch) = (snapshot.encode(), start..start + len);
+            let len = head.len() + state.parts(&stretch).map(<[u8]>::len).sum::<usize>();
+            let mut bytes = self.pool.take(len);
+            let mut start = 0;
+            for part in std::iter::once(&head[..]).chain(state.parts(&stretch)) {
+                bytes[start..start + part.len()].copy_from_slice(part);
+                start += part.len();
+            }
+            let header = Header {
+                tier: Tier::Worker,
+                partition,
+                round: Round(if count == last { version } else { 0 }),
+                chunk: unit,
+                length: len as u32,
+                ..Header::new(FrameKind::Snapshot, epoch, tensor)
+            };
+            let head = conn.head(&header, &bytes[..len]);
+            conn.outbox.push(i32::MIN, Frame { head, payload: Payload::Owned { bytes, len } });
         }
-        let header = Header {
-            tier: Tier::Worker,
-            partition,
-            round: sumpter_types::Round(version),
-            chunk: unit,
-            length: len as u32,
-            ..Header::new(FrameKind::Snapshot, epoch, tensor)
-        };
-        let head = conn.head(&header, &bytes[..len]);
-        conn.outbox.push(i32::MIN, Frame { head, payload: Payload::Owned { bytes, len } });
         true
     }
 
@@ -146,7 +196,7 @@ impl Lane {
         let stretch = offset as usize..offset as usize + len as usize;
         let whole = stretch.end <= partition.spec.bytes as usize
             && [offset, len].iter().all(|n| n.is_multiple_of(partition.spec.dtype.size() as u32));
-        let known = clocks.iter().all(|(rank, _)| rank.0 < job.world_size);
+        let known = clocks.iter().all(|clock| clock.rank.0 < job.world_size);
         if !whole || !known {
             return Err(Violation::state("clocks of bytes or of workers that there are not"));
         }

@@ -52,7 +52,7 @@ pub(super) enum InboundFrame {
     Begin { header: Header, bytes: [u8; MAX_BEGIN_BYTES], have: usize },
     /// What a round does that was begun without saying so.
     Apply { header: Header, bytes: [u8; APPLY_BYTES], have: usize },
-    /// The members of a group, or the clocks of a variable.
+    /// The members of a group, the clocks of a variable, or what a round is about with an order.
     List { header: Header, bytes: Vec<u8>, have: usize },
 }
 

@@ -5,9 +5,10 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use sumpter_sum::BufferPool;
-use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId, Update};
+use sumpter_types::{Epoch, GroupId, JobId, Rank, TensorId};
 use sumpter_wire::{Header, PartitionSpec, Tier, group_id};
 
+use super::order::RoundStart;
 use super::partition::{Beginning, ChunkPlace, Listener, Partition};
 use super::peer::Peer;
 use super::state::State;
@@ -229,9 +230,10 @@ impl Job {
         state.users.clone()
     }
 
-    /// The members disagree about a partition: who begins it from now on gets the reason.
-    pub(super) fn dispute(&mut self, key: Key, reason: &str) {
-        self.disputed.insert(key, reason.into());
+    /// The members disagree about a partition: who begins it from now on gets the reason. Whether
+    /// they did not before.
+    pub(super) fn dispute(&mut self, key: Key, reason: &str) -> bool {
+        self.disputed.insert(key, reason.into()).is_none()
     }
 
     /// How many partitions there are.
@@ -292,7 +294,7 @@ impl Job {
         (rank, over): (Rank, Listener),
         key: Key,
         spec: PartitionSpec,
-        (round, update): (Round, Option<Update>),
+        start: &RoundStart,
         pool: &mut BufferPool,
     ) -> Result<Begun, Violation> {
         if let Some(reason) = self.disputed.get(&key) {
@@ -323,13 +325,13 @@ impl Job {
         let Ok(child) = partition.members().binary_search(&rank) else {
             return Err(Violation::state(format!("rank {rank} is not in group {}", spec.group)));
         };
-        Ok(match partition.begin(child, over, (round, update), pool)? {
+        Ok(match partition.begin(child, over, start, pool)? {
             Beginning::In { slot, completes, wants_total } => {
                 Begun::At { partition: at, slot, completes, wants_total }
             }
             Beginning::Early => Begun::Early,
             Beginning::Differs(how) => {
-                let slot = (round.0 & 1) as usize;
+                let slot = (start.round.0 & 1) as usize;
                 Begun::Disputed { partition: at, slot, reason: format!("rank {rank}: {how}") }
             }
         })

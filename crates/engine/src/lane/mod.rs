@@ -20,6 +20,7 @@ mod decision;
 mod job;
 mod limits;
 mod notes;
+mod order;
 mod outbox;
 mod partition;
 mod peer;
@@ -96,6 +97,8 @@ pub struct Lane {
     conns: Vec<Option<Conn>>,
     opened: Serial,
     dirty: VecDeque<ConnId>,
+    /// Chunks of variables that have changed asynchronously, through which partitions.
+    changes: VecDeque<(JobIndex, PartitionIndex, u32)>,
     /// Subtotals to be passed on.
     subtotals: VecDeque<(JobIndex, PartitionIndex, ChunkPlace)>,
     /// Totals that this machine has, which are not acknowledged elsewhere yet.
@@ -118,6 +121,7 @@ impl Lane {
             conns: Vec::new(),
             opened: 0,
             dirty: VecDeque::new(),
+            changes: VecDeque::new(),
             subtotals: VecDeque::new(),
             totals: VecDeque::new(),
             decisions: VecDeque::new(),

@@ -26,17 +26,19 @@
 //!   once the gradient is summed; until then its chunks wait.
 //! - A variable that changes *asynchronously* has a partition for each worker (the worker tier),
 //!   which all use the one state: a chunk changes it when it arrives, unless the state's clocks say
-//!   that it has; and the worker gets the value as it is when no other is too far behind.
+//!   that it has; and the worker gets the value as it is when no other is too far behind. Where an
+//!   order log is replayed, both wait for their turn.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{Collective, ExactSum, Rank, Round, Update};
-use sumpter_wire::{PartitionSpec, Tier, checksum};
+use sumpter_wire::{OrderEntry, PartitionSpec, Tier, checksum};
 
 use super::accumulate::{Chunk, is_ordered};
 use super::decision::Decision;
+use super::order::{CatchUp, Missed, RoundStart, entries, turns};
 use super::slot::{Child, Slot};
 use super::state::State;
 use sumpter_endpoint::{Now, Violation};
@@ -69,6 +71,8 @@ pub(super) struct Progress {
     pub asked: Option<u32>,
     /// This chunk of a variable has changed, by a round of one worker.
     pub changed: Option<u32>,
+    /// Its turn in a replayed order is past.
+    pub missed: Option<Missed>,
     /// The round is complete for everyone.
     pub complete: bool,
     /// The norm of the gradient is known: send it to those who wait for it.
@@ -348,15 +352,35 @@ impl Partition {
         mirrors > 0 && self.slots[slot].mirrored == mirrors
     }
 
+    /// When the chunks of the round in `slot` changed a variable asynchronously, and what its
+    /// worker got; once it has all of it.
+    pub(super) fn order(&self, slot: usize) -> Vec<OrderEntry> {
+        let offset = self.spec.variable.map_or(0, |variable| variable.offset);
+        let widening = self.spec.dtype.accumulator().size() / self.spec.dtype.size();
+        entries(self.slots[slot].chunks.iter(), |at| (at / widening) as u32 - offset)
+    }
+
+    /// The round in `slot` follows this order from now on.
+    fn follow(&mut self, slot: usize, order: &[OrderEntry]) {
+        let offset = self.spec.variable.map_or(0, |variable| variable.offset) as usize;
+        let widening = self.spec.dtype.accumulator().size() / self.spec.dtype.size();
+        self.slots[slot].order = turns(order, offset, widening);
+    }
+
+    /// Whether chunks of a live round wait for their turn in a replayed order.
+    pub(super) fn follows_order(&self) -> bool {
+        self.slots.iter().any(|slot| !slot.order.is_empty())
+    }
+
     /// `child` takes part in `round`, or does again after its connection was made anew.
     pub(super) fn begin(
         &mut self,
         child: usize,
         over: Listener,
-        (round, update): (Round, Option<Update>),
+        RoundStart { round, update, order }: &RoundStart,
         pool: &mut BufferPool,
     ) -> Result<Beginning, Violation> {
-        let at = (round.0 & 1) as usize;
+        let (round, at) = (*round, (round.0 & 1) as usize);
         if self.slots[at].round != Some(round) {
             if self.is_early(child, round) {
                 self.early.retain(|(c, _)| *c != child);
@@ -364,6 +388,7 @@ impl Partition {
                 return Ok(Beginning::Early);
             }
             self.start(at, round, pool)?;
+            self.follow(at, order);
         }
         let slot = &mut self.slots[at];
         if let Some(Err(difference)) = update.map(|update| slot.decision.say(child, update)) {
@@ -382,7 +407,8 @@ impl Partition {
     pub(super) fn admit_early(&mut self, slot: usize, pool: &mut BufferPool) {
         let next = self.slots[slot].round.map(Round::next);
         for (child, over) in std::mem::take(&mut self.early) {
-            let begun = self.begin(child, over, (next.expect("a live round"), None), pool);
+            let next = RoundStart::plain(next.expect("a live round"));
+            let begun = self.begin(child, over, &next, pool);
             let expected = Beginning::In { slot: 1 - slot, completes: false, wants_total: false };
             debug_assert_eq!(begun, Ok(expected));
         }
@@ -415,7 +441,8 @@ impl Partition {
         slot.chunks.resize_with(chunks, Chunk::default);
         for chunk in &mut slot.chunks {
             (chunk.summed, chunk.asked, chunk.resident) = (0, false, false);
-            (chunk.divided, chunk.added, chunk.version) = (false, false, 0);
+            chunk.turns.clear();
+            (chunk.divided, chunk.version) = (false, 0);
             chunk.checksums = [None; 2];
             chunk.weights.take().into_iter().for_each(|weights| pool.give(weights));
             chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
@@ -424,6 +451,7 @@ impl Partition {
         (slot.all_in, slot.last_in) = (0, None);
         (slot.mirrored, slot.settled) = (0, false);
         slot.decision.clear(members);
+        slot.order.clear();
         Ok(())
     }
 
@@ -478,7 +506,7 @@ impl Partition {
         } else {
             chunk.add(&spec, contributors, bytes, pool);
         }
-        let mut progress = self.settle(place, pool, state);
+        let mut progress = self.settle(place, pool, state, CatchUp::All);
         if all_in {
             progress.late = self.all_in(child, place.slot, now);
         }
@@ -586,7 +614,9 @@ impl Partition {
         };
         self.resident = Some(Resident { child, turn: Some(turn) });
         let steps = (0..self.spec.chunks())
-            .map(|chunk| self.settle(ChunkPlace { slot, chunk }, pool, state.as_deref_mut()))
+            .map(|chunk| {
+                self.settle(ChunkPlace { slot, chunk }, pool, state.as_deref_mut(), CatchUp::All)
+            })
             .collect();
         (steps, self.all_in(child, slot, now))
     }
@@ -614,7 +644,7 @@ impl Partition {
             chunk.sum_up(&self.spec, self.contributors, bytes, pool);
         }
         chunk.resident = true;
-        self.settle(place, pool, state)
+        self.settle(place, pool, state, CatchUp::All)
     }
 
     /// Applies the sums that waited for the variable's state, or for what the round does, as far as
@@ -623,6 +653,7 @@ impl Partition {
         &mut self,
         pool: &mut BufferPool,
         state: &mut State,
+        what: CatchUp,
     ) -> Vec<(usize, Progress)> {
         let mut out = Vec::new();
         for at in 0..2 {
@@ -633,7 +664,7 @@ impl Partition {
                     break;
                 }
                 let place = ChunkPlace { slot: at, chunk };
-                let progress = self.settle(place, pool, Some(state));
+                let progress = self.settle(place, pool, Some(state), what);
                 // Of a round of one worker, chunks change the variable in any order.
                 if progress.finished.is_none() && self.tier != Tier::Worker {
                     break;
@@ -686,6 +717,7 @@ impl Partition {
         place: ChunkPlace,
         pool: &mut BufferPool,
         state: Option<&mut State>,
+        what: CatchUp,
     ) -> Progress {
         let (spec, contributors) = (self.spec, self.contributors);
         let stretch = self.stretch(place.chunk);
@@ -702,7 +734,8 @@ impl Partition {
                 }
                 let own = (self.tier == Tier::Worker).then(|| self.members[0]);
                 let of = (&spec, contributors, own);
-                if !slot.take_effect(place.chunk, of, (state, stretch), pool, &mut progress) {
+                let state = (state, stretch, what);
+                if !slot.take_effect(place.chunk, of, state, pool, &mut progress) {
                     return progress;
                 }
                 slot.finished += 1;

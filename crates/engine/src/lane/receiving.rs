@@ -3,13 +3,14 @@
 use sumpter_observe::EventKind;
 use sumpter_types::{Collective, Rank};
 use sumpter_wire::{
-    APPLY_BYTES, Begin, FrameKind, Header, MAX_BEGIN_BYTES, PartitionSpec, Snapshot, Tier,
-    decode_apply, decode_group,
+    APPLY_BYTES, Begin, FrameKind, Header, MAX_BEGIN_BYTES, OrderEntry, PartitionSpec, Snapshot,
+    Tier, decode_apply, decode_group, decode_order,
 };
 
 use super::Lane;
 use super::conn::InboundFrame;
 use super::job::{Begun, JobIndex, Key, PartitionIndex};
+use super::order::RoundStart;
 use super::partition::{ChunkPlace, Expect, Listener};
 use sumpter_endpoint::{ConnId, Now, Violation};
 
@@ -52,10 +53,10 @@ impl Lane {
             )));
         }
         conn.inbound = match header.kind {
+            FrameKind::Begin if header.length as usize > MAX_BEGIN_BYTES => {
+                InboundFrame::List { header, bytes: vec![0; header.length as usize], have: 0 }
+            }
             FrameKind::Begin => {
-                if header.length as usize > MAX_BEGIN_BYTES {
-                    return Err(Violation::state("a beginning of the wrong length"));
-                }
                 InboundFrame::Begin { header, bytes: [0; MAX_BEGIN_BYTES], have: 0 }
             }
             FrameKind::Group => {
@@ -164,13 +165,19 @@ impl Lane {
             InboundFrame::List { header, bytes, .. } if header.kind == FrameKind::Snapshot => {
                 self.take_clocks(id, &header, &bytes)
             }
+            InboundFrame::List { header, bytes, .. } if header.kind == FrameKind::Begin => {
+                let (begin, order) = bytes.split_at(MAX_BEGIN_BYTES);
+                let order = decode_order(header.kind, order)?;
+                self.begin(id, header, (Begin::decode(begin)?, order), now)
+            }
             InboundFrame::List { header, bytes, .. } => {
                 let ranks = decode_group(&bytes)?;
                 self.jobs[job].define_group(sumpter_types::GroupId(header.tensor.0), &ranks)
             }
             InboundFrame::Apply { header, bytes, .. } => self.decide(id, header, &bytes),
             InboundFrame::Begin { header, bytes, .. } => {
-                self.begin(id, header, Begin::decode(&bytes[..header.length as usize])?, now)
+                let begin = Begin::decode(&bytes[..header.length as usize])?;
+                self.begin(id, header, (begin, Vec::new()), now)
             }
         }
     }
@@ -231,17 +238,18 @@ impl Lane {
         &mut self,
         id: ConnId,
         header: Header,
-        Begin { spec, priority, update }: Begin,
+        (Begin { spec, priority, update }, order): (Begin, Vec<OrderEntry>),
         now: Now,
     ) -> Result<(), Violation> {
         self.check_spec(header.tier, &spec)?;
+        check_order(header.tier, &spec, &order)?;
         let conn = self.conns[id.0].as_mut().expect("an open connection");
         let (rank, of_job) = (conn.rank, conn.job);
         let job = &mut self.jobs[of_job];
         let (key, over) = (Key::of(&header, conn.rank), Listener { over: conn.serial, priority });
-        let round = (header.round, update);
+        let start = RoundStart { round: header.round, update, order };
         let (at, slot, completes, wants_total) =
-            match job.begin((rank, over), key, spec, round, &mut self.pool)? {
+            match job.begin((rank, over), key, spec, &start, &mut self.pool)? {
                 Begun::At { partition, slot, completes, wants_total } => {
                     (partition, slot, completes, wants_total)
                 }
@@ -330,5 +338,15 @@ impl Lane {
             late.0 += 1;
             late.1 += waited;
         }
+    }
+}
+
+/// Whether an order can be one of a partition's round: nothing, or of all of the partition.
+fn check_order(tier: Tier, spec: &PartitionSpec, order: &[OrderEntry]) -> Result<(), Violation> {
+    let Some(last) = order.last() else { return Ok(()) };
+    let is_whole = |entry: &OrderEntry| entry.end.is_multiple_of(spec.dtype.size() as u32);
+    match tier == Tier::Worker && last.end == spec.bytes && order.iter().all(is_whole) {
+        true => Ok(()),
+        false => Err(Violation::state("an order of other bytes than the partition's")),
     }
 }

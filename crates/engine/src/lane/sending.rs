@@ -1,10 +1,11 @@
 //! What leaves: a chunk's sum to its receivers, and notices of what is done or refused.
 
 use sumpter_observe::EventKind;
-use sumpter_wire::{FrameKind, Header, Tier, encode_norm};
+use sumpter_wire::{FrameKind, Header, Tier, encode_norm, encode_order};
 
 use super::Lane;
 use super::job::{JobIndex, Key, PartitionIndex};
+use super::order::CatchUp;
 use super::outbox::{Frame, Payload};
 use super::partition::{ChunkPlace, Listener, Progress};
 use crate::head::head;
@@ -49,20 +50,23 @@ impl Lane {
         if progress.complete {
             self.settle_own(job, at);
         }
+        if let Some(missed) = &progress.missed {
+            self.miss(job, (at, slot), missed);
+        }
     }
 
     /// A chunk of a variable's part is here: sums may have waited for it.
     fn fill(&mut self, job: JobIndex, at: PartitionIndex, place: ChunkPlace) {
         for user in self.jobs[job].fill(at, place, &mut self.pool) {
-            self.catch_up(job, user);
+            self.catch_up(job, user, CatchUp::All);
         }
     }
 
     /// The state of a variable has changed: rounds of a partition may have waited for that.
-    pub(super) fn catch_up(&mut self, job: JobIndex, at: PartitionIndex) {
+    pub(super) fn catch_up(&mut self, job: JobIndex, at: PartitionIndex, what: CatchUp) {
         let (partition, state) = self.jobs[job].with_state(at);
         let Some(state) = state else { return };
-        for (slot, progress) in partition.catch_up(&mut self.pool, state) {
+        for (slot, progress) in partition.catch_up(&mut self.pool, state, what) {
             self.distribute(job, at, slot, &progress);
         }
     }
@@ -94,7 +98,7 @@ impl Lane {
 
     /// A member has said what a round does: what waits for it goes on, once all have.
     pub(super) fn proceed(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
-        let (partition, state) = self.jobs[job].with_state(at);
+        let partition = self.jobs[job].partition(at);
         let decision = partition.decision(slot);
         if !decision.is_deferred() || decision.update().is_none() {
             return;
@@ -103,10 +107,7 @@ impl Lane {
             let round = partition.round(slot).expect("a live round");
             return self.decisions.push_back((job, at, round));
         }
-        let Some(state) = state else { return };
-        for (slot, progress) in partition.catch_up(&mut self.pool, state) {
-            self.distribute(job, at, slot, &progress);
-        }
+        self.catch_up(job, at, CatchUp::All);
     }
 
     /// All mirrors have a round's gradient: the contributions to it are not needed again.
@@ -228,8 +229,16 @@ impl Lane {
 
     pub(super) fn send_done(&mut self, id: ConnId, at: PartitionIndex, slot: usize) {
         let header = self.header(id, FrameKind::Done, at, slot);
-        let head = self.conn(id).head(&header, &[]);
-        self.push(id, i32::MAX, Frame { head, payload: Payload::None });
+        let order = match header.tier {
+            Tier::Worker => {
+                let job = self.conn(id).job;
+                encode_order(&self.jobs[job].partition(at).order(slot))
+            }
+            _ => Vec::new(),
+        };
+        let header = Header { length: order.len() as u32, ..header };
+        let head = self.conn(id).head(&header, &order);
+        self.push(id, i32::MAX, Frame { head, payload: Payload::Bytes(order.into()) });
     }
 
     pub(super) fn header(

@@ -8,6 +8,7 @@ use sumpter_wire::PartitionSpec;
 
 use super::accumulate::Chunk;
 use super::decision::Decision;
+use super::order::{CatchUp, OwnRound, Turn};
 use super::partition::{Listener, Progress};
 use super::state::State;
 use sumpter_endpoint::Now;
@@ -27,6 +28,8 @@ pub(super) struct Slot {
     pub last_in: Option<Now>,
     /// What the round does to a variable.
     pub decision: Decision,
+    /// In which order its chunks change a variable asynchronously, if a log is replayed.
+    pub order: Vec<Turn>,
     /// Mirrors that hold the whole gradient; in a hub, whether all do.
     pub mirrored: usize,
     pub settled: bool,
@@ -46,7 +49,7 @@ impl Slot {
         &mut self,
         index: u32,
         (spec, contributors, own): (&PartitionSpec, usize, Option<Rank>),
-        (state, stretch): (Option<&mut State>, Range<usize>),
+        (state, stretch, what): (Option<&mut State>, Range<usize>, CatchUp),
         pool: &mut BufferPool,
         progress: &mut Progress,
     ) -> bool {
@@ -61,11 +64,13 @@ impl Slot {
             }
             (Some((update, state)), Some(rank)) => {
                 let round = self.round.expect("a live round");
-                if chunk.add_to(spec, &update, (rank, round), (state, index, &stretch)) {
-                    progress.changed = Some(index);
-                }
                 let awaited = variable.staleness.awaited(round);
-                chunk.answer(spec, awaited, (state, index, &stretch), pool) && due
+                let (from, order) = ((rank, round), &self.order[..]);
+                let own = OwnRound { from, update: &update, awaited, order };
+                let of = (state, (index, &stretch));
+                let settled = chunk.settle_own(spec, &own, of, (pool, what));
+                (progress.changed, progress.missed) = (settled.changed, settled.missed);
+                settled.is_answered && due
             }
         };
         if !finishes {

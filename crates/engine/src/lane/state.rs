@@ -12,7 +12,7 @@ use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{Dtype, MAX_SLOTS, Rank, Round, Update};
 use sumpter_wire::{MAX_MIRRORS, Snapshot};
 
-use crate::clocks::Clocks;
+use crate::clocks::{Added, Clocks};
 use crate::spans::Spans;
 
 /// The value and the slots.
@@ -99,16 +99,17 @@ impl State {
         sumpter_sum::update(update, master, &mut parts, gradient, weights);
     }
 
-    /// Changes a stretch that is [covered](Self::covers), chunk `unit`, by one worker's round, as
-    /// far as that is not in it yet.
+    /// Changes a stretch that is [covered](Self::covers), of chunk `unit`, by one worker's round,
+    /// as far as that is not in it yet. The gradient's bytes are those of the stretch.
     pub(super) fn add(
         &mut self,
         (update, master): (&Update, Dtype),
         (unit, stretch): (u32, &Range<usize>),
         from: (Rank, Round),
         (dtype, gradient): (Dtype, &[u8]),
-    ) {
-        let fresh = self.clocks.advance(stretch, from);
+    ) -> Vec<Added> {
+        let added = self.clocks.advance(stretch, from);
+        let fresh: Vec<_> = added.iter().filter(|a| a.is_fresh).map(|a| &a.stretch).collect();
         for part in &fresh {
             let place = |at: usize| (at - stretch.start) / master.size() * dtype.size();
             let gradient = (dtype, &gradient[place(part.start)..place(part.end)]);
@@ -117,6 +118,7 @@ impl State {
         if !fresh.is_empty() {
             self.unit(unit).version += 1;
         }
+        added
     }
 
     /// How often a chunk has changed.
@@ -140,21 +142,24 @@ impl State {
         due
     }
 
-    /// The turn of a chunk: what the mirror gets, without the bytes of the parts, and the version.
-    /// Nothing while a round that was interrupted has changed some of it only: the worker will do
-    /// it again.
+    /// The turn of a chunk: what the mirror gets, without the bytes of the parts, in stretches of
+    /// the same clocks; and the version, which the last of them has. Until it has that one, the
+    /// mirror has a part of it.
     pub(super) fn send(
         &mut self,
         (unit, stretch): (u32, &Range<usize>),
         mirror: usize,
-    ) -> Option<(Snapshot, u32)> {
-        let clocks = self.clocks.uniform(stretch).map(<[_]>::to_vec);
+    ) -> (Vec<Snapshot>, u32) {
+        let within = self.clocks.within(stretch);
+        let snapshots = within.map(|(part, clocks)| {
+            let (offset, len) = (part.start as u32, part.len() as u32);
+            Snapshot { offset, len, clocks: clocks.to_vec() }
+        });
+        let snapshots = snapshots.collect();
         let Unit { version, mirrors } = self.unit(unit);
         mirrors[mirror].queued = false;
-        let clocks = clocks?;
         mirrors[mirror].sent = *version;
-        let (offset, len) = (stretch.start as u32, stretch.len() as u32);
-        Some((Snapshot { offset, len, clocks }, *version))
+        (snapshots, *version)
     }
 
     /// A mirror has a version of a chunk; whether it is the one that was sent.

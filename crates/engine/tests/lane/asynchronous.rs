@@ -1,25 +1,25 @@
 //! A variable that changes asynchronously in a lane: each worker's round changes it at once.
 
 use sumpter_types::Staleness;
-use sumpter_wire::{Snapshot, Tier, VariableSpec};
+use sumpter_wire::{Clock, OrderEntry, Snapshot, Tier, VariableSpec, encode_order};
 
 use super::variable::{begin_with, fill, floats, frames, variable};
 use super::*;
 
 /// The same variable, for one worker alone.
-fn shared(rank: u32, staleness: Staleness) -> PartitionSpec {
+pub fn shared(rank: u32, staleness: Staleness) -> PartitionSpec {
     let known = variable();
     let variable = known.variable.map(|v| VariableSpec { staleness, divisor: 1, ..v });
     PartitionSpec { group: group_id(&[Rank(rank)]), variable, ..known }
 }
 
-fn of_worker(mut frame: Vec<u8>) -> Vec<u8> {
+pub fn of_worker(mut frame: Vec<u8>) -> Vec<u8> {
     frame[1] = Tier::Worker as u8;
     frame
 }
 
 /// A worker's round: it adds these values.
-fn adds(rank: u32, round: u8, staleness: Staleness, values: [f32; 2]) -> Vec<u8> {
+pub fn adds(rank: u32, round: u8, staleness: Staleness, values: [f32; 2]) -> Vec<u8> {
     let members = encode_group(&[Rank(rank)]);
     let id = TensorId(group_id(&[Rank(rank)]).0);
     let group = Header { tensor: id, ..header(FrameKind::Group, members.len()) };
@@ -29,8 +29,9 @@ fn adds(rank: u32, round: u8, staleness: Staleness, values: [f32; 2]) -> Vec<u8>
 }
 
 /// The mirror puts the value into the lane, with these clocks.
-fn fill_with(values: [f32; 2], clocks: [u32; 2]) -> Vec<u8> {
-    let clocks = (0..).map(Rank).zip(clocks).collect();
+pub fn fill_with(values: [f32; 2], clocks: [u32; 2]) -> Vec<u8> {
+    let clock = |(rank, rounds)| Clock { rank, rounds, position: 10 + rank.0 };
+    let clocks = (0..).map(Rank).zip(clocks).map(clock).collect();
     let payload = Snapshot { offset: 0, len: 8, clocks }.encode();
     let header = Header { tier: Tier::Value, ..header(FrameKind::Snapshot, payload.len()) };
     let clocks = [&header.encode()[..], &payload].concat();
@@ -41,24 +42,33 @@ fn fill_with(values: [f32; 2], clocks: [u32; 2]) -> Vec<u8> {
 }
 
 /// The mirror has a snapshot.
-fn mirrored(version: u32) -> Vec<u8> {
+pub fn mirrored(version: u32) -> Vec<u8> {
     let header = header(FrameKind::Mirrored, 0);
     Header { tier: Tier::Worker, round: Round(version), ..header }.encode().to_vec()
 }
 
 /// What a snapshot says: clocks and value.
-fn snapshot(frame: &(FrameKind, Vec<u8>)) -> (Vec<u32>, Vec<u8>) {
+pub fn snapshot(frame: &(FrameKind, Vec<u8>)) -> (Vec<u32>, Vec<u8>) {
     assert_eq!(frame.0, FrameKind::Snapshot);
     let (Snapshot { clocks, .. }, value) = Snapshot::decode(&frame.1).unwrap();
-    (clocks.into_iter().map(|(_, clock)| clock).collect(), value.to_vec())
+    (clocks.into_iter().map(|clock| clock.rounds).collect(), value.to_vec())
 }
 
-fn result(values: [f32; 2]) -> (FrameKind, Vec<u8>) {
+pub fn result(values: [f32; 2]) -> (FrameKind, Vec<u8>) {
     (FrameKind::Result, floats(values))
 }
 
-const DONE: (FrameKind, Vec<u8>) = (FrameKind::Done, vec![]);
-const FREE: Staleness = Staleness::UNBOUNDED;
+/// A round is done: its position and its answer, by bytes of the partition.
+pub fn done(order: &[(u32, u32, u32)]) -> (FrameKind, Vec<u8>) {
+    let entry = |(end, position, answer): &(u32, u32, u32)| OrderEntry {
+        end: *end,
+        position: *position,
+        answer: *answer,
+    };
+    (FrameKind::Done, encode_order(&order.iter().map(entry).collect::<Vec<_>>()))
+}
+
+pub const FREE: Staleness = Staleness::UNBOUNDED;
 
 #[test]
 fn a_round_changes_the_value_at_once_and_is_done_when_the_mirror_has_it() {
@@ -83,9 +93,9 @@ fn a_round_changes_the_value_at_once_and_is_done_when_the_mirror_has_it() {
     let begins = again.len() - 2 * HEADER_BYTES - 8 - sumpter_wire::MAX_BEGIN_BYTES;
     again[begins + 20] = 1;
     feed(&mut lane, b, &again).unwrap();
-    assert_eq!(frames(&mut lane, b), [DONE]);
+    assert_eq!(frames(&mut lane, b), [done(&[(8, 0, 1)])]);
     feed(&mut lane, a, &mirrored(2)).unwrap();
-    assert_eq!(frames(&mut lane, a), [DONE]);
+    assert_eq!(frames(&mut lane, a), [done(&[(8, 1, 2)])]);
 }
 
 #[test]
@@ -95,7 +105,7 @@ fn a_round_that_a_mirror_had_counts_no_more() {
     frames(&mut lane, a);
     // It was the fifth of rank 1; what the mirror has, needs no snapshot.
     feed(&mut lane, b, &adds(1, 4, FREE, [1.0, 2.0])).unwrap();
-    assert_eq!(frames(&mut lane, b), [DONE, result([10.0, 20.0])]);
+    assert_eq!(frames(&mut lane, b), [done(&[(8, 11, 8)]), result([10.0, 20.0])]);
     assert_eq!(frames(&mut lane, a), []);
     feed(&mut lane, b, &adds(1, 5, FREE, [1.0, 2.0])).unwrap();
     assert_eq!(frames(&mut lane, b), [result([11.0, 22.0])]);
@@ -111,7 +121,7 @@ fn a_worker_waits_for_one_that_is_too_far_behind() {
     assert_eq!(frames(&mut lane, b), [result([1.0, 0.0])]);
     snapshot(frames(&mut lane, a).last().unwrap());
     feed(&mut lane, a, &mirrored(1)).unwrap();
-    assert_eq!(frames(&mut lane, b), [DONE]);
+    assert_eq!(frames(&mut lane, b), [done(&[(8, 0, 1)])]);
     // Its second round waits for the first of the other, and has it.
     feed(&mut lane, b, &adds(1, 1, one, [1.0, 0.0])).unwrap();
     assert_eq!(frames(&mut lane, b), []);
@@ -134,7 +144,7 @@ fn a_mirror_whose_connection_is_made_anew_gets_what_it_lacks() {
     let (a, _) = lane.open(peer(0)).unwrap();
     snapshot(&frames(&mut lane, a)[0]);
     feed(&mut lane, a, &mirrored(1)).unwrap();
-    assert_eq!(frames(&mut lane, b), [DONE]);
+    assert_eq!(frames(&mut lane, b), [done(&[(8, 0, 1)])]);
 }
 
 #[test]
@@ -164,10 +174,10 @@ fn clocks_and_acknowledgements_that_make_no_sense_end_the_connection() {
         let header = Header { tier: Tier::Value, ..header(FrameKind::Snapshot, payload.len()) };
         [&header.encode()[..], &payload].concat()
     };
-    let one = vec![(Rank(0), 1)];
+    let one = vec![Clock { rounds: 1, ..Clock::new(Rank(0)) }];
     for (what, wrong) in [
-        ("more workers", snapshot((0, 8), (0..3).map(|rank| (Rank(rank), 0)).collect())),
-        ("that there are not", snapshot((0, 8), vec![(Rank(9), 0)])),
+        ("more workers", snapshot((0, 8), (0..3).map(|rank| Clock::new(Rank(rank))).collect())),
+        ("that there are not", snapshot((0, 8), vec![Clock::new(Rank(9))])),
         ("that there are not", snapshot((4, 8), one.clone())),
         ("that there are not", snapshot((0, 3), one.clone())),
         ("not put here", of_tensor(7, 0, snapshot((0, 8), one))),

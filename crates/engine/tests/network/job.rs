@@ -398,6 +398,7 @@ impl Job {
                 // What a mirror has put into a lane.
                 Event::Released(..) => {}
                 Event::Available { .. }
+                | Event::Ordered { .. }
                 | Event::Arrived { .. }
                 | Event::PartitionDone { .. }
                 | Event::Mirrored { .. }

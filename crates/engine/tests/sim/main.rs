@@ -22,7 +22,9 @@
 //! mirror, whatever lanes have died.
 //!
 //! Others change asynchronously. Each delta must be in them once, each worker gets its own and
-//! those of others within the bound on staleness, and no value that is lost again later.
+//! those of others within the bound on staleness, and no value that is lost again later. The order
+//! that is reported must explain every value, and give the same bytes in another cluster that
+//! follows it.
 //! What most rounds of some variables do is decided by each worker, at a moment of its own, when it
 //! knows the norm of the gradient: it scales the gradient or skips the round. The norm must have
 //! the same bits wherever the plan has put the parts, and a round that is skipped must change
@@ -31,6 +33,7 @@
 //! Replay one: `make sim SEED=7`. More of them: `make sim SEEDS=100000`.
 
 mod model;
+mod order;
 mod tensor;
 mod world;
 
@@ -59,8 +62,8 @@ fn simulate(next: &AtomicU64, end: u64) -> Report {
         if seed > 0 && seed.is_multiple_of(PROGRESS_EVERY) {
             println!("{seed} of {end} seeds, nothing wrong so far");
         }
-        match catch_unwind(AssertUnwindSafe(|| World::new(seed).run())) {
-            Ok(report) => total.add(&report),
+        match catch_unwind(AssertUnwindSafe(|| simulate_one(seed))) {
+            Ok(reports) => reports.iter().for_each(|report| total.add(report)),
             Err(panic) => {
                 next.fetch_max(end, Ordering::Relaxed);
                 println!("seed {seed} failed; replay it with: make sim SEED={seed}");
@@ -68,6 +71,18 @@ fn simulate(next: &AtomicU64, end: u64) -> Report {
             }
         }
     }
+}
+
+/// A cluster, and if it has changed variables asynchronously, another one that does so in the same
+/// order.
+fn simulate_one(seed: u64) -> Vec<Report> {
+    let mut world = World::new(seed);
+    let mut reports = vec![world.run()];
+    if let Some(mut replay) = world.replay(seed) {
+        reports.push(replay.run());
+        world.check_replay(&replay);
+    }
+    reports
 }
 
 #[test]
@@ -99,5 +114,6 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.updates > 500 && total.fills > 500, "{total}");
         assert!(total.decided > 500 && total.skipped > 100, "{total}");
         assert!(total.alone > 500, "{total}");
+        assert!(total.replayed > 500, "{total}");
     }
 }

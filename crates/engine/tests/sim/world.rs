@@ -9,9 +9,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Hub, Lane, LaneLimits, Layout, OpId, OpMemory, Peer, Place,
-    Progress, REPAIRED, Recovery, Repair, RepairSpec, Request, Supply, exchange, first_passed_on,
-    repairs, retained_rounds,
+    Client, ClientSettings, Event, Hub, Lane, LaneLimits, Layout, OpId, OpMemory, OrderSpan, Peer,
+    Place, Progress, REPAIRED, Recovery, Repair, RepairSpec, Request, Supply, exchange,
+    first_passed_on, repairs, retained_rounds,
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::{Side, SimLink, in_process};
@@ -22,6 +22,7 @@ use sumpter_wire::Tier;
 mod epochs;
 
 use crate::model;
+use crate::order::Orders;
 use crate::tensor::{Machines, Tensor, group};
 
 /// What happened in one or many runs.
@@ -56,11 +57,12 @@ pub struct Report {
     /// Rounds that changed a variable, and parts of variables that mirrors put into lanes.
     pub updates: u64,
     pub fills: u64,
-    /// Rounds of one worker alone.
+    /// Rounds of one worker alone, and how many of them again in the same order.
     pub alone: u64,
     /// Rounds about which a worker has decided late, and those of them that were skipped.
     pub decided: u64,
     pub skipped: u64,
+    pub replayed: u64,
 }
 
 impl Report {
@@ -88,6 +90,7 @@ impl Report {
         self.alone += other.alone;
         self.decided += other.decided;
         self.skipped += other.skipped;
+        self.replayed += other.replayed;
     }
 }
 
@@ -101,8 +104,8 @@ impl fmt::Display for Report {
              {} to other sizes), {} helpers and {} workers killed, {} stretches of interrupted \
              rounds passed on and {} summed again; {} bits flipped, {} damaged frames noticed; {} \
              ranges supplied late; {} rounds that changed a variable, and {} of its parts put into \
-             lanes; {} rounds of one worker alone; {} decisions after the norm was known, {} of \
-             them to skip the round",
+             lanes; {} rounds of one worker alone, {} of them replayed; {} decisions after the norm \
+             was known, {} of them to skip the round",
             self.operations,
             self.bytes,
             self.steps,
@@ -124,6 +127,7 @@ impl fmt::Display for Report {
             self.updates,
             self.fills,
             self.alone,
+            self.replayed,
             self.decided,
             self.skipped
         )
@@ -149,6 +153,8 @@ struct Worker {
     finished: usize,
     released: usize,
     results: HashMap<(usize, u32), Vec<u8>>,
+    /// Of rounds that change a variable asynchronously.
+    orders: HashMap<(usize, u32), Vec<OrderSpan>>,
 }
 
 /// An operation whose contribution comes range by range, in any order.
@@ -195,6 +201,8 @@ pub struct World {
     keys: Rc<[(usize, usize)]>,
     now: Duration,
     report: Report,
+    /// The order of another run.
+    follows: Option<Orders>,
 }
 
 const JOB: JobId = JobId(77);
@@ -207,16 +215,27 @@ const LIMITS: LaneLimits =
 
 impl World {
     pub fn new(seed: u64) -> World {
+        World::following(seed, None)
+    }
+
+    /// The same workers and tensors; in the order of another run, nothing dies.
+    pub fn following(seed: u64, follows: Option<Orders>) -> World {
         let mut rng = Rng::with_seed(seed);
         let n = rng.usize(1..=6);
         let lanes = n + rng.usize(0..=3);
-        let chunk_bytes = 64 * rng.u32(1..=8);
+        let mut chunk_bytes = 64 * rng.u32(1..=8);
         let deterministic = rng.bool();
         let machines = Machines::new(&mut rng, n);
         let tensors: Vec<_> =
             (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
+        if follows.is_some() {
+            rng = Rng::with_seed(!seed);
+            chunk_bytes = 64 * rng.u32(1..=8);
+        }
         let workers = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
-        let changes_left = if rng.bool() { rng.u32(1..6) } else { 0 };
+        let changes = if rng.bool() { rng.u32(1..6) } else { 0 };
+        // A value that a worker lacks when its lane dies is gone.
+        let changes_left = if follows.is_some() { 0 } else { changes };
         // A variable's mirrors must live.
         let variables = tensors.iter().any(|tensor| tensor.rule().is_some());
         let workers_may_fail = changes_left > 0 && n > 1 && !variables && rng.bool();
@@ -244,6 +263,7 @@ impl World {
             keys: Rc::new([]),
             now: Duration::ZERO,
             report: Report::default(),
+            follows,
         };
         for rank in 0..n {
             for lane in (0..lanes).filter(|lane| *lane != rank) {
@@ -272,7 +292,7 @@ impl World {
         &self.generations.last().expect("the first generation").1
     }
 
-    pub fn run(mut self) -> Report {
+    pub fn run(&mut self) -> Report {
         let mut keys: Vec<_> = self.wires.keys().copied().collect();
         keys.sort_unstable();
         self.keys = keys.into();
@@ -288,7 +308,22 @@ impl World {
         for lane in &self.lanes {
             self.report.duplicates += lane.stats().duplicate_chunks;
         }
-        self.report
+        std::mem::take(&mut self.report)
+    }
+
+    /// The orders of all rounds that change a variable asynchronously.
+    pub fn orders(&self) -> Orders {
+        let workers = (0..).map(Rank).zip(&self.workers);
+        let of = |(rank, worker): (Rank, &Worker)| {
+            let orders = worker.orders.clone().into_iter();
+            orders.map(move |((index, round), order)| ((index, rank, round), order))
+        };
+        workers.flat_map(of).collect()
+    }
+
+    /// What a worker got in a round.
+    pub fn result(&self, index: usize, rank: Rank, round: u32) -> &Vec<u8> {
+        &self.workers[rank.0 as usize].results[&(index, round)]
     }
 
     fn step(&mut self) -> bool {
@@ -353,6 +388,11 @@ impl World {
         });
         let id = worker.client.submit(request, OpMemory::Tensor(memory));
         worker.running.insert(id, (index, round));
+        let key = (index, Rank(rank as u32), round);
+        if let Some(order) = self.follows.as_ref().and_then(|orders| orders.get(&key)) {
+            worker.client.follow(id, order.clone());
+            self.report.replayed += 1;
+        }
         staged.into_iter().for_each(|staged| drop(worker.staged.insert(id, staged)));
         self.collect(rank);
         true
@@ -531,6 +571,9 @@ impl World {
                     let rule = tensor.rule().expect("a variable");
                     worker.undecided.push((op, model::decided(rule, round, &squares)));
                 }
+                Event::Ordered { op, order } => {
+                    worker.orders.insert(worker.running[&op], order);
+                }
                 Event::Finished(id, outcome) => {
                     assert_eq!(outcome, Ok(()), "{:?}", worker.running[&id]);
                     worker.finished += 1;
@@ -586,6 +629,8 @@ impl World {
 
     /// What each worker got of a variable that changes asynchronously, and what became of it.
     fn check_own(&self, index: usize, tensor: &Tensor) {
+        let results = |rank, round| self.result(index, rank, round).clone();
+        tensor.check_order(index, &self.orders(), results);
         for rank in &tensor.members {
             let of = |round| &self.workers[rank.0 as usize].results[&(index, round)];
             let results: Vec<_> = (0..tensor.rounds).map(of).collect();
@@ -722,5 +767,6 @@ fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
         finished: 0,
         released: 0,
         results: HashMap::new(),
+        orders: HashMap::new(),
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use sumpter_config::{Config, ConfigError, Texts};
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
-    Client, ClientSettings, Hub, Layout, OpId, OpMemory, Recovery, Request, Supply,
+    Client, ClientSettings, Hub, Layout, OpId, OpMemory, OrderSpan, Recovery, Request, Supply,
 };
 use sumpter_membership::ClusterView;
 use sumpter_observe::Peer;
@@ -335,11 +335,14 @@ impl WorkerRun {
 
     /// Hands an operation to the client; its round.
     pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) -> u64 {
-        let Submission { tag, memory, completion, staged, deferred, update, since, .. } =
+        let Submission { tag, memory, completion, staged, deferred, update, order, since, .. } =
             submission;
         let supply = if staged.is_some() { Supply::Ranges } else { Supply::Whole };
         let request = Request { supply, update, ..request };
         let id = self.client.submit(request, OpMemory::Tensor(memory));
+        if !order.is_empty() {
+            self.client.follow(id, order);
+        }
         for bytes in staged.iter().flat_map(|staged| staged.begin(id)) {
             self.client.supply(id, bytes);
         }
@@ -371,6 +374,13 @@ impl WorkerRun {
         let running = self.running.get_mut(&id);
         if let Some(unfinished) = running.and_then(|running| running.unfinished.as_mut()) {
             unfinished.shrink(bytes);
+        }
+    }
+
+    /// In which order a round has changed a variable.
+    pub(crate) fn ordered(&mut self, id: OpId, order: Vec<OrderSpan>) {
+        if let Some(running) = self.running.get(&id) {
+            running.completion.ordered(order);
         }
     }
 

@@ -312,6 +312,7 @@ mod tests {
             staged: None,
             deferred: None,
             update: None,
+            order: Vec::new(),
             state: None,
             since: Instant::now(),
         }

@@ -379,6 +379,7 @@ impl WorkerSide {
                 Ok(Some(Event::Released(_, memory))) => drop(memory),
                 Ok(Some(Event::Available { op, bytes })) => run.slices_final(op, bytes),
                 Ok(Some(Event::Norm { op, squares })) => run.norm_known(op, squares),
+                Ok(Some(Event::Ordered { op, order })) => run.ordered(op, order),
                 // Only the hub supplies in chunks.
                 Ok(
                     Some(
@@ -599,6 +600,7 @@ impl WorkerSide {
             staged: None,
             deferred: None,
             update: None,
+            order: Vec::new(),
             state: None,
             since: Instant::now(),
         };

@@ -1,9 +1,11 @@
 //! A declared tensor: what is the same in all its operations is checked and named once.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded};
+use sumpter_engine::OrderSpan;
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, ReduceOp, Rule, Staleness, TensorSpec, Update};
 
@@ -24,6 +26,9 @@ pub struct OpRequest {
     pub priority: i32,
     /// The rule and its coefficients, in an update.
     pub update: Option<Update>,
+    /// In which order it changes a variable asynchronously, as [`Completion::order`] said in
+    /// another run: of all elements, or nothing. Errors by the completion if it is of others.
+    pub order: Vec<OrderSpan>,
 }
 
 /// What only some operations have.
@@ -67,6 +72,11 @@ impl Tensor {
     /// of a variable needs an update by its rule, and of any other tensor none: an error otherwise.
     #[must_use]
     pub fn submit(&self, request: OpRequest, memory: TensorMemory) -> Arc<Completion> {
+        if let Err(reason) = check_order(&self.spec, &request.order) {
+            let completion = Completion::new(self.notifier.clone());
+            completion.finish(Err(OpError::Mismatch(reason)));
+            return completion;
+        }
         self.queue(request, memory, Extras::default())
     }
 
@@ -161,6 +171,7 @@ impl Tensor {
             staged,
             deferred,
             update: request.update,
+            order: request.order,
             state,
             since: Instant::now(),
         };
@@ -230,6 +241,33 @@ fn check_state(spec: &TensorSpec, parts: &[Vec<u8>]) -> Result<(), String> {
             Err(format!("variable '{name}': a part has {got} bytes instead of {bytes}"))
         }
     }
+}
+
+/// Whether a round of a spec can follow an order.
+fn check_order(spec: &TensorSpec, order: &[OrderSpan]) -> Result<(), String> {
+    let name = &spec.name;
+    if order.is_empty() {
+        return Ok(());
+    }
+    if spec.staleness.is_synchronous() || spec.rule.is_none() {
+        return Err(format!("tensor '{name}' has no order: it does not change asynchronously"));
+    }
+    let elements = spec.elements().unwrap_or(0) as usize;
+    let mut next = 0;
+    for span in order {
+        let OrderSpan { elements: Range { start, end }, .. } = *span;
+        if start != next || end <= start || end > elements {
+            return Err(format!(
+                "variable '{name}': an order of elements {start} to {end} of {elements}, where \
+                 {next} is the next"
+            ));
+        }
+        next = end;
+    }
+    if next < elements {
+        return Err(format!("variable '{name}': an order of {next} of its {elements} elements"));
+    }
+    Ok(())
 }
 
 /// Whether this rank can take part in operations of a spec.

@@ -10,21 +10,32 @@ behind.
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from sumpter import _native
 from sumpter._core import membership
 from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import ProcessSet, label
 from sumpter._core.reduction import Max
-from sumpter._errors import UnsupportedError
+from sumpter._errors import MismatchError, UnsupportedError
 from sumpter.torch.collectives.allreduces import allreduce_async_
 from sumpter.torch.training.gradients import Names, PassCounter
+from sumpter.torch.training.order_log import OrderLog, Spans
 from sumpter.torch.training.variables import Variables, bring_together
 
 # Of the names of what ranks tell each other about shared parameters.
 PREFIX = "AsyncParam."
+# Where all ranks wait for each other.
+MEETINGS = ("agree", "agreed")
+
+
+class _Exchange(NamedTuple):
+    """A round of each variable, under way."""
+
+    kind: str
+    handles: list[RoundHandle]
 
 
 class AsynchronousSteps(PassCounter):
@@ -47,7 +58,7 @@ class AsynchronousSteps(PassCounter):
                 f"rank {membership.rank()} is outside {process_set}, which shares the parameters: "
                 "give this rank a plain optimizer"
             )
-        self._staleness, self._process_set = staleness, process_set
+        self._staleness, self._process_set, self._average = staleness, process_set, average
         bring_together([(name, p.data) for p, name in names.items()], process_set)
         # The shared parameters as this rank got them last.
         self._shared = {p: p.detach().contiguous().clone() for p in names}
@@ -62,8 +73,7 @@ class AsynchronousSteps(PassCounter):
         # Begun of each variable.
         self._rounds = 0
         super().__init__(names, passes)
-        # All ranks are here; the first step must not wait for theirs.
-        self._variables.declare()
+        self._declare()
 
     def step(self, take: Callable[[], Any]) -> Any:
         """Takes a step of the user's optimizer, and exchanges what it has changed."""
@@ -73,7 +83,7 @@ class AsynchronousSteps(PassCounter):
         self.restart()
         for parameter, shared in self._shared.items():
             torch.sub(parameter.detach(), shared, out=self._deltas[parameter])
-        self._finish(self._begin())
+        self._finish(self._begin("step"))
         self._adopt()
         return result
 
@@ -86,7 +96,7 @@ class AsynchronousSteps(PassCounter):
         self._follow_session()
         self._check()
         self._meet()
-        self._finish(self._begin())
+        self._finish(self._begin("agree"))
         self._adopt()
         # A step that another takes from here must not be in what this rank got.
         self._barrier("agreed").wait()
@@ -102,14 +112,35 @@ class AsynchronousSteps(PassCounter):
             self._versions[parameter] = parameter._version
         self._variables.load(self._adder)
         if is_new:
-            self._variables.declare()
+            self._declare()
+
+    def _declare(self) -> None:
+        """Begins in a job; all ranks are here."""
+        head = {
+            "rank": membership.rank(),
+            "world_size": membership.size(),
+            "ranks": self._process_set.ranks,
+            "staleness": self._staleness,
+            "average": self._average,
+            "parameters": {name: p.numel() for p, name in self.names.items()},
+        }
+        self._log = OrderLog(head, self._process_set)
+        # The first step must not wait for those of others.
+        self._variables.declare()
 
     def _meet(self) -> None:
         """Returns when all ranks have called this, and no step is under way."""
         for delta in self._deltas.values():
             delta.zero_()
+        self._follow("meet")
+        self._log.record("meet")
         arrived = self._barrier("agree")
-        pending: list[RoundHandle] = []
+        if self._log.follows:
+            while self._log.is_next("pace"):
+                self._finish(self._begin("pace"))
+            arrived.wait()
+            return
+        pending = None
         if self._staleness is not None:
             pending = self._keep_pace(until=arrived)
         arrived.wait()
@@ -119,27 +150,53 @@ class AsynchronousSteps(PassCounter):
         rounds = torch.tensor([self._rounds])
         name = f"{PREFIX}rounds{label(self._process_set)}"
         allreduce_async_(rounds, op=Max, name=name, process_set=self._process_set).synchronize()
-        self._finish(pending)
+        if pending is not None:
+            self._finish(pending)
         while self._rounds < int(rounds):
-            self._finish(self._begin())
+            self._finish(self._begin("pace"))
 
     def _barrier(self, name: str) -> RoundHandle:
         name = f"{PREFIX}{name}{label(self._process_set)}"
         return membership.current().barrier(name, self._process_set.ranks)
 
-    def _begin(self) -> list[RoundHandle]:
+    def _begin(self, kind: str) -> _Exchange:
         """Sends the deltas."""
+        orders = self._follow(kind) or [[] for _ in self._deltas]
         self._rounds += 1
         variables = self._variables
-        return [
-            variables[p].begin(delta, variables.rule, variables.groups[p], self.names[p])
-            for p, delta in self._deltas.items()
-        ]
+        handles = []
+        for (p, delta), order in zip(self._deltas.items(), orders, strict=True):
+            sent = (delta, variables.rule, variables.groups[p], self.names[p])
+            handles.append(variables[p].begin(*sent, order=order))
+        return _Exchange(kind, handles)
 
-    def _finish(self, handles: list[RoundHandle]) -> None:
-        for parameter, handle in zip(self._shared, handles, strict=False):
-            handle.wait()
-            self._variables[parameter].end(self._variables.rule, self._variables.groups[parameter])
+    def _finish(self, exchange: _Exchange) -> None:
+        variables = self._variables
+        try:
+            for parameter, handle in zip(self._shared, exchange.handles, strict=True):
+                handle.wait()
+                variables[parameter].end(variables.rule, variables.groups[parameter])
+        except MismatchError as error:
+            # What a lane says of this rank's log; the others wait for its turns elsewhere, too.
+            if f"the order log of rank {membership.rank()} " in str(error):
+                self._refuse(str(error))
+            raise
+        self._log.record(exchange.kind, [_order(handle) for handle in exchange.handles])
+
+    def _follow(self, kind: str) -> list[Spans] | None:
+        """The order of the next exchange, if a log is replayed."""
+        try:
+            return self._log.next(kind)
+        except MismatchError as error:
+            self._refuse(str(error))
+            raise
+
+    def _refuse(self, reason: str) -> None:
+        """Has all that other ranks may wait for fail there, with this reason."""
+        self._variables.refuse(reason)
+        for meeting in MEETINGS:
+            name = f"{PREFIX}{meeting}{label(self._process_set)}"
+            membership.current().refuse_barrier(name, self._process_set.ranks, reason)
 
     def _adopt(self) -> None:
         with torch.no_grad():
@@ -155,16 +212,17 @@ class AsynchronousSteps(PassCounter):
                     "load_state_dict() of the optimizer after loading parameters, on all ranks"
                 )
 
-    def _keep_pace(self, until: RoundHandle) -> list[RoundHandle]:
-        """Takes part with zeros while others still train. Returns the round that is under way."""
+    def _keep_pace(self, until: RoundHandle) -> _Exchange | None:
+        """Takes part with zeros while others still train. Returns what is under way."""
         changed = threading.Event()
         until.on_done(changed.set)
-        pending: list[RoundHandle] = []
+        pending: _Exchange | None = None
         while not until.poll():
-            if all(handle.poll() for handle in pending):
-                self._finish(pending)
-                pending = self._begin()
-                for handle in pending:
+            if pending is None or all(handle.poll() for handle in pending.handles):
+                if pending is not None:
+                    self._finish(pending)
+                pending = self._begin("pace")
+                for handle in pending.handles:
                     handle.on_done(changed.set)
             changed.wait()
             changed.clear()
@@ -176,3 +234,8 @@ class AsynchronousSteps(PassCounter):
         self._variables.follow_session()
         if self._session is not before:
             self._rounds = 0
+
+
+def _order(handle: RoundHandle) -> Spans:
+    """When a round that is done had its turns; nothing of a parameter without elements."""
+    return handle.order() if isinstance(handle, _native.Handle) else []

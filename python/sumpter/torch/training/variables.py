@@ -5,7 +5,7 @@ the ranks mirror a share of them each. The rounds of a parameter take the hyper-
 group with them, so learning-rate schedulers work as ever.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -213,6 +213,11 @@ class Variables:
             self._variables[parameter] = Variable(value, tensor)
         self._put(fresh)
 
+    def refuse(self, reason: str) -> None:
+        """Has the rounds of all variables fail on all ranks, with this reason."""
+        for variable in self._variables.values():
+            variable.tensor.refuse(reason)
+
     def follow_session(self) -> None:
         """Forgets the variables of a job that has been left."""
         session = membership.peek()
@@ -275,8 +280,12 @@ class Variable:
         group: Group,
         name: str,
         priority: int = 0,
+        order: Sequence[tuple[int, int, int, int]] | None = None,
     ) -> RoundHandle:
-        """Sends a gradient; the new value is in the parameter when the round is done."""
+        """Sends a gradient; the new value is in the parameter when the round is done.
+
+        With an `order` of another run it follows that: see Tensor.submit().
+        """
         self._check_unchanged(name)
         update = rule(self._steps + 1, group)
         self._begun = (gradient, gradient._version, update.coefficients)
@@ -288,6 +297,7 @@ class Variable:
             keep=(sent, self.parameter),
             priority=priority,
             update=update.coefficients,
+            order=order,
         )
 
     def begin_deferred(
