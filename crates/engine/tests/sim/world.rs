@@ -104,8 +104,8 @@ impl fmt::Display for Report {
              {} to other sizes), {} helpers and {} workers killed, {} stretches of interrupted \
              rounds passed on and {} summed again; {} bits flipped, {} damaged frames noticed; {} \
              ranges supplied late; {} rounds that changed a variable, and {} of its parts put into \
-             lanes; {} rounds of one worker alone, {} of them replayed; {} decisions after the norm \
-             was known, {} of them to skip the round",
+             lanes; {} rounds of one worker alone, {} of them replayed; {} decisions after the \
+             norm was known, {} of them to skip the round",
             self.operations,
             self.bytes,
             self.steps,
