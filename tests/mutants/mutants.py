@@ -323,13 +323,6 @@ MUTANTS = [
         "self.catch_up(job, user, CatchUp::All)",
     ),
     Mutant(
-        "a part of a snapshot counts as all of it",
-        "3: a killed server loses nothing",
-        "lane/asynchronous.rs",
-        "round: Round(if count == last { version } else { 0 }),",
-        "round: Round(if count <= last { version } else { 0 }),",
-    ),
-    Mutant(
         "a worker runs one round too far ahead",
         "staleness: every worker is at most the bound behind",
         "lane/slot.rs",

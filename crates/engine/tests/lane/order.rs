@@ -76,6 +76,21 @@ fn stretches_of_a_chunk_have_turns_of_their_own() {
 }
 
 #[test]
+fn only_the_last_stretch_of_a_change_has_its_number() {
+    let (mut lane, [a, b]) = filled();
+    feed(&mut lane, b, &follows(1, 0, &[(4, 0, 1), (8, 1, 2)], [1.0, 2.0])).unwrap();
+    let bytes = drain(&mut lane, a);
+    let (mut rest, mut numbers) = (&bytes[..], Vec::new());
+    while let Some((head, tail)) = rest.split_first_chunk::<HEADER_BYTES>() {
+        let head = Header::decode(head).unwrap();
+        numbers.push((head.kind, head.round.0));
+        rest = &tail[head.length as usize..];
+    }
+    // The mirror says that it has the first while the second is on its way.
+    assert_eq!(numbers, [(FrameKind::Snapshot, 0), (FrameKind::Snapshot, 1)]);
+}
+
+#[test]
 fn a_turn_that_is_past_is_an_error_for_all_who_change_the_variable() {
     for order in [[(8, 0, 2)], [(8, 1, 1)]] {
         let (mut lane, [a, b]) = filled();
