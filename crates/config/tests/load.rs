@@ -89,6 +89,8 @@ fn every_setting_is_read_from_its_variable_and_from_its_argument() {
         ("bandwidth_gbps", "25"),
         ("interface", "eth0"),
         ("timeline", "/a/t.json"),
+        ("record_order", "/a/recorded"),
+        ("replay_order", "/a/replayed"),
         ("max_bytes", "1GiB"),
         ("tenants", "/a/tenants.toml"),
         ("tls_cert", "/a/cert.pem"),
