@@ -146,7 +146,7 @@ class Worker:
         op: str,
         **rest: object,
     ) -> NativeTensor:
-        assert rest == {"root": 0, "average": False, "ranks": None, "rule": None}
+        assert rest == {"root": 0, "average": False, "ranks": None, "rule": None, "staleness": 0}
         return NativeTensor(self._core, name, collective, shape, dtype, op)
 
     def shutdown(self) -> None:
