@@ -169,7 +169,7 @@ def test_launchers_that_hardly_mean_one_job_are_a_warning(
         ({**BYTEPS, "DMLC_PS_ROOT_PORT": "none"}, ("DMLC_PS_ROOT_PORT", "'none'")),
         ({**BYTEPS, "BYTEPS_LOCAL_RANK": "2"}, ("BYTEPS_LOCAL_RANK is 2", "BYTEPS_LOCAL_SIZE")),
         ({"DMLC_ROLE": "server", "DMLC_NUM_WORKER": "2"}, ("DMLC_ROLE", "sumpter.server")),
-        ({"BYTEPS_ENABLE_ASYNC": "1"}, ("BYTEPS_ENABLE_ASYNC", "synchronously")),
+        ({"BYTEPS_ENABLE_ASYNC": "yes"}, ("BYTEPS_ENABLE_ASYNC", "'yes'", "0 or 1")),
         ({"BYTEPS_PARTITION_BYTES": "4MB"}, ("BYTEPS_PARTITION_BYTES", "'4MB'")),
         ({"BYTEPS_SCHEDULING_CREDIT": "-1"}, ("BYTEPS_SCHEDULING_CREDIT",)),
         ({"BYTEPS_LOG_LEVEL": "loud"}, ("BYTEPS_LOG_LEVEL", "'loud'")),
@@ -196,7 +196,8 @@ def test_what_cannot_be_understood_is_refused_by_name(
         ("BYTEPS_SCHEDULING_CREDIT", "8000000", {"credit_bytes": str(2**40)}),
         ("BYTEPS_SERVER_ENGINE_THREAD", "8", {"lanes": "8"}),
         ("BYTEPS_LOG_LEVEL", "INFO", {"log": "info"}),
-        ("BYTEPS_ENABLE_ASYNC", "0", {}),
+        ("BYTEPS_ENABLE_ASYNC", "0", {"asynchronous": "false"}),
+        ("BYTEPS_ENABLE_ASYNC", "1", {"asynchronous": "true"}),
         ("HOROVOD_LOG_LEVEL", "fatal", {"log": "error"}),
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "90", {"start_timeout_s": "90"}),
         ("HOROVOD_GLOO_IFACE", "ib0", {"interface": "ib0"}),
@@ -220,7 +221,7 @@ def test_the_credit_counts_partitions_of_the_size_that_is_set() -> None:
 def test_every_variable_without_effect_is_said_once(
     unlaunched: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    idle = [row.name for row in TUNING if not row.setting and row.name != "BYTEPS_ENABLE_ASYNC"]
+    idle = [row.name for row in TUNING if not row.setting]
     for name in [*idle, "BYTEPS_OF_TOMORROW", "HOROVOD_OF_TOMORROW"]:
         unlaunched.setenv(name, "1")
     unlaunched.setattr(_environment, "_said", set())
