@@ -104,7 +104,9 @@ impl Lane {
         let Some((state, unit, mirror)) = conn.snapshots.pop_front() else { return false };
         let job = &mut self.jobs[conn.job];
         let Some(at) = job.users(state).first().copied() else { return true };
-        let stretch = job.partition(at).stretch(unit);
+        let (stretch, variable) =
+            (job.partition(at).stretch(unit), job.partition(at).spec.variable);
+        let slots = variable.map_or(0, |variable| variable.rule.slots().len());
         let Key { tensor, partition, .. } = job.key(at);
         let epoch = job.epoch;
         let state = job.state_mut(state);
@@ -113,10 +115,10 @@ impl Lane {
         for (snapshot, count) in snapshots.into_iter().zip(1..) {
             let (start, len) = (snapshot.offset as usize, snapshot.len as usize);
             let (head, stretch) = (snapshot.encode(), start..start + len);
-            let len = head.len() + state.parts(&stretch).map(<[u8]>::len).sum::<usize>();
+            let len = head.len() + state.parts(slots, &stretch).map(<[u8]>::len).sum::<usize>();
             let mut bytes = self.pool.take(len);
             let mut start = 0;
-            for part in std::iter::once(&head[..]).chain(state.parts(&stretch)) {
+            for part in std::iter::once(&head[..]).chain(state.parts(slots, &stretch)) {
                 bytes[start..start + part.len()].copy_from_slice(part);
                 start += part.len();
             }

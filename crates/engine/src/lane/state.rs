@@ -180,9 +180,14 @@ impl State {
         (0..self.units.len() as u32).filter(|unit| self.queue(*unit, mirror)).collect()
     }
 
-    /// A stretch of the value and of each slot.
-    pub(super) fn parts(&self, stretch: &Range<usize>) -> impl Iterator<Item = &[u8]> {
-        let bytes = self.parts.iter().filter_map(|part| part.bytes.as_ref());
+    /// A stretch that is [covered](Self::covers), of the value and of each of `slots` slots: there
+    /// may be parts that the rule does not have, of any length.
+    pub(super) fn parts(
+        &self,
+        slots: usize,
+        stretch: &Range<usize>,
+    ) -> impl Iterator<Item = &[u8]> {
+        let bytes = self.parts[..=slots].iter().filter_map(|part| part.bytes.as_ref());
         bytes.map(|bytes| &bytes[stretch.clone()])
     }
 

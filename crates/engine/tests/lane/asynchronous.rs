@@ -194,6 +194,27 @@ fn clocks_and_acknowledgements_that_make_no_sense_end_the_connection() {
 }
 
 #[test]
+fn a_slot_that_the_rule_does_not_have_is_no_part_of_a_snapshot() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let part = PartitionSpec {
+        collective: Collective::Broadcast,
+        dtype: Dtype::F32,
+        group: group_id(&[Rank(0)]),
+        ..spec(4)
+    };
+    feed(&mut lane, a, &fill_with([1.0, 2.0], [0, 0])).unwrap();
+    // And shorter than the value, which no client of ours sends.
+    for mut frame in [begin(&part), push(0, &[0; 4])] {
+        frame[1] = Tier::Slot2 as u8;
+        feed(&mut lane, a, &frame).unwrap();
+    }
+    frames(&mut lane, a);
+    feed(&mut lane, b, &adds(1, 0, FREE, [1.0, 0.0])).unwrap();
+    let [sent] = &frames(&mut lane, a)[..] else { panic!("one frame") };
+    assert_eq!(snapshot(sent), (vec![0, 1], floats([2.0, 2.0])));
+}
+
+#[test]
 fn memory_is_counted_and_given_back() {
     let (mut lane, [a, b]) = lane_with_two();
     feed(&mut lane, a, &fill_with([0.0, 0.0], [0, 0])).unwrap();
