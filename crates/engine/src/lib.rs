@@ -17,14 +17,14 @@ mod resident;
 mod spans;
 
 pub use client::{
-    Backlog, Client, ClientSettings, Event, Layout, OpId, OrderSpan, Outstanding, Place, REPAIRED,
-    Request, RetainedChunk, Standing, Supply, VariablePlace,
+    Backlog, Client, ClientSettings, Event, Layout, MirroredElements, OpId, OrderSpan, Outstanding,
+    Place, REPAIRED, Request, RetainedChunk, Standing, Supply, VariablePlace,
 };
 pub use hub::{Hub, OpMemory, Subtotals};
 pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total, Undelivered};
 pub use recovery::{
-    MirroredSpan, Progress, Recovery, Relay, Repair, RepairSpec, ResultKey, Unrecoverable,
-    first_passed_on, repairs, retained_rounds,
+    MirroredSpan, Progress, Recovery, Relay, Repair, RepairSpec, ResultKey, Share, StateLost,
+    Unrecoverable, first_passed_on, mirrored_elements, mirrored_spans, repairs, retained_rounds,
 };
 pub use resident::exchange;
 pub use spans::Spans;

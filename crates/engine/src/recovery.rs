@@ -17,7 +17,10 @@
 //! A variable's new value can be made only where its old one is, in the workers that mirror it.
 //! What of a round a mirror has is passed on by it; the rest is done again by all, from
 //! contributions that none has let go of, since no worker is done with a round before its mirrors.
-//! In each epoch the mirrors [fill](Recovery::fill) the lanes anew.
+//! In each epoch the mirrors [fill](Recovery::fill) the lanes anew. Where workers may die, each
+//! stretch of a variable has [two mirrors](mirrored_spans), on different machines if machines pass
+//! on subtotals. One that has just become a mirror gets the state from the other by way of the
+//! lane that is filled, and takes part in no round before.
 //!
 //! Of a variable that changes asynchronously nothing is repaired: each worker does its unfinished
 //! round again as a whole, and the clocks that its mirrors have put into the lanes with the value
@@ -30,9 +33,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use sumpter_types::{Collective, GroupId, JobId, Rank, ReduceOp, Round, Staleness, TensorId};
+use sumpter_types::{Collective, JobId, Rank, ReduceOp, Round, Staleness, TensorId};
 
-use crate::client::{Client, Event, Layout, OpId, Place, Request, RetainedChunk, Standing, Supply};
+use crate::client::{
+    Client, Event, Layout, MirroredElements, OpId, Place, Request, RetainedChunk, Standing, Supply,
+};
 use crate::hub::{Hub, OpMemory};
 use crate::lane::{Lane, Undelivered};
 use crate::spans::Spans;
@@ -46,6 +51,8 @@ pub struct Progress {
     pub standings: Vec<Standing>,
     /// What it can pass on of rounds that others may not have finished.
     pub held: BTreeMap<ResultKey, Spans>,
+    /// The variables that have a value, and the elements of each whose state it mirrors.
+    pub mirrored: BTreeMap<TensorId, Spans>,
 }
 
 /// A round of a tensor, and how many workers contributed to what is held of its result.
@@ -71,8 +78,157 @@ pub struct RepairSpec {
     pub staleness: Staleness,
 }
 
-/// A stretch of a variable, and the living workers that mirror it.
-pub type MirroredSpan = (Range<usize>, [Option<Rank>; MAX_MIRRORS]);
+/// A part of a variable that is mirrored as a whole, in one piece of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Bytes of the tensor.
+    pub span: Range<usize>,
+    /// The living workers that may mirror it, in the order of preference.
+    pub candidates: Vec<Rank>,
+}
+
+/// A stretch of a variable, and who mirrors it in an epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirroredSpan {
+    /// Bytes of the tensor.
+    pub span: Range<usize>,
+    /// The share that they are a part of.
+    pub share: Range<usize>,
+    /// The mirrors. The first one has the state, and fills the lane.
+    pub mirrors: [Option<Rank>; MAX_MIRRORS],
+    /// The second one gets the state from the first.
+    pub lacks: bool,
+    /// The interrupted round that the state has in it, though others may lack its result.
+    pub applied: Option<Round>,
+}
+
+/// The workers that mirrored a stretch of a variable have all died.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the workers that kept bytes {span:?} of its state have died")]
+pub struct StateLost {
+    span: Range<usize>,
+}
+
+/// Who mirrors a variable in the next epoch, from the progress of all workers: of each stretch the
+/// first mirror is one that has the state, of those the one that has got furthest; the second, if
+/// there are to be `copies`, one that may be a mirror together with it.
+///
+/// # Errors
+/// [`StateLost`] if the variable has a value and none of the candidates has a stretch of it.
+pub fn mirrored_spans(
+    id: TensorId,
+    (shares, size): (&[Share], usize),
+    copies: usize,
+    may_join: impl Fn(Rank, Rank) -> bool,
+    progress: &BTreeMap<Rank, Progress>,
+) -> Result<Vec<MirroredSpan>, StateLost> {
+    let members: BTreeSet<Rank> = shares.iter().flat_map(|s| s.candidates.clone()).collect();
+    let known = |rank: &Rank| progress.get(rank).map(|p| Known::of(id, size, p));
+    let known: BTreeMap<Rank, Known> =
+        members.iter().filter_map(|rank| Some((*rank, known(rank)?))).collect();
+    let interrupted = known.values().map(|known| known.standing.round).min();
+    let ends = known.values().flat_map(Known::ends);
+    let ends = ends.chain(shares.iter().flat_map(|share| [share.span.start, share.span.end]));
+    let ends: BTreeSet<usize> = ends.collect();
+    let mut out: Vec<MirroredSpan> = Vec::new();
+    for Share { span: share, candidates } in shares {
+        let ends: Vec<usize> = ends.range(share.start..=share.end).copied().collect();
+        for pair in ends.windows(2) {
+            let span = pair[0]..pair[1];
+            // What a worker has of the stretch: nothing, or the state without or with the round
+            // that was interrupted. One that has no value yet will get it as the others did.
+            let has = |rank: &Rank| match known.get(rank) {
+                Some(known) => known.level(&span, interrupted.unwrap_or_default()),
+                None => Level::Unset,
+            };
+            let best = candidates.iter().map(has).max().unwrap_or(Level::Nothing);
+            let first = candidates.iter().find(|rank| has(rank) == best);
+            let first =
+                first.filter(|_| best > Level::Nothing).ok_or(StateLost { span: span.clone() })?;
+            let may_be = |rank: &&Rank| *rank != first && may_join(*first, **rank);
+            let others: Vec<&Rank> =
+                candidates.iter().filter(may_be).take(candidates.len() * (copies - 1)).collect();
+            let alike = others.iter().find(|rank| has(rank) == best);
+            let second = alike.or(others.first()).map(|rank| **rank);
+            let next = MirroredSpan {
+                share: share.clone(),
+                mirrors: [Some(*first), second],
+                lacks: second.is_some() && alike.is_none(),
+                applied: interrupted.filter(|_| best == Level::Applied),
+                span,
+            };
+            match out.last_mut() {
+                Some(last) if last.joins(&next) => last.span.end = next.span.end,
+                _ => out.push(next),
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// What a worker has of a stretch of a variable; the later is the better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Nothing,
+    /// The variable has no value here yet, and will have.
+    Unset,
+    State,
+    /// With the round that was interrupted.
+    Applied,
+}
+
+/// What is known of a worker's part in a variable, in bytes of the tensor.
+struct Known {
+    standing: Standing,
+    mirrored: Option<Spans>,
+}
+
+impl Known {
+    fn of(id: TensorId, size: usize, progress: &Progress) -> Known {
+        let standing = progress.standings.get(id.0 as usize).cloned().unwrap_or_default();
+        let bytes = |spans: &Spans| spans.iter().map(|s| s.start * size..s.end * size).collect();
+        Known { standing, mirrored: progress.mirrored.get(&id).map(bytes) }
+    }
+
+    fn ends(&self) -> Vec<usize> {
+        let spans = self.mirrored.iter().chain(&self.standing.begun);
+        spans.flat_map(|spans| spans.iter().flat_map(|span| [span.start, span.end])).collect()
+    }
+
+    fn level(&self, span: &Range<usize>, interrupted: Round) -> Level {
+        let Standing { round, begun } = &self.standing;
+        match &self.mirrored {
+            None => Level::Unset,
+            Some(mirrored) if !mirrored.contains(span) => Level::Nothing,
+            _ if *round > interrupted => Level::Applied,
+            _ if begun.as_ref().is_some_and(|done| done.contains(span)) => Level::Applied,
+            _ => Level::State,
+        }
+    }
+}
+
+impl MirroredSpan {
+    /// Whether the next stretch is treated alike.
+    fn joins(&self, next: &MirroredSpan) -> bool {
+        let same = MirroredSpan { span: self.span.clone(), ..next.clone() } == *self;
+        same && self.span.end == next.span.start
+    }
+
+    /// What `rank` mirrors of it, of elements of so many bytes.
+    fn elements(&self, rank: Rank, size: usize) -> Option<MirroredElements> {
+        let elements = |bytes: &Range<usize>| bytes.start / size..bytes.end / size;
+        let (span, share) = (elements(&self.span), elements(&self.share));
+        let lacks = self.lacks && self.mirrors[0] != Some(rank);
+        let own = self.mirrors.contains(&Some(rank));
+        own.then_some(MirroredElements { span, share, lacks, applied: self.applied })
+    }
+}
+
+/// What `rank` mirrors of a variable whose elements have so many bytes.
+#[must_use]
+pub fn mirrored_elements(spans: &[MirroredSpan], rank: Rank, size: usize) -> Vec<MirroredElements> {
+    spans.iter().filter_map(|span| span.elements(rank, size)).collect()
+}
 
 /// How an interrupted round of a tensor is completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,15 +386,16 @@ pub fn first_passed_on(layout: &Layout, repairs: &[Repair], standing: &Standing)
     }
 }
 
-/// The mirror that has all of a stretch, if one does.
+/// The first mirror of a stretch, if it has the round's result.
 fn mirror_of(
     span: &Range<usize>,
     mirrors: &[MirroredSpan],
     receivers: &[(Rank, Spans)],
 ) -> Option<Rank> {
-    let (_, ranks) = mirrors.iter().find(|(of, _)| of.start <= span.start && span.end <= of.end)?;
-    let has_it = |rank: &Rank| receivers.iter().any(|(r, has)| r == rank && has.contains(span));
-    ranks.iter().flatten().copied().find(has_it)
+    let within = |of: &&MirroredSpan| of.span.start <= span.start && span.end <= of.span.end;
+    let first = mirrors.iter().find(within)?.mirrors[0]?;
+    let has_it = receivers.iter().any(|(rank, has)| *rank == first && has.contains(span));
+    has_it.then_some(first)
 }
 
 /// The tensor in stretches, each of which a worker has or lacks as a whole, and mirrors or not.
@@ -250,7 +407,7 @@ fn cuts(
 ) -> Vec<Range<usize>> {
     let sets = receivers.iter().map(|(_, s)| s).chain(holders.iter().map(|(.., s)| *s));
     let ends = sets.flat_map(|spans| spans.iter().flat_map(|s| [s.start, s.end]));
-    let ends = ends.chain(mirrors.iter().flat_map(|(span, _)| [span.start, span.end]));
+    let ends = ends.chain(mirrors.iter().flat_map(|of| [of.span.start, of.span.end]));
     let at: BTreeSet<usize> = ends.chain([0, bytes]).filter(|at| *at <= bytes).collect();
     let at: Vec<usize> = at.into_iter().collect();
     at.windows(2).map(|pair| pair[0]..pair[1]).collect()
@@ -315,12 +472,23 @@ impl ResultStore {
 pub struct Recovery {
     store: ResultStore,
     relays: HashMap<OpId, (TensorId, Round)>,
-    /// What puts parts of variables into lanes.
-    fills: HashMap<OpId, TensorId>,
+    /// What puts parts of variables into lanes, and gets parts from there.
+    fills: HashMap<OpId, Fill>,
+    /// What of those has ended, and still has its memory.
+    filled: HashMap<OpId, Fill>,
     /// Why lanes have refused parts of variables.
     refusals: HashMap<TensorId, String>,
     /// Rounds that others pass on, and may die before they have.
     retained: BTreeSet<(TensorId, Round)>,
+}
+
+/// An operation on a part of a variable.
+#[derive(Clone, Debug)]
+struct Fill {
+    tensor: TensorId,
+    part: usize,
+    /// Elements that come from another mirror, and where in the memory.
+    lacking: Vec<(Range<usize>, Range<usize>)>,
 }
 
 impl Recovery {
@@ -352,9 +520,12 @@ impl Recovery {
         hub.suspend();
         self.relays.clear();
         self.fills.clear();
+        self.filled.clear();
         self.retained.clear();
-        let standings = (0..tensors as u32).map(|id| client.standing(TensorId(id))).collect();
-        Progress { standings, held: self.store.spans() }
+        let ids = (0..tensors as u32).map(TensorId);
+        let standings = ids.clone().map(|id| client.standing(id)).collect();
+        let mirrored = ids.filter_map(|id| Some((id, client.mirrored_elements(id)?.clone())));
+        Progress { standings, held: self.store.spans(), mirrored: mirrored.collect() }
     }
 
     /// Passes on the relays that this worker holds; forgets what no worker lacks. `places` are
@@ -395,43 +566,53 @@ impl Recovery {
     }
 
     /// Puts what this worker is the first to mirror of a variable into the lanes that sum its
-    /// gradients in this epoch. `request` is that of its rounds, which are laid out, with all of
-    /// what is put there mirrored here; `alone` is the group of this worker.
+    /// gradients in this epoch, from where another mirror gets what it lacks. `request` is that of
+    /// its rounds, which are laid out; the variable has so many `parts`, and this worker has all of
+    /// what it puts there.
     pub fn fill<M: Memory>(
         &mut self,
         client: &mut Client<OpMemory<M>>,
-        (rank, alone): (Rank, GroupId),
+        rank: Rank,
         request: &Request,
+        parts: usize,
     ) {
         // A mirror passes on what its machine contributes, so it knows these lanes.
         let layouts = [Tier::Root, Tier::Worker].map(|tier| client.layout(request.tensor, tier));
         let layout = layouts.into_iter().flatten().next().cloned().unwrap_or_default();
-        let first = |place: &&Place| place.variable.is_some_and(|v| v.mirrors[0] == Some(rank));
-        let places: Vec<&Place> = layout.places.iter().filter(first).collect();
-        if places.is_empty() {
-            return;
-        }
         let Request { tensor, dtype, .. } = *request;
         let (size, master) = (dtype.size(), dtype.accumulator());
-        let mirrored = |place: &Place| {
-            let elements = place.origin / size..(place.origin + place.bytes) / size;
-            client.mirrored(tensor, &elements).expect("what is mirrored here")
-        };
-        let held: Vec<_> = places.iter().map(|place| mirrored(place)).collect();
-        let parts = held[0].len();
-        let mut fills = Vec::new();
-        for part in 0..parts {
-            let (mut bytes, mut layout) = (Vec::new(), Vec::new());
-            for (place, held) in places.iter().zip(&held) {
-                let at = (bytes.len(), held[part].len());
-                layout.push(Place::new(place.lane, place.number, at, alone, 1));
-                bytes.extend_from_slice(held[part]);
+        let elements = |place: &Place| place.origin / size..(place.origin + place.bytes) / size;
+        for (part, tier) in Tier::PARTS.into_iter().enumerate().take(parts) {
+            let (mut bytes, mut places, mut lacking) = (Vec::new(), Vec::new(), Vec::new());
+            for place in layout.places.iter() {
+                let Some(variable) = place.variable else { continue };
+                let [first, second] = variable.mirrors;
+                let is_first = first == Some(rank);
+                let is_second = variable.lacks && second == Some(rank);
+                if !is_first && !is_second {
+                    continue;
+                }
+                let elements = elements(place);
+                let at = bytes.len()..bytes.len() + elements.len() * master.size();
+                if is_first {
+                    let held = client.mirrored(tensor, &elements).expect("what is mirrored here");
+                    bytes.extend_from_slice(held[part]);
+                } else {
+                    bytes.resize(at.end, 0);
+                    lacking.push((elements, at.clone()));
+                }
+                let members: BTreeSet<Rank> =
+                    first.into_iter().chain(second.filter(|_| variable.lacks)).collect();
+                let members: Vec<Rank> = members.into_iter().collect();
+                let group = client.define_group(&members);
+                let place = Place::new(place.lane, place.number, (at.start, at.len()), group, 1);
+                places.push(Place { relay: first, ..place });
             }
-            fills.push((Tier::PARTS[part], layout, bytes));
-        }
-        for (tier, layout, bytes) in fills {
+            if places.is_empty() {
+                return;
+            }
             if client.next_round(tensor, tier).is_none() {
-                client.register(tensor, tier, layout);
+                client.register(tensor, tier, places);
             }
             let request = Request {
                 tensor,
@@ -445,14 +626,15 @@ impl Recovery {
                 supply: Supply::Whole,
                 update: None,
             };
-            self.fills.insert(client.submit(request, OpMemory::Results(bytes)), tensor);
+            let id = client.submit(request, OpMemory::Results(bytes));
+            self.fills.insert(id, Fill { tensor, part, lacking });
         }
     }
 
     /// Whether all that this worker puts of a variable into lanes is there.
     #[must_use]
     pub fn is_filled(&self, tensor: TensorId) -> bool {
-        !self.fills.values().any(|of| *of == tensor)
+        !self.fills.values().chain(self.filled.values()).any(|fill| fill.tensor == tensor)
     }
 
     /// Why a lane has refused a part of a variable, if one has since this was asked last.
@@ -464,12 +646,23 @@ impl Recovery {
     pub fn on_event<M: Memory>(
         &mut self,
         event: Event<OpMemory<M>>,
-        client: &Client<OpMemory<M>>,
+        client: &mut Client<OpMemory<M>>,
     ) -> Option<Event<OpMemory<M>>> {
         match event {
             Event::Finished(id, outcome) if self.fills.contains_key(&id) => {
-                let tensor = self.fills.remove(&id);
-                self.refusals.extend(tensor.zip(outcome.err()));
+                let fill = self.fills.remove(&id)?;
+                if let Err(reason) = outcome {
+                    self.refusals.insert(fill.tensor, reason);
+                } else if !fill.lacking.is_empty() {
+                    self.filled.insert(id, fill);
+                }
+                None
+            }
+            Event::Released(id, OpMemory::Results(bytes)) if self.filled.contains_key(&id) => {
+                let Fill { tensor, part, lacking } = self.filled.remove(&id)?;
+                for (elements, at) in lacking {
+                    client.take_mirrored(tensor, part, &elements, &bytes[at]);
+                }
                 None
             }
             Event::Finished(id, _) if self.relays.contains_key(&id) => {

@@ -6,6 +6,9 @@
 //!
 //! Of a variable that changes asynchronously it receives snapshots, with the clocks that say which
 //! rounds of which workers are in them.
+//!
+//! Where workers may die, a share has two mirrors. A worker that is to mirror in this epoch what it
+//! does not have *lacks* it until the other mirror's copy of it is [here](Mirrors::take).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -26,12 +29,38 @@ pub(super) struct Mirrors(HashMap<TensorId, Mirror>);
 struct Mirror {
     /// By the first element.
     shards: BTreeMap<usize, Shard>,
+    /// The elements whose state is here.
+    held: Spans,
+    /// What another mirror gives to this one.
+    lacking: Lacking,
     /// The last round that was applied, and to which elements.
     applied: Option<(Round, Spans)>,
     /// Which rounds are in it, by element, if it changes asynchronously.
     clocks: Clocks,
     /// The type of the tensor, if it changes asynchronously.
     dtype: Option<Dtype>,
+}
+
+/// Elements that a worker mirrors from now on, and whose state is not all here.
+#[derive(Debug, Default)]
+struct Lacking {
+    /// The elements, and the round that their state will have, if it is one that was interrupted.
+    spans: Vec<(Range<usize>, Option<Round>)>,
+    /// By part, the elements that have not come.
+    missing: Vec<Spans>,
+}
+
+/// What a worker is to mirror of a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirroredElements {
+    /// The elements.
+    pub span: Range<usize>,
+    /// The share of the variable that they are a part of, which lies in one piece.
+    pub share: Range<usize>,
+    /// The other mirror gives the state to this one.
+    pub lacks: bool,
+    /// The interrupted round that is in the state.
+    pub applied: Option<Round>,
 }
 
 /// A stretch of a variable: its parts, as elements of the master type.
@@ -50,7 +79,94 @@ impl Mirrors {
         master: Dtype,
         parts: Vec<AlignedBuf>,
     ) {
-        self.0.entry(tensor).or_default().shards.insert(first, Shard { master, parts });
+        let mirror = self.0.entry(tensor).or_default();
+        let shard = Shard { master, parts };
+        let elements = first..first + shard.len();
+        // It is newer than what another mirror may be about to give.
+        mirror.lacking.missing.iter_mut().for_each(|part| part.remove(elements.clone()));
+        mirror.held.insert(elements);
+        mirror.shards.insert(first, shard);
+    }
+
+    /// A variable has a value from now on, whether any of it is mirrored here or not.
+    pub(super) fn begin(&mut self, tensor: TensorId) {
+        self.0.entry(tensor).or_default();
+    }
+
+    /// The elements of a variable whose state is here; `None` if it has no value yet.
+    pub(super) fn held(&self, tensor: TensorId) -> Option<&Spans> {
+        self.0.get(&tensor).map(|mirror| &mirror.held)
+    }
+
+    /// This is all that is mirrored here of a variable from now on, in `parts` parts of the master
+    /// type.
+    pub(super) fn assign(
+        &mut self,
+        tensor: TensorId,
+        (master, parts): (Dtype, usize),
+        all: &[MirroredElements],
+    ) {
+        let Some(mirror) = self.0.get_mut(&tensor) else { return };
+        let mut held = Spans::default();
+        mirror.lacking = Lacking::default();
+        for elements in all {
+            let MirroredElements { span, share, lacks, applied } = elements;
+            if !lacks {
+                held.insert(span.clone());
+                continue;
+            }
+            mirror.shards.entry(share.start).or_insert_with(|| {
+                let zeros = || AlignedBuf::new(share.len() * master.size());
+                Shard { master, parts: (0..parts).map(|_| zeros()).collect() }
+            });
+            mirror.lacking.spans.push((span.clone(), *applied));
+        }
+        let lacking: Spans = mirror.lacking.spans.iter().map(|(span, _)| span.clone()).collect();
+        if !lacking.is_empty() {
+            mirror.lacking.missing = vec![lacking; parts];
+        }
+        let used = |first: &usize| all.iter().any(|elements| elements.share.start == *first);
+        mirror.shards.retain(|first, _| used(first));
+        debug_assert!(held.iter().all(|span| mirror.held.contains(&span)), "a state that is gone");
+        mirror.held = held;
+    }
+
+    /// Whether state of a variable is still to come from another mirror.
+    pub(super) fn lacks(&self, tensor: TensorId) -> bool {
+        let lacks = |mirror: &Mirror| !mirror.lacking.missing.iter().all(Spans::is_empty);
+        self.0.get(&tensor).is_some_and(lacks)
+    }
+
+    /// Takes a part of these elements from another mirror; whether all that was lacking is here
+    /// now.
+    pub(super) fn take(
+        &mut self,
+        tensor: TensorId,
+        part: usize,
+        elements: &Range<usize>,
+        bytes: &[u8],
+    ) -> bool {
+        let Some(Mirror { shards, held, lacking, applied, .. }) = self.0.get_mut(&tensor) else {
+            return false;
+        };
+        let Some(missing) = lacking.missing.get_mut(part) else { return false };
+        let shard = shards.range_mut(..=elements.start).next_back();
+        let Some((first, shard)) = shard.filter(|_| missing.contains(elements)) else {
+            return false;
+        };
+        let at = shard.bytes(*first, elements);
+        shard.parts[part][at].copy_from_slice(bytes);
+        missing.remove(elements.clone());
+        if !lacking.missing.iter().all(Spans::is_empty) {
+            return false;
+        }
+        for (span, round) in std::mem::take(lacking).spans {
+            held.insert(span.clone());
+            if let Some(round) = round {
+                note(applied, round, span);
+            }
+        }
+        true
     }
 
     /// Of these workers, elements that have no clocks yet have no rounds.
@@ -110,9 +226,11 @@ impl Mirrors {
 
     /// The parts of these elements, if they are mirrored here in one stretch.
     pub(super) fn parts(&self, tensor: TensorId, elements: &Range<usize>) -> Option<Vec<&[u8]>> {
-        let (first, shard) = self.0.get(&tensor)?.shards.range(..=elements.start).next_back()?;
+        let Mirror { shards, held, .. } = self.0.get(&tensor)?;
+        let (first, shard) = shards.range(..=elements.start).next_back()?;
         let bytes = shard.bytes(*first, elements);
-        shard.parts.iter().map(|part| part.get(bytes.clone())).collect()
+        let parts = shard.parts.iter().map(|part| part.get(bytes.clone()));
+        parts.collect::<Option<Vec<_>>>().filter(|_| held.contains(elements))
     }
 
     /// The value of these elements as elements of `dtype`.
@@ -122,10 +240,14 @@ impl Mirrors {
         elements: &Range<usize>,
         dtype: Dtype,
     ) -> Option<Vec<u8>> {
+        let Mirror { shards, held, .. } = self.0.get(&tensor)?;
+        if !held.contains(elements) {
+            return None;
+        }
         let mut out = vec![0; elements.len() * dtype.size()];
         let mut start = elements.start;
         while start < elements.end {
-            let (first, shard) = self.0.get(&tensor)?.shards.range(..=start).next_back()?;
+            let (first, shard) = shards.range(..=start).next_back()?;
             let end = elements.end.min(first + shard.len());
             if end <= start {
                 return None;
@@ -149,7 +271,12 @@ impl Mirrors {
         weights: &mut [u8],
     ) -> bool {
         let elements = first..first + gradient.len() / dtype.size();
-        let Some(Mirror { shards, applied, .. }) = self.0.get_mut(&tensor) else { return false };
+        let Some(Mirror { shards, held, applied, .. }) = self.0.get_mut(&tensor) else {
+            return false;
+        };
+        if !held.contains(&elements) {
+            return false;
+        }
         let shard = shards.range_mut(..=first).next_back();
         let Some((start, shard)) = shard else { return false };
         let bytes = shard.bytes(*start, &elements);
@@ -163,10 +290,7 @@ impl Mirrors {
             let out = Some((dtype, weights));
             sumpter_sum::update(update, master, &mut parts, (dtype, gradient), out);
         }
-        match applied {
-            Some((known, spans)) if *known == round => spans.insert(elements),
-            _ => *applied = Some((round, [elements].into_iter().collect())),
-        }
+        note(applied, round, elements);
         true
     }
 
@@ -188,6 +312,14 @@ impl Shard {
     fn bytes(&self, first: usize, elements: &Range<usize>) -> Range<usize> {
         let size = self.master.size();
         (elements.start - first) * size..(elements.end - first) * size
+    }
+}
+
+/// A round was applied to these elements.
+fn note(applied: &mut Option<(Round, Spans)>, round: Round, elements: Range<usize>) {
+    match applied {
+        Some((known, spans)) if *known == round => spans.insert(elements),
+        _ => *applied = Some((round, [elements].into_iter().collect())),
     }
 }
 
@@ -245,5 +377,32 @@ mod tests {
         assert_eq!(mirrors.weights(TENSOR, &(12..15), Dtype::F32), None);
         mirrors.forget(TENSOR);
         assert_eq!(mirrors.parts(TENSOR, &(10..11)), None);
+    }
+
+    #[test]
+    fn what_is_lacking_is_held_once_all_parts_of_it_have_come() {
+        let mut mirrors = Mirrors::default();
+        mirrors.begin(TENSOR);
+        let of = |span: Range<usize>, lacks: bool| {
+            let applied = lacks.then_some(Round(7));
+            MirroredElements { span, share: 10..14, lacks, applied }
+        };
+        mirrors.assign(TENSOR, (Dtype::F32, 2), &[of(10..12, true), of(12..14, true)]);
+        assert!(mirrors.lacks(TENSOR) && mirrors.held(TENSOR).unwrap().is_empty());
+        assert!(!mirrors.take(TENSOR, 0, &(10..14), &buffer(&[1.0, 2.0, 3.0, 4.0])));
+        assert!(!mirrors.take(TENSOR, 1, &(12..14), &buffer(&[7.0, 8.0])));
+        assert!(mirrors.lacks(TENSOR));
+        assert!(mirrors.take(TENSOR, 1, &(10..12), &buffer(&[5.0, 6.0])));
+        assert!(!mirrors.lacks(TENSOR) && mirrors.held(TENSOR).unwrap().contains(&(10..14)));
+        assert!(mirrors.applied(TENSOR, Round(7)).contains(&(10..14)));
+        let parts = mirrors.parts(TENSOR, &(11..13)).unwrap();
+        assert_eq!(parts, [&buffer(&[2.0, 3.0])[..], &buffer(&[6.0, 7.0])[..]]);
+        // A share that is mirrored elsewhere is dropped, and of another the stretch that stays.
+        mirrors.insert(TENSOR, 20, Dtype::F32, vec![buffer(&[9.0, 9.0]), buffer(&[9.0, 9.0])]);
+        mirrors.assign(TENSOR, (Dtype::F32, 2), &[of(10..13, false)]);
+        let held: Vec<_> = mirrors.held(TENSOR).unwrap().iter().collect();
+        assert_eq!(held, std::iter::once(10..13).collect::<Vec<_>>());
+        assert_eq!(mirrors.parts(TENSOR, &(20..21)), None);
+        assert!(mirrors.parts(TENSOR, &(13..14)).is_none(), "it is stale");
     }
 }

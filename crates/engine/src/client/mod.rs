@@ -63,6 +63,7 @@ pub use self::retained::RetainedChunk;
 
 use self::credit::CreditWindow;
 use self::link::Links;
+pub use self::mirror::MirroredElements;
 use self::mirror::Mirrors;
 use self::op::{Stage, find};
 use self::operations::Operations;
@@ -70,6 +71,7 @@ use self::retained::RetainedResults;
 use self::sender::ChunkRef;
 use self::trace::Trace;
 use crate::chunk::ChunkId;
+use crate::spans::Spans;
 
 /// What a client must know from the start.
 #[derive(Clone, Copy, Debug)]
@@ -326,6 +328,49 @@ impl<M: Memory> Client<M> {
         self.mirrors.insert(tensor, first, master, parts);
     }
 
+    /// A variable has a value from now on, whether any of it is mirrored here or not.
+    pub fn begin_mirroring(&mut self, tensor: TensorId) {
+        self.mirrors.begin(tensor);
+    }
+
+    /// The elements of a variable whose value and slots are here; `None` if it has no value yet.
+    #[must_use]
+    pub fn mirrored_elements(&self, tensor: TensorId) -> Option<&Spans> {
+        self.mirrors.held(tensor)
+    }
+
+    /// This is what the worker mirrors of a variable in this epoch, in `parts` parts of `master`.
+    /// What it lacks of that comes from the other mirror; until then the worker does not take part
+    /// in rounds that change it.
+    pub fn assign_mirrors(
+        &mut self,
+        tensor: TensorId,
+        (master, parts): (Dtype, usize),
+        all: &[MirroredElements],
+    ) {
+        self.mirrors.assign(tensor, (master, parts), all);
+    }
+
+    /// Whether some of what this worker mirrors of a variable is still to come.
+    #[must_use]
+    pub fn lacks_mirrored(&self, tensor: TensorId) -> bool {
+        self.mirrors.lacks(tensor)
+    }
+
+    /// Takes a part of these elements of a variable from the other mirror.
+    pub(crate) fn take_mirrored(
+        &mut self,
+        tensor: TensorId,
+        part: usize,
+        elements: &Range<usize>,
+        bytes: &[u8],
+    ) {
+        if self.mirrors.take(tensor, part, elements, bytes) {
+            let active = self.operations.active_on(tensor, Tier::Root);
+            active.into_iter().for_each(|id| self.launch(id));
+        }
+    }
+
     /// These workers change a variable of this type asynchronously: of each, the mirrored elements
     /// have the rounds that they had before, or none.
     pub fn mirror_rounds_of(&mut self, tensor: TensorId, dtype: Dtype, workers: &[Rank]) {
@@ -423,8 +468,12 @@ impl<M: Memory> Client<M> {
         };
         let Some(index) = find(&op.places, number) else { return };
         let before = op.begins(index, self.settings.rank);
+        let lacks = op.changes_variable(index) && self.mirrors.lacks(op.request.tensor);
         let (lane, part) = (op.places[index].lane, &mut op.parts[index]);
         part.supplied = part.supplied.max(chunks);
+        if lacks {
+            return;
+        }
         if !before && op.stage == Stage::Active && !self.suspended {
             let priority = op.request.priority;
             return self.begin(priority, id, index);
@@ -568,7 +617,11 @@ impl<M: Memory> Client<M> {
         let op = &self.operations[id];
         let (partitions, priority) = (op.places.len(), op.request.priority);
         if op.request.supply == Supply::Chunks {
-            let begins = |index: &usize| self.operations[id].begins(*index, self.settings.rank);
+            let lacks = self.mirrors.lacks(op.request.tensor);
+            let begins = |index: &usize| {
+                let op = &self.operations[id];
+                op.begins(*index, self.settings.rank) && !(lacks && op.changes_variable(*index))
+            };
             let begun: Vec<_> = (0..partitions).filter(begins).collect();
             begun.into_iter().for_each(|index| self.begin(priority, id, index));
         } else {
@@ -585,10 +638,12 @@ impl<M: Memory> Client<M> {
     fn offer(&mut self, id: OpId, bytes: &Range<usize>) {
         let op = &mut self.operations[id];
         let in_ranges = op.request.supply == Supply::Ranges;
+        let lacks = self.mirrors.lacks(op.request.tensor);
         for index in 0..op.places.len() {
             let Place { offset, bytes: len, .. } = op.places[index];
             let within = offset < bytes.end && bytes.start <= offset + len;
-            if within && op.offer(index, self.settings.rank) {
+            let held_up = lacks && op.changes_variable(index);
+            if within && !held_up && op.offer(index, self.settings.rank) {
                 if in_ranges {
                     self.trace.partition(EventKind::Supplied, op, index);
                 }

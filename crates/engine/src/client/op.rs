@@ -54,6 +54,8 @@ pub struct VariablePlace {
     pub offset: u32,
     /// How far the workers may run apart.
     pub staleness: Staleness,
+    /// The second mirror gets the state from the first in this epoch.
+    pub lacks: bool,
 }
 
 impl VariablePlace {
@@ -394,8 +396,9 @@ impl<M> Op<M> {
         let (place, state) = (&self.places[part], &self.parts[part]);
         let received = state.have == place.bytes.div_ceil(chunk_bytes as usize) as u32;
         let mirrored = place.variable.is_none_or(|variable| {
-            let without = variable.mirrors == [None; MAX_MIRRORS];
-            without || self.mirrors(part, rank) || state.settled
+            let mut mirrors = variable.mirrors.into_iter().flatten();
+            let alone = self.mirrors(part, rank) && mirrors.clone().all(|mirror| mirror == rank);
+            mirrors.next().is_none() || alone || state.settled
         });
         received && mirrored
     }
@@ -428,9 +431,16 @@ impl<M> Op<M> {
     /// The sum of partition `part` that a frame is about.
     pub(super) fn tier(&self, part: usize) -> Tier {
         match self.places[part].relay {
-            Some(_) => Tier::Relay,
-            None => self.request.tier,
+            // One mirror gives a part of a variable to another.
+            Some(_) if self.request.tier.part().is_none() => Tier::Relay,
+            _ => self.request.tier,
         }
+    }
+
+    /// Whether a gradient that changes a variable goes to the lane of partition `part`, in whose
+    /// rounds its mirrors take part once they have its state.
+    pub(super) fn changes_variable(&self, part: usize) -> bool {
+        self.places[part].variable.is_some() && self.tier(part) == Tier::Root
     }
 
     /// The header of a frame about partition `part`.

@@ -212,11 +212,12 @@ impl<M> Operations<M> {
         of: ChunkId,
     ) -> Result<Option<(OpId, usize)>, Violation> {
         let elsewhere = || Violation::state("a result of a partition that lives elsewhere");
+        let is_of_tier = |place: &Place| {
+            of.tier.part().is_some() || place.relay.is_some() == (of.tier == Tier::Relay)
+        };
         let part_of = |places: &[Place]| {
-            find(places, of.partition).filter(|part| {
-                places[*part].lane == lane
-                    && places[*part].relay.is_some() == (of.tier == Tier::Relay)
-            })
+            let found = find(places, of.partition);
+            found.filter(|part| places[*part].lane == lane && is_of_tier(&places[*part]))
         };
         if of.tier == Tier::Relay {
             let current = |id: &OpId| self.ops[id].round == of.round;

@@ -110,7 +110,10 @@ impl<M: Memory> Client<M> {
                 if mirrors && !op.request.update.is_some_and(|update| update.is_decided()) {
                     return Err(Violation::state("a gradient of a round that is not decided"));
                 }
-                let retains = self.links[lane].retains && op.places[part].variable.is_none();
+                // Of a variable, its mirrors have what is needed.
+                let of_variable =
+                    op.places[part].variable.is_some() || op.request.tier.part().is_some();
+                let retains = self.links[lane].retains && !of_variable;
                 let buffer = (retains || mirrors).then(|| self.retained.buffer(len));
                 let at = ChunkRef { op: id, part, offset, len };
                 Ok(InboundFrame::Chunk { chunk, at, have: 0, buffer })
@@ -331,7 +334,7 @@ impl<M: Memory> Client<M> {
         if awaited {
             self.links.touch(lane);
         }
-        if mirrors {
+        if mirrors || op.request.tier.part().is_some() {
             self.retained.remember(key, lane, op.round);
         }
         self.retained.acknowledge(key, op.round);

@@ -193,10 +193,9 @@ impl Job {
     fn fill(&mut self, tensors: usize) {
         for rank in 0..self.clients.len() {
             let id = Rank(rank as u32);
-            let alone = self.clients[rank].define_group(&[id]);
             for index in 0..tensors {
                 let request = self.request(index, 0);
-                self.recoveries[rank].fill(&mut self.clients[rank], (id, alone), &request);
+                self.recoveries[rank].fill(&mut self.clients[rank], id, &request, 1);
             }
             self.settle(rank);
         }
@@ -223,6 +222,7 @@ impl Job {
                 home: number as u32,
                 offset: 0,
                 staleness: Staleness::SYNCHRONOUS,
+                lacks: false,
             });
             let lane = ConnId(place.server);
             Place { variable, ..Place::new(lane, number as u32, stretch, GroupId(0), 1) }
@@ -380,7 +380,7 @@ impl Job {
     fn collect(&mut self, rank: usize) {
         let sum = self.clients.len() as f32;
         while let Some(event) = self.clients[rank].next_event() {
-            let event = self.recoveries[rank].on_event(event, &self.clients[rank]);
+            let event = self.recoveries[rank].on_event(event, &mut self.clients[rank]);
             let Some(event) = event else { continue };
             match event {
                 Event::Finished(op, outcome) => {

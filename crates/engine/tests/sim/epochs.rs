@@ -5,8 +5,10 @@ use crate::tensor::Part;
 
 impl World {
     /// A new epoch: some helpers are there, and every tensor is dealt out anew.
-    pub(super) fn plan(&mut self) {
+    pub(super) fn plan(&mut self, progress: &BTreeMap<Rank, Progress>) {
         let (n, lanes) = (self.workers.len(), self.lanes.len());
+        let copies = self.copies();
+        self.plans_at_once += 1;
         let on = self.machines().clone();
         self.epoch = Epoch(self.epoch.0 + 1);
         // Partitions are dealt out anew with every plan; chunks are what they were, or not.
@@ -17,8 +19,37 @@ impl World {
         self.helpers = (n..lanes).filter(|_| self.rng.u32(0..4) > 0).collect();
         self.gone.clear();
         let lanes: Vec<usize> = self.living().union(&self.helpers).copied().collect();
-        for tensor in &mut self.tensors {
-            tensor.deal(&mut self.rng, &lanes, (n, &on));
+        for (index, tensor) in self.tensors.iter_mut().enumerate() {
+            let dealt = tensor.deal(&mut self.rng, &lanes, (n, &on), (copies, progress));
+            if let Err(lost) = dealt
+                && self.lost.insert(index)
+            {
+                let guarded = self.guarded.contains(&index);
+                assert!(!guarded || self.plans_at_once > 1, "{lost}: {tensor:?}");
+                self.report.lost += 1;
+            }
+        }
+    }
+
+    /// How many workers mirror each stretch of a variable.
+    fn copies(&self) -> usize {
+        1 + usize::from(self.workers_may_fail)
+    }
+
+    /// What every worker is to mirror may be there: then each variable survives one change of epoch
+    /// with the death of a worker. In one that follows before the mirrors are equal again, it may die
+    /// with the one that has got further.
+    fn note_guarded(&mut self) {
+        let settled = |rank: &usize| {
+            let Worker { client, progress, .. } = &self.workers[*rank];
+            let ids = self.tensors.iter().map(|tensor| tensor.request.tensor);
+            progress.is_none() && !ids.clone().any(|id| client.lacks_mirrored(id))
+        };
+        if self.living().iter().all(settled) {
+            self.plans_at_once = 0;
+            let twice = |tensor: &Tensor| tensor.mirrors.iter().all(|of| of.mirrors[1].is_some());
+            let all = (0..).zip(&self.tensors).filter(|(_, tensor)| twice(tensor));
+            self.guarded = all.map(|(index, _)| index).collect();
         }
     }
 
@@ -26,6 +57,7 @@ impl World {
     /// and goes on in the next epoch.
     pub(super) fn change(&mut self) -> bool {
         self.changes_left -= 1;
+        self.note_guarded();
         for helper in self.helpers.clone() {
             if self.rng.u32(0..3) == 0 {
                 self.report.kills += 1;
@@ -45,8 +77,9 @@ impl World {
                 self.forget(helper);
             }
             self.report.epochs += 1;
-            self.plan();
-            let repairs = self.repairs();
+            let progress = self.progress();
+            self.plan(&progress);
+            let repairs = self.repairs(&progress);
             self.rng.shuffle(&mut ranks);
             // Sometimes the next change comes before all have heard of this one.
             let reached = match self.changes_left > 0 && self.rng.u32(0..4) == 0 {
@@ -73,7 +106,8 @@ impl World {
     /// A worker dies, sometimes: one that no round needs as its root.
     fn lose_a_worker(&mut self) {
         let needed = |rank: usize| {
-            let rooted = |t: &&Tensor| t.request.collective != Collective::AllReduce;
+            let symmetric = [Collective::AllReduce, Collective::Update];
+            let rooted = |t: &&Tensor| !symmetric.contains(&t.request.collective);
             self.tensors.iter().filter(rooted).any(|t| t.request.root.0 as usize == rank)
         };
         let victims: Vec<usize> = self.living().iter().copied().filter(|r| !needed(*r)).collect();
@@ -136,17 +170,24 @@ impl World {
         self.collect(rank);
     }
 
-    fn repairs(&mut self) -> HashMap<usize, Vec<Repair>> {
+    /// What all workers have reported.
+    fn progress(&self) -> BTreeMap<Rank, Progress> {
         let reported = |(rank, worker): (usize, &Worker)| {
             (Rank(rank as u32), worker.progress.clone().expect("everyone is suspended"))
         };
         let living =
             self.workers.iter().enumerate().filter(|(rank, _)| self.living().contains(rank));
-        let progress: BTreeMap<_, _> = living.map(reported).collect();
+        living.map(reported).collect()
+    }
+
+    fn repairs(&mut self, progress: &BTreeMap<Rank, Progress>) -> HashMap<usize, Vec<Repair>> {
         let mut out = HashMap::new();
         for (index, tensor) in self.tensors.iter().enumerate() {
+            if self.lost.contains(&index) {
+                continue;
+            }
             let spec: RepairSpec = tensor.repair_spec(self.workers_may_fail);
-            let found = repairs(tensor.request.tensor, &spec, &progress);
+            let found = repairs(tensor.request.tensor, &spec, progress);
             let found = found.unwrap_or_else(|lost| panic!("{lost}\n{progress:?}\n{tensor:?}"));
             for found in &found {
                 self.report.relays += found.relays.len() as u64;
@@ -179,6 +220,18 @@ impl World {
         }
         let (mut relays, mut retained) = (Vec::new(), BTreeSet::new());
         for (index, tensor) in self.tensors.iter().enumerate() {
+            let Request { tensor: id, dtype, .. } = tensor.request;
+            if self.lost.contains(&index) {
+                worker.client.fail_tensor(id, "its state died");
+                worker.client.lay_out(id, Tier::Root, Layout::default());
+                continue;
+            }
+            if let Some(rule) = tensor.rule() {
+                let own = mirrored_elements(&tensor.mirrors, Rank(rank as u32), dtype.size());
+                let parts = (dtype.accumulator(), 1 + rule.slots().len());
+                worker.client.assign_mirrors(id, parts, &own);
+                self.report.refills += own.iter().filter(|of| of.lacks).count() as u64;
+            }
             let machines = &self.generations.last().expect("the first generation").1;
             let machine = machines.of(Rank(rank as u32));
             let all = (tensor, repairs.get(&index).map_or(&[][..], Vec::as_slice));
@@ -190,10 +243,13 @@ impl World {
             relays.extend(lay_out(worker, Rank(rank as u32), (n, machine), all));
         }
         worker.recovery.resume(&mut worker.client, relays, retained);
-        let alone = worker.client.define_group(&[Rank(rank as u32)]);
-        for tensor in self.tensors.iter().filter(|tensor| tensor.rule().is_some()) {
-            let own = Rank(rank as u32);
-            worker.recovery.fill(&mut worker.client, (own, alone), &tensor.request);
+        worker.client.define_group(&[Rank(rank as u32)]);
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            let Some(rule) = tensor.rule().filter(|_| !self.lost.contains(&index)) else {
+                continue;
+            };
+            let (own, parts) = (Rank(rank as u32), 1 + rule.slots().len());
+            worker.recovery.fill(&mut worker.client, own, &tensor.request, parts);
             self.report.fills += u64::from(!worker.recovery.is_filled(tensor.request.tensor));
         }
         let peer = self.peer(rank, rank);

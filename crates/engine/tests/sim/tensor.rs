@@ -1,12 +1,14 @@
 //! The tensors of a simulated job: where they are summed, what each worker contributes, and what
 //! must come out.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fastrand::Rng;
 use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
-    MirroredSpan, Place, Relay, Repair, RepairSpec, Request, Supply, VariablePlace,
+    MirroredSpan, Place, Progress, Relay, Repair, RepairSpec, Request, Share, StateLost, Supply,
+    VariablePlace, mirrored_spans,
 };
 use sumpter_types::{
     Collective, Dtype, ExactSum, GroupId, Rank, ReduceOp, Round, Rule, Staleness, TensorId, Update,
@@ -30,7 +32,9 @@ pub struct Tensor {
     /// Machines pass on subtotals, each by the same worker always or by any.
     tiered: bool,
     pub steady: bool,
-    /// Who mirrors which bytes of a variable, and how far its workers may run apart.
+    /// The shares of a variable, and the first of each one's mirrors; who mirrors which bytes in
+    /// this epoch, and how far its workers may run apart.
+    shares: Vec<(Range<usize>, Rank)>,
     pub mirrors: Vec<MirroredSpan>,
     pub staleness: Staleness,
     /// What most of a variable's rounds do is decided once their gradients are summed.
@@ -150,6 +154,7 @@ impl Tensor {
             rough,
             tiered,
             steady,
+            shares: Vec::new(),
             mirrors: Vec::new(),
             staleness: Staleness::SYNCHRONOUS,
             deferred: false,
@@ -187,16 +192,16 @@ impl Tensor {
             supply: if rng.u32(0..3) == 0 { Supply::Ranges } else { Supply::Whole },
             update: Some(update),
         };
-        let mut mirrors = Vec::new();
+        let mut shares = Vec::new();
         let mut start = 0;
         while start < elements {
             let end = elements.min(start + rng.usize(1..=elements));
             let size = dtype.size();
             let mirror = members[rng.usize(0..members.len())];
-            mirrors.push((start * size..end * size, [Some(mirror), None]));
+            shares.push((start * size..end * size, mirror));
             start = end;
         }
-        Tensor {
+        let mut tensor = Tensor {
             request,
             everyone: members.clone(),
             members,
@@ -207,10 +212,53 @@ impl Tensor {
             rough: together && dtype == Dtype::F32 && !average && rng.bool(),
             tiered,
             steady: true,
-            mirrors,
+            shares,
+            mirrors: Vec::new(),
             staleness,
             deferred: together && rng.bool(),
+        };
+        tensor.mirror(1, on, &BTreeMap::new()).expect("it has no state to lose");
+        tensor
+    }
+
+    /// Workers may die: each share of a variable has two mirrors, what a round does is known when
+    /// it begins, and no order of addition shows, which is that of hubs, hence of mirrors.
+    pub fn guard(&mut self, on: &Machines) {
+        if self.rule().is_some() {
+            (self.deferred, self.rough) = (false, false);
+            self.mirror(2, on, &BTreeMap::new()).expect("it has no state to lose");
         }
+    }
+
+    /// Who mirrors which bytes in the next epoch.
+    pub fn mirror(
+        &mut self,
+        copies: usize,
+        on: &Machines,
+        progress: &BTreeMap<Rank, Progress>,
+    ) -> Result<(), StateLost> {
+        if self.rule().is_none() {
+            return Ok(());
+        }
+        let (members, everyone) = (&self.members, &self.everyone);
+        let share = |(span, first): &(Range<usize>, Rank)| {
+            let at = everyone.iter().position(|rank| rank == first).expect("a member");
+            let ring = everyone[at..].iter().chain(&everyone[..at]);
+            let candidates = ring.copied().filter(|rank| members.contains(rank)).collect();
+            Share { span: span.clone(), candidates }
+        };
+        let shares: Vec<Share> = self.shares.iter().map(share).collect();
+        let may_join = |a, b| self.may_join(on, a, b);
+        let size = self.request.dtype.size();
+        let spans =
+            mirrored_spans(self.request.tensor, (&shares, size), copies, may_join, progress);
+        self.mirrors = if members.is_empty() { Vec::new() } else { spans? };
+        Ok(())
+    }
+
+    /// Whether two workers may mirror the same: not as two hubs of one machine.
+    pub fn may_join(&self, on: &Machines, a: Rank, b: Rank) -> bool {
+        !self.tiered || !on.of(a).contains(&b)
     }
 
     /// The rule by which the tensor's gradients change a variable.
@@ -224,8 +272,8 @@ impl Tensor {
         let Request { tensor, dtype, .. } = self.request;
         let parts = model::parts(rule, dtype, (tensor.0, self.elements));
         let widening = dtype.accumulator().size() / dtype.size();
-        let own = self.mirrors.iter().filter(|(_, mirrors)| mirrors.contains(&Some(rank)));
-        own.map(|(span, _)| {
+        let own = self.mirrors.iter().filter(|of| of.mirrors.contains(&Some(rank)));
+        own.map(|MirroredSpan { span, .. }| {
             let wide = span.start * widening..span.end * widening;
             (span.clone(), parts.iter().map(|part| part[wide.clone()].to_vec()).collect())
         })
@@ -319,15 +367,26 @@ impl Tensor {
     }
 
     /// Deals the partitions out anew, to some of `lanes`, for those who live.
-    pub fn deal(&mut self, rng: &mut Rng, lanes: &[usize], (n, on): (usize, &Machines)) {
+    ///
+    /// # Errors
+    /// If a variable's state died with the workers that had it: the tensor has no partitions.
+    pub fn deal(
+        &mut self,
+        rng: &mut Rng,
+        lanes: &[usize],
+        (n, on): (usize, &Machines),
+        (copies, progress): (usize, &BTreeMap<Rank, Progress>),
+    ) -> Result<(), StateLost> {
         self.members.retain(|rank| lanes.contains(&(rank.0 as usize)));
+        self.parts.clear();
         // A worker that takes no part sums nothing.
         let sums = |lane: &usize| *lane >= n || self.members.contains(&Rank(*lane as u32));
         let lanes: Vec<usize> = lanes.iter().copied().filter(sums).collect();
         if self.members.is_empty() {
-            return self.parts.clear();
+            return Ok(());
         }
         let on = &on.among(&self.members);
+        self.mirror(copies, on, progress)?;
         let partition_bytes = 512 * rng.usize(1..8);
         let bytes = self.bytes();
         let (tiered, steady, rooted) = (self.tiered, self.steady, self.rooted());
@@ -335,30 +394,32 @@ impl Tensor {
             root: ConnId(lanes[rng.usize(0..lanes.len())]),
             offset,
             bytes: partition_bytes.min(bytes - offset),
-            hubs: if tiered { hubs(rng, on, (steady, rooted)) } else { Vec::new() },
+            hubs: if tiered { hubs(rng, on, (steady, &[rooted])) } else { Vec::new() },
             relay: None,
             variable: None,
         };
         let parts: Vec<Part> = (0..bytes).step_by(partition_bytes).map(part).collect();
         self.parts = if self.rule().is_some() { self.among_mirrors(&parts, on) } else { parts };
+        Ok(())
     }
 
     /// The same partitions, cut where the mirrors change; each mirror is the hub of its machine.
     fn among_mirrors(&self, parts: &[Part], on: &Machines) -> Vec<Part> {
         let mut out = Vec::new();
         for part in parts {
-            for (span, mirrors) in &self.mirrors {
+            for MirroredSpan { span, mirrors, lacks, .. } in &self.mirrors {
                 let start = part.offset.max(span.start);
                 let end = (part.offset + part.bytes).min(span.end);
                 if start < end {
                     let (offset, bytes, home) = (start, end - start, out.len() as u32);
                     let staleness = self.staleness;
                     let within = 0;
+                    let (mirrors, lacks) = (*mirrors, *lacks);
                     let variable =
-                        VariablePlace { mirrors: *mirrors, home, offset: within, staleness };
+                        VariablePlace { mirrors, home, offset: within, staleness, lacks };
                     let variable = Some(variable);
                     let hubs =
-                        if self.tiered { self.hubs_beside(mirrors[0], on) } else { Vec::new() };
+                        if self.tiered { self.hubs_beside(&mirrors, on) } else { Vec::new() };
                     out.push(Part { root: part.root, offset, bytes, hubs, relay: None, variable });
                 }
             }
@@ -539,7 +600,7 @@ impl Tensor {
     }
 
     /// The sum of a round.
-    fn sum(&self, round: u32, (members, on): (&[Rank], &Machines)) -> Vec<u8> {
+    pub fn sum(&self, round: u32, (members, on): (&[Rank], &Machines)) -> Vec<u8> {
         let Request { tensor: TensorId(id), op, dtype, collective, root, average, .. } =
             self.request;
         let contributors: Vec<_> =
@@ -555,8 +616,8 @@ impl Tensor {
                 let on = on.among(members);
                 let hubs = match collective {
                     Collective::Broadcast => Vec::new(),
-                    Collective::Update => self.hubs_of(self.mirror_of(element), &on),
-                    _ => self.hubs_of(self.rooted(), &on),
+                    Collective::Update => self.hubs_of(&self.mirrors_of(element), &on),
+                    _ => self.hubs_of(&[self.rooted()], &on),
                 };
                 let subtotals = hubs.iter().map(|hub| of(on.of(*hub), element));
                 f64::from(subtotals.reduce(|a, b| a + b).unwrap_or(of(&contributors, element)))
@@ -572,22 +633,23 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// Who passes the machines' subtotals of a steady tensor on, with one hub that is fixed.
-    fn hubs_of(&self, fixed: Option<Rank>, on: &Machines) -> Vec<Rank> {
+    /// Who passes the machines' subtotals of a steady tensor on, with hubs that are fixed.
+    fn hubs_of(&self, fixed: &[Option<Rank>], on: &Machines) -> Vec<Rank> {
         match self.tiered {
             true => self.hubs_beside(fixed, on),
             false => Vec::new(),
         }
     }
 
-    fn hubs_beside(&self, fixed: Option<Rank>, on: &Machines) -> Vec<Rank> {
+    fn hubs_beside(&self, fixed: &[Option<Rank>], on: &Machines) -> Vec<Rank> {
         hubs(&mut Rng::with_seed(0), on, (true, fixed))
     }
 
     /// Who mirrors an element of a variable.
-    fn mirror_of(&self, element: usize) -> Option<Rank> {
+    fn mirrors_of(&self, element: usize) -> Vec<Option<Rank>> {
         let at = element * self.request.dtype.size();
-        self.mirrors.iter().find(|(span, _)| span.contains(&at))?.1[0]
+        let found = self.mirrors.iter().find(|of| of.span.contains(&at));
+        found.map(|of| of.mirrors.to_vec()).unwrap_or_default()
     }
 
     /// The worker that differs from the others, if one does.
@@ -596,10 +658,10 @@ impl Tensor {
     }
 }
 
-/// Any worker of each machine, in the order of ranks; the root on its own.
-fn hubs(rng: &mut Rng, on: &Machines, (steady, root): (bool, Option<Rank>)) -> Vec<Rank> {
-    let one = |machine: &Vec<Rank>| match root.filter(|root| machine.contains(root)) {
-        Some(root) => root,
+/// Any worker of each machine, in the order of ranks; those that are fixed on their own.
+fn hubs(rng: &mut Rng, on: &Machines, (steady, fixed): (bool, &[Option<Rank>])) -> Vec<Rank> {
+    let one = |machine: &Vec<Rank>| match fixed.iter().flatten().find(|r| machine.contains(r)) {
+        Some(fixed) => *fixed,
         None => machine[if steady { 0 } else { rng.usize(0..machine.len()) }],
     };
     let mut hubs: Vec<_> = on.0.iter().map(one).collect();

@@ -9,9 +9,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Hub, Lane, LaneLimits, Layout, OpId, OpMemory, OrderSpan, Peer,
-    Place, Progress, REPAIRED, Recovery, Repair, RepairSpec, Request, Supply, exchange,
-    first_passed_on, repairs, retained_rounds,
+    Client, ClientSettings, Event, Hub, Lane, LaneLimits, Layout, MirroredSpan, OpId, OpMemory,
+    OrderSpan, Peer, Place, Progress, REPAIRED, Recovery, Repair, RepairSpec, Request, Supply,
+    exchange, first_passed_on, mirrored_elements, repairs, retained_rounds,
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::{Side, SimLink, in_process};
@@ -20,6 +20,8 @@ use sumpter_wire::Tier;
 
 #[path = "epochs.rs"]
 mod epochs;
+#[path = "states.rs"]
+mod states;
 
 use crate::model;
 use crate::order::Orders;
@@ -63,6 +65,9 @@ pub struct Report {
     pub decided: u64,
     pub skipped: u64,
     pub replayed: u64,
+    /// Stretches of variables that got a new mirror, and variables whose mirrors all died.
+    pub refills: u64,
+    pub lost: u64,
 }
 
 impl Report {
@@ -91,6 +96,8 @@ impl Report {
         self.decided += other.decided;
         self.skipped += other.skipped;
         self.replayed += other.replayed;
+        self.refills += other.refills;
+        self.lost += other.lost;
     }
 }
 
@@ -105,7 +112,8 @@ impl fmt::Display for Report {
              rounds passed on and {} summed again; {} bits flipped, {} damaged frames noticed; {} \
              ranges supplied late; {} rounds that changed a variable, and {} of its parts put into \
              lanes; {} rounds of one worker alone, {} of them replayed; {} decisions after the \
-             norm was known, {} of them to skip the round",
+             norm was known, {} of them to skip the round; {} stretches of variables with a new \
+             mirror, {} variables lost with both mirrors",
             self.operations,
             self.bytes,
             self.steps,
@@ -129,7 +137,9 @@ impl fmt::Display for Report {
             self.alone,
             self.replayed,
             self.decided,
-            self.skipped
+            self.skipped,
+            self.refills,
+            self.lost
         )
     }
 }
@@ -186,6 +196,11 @@ pub struct World {
     /// Whether workers die; who was left after each death, and on which machines.
     workers_may_fail: bool,
     generations: Vec<(BTreeSet<usize>, Machines)>,
+    /// Variables that had two mirrors everywhere when all had what they mirror, and how often the
+    /// epoch has changed since; variables whose state died with all that had it.
+    guarded: BTreeSet<usize>,
+    plans_at_once: u32,
+    lost: BTreeSet<usize>,
     /// The generation in which a round began, and the last in which somebody finished it.
     spans: HashMap<(usize, u32), (usize, usize)>,
     tensors: Vec<Tensor>,
@@ -226,19 +241,25 @@ impl World {
         let mut chunk_bytes = 64 * rng.u32(1..=8);
         let deterministic = rng.bool();
         let machines = Machines::new(&mut rng, n);
-        let tensors: Vec<_> =
+        let mut tensors: Vec<_> =
             (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
         if follows.is_some() {
             rng = Rng::with_seed(!seed);
             chunk_bytes = 64 * rng.u32(1..=8);
         }
-        let workers = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
+        let mut workers: Vec<_> = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
         let changes = if rng.bool() { rng.u32(1..6) } else { 0 };
         // A value that a worker lacks when its lane dies is gone.
         let changes_left = if follows.is_some() { 0 } else { changes };
-        // A variable's mirrors must live.
-        let variables = tensors.iter().any(|tensor| tensor.rule().is_some());
-        let workers_may_fail = changes_left > 0 && n > 1 && !variables && rng.bool();
+        // The rounds of one worker alone do not survive it.
+        let alone = tensors.iter().any(|tensor| !tensor.staleness.is_synchronous());
+        let workers_may_fail = changes_left > 0 && n > 1 && !alone && rng.bool();
+        if workers_may_fail {
+            tensors.iter_mut().for_each(|tensor| tensor.guard(&machines));
+        }
+        for (rank, worker) in (0..).map(Rank).zip(&mut workers) {
+            set_variables(worker, rank, &tensors);
+        }
         let checksum = rng.bool();
         let mut world = World {
             flips_left: if checksum { rng.u32(0..20) } else { 0 },
@@ -254,6 +275,9 @@ impl World {
             deterministic,
             workers_may_fail,
             generations: vec![((0..n).collect(), machines)],
+            guarded: BTreeSet::new(),
+            plans_at_once: 0,
+            lost: BTreeSet::new(),
             spans: HashMap::new(),
             tensors,
             workers,
@@ -270,7 +294,7 @@ impl World {
                 world.wires.insert((rank, lane), None);
             }
         }
-        world.plan();
+        world.plan(&BTreeMap::new());
         (0..n).for_each(|rank| world.resume(rank, &HashMap::new()));
         world
     }
@@ -367,6 +391,9 @@ impl World {
         let now = self.generations.len() - 1;
         let worker = &mut self.workers[rank];
         let Some(index) = worker.todo.pop() else { return false };
+        if self.lost.contains(&index) {
+            return true;
+        }
         let tensor = &self.tensors[index];
         let round = worker.submitted[index];
         worker.submitted[index] += 1;
@@ -543,7 +570,9 @@ impl World {
         while let Some(event) = worker.client.next_event() {
             self.report.subtotals += u64::from(matches!(event, Event::Arrived { .. }));
             self.report.one_way += u64::from(matches!(event, Event::PartitionDone { .. }));
-            let Some(event) = worker.recovery.on_event(event, &worker.client) else { continue };
+            let Some(event) = worker.recovery.on_event(event, &mut worker.client) else {
+                continue;
+            };
             let heard = worker.hub.on_event(event, &mut worker.client, &mut self.lanes[rank]);
             let Some(event) = heard.expect("no violation") else { continue };
             match event {
@@ -575,14 +604,16 @@ impl World {
                     worker.orders.insert(worker.running[&op], order);
                 }
                 Event::Finished(id, outcome) => {
-                    assert_eq!(outcome, Ok(()), "{:?}", worker.running[&id]);
+                    let of = worker.running[&id];
+                    assert!(outcome == Ok(()) || self.lost.contains(&of.0), "{outcome:?}: {of:?}");
                     worker.finished += 1;
                 }
                 Event::Released(id, memory) => {
                     let key = worker.running.remove(&id).expect("a running operation");
                     let (_, last) = self.spans.get_mut(&key).expect("a round that began");
                     *last = self.generations.len() - 1;
-                    if let Some(staged) = worker.staged.remove(&id) {
+                    let staged = worker.staged.remove(&id);
+                    if let Some(staged) = staged.filter(|_| !self.lost.contains(&key.0)) {
                         let Tensor { request, members, .. } = &self.tensors[key.0];
                         let receives = |r: &Rank| request.collective.receives(*r, request.root);
                         // A broadcast to no other worker needs no bytes.
@@ -600,6 +631,9 @@ impl World {
 
     fn check(&mut self) {
         for (index, tensor) in self.tensors.iter().enumerate() {
+            if self.lost.contains(&index) {
+                continue;
+            }
             if !tensor.staleness.is_synchronous() {
                 self.report.alone += u64::from(tensor.rounds) * tensor.members.len() as u64;
                 self.check_own(index, tensor);
@@ -617,9 +651,15 @@ impl World {
                         "ranks {first} and {rank}, round {round}: {tensor:?}"
                     );
                 }
-                self.compare((tensor, round), of(first), self.spans[&(index, round)]);
+                if tensor.rule().is_none() || !self.workers_may_fail {
+                    self.compare((tensor, round), of(first), self.spans[&(index, round)]);
+                }
                 self.report.operations += tensor.members.len() as u64;
                 self.report.updates += u64::from(tensor.rule().is_some());
+            }
+            if tensor.rule().is_some() && self.workers_may_fail {
+                self.check_states(index, tensor);
+                continue;
             }
             for rank in &tensor.members {
                 self.check_mirror(tensor, *rank);
@@ -727,7 +767,6 @@ fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
         }
     }
     rng.shuffle(&mut todo);
-    let id = Rank(rank as u32);
     // Its settings come with its first epoch.
     let settings = ClientSettings {
         rank: Rank(rank as u32),
@@ -738,8 +777,27 @@ fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
         deterministic: false,
         checksum: false,
     };
-    let mut client = Client::new(settings, 0);
-    for tensor in tensors {
+    Worker {
+        client: Client::new(settings, 0),
+        hub: Hub::new(JOB, 64),
+        recovery: Recovery::default(),
+        progress: Some(Progress::default()),
+        todo,
+        submitted: vec![0; tensors.len()],
+        running: HashMap::new(),
+        staged: BTreeMap::new(),
+        undecided: Vec::new(),
+        finished: 0,
+        released: 0,
+        results: HashMap::new(),
+        orders: HashMap::new(),
+    }
+}
+
+/// Gives variables their first values.
+fn set_variables(Worker { client, .. }: &mut Worker, id: Rank, tensors: &[Tensor]) {
+    for tensor in tensors.iter().filter(|tensor| tensor.rule().is_some()) {
+        client.begin_mirroring(tensor.request.tensor);
         let Request { tensor: number, dtype, .. } = tensor.request;
         for (span, parts) in tensor.mirrored_by(id) {
             let parts = parts.iter().map(|part| {
@@ -753,20 +811,5 @@ fn worker(rng: &mut Rng, rank: usize, tensors: &[Tensor]) -> Worker {
         if !tensor.staleness.is_synchronous() {
             client.mirror_rounds_of(number, dtype, &tensor.everyone);
         }
-    }
-    Worker {
-        client,
-        hub: Hub::new(JOB, 64),
-        recovery: Recovery::default(),
-        progress: Some(Progress::default()),
-        todo,
-        submitted: vec![0; tensors.len()],
-        running: HashMap::new(),
-        staged: BTreeMap::new(),
-        undecided: Vec::new(),
-        finished: 0,
-        released: 0,
-        results: HashMap::new(),
-        orders: HashMap::new(),
     }
 }
