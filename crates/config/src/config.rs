@@ -107,10 +107,16 @@ impl Config {
         self.machine.clone().unwrap_or_else(local_machine_id)
     }
 
+    /// Whether others go on when a worker dies, in the job they are in or in the next.
+    #[must_use]
+    pub fn is_elastic(&self) -> bool {
+        self.min_workers > 0
+    }
+
     /// Whether workers may die without ending the job they are in.
     #[must_use]
     pub fn workers_may_fail(&self) -> bool {
-        self.redo && self.min_workers > 0
+        self.redo && self.is_elastic()
     }
 
     /// Where a coordinator or a server tells what it counts; `None` for nowhere.

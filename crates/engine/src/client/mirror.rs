@@ -71,11 +71,11 @@ struct Shard {
 }
 
 impl Mirrors {
-    /// Takes the parts of a stretch of a variable that begins at element `first`.
+    /// Takes the parts of a stretch of a variable that begins at element `first` of a share.
     pub(super) fn insert(
         &mut self,
         tensor: TensorId,
-        first: usize,
+        (share, first): (Range<usize>, usize),
         master: Dtype,
         parts: Vec<AlignedBuf>,
     ) {
@@ -84,8 +84,17 @@ impl Mirrors {
         let elements = first..first + shard.len();
         // It is newer than what another mirror may be about to give.
         mirror.lacking.missing.iter_mut().for_each(|part| part.remove(elements.clone()));
-        mirror.held.insert(elements);
-        mirror.shards.insert(first, shard);
+        mirror.held.insert(elements.clone());
+        if elements == share {
+            mirror.shards.insert(first, shard);
+            return;
+        }
+        let whole = mirror.shards.entry(share.start);
+        let whole = whole.or_insert_with(|| Shard::zeros(master, share.len(), shard.parts.len()));
+        let at = whole.bytes(share.start, &elements);
+        for (into, part) in whole.parts.iter_mut().zip(&shard.parts) {
+            into[at.clone()].copy_from_slice(part);
+        }
     }
 
     /// A variable has a value from now on, whether any of it is mirrored here or not.
@@ -115,10 +124,8 @@ impl Mirrors {
                 held.insert(span.clone());
                 continue;
             }
-            mirror.shards.entry(share.start).or_insert_with(|| {
-                let zeros = || AlignedBuf::new(share.len() * master.size());
-                Shard { master, parts: (0..parts).map(|_| zeros()).collect() }
-            });
+            let shard = mirror.shards.entry(share.start);
+            shard.or_insert_with(|| Shard::zeros(master, share.len(), parts));
             mirror.lacking.spans.push((span.clone(), *applied));
         }
         let lacking: Spans = mirror.lacking.spans.iter().map(|(span, _)| span.clone()).collect();
@@ -303,6 +310,11 @@ impl Mirrors {
 }
 
 impl Shard {
+    fn zeros(master: Dtype, elements: usize, parts: usize) -> Shard {
+        let part = |_| AlignedBuf::new(elements * master.size());
+        Shard { master, parts: (0..parts).map(part).collect() }
+    }
+
     /// How many elements it has.
     fn len(&self) -> usize {
         self.parts.first().map_or(0, |part| part.len() / self.master.size())
@@ -348,7 +360,7 @@ mod tests {
     #[test]
     fn a_rule_is_applied_to_what_is_mirrored_and_to_nothing_else() {
         let mut mirrors = Mirrors::default();
-        mirrors.insert(TENSOR, 10, Dtype::F32, vec![buffer(&[1.0, 2.0, 3.0])]);
+        mirrors.insert(TENSOR, (10..13, 10), Dtype::F32, vec![buffer(&[1.0, 2.0, 3.0])]);
         let update =
             Update { step: -0.5, ..Update::new(Rule::Sgd { momentum: false, nesterov: false }) };
         let gradient = buffer(&[2.0, 4.0]);
@@ -371,7 +383,7 @@ mod tests {
         let applied: Vec<_> = mirrors.applied(TENSOR, Round(4)).iter().collect();
         assert_eq!(applied, std::iter::once(11..13).collect::<Vec<_>>());
         assert!(mirrors.applied(TENSOR, Round(3)).is_empty());
-        mirrors.insert(TENSOR, 13, Dtype::F32, vec![buffer(&[5.0])]);
+        mirrors.insert(TENSOR, (13..14, 13), Dtype::F32, vec![buffer(&[5.0])]);
         let both = mirrors.weights(TENSOR, &(12..14), Dtype::F32);
         assert_eq!(both.unwrap(), *buffer(&[1.0, 5.0]));
         assert_eq!(mirrors.weights(TENSOR, &(12..15), Dtype::F32), None);
@@ -398,7 +410,11 @@ mod tests {
         let parts = mirrors.parts(TENSOR, &(11..13)).unwrap();
         assert_eq!(parts, [&buffer(&[2.0, 3.0])[..], &buffer(&[6.0, 7.0])[..]]);
         // A share that is mirrored elsewhere is dropped, and of another the stretch that stays.
-        mirrors.insert(TENSOR, 20, Dtype::F32, vec![buffer(&[9.0, 9.0]), buffer(&[9.0, 9.0])]);
+        let nines = || vec![buffer(&[9.0, 9.0]), buffer(&[9.0, 9.0])];
+        mirrors.insert(TENSOR, (20..22, 20), Dtype::F32, nines());
+        mirrors.insert(TENSOR, (10..14, 12), Dtype::F32, nines());
+        let parts = mirrors.parts(TENSOR, &(11..13)).unwrap();
+        assert_eq!(parts, [&buffer(&[2.0, 9.0])[..], &buffer(&[6.0, 9.0])[..]]);
         mirrors.assign(TENSOR, (Dtype::F32, 2), &[of(10..13, false)]);
         let held: Vec<_> = mirrors.held(TENSOR).unwrap().iter().collect();
         assert_eq!(held, std::iter::once(10..13).collect::<Vec<_>>());

@@ -316,16 +316,17 @@ impl<M: Memory> Client<M> {
         self.admit();
     }
 
-    /// Mirrors a stretch of a variable from now on, the elements from `first` on: its value and its
-    /// slots, as elements of `master`. Its rounds may begin once all of it is mirrored.
+    /// Mirrors a stretch of a variable from now on, the elements from `first` on of a share: its
+    /// value and its slots, as elements of `master`. Its rounds may begin once all of it is
+    /// mirrored.
     pub fn mirror_from(
         &mut self,
         tensor: TensorId,
-        first: usize,
+        (share, first): (Range<usize>, usize),
         master: Dtype,
         parts: Vec<AlignedBuf>,
     ) {
-        self.mirrors.insert(tensor, first, master, parts);
+        self.mirrors.insert(tensor, (share, first), master, parts);
     }
 
     /// A variable has a value from now on, whether any of it is mirrored here or not.

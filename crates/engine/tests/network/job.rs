@@ -233,7 +233,9 @@ impl Job {
             let own = |variable: VariablePlace| variable.is_mirror(Rank(rank as u32));
             for place in places.iter().filter(|place| place.variable.is_some_and(own)) {
                 let value = vec![AlignedBuf::new(place.bytes)];
-                client.mirror_from(id, place.offset / 4, Dtype::F32, value);
+                let elements = place.offset / 4..(place.offset + place.bytes) / 4;
+                let first = elements.start;
+                client.mirror_from(id, (elements, first), Dtype::F32, value);
             }
         }
     }

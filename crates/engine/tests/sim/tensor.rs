@@ -32,6 +32,9 @@ pub struct Tensor {
     /// Machines pass on subtotals, each by the same worker always or by any.
     tiered: bool,
     pub steady: bool,
+    /// Each share of a variable has two mirrors; workers of one machine alone contribute directly.
+    guarded: bool,
+    is_flat: bool,
     /// The shares of a variable, and the first of each one's mirrors; who mirrors which bytes in
     /// this epoch, and how far its workers may run apart.
     shares: Vec<(Range<usize>, Rank)>,
@@ -154,6 +157,8 @@ impl Tensor {
             rough,
             tiered,
             steady,
+            guarded: false,
+            is_flat: false,
             shares: Vec::new(),
             mirrors: Vec::new(),
             staleness: Staleness::SYNCHRONOUS,
@@ -212,6 +217,8 @@ impl Tensor {
             rough: together && dtype == Dtype::F32 && !average && rng.bool(),
             tiered,
             steady: true,
+            guarded: false,
+            is_flat: false,
             shares,
             mirrors: Vec::new(),
             staleness,
@@ -221,11 +228,14 @@ impl Tensor {
         tensor
     }
 
-    /// Workers may die: each share of a variable has two mirrors, what a round does is known when
-    /// it begins, and no order of addition shows, which is that of hubs, hence of mirrors.
+    /// Workers may die: each share of a variable has two mirrors, all change it together, what a
+    /// round does is known when it begins, and no order of addition shows, which is that of hubs,
+    /// hence of mirrors.
     pub fn guard(&mut self, on: &Machines) {
         if self.rule().is_some() {
             (self.deferred, self.rough) = (false, false);
+            (self.staleness, self.guarded) = (Staleness::SYNCHRONOUS, true);
+            self.is_flat = on.among(&self.members).0.len() == 1;
             self.mirror(2, on, &BTreeMap::new()).expect("it has no state to lose");
         }
     }
@@ -258,7 +268,12 @@ impl Tensor {
 
     /// Whether two workers may mirror the same: not as two hubs of one machine.
     pub fn may_join(&self, on: &Machines, a: Rank, b: Rank) -> bool {
-        !self.tiered || !on.of(a).contains(&b)
+        !self.passes_on() || !on.of(a).contains(&b)
+    }
+
+    /// Whether machines pass on subtotals.
+    fn passes_on(&self) -> bool {
+        self.tiered && !self.is_flat
     }
 
     /// The rule by which the tensor's gradients change a variable.
@@ -386,10 +401,11 @@ impl Tensor {
             return Ok(());
         }
         let on = &on.among(&self.members);
+        self.is_flat = self.guarded && on.0.len() == 1;
         self.mirror(copies, on, progress)?;
         let partition_bytes = 512 * rng.usize(1..8);
         let bytes = self.bytes();
-        let (tiered, steady, rooted) = (self.tiered, self.steady, self.rooted());
+        let (tiered, steady, rooted) = (self.passes_on(), self.steady, self.rooted());
         let part = |offset| Part {
             root: ConnId(lanes[rng.usize(0..lanes.len())]),
             offset,
@@ -419,7 +435,7 @@ impl Tensor {
                         VariablePlace { mirrors, home, offset: within, staleness, lacks };
                     let variable = Some(variable);
                     let hubs =
-                        if self.tiered { self.hubs_beside(&mirrors, on) } else { Vec::new() };
+                        if self.passes_on() { self.hubs_beside(&mirrors, on) } else { Vec::new() };
                     out.push(Part { root: part.root, offset, bytes, hubs, relay: None, variable });
                 }
             }
@@ -456,7 +472,7 @@ impl Tensor {
 
     /// The tier at which the workers of a machine take part.
     pub fn tier(&self, machine: &[Rank]) -> Tier {
-        match self.tiered && machine.len() > 1 {
+        match self.passes_on() && machine.len() > 1 {
             _ if !self.staleness.is_synchronous() => Tier::Worker,
             true => Tier::Machine,
             false => Tier::Root,
@@ -635,7 +651,7 @@ impl Tensor {
 impl Tensor {
     /// Who passes the machines' subtotals of a steady tensor on, with hubs that are fixed.
     fn hubs_of(&self, fixed: &[Option<Rank>], on: &Machines) -> Vec<Rank> {
-        match self.tiered {
+        match self.passes_on() {
             true => self.hubs_beside(fixed, on),
             false => Vec::new(),
         }

@@ -253,7 +253,7 @@ impl World {
         let changes_left = if follows.is_some() { 0 } else { changes };
         // The rounds of one worker alone do not survive it.
         let alone = tensors.iter().any(|tensor| !tensor.staleness.is_synchronous());
-        let workers_may_fail = changes_left > 0 && n > 1 && !alone && rng.bool();
+        let workers_may_fail = changes_left > 0 && n > 1 && rng.bool() && (!alone || rng.bool());
         if workers_may_fail {
             tensors.iter_mut().for_each(|tensor| tensor.guard(&machines));
         }
@@ -806,7 +806,8 @@ fn set_variables(Worker { client, .. }: &mut Worker, id: Rank, tensors: &[Tensor
                 buffer
             });
             let first = span.start / dtype.size();
-            client.mirror_from(number, first, dtype.accumulator(), parts.collect());
+            let share = first..span.end / dtype.size();
+            client.mirror_from(number, (share, first), dtype.accumulator(), parts.collect());
         }
         if !tensor.staleness.is_synchronous() {
             client.mirror_rounds_of(number, dtype, &tensor.everyone);

@@ -63,19 +63,21 @@ impl Hubs {
             }
         };
         let turn = turn.filter(|_| !self.fixed).unwrap_or(0);
-        self.in_turn(turn, root)
+        self.in_turn(turn, root.as_slice())
     }
 
-    /// The hub of each machine for a partition of a variable, whatever the plan: the worker that
-    /// mirrors it, and its counterparts.
-    pub(crate) fn of_mirror(&self, mirror: Rank) -> Vec<Rank> {
-        let at = self.machine_of(mirror).iter().position(|rank| *rank == mirror);
-        self.in_turn(at.unwrap_or(0), Some(mirror))
+    /// The hub of each machine for a partition of a variable, whatever the plan: the workers that
+    /// mirror it, of which no two share a machine, and the counterparts of the first.
+    pub(crate) fn of_mirrors(&self, mirrors: &[Rank]) -> Vec<Rank> {
+        let first = mirrors.first().copied();
+        let beside = first.map_or(&[][..], |first| self.machine_of(first));
+        let at = beside.iter().position(|rank| Some(*rank) == first);
+        self.in_turn(at.unwrap_or(0), mirrors)
     }
 
-    fn in_turn(&self, turn: usize, root: Option<Rank>) -> Vec<Rank> {
+    fn in_turn(&self, turn: usize, roots: &[Rank]) -> Vec<Rank> {
         let of = |machine: &Vec<Rank>| {
-            let root = root.filter(|root| machine.contains(root));
+            let root = roots.iter().copied().find(|root| machine.contains(root));
             root.unwrap_or(machine[turn % machine.len()])
         };
         let mut hubs: Vec<_> = self.machines.iter().map(of).collect();

@@ -1,7 +1,7 @@
 //! Which worker mirrors which part of a variable: a function of the tensor and its workers alone,
 //! so that no mirror moves when the plan changes.
 
-use sumpter_engine::{MirroredSpan, VariablePlace};
+use sumpter_engine::{MirroredSpan, Share, VariablePlace};
 use sumpter_types::{Rank, Staleness, TensorId, TensorSpec};
 
 use crate::cluster::lanes::PlacedPartition;
@@ -9,25 +9,35 @@ use crate::cluster::lanes::PlacedPartition;
 /// A variable with no more bytes for each of its workers is mirrored by one of them as a whole.
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// Who mirrors which bytes of a variable with these workers: one after the other an equal share, or
-/// of a small one all.
-pub(crate) fn mirrors(id: TensorId, spec: &TensorSpec, members: &[Rank]) -> Vec<MirroredSpan> {
+/// The shares of a variable with these workers, of which some live: one after the other each of
+/// them is the first to mirror an equal share, or of a small variable one of them all. Where it is
+/// dead, or a share is to have another mirror, the next ones after it are preferred.
+pub(crate) fn shares(
+    id: TensorId,
+    spec: &TensorSpec,
+    members: &[Rank],
+    lives: impl Fn(Rank) -> bool,
+) -> Vec<Share> {
     let (elements, size) = (spec.elements().unwrap_or(0), spec.dtype.size() as u64);
     let workers = members.len() as u64;
     if workers == 0 || elements == 0 {
         return Vec::new();
     }
+    let candidates = |first: usize| {
+        let ring = members[first..].iter().chain(&members[..first]);
+        ring.copied().filter(|rank| lives(*rank)).collect()
+    };
     if elements * size <= SMALL_BYTES * workers {
-        let mirror = members[id.0 as usize % members.len()];
-        return vec![(0..(elements * size) as usize, [Some(mirror), None])];
+        let candidates = candidates(id.0 as usize % members.len());
+        return vec![Share { span: 0..(elements * size) as usize, candidates }];
     }
     let start =
         |index: u64| (u128::from(elements) * u128::from(index) / u128::from(workers)) as u64;
-    let span = |(index, mirror): (u64, &Rank)| {
-        let bytes = (start(index) * size) as usize..(start(index + 1) * size) as usize;
-        (bytes, [Some(*mirror), None])
+    let share = |index: u64| {
+        let span = (start(index) * size) as usize..(start(index + 1) * size) as usize;
+        Share { span, candidates: candidates(index as usize) }
     };
-    (0..).zip(members).map(span).collect()
+    (0..workers).map(share).collect()
 }
 
 /// Partitions cut where the mirrors change.
@@ -38,13 +48,13 @@ pub(crate) fn among_mirrors(
 ) -> Vec<PlacedPartition> {
     let mut out = Vec::new();
     for partition in partitions {
-        for (span, mirrors) in mirrors {
+        for MirroredSpan { span, mirrors, lacks, .. } in mirrors {
             let start = partition.offset.max(span.start);
             let end = (partition.offset + partition.bytes).min(span.end);
             if start < end {
                 let home = out.len() as u32;
-                let offset = 0;
-                let variable = VariablePlace { mirrors: *mirrors, home, offset, staleness };
+                let (offset, mirrors, lacks) = (0, *mirrors, *lacks);
+                let variable = VariablePlace { mirrors, home, offset, staleness, lacks };
                 let variable = Some(variable);
                 let (offset, bytes) = (start, end - start);
                 out.push(PlacedPartition { offset, bytes, variable, ..*partition });
@@ -76,19 +86,23 @@ mod tests {
     }
 
     #[test]
-    fn a_large_variable_is_mirrored_in_equal_shares_and_small_ones_in_turns() {
+    fn a_large_variable_has_equal_shares_and_small_ones_have_mirrors_by_number() {
         let members = [Rank(0), Rank(2), Rank(3)];
         let elements = 1_000_000;
-        let all = mirrors(TensorId(5), &spec(elements), &members);
-        let (spans, ranks): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-        assert_eq!(ranks, members.map(|rank| [Some(rank), None]));
-        let ends: Vec<_> = spans.iter().flat_map(|span| [span.start, span.end]).collect();
+        let all = shares(TensorId(5), &spec(elements), &members, |rank| rank != Rank(2));
+        let candidates: Vec<_> = all.iter().map(|share| share.candidates.clone()).collect();
+        assert_eq!(
+            candidates,
+            [vec![Rank(0), Rank(3)], vec![Rank(3), Rank(0)], vec![Rank(3), Rank(0)]]
+        );
+        let ends: Vec<_> = all.iter().flat_map(|of| [of.span.start, of.span.end]).collect();
         assert_eq!(ends, [0, 666_666, 666_666, 1_333_332, 1_333_332, 2_000_000]);
         for (id, rank) in [(0, 0), (1, 2), (2, 3), (3, 0)] {
-            let all = mirrors(TensorId(id), &spec(10), &members);
-            assert_eq!(all, [(0..20, [Some(Rank(rank)), None])]);
+            let all = shares(TensorId(id), &spec(10), &members, |_| true);
+            let firsts: Vec<_> = all.into_iter().map(|of| (of.span, of.candidates[0])).collect();
+            assert_eq!(firsts, [(0..20, Rank(rank))]);
         }
-        assert_eq!(mirrors(TensorId(0), &spec(0), &members), []);
+        assert_eq!(shares(TensorId(0), &spec(0), &members, |_| true), []);
     }
 
     #[test]
@@ -99,7 +113,14 @@ mod tests {
             bytes,
             variable: None,
         };
-        let mirrors = [(0..50, [Some(Rank(0)), None]), (50..100, [Some(Rank(1)), None])];
+        let of = |span: std::ops::Range<usize>, rank| MirroredSpan {
+            share: span.clone(),
+            span,
+            mirrors: [Some(Rank(rank)), None],
+            lacks: false,
+            applied: None,
+        };
+        let mirrors = [of(0..50, 0), of(50..100, 1)];
         let cut =
             among_mirrors(&[partition(7, 0, 40), partition(8, 40, 60)], &mirrors, Staleness(3));
         let found: Vec<_> = cut.iter().map(|p| (p.root.0, p.offset, p.bytes)).collect();

@@ -65,6 +65,8 @@ pub(crate) struct Policy {
     pub deterministic: bool,
     /// Whether workers may die without ending the job.
     pub workers_may_fail: bool,
+    /// Whether others go on when a worker dies, so that optimizer state is kept twice.
+    pub elastic: bool,
 }
 
 struct Group<'a> {
@@ -98,14 +100,20 @@ impl Cluster {
     /// Places the next tensor of the table: one of `ranks`, or of all if there are none. A plan
     /// for some ranks counts only their machines: its n is theirs, not the job's.
     pub(crate) fn place(&mut self, ranks: &[Rank], tensor_bytes: u64) -> Vec<PlacedPartition> {
+        let deal = self.deal(ranks);
+        deal.map(|deal| deal.place(tensor_bytes)).unwrap_or_default()
+    }
+
+    /// The plan for some ranks, or for all if there are none; `None` if none of them lives.
+    fn deal(&mut self, ranks: &[Rank]) -> Option<&mut Deal> {
         if ranks.is_empty() {
-            return self.whole.place(tensor_bytes);
+            return Some(&mut self.whole);
         }
         let lives = |rank: &Rank| self.lane_of(*rank).is_some();
         let living: Vec<Rank> = ranks.iter().copied().filter(lives).collect();
         let ranks = living.as_slice();
         if ranks.is_empty() {
-            return Vec::new();
+            return None;
         }
         if !self.parts.contains_key(ranks) {
             let takes_part = |rank: &Rank| ranks.contains(rank);
@@ -114,7 +122,19 @@ impl Cluster {
             // What makes a plan impossible, such as a bandwidth, was checked with the whole job.
             self.parts.insert(ranks.to_vec(), part.expect("a plan for part of a planned job"));
         }
-        self.parts.get_mut(ranks).map(|part| part.place(tensor_bytes)).unwrap_or_default()
+        self.parts.get_mut(ranks)
+    }
+
+    /// Whether workers are on more than one machine.
+    pub(crate) fn are_apart(&self, workers: &[Rank]) -> bool {
+        let mut machines = workers.iter().filter_map(|rank| self.machine_of(*rank));
+        let first = machines.next();
+        machines.any(|machine| Some(machine) != first)
+    }
+
+    /// The machine of a worker that lives.
+    pub(crate) fn machine_of(&self, rank: Rank) -> Option<&str> {
+        self.lane_of(rank).map(|lane| self.lanes[lane.0].machine.as_str())
     }
 
     /// Who passes on what the machines of `ranks`, or of all if there are none, contribute, once a
@@ -359,13 +379,14 @@ mod tests {
 
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
         let dealing = Dealing::Balanced;
-        let (deterministic, workers_may_fail) = (false, false);
+        let (deterministic, workers_may_fail, elastic) = (false, false, false);
         let policy = Policy {
             partition_bytes: 1 << 15,
             architecture,
             dealing,
             deterministic,
             workers_may_fail,
+            elastic,
         };
         Cluster::new(view, policy)
     }

@@ -48,8 +48,11 @@ pub(crate) fn route(
         let places = partitions.filter(|_| takes_part).map(place).collect();
         return Route { tier: Tier::Worker, places, passed_on: Vec::new() };
     }
+    // Two workers of a machine cannot mirror what one of them passes on.
+    let is_mirrored_twice = spec.collective == Collective::Update && cluster.policy.elastic;
+    let are_direct = is_mirrored_twice && !cluster.are_apart(members);
     let (hubs, lanes) = cluster.hubs_of(&spec.ranks);
-    let Some(hubs) = hubs else {
+    let Some(hubs) = hubs.filter(|_| !are_direct) else {
         let group = client.define_group(members);
         let place = |(number, PlacedPartition { root, offset, bytes, variable })| {
             let place = Place::new(root, number, (offset, bytes), group, contributors);
@@ -65,9 +68,11 @@ pub(crate) fn route(
     let (mut places, mut passed_on) = (Vec::new(), Vec::new());
     for (number, PlacedPartition { root, offset, bytes, variable }) in partitions {
         let owner = lanes[root.0].owner;
-        let owners = match variable.and_then(|variable| variable.mirrors[0]) {
-            Some(mirror) => hubs.of_mirror(mirror),
-            None => hubs.next(owner, rooted),
+        let mirrors = variable.map(|variable| variable.mirrors.into_iter().flatten());
+        let mirrors: Vec<Rank> = mirrors.into_iter().flatten().collect();
+        let owners = match mirrors.is_empty() {
+            true => hubs.next(owner, rooted),
+            false => hubs.of_mirrors(&mirrors),
         };
         // What a lane beside the root would sum, the root's own sums: that saves a hop.
         let own = match (owner, rooted) {

@@ -58,7 +58,14 @@ impl WorkerRun {
         self.suspended = false;
         self.connect(settings, resident);
         let (mut relays, mut retained) = (Vec::new(), BTreeSet::new());
+        self.mirrors.clear();
         for id in (0..self.table.len() as u32).map(TensorId) {
+            if self.orphaned(id).is_none()
+                && let Err(lost) = self.choose_mirrors(id, &all)
+            {
+                self.variables.remove(&id);
+                self.lost.insert(id, lost);
+            }
             if let Some(reason) = self.orphaned(id) {
                 self.client.fail_tensor(id, &reason);
                 self.client.lay_out(id, Tier::Root, Layout::default());
@@ -76,7 +83,8 @@ impl WorkerRun {
     }
 
     /// What repairs must know of a tensor.
-    fn repair_spec(&self, id: TensorId) -> RepairSpec {
+    fn repair_spec(&mut self, id: TensorId) -> RepairSpec {
+        let mirrors = self.mirrors(id);
         let spec = self.table.spec(id).expect("a tensor of the table");
         RepairSpec {
             bytes: bytes(spec),
@@ -84,7 +92,7 @@ impl WorkerRun {
             root: spec.root,
             members: self.members(spec),
             workers_may_fail: self.cluster.policy.workers_may_fail,
-            mirrors: self.mirrors(id),
+            mirrors,
             staleness: spec.staleness,
         }
     }

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use sumpter_config::{Config, ConfigError, Texts};
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
-    Client, ClientSettings, Hub, Layout, OpId, OpMemory, OrderSpan, Recovery, Request, Supply,
+    Client, ClientSettings, Hub, Layout, MirroredSpan, OpId, OpMemory, OrderSpan, Recovery,
+    Request, Supply,
 };
 use sumpter_membership::ClusterView;
 use sumpter_observe::Peer;
@@ -74,8 +75,11 @@ pub(crate) struct WorkerRun {
     /// The last operations that failed because ranks disagree.
     pub refused: RefusedOps,
     out_of_data: OutOfData,
-    /// The variables that have a value.
+    /// The variables that have a value, and who mirrors what in this epoch.
     variables: BTreeSet<TensorId>,
+    mirrors: HashMap<TensorId, Vec<MirroredSpan>>,
+    /// Variables whose state died with the workers that had it, and why they have no rounds.
+    lost: HashMap<TensorId, String>,
     /// Variables whose value is on its way to the lanes.
     filling: Vec<(TensorId, Promise)>,
     /// Workers that have finished and when, in the order in which they did.
@@ -111,6 +115,7 @@ pub(crate) fn policy(config: &Config, view: &ClusterView) -> Policy {
         dealing: config.placement,
         deterministic: config.deterministic,
         workers_may_fail: config.workers_may_fail(),
+        elastic: config.is_elastic(),
     }
 }
 
@@ -193,6 +198,8 @@ impl WorkerRun {
             refused: RefusedOps::default(),
             out_of_data: OutOfData::default(),
             variables: BTreeSet::new(),
+            mirrors: HashMap::new(),
+            lost: HashMap::new(),
             filling: Vec::new(),
             left: Vec::new(),
             last_progress: Instant::now(),
@@ -238,9 +245,12 @@ impl WorkerRun {
         member && !self.view.gone.contains(&rank)
     }
 
-    /// Why a tensor has no rounds any more: only one worker could give or take their result, and
-    /// it is dead.
+    /// Why a tensor has no rounds any more: only one worker could give or take their result, or
+    /// all had its state who have died.
     pub(crate) fn orphaned(&self, tensor: TensorId) -> Option<String> {
+        if let Some(reason) = self.lost.get(&tensor) {
+            return Some(reason.clone());
+        }
         let spec = self.table.spec(tensor)?;
         let gone = spec.collective.has_root() && self.view.gone.contains(&spec.root);
         let host = &self.view.workers.get(spec.root.0 as usize)?.host;

@@ -12,6 +12,8 @@ struct ProgressMessage {
     standings: Vec<StandingMessage>,
     #[prost(message, repeated, tag = "2")]
     held: Vec<HeldMessage>,
+    #[prost(message, repeated, tag = "3")]
+    mirrored: Vec<MirroredMessage>,
 }
 
 /// Where it stands with one tensor.
@@ -40,6 +42,16 @@ struct HeldMessage {
     contributors: u32,
 }
 
+/// What it mirrors of a variable that has a value.
+#[derive(Clone, PartialEq, Message)]
+struct MirroredMessage {
+    #[prost(uint32, tag = "1")]
+    tensor: u32,
+    /// Elements.
+    #[prost(uint64, repeated, tag = "2")]
+    stretches: Vec<u64>,
+}
+
 /// The bytes that tell a worker's progress.
 pub(crate) fn encode(progress: &Progress) -> Vec<u8> {
     let standing = |standing: &Standing| StandingMessage {
@@ -54,7 +66,11 @@ pub(crate) fn encode(progress: &Progress) -> Vec<u8> {
         contributors: *contributors,
     });
     let standings = progress.standings.iter().map(standing).collect();
-    ProgressMessage { standings, held: held.collect() }.encode_to_vec()
+    let mirrored = progress.mirrored.iter();
+    let mirrored = mirrored
+        .map(|(tensor, spans)| MirroredMessage { tensor: tensor.0, stretches: ends(spans) });
+    let (held, mirrored) = (held.collect(), mirrored.collect());
+    ProgressMessage { standings, held, mirrored }.encode_to_vec()
 }
 
 /// Reads a worker's progress.
@@ -72,7 +88,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Progress, String> {
         (key, spans(&held.stretches))
     });
     let standings = message.standings.into_iter().map(standing).collect();
-    Ok(Progress { standings, held: held.collect() })
+    let mirrored = message.mirrored.into_iter();
+    let mirrored = mirrored.map(|of| (TensorId(of.tensor), spans(&of.stretches))).collect();
+    Ok(Progress { standings, held: held.collect(), mirrored })
 }
 
 fn ends(spans: &Spans) -> Vec<u64> {
@@ -96,7 +114,9 @@ mod tests {
             Standing { round: Round(0), begun: Some(Spans::default()) },
         ];
         let held = [((TensorId(2), Round(6), 4), Spans::whole(1 << 40))].into_iter().collect();
-        let progress = Progress { standings, held };
+        let mirrored =
+            [(TensorId(1), Spans::default()), (TensorId(2), [3..5, 7..9].into_iter().collect())];
+        let progress = Progress { standings, held, mirrored: mirrored.into() };
         assert_eq!(decode(&encode(&progress)), Ok(progress));
     }
 

@@ -1,30 +1,61 @@
 //! The variables of a worker: what it mirrors of each, and how that gets into the lanes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use sumpter_engine::MirroredSpan;
+use sumpter_engine::{MirroredElements, MirroredSpan, Progress, mirrored_elements, mirrored_spans};
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Collective, TensorId};
+use sumpter_types::{Collective, Rank, TensorId, TensorSpec};
 
-use crate::cluster::mirrors::mirrors;
+use crate::cluster::mirrors::shares;
 use crate::command::MirroredParts;
 use crate::completion::Promise;
 use crate::error::OpError;
 use crate::run::WorkerRun;
+use crate::run::table::members;
 
 impl WorkerRun {
-    /// Who mirrors which bytes of a tensor; none if it is no variable.
-    pub(crate) fn mirrors(&self, id: TensorId) -> Vec<MirroredSpan> {
-        let spec = self.table.spec(id).filter(|spec| spec.collective == Collective::Update);
-        spec.map_or_else(Vec::new, |spec| mirrors(id, spec, &self.members(spec)))
+    /// Who mirrors which bytes of a tensor in this epoch; none if it is no variable.
+    pub(crate) fn mirrors(&mut self, id: TensorId) -> Vec<MirroredSpan> {
+        if !self.mirrors.contains_key(&id) {
+            // What was declared in this epoch has no state that could be lost.
+            self.choose_mirrors(id, &BTreeMap::new()).unwrap_or_default();
+        }
+        self.mirrors.get(&id).cloned().unwrap_or_default()
     }
 
-    /// The elements of a variable that this worker mirrors.
-    fn own_elements(&self, id: TensorId) -> Vec<Range<usize>> {
+    /// Chooses who mirrors a variable in this epoch, and tells the client of what is mirrored here.
+    ///
+    /// # Errors
+    /// A text if the workers that had its state have died.
+    pub(crate) fn choose_mirrors(
+        &mut self,
+        id: TensorId,
+        progress: &BTreeMap<Rank, Progress>,
+    ) -> Result<(), String> {
+        let spec = self.table.spec(id).filter(|spec| spec.collective == Collective::Update);
+        let Some(spec) = spec.cloned() else { return Ok(()) };
+        let everyone = members(&spec, self.world_size());
+        let shares = shares(id, &spec, &everyone, |rank| !self.view.gone.contains(&rank));
+        let cluster = &self.cluster;
+        // A machine passes on one contribution, and one of its workers is a mirror; but where there
+        // is one machine only, each worker contributes by itself.
+        let apart = cluster.are_apart(&self.members(&spec));
+        let may_join = |a, b| !apart || cluster.machine_of(a) != cluster.machine_of(b);
+        let copies = 1 + usize::from(cluster.policy.elastic);
+        let size = spec.dtype.size();
+        let chosen = mirrored_spans(id, (&shares, size), copies, may_join, progress)
+            .map_err(|lost| format!("{lost}: go back to a checkpoint or the last commit"))?;
+        let own = mirrored_elements(&chosen, self.rank, size);
+        self.client.assign_mirrors(id, (spec.dtype.accumulator(), parts(&spec)), &own);
+        self.mirrors.insert(id, chosen);
+        Ok(())
+    }
+
+    /// What this worker mirrors of a variable.
+    fn own_elements(&mut self, id: TensorId) -> Vec<MirroredElements> {
         let size = self.table.spec(id).map_or(1, |spec| spec.dtype.size());
-        let own = |(_, ranks): &MirroredSpan| ranks.contains(&Some(self.rank));
-        let spans = self.mirrors(id).into_iter().filter(own);
-        spans.map(|(span, _)| span.start / size..span.end / size).collect()
+        mirrored_elements(&self.mirrors(id), self.rank, size)
     }
 
     /// A variable has these parts from now on, each as a whole, and zeros for those that lack; done
@@ -32,17 +63,17 @@ impl WorkerRun {
     pub(crate) fn set_state(&mut self, id: TensorId, parts: &[Vec<u8>], done: Promise) {
         let spec = self.table.spec(id).expect("a numbered tensor").clone();
         let master = spec.dtype.accumulator();
-        for elements in self.own_elements(id) {
-            let bytes = elements.start * master.size()..elements.end * master.size();
-            let slots = spec.rule.map_or(0, |rule| rule.slots().len());
-            let own = (0..=slots).map(|index| {
+        self.client.begin_mirroring(id);
+        for MirroredElements { span, share, .. } in self.own_elements(id) {
+            let bytes = span.start * master.size()..span.end * master.size();
+            let own = (0..self::parts(&spec)).map(|index| {
                 let mut buffer = AlignedBuf::new(bytes.len());
                 if let Some(part) = parts.get(index) {
                     buffer.copy_from_slice(&part[bytes.clone()]);
                 }
                 buffer
             });
-            self.client.mirror_from(id, elements.start, master, own.collect());
+            self.client.mirror_from(id, (share, span.start), master, own.collect());
         }
         if !spec.staleness.is_synchronous() {
             let workers = self.members(&spec);
@@ -58,8 +89,8 @@ impl WorkerRun {
     /// Puts what this worker mirrors of a variable into the lanes of this epoch.
     pub(crate) fn fill(&mut self, id: TensorId) {
         let Some(request) = self.table.request(id) else { return };
-        let alone = self.client.define_group(&[self.rank]);
-        self.recovery.fill(&mut self.client, (self.rank, alone), &request);
+        let parts = self.table.spec(id).map_or(0, parts);
+        self.recovery.fill(&mut self.client, self.rank, &request, parts);
     }
 
     /// Ends what waited for the lanes. Returns the variables that these have refused, by name, and
@@ -84,12 +115,18 @@ impl WorkerRun {
         failed
     }
 
-    /// What this worker mirrors of a variable.
-    pub(crate) fn mirrored(&self, id: TensorId) -> Vec<MirroredParts> {
+    /// What is mirrored here of a variable.
+    pub(crate) fn mirrored(&mut self, id: TensorId) -> Vec<MirroredParts> {
+        let own = self.own_elements(id);
         let parts = |elements: Range<usize>| {
             let parts = self.client.mirrored(id, &elements)?;
             Some((elements, parts.into_iter().map(<[u8]>::to_vec).collect()))
         };
-        self.own_elements(id).into_iter().filter_map(parts).collect()
+        own.into_iter().filter_map(|elements| parts(elements.span)).collect()
     }
+}
+
+/// How many parts a variable has: its value, and the slots of its rule.
+fn parts(spec: &TensorSpec) -> usize {
+    1 + spec.rule.map_or(0, |rule| rule.slots().len())
 }

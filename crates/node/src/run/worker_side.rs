@@ -310,10 +310,10 @@ impl WorkerSide {
     }
 
     /// What is mirrored here of a variable.
-    pub(crate) fn mirrored(&self, id: DeclarationId) -> Vec<MirroredParts> {
-        let run = self.run.as_ref();
-        let id = run.and_then(|run| run.table.numbered(id));
-        run.zip(id).map(|(run, id)| run.mirrored(id)).unwrap_or_default()
+    pub(crate) fn mirrored(&mut self, id: DeclarationId) -> Vec<MirroredParts> {
+        let Some(run) = self.run.as_mut() else { return Vec::new() };
+        let id = run.table.numbered(id);
+        id.map(|id| run.mirrored(id)).unwrap_or_default()
     }
 
     /// More of a contribution is there.
@@ -369,7 +369,7 @@ impl WorkerSide {
             && let Some(event) = run.client.next_event()
         {
             any = true;
-            let Some(event) = run.recovery.on_event(event, &run.client) else {
+            let Some(event) = run.recovery.on_event(event, &mut run.client) else {
                 let failed = run.settle_fills();
                 failed.into_iter().for_each(|(name, reason)| self.refuse(name, reason));
                 continue;

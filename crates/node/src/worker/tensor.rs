@@ -306,10 +306,10 @@ pub(crate) fn check(
             let dtype = spec.dtype.name();
             return Err(format!("variable '{name}': {dtype} has no update rule; only floats have"));
         }
-        if workers_may_fail {
+        if workers_may_fail && !spec.staleness.is_synchronous() {
             return Err(format!(
-                "variable '{name}': the workers of an elastic job (min_workers) cannot keep \
-                 optimizer state for each other; run the optimizer in the workers"
+                "variable '{name}': in an elastic job (min_workers) variables cannot change \
+                 asynchronously; train with staleness=0"
             ));
         }
     }

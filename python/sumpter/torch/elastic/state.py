@@ -13,6 +13,7 @@ from sumpter._core.reduction import Max
 from sumpter._errors import HostsUpdatedInterrupt
 from sumpter.torch.collectives.allreduces import allreduce
 from sumpter.torch.elastic.sampler import ElasticSampler
+from sumpter.torch.elastic.shares import Share, is_shared, sync_shares, take_share
 from sumpter.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -65,8 +66,9 @@ class State:
         """Raises HostsUpdatedInterrupt on all ranks if any has heard of dead ones or newcomers."""
         if not seat.held():
             return
-        heard = torch.tensor([seat.has_changed()], dtype=torch.int32)
-        if allreduce(heard, op=Max, name="elastic.changed").item():
+        changed = torch.tensor([seat.has_changed()], dtype=torch.int32)
+        if allreduce(changed, op=Max, name="elastic.changed").item():
+            self.carry_over()
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:
@@ -76,6 +78,9 @@ class State:
     def restore(self) -> None:
         """Takes back what has changed since the last save()."""
         raise NotImplementedError
+
+    def carry_over(self) -> None:
+        """Keeps what goes with this job, for sync() in the next: called on all ranks."""
 
     def sync(self) -> None:
         """Gives all ranks the state of the oldest."""
@@ -125,7 +130,8 @@ class TorchState(ObjectState):
 
     `model`, `optimizer` and every other keyword become attributes. Those with `state_dict` and
     `load_state_dict` are kept and synchronized by these, the others as they are. A copy of all is
-    kept in memory.
+    kept in memory; of optimizer state on the servers, each rank's share, and that of the commit
+    before as well.
     """
 
     def __init__(
@@ -138,6 +144,8 @@ class TorchState(ObjectState):
         given = {name: value for name, value in given.items() if value is not None}
         held = {name: value for name, value in given.items() if _has_state(value)}
         self._held: dict[str, Any] = dict.fromkeys(held)
+        # What the next sync() goes on from, of state on the servers.
+        self._offers: dict[str, list[Share]] = {}
         super().__init__(**{name: value for name, value in given.items() if name not in held})
         self._set({"model": model, "optimizer": optimizer, **held})
         self._save_held()
@@ -148,15 +156,27 @@ class TorchState(ObjectState):
         self._save_held()
 
     def restore(self) -> None:
-        """Takes everything back to the last save()."""
+        """Takes everything back to the last save(); state on the servers with the next sync()."""
         for name, saved in self._held.items():
-            getattr(self, name).load_state_dict(copy.deepcopy(saved))
+            if is_shared(value := getattr(self, name)):
+                self._offers[name] = saved
+            else:
+                value.load_state_dict(copy.deepcopy(saved))
         super().restore()
+
+    def carry_over(self) -> None:
+        """Keeps this rank's share of optimizer state on the servers, which goes with the job."""
+        for name in self._held:
+            if is_shared(value := getattr(self, name)):
+                self._offers[name] = [take_share(value)]
 
     def sync(self) -> None:
         """Gives everything the state of the oldest rank, and keeps it."""
         for name in self._held:
-            _sync(getattr(self, name))
+            if is_shared(value := getattr(self, name)):
+                sync_shares(value, self._offers.pop(name, None) or [take_share(value)], OLDEST)
+            else:
+                _sync(value)
         super().sync()
 
     def reset(self) -> None:
@@ -167,8 +187,14 @@ class TorchState(ObjectState):
                 reset()
 
     def _save_held(self) -> None:
-        for name in self._held:
-            self._held[name] = copy.deepcopy(getattr(self, name).state_dict())
+        for name, before in self._held.items():
+            if is_shared(value := getattr(self, name)):
+                now = take_share(value)
+                # Ranks that were interrupted in a commit may have made one more than others.
+                older = [share for share in before or [] if share.mark != now.mark]
+                self._held[name] = [now, *older[:1]]
+            else:
+                self._held[name] = copy.deepcopy(value.state_dict())
 
 
 class _HasState(Protocol):

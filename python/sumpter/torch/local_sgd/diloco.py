@@ -14,6 +14,7 @@ from sumpter.torch.local_sgd.fragments import Names, offset, split
 from sumpter.torch.local_sgd.outer import Outer, OuterInWorkers, OuterOnServers
 from sumpter.torch.local_sgd.periodic import Periodic
 from sumpter.torch.local_sgd.site import SiteGroup
+from sumpter.torch.training.shares import StateShare
 
 
 class DiLoCo(Periodic):
@@ -33,8 +34,8 @@ class DiLoCo(Periodic):
 
     - `outer_optimizer` has the model's trained parameters: SGD, Adam, AdamW, RMSprop or Adagrad of
       torch.optim, whose state is on the servers. Its hyper-parameters travel with each fragment.
-      With `on_servers=False` it runs in each worker instead, which any optimizer can, also in an
-      elastic job; then each worker has the state.
+      With `on_servers=False` it runs in each worker instead, which any optimizer can; then each
+      worker has the state.
     - `sync_every` counts inner steps. Ranks may differ: their rounds meet by number, and all must
       make as many (`rounds`).
     - `fragment_sync_delay` is the number of inner steps between sending a fragment and using the
@@ -140,12 +141,36 @@ class DiLoCo(Periodic):
         """
         if self._outer is not None and self._outer.is_shared():
             self._check_alike()
+        own = self._own_state()
+        return {**own, "outer": None if self._outer is None else self._outer.state_dict()}
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether the outer optimizer's state is on the servers, where each rank has a share."""
+        return isinstance(self._outer, OuterOnServers)
+
+    @torch.no_grad()
+    def share(self) -> tuple[dict[str, Any], StateShare]:
+        """State for resume() in another job: what is alike on all ranks, and this rank's share."""
+        assert isinstance(self._outer, OuterOnServers), "has_shares"
+        groups, share = self._outer.share()
+        return {**self._own_state(), "outer": groups}, share
+
+    @torch.no_grad()
+    def resume(self, state: dict[str, Any], shares: Sequence[StateShare]) -> None:
+        """Goes on from the state of one rank and the shares of all; every rank must call this."""
+        assert isinstance(self._outer, OuterOnServers), "has_shares"
+        self._check_state(state)
+        self._load(state)
+        self._outer.resume(state["outer"], shares)
+
+    def _own_state(self) -> dict[str, Any]:
+        """All but the outer optimizer's."""
         self._take_start()
         self._collect_all()
         due = [None if one.due is None else one.due - self._steps for one in self._fragments]
         return {
             "inner": self._optimizer.state_dict(),
-            "outer": None if self._outer is None else self._outer.state_dict(),
             "theta": {name: self._theta[p].clone() for p, name in self._names.items()},
             "sync_every": self._sync_every,
             "rounds": self._rounds,
@@ -167,6 +192,12 @@ class DiLoCo(Periodic):
             for fragment in self._fragments:
                 if fragment.in_flight:
                     self._outer.end(fragment.parameters)
+        self._load(state_dict)
+        if self._outer is not None:
+            self._outer.load(state_dict["outer"])
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        """Takes all but the outer optimizer's state."""
         self._optimizer.load_state_dict(state_dict["inner"])
         for parameter, name in self._names.items():
             self._theta[parameter].copy_(state_dict["theta"][name])
@@ -179,8 +210,6 @@ class DiLoCo(Periodic):
             fragment.due = None if due is None else self._steps + due
             fragment.in_flight = False
         self._started = True
-        if self._outer is not None:
-            self._outer.load(state_dict["outer"])
 
     def _take_start(self) -> None:
         """Until the first round, the start is what the model has, however it came to it."""

@@ -5,18 +5,18 @@ parameters as all ranks know them, which lie in host memory.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from sumpter._core import membership, seat
+from sumpter._core import membership
 from sumpter._core.handles import Handle, RoundHandle
 from sumpter._core.process_sets import ProcessSet, label
 from sumpter._core.reduction import Average, Reduction
-from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.local_sgd.fragments import Names
+from sumpter.torch.training.shares import StateShare
 from sumpter.torch.training.variables import Variables
 
 # Below that of gradients, which the next step waits for.
@@ -62,11 +62,6 @@ class OuterOnServers(Outer):
         optimizer: torch.optim.Optimizer,
         process_set: ProcessSet,
     ) -> None:
-        if seat.held():
-            raise UnsupportedError(
-                "the servers keep no optimizer state in an elastic job (min_workers): pass "
-                "on_servers=False, which runs the outer optimizer in each worker"
-            )
         self._optimizer = optimizer
         self._variables = Variables(names, optimizer, True, process_set, theta)
         self._handles: dict[torch.nn.Parameter, RoundHandle] = {}
@@ -110,6 +105,17 @@ class OuterOnServers(Outer):
     def is_shared(self) -> bool:
         self._variables.follow_session()
         return self._variables.declared
+
+    def share(self) -> tuple[Any, StateShare]:
+        """What is alike on all ranks, and this rank's share of the state on the servers."""
+        return self._optimizer.state_dict()["param_groups"], self._variables.share()
+
+    def resume(self, groups: Any, shares: Sequence[StateShare]) -> None:
+        """Goes on from the shares of all ranks, and from `theta`; every rank must call this."""
+        self._handles.clear()
+        self._optimizer.load_state_dict({"state": {}, "param_groups": groups})
+        self._variables.follow_session()
+        self._variables.resume(self._optimizer, shares)
 
 
 class OuterInWorkers(Outer):

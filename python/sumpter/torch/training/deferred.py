@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sumpter._core import seat
 from sumpter._core.handles import RoundHandle
+from sumpter._errors import UnsupportedError
 from sumpter.torch.training.on_servers import ServerUpdates
 from sumpter.torch.training.server_gradient import ServerGradient
 
@@ -21,6 +23,11 @@ class DeferredServerUpdates(ServerUpdates):
     """Sends each gradient as soon as it is complete; step() decides what becomes of the sums."""
 
     def __init__(self, *arguments: Any) -> None:
+        if seat.held():
+            raise UnsupportedError(
+                "deferred=True cannot be had in an elastic job (min_workers): the norm of a sum "
+                "changes with the ranks that are in it; leave it out, or clip in the workers"
+            )
         # Of rounds that wait for step(): what decides about them, and what stands for the gradient.
         self._undecided: dict[torch.nn.Parameter, tuple[Decision | None, ServerGradient]] = {}
         super().__init__(*arguments)

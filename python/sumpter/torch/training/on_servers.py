@@ -1,14 +1,17 @@
 """The optimizer on the servers: gradients go there, and new parameters come back."""
 
+from collections.abc import Sequence
+
 import torch
 
-from sumpter._core import membership
+from sumpter._core import membership, seat
 from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import ProcessSet
 from sumpter._errors import UnsupportedError
 from sumpter.torch.training.gradients import Names, PassCounter
 from sumpter.torch.training.order import NeedOrder
 from sumpter.torch.training.overlap import Updates
+from sumpter.torch.training.shares import StateShare
 from sumpter.torch.training.variables import Group, Variables, bring_together
 
 
@@ -32,7 +35,9 @@ class ServerUpdates(PassCounter):
         self._process_set = process_set
         self._handles: dict[torch.nn.Parameter, RoundHandle] = {}
         self.order = NeedOrder(names)
-        bring_together([(name, p.data) for p, name in names.items()], process_set)
+        # In an elastic job the state of elastic.run() does so: a worker may make this by itself.
+        if not seat.held():
+            bring_together([(name, p.data) for p, name in names.items()], process_set)
         super().__init__(names, passes)
 
     @property
@@ -113,6 +118,15 @@ class ServerUpdates(PassCounter):
     def load(self, optimizer: torch.optim.Optimizer) -> None:
         """Has the servers go on from the state that the optimizer has loaded."""
         self._variables.load(optimizer)
+
+    def share(self) -> StateShare:
+        """This rank's share of the state, for resume() in another job."""
+        return self._variables.share()
+
+    def resume(self, optimizer: torch.optim.Optimizer, shares: Sequence[StateShare]) -> None:
+        """Has the servers go on from the shares of all ranks; every rank must call this."""
+        self.abandon()
+        self._variables.resume(optimizer, shares)
 
     def _take_in(self, added: Names) -> None:
         """Looks after more parameters, which become those of the set's first rank."""

@@ -22,6 +22,7 @@ from sumpter.torch.functions import allgather_object
 from sumpter.torch.lion import Lion
 from sumpter.torch.tensors import dtype_name
 from sumpter.torch.training.gradients import Names
+from sumpter.torch.training.shares import Parts, StateShare, TorchState, assemble, whole_state
 
 if TYPE_CHECKING:
     from sumpter._native import Decision
@@ -169,6 +170,28 @@ class Variables:
             gathered[parameter] = variable.state([parts[name] for parts in everyone])
         return gathered
 
+    def share(self) -> StateShare:
+        """This rank's share of the state, for resume() in another job."""
+        self.follow_session()
+        self._check_kept()
+        known = {self.names[p]: variable for p, variable in self._variables.items()}
+        return StateShare(
+            {name: variable.steps for name, variable in known.items()},
+            {name: variable.tensor.mirrored() for name, variable in known.items()},
+            {self.names[p]: state for p, state in self._initial.items() if p in self.names},
+        )
+
+    def resume(self, optimizer: torch.optim.Optimizer, shares: Sequence[StateShare]) -> None:
+        """Has the servers go on from the shares of all ranks; every rank must call this.
+
+        ValueError if the ranks that have died had some of it alone.
+        """
+        groups = _groups_of(optimizer)
+        known = _native.update_rules()
+        slots = {p: known[self.rule(1, groups[p]).rule] for p in self.names}
+        optimizer.state.update(assemble(self.names, slots, shares))
+        self.load(optimizer)
+
     def add(self, names: Names) -> None:
         """Takes more parameters; the servers have their values with the first gradient."""
         for parameter, name in names.items():
@@ -255,7 +278,7 @@ class Variable:
         self.parameter, self.tensor = parameter, tensor
         wide = parameter.dtype == torch.float64
         self._master = np.float64 if wide else np.float32
-        self._steps = 0
+        self.steps = 0
         self._slots = _native.update_rules()[tensor.description.rule or ""]
         self._begun: tuple[torch.Tensor, int, tuple[float, ...]] | None = None
         # The parameter's memory as the servers know it: torch counts what else writes to it.
@@ -265,7 +288,7 @@ class Variable:
         """Gives the servers the value, and the slots of `state` or zeros."""
         taken = any(slot in state for slot in self._slots)
         # torch's SGD does not count its steps; all that matters is which is the first.
-        self._steps = int(state.get("step", taken))
+        self.steps = int(state.get("step", taken))
         parts = [self._bytes(self.parameter.detach())]
         if taken:
             zeros = torch.zeros_like(self.parameter)
@@ -287,7 +310,7 @@ class Variable:
         With an `order` of another run it follows that: see Tensor.submit().
         """
         self._check_unchanged(name)
-        update = rule(self._steps + 1, group)
+        update = rule(self.steps + 1, group)
         self._begun = (gradient, gradient._version, update.coefficients)
         # One of another element type travels in the parameter's.
         sent = gradient.detach().to(self.parameter.dtype).contiguous()
@@ -314,9 +337,9 @@ class Variable:
         self, rule: Callable[[int, Group], rules.Update], group: Group, factor: float
     ) -> tuple[float, ...]:
         """Counts a step; the coefficients that apply the rule to the gradient times `factor`."""
-        self._steps += 1
+        self.steps += 1
         # The scale comes first: 1, or -1 to maximize.
-        scale, *others = rule(self._steps, group).coefficients
+        scale, *others = rule(self.steps, group).coefficients
         return (scale * factor, *others)
 
     def _check_unchanged(self, name: str) -> None:
@@ -336,20 +359,13 @@ class Variable:
         assert self._begun is not None, "a round that is done has begun"
         gradient, version, coefficients = self._begun
         self._begun = None
-        now = rule(self._steps + 1, group).coefficients
-        self._steps += 1
+        now = rule(self.steps + 1, group).coefficients
+        self.steps += 1
         return gradient._version != version or now != coefficients
 
-    def state(self, everyone: list[list[tuple[int, int, list[bytes]]]]) -> dict[str, torch.Tensor]:
+    def state(self, everyone: Sequence[Parts]) -> TorchState:
         """The state as torch's optimizer has it, from what all ranks mirror."""
-        parts = np.zeros((1 + len(self._slots), self.parameter.numel()), self._master)
-        for start, stop, own in (one for rank in everyone for one in rank):
-            for part, data in zip(parts, own, strict=True):
-                part[start:stop] = np.frombuffer(data, self._master)
-        state = {"step": torch.tensor(float(self._steps))}
-        for slot, part in zip(self._slots, parts[1:], strict=True):
-            state[slot] = torch.from_numpy(part.reshape(self.parameter.shape).copy())
-        return state
+        return whole_state(self.parameter, self._slots, self.steps, everyone)
 
     def _bytes(self, tensor: torch.Tensor) -> memoryview:
         wide = torch.float64 if self._master is np.float64 else torch.float32
