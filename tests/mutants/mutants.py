@@ -251,13 +251,6 @@ MUTANTS = [
         "            if let Some(round) = round.filter(|round| round.0 > 99) {\n",
     ),
     Mutant(
-        "the mirror that has got less far gives its state to the other",
-        "1: exactly once",
-        "recovery.rs",
-        "let best = candidates.iter().map(has).max()",
-        "let best = candidates.iter().map(has).filter(|l| *l != Level::Nothing).min()",
-    ),
-    Mutant(
         "a worker that mirrors a stretch no longer says that it does",
         "3: nothing is lost",
         "client/mirror.rs",

@@ -22,26 +22,28 @@ from sumpter.torch import elastic
 HANG_S = 120
 
 
+@pytest.mark.parametrize("optimizer", ["in_workers", "on_servers"])
 def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
-    make_job: Callable[..., Job],
+    make_job: Callable[..., Job], optimizer: str
 ) -> None:
     job = make_job(3, 1, repeated=True, min_workers=2, redo=False, start_timeout_s=HANG_S)
     job.make_pipe("alone")
     for rank in range(3):
-        job.start_rank(rank, "elastic_training.py", *["doomed"] * (rank == 0))
+        job.start_rank(rank, "elastic_training.py", optimizer, *["doomed"] * (rank == 0))
     assert job.exit_code(0) == -signal.SIGKILL, job.report("nobody was killed")
     job.wait_for("alone")
-    job.start_rank(0, "elastic_training.py", "newcomer")
+    job.start_rank(0, "elastic_training.py", optimizer, "newcomer")
     job.finish()
     assert job.result(0) == job.result(1) == job.result(2)
 
 
+@pytest.mark.parametrize("optimizer", ["in_workers", "on_servers"])
 def test_survivors_complete_an_interrupted_step_among_themselves(
-    make_job: Callable[..., Job],
+    make_job: Callable[..., Job], optimizer: str
 ) -> None:
     job = make_job(3, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S)
     for rank in range(3):
-        job.start_rank(rank, "elastic_redo.py", *["doomed"] * (rank == 0))
+        job.start_rank(rank, "elastic_redo.py", optimizer, *["doomed"] * (rank == 0))
     assert job.exit_code(0) == -signal.SIGKILL, job.report("nobody was killed")
     assert job.exit_code(1) == job.exit_code(2) == 0, job.report("the survivors failed")
     assert job.result(1) == job.result(2)

@@ -46,16 +46,18 @@ def test_servers_that_die_change_no_outer_round(make_job: Callable[..., Job]) ->
     assert undisturbed[1] == undisturbed[2], "ranks have other parameters or other state"
 
 
-@pytest.mark.parametrize("kind", ["diloco", "local-sgd"])
+@pytest.mark.parametrize(
+    "kind", [["diloco"], ["diloco", "on_servers"], ["local-sgd"]], ids="-".join
+)
 def test_a_dead_worker_costs_its_own_steps_and_a_newcomer_goes_on_from_theta(
-    make_job: Callable[..., Job], kind: str
+    make_job: Callable[..., Job], kind: list[str]
 ) -> None:
     job = make_job(3, 1, repeated=True, min_workers=2, start_timeout_s=120)
     job.make_pipe("alone")
     for rank in range(3):
-        job.start_rank(rank, "elastic_local_sgd.py", kind, *["doomed"] * (rank == 0))
+        job.start_rank(rank, "elastic_local_sgd.py", *kind, *["doomed"] * (rank == 0))
     assert job.exit_code(0) == -signal.SIGKILL, job.report("no worker was killed")
     job.wait_for("alone")
-    job.start_rank(0, "elastic_local_sgd.py", kind, "newcomer")
+    job.start_rank(0, "elastic_local_sgd.py", *kind, "newcomer")
     job.finish()
     assert job.result(0) == job.result(1) == job.result(2)

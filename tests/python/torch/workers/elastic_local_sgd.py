@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import sumpter.torch as hvd
-from common import RANK, announce, leave_result, raises
+from common import RANK, announce, leave_result
 from sumpter.torch import elastic
 
 SYNC_EVERY = 4
@@ -38,11 +38,9 @@ def main() -> None:
     nn.init.zeros_(model.weight)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     outer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9, nesterov=True)
-    with raises(hvd.UnsupportedError, "elastic", "on_servers=False"):
-        hvd.DiLoCo(model, inner, outer, SYNC_EVERY)
     local: hvd.DiLoCo | hvd.LocalSGD
     if "diloco" in sys.argv:
-        local = hvd.DiLoCo(model, inner, outer, SYNC_EVERY, on_servers=False)
+        local = hvd.DiLoCo(model, inner, outer, SYNC_EVERY, on_servers="on_servers" in sys.argv)
     else:
         local = hvd.LocalSGD(model, inner, SYNC_EVERY)
     state = elastic.TorchState(model=model, local=local)

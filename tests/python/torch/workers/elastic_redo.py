@@ -2,7 +2,7 @@
 
 The doomed worker dies between the exchanges of two gradients. The others complete the step among
 themselves, without going back to a commit. A probe tells that averages divide by those who
-contributed. Leaves the final parameters.
+contributed. With `on_servers` the optimizer, Adam, is on the servers. Leaves the final parameters.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ STEPS = 30
 DEATH = 13  # 3 steps after a commit
 COMMIT_EVERY = 5
 BATCH = 48
+ON_SERVERS = "on_servers" in sys.argv
 
 
 def kill_this_process(_: torch.Tensor) -> None:
@@ -36,8 +37,12 @@ def main() -> None:
     labels = torch.tensor(digits.target)
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if ON_SERVERS:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, model.named_parameters(), on_servers=ON_SERVERS
+    )
     batches = elastic.GlobalBatchSampler(labels, BATCH)
     state = elastic.TorchState(model=model, optimizer=optimizer, batches=batches, step=0)
     resets: list[int] = []
