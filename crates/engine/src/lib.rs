@@ -11,6 +11,7 @@ mod head;
 mod hub;
 mod inbox;
 mod lane;
+mod mirrors;
 mod queue;
 mod recovery;
 mod resident;
@@ -22,9 +23,10 @@ pub use client::{
 };
 pub use hub::{Hub, OpMemory, Subtotals};
 pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total, Undelivered};
+pub use mirrors::{MirroredSpan, Share, StateLost, mirrored_elements, mirrored_spans};
 pub use recovery::{
-    MirroredSpan, Progress, Recovery, Relay, Repair, RepairSpec, ResultKey, Share, StateLost,
-    Unrecoverable, first_passed_on, mirrored_elements, mirrored_spans, repairs, retained_rounds,
+    Progress, Recovery, Relay, Repair, RepairSpec, ResultKey, Unrecoverable, first_passed_on,
+    repairs, retained_rounds,
 };
 pub use resident::exchange;
 pub use spans::Spans;

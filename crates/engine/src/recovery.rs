@@ -18,7 +18,7 @@
 //! What of a round a mirror has is passed on by it; the rest is done again by all, from
 //! contributions that none has let go of, since no worker is done with a round before its mirrors.
 //! In each epoch the mirrors [fill](Recovery::fill) the lanes anew. Where workers may die, each
-//! stretch of a variable has [two mirrors](mirrored_spans), on different machines if machines pass
+//! stretch of a variable has [two mirrors](crate::mirrors::mirrored_spans), on different machines if machines pass
 //! on subtotals. One that has just become a mirror gets the state from the other by way of the
 //! lane that is filled, and takes part in no round before.
 //!
@@ -35,14 +35,13 @@ use std::ops::Range;
 
 use sumpter_types::{Collective, JobId, Rank, ReduceOp, Round, Staleness, TensorId};
 
-use crate::client::{
-    Client, Event, Layout, MirroredElements, OpId, Place, Request, RetainedChunk, Standing, Supply,
-};
+use crate::client::{Client, Event, Layout, OpId, Place, Request, RetainedChunk, Standing, Supply};
 use crate::hub::{Hub, OpMemory};
 use crate::lane::{Lane, Undelivered};
+use crate::mirrors::MirroredSpan;
 use crate::spans::Spans;
 use sumpter_endpoint::Memory;
-use sumpter_wire::{MAX_MIRRORS, Tier};
+use sumpter_wire::Tier;
 
 /// Where a worker stands between two epochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,158 +75,6 @@ pub struct RepairSpec {
     pub mirrors: Vec<MirroredSpan>,
     /// How far the workers may run apart, in an update.
     pub staleness: Staleness,
-}
-
-/// A part of a variable that is mirrored as a whole, in one piece of memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// Bytes of the tensor.
-    pub span: Range<usize>,
-    /// The living workers that may mirror it, in the order of preference.
-    pub candidates: Vec<Rank>,
-}
-
-/// A stretch of a variable, and who mirrors it in an epoch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MirroredSpan {
-    /// Bytes of the tensor.
-    pub span: Range<usize>,
-    /// The share that they are a part of.
-    pub share: Range<usize>,
-    /// The mirrors. The first one has the state, and fills the lane.
-    pub mirrors: [Option<Rank>; MAX_MIRRORS],
-    /// The second one gets the state from the first.
-    pub lacks: bool,
-    /// The interrupted round that the state has in it, though others may lack its result.
-    pub applied: Option<Round>,
-}
-
-/// The workers that mirrored a stretch of a variable have all died.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the workers that kept bytes {span:?} of its state have died")]
-pub struct StateLost {
-    span: Range<usize>,
-}
-
-/// Who mirrors a variable in the next epoch, from the progress of all workers: of each stretch the
-/// first mirror is one that has the state, of those the one that has got furthest; the second, if
-/// there are to be `copies`, one that may be a mirror together with it.
-///
-/// # Errors
-/// [`StateLost`] if the variable has a value and none of the candidates has a stretch of it.
-pub fn mirrored_spans(
-    id: TensorId,
-    (shares, size): (&[Share], usize),
-    copies: usize,
-    may_join: impl Fn(Rank, Rank) -> bool,
-    progress: &BTreeMap<Rank, Progress>,
-) -> Result<Vec<MirroredSpan>, StateLost> {
-    let members: BTreeSet<Rank> = shares.iter().flat_map(|s| s.candidates.clone()).collect();
-    let known = |rank: &Rank| progress.get(rank).map(|p| Known::of(id, size, p));
-    let known: BTreeMap<Rank, Known> =
-        members.iter().filter_map(|rank| Some((*rank, known(rank)?))).collect();
-    let interrupted = known.values().map(|known| known.standing.round).min();
-    let ends = known.values().flat_map(Known::ends);
-    let ends = ends.chain(shares.iter().flat_map(|share| [share.span.start, share.span.end]));
-    let ends: BTreeSet<usize> = ends.collect();
-    let mut out: Vec<MirroredSpan> = Vec::new();
-    for Share { span: share, candidates } in shares {
-        let ends: Vec<usize> = ends.range(share.start..=share.end).copied().collect();
-        for pair in ends.windows(2) {
-            let span = pair[0]..pair[1];
-            // What a worker has of the stretch: nothing, or the state without or with the round
-            // that was interrupted. One that has no value yet will get it as the others did.
-            let has = |rank: &Rank| match known.get(rank) {
-                Some(known) => known.level(&span, interrupted.unwrap_or_default()),
-                None => Level::Unset,
-            };
-            let best = candidates.iter().map(has).max().unwrap_or(Level::Nothing);
-            let first = candidates.iter().find(|rank| has(rank) == best);
-            let first =
-                first.filter(|_| best > Level::Nothing).ok_or(StateLost { span: span.clone() })?;
-            let may_be = |rank: &&Rank| *rank != first && may_join(*first, **rank);
-            let others: Vec<&Rank> =
-                candidates.iter().filter(may_be).take(candidates.len() * (copies - 1)).collect();
-            let alike = others.iter().find(|rank| has(rank) == best);
-            let second = alike.or(others.first()).map(|rank| **rank);
-            let next = MirroredSpan {
-                share: share.clone(),
-                mirrors: [Some(*first), second],
-                lacks: second.is_some() && alike.is_none(),
-                applied: interrupted.filter(|_| best == Level::Applied),
-                span,
-            };
-            match out.last_mut() {
-                Some(last) if last.joins(&next) => last.span.end = next.span.end,
-                _ => out.push(next),
-            }
-        }
-    }
-    Ok(out)
-}
-
-/// What a worker has of a stretch of a variable; the later is the better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
-    Nothing,
-    /// The variable has no value here yet, and will have.
-    Unset,
-    State,
-    /// With the round that was interrupted.
-    Applied,
-}
-
-/// What is known of a worker's part in a variable, in bytes of the tensor.
-struct Known {
-    standing: Standing,
-    mirrored: Option<Spans>,
-}
-
-impl Known {
-    fn of(id: TensorId, size: usize, progress: &Progress) -> Known {
-        let standing = progress.standings.get(id.0 as usize).cloned().unwrap_or_default();
-        let bytes = |spans: &Spans| spans.iter().map(|s| s.start * size..s.end * size).collect();
-        Known { standing, mirrored: progress.mirrored.get(&id).map(bytes) }
-    }
-
-    fn ends(&self) -> Vec<usize> {
-        let spans = self.mirrored.iter().chain(&self.standing.begun);
-        spans.flat_map(|spans| spans.iter().flat_map(|span| [span.start, span.end])).collect()
-    }
-
-    fn level(&self, span: &Range<usize>, interrupted: Round) -> Level {
-        let Standing { round, begun } = &self.standing;
-        match &self.mirrored {
-            None => Level::Unset,
-            Some(mirrored) if !mirrored.contains(span) => Level::Nothing,
-            _ if *round > interrupted => Level::Applied,
-            _ if begun.as_ref().is_some_and(|done| done.contains(span)) => Level::Applied,
-            _ => Level::State,
-        }
-    }
-}
-
-impl MirroredSpan {
-    /// Whether the next stretch is treated alike.
-    fn joins(&self, next: &MirroredSpan) -> bool {
-        let same = MirroredSpan { span: self.span.clone(), ..next.clone() } == *self;
-        same && self.span.end == next.span.start
-    }
-
-    /// What `rank` mirrors of it, of elements of so many bytes.
-    fn elements(&self, rank: Rank, size: usize) -> Option<MirroredElements> {
-        let elements = |bytes: &Range<usize>| bytes.start / size..bytes.end / size;
-        let (span, share) = (elements(&self.span), elements(&self.share));
-        let lacks = self.lacks && self.mirrors[0] != Some(rank);
-        let own = self.mirrors.contains(&Some(rank));
-        own.then_some(MirroredElements { span, share, lacks, applied: self.applied })
-    }
-}
-
-/// What `rank` mirrors of a variable whose elements have so many bytes.
-#[must_use]
-pub fn mirrored_elements(spans: &[MirroredSpan], rank: Rank, size: usize) -> Vec<MirroredElements> {
-    spans.iter().filter_map(|span| span.elements(rank, size)).collect()
 }
 
 /// How an interrupted round of a tensor is completed.

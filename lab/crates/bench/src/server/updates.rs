@@ -43,6 +43,7 @@ pub(super) fn variables(spec: &ServerSpec, places: &[Vec<Place>]) -> Vec<Vec<Pla
             home: place.number,
             offset: 0,
             staleness: Staleness::SYNCHRONOUS,
+            lacks: false,
         };
         Place { variable: Some(variable), ..*place }
     };
@@ -59,16 +60,16 @@ pub(super) fn fill(
     rank: Rank,
     (update, places): (Update, &[Vec<Place>]),
 ) {
-    let alone = client.define_group(&[rank]);
+    let parts = 1 + update.rule.slots().len();
     for (tensor, places) in places.iter().enumerate() {
         let own = |place: &&Place| place.variable.is_some_and(|variable| variable.is_mirror(rank));
         for place in places.iter().filter(own) {
-            let parts = 1 + update.rule.slots().len();
-            let parts = (0..parts).map(|_| AlignedBuf::new(place.bytes)).collect();
+            let zeros = (0..parts).map(|_| AlignedBuf::new(place.bytes)).collect();
             let (id, first) = (TensorId(tensor as u32), place.origin / ELEMENT_BYTES);
-            client.mirror_from(id, first, Dtype::F32, parts);
+            let share = first..first + place.bytes / ELEMENT_BYTES;
+            client.mirror_from(id, (share, first), Dtype::F32, zeros);
         }
-        recovery.fill(client, (rank, alone), &request(tensor, Some(update)));
+        recovery.fill(client, rank, &request(tensor, Some(update)), parts);
     }
 }
 
