@@ -186,6 +186,7 @@ class Variables:
 
         ValueError if the ranks that have died had some of it alone.
         """
+        self.follow_session()
         groups = _groups_of(optimizer)
         known = _native.update_rules()
         slots = {p: known[self.rule(1, groups[p]).rule] for p in self.names}
