@@ -40,9 +40,7 @@ def main() -> None:
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     if ON_SERVERS:
         optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
-    optimizer = hvd.DistributedOptimizer(
-        optimizer, model.named_parameters(), on_servers=ON_SERVERS
-    )
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), on_servers=ON_SERVERS)
     batches = elastic.GlobalBatchSampler(labels, BATCH)
     state = elastic.TorchState(model=model, optimizer=optimizer, batches=batches, step=0)
     resets: list[int] = []

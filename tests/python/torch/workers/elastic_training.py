@@ -83,9 +83,7 @@ def main() -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.zero_()  # what it trains with must come from the others
-    optimizer = hvd.DistributedOptimizer(
-        optimizer, model.named_parameters(), on_servers=ON_SERVERS
-    )
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), on_servers=ON_SERVERS)
     batches = elastic.GlobalBatchSampler(labels, BATCH)
     state = elastic.TorchState(
         model=model, optimizer=optimizer, batches=batches, step=0, sizes=[], loss=0.0
