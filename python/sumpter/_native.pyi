@@ -167,6 +167,7 @@ class Tensor:
         slice_bytes: int,
         on_slice: Callable[[int], object],
         update: Sequence[float] | None = None,
+        order: Sequence[tuple[int, int, int, int]] | None = None,
     ) -> tuple[Handle, Supply]:
         """Starts one round whose contribution comes into the memory while the round lasts.
 
@@ -183,6 +184,21 @@ class Tensor:
 
         All ranks must decide the same, once the norm of the gradient is known. The addresses must
         differ; the rest is as of submit(). Raises ConfigError for a tensor without an update rule.
+        """
+
+    def submit_staged_deferred(
+        self,
+        send: int,
+        receive: int,
+        priority: int,
+        tag: str,
+        keep: object,
+        slice_bytes: int,
+        on_slice: Callable[[int], object],
+    ) -> tuple[Handle, Supply, Decision]:
+        """Starts one round of a variable as submit_deferred() does, staged as by submit_staged().
+
+        The norm is known once all ranks have supplied their gradients.
         """
 
     def set_state(self, parts: Sequence[memoryview]) -> Handle:

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use sumpter_node::{OpRequest, OrderSpan, Slices, Tensor as RustTensor};
 use sumpter_transport::TensorMemory;
-use sumpter_types::{Collective, Rank, Update};
+use sumpter_types::{Collective, Rank, Rule, Update};
 
 use crate::errors::ConfigError;
 use crate::handle::{Decision, Handle, Supply, call};
@@ -41,15 +41,14 @@ impl Tensor {
     ) -> PyResult<Handle> {
         let update = self.update(update, send == receive)?;
         let memory = self.memory(send, receive, keep)?;
-        let span =
-            |(start, end, position, answer)| OrderSpan { elements: start..end, position, answer };
-        let order = order.unwrap_or_default().into_iter().map(span).collect();
-        let request = OpRequest { tag, priority, update, order };
+        let request = OpRequest { tag, priority, update, order: spans(order) };
         Ok(Handle::new(self.inner.submit(request, memory)))
     }
 
     /// Queues one operation whose contribution is supplied while it runs; see the stub.
-    #[pyo3(signature = (send, receive, priority, tag, keep, slice_bytes, on_slice, update=None))]
+    #[pyo3(signature = (
+        send, receive, priority, tag, keep, slice_bytes, on_slice, update=None, order=None
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn submit_staged(
         &self,
@@ -61,15 +60,12 @@ impl Tensor {
         slice_bytes: NonZero<usize>,
         on_slice: Py<PyAny>,
         update: Option<[f64; Update::COEFFICIENTS]>,
+        order: Option<Vec<(usize, usize, u32, u32)>>,
     ) -> PyResult<(Handle, Supply)> {
         let update = self.update(update, send == receive)?;
         let memory = self.memory(send, receive, keep)?;
-        let on_final = Box::new(move |slice: usize| {
-            call(&on_slice, (slice,));
-        });
-        let slices = Slices { bytes: slice_bytes.get(), on_final };
-        let request = OpRequest { tag, priority, update, order: Vec::new() };
-        let round = self.inner.submit_staged(request, memory, slices);
+        let request = OpRequest { tag, priority, update, order: spans(order) };
+        let round = self.inner.submit_staged(request, memory, slices(slice_bytes, on_slice));
         Ok((Handle::new(round.completion().clone()), Supply::new(round, self.bytes)))
     }
 
@@ -82,15 +78,34 @@ impl Tensor {
         tag: String,
         keep: Py<PyAny>,
     ) -> PyResult<(Handle, Decision)> {
-        let name = &self.inner.spec().name;
-        let rule = self.inner.spec().rule.ok_or_else(|| {
-            ConfigError::new_err(format!("tensor '{name}' has no update rule to defer"))
-        })?;
+        let rule = self.rule_to_defer()?;
         self.check_apart(send == receive)?;
         let memory = self.memory(send, receive, keep)?;
-        let request = OpRequest { tag, priority, update: None, order: Vec::new() };
+        let request = OpRequest { tag, priority, ..OpRequest::default() };
         let round = self.inner.submit_deferred(request, rule, memory);
         Ok((Handle::new(round.completion().clone()), Decision::new(round)))
+    }
+
+    /// Queues one round as `submit_deferred` does, whose gradient is supplied while it runs.
+    #[allow(clippy::too_many_arguments)]
+    fn submit_staged_deferred(
+        &self,
+        send: usize,
+        receive: usize,
+        priority: i32,
+        tag: String,
+        keep: Py<PyAny>,
+        slice_bytes: NonZero<usize>,
+        on_slice: Py<PyAny>,
+    ) -> PyResult<(Handle, Supply, Decision)> {
+        let rule = self.rule_to_defer()?;
+        self.check_apart(send == receive)?;
+        let memory = self.memory(send, receive, keep)?;
+        let request = OpRequest { tag, priority, ..OpRequest::default() };
+        let slices = slices(slice_bytes, on_slice);
+        let (round, deferred) = self.inner.submit_staged_deferred(request, rule, memory, slices);
+        let handle = Handle::new(round.completion().clone());
+        Ok((handle, Supply::new(round, self.bytes), Decision::new(deferred)))
     }
 
     /// Gives a variable its value and perhaps its slots; see the stub.
@@ -194,6 +209,13 @@ impl Tensor {
         }
     }
 
+    /// The rule of a round that is decided later.
+    fn rule_to_defer(&self) -> PyResult<Rule> {
+        let name = &self.inner.spec().name;
+        let lacks = || ConfigError::new_err(format!("tensor '{name}' has no update rule to defer"));
+        self.inner.spec().rule.ok_or_else(lacks)
+    }
+
     /// A variable's value must not come into the memory of its gradient.
     fn check_apart(&self, in_place: bool) -> PyResult<()> {
         let name = &self.inner.spec().name;
@@ -224,4 +246,19 @@ impl Tensor {
         let (name, rank) = (&self.inner.spec().name, self.rank);
         ConfigError::new_err(format!("tensor '{name}': rank {rank} needs an address to {what}"))
     }
+}
+
+/// In which order a round is to change a variable, if that is given.
+fn spans(order: Option<Vec<(usize, usize, u32, u32)>>) -> Vec<OrderSpan> {
+    let span =
+        |(start, end, position, answer)| OrderSpan { elements: start..end, position, answer };
+    order.unwrap_or_default().into_iter().map(span).collect()
+}
+
+/// Slices of a result, each of which is announced by a call of `on_slice`.
+fn slices(bytes: NonZero<usize>, on_slice: Py<PyAny>) -> Slices {
+    let on_final = Box::new(move |slice: usize| {
+        call(&on_slice, (slice,));
+    });
+    Slices { bytes: bytes.get(), on_final }
 }

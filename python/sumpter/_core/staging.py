@@ -14,6 +14,9 @@ A caller can let its stream wait for the network, and go on. The copies back are
 then, each behind a gate: a word in host memory, for which the stream waits and which is written
 when the slice is final.
 
+A round of a variable sends a gradient and receives a value, which go to different memory: its value
+has host memory of its own. The result of a round may also stay in host memory.
+
 What a device has to offer is in streams.py.
 """
 
@@ -25,7 +28,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +37,8 @@ from sumpter._core.session import Session
 from sumpter._core.streams import Arrival, Device, Event, Gate, HostMemory
 from sumpter._core.tensor import Tensor
 from sumpter._errors import ClosedError, DeadlineError
-from sumpter._native import Supply
+from sumpter._native import Decision, Supply
+from sumpter._native import Handle as NativeHandle
 
 # A copy of this size takes a few hundred microseconds, far more than starting it; a small bucket of
 # DDP still has several slices. Many partitions, so that few wait for a second slice.
@@ -59,20 +63,43 @@ def stage(
     receive: Any | None,
     priority: int = 0,
     tag: str = "",
+    update: Sequence[float] | None = None,
+    order: Sequence[tuple[int, int, int, int]] | None = None,
 ) -> RoundHandle:
-    """Starts a round on contiguous memory of a device, as `Tensor.submit` does on the host's."""
+    """Starts a round on contiguous memory of a device, as `Tensor.submit` does on the host's.
+
+    What is received may stay in the host's, if `receive` is `HostMemory`.
+    """
     if not tensor.bytes:
         return Done()
+    staged = DeviceRound(tensor.session, device, _target(tensor, send, receive))
+    submit = functools.partial(tensor.submit_staged, update=update, order=order)
+    staged.start(submit, tensor, send, receive, priority, tag)
+    return staged
+
+
+def stage_deferred(
+    tensor: Tensor, device: Device, send: Any, receive: Any, priority: int = 0, tag: str = ""
+) -> tuple[RoundHandle, Decision | None]:
+    """Starts a round as stage() does, as `Tensor.submit_deferred` does on the host's memory."""
+    if not tensor.bytes:
+        return Done(), None
+    staged = DeviceRound(tensor.session, device, _target(tensor, send, receive))
+    submit = tensor.submit_staged_deferred
+    (decision,) = staged.start(submit, tensor, send, receive, priority, tag)
+    return staged, decision
+
+
+def _target(tensor: Tensor, send: Any | None, receive: Any | None) -> Any | None:
+    """The memory of the device into which the result comes, if it comes there."""
     # What the root of a broadcast has sent need not come back to it.
     is_root = tensor.description.collective == "broadcast" and send is not None
-    staged = DeviceRound(tensor.session, device, None if is_root else receive)
-    staged.start(tensor, send, receive is not None, priority, tag)
-    return staged
+    return None if is_root or isinstance(receive, HostMemory) else receive
 
 
 @dataclass
 class _Slice:
-    """A part of the device's memory, and of the host memory for all of it."""
+    """A part of the device's memory, and of the host memory for all of the result."""
 
     host: HostMemory
     start: int
@@ -107,33 +134,46 @@ class DeviceRound:
         # Held while a caller's thread enqueues copies; what opens gates does not need it.
         self._enqueuing = threading.Lock()
         self._stream_waits = False
+        self._spans: list[tuple[int, int, int, int]] = []
 
     def start(
-        self, tensor: Tensor, source: Any | None, receives: bool, priority: int, tag: str
-    ) -> None:
-        """Enqueues the copies to the host, begins the round, and has it supplied."""
+        self,
+        submit: Callable[..., tuple[Any, ...]],
+        tensor: Tensor,
+        source: Any | None,
+        receive: Any | None,
+        priority: int,
+        tag: str,
+    ) -> list[Any]:
+        """Enqueues the copies to the host, begins the round by `submit`, and has it supplied.
+
+        Returns what `submit` returns after the core's round and its supply.
+        """
         self._size = tensor.bytes
         self._ready = self._device.mark(self._device.current())
-        host = self._device.host_memory(self._size)
-        slices = self._slices = self._copy_to_host(source, host)
+        sent, received = self._host_memory(tensor, source, receive)
+        slices = self._slices = self._copy_to_host(source, sent, received)
+        # A round that changes a variable asynchronously has an order, known at its end.
+        self._is_ordered = tensor.description.staleness != 0
         # Slices to wait for: their copies back are not enqueued, or their gates shut.
-        self._remaining = len(slices)
+        self._remaining = len(slices) + self._is_ordered
         # Of these, the slices that are final and in the queue to be copied back.
         self._queued = 0
-        round_, supply = tensor.submit_staged(
-            host.address if source is not None else 0,
-            host.address if receives else 0,
-            keep=host,
+        round_, supply, *more = submit(
+            sent.address if source is not None else 0,
+            received.address if receive is not None else 0,
+            keep=(sent, received),
             slice_bytes=SLICE_BYTES,
             on_slice=lambda index: self._end(slices[index], None),
             priority=priority,
             tag=tag,
         )
-        round_.on_done(lambda: self._end_round(slices, _outcome(round_)))
+        round_.on_done(lambda: self._end_round(slices, round_))
         # Nothing of this object refers to the core's round, which holds on to this object.
         for part in slices if source is not None else ():
             action = functools.partial(self._supply, part, supply)
             self._queues.to_host.put(action, self._conclude)
+        return more
 
     def poll(self) -> bool:
         """Whether wait() would return, or raise, at once."""
@@ -185,6 +225,10 @@ class DeviceRound:
         """What went wrong, if anything has so far."""
         return self._error
 
+    def order(self) -> list[tuple[int, int, int, int]]:
+        """When a round that is done has changed a variable asynchronously; of others nothing."""
+        return self._spans
+
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls `callback` once from another thread when done; at once if it is done already."""
         with self._changed:
@@ -197,16 +241,32 @@ class DeviceRound:
         """Blocks until the round is over, however it went."""
         self._done.wait()
 
-    def _copy_to_host(self, source: Any | None, host: HostMemory) -> list[_Slice]:
+    def _host_memory(
+        self, tensor: Tensor, source: Any | None, receive: Any | None
+    ) -> tuple[HostMemory, HostMemory]:
+        """What is sent from and received into; the same, but for what must not share it."""
+        if isinstance(receive, HostMemory):
+            self._pinned = self._size
+            return self._device.host_memory(self._size), receive
+        sent = self._device.host_memory(self._size)
+        # A gradient may be needed again, after a failover, when parts of the value are there.
+        is_update = tensor.description.collective == "update"
+        received = self._device.host_memory(self._size) if is_update else sent
+        self._pinned = self._size * (1 + is_update)
+        return sent, received
+
+    def _copy_to_host(
+        self, source: Any | None, sent: HostMemory, received: HostMemory
+    ) -> list[_Slice]:
         """Enqueues the copies to the host and returns all slices."""
         device, slices = self._device, []
         if source is not None:
             device.device_to_host.wait_event(self._ready)
         for start in range(0, self._size, SLICE_BYTES):
-            part = _Slice(host, start, min(SLICE_BYTES, self._size - start))
+            part = _Slice(received, start, min(SLICE_BYTES, self._size - start))
             if source is not None:
                 stream = device.device_to_host
-                device.copy_to_host(host, source, part.start, part.size, stream)
+                device.copy_to_host(sent, source, part.start, part.size, stream)
                 part.arrived = device.arrival(stream)
             slices.append(part)
         return slices
@@ -223,15 +283,23 @@ class DeviceRound:
         else:
             supply.supply(part.start, part.size)
 
-    def _end_round(self, slices: list[_Slice], error: BaseException | None) -> None:
+    def _end_round(self, slices: list[_Slice], round_: NativeHandle) -> None:
         """The round is over; if it went well, every slice that is received was ended before."""
-        if error is None:
-            if not self._returns:
-                self._conclude(None)
+        error = _outcome(round_)
+        if error is not None:
+            for part in slices:
+                if not part.over:
+                    self._end(part, error)
+            if self._is_ordered:
+                # Also where every slice is final, and only the order is lacking.
+                self._conclude(error)
             return
-        for part in slices:
-            if not part.over:
-                self._end(part, error)
+        if self._is_ordered:
+            self._spans = round_.order()
+        if not self._returns:
+            self._conclude(None)
+        elif self._is_ordered:
+            self._put_to_device(self._count_down)
 
     def _end(self, part: _Slice, error: BaseException | None) -> None:
         """A slice is final, or has failed: opens its gate, or has the result copied back."""
@@ -250,10 +318,14 @@ class DeviceRound:
         elif error is not None:
             self._conclude(error)
         else:
-            try:
-                self._queues.to_device.put(lambda: self._return(part), self._conclude)
-            except ClosedError as closed:
-                self._conclude(closed)
+            self._put_to_device(lambda: self._return(part))
+
+    def _put_to_device(self, action: "_Action") -> None:
+        """Has the thread for copies to the device do something, since it may call the driver."""
+        try:
+            self._queues.to_device.put(action, self._conclude)
+        except ClosedError as closed:
+            self._conclude(closed)
 
     def _return(self, part: _Slice) -> None:
         """Enqueues the copy of a slice to the device, unless another slice has failed."""
@@ -290,7 +362,7 @@ class DeviceRound:
                 part.gate = gates.pop()
             self._stream_waits = True
             if not self._done.is_set():
-                self._queues.awaited[self] = self._size
+                self._queues.awaited[self] = self._pinned
         for gate in gates:
             gate.open()
         try:
@@ -352,10 +424,15 @@ class DeviceRound:
 
 def settle(session: Session) -> None:
     """Blocks until all that streams wait for is over, and raises what went wrong with it."""
+    catch_up(session)
+    session.raise_late()
+
+
+def catch_up(session: Session) -> None:
+    """Blocks until all that streams wait for is over, however it went."""
     queues = _queues.get(session)
     for awaited in queues.awaited.copy() if queues is not None else ():
         awaited.settle()
-    session.raise_late()
 
 
 def _outcome(round_: RoundHandle) -> BaseException | None:

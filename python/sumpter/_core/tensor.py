@@ -215,6 +215,8 @@ class Tensor:
         on_slice: Callable[[int], object],
         priority: int = 0,
         tag: str = "",
+        update: Sequence[float] | None = None,
+        order: Sequence[tuple[int, int, int, int]] | None = None,
     ) -> tuple[RoundHandle, Supply]:
         """Starts one round as submit() does, before its contribution is in the memory.
 
@@ -223,7 +225,26 @@ class Tensor:
         `slice_bytes`, is final. The tensor must have elements.
         """
         self._note(priority)
-        return self._native.submit_staged(send, receive, priority, tag, keep, slice_bytes, on_slice)
+        return self._native.submit_staged(
+            send, receive, priority, tag, keep, slice_bytes, on_slice, update, order
+        )
+
+    def submit_staged_deferred(
+        self,
+        send: int,
+        receive: int,
+        *,
+        keep: object,
+        slice_bytes: int,
+        on_slice: Callable[[int], object],
+        priority: int = 0,
+        tag: str = "",
+    ) -> tuple[RoundHandle, Supply, Decision]:
+        """Starts one round as submit_deferred() does, supplied as one of submit_staged()."""
+        self._note(priority)
+        return self._native.submit_staged_deferred(
+            send, receive, priority, tag, keep, slice_bytes, on_slice
+        )
 
     def _note(self, priority: int) -> None:
         """A round begins."""

@@ -142,6 +142,24 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.data.view(-1).view(torch.uint8)
 
 
+def host_memory_of(tensor: torch.Tensor) -> HostMemory:
+    """The memory of a contiguous tensor in host memory, as devices copy from and to it."""
+    memory = memory_of(tensor)
+    return HostMemory(memory.data_ptr(), memory.numel(), memory)
+
+
+def host_tensor(like: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor of this shape and type in host memory, uninitialized.
+
+    The device of `like`, if it is not the CPU, can copy from and to it by itself.
+    """
+    if like.is_cpu or not is_carried(like):
+        return torch.empty(like.shape, dtype=like.dtype, device="cpu")
+    pinned: Any = of(like).host_memory(like.numel() * like.element_size()).owner
+    tensor: torch.Tensor = pinned.view(like.dtype).view(like.shape)
+    return tensor
+
+
 def for_futures(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
     """The devices that a torch future with the value `tensors` has to be made with."""
     found = [name for t in tensors if not t.is_cpu for name in of(t).future_devices]

@@ -32,6 +32,7 @@ from sumpter.torch.training.overlap import (
     needs_whole_step,
     unless_lost,
 )
+from sumpter.torch.training.server_gradient import clip_
 
 
 def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scripts use
@@ -72,9 +73,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     parameters; the optimizer's state is there, and the ranks keep a share of it each. Parameters
     become rank 0's here, and change when their gradients are complete, so before step(), which
     waits for all. state_dict() and load_state_dict() must be called on all ranks. For SGD, Adam,
-    AdamW, RMSprop and Adagrad of torch.optim, and for Lion of sumpter.torch. UnsupportedError for
-    what servers cannot update. With `overlap_forward` as well, the next forward pass waits for the
-    new parameters layer by layer.
+    AdamW, RMSprop and Adagrad of torch.optim, and for Lion of sumpter.torch, with parameters on the
+    CPU or on CUDA devices. UnsupportedError for what servers cannot update. With `overlap_forward`
+    as well, the next forward pass waits for the new parameters layer by layer.
 
     With `deferred` as well, step() decides what the servers do with the sums: gradients may be
     clipped by their global norm after backward(), and a torch.amp.GradScaler used. Parameters
@@ -513,9 +514,13 @@ class _Deferred(_OnServers):
         UnsupportedError for another `norm_type` than 2; RuntimeError for a norm that is not finite,
         if `error_if_nonfinite`.
         """
+        if norm_type != 2:
+            raise UnsupportedError(
+                f"the norm of order {norm_type} of gradients that are on the servers, which know "
+                "the 2-norm"
+            )
         self._exchange.join()
-        parameters = list(self._exchange.names)
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+        return clip_(self._exchange.gradients(), max_norm, error_if_nonfinite)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Sets the gradients to None: what is on the servers cannot be set to zeros here."""

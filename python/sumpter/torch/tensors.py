@@ -5,8 +5,8 @@ brought into that form here, but for the memory of devices (devices.py), or refu
 message that names what was wrong.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -16,6 +16,9 @@ from sumpter._core.streams import Device
 from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
 from sumpter.torch import devices
+
+if TYPE_CHECKING:
+    from sumpter._native import Decision
 
 DTYPE_NAMES = {
     torch.float32: "float32",
@@ -117,13 +120,16 @@ def start_round(
     receive: torch.Tensor | None,
     priority: int = 0,
     tag: str = "",
+    update: Sequence[float] | None = None,
+    order: Sequence[tuple[int, int, int, int]] | None = None,
 ) -> RoundHandle:
     """Starts a round of `declared` on the memory of `send` and `receive`, kept until it is done.
 
-    Both are contiguous and on one device. If that is not the CPU, wait() of the handle orders the
-    current stream.
+    Both are contiguous and on one device; `receive` may be in host memory as well, from which the
+    device of `send` can copy by itself. If one is not the CPU's, wait() of the handle orders the
+    current stream. `update` and `order` are as of `Tensor.submit`, for a round of a variable.
     """
-    near = send if receive is None else receive
+    near = receive if send is None else send
     if near.is_cpu:
         return declared.submit(
             0 if send is None else send.data_ptr(),
@@ -131,6 +137,8 @@ def start_round(
             keep=(send, receive),
             priority=priority,
             tag=tag,
+            update=update,
+            order=order,
         )
     if declared.is_alone:
         if send is not None and receive is not None and send.data_ptr() != receive.data_ptr():
@@ -140,10 +148,30 @@ def start_round(
         declared,
         devices.of(near),
         None if send is None else devices.memory_of(send),
-        None if receive is None else devices.memory_of(receive),
+        _receiving(receive),
         priority,
         tag,
+        update,
+        order,
     )
+
+
+def start_deferred(
+    declared: Tensor, send: torch.Tensor, receive: torch.Tensor
+) -> "tuple[RoundHandle, Decision | None]":
+    """Starts a round of a variable as start_round() does, as `Tensor.submit_deferred` does."""
+    if send.is_cpu:
+        addresses = (send.data_ptr(), receive.data_ptr())
+        return declared.submit_deferred(*addresses, keep=(send, receive))
+    memory = devices.memory_of(send)
+    return staging.stage_deferred(declared, devices.of(send), memory, _receiving(receive))
+
+
+def _receiving(receive: torch.Tensor | None) -> Any:
+    """Memory of a device, or the host's, for a round whose contribution is on a device."""
+    if receive is None:
+        return None
+    return devices.host_memory_of(receive) if receive.is_cpu else devices.memory_of(receive)
 
 
 class _InStream:

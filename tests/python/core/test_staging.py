@@ -1,4 +1,7 @@
-"""How tensors of a device travel, in one process, with a device and a core that tests move on."""
+"""How tensors of a device travel, in one process, with a device and a core that tests move on.
+
+Those of variables are in test_staging_variables.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,221 +19,11 @@ import torch
 
 import fake_device
 import sumpter.torch as hvd
+from fake_core import HANG_S, Core, numbers, start, start_update
 from fake_device import FakeDevice, on_fake, plain
 from sumpter._core import membership, staging
-from sumpter._core.session import Session
-from sumpter._errors import ClosedError, DeadlineError, MismatchError, PeerLostError
-from sumpter.torch import devices, tensors
-
-HANG_S = 120.0
-
-
-class Round:
-    """A round of the core on a device's memory, whose slices end when a test says so."""
-
-    def __init__(
-        self,
-        tensor: NativeTensor,
-        submitted: dict[str, Any],
-        slice_bytes: int,
-        on_slice: Callable[[int], object],
-    ) -> None:
-        self.tensor, self.submitted, self.on_slice = tensor, submitted, on_slice
-        self.keep = submitted["keep"].owner
-        starts = range(0, len(self.keep), slice_bytes)
-        self.slices = [Slice(self, i, self.keep[start:][:slice_bytes]) for i, start in
-                       enumerate(starts)]  # fmt: skip
-        self._callbacks: list[Callable[[], object]] = []
-        self._error: Exception | None = None
-        self.over = False
-
-    def end(self, error: Exception | None = None) -> None:
-        """Only the first call does anything."""
-        if self.over:
-            return
-        self._error, self.over = error, True
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
-
-    def on_done(self, callback: Callable[[], object]) -> None:
-        self._callbacks.append(callback)
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        if self._error is not None:
-            raise self._error
-
-
-class Slice:
-    """A slice of a round, which has been supplied."""
-
-    def __init__(self, round_: Round, index: int, memory: torch.Tensor) -> None:
-        self.round, self.index, self.memory = round_, index, memory
-        self.sent = b""
-        self.over = False
-
-    def supply(self) -> None:
-        # What the core would have sent.
-        self.sent = bytes(self.memory.tolist())
-
-    def end(self, error: Exception | None = None, result: int | None = None) -> None:
-        """The slice is final, or the round has failed."""
-        if error is not None:
-            self.round.end(error)
-            return
-        if result is not None:
-            self.memory.fill_(result)
-        self.over = True
-        if not self.round.over and self.round.submitted["receive"]:
-            self.round.on_slice(self.index)
-        if all(part.over for part in self.round.slices):
-            self.round.end()
-
-
-class Supply:
-    """As the core's: what it is told to supply."""
-
-    def __init__(self, core: Core, round_: Round) -> None:
-        self._core, self._round = core, round_
-
-    def supply(self, start: int, size: int) -> None:
-        (part,) = (p for p in self._round.slices if p.memory.storage_offset() == start)
-        assert len(part.memory) == size
-        part.supply()
-        self._core.supplied([part])
-
-    def refuse(self, reason: str) -> None:
-        self._core.refused.append(reason)
-        self._round.end(MismatchError(reason))
-
-
-class NativeTensor:
-    """A tensor as it was declared to the worker."""
-
-    is_empty = False
-
-    def __init__(
-        self, core: Core, name: str, collective: str, shape: tuple[int, ...], dtype: str, op: str
-    ) -> None:
-        self._core = core
-        self.name, self.shape = name, shape
-        self.kind = (collective, dtype, op)
-
-    def submit(self, *_: object) -> None:
-        raise AssertionError("memory of a device is staged")
-
-    def submit_staged(
-        self, send: int, receive: int, priority: int, tag: str, keep: object, *slices: Any
-    ) -> tuple[Round, Supply]:
-        submitted = {"tag": tag, "send": send, "receive": receive, "priority": priority}
-        round_ = Round(self, {**submitted, "keep": keep}, *slices)
-        self._core.start(round_)
-        if not send:
-            self._core.supplied(round_.slices)
-        return round_, Supply(self._core, round_)
-
-
-class Worker:
-    """A worker whose tensors' rounds are the core's."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self.local_size = core.local_size
-
-    def declare(
-        self,
-        name: str,
-        collective: str,
-        shape: tuple[int, ...],
-        dtype: str,
-        op: str,
-        **rest: object,
-    ) -> NativeTensor:
-        assert rest == {"root": 0, "average": False, "ranks": None, "rule": None, "staleness": 0}
-        return NativeTensor(self._core, name, collective, shape, dtype, op)
-
-    def shutdown(self) -> None:
-        self._core.shutdown()
-
-
-class Core:
-    """A session whose rounds wait for the test."""
-
-    def __init__(self) -> None:
-        self.local_size = 2
-        self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
-        self.late: BaseException | None = None
-        self.begun: list[tuple[Any, float]] | None = None
-        self.worker = Worker(self)
-        self._declared: dict[Any, Any] = {}
-        self.closed = False
-        self.rank, self.world_size = 1, 2
-        self.rounds: list[Round] = []
-        # What has been supplied of them, in that order, and why no more will be.
-        self.slices: list[Slice] = []
-        self.refused: list[str] = []
-        self._changed = threading.Condition()
-
-    def start(self, round_: Round) -> None:
-        if self.closed:
-            raise ClosedError("the session was shut down")
-        self.rounds.append(round_)
-
-    def supplied(self, slices: list[Slice]) -> None:
-        with self._changed:
-            self.slices.extend(slices)
-            self._changed.notify_all()
-
-    def wait_for(self, count: int) -> list[Slice]:
-        """What has been supplied, once that is `count` slices."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.slices) >= count, HANG_S)
-        return self.slices
-
-    declare = Session.declare
-    raise_late = Session.raise_late
-
-    def shutdown(self) -> None:
-        """All rounds fail, as the worker's do."""
-        self.closed = True
-        for round_ in self.rounds:
-            round_.end(ClosedError("the session was shut down"))
-
-    def close(self) -> None:
-        with contextlib.ExitStack() as around:
-            for enter in self.around_close:
-                around.enter_context(enter())
-            self.closed = True
-            for part in self.slices:
-                if not part.over:
-                    part.end()
-            # What was not supplied.
-            self.shutdown()
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
-    monkeypatch.setattr(staging, "SLICE_BYTES", 16)
-    return fake_device.install()
-
-
-@pytest.fixture
-def core() -> Iterator[Core]:
-    core = Core()
-    yield core
-    core.close()
-
-
-def start(
-    core: Core, send: torch.Tensor | None, receive: torch.Tensor | None, kind: str = "all_reduce"
-) -> Any:
-    memory = send if receive is None else receive
-    declared = core.declare("x", kind, memory.shape, "uint8", "max")
-    return tensors.start_round(declared, send, receive, priority=3, tag="tag")
-
-
-def numbers(count: int) -> torch.Tensor:
-    return torch.arange(count, dtype=torch.uint8)
+from sumpter._errors import ClosedError, DeadlineError, PeerLostError
+from sumpter.torch import devices
 
 
 def test_a_tensor_is_one_round_that_is_supplied_slice_by_slice(
@@ -605,13 +398,18 @@ def test_settling_waits_for_what_streams_wait_for(device: FakeDevice, core: Core
         soon.join()
 
 
+@pytest.mark.parametrize("variables", [False, True])
 def test_the_host_is_not_too_far_ahead(
-    device: FakeDevice, core: Core, monkeypatch: pytest.MonkeyPatch
+    device: FakeDevice, core: Core, monkeypatch: pytest.MonkeyPatch, variables: bool
 ) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    monkeypatch.setattr(staging, "PINNED_SHARE", 2 * 100 / memory)
+    # Of those of variables, which have memory for two tensors, as many bytes are half as many.
+    monkeypatch.setattr(staging, "PINNED_SHARE", 2 * (200 if variables else 100) / memory)
     tensors = [on_fake(numbers(40)) for _ in range(4)]
-    begun = [start(core, tensor, tensor) for tensor in tensors]
+    begun = [
+        start_update(core, on_fake(numbers(40)), tensor) if variables else
+        start(core, tensor, tensor) for tensor in tensors
+    ]  # fmt: skip
     rounds = core.wait_for(12)
     gone_on: list[int] = []
 

@@ -29,12 +29,12 @@ NOISE = 0xA5
 
 # What is done with a tensor without looking at its elements.
 _NOT_COMPUTED = {
-    "__get__", "as_subclass", "data_ptr", "detach", "dim", "element_size", "empty_like",
+    "__get__", "__set__", "as_subclass", "data_ptr", "detach", "dim", "element_size", "empty_like",
     "is_complex", "is_conj", "is_contiguous", "is_floating_point", "is_neg", "narrow", "new_empty",
-    "numel", "requires_grad_", "reshape", "resolve_conj", "resolve_neg", "size", "split", "stride",
-    "tensor_split", "unbind", "view", "__len__",
+    "numel", "register_post_accumulate_grad_hook", "requires_grad_", "reshape", "resolve_conj",
+    "resolve_neg", "size", "split", "stride", "tensor_split", "unbind", "view", "__len__",
 }  # fmt: skip
-_BETWEEN_DEVICES = {"as_subclass", "copy_", "cpu"}
+_BETWEEN_DEVICES = {"__set__", "as_subclass", "copy_", "cpu"}
 
 
 class Name(NamedTuple):
@@ -238,6 +238,9 @@ def install(pause_s: float = 0.0, streams_wait: bool = True) -> FakeDevice:
     """Makes the device known to Sumpter, once a process."""
     made = FakeDevice(pause_s, streams_wait)
     devices.makers["fake"] = lambda _: made
+    torch.Tensor._make_wrapper_subclass = staticmethod(_make_wrapper_subclass)
+    torch.Tensor.to = _to
+    torch.is_autocast_enabled = _is_autocast_enabled
     devices._known.pop(Name("fake", 0), None)
     return device()
 
@@ -263,6 +266,33 @@ def _with_subclasses(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+# What torch's functions of these names were before install().
+_wrapper_subclass, _torch_to = torch.Tensor._make_wrapper_subclass, torch.Tensor.to
+_torch_autocast = torch.is_autocast_enabled
+
+
+def _make_wrapper_subclass(*given: Any, device: Any, **options: Any) -> torch.Tensor:
+    """A tensor without elements; in torch's eyes the device is the CPU."""
+    device = "cpu" if isinstance(device, Name) else device
+    return _wrapper_subclass(*given, device=device, **options)
+
+
+def _to(tensor: torch.Tensor, *given: Any, device: Any = None, **options: Any) -> torch.Tensor:
+    """The tensor on the device, if that is what is asked for by name."""
+    if given == (tensor.dtype,) and device is None and not options:
+        return tensor
+    if not isinstance(device, Name):
+        device = {} if device is None else {"device": device}
+        return _torch_to(tensor, *given, **device, **options)
+    given = _torch_to(tensor, *given, **options) if given or options else tensor
+    return given if isinstance(given, OnFake) else on_fake(given)
+
+
+def _is_autocast_enabled(*kind: str) -> bool:
+    """Whether torch casts on this kind of device, of which it does not know the tests'."""
+    return kind != ("fake",) and _torch_autocast(*kind)
+
+
 def device() -> FakeDevice:
     """The device that is installed."""
     found = devices.of(torch.empty(0).as_subclass(OnFake))
@@ -273,6 +303,23 @@ def device() -> FakeDevice:
 def on_fake(tensor: torch.Tensor) -> torch.Tensor:
     """A copy on the device."""
     return tensor.detach().clone().as_subclass(OnFake)
+
+
+def module_on_fake(module: torch.nn.Module) -> torch.nn.Module:
+    """Moves a module to the device, where its gradients come as well."""
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            moved = torch.nn.Parameter(on_fake(parameter), parameter.requires_grad)
+            moved.register_post_accumulate_grad_hook(_gradient_on_fake)
+            setattr(part, name, moved)
+        for name, buffer in list(part.named_buffers(recurse=False)):
+            setattr(part, name, on_fake(buffer))
+    return module
+
+
+def _gradient_on_fake(parameter: torch.Tensor) -> None:
+    # Autograd makes it beneath the classes of tensors.
+    parameter.grad = parameter.grad.as_subclass(OnFake)
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -32,14 +32,15 @@ def test_gradients_are_clipped_and_scaled_before_the_servers_apply_them(
     job.start("on_servers_deferred.py").finish()
 
 
+@pytest.mark.parametrize("where", ["cpu", "device"])
 @pytest.mark.parametrize("how", ["at once", "deferred"])
 def test_servers_that_die_change_neither_parameters_nor_state(
-    make_job: Callable[..., Job], how: str
+    make_job: Callable[..., Job], how: str, where: str
 ) -> None:
     def results(die: bool) -> list[bytes]:
         job = make_job(3, 2, partition_bytes="16KiB")
         pids = [str(job.server_pid(index)) for index in range(2)] if die else []
-        job.start("servers_die_updating.py", how, *pids).finish()
+        job.start("servers_die_updating.py", how, where if die else "cpu", *pids).finish()
         return [job.result(rank) for rank in range(3)]
 
     undisturbed, killed = results(die=False), results(die=True)

@@ -54,6 +54,17 @@ def test_a_replay_gives_each_rank_the_same_bytes_in_every_step(
     assert without_heads(logged(again)) == without_heads(logged(log))
 
 
+def test_a_run_on_a_device_is_replayed_on_the_cpu_and_the_other_way_round(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    for recorded, replayed in ((["--on-device"], []), ([], ["--on-device"])):
+        log = tmp_path / f"log{len(recorded)}"
+        first = record(make_job, log, *recorded)
+        job = make_job(RANKS, 1, partition_bytes="4KiB", replay_order=log)
+        job.start(SCRIPT, *replayed).finish()
+        assert results(job) == results(first)
+
+
 def test_a_run_whose_servers_died_is_replayed(make_job: Callable[..., Job], tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = make_job(RANKS, 2, partition_bytes="4KiB", record_order=log)

@@ -72,11 +72,6 @@ impl Tensor {
     /// of a variable needs an update by its rule, and of any other tensor none: an error otherwise.
     #[must_use]
     pub fn submit(&self, request: OpRequest, memory: TensorMemory) -> Arc<Completion> {
-        if let Err(reason) = check_order(&self.spec, &request.order) {
-            let completion = Completion::new(self.notifier.clone());
-            completion.finish(Err(OpError::Mismatch(reason)));
-            return completion;
-        }
         self.queue(request, memory, Extras::default())
     }
 
@@ -125,7 +120,7 @@ impl Tensor {
         let staged = Arc::new(Staged::new(slices, self.notifier.clone()));
         let extras = Extras { staged: Some(staged.clone()), ..Extras::default() };
         let completion = self.queue(request, memory, extras);
-        StagedRound::new(self.spec.name.clone(), completion, staged, self.remote.clone())
+        self.staged_round(completion, staged)
     }
 
     /// Queues a round of a variable by `rule`, of which it is decided what it does once the norm
@@ -144,6 +139,33 @@ impl Tensor {
         DeferredRound::new(completion, deferred, rule, self.remote.clone())
     }
 
+    /// Queues a round as [`submit_deferred`](Self::submit_deferred) does, whose gradient is
+    /// supplied range by range.
+    #[must_use]
+    pub fn submit_staged_deferred(
+        &self,
+        request: OpRequest,
+        rule: Rule,
+        memory: TensorMemory,
+        slices: Slices,
+    ) -> (StagedRound, DeferredRound) {
+        let staged = Arc::new(Staged::new(slices, self.notifier.clone()));
+        let deferred = Arc::new(Deferred::new(self.notifier.clone()));
+        let extras = Extras {
+            staged: Some(staged.clone()),
+            deferred: Some(deferred.clone()),
+            ..Extras::default()
+        };
+        let request = OpRequest { update: Some(Update::defer(rule)), ..request };
+        let completion = self.queue(request, memory, extras);
+        let deferred = DeferredRound::new(completion.clone(), deferred, rule, self.remote.clone());
+        (self.staged_round(completion, staged), deferred)
+    }
+
+    fn staged_round(&self, completion: Arc<Completion>, staged: Arc<Staged>) -> StagedRound {
+        StagedRound::new(self.spec.name.clone(), completion, staged, self.remote.clone())
+    }
+
     fn queue(
         &self,
         request: OpRequest,
@@ -154,7 +176,8 @@ impl Tensor {
         let rule = request.update.map(|update| update.rule);
         let checked = match state {
             Some(_) => Ok(()),
-            None => check_update(&self.spec, rule),
+            None => check_update(&self.spec, rule)
+                .and_then(|()| check_order(&self.spec, &request.order)),
         };
         let id = match self.id.clone().and_then(|id| checked.map(|()| id)) {
             Ok(id) => id,

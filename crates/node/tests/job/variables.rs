@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sumpter_node::{Completion, DeferredRound, OpRequest, Worker};
+use sumpter_node::{Completion, DeferredRound, OpRequest, Slices, Worker};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Dtype, Rule, TensorSpec, Update};
 
@@ -183,15 +183,27 @@ fn what_cannot_be_updated_fails_on_every_rank_and_says_why() {
     job.finish();
 }
 
-/// One round of which it is decided later what it does.
-fn deferred(worker: &Worker, spec: &TensorSpec, gradient: Vec<f32>) -> (DeferredRound, Arc<Pair>) {
+/// One round of which it is decided later what it does; its gradient may come in ranges.
+fn deferred(
+    worker: &Worker,
+    spec: &TensorSpec,
+    gradient: Vec<f32>,
+    in_ranges: bool,
+) -> (DeferredRound, Arc<Pair>) {
     let len = gradient.len();
     let both = Arc::new((gradient, vec![0.0; len]));
     let (from, to) = (both.0.as_ptr().cast::<u8>(), both.1.as_ptr().cast::<u8>().cast_mut());
     // SAFETY: both are owned by the memory as well, and read only once that is done.
     let memory = unsafe { TensorMemory::new(from, to, 4 * len, Box::new(both.clone())) };
-    let tensor = worker.declare(spec.clone(), true);
-    (tensor.submit_deferred(OpRequest::default(), ADAM, memory), both)
+    let (tensor, request) = (worker.declare(spec.clone(), true), OpRequest::default());
+    if !in_ranges {
+        return (tensor.submit_deferred(request, ADAM, memory), both);
+    }
+    let slices = Slices { bytes: 4096, on_final: Box::new(|_| ()) };
+    let (staged, round) = tensor.submit_staged_deferred(request, ADAM, memory, slices);
+    staged.supply(2 * len..4 * len);
+    staged.supply(0..2 * len);
+    (round, both)
 }
 
 #[test]
@@ -209,7 +221,8 @@ fn a_round_that_is_deferred_does_what_all_ranks_decide_from_its_norm() {
             for (round, skips) in (0..3).flat_map(|round| [(round, true), (round, false)]) {
                 let rounds = specs.each_ref().map(|spec| {
                     let values = gradient(worker.rank(), round, spec.shape[0] as usize);
-                    deferred(worker, spec, values)
+                    let in_ranges = (worker.rank() as usize + round).is_multiple_of(2);
+                    deferred(worker, spec, values, in_ranges)
                 });
                 for (begun, memory) in rounds {
                     assert_eq!(wait(begun.norm()), Ok(()));
@@ -240,12 +253,12 @@ fn ranks_that_decide_differently_are_told_and_a_norm_ends_with_its_round() {
         let text = |completion: &Completion| wait(completion).expect_err("refused").to_string();
         let spec = variable("differs", 4, ADAM);
         wait(&worker.declare(spec.clone(), true).set_state(vec![initial(4)])).unwrap();
-        let (begun, _memory) = deferred(worker, &spec, vec![1.0; 4]);
+        let (begun, _memory) = deferred(worker, &spec, vec![1.0; 4], false);
         assert_eq!(wait(begun.norm()), Ok(()));
         assert_eq!(begun.squares(), Some(4.0));
         begun.decide(if worker.rank() == 0 { Update::skip(ADAM) } else { update(0) });
         let differs = text(begun.completion());
-        let (unset, _memory) = deferred(worker, &variable("unset", 4, ADAM), vec![1.0; 4]);
+        let (unset, _memory) = deferred(worker, &variable("unset", 4, ADAM), vec![1.0; 4], true);
         let no_norm = text(unset.norm());
         assert_eq!(unset.squares(), None);
         [differs, no_norm]

@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import Backend as C10DBackend
 
 from sumpter import _core
 from sumpter._core import membership, staging
+from sumpter._core.handles import RoundHandle
 from sumpter.torch import devices, tensors
 from sumpter.torch.c10d import collective, delegate, own_work, work
 from sumpter.torch.c10d.collective import Call, Group, label_of
@@ -27,6 +28,7 @@ from sumpter.torch.c10d.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.c10d.monitored_barrier import MonitoredBarrier
 from sumpter.torch.c10d.registration import NAME, register
 from sumpter.torch.c10d.tracing import never_trace
+from sumpter.torch.c10d.work import SumpterWork
 from sumpter.torch.store import StoreBoard
 
 # The entry point of the package names `register` here.
@@ -77,6 +79,11 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         self._gloo = GlooDelegate(store, self._group, size, timeout)
         self._monitored_barrier = MonitoredBarrier(store, rank, size)
         _alive[self._holder] = self
+
+    @property
+    def streams_wait(self) -> bool:
+        """Whether streams wait for results on a device, where they can, and no thread."""
+        return self._group.streams_wait
 
     # What torch asks about the group.
 
@@ -143,6 +150,24 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         opts = dist.AllreduceOptions()
         opts.reduceOp = dist.ReduceOp.AVG
         return self.allreduce([bucket], opts, priority)
+
+    def work_of(
+        self, rounds: Sequence[RoundHandle], outputs: list[torch.Tensor], label: str
+    ) -> SumpterWork:
+        """The Work of rounds that were begun elsewhere, which `label` names in messages."""
+        group = self._group
+        label = collective.in_group(label, group)
+        return SumpterWork(
+            rounds,
+            outputs,
+            lambda: None,
+            group.timeout_s,
+            label,
+            # They have names of their own.
+            lambda: None,
+            group.callbacks,
+            group.streams_wait,
+        )
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         root = opts.rootRank

@@ -3,22 +3,26 @@
 DDP hands each bucket of gradients to the hook while backward is under way. The bucket goes as one
 round for each of its parameters, as with DistributedOptimizer(on_servers=True), and is done when
 their new values are there. DDP waits for all buckets at the end of backward, so the parameters are
-new then.
+new then; of parameters on a device, for what is enqueued from then on.
 """
 
-import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from sumpter._core import membership
 from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import global_process_set
+from sumpter._core.staging import DeviceRound
 from sumpter._errors import UnsupportedError
 from sumpter.torch.optimizer import wrap_on_servers
 from sumpter.torch.training.gradients import Names
 from sumpter.torch.training.on_servers import ServerUpdates
+
+if TYPE_CHECKING:
+    from sumpter.torch.c10d.backend import SumpterBackend
 
 
 def server_optimizer(
@@ -32,7 +36,8 @@ def server_optimizer(
     bit: the rules, `state_dict()`, parameter groups, schedulers. Parameters are new when backward()
     returns, and step() checks that nothing has changed since; gradients of several backward passes
     are added up within `model.no_sync()`. After backward() `.grad` has this rank's own gradient,
-    not the average.
+    not the average. Of parameters on a CUDA device the streams wait for the new values, as with
+    `ddp_hook`, and neither backward() nor step() does.
 
     All ranks must call this. Raises UnsupportedError for what servers cannot update, ValueError for
     another backend, a model that has a communication hook, or an optimizer of other parameters.
@@ -45,7 +50,7 @@ def server_optimizer(
             "DistributedDataParallel first, or use DistributedOptimizer(on_servers=True)"
         )
     group = model.process_group
-    backend = group._get_backend(torch.device("cpu"))
+    backend = group._get_backend(next(model.parameters()).device)
     if not isinstance(backend, SumpterBackend):
         raise ValueError(
             f"the process group's backend is {backend.name()}: server_optimizer() needs "
@@ -59,7 +64,7 @@ def server_optimizer(
     if model._comm_hooks:
         raise ValueError("the model has a communication hook already: two exchange twice")
     names = _names(model, optimizer)
-    wrapped = wrap_on_servers(optimizer, lambda: _BucketUpdates(names, optimizer))
+    wrapped = wrap_on_servers(optimizer, lambda: _BucketUpdates(names, optimizer, backend))
     model.register_comm_hook(wrapped._exchange, _send_bucket)
     return wrapped
 
@@ -90,11 +95,15 @@ class _BucketUpdates(ServerUpdates):
     owner = "DistributedDataParallel"
     is_hooked = False
 
-    def __init__(self, names: Names, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, names: Names, optimizer: torch.optim.Optimizer, backend: "SumpterBackend"
+    ) -> None:
+        self._backend = backend
         super().__init__(names, optimizer, 1, True, global_process_set)
 
     def send(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Sends the gradients of a bucket; done when their parameters are new."""
+        membership.current().raise_late()
         self._follow_session()
         parameters = bucket.parameters()
         if any(parameter in self._handles for parameter in parameters):
@@ -106,7 +115,10 @@ class _BucketUpdates(ServerUpdates):
             _at_end_of_backward(self._watch_gradients)
         for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
             self._send(parameter, gradient)
-        return _when_done([self._handles[parameter] for parameter in parameters], bucket.buffer())
+        handles = [self._handles[parameter] for parameter in parameters]
+        label = f"the update of bucket {bucket.index()}"
+        work = self._backend.work_of(handles, [bucket.buffer()], label)
+        return work.get_future().then(lambda done: done.value()[0])
 
     def _take_in(self, added: Names) -> None:
         """Refused: DDP averages the parameters that needed gradients when it was made."""
@@ -124,6 +136,14 @@ class _BucketUpdates(ServerUpdates):
                 "backward() outside of model.no_sync() first"
             )
         super().finish()
+
+    def _wait(self, handle: RoundHandle) -> None:
+        """As backward() has waited for it: in streams where they can, else in this thread."""
+        staged = handle if isinstance(handle, DeviceRound) else None
+        if staged is not None and staged.streams_wait() and self._backend.streams_wait:
+            staged.wait_on_stream()
+        else:
+            handle.wait()
 
     def _watch_gradients(self) -> None:
         """Notes the gradients as DDP leaves them; what changes them later would have no effect."""
@@ -143,30 +163,3 @@ def _at_end_of_backward(action: Any) -> None:
     queue = torch.autograd.Variable._execution_engine.queue_callback
     # DDP has queued what it does at the end when the first callback runs, so a second one is last.
     queue(lambda: queue(action))
-
-
-def _when_done(
-    handles: list[RoundHandle], result: torch.Tensor
-) -> torch.futures.Future[torch.Tensor]:
-    """A future of `result` that is done with all the rounds, or fails with the first error."""
-    done: torch.futures.Future[Any] = torch.futures.Future()
-    lock, left = threading.Lock(), len(handles)
-
-    def count_down() -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            is_last = left == 0
-        if is_last:
-            done.set_result(None)
-
-    def wait(_: object) -> torch.Tensor:
-        for handle in handles:
-            handle.wait()
-        return result
-
-    # An exception in here becomes one of the future, as one that is set would not.
-    future = done.then(wait)
-    for handle in handles:
-        handle.on_done(count_down)
-    return future

@@ -14,6 +14,7 @@ from sumpter.torch.local_sgd.fragments import Names, offset, split
 from sumpter.torch.local_sgd.outer import Outer, OuterInWorkers, OuterOnServers
 from sumpter.torch.local_sgd.periodic import Periodic
 from sumpter.torch.local_sgd.site import SiteGroup
+from sumpter.torch.local_sgd.theta import Theta
 from sumpter.torch.training.shares import StateShare
 
 
@@ -30,7 +31,7 @@ class DiLoCo(Periodic):
     parameters and buffers become those of the first rank, unless a state was loaded; buffers are
     each rank's own afterwards. Parameters that are frozen when this is made are never exchanged. A
     rank holds a copy of the parameters at the start of a round in host memory, in their element
-    types.
+    types; pinned, if they are on a CUDA device.
 
     - `outer_optimizer` has the model's trained parameters: SGD, Adam, AdamW, RMSprop or Adagrad of
       torch.optim, whose state is on the servers. Its hyper-parameters travel with each fragment.
@@ -83,7 +84,7 @@ class DiLoCo(Periodic):
         # Inner steps since the last whole round, and the fragment to send next.
         self._in_round = self._next = 0
         _check_outer(outer_optimizer, self._names)
-        self._theta = {p: torch.empty(p.shape, dtype=p.dtype, device="cpu") for p in self._names}
+        self._theta = Theta(self._names)
         self._outer_optimizer = outer_optimizer
         self._outer: Outer | None = None
         if self._site.is_leader:
@@ -96,6 +97,7 @@ class DiLoCo(Periodic):
         if self._outer is not None:
             if not seat.held():
                 _agree([one.parameters for one in self._fragments], self._process_set)
+            self._theta.settle()
             self._outer.start()
 
     def _on_step(self) -> None:
@@ -126,9 +128,7 @@ class DiLoCo(Periodic):
         to keep at the end. Waits for the fragments in flight, whose results are used when they are
         due. In a site, all ranks must call this.
         """
-        self._take_start()
-        self._collect_all()
-        return {name: self._theta[parameter].clone() for parameter, name in self._names.items()}
+        return self._known()
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
@@ -166,12 +166,11 @@ class DiLoCo(Periodic):
 
     def _own_state(self) -> dict[str, Any]:
         """All but the outer optimizer's."""
-        self._take_start()
-        self._collect_all()
+        theta = self._known()
         due = [None if one.due is None else one.due - self._steps for one in self._fragments]
         return {
             "inner": self._optimizer.state_dict(),
-            "theta": {name: self._theta[p].clone() for p, name in self._names.items()},
+            "theta": theta,
             "sync_every": self._sync_every,
             "rounds": self._rounds,
             "in_round": self._in_round,
@@ -199,8 +198,9 @@ class DiLoCo(Periodic):
     def _load(self, state_dict: dict[str, Any]) -> None:
         """Takes all but the outer optimizer's state."""
         self._optimizer.load_state_dict(state_dict["inner"])
+        self._theta.settle()
         for parameter, name in self._names.items():
-            self._theta[parameter].copy_(state_dict["theta"][name])
+            self._theta.tensors[parameter].copy_(state_dict["theta"][name])
         self._rounds, self._next = state_dict["rounds"], state_dict["next"]
         self._in_round = state_dict["in_round"]
         if state_dict["sync_every"] != self._sync_every:
@@ -214,8 +214,15 @@ class DiLoCo(Periodic):
     def _take_start(self) -> None:
         """Until the first round, the start is what the model has, however it came to it."""
         if not self._started:
-            for parameter, theta in self._theta.items():
-                theta.copy_(parameter.detach())
+            for parameter in self._names:
+                self._theta.take(parameter, parameter.detach())
+
+    def _known(self) -> dict[str, torch.Tensor]:
+        """Copies of the parameters after the last outer steps, by name."""
+        self._take_start()
+        self._collect_all()
+        self._theta.settle()
+        return {name: self._theta.tensors[p].clone() for p, name in self._names.items()}
 
     def _check_state(self, state_dict: dict[str, Any]) -> None:
         """Raises ValueError unless the state is of this model, these fragments and such a rank."""
@@ -239,9 +246,7 @@ class DiLoCo(Periodic):
         fragment.in_flight = True
         if self._outer is not None:
             # Where all started less where this rank is: what a gradient step would take away.
-            self._outer.begin(
-                {p: self._theta[p] - p.detach().to("cpu") for p in fragment.parameters}
-            )
+            self._outer.begin({p: self._theta.near(p) - p.detach() for p in fragment.parameters})
             # Learning-rate schedulers of torch ask whether the optimizer has taken a step.
             self._outer_optimizer._opt_called = True  # type: ignore[attr-defined]
 
@@ -251,12 +256,12 @@ class DiLoCo(Periodic):
             return
         if self._outer is not None:
             self._outer.end(fragment.parameters)
-        # As .data, since the servers' values may change in no other way, which torch would count.
-        near = {p: self._theta[p].data.to(p.device) for p in fragment.parameters}
-        self._site.spread((fragment.parameters[p], theta) for p, theta in near.items())
-        if not self._site.is_leader:
-            for parameter, theta in near.items():
-                self._theta[parameter].copy_(theta)
+        if self._site.has_others:
+            near = {p: self._theta.near(p) for p in fragment.parameters}
+            self._site.spread((fragment.parameters[p], theta) for p, theta in near.items())
+            if not self._site.is_leader:
+                for parameter, theta in near.items():
+                    self._theta.take(parameter, theta)
         fragment.in_flight = False
 
     def _collect_all(self) -> None:
@@ -267,7 +272,7 @@ class DiLoCo(Periodic):
         self._collect(fragment)
         fragment.due = None
         for parameter in fragment.parameters:
-            theta = self._theta[parameter].to(parameter.device)
+            theta = self._theta.near(parameter)
             if self._alpha:
                 theta = torch.lerp(theta, parameter.detach(), self._alpha)
             parameter.detach().copy_(theta)

@@ -1,7 +1,7 @@
 """The outer optimizer of DiLoCo: on the servers, or in each worker.
 
-Both take pseudo-gradients, average them over the ranks, and put new values into `theta`, the
-parameters as all ranks know them, which lie in host memory.
+Both take pseudo-gradients, which are on the parameters' device, average them over the ranks, and
+put new values into `theta`, the parameters as all ranks know them, which lie in host memory.
 """
 
 import contextlib
@@ -16,22 +16,23 @@ from sumpter._core.process_sets import ProcessSet, label
 from sumpter._core.reduction import Average, Reduction
 from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.local_sgd.fragments import Names
+from sumpter.torch.local_sgd.theta import Theta
 from sumpter.torch.training.shares import StateShare
 from sumpter.torch.training.variables import Variables
 
 # Below that of gradients, which the next step waits for.
 PRIORITY = -1
 
-Theta = Mapping[torch.nn.Parameter, torch.Tensor]
+PseudoGradients = Mapping[torch.nn.Parameter, torch.Tensor]
 
 
 class Outer:
     """Takes the outer steps of each fragment's parameters."""
 
     def start(self) -> None:
-        """Makes ready for pseudo-gradients; every rank must call this."""
+        """Makes ready for pseudo-gradients; every rank must call this, `theta` being settled."""
 
-    def begin(self, pseudogradients: Theta) -> None:
+    def begin(self, pseudogradients: PseudoGradients) -> None:
         """Sends pseudo-gradients; `theta` must not be read before end()."""
         raise NotImplementedError
 
@@ -63,7 +64,7 @@ class OuterOnServers(Outer):
         process_set: ProcessSet,
     ) -> None:
         self._optimizer = optimizer
-        self._variables = Variables(names, optimizer, True, process_set, theta)
+        self._variables = Variables(names, optimizer, True, process_set, theta.tensors)
         self._handles: dict[torch.nn.Parameter, RoundHandle] = {}
 
     def start(self) -> None:
@@ -71,7 +72,7 @@ class OuterOnServers(Outer):
         if not self._variables.declared:
             self._variables.declare()
 
-    def begin(self, pseudogradients: Theta) -> None:
+    def begin(self, pseudogradients: PseudoGradients) -> None:
         for parameter, pseudogradient in pseudogradients.items():
             variables = self._variables
             self._handles[parameter] = variables[parameter].begin(
@@ -137,7 +138,7 @@ class OuterInWorkers(Outer):
         }
         self._handles: dict[torch.nn.Parameter, Handle[torch.Tensor]] = {}
 
-    def begin(self, pseudogradients: Theta) -> None:
+    def begin(self, pseudogradients: PseudoGradients) -> None:
         for parameter, pseudogradient in pseudogradients.items():
             self._handles[parameter] = self._reductions[parameter].start(pseudogradient, PRIORITY)
 
@@ -154,7 +155,7 @@ class OuterInWorkers(Outer):
         self._optimizer.load_state_dict(state)
 
     @contextlib.contextmanager
-    def _at_theta(self, averages: Theta) -> Iterator[None]:
+    def _at_theta(self, averages: PseudoGradients) -> Iterator[None]:
         """Within it, parameters are `theta`, with the averages as gradients and no others."""
         everyone = [p for group in self._optimizer.param_groups for p in group["params"]]
         gradients = {parameter: parameter.grad for parameter in everyone}
@@ -162,13 +163,13 @@ class OuterInWorkers(Outer):
         for parameter in everyone:
             parameter.grad = None
         for parameter, average in averages.items():
-            parameter.data.copy_(self._theta[parameter])
-            parameter.grad = average.to(parameter.device)
+            parameter.data.copy_(self._theta.near(parameter))
+            parameter.grad = average
         try:
             yield
         finally:
             for parameter, before in local.items():
-                self._theta[parameter].copy_(parameter.detach())
+                self._theta.take(parameter, parameter.detach())
                 parameter.data.copy_(before)
             for parameter, gradient in gradients.items():
                 parameter.grad = gradient

@@ -39,6 +39,11 @@ class Site:
             )
         self._leader = leaders[0]
 
+    @property
+    def has_others(self) -> bool:
+        """Whether spread() may reach other ranks."""
+        return self._group is not None
+
     def spread(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Overwrites the tensors of all ranks of the site by the leader's."""
         group = self._group

@@ -19,6 +19,7 @@ from sumpter._core import membership
 from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import ProcessSet, label
 from sumpter._core.reduction import Max
+from sumpter._core.staging import DeviceRound
 from sumpter._errors import MismatchError, UnsupportedError
 from sumpter.torch.collectives.allreduces import allreduce_async_
 from sumpter.torch.training.gradients import Names, PassCounter
@@ -238,4 +239,4 @@ class AsynchronousSteps(PassCounter):
 
 def _order(handle: RoundHandle) -> Spans:
     """When a round that is done had its turns; nothing of a parameter without elements."""
-    return handle.order() if isinstance(handle, _native.Handle) else []
+    return handle.order() if isinstance(handle, _native.Handle | DeviceRound) else []

@@ -63,6 +63,10 @@ class DeferredServerUpdates(ServerUpdates):
             self._start(parameter)
         return [self._undecided[parameter][1] for parameter in late]
 
+    def gradients(self) -> list[ServerGradient]:
+        """What stands for the gradients of the step that waits, in the order of the parameters."""
+        return [self._undecided[p][1] for p in self.names if p in self._undecided]
+
     def check(self, gradient: ServerGradient) -> None:
         """Raises ValueError if the step of a gradient is over."""
         _, waits = self._undecided.get(gradient.parameter, (None, None))

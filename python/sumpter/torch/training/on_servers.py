@@ -62,7 +62,7 @@ class ServerUpdates(PassCounter):
         Frozen parameters, which need no gradients now, stay as they are.
         """
         for handle in self.hand_over().values():
-            handle.wait()
+            self._wait(handle)
 
     def hand_over(self) -> dict[torch.nn.Parameter, RoundHandle]:
         """Sends what has not been sent; it is for the caller to wait for it all."""
@@ -171,6 +171,10 @@ class ServerUpdates(PassCounter):
             self.names[parameter],
             self._priority(parameter),
         )
+
+    def _wait(self, handle: RoundHandle) -> None:
+        """Waits for a round; of parameters on a device, the current stream sees the new value."""
+        handle.wait()
 
     def _priority(self, parameter: torch.nn.Parameter) -> int:
         """Of the round of a parameter; all are waited for, so that none goes first."""

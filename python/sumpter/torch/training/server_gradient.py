@@ -96,6 +96,32 @@ class ServerGradient(torch.Tensor):
         return math.isfinite(self._round.squares(self.parameter))
 
 
+def clip_(
+    gradients: Sequence[ServerGradient], max_norm: float, error_if_nonfinite: bool
+) -> torch.Tensor:
+    """Multiplies gradients by min(1, max_norm / (total norm + 1e-6)).
+
+    Returns the total 2-norm, a tensor without dimensions on the gradients' device. The formula and
+    the arithmetic are those of torch.nn.utils.clip_grad_norm_ on the CPU, wherever the parameters
+    are: the host knows the norms, so it does not wait for a device, and ranks with different
+    devices get the same factor. RuntimeError for a norm that is not finite, if
+    `error_if_nonfinite`.
+    """
+    if not gradients:
+        return torch.tensor(0.0)
+    norms = [torch.tensor(one.norm_2(), dtype=one.dtype, device="cpu") for one in gradients]
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    if error_if_nonfinite and not total.isfinite():
+        raise RuntimeError(
+            "the total norm of the gradients is non-finite, so it cannot be clipped: pass "
+            "error_if_nonfinite=False to have step() skip the step"
+        )
+    factor = float(torch.clamp(max_norm / (total + 1e-6), max=1.0))
+    for one in gradients:
+        one.factor *= factor
+    return total.to(gradients[0].device, non_blocking=True)
+
+
 def _tensors(values: Sequence[Any]) -> list[Any]:
     flat: list[Any] = []
     for value in values:
@@ -123,7 +149,9 @@ def _vector_norm(
             f"backward() has not reached {names}, but may have on other ranks: call "
             "clip_grad_norm_() of the optimizer, which takes part in the sum of all gradients"
         )
-    return torch.tensor(gradient.norm_2(), dtype=dtype or gradient.dtype)
+    norm = torch.tensor(gradient.norm_2(), dtype=dtype or gradient.dtype, device="cpu")
+    # Otherwise torch waits for the stream of a device.
+    return norm.to(gradient.device, non_blocking=True)
 
 
 def _foreach_norm(
@@ -155,8 +183,10 @@ def _unscale(
     gradients: Sequence[ServerGradient], found_inf: torch.Tensor, inv_scale: torch.Tensor
 ) -> None:
     # Those that this rank's backward did not reach are scaled like the others.
+    # Once, since of a scale on a device the host has to wait for it.
+    inverse = float(inv_scale)
     for gradient in [*gradients, *gradients[0]._round.join()]:
-        gradient.factor *= float(inv_scale)
+        gradient.factor *= inverse
         if not gradient.is_finite:
             found_inf.fill_(1.0)
 

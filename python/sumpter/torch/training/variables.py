@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 from sumpter import _native
-from sumpter._core import membership, rules
+from sumpter._core import membership, rules, staging
 from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import ProcessSet, label
 from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
+from sumpter.torch import devices
 from sumpter.torch.collectives.broadcasts import broadcast_async_
 from sumpter.torch.functions import allgather_object
 from sumpter.torch.lion import Lion
-from sumpter.torch.tensors import dtype_name
+from sumpter.torch.tensors import dtype_name, start_deferred, start_round
 from sumpter.torch.training.gradients import Names
 from sumpter.torch.training.shares import Parts, StateShare, TorchState, assemble, whole_state
 
@@ -110,10 +111,10 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Callable[[int, Group], rules.Up
 class Variables:
     """The values and the optimizer's state of parameters on the servers: put there, and fetched.
 
-    `values` has the tensor in host memory of each parameter into which new values come, where that
-    is not the parameter's own. Gradients are averaged before the rule, or summed. `staleness` is
-    how many rounds a rank may be ahead of the slowest, None for no bound; 0 has all take each
-    together.
+    `values` has the tensor of each parameter into which new values come, where that is not the
+    parameter's own: on the device of the gradients, or in host memory. Gradients are averaged
+    before the rule, or summed. `staleness` is how many rounds a rank may be ahead of the slowest,
+    None for no bound; 0 has all take each together.
     """
 
     def __init__(
@@ -158,6 +159,8 @@ class Variables:
         self._check_kept()
         if not self._variables:
             return self._initial
+        # What is mirrored here must be of rounds that are over.
+        staging.catch_up(membership.current())
         own = {
             self.names[parameter]: variable.tensor.mirrored()
             for parameter, variable in self._variables.items()
@@ -174,6 +177,9 @@ class Variables:
         """This rank's share of the state, for resume() in another job."""
         self.follow_session()
         self._check_kept()
+        if self._variables:
+            # What is mirrored here must be of rounds that are over.
+            staging.catch_up(membership.current())
         known = {self.names[p]: variable for p, variable in self._variables.items()}
         return StateShare(
             {name: variable.steps for name, variable in known.items()},
@@ -211,6 +217,8 @@ class Variables:
         self._initial, self._is_lost = _taken_state(optimizer), False
         self.groups = _groups_of(optimizer)
         if self._variables:
+            # No round may be under way, also not one for which only streams wait.
+            staging.catch_up(membership.current())
             self._put(self._variables)
 
     def declare(self) -> None:
@@ -292,7 +300,7 @@ class Variable:
         self.steps = int(state.get("step", taken))
         parts = [self._bytes(self.parameter.detach())]
         if taken:
-            zeros = torch.zeros_like(self.parameter)
+            zeros = torch.zeros(self.parameter.shape, device="cpu")
             parts += [self._bytes(state.get(slot, zeros)) for slot in self._slots]
         self._version = self.parameter._version
         return self.tensor.set_state(parts)
@@ -315,14 +323,8 @@ class Variable:
         self._begun = (gradient, gradient._version, update.coefficients)
         # One of another element type travels in the parameter's.
         sent = gradient.detach().to(self.parameter.dtype).contiguous()
-        return self.tensor.submit(
-            sent.data_ptr(),
-            self.parameter.data_ptr(),
-            keep=(sent, self.parameter),
-            priority=priority,
-            update=update.coefficients,
-            order=order,
-        )
+        value, coefficients = self.parameter.detach(), update.coefficients
+        return start_round(self.tensor, sent, value, priority, update=coefficients, order=order)
 
     def begin_deferred(
         self, gradient: torch.Tensor, name: str
@@ -330,9 +332,7 @@ class Variable:
         """Sends a gradient; what is returned beside the handle decides what becomes of it."""
         self._check_unchanged(name)
         sent = gradient.detach().to(self.parameter.dtype).contiguous()
-        return self.tensor.submit_deferred(
-            sent.data_ptr(), self.parameter.data_ptr(), keep=(sent, self.parameter)
-        )
+        return start_deferred(self.tensor, sent, self.parameter.detach())
 
     def decide(
         self, rule: Callable[[int, Group], rules.Update], group: Group, factor: float
@@ -370,7 +370,7 @@ class Variable:
 
     def _bytes(self, tensor: torch.Tensor) -> memoryview:
         wide = torch.float64 if self._master is np.float64 else torch.float32
-        values = tensor.detach().to(wide).contiguous().flatten()
+        values = tensor.detach().cpu().to(wide).contiguous().flatten()
         return memoryview(values.numpy()).cast("B")
 
 
@@ -402,10 +402,10 @@ def bring_together(named: Iterable[tuple[str, torch.Tensor]], process_set: Proce
 
 def _check(parameter: torch.Tensor, name: str) -> None:
     """Raises UnsupportedError unless servers can update the parameter."""
-    if not parameter.is_cpu:
+    if not parameter.is_cpu and not devices.is_carried(parameter):
         raise UnsupportedError(
-            f"parameter {name} is on {parameter.device}: on_servers=True updates parameters in "
-            "host memory only so far"
+            f"parameter {name} is on {parameter.device}: servers update parameters of the CPU and "
+            "of CUDA devices"
         )
     if not parameter.is_contiguous() or not parameter.dtype.is_floating_point:
         raise UnsupportedError(

@@ -118,21 +118,29 @@ def check_what_fails() -> None:
 
 def report_copy_rates() -> None:
     """Shows how fast slices are copied, beside one plain copy of everything."""
-    tensor = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
-    device = devices.of(tensor)
-    whole = device.host_memory(tensor.numel())
-    for size in (tensor.numel(), 4 << 20):
-        pairs = list(zip(tensor.split(size), whole.split(size), strict=True))
-        for name, stream, direction in (("out", device.out, 1), ("back", device.back, -1)):
+    memory = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
+    device = devices.of(memory)
+    host = device.host_memory(memory.numel())
+
+    def copy_to_host(start: int, size: int) -> None:
+        device.copy_to_host(host, memory, start, size, device.device_to_host)
+
+    def copy_to_device(start: int, size: int) -> None:
+        device.copy_to_device(memory, host, start, size, device.host_to_device)
+
+    for size in (memory.numel(), 4 << 20):
+        for copy, stream in (
+            (copy_to_host, device.device_to_host),
+            (copy_to_device, device.host_to_device),
+        ):
             device.mark(stream).synchronize()
-            start = time.perf_counter()
+            began = time.perf_counter()
             for _ in range(8):
-                for pair in pairs:
-                    target, source = pair[::-direction]
-                    device.copy(target, source, stream)
+                for start in range(0, memory.numel(), size):
+                    copy(start, size)
             device.mark(stream).synchronize()
-            rate = 8 * tensor.numel() / (time.perf_counter() - start)
-            print(f"rank {RANK} {name} in copies of {size >> 20} MiB: {rate / 1e9:.1f} GB/s")
+            rate = 8 * memory.numel() / (time.perf_counter() - began)
+            print(f"rank {RANK} {copy.__name__} of {size >> 20} MiB: {rate / 1e9:.1f} GB/s")
 
 
 def report_timeline() -> None:
