@@ -165,6 +165,6 @@ def test_a_small_run_fills_the_lanes_with_the_bytes_that_are_planned(tmp_path: P
     options = ("-n", "2", "--megabytes", "4", "--rules", "adam", "--turns", "1")
     sums, adam = run("refill", tmp_path / "refill.json", *options)
     assert sums["system"] == refill.SUMS and adam["system"] == "adam"
-    # Headers, and repairs of what was under way.
-    assert 0.95 * adam["planned_megabytes"] < adam["more_megabytes"] - sums["more_megabytes"]
-    assert adam["more_megabytes"] < 1.5 * adam["planned_megabytes"]
+    # More are headers, and what had been sent to the server that died.
+    assert 0.95 < adam["more_megabytes"] / adam["planned_megabytes"] < 2
+    assert sums["more_megabytes"] < adam["more_megabytes"]
