@@ -22,6 +22,7 @@ from typing import Any
 
 from sumpter import _native
 from sumpter_lab.scaffold import cluster, counters, namespaces, record, remote, units
+from sumpter_lab.scaffold.output import check_writable
 from sumpter_lab.scaffold.remote import call_all
 from sumpter_lab.scaffold.signals import orderly
 from sumpter_lab.scaffold.table import Column, Row, figure, head_line, row_line
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, help="also write all figures, as JSON")
     asked = parser.parse_args(arguments)
     cells = _cells(asked)
+    check_writable(asked.output, "--output")
     namespaces.check_tools()
     # torch's optimizers import it with their first step, in each process anew.
     remote.preload("sumpter_lab.memory_rank", "torch._dynamo")

@@ -22,6 +22,7 @@ from typing import Any
 
 from sumpter import _native
 from sumpter_lab.scaffold import cluster, counters, namespaces, record, remote, units
+from sumpter_lab.scaffold.output import check_writable
 from sumpter_lab.scaffold.remote import call_all, gather
 from sumpter_lab.scaffold.signals import orderly
 from sumpter_lab.scaffold.spec import RULES
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     rules = units.parse_names(asked.rules, "--rules", RULES)
     cells = _cells(asked)
+    check_writable(asked.output, "--output")
     namespaces.check_tools()
     remote.preload()
     about = record.environment()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sumpter._failure import Failure, UsageError
-from sumpter_lab import memory, refill
+from sumpter_lab import diloco, memory, refill
 from sumpter_lab.scaffold import counters, namespaces
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
@@ -125,6 +125,12 @@ def test_without_root_one_line_says_so(bench, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Failure, match="needs root"):
         bench.main([])
+
+
+@pytest.mark.parametrize("bench", [memory, refill, diloco])
+def test_a_result_that_could_not_be_written_is_refused_at_once(bench, tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="--output .* does not exist"):
+        bench.main(["-o", str(tmp_path / "absent" / "rows.json")])
 
 
 def test_an_unknown_rule_is_refused() -> None:

@@ -25,6 +25,7 @@ from sumpter_lab.diloco.modes import Load, Mode, Training
 from sumpter_lab.diloco.path import Shape
 from sumpter_lab.scaffold import namespaces, record, remote, units
 from sumpter_lab.scaffold.cluster import Machine
+from sumpter_lab.scaffold.output import check_writable
 from sumpter_lab.scaffold.remote import Remote, call_all, end_all
 from sumpter_lab.scaffold.signals import orderly
 from sumpter_lab.scaffold.team import Team, team
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     shape = _shape(asked)
     modes = _modes(asked)
+    check_writable(asked.output, "--output")
     wide_area.check_host()
     remote.preload("sumpter_lab.diloco.rank", "sumpter_lab.diloco.relay")
     about = record.environment()
