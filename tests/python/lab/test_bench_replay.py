@@ -223,6 +223,51 @@ def test_what_a_sleep_overshoots_is_made_up_for() -> None:
     assert periods(times) == pytest.approx([7, 7, 7])
 
 
+class Stepping:
+    """An optimizer whose steps, and decisions before them, take time."""
+
+    def __init__(self, clock: VirtualClock, decision_s: float, step_s: float) -> None:
+        self.clock, self.decision_s, self.step_s = clock, decision_s, step_s
+        self.calls: list[tuple[str, float]] = []
+
+    def decide(self) -> None:
+        self.calls.append(("decide", self.clock.time_s - 100))
+        self.clock.time_s += self.decision_s
+
+    def step(self) -> None:
+        self.calls.append(("step", self.clock.time_s - 100))
+        self.clock.time_s += self.step_s
+
+
+def test_an_optimizer_decides_after_the_backward_pass_and_steps_when_all_sums_are_there() -> None:
+    clock = VirtualClock()
+    # The first layer's sum ends 2 s after the backward pass.
+    link, optimizer = Link(clock, [3.0, 2.0]), Stepping(clock, 0.0, 0.5)
+    times = play(script(), link.submit, 3, Pace(clock), overlap=False, optimizer=optimizer)
+    assert optimizer.calls[:3] == [("decide", 7.0), ("step", 9.0), ("decide", 16.5)]
+    assert [name for name, _ in optimizer.calls] == ["decide", "step"] * 4
+    assert periods(times) == pytest.approx([9.5, 9.5, 9.5])
+
+
+def test_a_decision_takes_from_the_time_of_the_sums() -> None:
+    clock = VirtualClock()
+    link, optimizer = Link(clock, [3.0, 2.0]), Stepping(clock, 1.0, 0.0)
+    times = play(script(), link.submit, 3, Pace(clock), overlap=False, optimizer=optimizer)
+    assert periods(times) == pytest.approx([9, 9, 9])
+
+
+def test_each_rule_is_played_in_all_places_that_torch_and_the_servers_have() -> None:
+    assert list(variants.optimizing(["adam", "rmsprop"])) == [
+        "adam@workers",
+        "adam@workers-fused",
+        "adam@servers",
+        "adam@servers-deferred",
+        "rmsprop@workers",
+        "rmsprop@servers",
+        "rmsprop@servers-deferred",
+    ]
+
+
 # --- reports ---
 
 
@@ -363,6 +408,7 @@ def replay(*arguments: str) -> typer.testing.Result:
         (("--profile", "vgg16", "--iteration-s", "1"), "the times of vgg16 are computed"),
         (("--profile", "vgg16", "--workers", "some"), "'some' is not a whole number"),
         (("--profile", "vgg16", "--bandwidth-mbps", "0"), "0 Mb/s is not within"),
+        (("--profile", "vgg16", "--rules", "magic"), "--rules 'magic': known are sgd"),
     ],
 )
 def test_wrong_options_are_named(arguments, complaint) -> None:
@@ -392,6 +438,7 @@ def test_a_small_run_plays_all_systems_and_cleans_up(tmp_path: Path) -> None:
     output = tmp_path / "replay.json"
     arguments = ("--profile", str(tmp_path / "small.json"), "-n", "2", "-s", "1", "--scale", "1")
     options = ("--bandwidth-mbps", "50", "--ratio", "1", "--iterations", "2", "--turns", "2")
+    options += ("--rules", "sgd_momentum,adam")
     call = [sys.executable, "-m", "sumpter", "bench", "replay", *arguments, *options]
     process = subprocess.Popen(
         [*call, "-o", str(output)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -410,7 +457,8 @@ def test_a_small_run_plays_all_systems_and_cleans_up(tmp_path: Path) -> None:
     assert (played["workers"], played["servers"], played["bytes"]) == (2, 1, 120_004)
     assert played["ratio"] == pytest.approx(1)
     assert played["bound_seconds"] == max(played["compute_seconds"], played["optimum_seconds"])
-    names = [*variants.BY_NAME, variants.DDP]
+    optimizing = variants.optimizing(["sgd_momentum", "adam"])
+    names = [*variants.BY_NAME, *optimizing, variants.DDP]
     assert list(played["systems"]) == names
     assert all(name in out for name in names)
     for figures in played["systems"].values():
@@ -419,3 +467,9 @@ def test_a_small_run_plays_all_systems_and_cleans_up(tmp_path: Path) -> None:
         assert min(map(min, figures["periods_s"])) >= 0.999 * played["compute_seconds"]
         assert 0 < figures["share_of_bound"] < 1.1
         assert figures["sent_bytes_by_worker"] > 60_000
+        # Of both workers at least; DDP sends nothing else.
+        assert figures["sent_bytes_by_all"] > 1.99 * figures["sent_bytes_by_worker"]
+        assert figures["cpu_seconds_by_all"] > 0
+    # Only torch's steps are timed; all are checked.
+    timed = [name for name, of in played["systems"].items() if of["step_seconds"] is not None]
+    assert timed == [name for name in optimizing if "@workers" in name]

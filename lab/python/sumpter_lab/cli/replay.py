@@ -11,7 +11,7 @@ import typer
 from sumpter._assignments import parse_assignments
 from sumpter._failure import UsageError
 from sumpter.cli.options import SetOption
-from sumpter_lab.cli.options import ServersOption, WorkersOption
+from sumpter_lab.cli.options import RulesOption, ServersOption, WorkersOption
 from sumpter_lab.cli.profile import ProfileOption, published
 from sumpter_lab.scaffold.namespaces import check_tools
 
@@ -132,6 +132,7 @@ def replay(
     ratios: RatioOption = None,
     scheduling: SchedulingOption = "off,paced,priority,credit,overlap",
     peers: PeersOption = "ddp-gloo",
+    rules: RulesOption = None,
     iterations: IterationsOption = 10,
     turns: TurnsOption = 3,
     assignments: SetOption = None,
@@ -143,11 +144,13 @@ def replay(
 
     Each machine is a network namespace with a shaped link, so this needs root and Linux. Compares
     ways to schedule with each other, with DDP over Gloo and with the upper bound: one iteration
-    in the time of its compute, or of its communication at best, whichever is longer.
+    in the time of its compute, or of its communication at best, whichever is longer. With --rules
+    also iterations that end with an optimizer's step, in the workers or on the servers.
     """
     from sumpter_lab.replay.spec import Spec
     from sumpter_lab.replay.surface import AXES, draw, of_cells
-    from sumpter_lab.scaffold import units
+    from sumpter_lab.replay.variants import optimizing
+    from sumpter_lab.scaffold import spec, units
     from sumpter_lab.scaffold.output import check_plot, check_writable
 
     if network_gbps is not None and ratios is not None:
@@ -167,7 +170,11 @@ def replay(
         scale=scale,
         network_gbps=network_gbps,
         ratios=_numbers(ratios, "--ratio"),
-        systems=(*_names(scheduling), *_names(peers)),
+        systems=(
+            *_names(scheduling),
+            *optimizing(units.parse_names(rules, "--rules", spec.RULES)),
+            *_names(peers),
+        ),
         iterations=iterations,
         turns=turns,
         settings=parse_assignments(assignments),

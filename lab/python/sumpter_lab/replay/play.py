@@ -21,6 +21,13 @@ class Sum(Protocol):
     def wait(self) -> object: ...
 
 
+class Optimizer(Protocol):
+    """What ends an iteration."""
+
+    def decide(self) -> None: ...  # the backward pass is over, sums may be under way
+    def step(self) -> None: ...  # all sums are there
+
+
 class Clock:
     """The monotonic clock of the system."""
 
@@ -66,11 +73,13 @@ def play(
     pace: Pace,
     *,
     overlap: bool,
+    optimizer: Optimizer | None = None,
 ) -> list[float]:
     """Plays one iteration more than asked for, as a warm-up, and returns when each one began.
 
     The times have one more entry: when another iteration could have begun. `submit` starts the sum
     of a tensor. With `overlap` a layer's forward pass waits only for the sums of its own tensors.
+    What an `optimizer` does takes as long as it takes; it needs all sums, so not with `overlap`.
     """
     waiting: dict[int, Sum] = {}
     everything = range(len(script.shapes))
@@ -82,9 +91,20 @@ def play(
             if index in waiting:
                 pace.wait_for(waiting.pop(index))
 
+    def finish() -> None:
+        """Ends an iteration as far as the next one needs it."""
+        begun = bool(waiting)
+        if begun and optimizer is not None:
+            optimizer.decide()
+            pace.catch_up()
+        arrive(first)
+        if begun and optimizer is not None:
+            optimizer.step()
+            pace.catch_up()
+
     starts_s = []
     for _ in range(iterations + 1):
-        arrive(first)
+        finish()
         starts_s.append(pace.at_s)
         for tensors, forward_s in zip(script.tensors_of, script.forward_s, strict=True):
             arrive(tensors)
@@ -94,7 +114,7 @@ def play(
             pace.until(begun_s + ready_s)
             waiting[index] = submit(index)
         pace.until(begun_s + script.backward_s)
-    arrive(first)
+    finish()
     starts_s.append(pace.at_s)
     arrive(everything)
     return starts_s

@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from sumpter._core import membership
+from sumpter_lab.replay.optimizing import InWorkers, OnServers
 from sumpter_lab.replay.play import Clock, Pace, Sum, periods, play
 from sumpter_lab.replay.script import Script
-from sumpter_lab.replay.variants import BY_NAME, DDP, DDP_BUCKET_BYTES, Variant
+from sumpter_lab.replay.variants import BY_NAME, DDP, DDP_BUCKET_BYTES, OPTIMIZING, Variant
 from sumpter_lab.scaffold.ddp import Replayed
 from sumpter_lab.scaffold.payload import Payload
 from sumpter_lab.scaffold.rank import System, Worker
@@ -47,9 +48,17 @@ class Player(Worker):
         """The seconds of each iteration of the last run."""
         return self._systems[system].periods_s
 
+    def steps(self, system: str) -> list[float]:
+        """The seconds of each step that an optimizer took in this worker in the last run."""
+        return list(getattr(self._systems[system], "steps_s", ()))
+
     def _make(self, system: str, payload: Payload, tensors: list[torch.Tensor]) -> System:
         if system in BY_NAME:
             return Summing(payload, self._script, tensors, BY_NAME[system], self._iterations)
+        if system in OPTIMIZING:
+            what = OPTIMIZING[system]
+            kind = InWorkers if what.place.startswith("workers") else OnServers
+            return kind(payload, self._script, tensors, what, self._iterations)
         return TimedDdp(payload, self._script, self._gloo, self._iterations)
 
 

@@ -9,17 +9,30 @@ from sumpter_lab.scaffold.document import REPLAY
 from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN
 from sumpter_lab.scaffold.table import Column, Row, figure
 
+
+def _megabytes(row: Row) -> str:
+    return f"{row['sent_bytes_by_all'] / 1e6:.2f}"
+
+
+def _step_ms(row: Row) -> str:
+    return "-" if row["step_seconds"] is None else f"{row['step_seconds'] * 1e3:.2f}"
+
+
 COLUMNS = (
     Column("profile", 12, figure("profile", "{}")),
     Column("n", 3, figure("workers", "{}")),
     Column("k", 3, figure("servers", "{}")),
     Column("comm/comp", 9, figure("ratio", "{:.2f}")),
-    Column("scheduling", 10, figure("system", "{}")),
+    Column("scheduling", 22, figure("system", "{}")),
+    Column("s/it", 7, figure("seconds", "{:.4f}")),
     Column("it/s", 8, figure("iterations_per_s", "{:.4f}")),
     Column("quartiles", 16, lambda row: "-".join(f"{q:.4f}" for q in _quartiles(row))),
     Column("of bound", 8, figure("share_of_bound", "{:.1%}")),
     Column("over off", 8, figure("gain_over_off", "{:.3f}")),
     Column("MB/it", 7, lambda row: f"{row['sent_bytes_by_worker'] / 1e6:.2f}"),
+    Column("all MB", 7, _megabytes),
+    Column("CPU s/it", 8, figure("cpu_seconds_by_all", "{:.3f}")),
+    Column("step ms", 7, _step_ms),
     Column("core idle", 9, figure("cores_idle", "{:.0%}")),
 )
 

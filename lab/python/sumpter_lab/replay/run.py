@@ -11,7 +11,7 @@ from typing import Any
 from sumpter_lab.replay import spec
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.spec import Point, Spec
-from sumpter_lab.replay.variants import BY_NAME, DDP, UNBOUNDED_CREDIT
+from sumpter_lab.replay.variants import BY_NAME, DDP, OPTIMIZING, UNBOUNDED_CREDIT
 from sumpter_lab.scaffold import counters, experiment, record, remote
 from sumpter_lab.scaffold.cluster import Cluster, Machine
 from sumpter_lab.scaffold.experiment import Progress, measured_cluster
@@ -28,6 +28,7 @@ class Played:
 
     periods_s: list[list[float]] = field(default_factory=list)  # by turn, the mean of all ranks
     rounds: list[Round] = field(default_factory=list)
+    steps_s: list[float] = field(default_factory=list)  # of an optimizer in the workers
 
 
 def run(asked: Spec, progress: Progress) -> Generator[dict[str, Any], None, None]:
@@ -91,13 +92,19 @@ class _Cell:
                     by_rank = call_all(playing.workers, timeout_s, "periods", system)
                     means = [statistics.fmean(same) for same in zip(*by_rank, strict=True)]
                     played[system].periods_s.append(means)
+                    for steps in call_all(playing.workers, timeout_s, "steps", system):
+                        played[system].steps_s += steps
                     advance(1 / (asked.turns * len(systems)))
         return self._figures(played)
 
     def _teams(self, teams: ExitStack) -> dict[str, Team]:
         """The job that plays each system. A job has one credit, so there may be two."""
         settings = {**self._asked.settings_at(self._point), "lanes": "1"}
-        bounded = [name for name in self._asked.systems if name in BY_NAME and BY_NAME[name].credit]
+        bounded = [
+            name
+            for name in self._asked.systems
+            if name in OPTIMIZING or (name in BY_NAME and BY_NAME[name].credit)
+        ]
         unbounded = [name for name in self._asked.systems if name not in bounded]
         by_system: dict[str, Team] = {}
         for systems, credit in (
@@ -154,6 +161,8 @@ def _system(
     low, middle, high = quartiles(every)
     cores = sum((item.cores for item in done.rounds), counters.NO_TICKS)
     moved = sum(item.links[machine.name].sent_bytes for item in done.rounds for machine in gpu)
+    everywhere = sum(link.sent_bytes for item in done.rounds for link in item.links.values())
+    cpu_s = [item.worker_cpu_s + item.server_cpu_s for item in done.rounds]
     return {
         "iterations_per_s": 1 / middle,
         "iterations_per_s_quartiles": [1 / high, 1 / low],
@@ -161,6 +170,9 @@ def _system(
         "share_of_bound": bound_s / middle,
         # Each turn has an iteration more, before those that count.
         "sent_bytes_by_worker": moved / len(gpu) / len(done.rounds) / (iterations + 1),
+        "sent_bytes_by_all": everywhere / len(done.rounds) / (iterations + 1),
+        "cpu_seconds_by_all": statistics.median(cpu_s) / (iterations + 1),
+        "step_seconds": statistics.median(done.steps_s) if done.steps_s else None,
         "worker_cpu_seconds": statistics.median(item.worker_cpu_s for item in done.rounds),
         "cores_idle": ratio(cores.idle, cores.total),
         "cores_steal": ratio(cores.steal, cores.total),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sumpter._failure import UsageError
 from sumpter.profiles import Profile
 from sumpter_lab.replay.script import Script, script_of
-from sumpter_lab.replay.variants import BY_NAME, PEERS, scaled_settings
+from sumpter_lab.replay.variants import BY_NAME, OPTIMIZING, PEERS, scaled_settings
 from sumpter_lab.scaffold import spec
 
 
@@ -92,6 +92,7 @@ class Spec:
             # As much memory as two jobs of Sumpter and a DDP module.
             peers=("gloo", "ps"),
             settings=scaled_settings(self.scale, self.settings),
+            rules=tuple(OPTIMIZING[name].rule for name in self.systems if name in OPTIMIZING),
         )
 
 
@@ -114,7 +115,7 @@ def check(asked: Spec) -> None:
         raise UsageError(f"--network-gbps {asked.network_gbps:g} is not above 0")
     if not asked.systems:
         raise UsageError("--scheduling and --peers: nothing is left to measure")
-    unknown = [name for name in asked.systems if name not in (*BY_NAME, *PEERS)]
+    unknown = [name for name in asked.systems if name not in (*BY_NAME, *PEERS, *OPTIMIZING)]
     if unknown:
         known = f"--scheduling {', '.join(BY_NAME)}; --peers {', '.join(PEERS)}"
         raise UsageError(f"'{unknown[0]}' is unknown; choose from {known}")

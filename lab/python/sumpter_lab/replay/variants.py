@@ -1,11 +1,13 @@
-"""What can be compared: ways to schedule the same sums, and DDP beside them."""
+"""What can be compared: ways to schedule the same sums, with an optimizer or not, and DDP."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sumpter import _native
 from sumpter._sizes import parse_size
+from sumpter_lab.scaffold.spec import RULES
 
 # So much that it never holds anything back: the most that the setting takes.
 UNBOUNDED_CREDIT = "1TiB"
@@ -38,6 +40,39 @@ VARIANTS = (
     Variant("overlap", priority=True, credit=True, overlap=True),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}
+
+# Who takes the step of an optimizer: torch in every worker, tensor by tensor or with one kernel for
+# all; or the servers, at once or when the norm of all gradients is known.
+PLACES = ("workers", "workers-fused", "servers", "servers-deferred")
+# Of these rules torch has such a kernel for the cores of a machine.
+_FUSED = frozenset({"sgd", "sgd_momentum", "sgd_nesterov", "adam", "adagrad"})
+
+
+@dataclass(frozen=True)
+class Optimizing:
+    """An iteration that ends with a step: a rule of `spec.RULES`, and who takes it. Paced."""
+
+    rule: str
+    place: str
+
+    @property
+    def name(self) -> str:
+        """What the system is called."""
+        return f"{self.rule}@{self.place}"
+
+
+def optimizing(rules: Iterable[str]) -> dict[str, Optimizing]:
+    """The systems that each rule makes, by name."""
+    made = [
+        Optimizing(rule, place)
+        for rule in rules
+        for place in PLACES
+        if place != "workers-fused" or rule in _FUSED
+    ]
+    return {one.name: one for one in made}
+
+
+OPTIMIZING = optimizing(RULES)
 
 
 def scaled_settings(scale: float, given: dict[str, str]) -> dict[str, str]:

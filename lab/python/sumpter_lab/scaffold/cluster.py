@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from sumpter_lab.scaffold import namespaces
 from sumpter_lab.scaffold.namespaces import ip, tc
 
@@ -80,17 +78,8 @@ def emulated(
     first and at most; `idle_restart` is tcp_slow_start_after_idle.
     """
     kernel = {"tcp_rmem": receive_window, "tcp_slow_start_after_idle": str(int(idle_restart))}
-    prefix = namespaces.run_prefix()
-    if left := namespaces.remove_leftovers():
-        typer.echo(f"removed {left} network namespace(s) of a run that was killed", err=True)
-    try:
-        try:
-            yield _build(prefix, gpu_rates_mbit, cpu_rates_mbit, kernel)
-        finally:
-            namespaces.remove(namespaces.of_run(prefix))
-    finally:
-        # Again, in case that a signal's exception cut the first attempt short.
-        namespaces.remove(namespaces.of_run(prefix))
+    with namespaces.of_this_run() as prefix:
+        yield _build(prefix, gpu_rates_mbit, cpu_rates_mbit, kernel)
 
 
 def reshape(cluster: Cluster, rate_mbit: float) -> None:
@@ -116,7 +105,7 @@ def _build(
         _machines(prefix, "cpu", cpu_rates_mbit, 1 + len(gpu_rates_mbit)),
     )
     switch = f"{prefix}switch"
-    with _inherited(CONGESTION_CONTROL):
+    with inherited(CONGESTION_CONTROL):
         for name in (switch, *(machine.namespace for machine in cluster.machines)):
             ip("netns", "add", name)
     ip("link", "add", "bridge", "type", "bridge", namespace=switch)
@@ -161,7 +150,7 @@ def _connect(machine: Machine, kernel: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _inherited(control: str) -> Iterator[None]:
+def inherited(control: str) -> Iterator[None]:
     """Makes `control` the congestion control that new namespaces inherit."""
     # Two runs at once would put back each other's value, or too early. Not a lock on the folder
     # of namespaces: `ip netns add` takes that one itself.

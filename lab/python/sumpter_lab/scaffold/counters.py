@@ -98,6 +98,26 @@ def process_cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
+@dataclass(frozen=True)
+class ProcessMemory:
+    """What a process has of the machine's memory."""
+
+    private_bytes: int  # pages that no other process has
+    pss_bytes: int  # and its part of those that it shares
+
+
+def process_memory(pid: int) -> ProcessMemory:
+    """The memory of a process that is there."""
+    return parse_process_memory(Path(f"/proc/{pid}/smaps_rollup").read_text())
+
+
+def parse_process_memory(table: str) -> ProcessMemory:
+    """The text of /proc/PID/smaps_rollup."""
+    rows = (line.split() for line in table.splitlines()[1:])
+    sizes = {row[0]: int(row[1]) * 1024 for row in rows}
+    return ProcessMemory(sizes["Private_Clean:"] + sizes["Private_Dirty:"], sizes["Pss:"])
+
+
 def available_bytes() -> int:
     """The memory that can be had without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():

@@ -6,13 +6,14 @@ system has given to another process since is not taken for a living run.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sumpter._failure import Failure
@@ -28,6 +29,25 @@ def run_prefix(pid: int | None = None) -> str:
     """What the names of a run's namespaces begin with; by default this process' run."""
     pid = os.getpid() if pid is None else pid
     return f"{PREFIX}-{pid}-{_start_ticks(pid)}-"
+
+
+@contextlib.contextmanager
+def of_this_run() -> Iterator[str]:
+    """What the names of the block's namespaces must begin with: all are removed when it is left.
+
+    What runs that were killed have left behind is removed first, with a line that says so.
+    """
+    prefix = run_prefix()
+    if left := remove_leftovers():
+        print(f"removed {left} network namespace(s) of a run that was killed", file=sys.stderr)
+    try:
+        try:
+            yield prefix
+        finally:
+            remove(of_run(prefix))
+    finally:
+        # Again, in case that a signal's exception cut the first attempt short.
+        remove(of_run(prefix))
 
 
 def enter(name: str) -> None:

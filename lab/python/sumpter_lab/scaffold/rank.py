@@ -64,6 +64,8 @@ class Worker:
         torch.set_num_threads(1)
         self._rank, self._world_size = rank, world_size
         self._address = address
+        # This rank's place among the workers of its machine, and their number.
+        self._local = (0, 1)
         self._settings = {**settings, "machine": _native.machine_id()}
         self._shapes = shapes
         self._systems: dict[str, System] = {}
@@ -85,8 +87,8 @@ class Worker:
             **self._settings,
             rank=self._rank,
             world_size=self._world_size,
-            local_rank=0,
-            local_size=1,
+            local_rank=self._local[0],
+            local_size=self._local[1],
         )
         if self.torch_groups & set(systems):
             self._join_torch(meeting)

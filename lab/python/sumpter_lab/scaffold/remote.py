@@ -34,11 +34,14 @@ LEAVE_TIMEOUT_S = 10.0
 # By name, because this process must not import torch, which some of them need.
 _KINDS = {
     "Job": "sumpter_lab.tenants.job",
+    "Learner": "sumpter_lab.diloco.rank",
     "Mesh": "sumpter_lab.scaffold.mesh",
     "Player": "sumpter_lab.replay.rank",
     "Probe": "sumpter_lab.scaffold.probe",
+    "Relay": "sumpter_lab.diloco.relay",
     "Server": "sumpter_lab.scaffold.rank",
     "Stepper": "sumpter_lab.asynchronous_rank",
+    "Trainer": "sumpter_lab.memory_rank",
     "Tuned": "sumpter_lab.tune.rank",
     "Worker": "sumpter_lab.scaffold.rank",
 }

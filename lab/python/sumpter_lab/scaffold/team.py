@@ -42,7 +42,7 @@ class LaneMemory:
 class Team:
     """The processes of one job."""
 
-    def __init__(self, workers: Sequence[Remote], servers: Sequence[Remote]) -> None:
+    def __init__(self, workers: Sequence[Remote], servers: list[Remote]) -> None:
         self.workers = workers
         self.servers = servers
 
@@ -76,6 +76,10 @@ class Team:
             links=run.links,
             cores=run.cores,
         )
+
+    def kill_server(self, index: int) -> None:
+        """Kills a server; the job goes on without it."""
+        self.servers.pop(index).end()
 
     def lane_memory_bytes(self) -> LaneMemory:
         """What each member's lanes hold, as the coordinator knows it."""
