@@ -47,6 +47,12 @@ pub enum PlanError {
         /// How many machines there are.
         machines: usize,
     },
+    /// The linear program of reduction trees has no numerical answer.
+    #[error(
+        "the linear program of the reduction trees was not solved: {0}; look for bandwidths that \
+         are many orders of magnitude apart"
+    )]
+    Solver(String),
 }
 
 impl PlanError {

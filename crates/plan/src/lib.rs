@@ -78,6 +78,8 @@ mod predict;
 mod report;
 mod request;
 mod shares;
+mod topology;
+mod trees;
 mod uniform;
 
 pub use credit::default_credit;
@@ -95,4 +97,9 @@ pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict};
 pub use report::{MachineReport, PlanReport, report_json};
 pub use request::{NamedMachine, PlanRequest, parse_machines};
 pub use shares::{server_weights, shares};
+pub use topology::Topology;
+pub use trees::{
+    Alternative, Branch, Edge, Exchange, GroupLevel, Level, Loads, PlannedTrees, ReductionTree,
+    TreeDealer, TreePlan, plan_trees,
+};
 pub use uniform::Uniform;
