@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sumpter_plan::{Dealer, Dealing, LaneAssigner, Placement, Plan, PlannedServer};
+use sumpter_plan::{Dealer, Dealing, LaneAssigner, Placement, Plan, TreePlan};
 
 const SERVERS: [usize; 4] = [16, 64, 256, 1024];
 const PARTITION_BYTES: u64 = 1 << 20;
@@ -40,13 +40,10 @@ fn place_a_model(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("place-a-model");
     for count in SERVERS {
         // A third of the servers have twice the weight, as CPU machines beside GPU machines do.
-        let server = |i: usize| PlannedServer {
-            weight: if i.is_multiple_of(3) { 2.0 } else { 1.0 },
-            lanes: LANES,
-        };
-        let servers = (0..count).map(server).collect();
-        let dealing = Dealing::default();
-        let plan = Plan { epoch: 1, partition_bytes: PARTITION_BYTES, servers, dealing };
+        let weight = |i: usize| if i.is_multiple_of(3) { 2.0 } else { 1.0 };
+        let trees = TreePlan::flat((0..count).map(weight).collect());
+        let (lanes, dealing) = (vec![LANES; count], Dealing::default());
+        let plan = Plan { epoch: 1, partition_bytes: PARTITION_BYTES, lanes, trees, dealing };
         let place_all = |plan: &Plan| {
             let mut placement = Placement::new(plan).expect("a sound plan");
             tensors.iter().map(|bytes| placement.place(*bytes).len()).sum::<usize>()

@@ -44,15 +44,14 @@
 //! # From machines to places
 //!
 //! ```
-//! use sumpter_plan::{Dealing, Machine, Placement, Plan, PlannedServer, Role, server_weights};
+//! use sumpter_plan::{Dealing, Machine, Placement, Plan, Role, TreePlan, server_weights};
 //!
 //! let gpu = Machine { role: Role::Gpu, bandwidth_gbps: 25.0, servers: 1 };
 //! let cpu = Machine { role: Role::Cpu, bandwidth_gbps: 25.0, servers: 1 };
 //! let weights = server_weights(&[gpu, gpu, gpu, gpu, cpu, cpu])?;
 //!
-//! let servers = weights.iter().map(|&weight| PlannedServer { weight, lanes: 4 }).collect();
-//! let dealing = Dealing::Balanced;
-//! let plan = Plan { epoch: 1, partition_bytes: 32 << 10, servers, dealing };
+//! let (trees, dealing) = (TreePlan::flat(weights), Dealing::Balanced);
+//! let plan = Plan { epoch: 1, partition_bytes: 32 << 10, lanes: vec![4; 6], trees, dealing };
 //! let mut placement = Placement::new(&plan)?;
 //!
 //! // A tensor of 20 partitions: the CPU machines sum six each, the GPU machines two.
@@ -89,8 +88,7 @@ pub use hashed::HashedDealer;
 pub use lanes::{LaneAssigner, lpt};
 pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
 pub use placement::{
-    PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, PlannedServer, largest_partition,
-    partition_of,
+    PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, largest_partition, partition_of,
 };
 pub use policy::{Architecture, Dealing};
 pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict};

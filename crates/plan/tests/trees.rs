@@ -118,7 +118,10 @@ fn candidates(topology: &Topology) -> Vec<Vec<(usize, usize)>> {
     let mut choices = vec![Vec::new()];
     for &rack in &sources {
         let longer = |hubs: &Vec<usize>| {
-            members(rack).into_iter().map(|hub| [hubs.clone(), vec![hub]].concat()).collect::<Vec<_>>()
+            members(rack)
+                .into_iter()
+                .map(|hub| [hubs.clone(), vec![hub]].concat())
+                .collect::<Vec<_>>()
         };
         choices = choices.iter().flat_map(longer).collect();
     }
@@ -135,7 +138,9 @@ fn candidates(topology: &Topology) -> Vec<Vec<(usize, usize)>> {
         }
         if hubs.len() > 1 {
             for first in 0..hubs.len() {
-                let hop = |at: usize| (hubs[(first + at) % hubs.len()], hubs[(first + at + 1) % hubs.len()]);
+                let hop = |at: usize| {
+                    (hubs[(first + at) % hubs.len()], hubs[(first + at + 1) % hubs.len()])
+                };
                 let chain: Vec<_> = (0..hubs.len() - 1).map(hop).collect();
                 trees.push([inside.clone(), chain].concat());
             }
@@ -150,7 +155,8 @@ fn bandwidth() -> impl Strategy<Value = f64> {
 
 /// Clusters of two to six machines in one to three racks.
 fn small(most: usize) -> impl Strategy<Value = Topology> {
-    let machine = (prop_oneof![3 => Just(Role::Gpu), 1 => Just(Role::Cpu)], bandwidth(), 0..3_usize);
+    let machine =
+        (prop_oneof![3 => Just(Role::Gpu), 1 => Just(Role::Cpu)], bandwidth(), 0..3_usize);
     let machines = proptest::collection::vec(machine, 2..=most);
     (machines, proptest::collection::vec(bandwidth(), 3))
         .prop_filter("two GPU machines", |(machines, _)| {
@@ -342,7 +348,8 @@ fn a_ring_passes_aggregates_from_rack_to_rack_and_ends_at_the_root() {
 fn workers_of_a_machine_meet_in_one_whose_rack_hub_or_root_is_there() {
     // Three machines of two, one and two servers, in two racks; the last has no workers.
     let racks = rack_level(&[Some(0), Some(0), Some(1)], &[0.0, 1.0, 1.0]);
-    let branch = Branch { exchange: Exchange::Star, roots: vec![0.0, 0.0, 1.0], levels: vec![racks] };
+    let branch =
+        Branch { exchange: Exchange::Star, roots: vec![0.0, 0.0, 1.0], levels: vec![racks] };
     let plan = TreePlan { branches: vec![branch] }.on_servers(&[2, 1, 2], |machine| machine < 2);
     let mut dealer = TreeDealer::new(&plan, 1).unwrap();
     let trees: Vec<ReductionTree> = (0..4).map(|_| dealer.deal(1)).collect();
@@ -375,7 +382,10 @@ fn what_is_no_tree_is_refused() {
     };
     let halves = [Some(0), Some(0), Some(1)];
     let cases = [
-        (branch(Exchange::Star, vec![level(Level::Rack, halves, [0.0, 0.0, 1.0])]), "hubs of level"),
+        (
+            branch(Exchange::Star, vec![level(Level::Rack, halves, [0.0, 0.0, 1.0])]),
+            "hubs of level",
+        ),
         (branch(Exchange::Star, vec![level(Level::Root, halves, [1.0; 3])]), "levels of branch 0"),
         (
             branch(

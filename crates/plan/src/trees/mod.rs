@@ -213,7 +213,8 @@ impl TreePlan {
             machines.iter().map(|&at| weights[at] / f64::from(servers[at])).collect()
         };
         let mut numbers = vec![None; servers.len()];
-        for (number, at) in (0..servers.len()).filter(|&at| works(at) && servers[at] > 0).enumerate()
+        for (number, at) in
+            (0..servers.len()).filter(|&at| works(at) && servers[at] > 0).enumerate()
         {
             numbers[at] = Some(number);
         }

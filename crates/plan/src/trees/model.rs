@@ -128,14 +128,17 @@ impl Model {
             trunk: capacity(f64::from_bits(trunk)),
             racks: of.len() as f64,
             workers: f64::from(by_rack[of[0]]),
-            types: types.into_iter().map(|(key, count)| {
-                let all = of.iter().flat_map(|&rack| members[rack][&key].iter().copied());
-                let all: Vec<usize> = all.collect();
-                let Machine { role, bandwidth_gbps, servers } = machines[all[0]];
-                let capacity = capacity(bandwidth_gbps);
-                let sums = servers > 0 && (role == Role::Gpu || capacity > LEAST_CAPACITY);
-                Type { role, capacity, sums, in_each_rack: count as f64, machines: all }
-            }).collect(),
+            types: types
+                .into_iter()
+                .map(|(key, count)| {
+                    let all = of.iter().flat_map(|&rack| members[rack][&key].iter().copied());
+                    let all: Vec<usize> = all.collect();
+                    let Machine { role, bandwidth_gbps, servers } = machines[all[0]];
+                    let capacity = capacity(bandwidth_gbps);
+                    let sums = servers > 0 && (role == Role::Gpu || capacity > LEAST_CAPACITY);
+                    Type { role, capacity, sums, in_each_rack: count as f64, machines: all }
+                })
+                .collect(),
         });
         let core = topology.core_gbps().map(|core| (core * unit).min(2.0 * workers * sources));
         Self { workers, sources, classes: classes.collect(), core, machines: machines.len() }
@@ -250,9 +253,7 @@ impl Model {
             }
             for (kind, first) in types {
                 let (base, parts) = match kind.role {
-                    Role::Gpu => {
-                        (1.0, [n - 2.0, own - 1.0, own + r - 3.0, own - 2.0 + around])
-                    }
+                    Role::Gpu => (1.0, [n - 2.0, own - 1.0, own + r - 3.0, own - 2.0 + around]),
                     Role::Cpu if own > 0.0 => (0.0, [n, own + 1.0, own + r - 1.0, own + around]),
                     Role::Cpu => (0.0, [n, 0.0, r, 0.0]),
                 };

@@ -106,10 +106,10 @@ pub fn plan_trees(topology: &Topology) -> Result<PlannedTrees, PlanError> {
             Shape::Flat if suffices => Some(with_trunks),
             _ => outcome(&[shape])?.map(|outcome| outcome.seconds),
         };
-        alternatives.extend(seconds_per_gigabit.map(|seconds_per_gigabit| Alternative {
-            name: shape.name(),
-            seconds_per_gigabit,
-        }));
+        alternatives.extend(
+            seconds_per_gigabit
+                .map(|seconds_per_gigabit| Alternative { name: shape.name(), seconds_per_gigabit }),
+        );
     }
     if suffices {
         return Ok(as_flat(alternatives));
