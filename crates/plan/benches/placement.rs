@@ -1,12 +1,16 @@
-//! What placing a model costs: dealing its partitions to servers, and these to lanes.
+//! What planning reduction trees and placing a model cost: dealing its partitions to trees, and
+//! these to lanes.
 //!
-//! All workers do it once for each tensor, before its first round. `cargo bench -p sumpter-plan`;
+//! All workers place each tensor once, before its first round. `cargo bench -p sumpter-plan`;
 //! with `-- --test` every case runs once.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sumpter_plan::{Dealer, Dealing, LaneAssigner, Placement, Plan, TreePlan};
+use sumpter_plan::{
+    Cluster, Dealer, Dealing, LaneAssigner, Machine, Placement, Plan, Role, Topology, TreePlan,
+    plan_trees,
+};
 
 const SERVERS: [usize; 4] = [16, 64, 256, 1024];
 const PARTITION_BYTES: u64 = 1 << 20;
@@ -92,5 +96,28 @@ fn assign_to_lanes(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, place_a_model, deal_a_partition, assign_to_lanes);
+/// 32 racks of 30 GPU and two CPU machines at 4:1, all alike or all racks different.
+fn plan_racks(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("plan-racks");
+    group.sample_size(10);
+    for kinds in [1, 4, 32] {
+        let (mut machines, mut rack_of, mut trunks) = (Vec::new(), Vec::new(), Vec::new());
+        for rack in 0..32_usize {
+            let bandwidth_gbps = 25.0 + (rack % kinds) as f64;
+            let machine = |role| Machine { role, bandwidth_gbps, servers: 1 };
+            machines.extend([machine(Role::Gpu); 30]);
+            machines.extend([machine(Role::Cpu); 2]);
+            rack_of.resize(machines.len(), rack);
+            trunks.push(8.0 * bandwidth_gbps);
+        }
+        let cluster = Cluster::new(machines).expect("sound machines");
+        let topology = Topology::new(cluster, rack_of, trunks, None).expect("sound racks");
+        group.bench_function(BenchmarkId::from_parameter(kinds), |bencher| {
+            bencher.iter(|| plan_trees(black_box(&topology)).expect("a plan"));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, plan_racks, place_a_model, deal_a_partition, assign_to_lanes);
 criterion_main!(benches);

@@ -20,6 +20,9 @@ pub enum PlanError {
     /// The machine list is not the TOML that [`parse_machines`](crate::parse_machines) reads.
     #[error("the machine list is not valid TOML: {0}")]
     MachineList(String),
+    /// The price list is not the TOML that [`parse_prices`](crate::parse_prices) reads.
+    #[error("the price list is not valid TOML: {0}")]
+    PriceList(String),
     /// A count was given beside a machine list that says otherwise: leave one of them out.
     #[error(
         "{field} is {given}, but the machine list has {listed} with role \"{role}\"; \

@@ -65,12 +65,15 @@
 
 #![forbid(unsafe_code)]
 
+mod costs;
 mod credit;
 mod dealer;
+mod devices;
 mod error;
 mod hashed;
 mod lanes;
 mod machine;
+mod phub;
 mod placement;
 mod policy;
 mod predict;
@@ -81,19 +84,30 @@ mod topology;
 mod trees;
 mod uniform;
 
+pub use costs::{LinkPrice, Offer, Prices, offers};
 pub use credit::default_credit;
 pub use dealer::Dealer;
+pub use devices::{
+    Device, DeviceKind, Devices, InsideReport, LinkLoad, LocalReduction, NvLink, all_reduce_s,
+    assisted_s, best_split, cpu_link_load, gpu_link_load, local_reduction, reduce_inside,
+};
 pub use error::PlanError;
 pub use hashed::HashedDealer;
 pub use lanes::{LaneAssigner, lpt};
 pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
+pub use phub::{MinimumBandwidth, RackModel, RackTimes, Reading};
 pub use placement::{
     PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, largest_partition, partition_of,
 };
 pub use policy::{Architecture, Dealing};
-pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict};
-pub use report::{MachineReport, PlanReport, report_json};
-pub use request::{NamedMachine, PlanRequest, parse_machines};
+pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict, predict_trees};
+pub use report::{
+    InsideMachine, MachineReport, NicReport, OptimizerReport, PlanReport, RackCase, RackDecision,
+    RackReport, TreesPart, TreesReport, TreesTime, report_json,
+};
+pub use request::{
+    MachineList, NamedMachine, NamedRack, Nic, PlanRequest, parse_machines, parse_prices,
+};
 pub use shares::{server_weights, shares};
 pub use topology::Topology;
 pub use trees::{

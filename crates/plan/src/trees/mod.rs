@@ -29,6 +29,7 @@ mod model;
 mod plan;
 
 pub use deal::TreeDealer;
+pub(crate) use plan::flat_seconds;
 pub use plan::{Alternative, Loads, PlannedTrees, plan_trees};
 
 /// How far contributions have been added, from the leaves of a reduction tree to its root.

@@ -237,6 +237,11 @@ fn groups(topology: &Topology) -> Vec<Option<usize>> {
     topology.rack_of().iter().map(|&rack| numbers[rack]).collect()
 }
 
+/// The time of flat trees with these shares for a gigabit, trunks included.
+pub(crate) fn flat_seconds(topology: &Topology, shares: &[f64]) -> f64 {
+    seconds(topology, &flat_loads(topology, shares))
+}
+
 /// What flat trees with these shares put on links.
 fn flat_loads(topology: &Topology, shares: &[f64]) -> Loads {
     let n = f64::from(topology.cluster().workers());
