@@ -96,19 +96,23 @@ fn assign_to_lanes(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// 32 racks of 30 GPU and two CPU machines at 4:1, all alike or all racks different.
+/// 32 racks of 30 GPU and two CPU machines at 4:1: by the number of different racks, and last with
+/// all machines different.
 fn plan_racks(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("plan-racks");
     group.sample_size(10);
-    for kinds in [1, 4, 32] {
+    for kinds in [1, 4, 32, 1024] {
         let (mut machines, mut rack_of, mut trunks) = (Vec::new(), Vec::new(), Vec::new());
         for rack in 0..32_usize {
-            let bandwidth_gbps = 25.0 + (rack % kinds) as f64;
-            let machine = |role| Machine { role, bandwidth_gbps, servers: 1 };
-            machines.extend([machine(Role::Gpu); 30]);
-            machines.extend([machine(Role::Cpu); 2]);
+            let rack_gbps = 25.0 + (rack % kinds) as f64;
+            let step = if kinds > 32 { 1e-2 } else { 0.0 };
+            machines.extend((0..32).map(|at| Machine {
+                role: if at < 30 { Role::Gpu } else { Role::Cpu },
+                bandwidth_gbps: rack_gbps + step * f64::from(at),
+                servers: 1,
+            }));
             rack_of.resize(machines.len(), rack);
-            trunks.push(8.0 * bandwidth_gbps);
+            trunks.push(8.0 * rack_gbps);
         }
         let cluster = Cluster::new(machines).expect("sound machines");
         let topology = Topology::new(cluster, rack_of, trunks, None).expect("sound racks");

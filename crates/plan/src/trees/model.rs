@@ -92,6 +92,8 @@ struct Class {
 
 /// A cluster by classes, with capacities such that a time of one is a lower bound.
 pub(super) struct Model {
+    /// The time that counts as one, for a gigabit in seconds.
+    unit: f64,
     workers: f64,
     /// Racks with workers.
     sources: f64,
@@ -141,15 +143,32 @@ impl Model {
                 .collect(),
         });
         let core = topology.core_gbps().map(|core| (core * unit).min(2.0 * workers * sources));
-        Self { workers, sources, classes: classes.collect(), core, machines: machines.len() }
+        Self { unit, workers, sources, classes: classes.collect(), core, machines: machines.len() }
     }
 
-    /// The best use of the shapes that are allowed; none if they cannot do it, as racks without a
-    /// server have no hub.
+    /// The least time for a gigabit with the shapes that are allowed, in seconds; none if they
+    /// cannot do it, as racks without a server have no hub.
+    ///
+    /// # Errors
+    /// What the solver could not handle.
+    pub(super) fn fastest(&self, allowed: &[Shape]) -> Result<Option<f64>, PlanError> {
+        let Some(allowed) = self.possible(allowed) else { return Ok(None) };
+        Ok(Some(self.unit * self.optimize(&allowed, None)?.0))
+    }
+
+    /// The best use of the shapes that are allowed, if they can do it.
     ///
     /// # Errors
     /// What the solver could not handle.
     pub(super) fn solve(&self, allowed: &[Shape]) -> Result<Option<Solution>, PlanError> {
+        let Some(allowed) = self.possible(allowed) else { return Ok(None) };
+        let (fastest, _) = self.optimize(&allowed, None)?;
+        let (_, solution) = self.optimize(&allowed, Some(fastest * (1.0 + SLACK)))?;
+        Ok(Some(solution))
+    }
+
+    /// Those of the shapes that this cluster can have, if any.
+    fn possible(&self, allowed: &[Shape]) -> Option<Vec<Shape>> {
         let hubs = self.classes.iter().filter(|class| class.workers > 0.0);
         let has_hubs = hubs.clone().all(|class| class.types.iter().any(|kind| kind.sums));
         let roots = self.classes.iter().any(|class| class.types.iter().any(|kind| kind.sums));
@@ -158,12 +177,7 @@ impl Model {
             Shape::Sharded | Shape::Ring => has_hubs && self.sources > 1.0,
         };
         let allowed: Vec<Shape> = allowed.iter().filter(possible).copied().collect();
-        if allowed.is_empty() {
-            return Ok(None);
-        }
-        let (fastest, _) = self.optimize(&allowed, None)?;
-        let (_, solution) = self.optimize(&allowed, Some(fastest * (1.0 + SLACK)))?;
-        Ok(Some(solution))
+        (!allowed.is_empty()).then_some(allowed)
     }
 
     /// Minimizes the time or, within `limit`, the bytes.

@@ -13,7 +13,8 @@
 //!
 //! **A ring is never needed.** What it puts on each link is what a sharded exchange does whose
 //! roots are spread evenly over racks: `2(r-1)/r` on each trunk, and on a hub as much beside the
-//! contributions of its rack. It is planned to compare with.
+//! contributions of its rack. So a mixture with rings is one of flat trees and sharded exchanges,
+//! which take fewer hops. A ring by itself is planned to compare with.
 
 use crate::trees::model::{Model, Parts, SHAPES, Shape, Solution};
 use crate::trees::{Branch, Exchange, GroupLevel, Level, TreePlan};
@@ -96,15 +97,11 @@ pub fn plan_trees(topology: &Topology) -> Result<PlannedTrees, PlanError> {
         return Ok(as_flat(Vec::new()));
     }
     let model = Model::new(topology);
-    let outcome = |allowed: &[Shape]| {
-        let solution = model.solve(allowed)?.map(|solution| Outcome::new(topology, &solution));
-        Ok::<_, PlanError>(solution)
-    };
     let mut alternatives = Vec::new();
     for shape in SHAPES {
         let seconds_per_gigabit = match shape {
             Shape::Flat if suffices => Some(with_trunks),
-            _ => outcome(&[shape])?.map(|outcome| outcome.seconds),
+            _ => model.fastest(&[shape])?,
         };
         alternatives.extend(
             seconds_per_gigabit
@@ -114,16 +111,16 @@ pub fn plan_trees(topology: &Topology) -> Result<PlannedTrees, PlanError> {
     if suffices {
         return Ok(as_flat(alternatives));
     }
-    let mut best: Option<Outcome> = None;
-    for allowed in [&SHAPES[..1], &SHAPES[..2], &SHAPES] {
-        let worthwhile = |one: &Outcome| {
-            best.as_ref().is_none_or(|best| one.seconds < best.seconds * (1.0 - WORTHWHILE))
-        };
-        if let Some(better) = outcome(allowed)?.filter(worthwhile) {
-            best = Some(better);
-        }
+    let solved = |allowed: &[Shape]| {
+        let solution = model.solve(allowed)?.map(|solution| Outcome::new(topology, &solution));
+        solution.ok_or(PlanError::NoServer { machines: topology.rack_of().len() })
+    };
+    let mut best = solved(&[Shape::Flat, Shape::Sharded])?;
+    let flat_suffices = alternatives[0].seconds_per_gigabit <= best.seconds * (1.0 + WORTHWHILE);
+    let has_hubs = best.trees.branches.iter().any(|branch| !branch.levels.is_empty());
+    if flat_suffices && has_hubs {
+        best = solved(&[Shape::Flat])?;
     }
-    let best = best.ok_or(PlanError::NoServer { machines: topology.rack_of().len() })?;
     Ok(PlannedTrees {
         trees: best.trees,
         loads: best.loads,
