@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 # Longer lists show machines, racks and links that are alike once.
-LISTED = 16
+LISTED = 8
 
 
 def table(first: str, *others: str) -> Any:
