@@ -69,22 +69,22 @@ impl Prices {
     /// A GPU machine with its network: `W + G gpus + A`, and with the NIC once more where the
     /// formula is taken `as_printed`.
     #[must_use]
-    pub fn worker(&self, link: &LinkPrice, as_printed: bool) -> f64 {
+    pub fn worker_price(&self, link: &LinkPrice, as_printed: bool) -> f64 {
         let again = if as_printed { link.nic } else { 0.0 };
         self.worker + self.gpus * self.gpu + link.network(self.oversubscription) + again
     }
 
     /// A CPU machine with its network: `P + A`.
     #[must_use]
-    pub fn helper(&self, link: &LinkPrice) -> f64 {
+    pub fn helper_price(&self, link: &LinkPrice) -> f64 {
         self.helper + link.network(self.oversubscription)
     }
 
     /// PHub's cost of a worker that uses the part `hubs` (`K`) of a CPU machine (`P`, with its
     /// network).
     #[must_use]
-    pub fn worker_with_hubs(&self, link: &LinkPrice, hubs: f64, as_printed: bool) -> f64 {
-        self.worker(link, as_printed) + hubs * self.helper(link)
+    pub fn worker_price_with_hubs(&self, link: &LinkPrice, hubs: f64, as_printed: bool) -> f64 {
+        self.worker_price(link, as_printed) + hubs * self.helper_price(link)
     }
 }
 
@@ -139,8 +139,8 @@ pub fn offers(
         let step_s = communicate_s(workers, servers, link.gbps)?.max(compute_s);
         let steps_per_s = f64::from(workers) / step_s;
         let total = |as_printed| {
-            f64::from(workers) * prices.worker(link, as_printed)
-                + f64::from(servers) * prices.helper(link)
+            let hubs = f64::from(servers) / f64::from(workers);
+            f64::from(workers) * prices.worker_price_with_hubs(link, hubs, as_printed)
         };
         Ok::<_, PlanError>(Offer {
             change,

@@ -43,8 +43,11 @@ impl Topology {
             return Err(PlanError::field("number of racks of machines", rack_of.len(), expected));
         }
         let racks = trunks_gbps.len();
+        let mut used = vec![false; racks];
         for (machine, &rack) in rack_of.iter().enumerate() {
-            if rack >= racks {
+            if let Some(used) = used.get_mut(rack) {
+                *used = true;
+            } else {
                 let field = format!("rack of machine {}", machine + 1);
                 return Err(PlanError::field(field, rack, format!("a number below {racks}")));
             }
@@ -54,7 +57,7 @@ impl Topology {
             if !BANDWIDTH_GBPS.contains(trunk) {
                 return Err(PlanError::field(field("trunk_gbps"), trunk, bandwidth_expected()));
             }
-            if !rack_of.contains(&rack) {
+            if !used[rack] {
                 return Err(PlanError::field(field("machines"), 0, "at least one machine in it"));
             }
         }

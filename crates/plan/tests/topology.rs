@@ -208,10 +208,10 @@ fn prices_follow_the_paper_s_formula_in_both_readings() {
     // A = (N + S + C) + F (4 S + 2 C) with F = 1/2.
     let network = (300.0 + 150.0 + 40.0) + 0.5 * (600.0 + 80.0);
     assert_eq!(link.network(2.0), network);
-    assert_eq!(prices.worker(link, false), 4000.0 + 4000.0 + network);
-    assert_eq!(prices.worker(link, true), 4000.0 + 300.0 + 4000.0 + network);
+    assert_eq!(prices.worker_price(link, false), 4000.0 + 4000.0 + network);
+    assert_eq!(prices.worker_price(link, true), 4000.0 + 300.0 + 4000.0 + network);
     assert_eq!(
-        prices.worker_with_hubs(link, 0.25, false),
+        prices.worker_price_with_hubs(link, 0.25, false),
         8000.0 + network + 0.25 * (2000.0 + network)
     );
 }

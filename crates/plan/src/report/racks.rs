@@ -126,14 +126,18 @@ impl TreesReport {
     ) -> Self {
         let gigabits = bytes as f64 * 8e-9;
         let workers = topology.workers_by_rack();
+        let mut inside = vec![(0.0, 0); list.racks.len()];
+        for (machine, &rack) in topology.cluster().machines().iter().zip(topology.rack_of()) {
+            inside[rack].0 += machine.bandwidth_gbps;
+            inside[rack].1 += u32::from(machine.role == Role::Cpu);
+        }
         let rack = |(at, rack): (usize, &crate::NamedRack)| {
-            let inside = || list.machines.iter().filter(move |machine| machine.rack == Some(at));
-            let total: f64 = inside().map(|machine| machine.machine.bandwidth_gbps).sum();
+            let (total, servers) = inside[at];
             let load = planned.loads.trunks[at];
             RackReport {
                 name: rack.name.clone(),
                 workers: workers[at],
-                servers: inside().filter(|m| m.machine.role == Role::Cpu).count() as u32,
+                servers,
                 trunk_gbps: rack.trunk_gbps,
                 oversubscription: total / rack.trunk_gbps,
                 trunk_bytes: load * bytes as f64,
@@ -177,14 +181,16 @@ fn decision(topology: &Topology, gigabits: f64) -> Option<RackDecision> {
     if !alike || sources.len() < 2 || workers < 2 {
         return None;
     }
-    let total = |rack: usize, role: Role| -> f64 {
-        let machines = topology.cluster().machines().iter().zip(topology.rack_of());
-        let inside = machines.filter(|(machine, of)| **of == rack && machine.role == role);
-        inside.map(|(machine, _)| machine.bandwidth_gbps).sum()
-    };
-    let hub = |&rack: &usize| match total(rack, Role::Cpu) {
-        0.0 => total(rack, Role::Gpu),
-        helpers => helpers,
+    let mut totals = vec![(0.0, 0.0); by_rack.len()];
+    for (machine, &rack) in topology.cluster().machines().iter().zip(topology.rack_of()) {
+        match machine.role {
+            Role::Gpu => totals[rack].0 += machine.bandwidth_gbps,
+            Role::Cpu => totals[rack].1 += machine.bandwidth_gbps,
+        }
+    }
+    let hub = |&rack: &usize| match totals[rack] {
+        (workers, 0.0) => workers,
+        (_, helpers) => helpers,
     };
     let trunk = sources.iter().map(|&rack| topology.trunks_gbps()[rack]);
     let racks = sources.len() as f64;

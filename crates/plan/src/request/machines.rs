@@ -148,8 +148,14 @@ pub fn parse_machines(toml: &str) -> Result<MachineList, PlanError> {
             return Err(PlanError::field("number of machines", list.machines.len(), expected));
         }
     }
+    let mut totals = vec![0.0; list.racks.len()];
+    for machine in &list.machines {
+        if let Some(rack) = machine.rack {
+            totals[rack] += machine.machine.bandwidth_gbps;
+        }
+    }
     for rack in &racks {
-        rack.set_trunks(&mut list)?;
+        rack.set_trunks(&mut list.racks, &totals)?;
     }
     Ok(list)
 }
@@ -221,13 +227,12 @@ impl RackEntry {
             .map(move |n| if one { self.name.clone() } else { format!("{}-{n}", self.name) })
     }
 
-    /// Sets what the trunks carry, now that the machines are known.
-    fn set_trunks(&self, list: &mut MachineList) -> Result<(), PlanError> {
+    /// Sets what the trunks carry, now that it is known what the machines of each rack can send.
+    fn set_trunks(&self, racks: &mut [NamedRack], totals: &[f64]) -> Result<(), PlanError> {
         for rack in self.racks.clone() {
-            let inside = list.machines.iter().filter(|machine| machine.rack == Some(rack));
-            let total: f64 = inside.map(|machine| machine.machine.bandwidth_gbps).sum();
+            let total = totals[rack];
             if total == 0.0 {
-                let field = format!("machines of rack \"{}\"", list.racks[rack].name);
+                let field = format!("machines of rack \"{}\"", racks[rack].name);
                 return Err(PlanError::field(field, 0, "at least one, or no such rack"));
             }
             let from_ratio = self.oversubscription.map(|ratio| total / ratio);
@@ -238,7 +243,7 @@ impl RackEntry {
                 let expected = format!(
                     "{follows} Gb/s, since {total} Gb/s of machines in rack \"{}\" are \
                      oversubscribed {ratio} times; leave one of the two out",
-                    list.racks[rack].name
+                    racks[rack].name
                 );
                 return Err(PlanError::field(self.field("trunk_gbps"), given, expected));
             }
@@ -247,7 +252,7 @@ impl RackEntry {
                 let (field, expected) = (self.field("trunk_gbps"), bandwidth_expected());
                 return Err(PlanError::field(field, trunk, expected));
             }
-            list.racks[rack].trunk_gbps = trunk;
+            racks[rack].trunk_gbps = trunk;
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ const DEFAULT_GPUS: f64 = 4.0;
 ///     "#,
 /// )?;
 /// assert_eq!((prices.gpus, prices.oversubscription), (4.0, 1.0));
-/// assert_eq!(prices.worker(&prices.links[0], false), 4000.0 + 2800.0 + 390.0 + 680.0);
+/// assert_eq!(prices.worker_price(&prices.links[0], false), 4000.0 + 2800.0 + 390.0 + 680.0);
 /// # Ok::<(), sumpter_plan::PlanError>(())
 /// ```
 ///

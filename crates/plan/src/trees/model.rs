@@ -105,6 +105,9 @@ pub(super) struct Model {
 /// `(role, bandwidth, sums)`, to order and compare machines by.
 type Key = (bool, u64, bool);
 
+/// What a rack's trunk carries, and how many machines of each key it has.
+type RackKey = (u64, Vec<(Key, usize)>);
+
 impl Model {
     /// The model of a cluster with racks.
     pub(super) fn new(topology: &Topology) -> Self {
@@ -120,7 +123,7 @@ impl Model {
         for (at, (machine, &rack)) in machines.iter().zip(topology.rack_of()).enumerate() {
             members[rack].entry(key(machine)).or_default().push(at);
         }
-        let mut classes: BTreeMap<(u64, Vec<(Key, usize)>), Vec<usize>> = BTreeMap::new();
+        let mut classes: BTreeMap<RackKey, Vec<usize>> = BTreeMap::new();
         for (rack, types) in members.iter().enumerate() {
             let types = types.iter().map(|(key, of)| (*key, of.len())).collect();
             let trunk = topology.trunks_gbps()[rack].to_bits();
