@@ -8,8 +8,8 @@
 //! A = (N + S + C) + F (4 S + 2 C)
 //! ```
 //!
-//! and a worker of price `W` with four GPUs of price `G`, as the paper prints it, `W + N + 4 G + A`.
-//! PHub adds `K P` for the part `K` of a hub of price `P` that a worker uses.
+//! and a worker of price `W` with four GPUs of price `G`, as the paper prints it,
+//! `W + N + 4 G + A`. PHub adds `K P` for the part `K` of a hub of price `P` that a worker uses.
 //!
 //! **As printed the NIC is paid for twice**, once beside the worker and once in `A`. Both readings
 //! are computed; decisions use the one that pays for it once.

@@ -33,7 +33,7 @@
 //!
 //! - [`Uniform`]: the closed form, for interfaces of one bandwidth.
 //! - [`Cluster`], [`shares`], [`server_weights`]: any bandwidths, by water-filling.
-//! - [`link_loads`], [`predict`]: bytes on every link, times and gains.
+//! - [`link_loads`], [`predict`], [`predict_trees`]: bytes on every link, times and gains.
 //! - [`Dealer`]: deals a stream of partitions out in given shares; every prefix is within one
 //!   partition of exact and every window within two, in bytes.
 //! - [`HashedDealer`]: the same by hash, to compare with.
@@ -105,7 +105,7 @@ pub use placement::{
     PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, largest_partition, partition_of,
 };
 pub use policy::{Architecture, Dealing};
-pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict, predict_trees};
+pub use predict::{MAX_MODEL_BYTES, Prediction, predict, predict_trees};
 pub use report::{
     InsideMachine, MachineReport, NicReport, OptimizerReport, PlanReport, RackCase, RackDecision,
     RackReport, TreesPart, TreesReport, TreesTime, report_json,
@@ -113,7 +113,7 @@ pub use report::{
 pub use request::{
     MachineList, NamedMachine, NamedRack, Nic, PlanRequest, parse_machines, parse_prices,
 };
-pub use shares::{server_weights, shares};
+pub use shares::{link_loads, server_weights, shares};
 pub use topology::Topology;
 pub use trees::{
     Alternative, Branch, Edge, Exchange, GroupLevel, Level, Loads, PlannedTrees, ReductionTree,

@@ -109,7 +109,8 @@ fn the_plan_agrees_with_the_inequality_where_n_is_exchanged() {
                 let trunk = n * worker / ratio;
                 let list = format!(
                     "[[rack]]\nname = 'r'\ncount = {racks}\ntrunk_gbps = {trunk:?}\n\
-                     [[machine]]\nrole = 'gpu'\nrack = 'r'\nbandwidth_gbps = 10\ncount = {workers}\n\
+                     [[machine]]\nrole = 'gpu'\nrack = 'r'\nbandwidth_gbps = 10\n\
+                     count = {workers}\n\
                      [[machine]]\nrole = 'cpu'\nrack = 'r'\nbandwidth_gbps = {:?}\n",
                     n * worker
                 );

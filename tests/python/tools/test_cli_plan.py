@@ -42,7 +42,12 @@ def test_racks_show_trees_trunks_interfaces_and_the_papers_decision(plan: Comman
     assert [rack["name"] for rack in report["trees"]["racks"]] == ["rack-1", "rack-2"]
     code, out, _ = plan(*listed)
     assert code == 0
-    expected = ("rack-1/trainer-1 and 7 like it (gpu)", "eth1, NUMA node 1", "4:1", "rack hubs, ring")
+    expected = (
+        "rack-1/trainer-1 and 7 like it (gpu)",
+        "eth1, NUMA node 1",
+        "4:1",
+        "rack hubs, ring",
+    )
     for text in (*expected, "as printed, sharded", "N exchanged, ring"):
         assert text in out, text
 

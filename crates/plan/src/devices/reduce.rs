@@ -44,10 +44,10 @@ pub enum LocalReduction {
 /// | NVLink | `Sn > 0`, `Sg > 0` | otherwise |
 /// |---|---|---|
 /// | no | CPU-assisted | CPU-assisted |
-/// | yes | reduce and broadcast, roots below switches without a NIC | reduce-scatter and all-gather |
+/// | yes | reduce and broadcast | reduce-scatter and all-gather |
 ///
-/// Where both kinds of switches exist, a link that the NIC uses has less left for copies, so these
-/// go over the others.
+/// Roots of a reduce are below switches without a NIC: a link that the NIC uses has less left for
+/// copies, so these go over the others.
 ///
 /// ```
 /// use sumpter_plan::{LocalReduction, local_reduction};

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use crate::policy::Dealing;
-use crate::trees::{Branch, Exchange, GroupLevel, Level, ReductionTree, TreePlan};
+use crate::trees::tree::{Branch, Exchange, GroupLevel, Level, ReductionTree, TreePlan};
 use crate::{Dealer, HashedDealer, PlanError};
 
 /// Deals a stream of partitions out to reduction trees. Equal dealers fed equal sizes agree.

@@ -17,7 +17,7 @@
 //! which take fewer hops. A ring by itself is planned to compare with.
 
 use crate::trees::model::{Model, Parts, SHAPES, Shape, Solution};
-use crate::trees::{Branch, Exchange, GroupLevel, Level, TreePlan};
+use crate::trees::tree::{Branch, Exchange, GroupLevel, Level, TreePlan};
 use crate::{PlanError, Topology, link_loads, shares};
 
 /// Fractions below this are rounding.

@@ -16,6 +16,43 @@ from sumpter.cli.plan import tables, topology
 
 EXAMPLE = "Example: sumpter plan --workers 32 --servers 16 --bytes 1GiB --bandwidth-gbps 25"
 
+MachinesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--machines",
+        metavar="FILE.toml",
+        help='A list of [[machine]] with role ("gpu" or "cpu") and bandwidth_gbps or nics; '
+        "if you like with name, count, devices, and [[rack]] with trunk_gbps.",
+    ),
+]
+RuleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        metavar="RULE",
+        help="Also the memory of an optimizer, in workers and on servers: "
+        + ", ".join(sorted(_native.update_rules()))
+        + ".",
+    ),
+]
+ComputeOption = Annotated[
+    float | None,
+    typer.Option(
+        "--compute-s",
+        metavar="SECONDS",
+        help="Also the bandwidth that hides communication behind this time of computing.",
+    ),
+]
+PricesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices",
+        metavar="FILE.toml",
+        help="Also the throughput for the price of more machines and of faster links; "
+        "needs --compute-s.",
+    ),
+]
+
 
 def plan(
     workers: Annotated[
@@ -38,42 +75,10 @@ def plan(
             help="Each machine's link, each way (default: 100).",
         ),
     ] = None,
-    machines: Annotated[
-        Path | None,
-        typer.Option(
-            "--machines",
-            metavar="FILE.toml",
-            help='A list of [[machine]] with role ("gpu" or "cpu") and bandwidth_gbps or nics; '
-            "if you like with name, count, devices, and [[rack]] with trunk_gbps.",
-        ),
-    ] = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            "--optimizer",
-            metavar="RULE",
-            help="Also the memory of an optimizer, in workers and on servers: "
-            + ", ".join(sorted(_native.update_rules()))
-            + ".",
-        ),
-    ] = None,
-    compute_s: Annotated[
-        float | None,
-        typer.Option(
-            "--compute-s",
-            metavar="SECONDS",
-            help="Also the bandwidth that hides communication behind this time of computing.",
-        ),
-    ] = None,
-    prices: Annotated[
-        Path | None,
-        typer.Option(
-            "--prices",
-            metavar="FILE.toml",
-            help="Also the throughput for the price of more machines and of faster links; "
-            "needs --compute-s.",
-        ),
-    ] = None,
+    machines: MachinesOption = None,
+    rule: RuleOption = None,
+    compute_s: ComputeOption = None,
+    prices: PricesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show who should sum how much, how long it takes, and the gain over other ways."""
