@@ -1,12 +1,16 @@
-//! What placing a model costs: dealing its partitions to servers, and these to lanes.
+//! What planning reduction trees and placing a model cost: dealing its partitions to trees, and
+//! these to lanes.
 //!
-//! All workers do it once for each tensor, before its first round. `cargo bench -p sumpter-plan`;
+//! All workers place each tensor once, before its first round. `cargo bench -p sumpter-plan`;
 //! with `-- --test` every case runs once.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sumpter_plan::{Dealer, Dealing, LaneAssigner, Placement, Plan, PlannedServer};
+use sumpter_plan::{
+    Cluster, Dealer, Dealing, LaneAssigner, Machine, Placement, Plan, Role, Topology, TreePlan,
+    plan_trees,
+};
 
 const SERVERS: [usize; 4] = [16, 64, 256, 1024];
 const PARTITION_BYTES: u64 = 1 << 20;
@@ -40,13 +44,10 @@ fn place_a_model(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("place-a-model");
     for count in SERVERS {
         // A third of the servers have twice the weight, as CPU machines beside GPU machines do.
-        let server = |i: usize| PlannedServer {
-            weight: if i.is_multiple_of(3) { 2.0 } else { 1.0 },
-            lanes: LANES,
-        };
-        let servers = (0..count).map(server).collect();
-        let dealing = Dealing::default();
-        let plan = Plan { epoch: 1, partition_bytes: PARTITION_BYTES, servers, dealing };
+        let weight = |i: usize| if i.is_multiple_of(3) { 2.0 } else { 1.0 };
+        let trees = TreePlan::flat((0..count).map(weight).collect());
+        let (lanes, dealing) = (vec![LANES; count], Dealing::default());
+        let plan = Plan { epoch: 1, partition_bytes: PARTITION_BYTES, lanes, trees, dealing };
         let place_all = |plan: &Plan| {
             let mut placement = Placement::new(plan).expect("a sound plan");
             tensors.iter().map(|bytes| placement.place(*bytes).len()).sum::<usize>()
@@ -95,5 +96,32 @@ fn assign_to_lanes(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, place_a_model, deal_a_partition, assign_to_lanes);
+/// 32 racks of 30 GPU and two CPU machines at 4:1: by the number of different racks, and last with
+/// all machines different.
+fn plan_racks(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("plan-racks");
+    group.sample_size(10);
+    for kinds in [1, 4, 32, 1024] {
+        let (mut machines, mut rack_of, mut trunks) = (Vec::new(), Vec::new(), Vec::new());
+        for rack in 0..32_usize {
+            let rack_gbps = 25.0 + (rack % kinds) as f64;
+            let step = if kinds > 32 { 1e-2 } else { 0.0 };
+            machines.extend((0..32).map(|at| Machine {
+                role: if at < 30 { Role::Gpu } else { Role::Cpu },
+                bandwidth_gbps: rack_gbps + step * f64::from(at),
+                servers: 1,
+            }));
+            rack_of.resize(machines.len(), rack);
+            trunks.push(8.0 * rack_gbps);
+        }
+        let cluster = Cluster::new(machines).expect("sound machines");
+        let topology = Topology::new(cluster, rack_of, trunks, None).expect("sound racks");
+        group.bench_function(BenchmarkId::from_parameter(kinds), |bencher| {
+            bencher.iter(|| plan_trees(black_box(&topology)).expect("a plan"));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, plan_racks, place_a_model, deal_a_partition, assign_to_lanes);
 criterion_main!(benches);

@@ -20,6 +20,9 @@ pub enum PlanError {
     /// The machine list is not the TOML that [`parse_machines`](crate::parse_machines) reads.
     #[error("the machine list is not valid TOML: {0}")]
     MachineList(String),
+    /// The price list is not the TOML that [`parse_prices`](crate::parse_prices) reads.
+    #[error("the price list is not valid TOML: {0}")]
+    PriceList(String),
     /// A count was given beside a machine list that says otherwise: leave one of them out.
     #[error(
         "{field} is {given}, but the machine list has {listed} with role \"{role}\"; \
@@ -47,6 +50,12 @@ pub enum PlanError {
         /// How many machines there are.
         machines: usize,
     },
+    /// The linear program of reduction trees has no numerical answer.
+    #[error(
+        "the linear program of the reduction trees was not solved: {0}; look for bandwidths that \
+         are many orders of magnitude apart"
+    )]
+    Solver(String),
 }
 
 impl PlanError {

@@ -33,26 +33,30 @@
 //!
 //! - [`Uniform`]: the closed form, for interfaces of one bandwidth.
 //! - [`Cluster`], [`shares`], [`server_weights`]: any bandwidths, by water-filling.
-//! - [`link_loads`], [`predict`]: bytes on every link, times and gains.
+//! - [`link_loads`], [`predict`], [`predict_trees`]: bytes on every link, times and gains.
 //! - [`Dealer`]: deals a stream of partitions out in given shares; every prefix is within one
 //!   partition of exact and every window within two, in bytes.
 //! - [`HashedDealer`]: the same by hash, to compare with.
 //! - [`lpt`], [`LaneAssigner`]: partitions of a server to its lanes.
+//! - [`Topology`], [`plan_trees`]: racks, and the reduction trees that suit their trunks.
+//! - [`TreePlan`], [`TreeDealer`], [`ReductionTree`]: the tree of each partition.
 //! - [`Plan`], [`Placement`]: all of it for the tensors of a job.
+//! - [`Devices`], [`reduce_inside`]: what a reduction puts on the links inside a machine.
+//! - [`RackModel`], [`MinimumBandwidth`], [`Prices`], [`offers`]: what PHub's paper computes, and
+//!   what a cluster's throughput costs.
 //! - [`PlanRequest`], [`PlanReport`], [`report_json`]: the data of `sumpter plan`.
 //!
 //! # From machines to places
 //!
 //! ```
-//! use sumpter_plan::{Dealing, Machine, Placement, Plan, PlannedServer, Role, server_weights};
+//! use sumpter_plan::{Dealing, Machine, Placement, Plan, Role, TreePlan, server_weights};
 //!
 //! let gpu = Machine { role: Role::Gpu, bandwidth_gbps: 25.0, servers: 1 };
 //! let cpu = Machine { role: Role::Cpu, bandwidth_gbps: 25.0, servers: 1 };
 //! let weights = server_weights(&[gpu, gpu, gpu, gpu, cpu, cpu])?;
 //!
-//! let servers = weights.iter().map(|&weight| PlannedServer { weight, lanes: 4 }).collect();
-//! let dealing = Dealing::Balanced;
-//! let plan = Plan { epoch: 1, partition_bytes: 32 << 10, servers, dealing };
+//! let (trees, dealing) = (TreePlan::flat(weights), Dealing::Balanced);
+//! let plan = Plan { epoch: 1, partition_bytes: 32 << 10, lanes: vec![4; 6], trees, dealing };
 //! let mut placement = Placement::new(&plan)?;
 //!
 //! // A tensor of 20 partitions: the CPU machines sum six each, the GPU machines two.
@@ -66,33 +70,53 @@
 
 #![forbid(unsafe_code)]
 
+mod costs;
 mod credit;
 mod dealer;
+mod devices;
 mod error;
 mod hashed;
 mod lanes;
 mod machine;
+mod phub;
 mod placement;
 mod policy;
 mod predict;
 mod report;
 mod request;
 mod shares;
+mod topology;
+mod trees;
 mod uniform;
 
+pub use costs::{LinkPrice, Offer, Prices, offers};
 pub use credit::default_credit;
 pub use dealer::Dealer;
+pub use devices::{
+    Device, DeviceKind, Devices, InsideReport, LinkLoad, LocalReduction, NvLink, all_reduce_s,
+    assisted_s, best_split, cpu_link_load, gpu_link_load, local_reduction, reduce_inside,
+};
 pub use error::PlanError;
 pub use hashed::HashedDealer;
 pub use lanes::{LaneAssigner, lpt};
 pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
+pub use phub::{MinimumBandwidth, RackModel, RackTimes, Reading};
 pub use placement::{
-    PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, PlannedServer, largest_partition,
-    partition_of,
+    PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, largest_partition, partition_of,
 };
 pub use policy::{Architecture, Dealing};
-pub use predict::{MAX_MODEL_BYTES, Prediction, link_loads, predict};
-pub use report::{MachineReport, PlanReport, report_json};
-pub use request::{NamedMachine, PlanRequest, parse_machines};
-pub use shares::{server_weights, shares};
+pub use predict::{MAX_MODEL_BYTES, Prediction, predict, predict_trees};
+pub use report::{
+    InsideMachine, MachineReport, NicReport, OptimizerReport, PlanReport, RackCase, RackDecision,
+    RackReport, TreesPart, TreesReport, TreesTime, report_json,
+};
+pub use request::{
+    MachineList, NamedMachine, NamedRack, Nic, PlanRequest, parse_machines, parse_prices,
+};
+pub use shares::{link_loads, server_weights, shares};
+pub use topology::Topology;
+pub use trees::{
+    Alternative, Branch, Edge, Exchange, GroupLevel, Level, Loads, PlannedTrees, ReductionTree,
+    TreeDealer, TreePlan, plan_trees,
+};
 pub use uniform::Uniform;

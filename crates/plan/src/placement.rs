@@ -3,8 +3,8 @@
 //! A tensor is cut into partitions of one size (the last may be smaller), in the order in which
 //! they are sent: what the plan allows, halved until every server gets its share of this tensor
 //! to within a few percent. What the plan allows leaves room in the credit
-//! ([`largest_partition`]). A [`Dealer`] gives each to a server, on every server a
-//! [`LaneAssigner`] gives each to a lane.
+//! ([`largest_partition`]). A [`TreeDealer`] gives each a reduction tree, whose root is its server;
+//! on every server a [`LaneAssigner`] gives each to a lane.
 //!
 //! Each size has a dealer of its own. A dealer lets every stretch of its stream deviate by two of
 //! its largest partitions; were there one for all, a tensor that is cut finely would still be
@@ -15,8 +15,10 @@
 //! Invariant: the outcome is a pure function of the plan and of the sizes of the tensors placed so
 //! far.
 
+use std::collections::HashMap;
+
 use crate::policy::Dealing;
-use crate::{Dealer, HashedDealer, LaneAssigner, PlanError};
+use crate::{LaneAssigner, PlanError, ReductionTree, TreeDealer, TreePlan};
 
 /// Partition sizes are multiples of this, a cache line, so that no element of any dtype and no
 /// vector register straddles two partitions of an aligned tensor.
@@ -35,7 +37,7 @@ const PARTITIONS_IN_CREDIT: u64 = 8;
 /// Most lanes of one server: more than any machine has cores, few enough to allocate.
 const MAX_LANES: u32 = 4096;
 
-/// One epoch's servers and partition size.
+/// One epoch's servers, reduction trees and partition size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The epoch that this plan is; every change of plan is a new one.
@@ -43,20 +45,14 @@ pub struct Plan {
     /// Largest size of a partition; a positive multiple of [`PARTITION_ALIGN_BYTES`]. Tensors are
     /// cut finer where the shares of many servers ask for it.
     pub partition_bytes: u64,
-    /// The servers, in the order by which [`PartitionPlace::server`] counts them.
-    pub servers: Vec<PlannedServer>,
+    /// The number of lanes of each server, in the order by which [`PartitionPlace::server`] counts
+    /// servers.
+    pub lanes: Vec<u32>,
+    /// The reduction trees, over servers. Flat ones give each server its part of the work, as
+    /// [`server_weights`](crate::server_weights) does.
+    pub trees: TreePlan,
     /// How partitions are given to servers.
     pub dealing: Dealing,
-}
-
-/// A server as a plan knows it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PlannedServer {
-    /// Its part of the work, relative to the others, as
-    /// [`server_weights`](crate::server_weights) gives it.
-    pub weight: f64,
-    /// Its number of lanes.
-    pub lanes: u32,
 }
 
 /// One partition of a tensor and who sums it.
@@ -66,20 +62,21 @@ pub struct PartitionPlace {
     pub offset: u64,
     /// Its size.
     pub bytes: u64,
-    /// Index of its server in [`Plan::servers`].
+    /// The server that makes the result: the root of its tree.
     pub server: usize,
     /// Lane on that server.
     pub lane: usize,
+    /// Its reduction tree, of [`Placement::trees`].
+    pub tree: usize,
 }
 
 /// Places tensors one after another, in the order of the tensor table.
 ///
 /// ```
-/// use sumpter_plan::{Dealing, Placement, Plan, PlannedServer};
+/// use sumpter_plan::{Dealing, Placement, Plan, TreePlan};
 ///
-/// let server = PlannedServer { weight: 1.0, lanes: 2 };
-/// let (servers, dealing) = (vec![server, server], Dealing::Balanced);
-/// let plan = Plan { epoch: 1, partition_bytes: 4096, servers, dealing };
+/// let (trees, dealing) = (TreePlan::flat(vec![1.0; 2]), Dealing::Balanced);
+/// let plan = Plan { epoch: 1, partition_bytes: 4096, lanes: vec![2; 2], trees, dealing };
 /// let mut placement = Placement::new(&plan)?;
 /// let places = placement.place(10_000);
 /// assert_eq!(places.iter().map(|place| place.bytes).collect::<Vec<_>>(), [4096, 4096, 1808]);
@@ -92,15 +89,12 @@ pub struct Placement {
     partition_bytes: u64,
     /// Servers that get a share.
     summing: u64,
-    dealing: AnyDealer,
+    /// By how often the plan's partition size was halved; one for all if it does not matter.
+    dealers: Vec<TreeDealer>,
     lanes: Vec<LaneAssigner>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum AnyDealer {
-    /// By how often the plan's partition size was halved.
-    Balanced(Vec<Dealer>),
-    Hashed(HashedDealer),
+    /// Every tree that a partition has, once.
+    trees: Vec<ReductionTree>,
+    numbers: HashMap<ReductionTree, usize>,
 }
 
 /// The sizes that partitions may have, each half of the one before.
@@ -156,35 +150,41 @@ impl Placement {
     /// Starts an epoch with nothing placed.
     ///
     /// # Errors
-    /// A partition size that is zero or unaligned, a server without lanes, or weights that
-    /// [`Dealer::new`] refuses.
+    /// A partition size that is zero or unaligned, a server without lanes, trees over another
+    /// number of servers, or some that [`TreeDealer::new`] refuses.
     pub fn new(plan: &Plan) -> Result<Self, PlanError> {
         let size = plan.partition_bytes;
         if size == 0 || !size.is_multiple_of(PARTITION_ALIGN_BYTES) {
             let expected = format!("a positive multiple of {PARTITION_ALIGN_BYTES}");
             return Err(PlanError::field("partition_bytes", size, expected));
         }
-        for (index, server) in plan.servers.iter().enumerate() {
-            if !(1..=MAX_LANES).contains(&server.lanes) {
+        for (index, lanes) in plan.lanes.iter().enumerate() {
+            if !(1..=MAX_LANES).contains(lanes) {
                 let field = format!("lanes of server {index}");
                 let expected = format!("a number from 1 to {MAX_LANES}");
-                return Err(PlanError::field(field, server.lanes, expected));
+                return Err(PlanError::field(field, lanes, expected));
             }
         }
-        let weights: Vec<f64> = plan.servers.iter().map(|server| server.weight).collect();
-        let lanes = plan.servers.iter().map(|server| LaneAssigner::new(server.lanes as usize));
+        if plan.trees.nodes() != plan.lanes.len() {
+            let expected = format!("one for each of {} servers", plan.lanes.len());
+            return Err(PlanError::field("nodes of the trees", plan.trees.nodes(), expected));
+        }
+        let summing = |server: &usize| plan.trees.branches.iter().any(|b| b.roots[*server] > 0.0);
+        let dealer = |size| TreeDealer::with(&plan.trees, size, plan.dealing);
+        let dealers = match plan.dealing {
+            Dealing::Balanced => sizes(size).map(dealer).collect::<Result<_, _>>()?,
+            // A hash counts partitions, whatever their size.
+            Dealing::Hashed => vec![dealer(size)?],
+        };
+        let lanes = plan.lanes.iter().map(|lanes| LaneAssigner::new(*lanes as usize));
         Ok(Self {
             epoch: plan.epoch,
             partition_bytes: size,
-            summing: weights.iter().filter(|weight| **weight > 0.0).count() as u64,
-            dealing: match plan.dealing {
-                Dealing::Balanced => {
-                    let dealers = sizes(size).map(|size| Dealer::new(&weights, size));
-                    AnyDealer::Balanced(dealers.collect::<Result<_, _>>()?)
-                }
-                Dealing::Hashed => AnyDealer::Hashed(HashedDealer::new(&weights)?),
-            },
+            summing: (0..plan.lanes.len()).filter(summing).count() as u64,
+            dealers,
             lanes: lanes.collect(),
+            trees: Vec::new(),
+            numbers: HashMap::new(),
         })
     }
 
@@ -202,15 +202,31 @@ impl Placement {
         let (halvings, size) = self.partition_size(tensor_bytes);
         while offset < tensor_bytes {
             let bytes = size.min(tensor_bytes - offset);
-            let server = match &mut self.dealing {
-                AnyDealer::Balanced(dealers) => dealers[halvings].deal(bytes),
-                AnyDealer::Hashed(dealer) => dealer.deal(),
-            };
-            places.push(PartitionPlace { offset, bytes, server, lane: 0 });
+            let dealer = halvings.min(self.dealers.len() - 1);
+            let tree = self.dealers[dealer].deal(bytes);
+            let server = tree.root;
+            let tree = self.number(tree);
+            places.push(PartitionPlace { offset, bytes, server, lane: 0, tree });
             offset += bytes;
         }
         self.assign_lanes(&mut places);
         places
+    }
+
+    /// The trees of the partitions placed so far, each once. They are few: groups of contributors
+    /// are made for each once.
+    #[must_use]
+    pub fn trees(&self) -> &[ReductionTree] {
+        &self.trees
+    }
+
+    fn number(&mut self, tree: ReductionTree) -> usize {
+        if let Some(number) = self.numbers.get(&tree) {
+            return *number;
+        }
+        self.trees.push(tree.clone());
+        self.numbers.insert(tree, self.trees.len() - 1);
+        self.trees.len() - 1
     }
 
     /// How large the partitions of a tensor are, and by how many halvings.

@@ -4,7 +4,8 @@
 //! The model is that of BytePS (OSDI'20, section 4): full-duplex links, full bisection, streams
 //! that overlap, and no cost but that of the links. So these are lower bounds of a real round.
 
-use crate::{Cluster, PlanError, Role, shares};
+use crate::trees::flat_seconds;
+use crate::{Cluster, Machine, PlanError, PlannedTrees, Role, Topology, plan_trees};
 
 /// Most bytes a model may have: one EiB.
 pub const MAX_MODEL_BYTES: u64 = 1 << 60;
@@ -27,31 +28,9 @@ pub struct Prediction {
     pub gain_over_ps: Option<f64>,
 }
 
-/// What each machine's link carries, each way, as fractions of the model, if machine `i` sums the
-/// fraction `shares[i]`: `1 + (n-2)x` for a GPU machine (it sends what it does not sum itself and
-/// the sums of its share, and receives as much), `n y` for a CPU machine.
-///
-/// ```
-/// use sumpter_plan::{Cluster, link_loads, shares};
-///
-/// let cluster = Cluster::uniform(4, 2, 100.0)?;
-/// let loads = link_loads(&cluster, &shares(&cluster));
-/// assert!(loads.iter().all(|load| (load - 1.2).abs() < 1e-12)); // Every link equally busy.
-/// # Ok::<(), sumpter_plan::PlanError>(())
-/// ```
-#[must_use]
-pub fn link_loads(cluster: &Cluster, shares: &[f64]) -> Vec<f64> {
-    let workers = f64::from(cluster.workers());
-    let load = |role, share: f64| match role {
-        Role::Gpu => 1.0 + (workers - 2.0) * share,
-        Role::Cpu => workers * share,
-    };
-    let machines = cluster.machines().iter();
-    machines.zip(shares).map(|(machine, &share)| load(machine.role, share)).collect()
-}
-
 /// Times and gains of a cluster, for a model of `bytes`: the slowest link under the optimal
-/// [`shares`], the ring `2(n-1)M/(n b_min)`, and the parameter server `max(M/b_min, nM/sum c)`.
+/// [`shares`](crate::shares), the ring `2(n-1)M/(n b_min)`, and the parameter server
+/// `max(M/b_min, nM/sum c)`.
 ///
 /// ```
 /// use sumpter_plan::{Cluster, predict};
@@ -65,19 +44,37 @@ pub fn link_loads(cluster: &Cluster, shares: &[f64]) -> Vec<f64> {
 /// # Errors
 /// No bytes, or more than [`MAX_MODEL_BYTES`].
 pub fn predict(cluster: &Cluster, bytes: u64) -> Result<Prediction, PlanError> {
-    check_bytes(bytes)?;
-    let loads = link_loads(cluster, &shares(cluster));
-    let links = cluster.machines().iter().zip(loads);
-    let time_s = links
-        .map(|(machine, load)| seconds(bytes, load, machine.bandwidth_gbps))
-        .fold(0.0, f64::max);
+    let topology = Topology::flat(cluster.clone());
+    predict_trees(&topology, &plan_trees(&topology)?, bytes)
+}
 
+/// The same in a cluster with racks, whose trunks are links too, with the trees of
+/// [`plan_trees`].
+///
+/// # Errors
+/// As [`predict`].
+pub fn predict_trees(
+    topology: &Topology,
+    planned: &PlannedTrees,
+    bytes: u64,
+) -> Result<Prediction, PlanError> {
+    check_bytes(bytes)?;
+    let gigabits = bytes as f64 * 8e-9;
+    let cluster = topology.cluster();
     let workers = f64::from(cluster.workers());
-    let slowest = cluster.slowest_worker_gbps();
-    let allreduce_time_s = seconds(bytes, 2.0 * (workers - 1.0) / workers, slowest);
     let cpu_total = cluster.summing_total(Role::Cpu);
-    let ps_time_s = (cpu_total > 0.0)
-        .then(|| seconds(bytes, 1.0, slowest).max(seconds(bytes, workers, cpu_total)));
+    let shares = |gpu: f64, cpu: f64| -> Vec<f64> {
+        let share = |machine: &Machine| match machine.role {
+            Role::Gpu => gpu,
+            Role::Cpu if machine.servers > 0 => cpu * machine.bandwidth_gbps,
+            Role::Cpu => 0.0,
+        };
+        cluster.machines().iter().map(share).collect()
+    };
+    let of = |shares: &[f64]| gigabits * flat_seconds(topology, shares);
+    let time_s = gigabits * planned.seconds_per_gigabit;
+    let allreduce_time_s = of(&shares(1.0 / workers, 0.0));
+    let ps_time_s = (cpu_total > 0.0).then(|| of(&shares(0.0, 1.0 / cpu_total)));
     let gain = |other: f64| (workers > 1.0).then(|| other / time_s);
     Ok(Prediction {
         time_s,

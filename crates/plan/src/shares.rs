@@ -77,6 +77,29 @@ pub fn server_weights(machines: &[Machine]) -> Result<Vec<f64>, PlanError> {
     Ok(per_server.collect())
 }
 
+/// What each machine's link carries, each way, as fractions of the model, if machine `i` sums the
+/// fraction `shares[i]`: `1 + (n-2)x` for a GPU machine (it sends what it does not sum itself and
+/// the sums of its share, and receives as much), `n y` for a CPU machine.
+///
+/// ```
+/// use sumpter_plan::{Cluster, link_loads, shares};
+///
+/// let cluster = Cluster::uniform(4, 2, 100.0)?;
+/// let loads = link_loads(&cluster, &shares(&cluster));
+/// assert!(loads.iter().all(|load| (load - 1.2).abs() < 1e-12)); // Every link equally busy.
+/// # Ok::<(), sumpter_plan::PlanError>(())
+/// ```
+#[must_use]
+pub fn link_loads(cluster: &Cluster, shares: &[f64]) -> Vec<f64> {
+    let workers = f64::from(cluster.workers());
+    let load = |role, share: f64| match role {
+        Role::Gpu => 1.0 + (workers - 2.0) * share,
+        Role::Cpu => workers * share,
+    };
+    let machines = cluster.machines().iter();
+    machines.zip(shares).map(|(machine, &share)| load(machine.role, share)).collect()
+}
+
 /// Share of a machine that runs a server, by role; zero for one that does not.
 fn by_role(cluster: &Cluster, gpu: impl Fn(f64) -> f64, cpu: impl Fn(f64) -> f64) -> Vec<f64> {
     let share = |machine: &Machine| match (machine.servers, machine.role) {

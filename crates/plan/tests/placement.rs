@@ -1,19 +1,21 @@
 //! Placement: partitions tile their tensor, all workers agree, every window is balanced.
 
 use proptest::prelude::*;
-use sumpter_plan::{Dealing, Placement, Plan, PlannedServer};
+use sumpter_plan::{Branch, Dealing, Exchange, GroupLevel, Level, Placement, Plan, TreePlan};
 
 fn plan() -> impl Strategy<Value = Plan> {
-    let server = (prop_oneof![1 => Just(0.0), 5 => 0.05..1.0_f64], 1..9_u32)
-        .prop_map(|(weight, lanes)| PlannedServer { weight, lanes });
+    let server = (prop_oneof![1 => Just(0.0), 5 => 0.05..1.0_f64], 1..9_u32);
     let servers = proptest::collection::vec(server, 1..20)
-        .prop_filter("a weight", |servers| servers.iter().any(|server| server.weight > 0.0));
-    (0..9_u64, 1..5_u64, servers).prop_map(|(epoch, pages, servers)| Plan {
-        epoch,
-        partition_bytes: pages * 4096,
-        servers,
-        dealing: Dealing::Balanced,
+        .prop_filter("a weight", |servers| servers.iter().any(|(weight, _)| *weight > 0.0));
+    (0..9_u64, 1..5_u64, servers).prop_map(|(epoch, pages, servers)| {
+        let (weights, lanes) = servers.into_iter().unzip();
+        let (trees, dealing) = (TreePlan::flat(weights), Dealing::Balanced);
+        Plan { epoch, partition_bytes: pages * 4096, lanes, trees, dealing }
     })
+}
+
+fn weights(plan: &Plan) -> &[f64] {
+    &plan.trees.branches[0].roots
 }
 
 fn tensors() -> impl Strategy<Value = Vec<u64>> {
@@ -45,8 +47,9 @@ proptest! {
                 let last = index + 1 == places.len();
                 prop_assert!(place.bytes == plan.partition_bytes || last && place.bytes > 0);
                 prop_assert!(place.bytes <= plan.partition_bytes);
-                let server = plan.servers[place.server];
-                prop_assert!(server.weight > 0.0 && place.lane < server.lanes as usize);
+                prop_assert!(weights(&plan)[place.server] > 0.0);
+                prop_assert!(place.lane < plan.lanes[place.server] as usize);
+                prop_assert_eq!(placement.trees()[place.tree].root, place.server);
             }
             prop_assert_eq!(end, tensor_bytes);
         }
@@ -55,17 +58,17 @@ proptest! {
     #[test]
     fn every_prefix_is_balanced_over_servers_and_lanes(plan in plan(), tensors in tensors()) {
         let mut placement = Placement::new(&plan).unwrap();
-        let total: f64 = plan.servers.iter().map(|server| server.weight).sum();
+        let total: f64 = weights(&plan).iter().sum();
         let largest = plan.partition_bytes as f64;
         let mut dealt = 0.0;
         let mut lanes: Vec<Vec<u64>> =
-            plan.servers.iter().map(|server| vec![0; server.lanes as usize]).collect();
+            plan.lanes.iter().map(|lanes| vec![0; *lanes as usize]).collect();
         for bytes in tensors {
             for place in placement.place(bytes) {
                 dealt += place.bytes as f64;
                 lanes[place.server][place.lane] += place.bytes;
-                for (server, lanes) in plan.servers.iter().zip(&lanes) {
-                    let exact = dealt * server.weight / total;
+                for (weight, lanes) in weights(&plan).iter().zip(&lanes) {
+                    let exact = dealt * weight / total;
                     let given = lanes.iter().sum::<u64>() as f64;
                     prop_assert!((given - exact).abs() <= largest * (1.0 + 1e-6));
                 }
@@ -83,9 +86,8 @@ proptest! {
 #[test]
 fn windows_of_a_tensor_are_balanced_by_the_size_it_is_cut_into() {
     let weights = [0.1, 0.1, 0.1, 0.1, 0.3, 0.3];
-    let servers = weights.map(|weight| PlannedServer { weight, lanes: 1 }).to_vec();
-    let dealing = Dealing::Balanced;
-    let plan = Plan { epoch: 1, partition_bytes: 1 << 20, servers, dealing };
+    let (trees, dealing) = (TreePlan::flat(weights.to_vec()), Dealing::Balanced);
+    let plan = Plan { epoch: 1, partition_bytes: 1 << 20, lanes: vec![1; 6], trees, dealing };
     let mut placement = Placement::new(&plan).unwrap();
     for tensor_bytes in [512 << 20, 64 << 20, 64 << 20] {
         let places = placement.place(tensor_bytes);
@@ -100,28 +102,54 @@ fn windows_of_a_tensor_are_balanced_by_the_size_it_is_cut_into() {
 
 #[test]
 fn a_plan_that_cannot_be_followed_is_refused() {
-    let server = PlannedServer { weight: 1.0, lanes: 1 };
-    let message = |partition_bytes, server| {
-        let dealing = Dealing::Balanced;
-        let plan = Plan { epoch: 0, partition_bytes, servers: vec![server], dealing };
+    let message = |partition_bytes, (weight, lanes)| {
+        let (trees, dealing) = (TreePlan::flat(vec![weight]), Dealing::Balanced);
+        let plan = Plan { epoch: 0, partition_bytes, lanes, trees, dealing };
         Placement::new(&plan).unwrap_err().to_string()
     };
     let expected = "partition_bytes is 0; expected a positive multiple of 64";
-    assert_eq!(message(0, server), expected);
-    assert!(message(100, server).starts_with("partition_bytes is 100;"));
-    let laneless = PlannedServer { lanes: 0, ..server };
-    assert_eq!(message(64, laneless), "lanes of server 0 is 0; expected a number from 1 to 4096");
-    let weightless = PlannedServer { weight: 0.0, ..server };
-    assert!(message(64, weightless).starts_with("largest weight of a server is 0;"));
+    assert_eq!(message(0, (1.0, vec![1])), expected);
+    assert!(message(100, (1.0, vec![1])).starts_with("partition_bytes is 100;"));
+    let laneless = message(64, (1.0, vec![0]));
+    assert_eq!(laneless, "lanes of server 0 is 0; expected a number from 1 to 4096");
+    assert!(message(64, (0.0, vec![1])).starts_with("largest weight of a server is 0;"));
+    assert!(message(64, (1.0, vec![1, 1])).starts_with("nodes of the trees is 1;"));
+}
+
+#[test]
+fn every_partition_has_a_tree_and_there_are_few() {
+    let racks = GroupLevel {
+        level: Level::Rack,
+        groups: (0..32).map(|server| Some(server / 8)).collect(),
+        hubs: vec![1.0; 32],
+    };
+    let branch = Branch { exchange: Exchange::Star, roots: vec![1.0; 32], levels: vec![racks] };
+    for dealing in [Dealing::Balanced, Dealing::Hashed] {
+        let trees = TreePlan { branches: vec![branch.clone()] };
+        let plan = Plan { epoch: 1, partition_bytes: 4096, lanes: vec![1; 32], trees, dealing };
+        let mut placement = Placement::new(&plan).unwrap();
+        let places = placement.place(4096 * 3200);
+        let mut hubs = [0; 32];
+        for place in &places {
+            let tree = &placement.trees()[place.tree];
+            assert_eq!((tree.root, tree.hubs[0][place.server / 8]), (place.server, place.server));
+            tree.hubs[0].iter().for_each(|hub| hubs[*hub] += 1);
+        }
+        assert_eq!(hubs.iter().sum::<i32>(), 4 * 3200);
+        if dealing == Dealing::Balanced {
+            // One for each root: the hubs of alike racks advance together.
+            assert_eq!(placement.trees().len(), 32);
+            assert!(hubs.iter().all(|count| (396..=404).contains(count)), "{hubs:?}");
+        }
+    }
 }
 
 #[test]
 fn large_tensors_are_cut_finer_the_more_servers_share_them() {
     let sizes = |servers: usize, tensor_bytes: u64| {
-        let server = PlannedServer { weight: 1.0, lanes: 1 };
-        let servers = vec![server; servers];
-        let dealing = Dealing::Balanced;
-        let plan = Plan { epoch: 0, partition_bytes: 1 << 20, servers, dealing };
+        let (trees, dealing) = (TreePlan::flat(vec![1.0; servers]), Dealing::Balanced);
+        let lanes = vec![1; servers];
+        let plan = Plan { epoch: 0, partition_bytes: 1 << 20, lanes, trees, dealing };
         let places = Placement::new(&plan).unwrap().place(tensor_bytes);
         assert_eq!(places.iter().map(|place| place.bytes).sum::<u64>(), tensor_bytes);
         places[0].bytes

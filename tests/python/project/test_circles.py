@@ -71,8 +71,9 @@ def use_tree(tree: str) -> Iterator[tuple[list[str], str]]:
     for index, character in enumerate(inside + ","):
         depth += (character == "{") - (character == "}")
         if depth == 0 and character == ",":
-            for segments, name in use_tree("::".join([*prefix, inside[begin:index].strip()])):
-                yield segments, name
+            one = inside[begin:index].strip()
+            if one:  # none after a trailing comma
+                yield from use_tree("::".join([*prefix, one]))
             begin = index + 1
 
 

@@ -9,7 +9,7 @@ use sumpter_engine::{
     Request, Supply, VariablePlace, exchange,
 };
 use sumpter_plan::{
-    Cluster, Dealing, PartitionPlace, Placement, Plan, PlannedServer, largest_partition, predict,
+    Cluster, Dealing, PartitionPlace, Placement, Plan, TreePlan, largest_partition, predict,
     server_weights,
 };
 use sumpter_sum::AlignedBuf;
@@ -126,11 +126,10 @@ fn cluster(setup: &Setup) -> Cluster {
 
 fn plan(setup: &Setup) -> Plan {
     let weights = server_weights(&machines(setup)).expect("sound machines");
-    let servers = weights.iter().map(|weight| PlannedServer { weight: *weight, lanes: 1 });
-    let dealing = Dealing::Balanced;
-    let servers = servers.collect();
+    let (lanes, dealing) = (vec![1; weights.len()], Dealing::Balanced);
+    let trees = TreePlan::flat(weights);
     let partition_bytes = largest_partition(setup.partition_bytes, setup.credit_bytes as u64);
-    Plan { epoch: 1, partition_bytes, servers, dealing }
+    Plan { epoch: 1, partition_bytes, lanes, trees, dealing }
 }
 
 impl Job {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use sumpter_endpoint::ConnId;
 use sumpter_membership::{ClusterView, ServerView, WorkerView};
 use sumpter_plan::{
-    Architecture, Dealing, Machine, Placement, Plan, PlanError, PlannedServer, Role, server_weights,
+    Architecture, Dealing, Machine, Placement, Plan, PlanError, Role, TreePlan, server_weights,
 };
 use sumpter_types::Rank;
 
@@ -216,10 +216,9 @@ impl Deal {
             group.role == Role::Cpu && weights.iter().any(|weight| *weight > 0.0)
         });
         let servers: Vec<_> = groups.iter().flat_map(|g| g.servers.iter().cloned()).collect();
-        let planned = weights.iter().zip(&servers);
-        let planned = planned.map(|(w, r)| PlannedServer { weight: *w, lanes: r.len() as u32 });
+        let lanes = servers.iter().map(|range| range.len() as u32).collect();
         let Policy { partition_bytes, dealing, .. } = policy;
-        let plan = Plan { epoch, partition_bytes, servers: planned.collect(), dealing };
+        let plan = Plan { epoch, partition_bytes, lanes, trees: TreePlan::flat(weights), dealing };
         let workers = sources.iter().filter_map(|source| match source.owner {
             Owner::Worker(rank) if takes_part(&rank) => Some((rank, source.machine.as_str())),
             Owner::Worker(_) | Owner::Server(_) => None,

@@ -1,7 +1,7 @@
 //! Which server sums which partition: the planner's answer for the tensors of a profile.
 
 use sumpter_plan::{
-    Architecture, Dealing, Machine, Placement, Plan, PlannedServer, Role, largest_partition,
+    Architecture, Dealing, Machine, Placement, Plan, Role, TreePlan, largest_partition,
     server_weights,
 };
 
@@ -63,7 +63,8 @@ fn plan(case: &Case) -> Result<Plan, WhatifError> {
     Ok(Plan {
         epoch: 1,
         partition_bytes: largest_partition(case.partition_bytes, case.credit_bytes),
-        servers: weights.iter().map(|&weight| PlannedServer { weight, lanes: 1 }).collect(),
+        lanes: vec![1; weights.len()],
+        trees: TreePlan::flat(weights),
         dealing: Dealing::Balanced,
     })
 }

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use sumpter_endpoint::{ConnId, Endpoint, LinkError};
 use sumpter_engine::{Lane, LaneLimits, Peer, Place};
-use sumpter_plan::{Dealing, Placement, Plan, PlannedServer, largest_partition};
+use sumpter_plan::{Dealing, Placement, Plan, TreePlan, largest_partition};
 use sumpter_types::{Epoch, GroupId, JobId, Rank, Rule};
 
 use self::bare::BareServer;
@@ -133,10 +133,10 @@ impl ServerSpec {
 
     /// Where every partition of every tensor is summed, lane by connection.
     fn places(&self) -> Result<Vec<Vec<Place>>, BenchError> {
-        let servers = vec![PlannedServer { weight: 1.0, lanes: self.lanes as u32 }];
+        let (lanes, trees) = (vec![self.lanes as u32], TreePlan::flat(vec![1.0]));
         let (partition, credit) = (self.partition_bytes as u64, self.credit_bytes as u64);
         let (partition_bytes, dealing) = (largest_partition(partition, credit), Dealing::default());
-        let plan = Plan { epoch: 1, partition_bytes, servers, dealing };
+        let plan = Plan { epoch: 1, partition_bytes, lanes, trees, dealing };
         let placement = Placement::new(&plan);
         let mut placement = placement.map_err(|e| BenchError::Argument(e.to_string()))?;
         let place = |(number, p): (u32, sumpter_plan::PartitionPlace)| {

@@ -4,13 +4,19 @@
 //! of the whole model. A value that does not exist (a parameter server without CPU machines, a
 //! gain over nothing, one bandwidth where there are several) is null.
 
+mod optimizer;
+mod racks;
+
 use serde::Serialize;
-use sumpter_types::Rule;
 
 use crate::{
-    Cluster, NamedMachine, PlanError, PlanRequest, Prediction, Role, Uniform, link_loads,
-    parse_machines, predict, shares,
+    Cluster, InsideReport, MachineList, MinimumBandwidth, NamedMachine, Offer, PlanError,
+    PlanRequest, Prediction, Role, Uniform, offers, parse_machines, parse_prices, plan_trees,
+    predict, predict_trees, reduce_inside,
 };
+
+pub use optimizer::OptimizerReport;
+pub use racks::{RackCase, RackDecision, RackReport, TreesPart, TreesReport, TreesTime};
 
 /// The answer to a [`PlanRequest`]. With equal interfaces the shares of a CPU and a GPU machine
 /// are given by role (zero for a role that has no machine); with a machine list, by machine.
@@ -48,32 +54,24 @@ pub struct PlanReport {
     /// What the optimizer takes in memory, if the request names its rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<OptimizerReport>,
+    /// The reduction trees, where the machines are in racks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trees: Option<TreesReport>,
+    /// What happens inside machines that list their devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Vec<InsideMachine>>,
+    /// The bandwidth that hides communication behind computation, if the request has its time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minimum_bandwidth: Option<MinimumBandwidth>,
+    /// The bandwidth that each machine needs each way for this plan to be hidden: of the busiest
+    /// link, where bandwidths are the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan_minimum_gbps: Option<f64>,
+    /// What other machines and links would bring for their price, if the request has prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offers: Option<Vec<Offer>>,
     /// What a person should know about this cluster, in sentences.
     pub notes: Vec<String>,
-}
-
-/// What an optimizer takes in memory, for parameters in `float32`: in every worker, or on the lanes
-/// that sum its gradients and on the mirrors. One worker a machine.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OptimizerReport {
-    /// The update rule.
-    pub rule: &'static str,
-    /// What it keeps of each parameter beside the value.
-    pub slots: &'static [&'static str],
-    /// Bytes of its state in each worker that runs it.
-    pub worker_bytes: f64,
-    /// On the servers: bytes of value and state that each worker mirrors.
-    pub mirror_bytes: f64,
-    /// Of value and state in the lane of a GPU machine, where bandwidths are the same.
-    pub lane_bytes_gpu: Option<f64>,
-    /// Of value and state in the lanes of a CPU machine, where bandwidths are the same.
-    pub lane_bytes_cpu: Option<f64>,
-    /// What mirrors add to each link in a synchronous round: a mirror receives the gradient in
-    /// place of the new value.
-    pub mirror_link_bytes: f64,
-    /// The most that they add to what a worker receives in an asynchronous step: each change of
-    /// its share by any worker.
-    pub asynchronous_mirror_link_bytes: f64,
 }
 
 /// One machine of a machine list.
@@ -85,10 +83,44 @@ pub struct MachineReport {
     pub role: Role,
     /// Its bandwidth each way.
     pub bandwidth_gbps: f64,
-    /// Fraction of the model that it sums.
+    /// Fraction of the model that it sums: for which it is the root of reduction trees.
     pub share: f64,
     /// Bytes on its link each way.
     pub link_bytes: f64,
+    /// Its rack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
+    /// Fraction of the model for which it is its rack's hub, but not the root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hub: Option<f64>,
+    /// Its network interfaces, if they are listed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicReport>,
+}
+
+/// A network interface. Partitions go to the lanes of each in proportion to its bandwidth.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NicReport {
+    /// Its name.
+    pub name: String,
+    /// Its bandwidth each way.
+    pub bandwidth_gbps: f64,
+    /// Its NUMA node, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    /// Bytes on it each way.
+    pub link_bytes: f64,
+}
+
+/// What happens inside machines of one entry of the list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InsideMachine {
+    /// The first of them.
+    pub machine: String,
+    /// How many they are.
+    pub count: usize,
+    /// What GPUs do, and what links carry.
+    pub report: InsideReport,
 }
 
 /// Answers a request given in JSON with a report in JSON.
@@ -117,7 +149,7 @@ impl PlanRequest {
     pub fn report(&self) -> Result<PlanReport, PlanError> {
         match &self.machines {
             None => self.report_uniform(),
-            Some(toml) => self.report_listed(parse_machines(toml)?),
+            Some(toml) => self.report_listed(&parse_machines(toml)?),
         }
     }
 
@@ -130,11 +162,13 @@ impl PlanRequest {
         let prediction = uniform.predict(self.bytes, self.bandwidth_gbps)?;
         let mut report = self.bare(workers, self.servers.unwrap_or(0), prediction);
         report.fill_by_role(uniform, self.bandwidth_gbps);
+        self.add_costs(&mut report)?;
         Ok(report)
     }
 
-    fn report_listed(&self, named: Vec<NamedMachine>) -> Result<PlanReport, PlanError> {
-        let cluster = Cluster::new(named.iter().map(|named| named.machine).collect())?;
+    fn report_listed(&self, list: &MachineList) -> Result<PlanReport, PlanError> {
+        let topology = list.topology()?;
+        let cluster = topology.cluster();
         let counts = [
             ("workers", self.workers, cluster.workers(), Role::Gpu),
             ("servers", self.servers, cluster.servers(), Role::Cpu),
@@ -145,25 +179,66 @@ impl PlanRequest {
             }
         }
 
-        let shares = shares(&cluster);
-        let loads = link_loads(&cluster, &shares);
-        let rows = named.into_iter().zip(shares.iter().zip(loads));
-        let rows = rows.map(|(NamedMachine { name, machine }, (&share, load))| MachineReport {
-            name,
-            role: machine.role,
-            bandwidth_gbps: machine.bandwidth_gbps,
-            share,
-            link_bytes: load * self.bytes as f64,
-        });
-        let prediction = predict(&cluster, self.bytes)?;
+        let planned = plan_trees(&topology)?;
+        let prediction = predict_trees(&topology, &planned, self.bytes)?;
         let mut report = self.bare(cluster.workers(), cluster.servers(), prediction);
+        let parts = racks::parts(&topology, &planned);
+        let rows = list.machines.iter().zip(&parts).zip(&planned.loads.machines);
+        let rows = rows.map(|((named, parts), load)| {
+            MachineReport::new(named, list, *parts, load * self.bytes as f64)
+        });
         report.machines = Some(rows.collect());
-        if let Some(bandwidth_gbps) = cluster.common_bandwidth_gbps() {
+        if !list.racks.is_empty() {
+            report.trees = Some(TreesReport::new(list, &topology, &planned, self.bytes));
+        } else if let Some(bandwidth_gbps) = cluster.common_bandwidth_gbps() {
             let uniform = Uniform::new(cluster.workers(), cluster.servers())?;
             report.fill_by_role(uniform, bandwidth_gbps);
         }
+        report.inside = self.inside(list, &planned.loads.machines);
         report.note_idle_machines();
+        self.add_costs(&mut report)?;
         Ok(report)
+    }
+
+    /// Machines of each entry with devices, the first of each for all.
+    fn inside(&self, list: &MachineList, loads: &[f64]) -> Option<Vec<InsideMachine>> {
+        let of = |entry: usize| {
+            let same = |named: &&NamedMachine| named.devices == Some(entry);
+            let at = list.machines.iter().position(|named| named.devices == Some(entry))?;
+            Some(InsideMachine {
+                machine: list.machines[at].name.clone(),
+                count: list.machines.iter().filter(same).count(),
+                report: reduce_inside(&list.devices[entry], self.bytes, loads[at]),
+            })
+        };
+        let inside: Vec<_> = (0..list.devices.len()).filter_map(of).collect();
+        (!inside.is_empty()).then_some(inside)
+    }
+
+    /// What the time of computing and prices say, if they are given.
+    fn add_costs(&self, report: &mut PlanReport) -> Result<(), PlanError> {
+        let Some(compute_s) = self.compute_s else {
+            let missing = || PlanError::field("compute_s", "missing", "a number, beside prices");
+            return self.prices.as_ref().map_or(Ok(()), |_| Err(missing()));
+        };
+        report.minimum_bandwidth =
+            Some(MinimumBandwidth::new(report.workers, report.bytes, compute_s)?);
+        let rate = 8e-9 / compute_s;
+        let busiest = report.link_bytes_gpu.into_iter().chain(report.link_bytes_cpu);
+        report.plan_minimum_gbps = busiest.map(|bytes| bytes * rate).reduce(f64::max);
+        let Some(prices) = &self.prices else { return Ok(()) };
+        let prices = parse_prices(prices)?;
+        let Some(bandwidth_gbps) = report.bandwidth_gbps else {
+            let expected = "machines of one bandwidth that are not in racks";
+            return Err(PlanError::field("machines beside prices", "a list of others", expected));
+        };
+        let round_s = |workers, servers, gbps| {
+            let cluster = Cluster::uniform(workers, servers, gbps)?;
+            Ok(predict(&cluster, self.bytes)?.time_s)
+        };
+        let now = (report.workers, report.servers);
+        report.offers = Some(offers(&prices, now, bandwidth_gbps, compute_s, round_s)?);
+        Ok(())
     }
 
     fn bare(&self, workers: u32, servers: u32, prediction: Prediction) -> PlanReport {
@@ -182,6 +257,11 @@ impl PlanRequest {
             gain_over_allreduce: prediction.gain_over_allreduce,
             gain_over_ps: prediction.gain_over_ps,
             machines: None,
+            trees: None,
+            inside: None,
+            minimum_bandwidth: None,
+            plan_minimum_gbps: None,
+            offers: None,
             optimizer: self.rule.map(|rule| OptimizerReport::new(rule, self.bytes, workers)),
             notes: notes(workers, servers),
         }
@@ -216,18 +296,28 @@ impl PlanReport {
     }
 }
 
-impl OptimizerReport {
-    fn new(rule: Rule, bytes: u64, workers: u32) -> OptimizerReport {
-        let (bytes, slots) = (bytes as f64, rule.slots());
-        OptimizerReport {
-            rule: rule.name(),
-            slots,
-            worker_bytes: bytes * slots.len() as f64,
-            mirror_bytes: bytes * (1 + slots.len()) as f64 / f64::from(workers),
-            lane_bytes_gpu: None,
-            lane_bytes_cpu: None,
-            mirror_link_bytes: 0.0,
-            asynchronous_mirror_link_bytes: bytes,
+impl MachineReport {
+    fn new(
+        NamedMachine { name, machine, rack, nics, .. }: &NamedMachine,
+        list: &MachineList,
+        (share, hub): (f64, f64),
+        link_bytes: f64,
+    ) -> Self {
+        let nic = |nic: &crate::Nic| NicReport {
+            name: nic.name.clone(),
+            bandwidth_gbps: nic.gbps,
+            numa: nic.numa,
+            link_bytes: link_bytes * nic.gbps / machine.bandwidth_gbps,
+        };
+        Self {
+            name: name.clone(),
+            role: machine.role,
+            bandwidth_gbps: machine.bandwidth_gbps,
+            share,
+            link_bytes,
+            rack: rack.map(|rack| list.racks[rack].name.clone()),
+            hub: rack.map(|_| hub),
+            nics: nics.iter().map(nic).collect(),
         }
     }
 }

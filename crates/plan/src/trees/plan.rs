@@ -1,0 +1,316 @@
+//! Plans the reduction trees of a cluster: flat ones by water-filling where no trunk is a limit,
+//! else by the linear program.
+//!
+//! **Flat trees are optimal where only machines' links are a limit**, among all trees. In any tree
+//! over `n` GPU machines the degrees of nodes satisfy
+//! `sum over GPU (deg - 1) + sum over CPU (deg - 2) = n - 2`. For any prices `w` of links a tree
+//! costs `sum over GPU w + sum over GPU w (deg - 1) + sum over CPU w deg`. A CPU node has a degree
+//! from 2 to `n`, so `deg >= n/(n-2) (deg - 2)`, hence no tree is cheaper than
+//! `sum over GPU w + (n-2) min(min over GPU w, min over CPU w n/(n-2))`. That is what the flat tree
+//! with the cheapest root costs; by duality, no mixture of trees takes less time than the best one
+//! of flat trees, which is Theorem 1 of BytePS (OSDI'20) and its generalization
+//! ([`shares`]).
+//!
+//! **A ring is never needed.** What it puts on each link is what a sharded exchange does whose
+//! roots are spread evenly over racks: `2(r-1)/r` on each trunk, and on a hub as much beside the
+//! contributions of its rack. So a mixture with rings is one of flat trees and sharded exchanges,
+//! which take fewer hops. A ring by itself is planned to compare with.
+
+use crate::trees::model::{Model, Parts, SHAPES, Shape, Solution};
+use crate::trees::tree::{Branch, Exchange, GroupLevel, Level, TreePlan};
+use crate::{PlanError, Topology, link_loads, shares};
+
+/// Fractions below this are rounding.
+const LEAST_PART: f64 = 1e-9;
+
+/// By how much a plan has to be better than flat trees, relatively, to be preferred to them: hubs
+/// cost two hops.
+const WORTHWHILE: f64 = 1e-6;
+
+/// The reduction trees of a cluster, and what they cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedTrees {
+    /// Over machines, in the order of the cluster.
+    pub trees: TreePlan,
+    /// What links carry.
+    pub loads: Loads,
+    /// The time of a round for a model of one gigabit, in seconds.
+    pub seconds_per_gigabit: f64,
+    /// Flat trees, sharded exchange and ring, each by itself at its best; without racks, none.
+    pub alternatives: Vec<Alternative>,
+}
+
+/// What links carry each way, as fractions of the model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loads {
+    /// Of each machine.
+    pub machines: Vec<f64>,
+    /// Of each rack's trunk.
+    pub trunks: Vec<f64>,
+}
+
+/// One shape of trees for the whole model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alternative {
+    /// What it is.
+    pub name: &'static str,
+    /// The time of a round for a model of one gigabit, in seconds.
+    pub seconds_per_gigabit: f64,
+}
+
+/// The reduction trees that take the least time.
+///
+/// Where no trunk is a limit they are flat, with the shares of [`shares`].
+///
+/// ```
+/// use sumpter_plan::{Cluster, Topology, plan_trees};
+///
+/// // Two racks of four machines; each trunk carries as much as one machine.
+/// let cluster = Cluster::uniform(8, 0, 10.0)?;
+/// let racks = vec![0, 0, 0, 0, 1, 1, 1, 1];
+/// let narrow = Topology::new(cluster.clone(), racks.clone(), vec![10.0; 2], None)?;
+/// let planned = plan_trees(&narrow)?;
+/// // The aggregate of each rack crosses its trunk once: no time is lost to it.
+/// assert!((planned.loads.trunks[0] - 1.0).abs() < 1e-6);
+/// assert!((planned.seconds_per_gigabit - 0.175).abs() < 1e-6);
+///
+/// let wide = Topology::new(cluster, racks, vec![40.0; 2], None)?;
+/// assert!(plan_trees(&wide)?.trees.branches[0].levels.is_empty());
+/// # Ok::<(), sumpter_plan::PlanError>(())
+/// ```
+///
+/// # Errors
+/// What the solver could not handle: bandwidths many orders of magnitude apart.
+pub fn plan_trees(topology: &Topology) -> Result<PlannedTrees, PlanError> {
+    let flat_shares = shares(topology.cluster());
+    let flat = flat_loads(topology, &flat_shares);
+    let filled = Loads { trunks: vec![0.0; flat.trunks.len()], ..flat.clone() };
+    let (with_trunks, without) = (seconds(topology, &flat), seconds(topology, &filled));
+    let suffices = with_trunks <= without * (1.0 + WORTHWHILE);
+    let as_flat = |alternatives| PlannedTrees {
+        trees: TreePlan::flat(flat_shares.clone()),
+        loads: flat.clone(),
+        seconds_per_gigabit: with_trunks,
+        alternatives,
+    };
+    if topology.cluster().workers() == 1 || topology.trunks_gbps().is_empty() {
+        return Ok(as_flat(Vec::new()));
+    }
+    let model = Model::new(topology);
+    let mut alternatives = Vec::new();
+    for shape in SHAPES {
+        let seconds_per_gigabit = match shape {
+            Shape::Flat if suffices => Some(with_trunks),
+            _ => model.fastest(&[shape])?,
+        };
+        alternatives.extend(
+            seconds_per_gigabit
+                .map(|seconds_per_gigabit| Alternative { name: shape.name(), seconds_per_gigabit }),
+        );
+    }
+    if suffices {
+        return Ok(as_flat(alternatives));
+    }
+    let solved = |allowed: &[Shape]| {
+        let solution = model.solve(allowed)?.map(|solution| Outcome::new(topology, &solution));
+        solution.ok_or(PlanError::NoServer { machines: topology.rack_of().len() })
+    };
+    let mut best = solved(&[Shape::Flat, Shape::Sharded])?;
+    let flat_suffices = alternatives[0].seconds_per_gigabit <= best.seconds * (1.0 + WORTHWHILE);
+    let has_hubs = best.trees.branches.iter().any(|branch| !branch.levels.is_empty());
+    if flat_suffices && has_hubs {
+        best = solved(&[Shape::Flat])?;
+    }
+    Ok(PlannedTrees {
+        trees: best.trees,
+        loads: best.loads,
+        seconds_per_gigabit: best.seconds,
+        alternatives,
+    })
+}
+
+impl Shape {
+    /// As messages and reports call it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Flat => "flat",
+            Self::Sharded => "rack hubs, sharded exchange",
+            Self::Ring => "rack hubs, ring",
+        }
+    }
+}
+
+/// A solution of the linear program as trees, with what they really cost.
+struct Outcome {
+    trees: TreePlan,
+    loads: Loads,
+    seconds: f64,
+}
+
+impl Outcome {
+    fn new(topology: &Topology, solution: &Solution) -> Self {
+        let total: f64 = solution.shapes.iter().filter(|part| **part > LEAST_PART).sum();
+        let mut trees = TreePlan::default();
+        let mut loads = Loads {
+            machines: vec![0.0; topology.rack_of().len()],
+            trunks: vec![0.0; topology.trunks_gbps().len()],
+        };
+        for shape in SHAPES {
+            let part = solution.shapes[shape as usize] / total;
+            if part > LEAST_PART {
+                let branch = branch(topology, &solution.machines, shape, part);
+                loads.add(&branch_loads(topology, &branch));
+                trees.branches.push(branch);
+            }
+        }
+        let seconds = seconds(topology, &loads);
+        Self { trees, loads, seconds }
+    }
+}
+
+impl Loads {
+    fn add(&mut self, other: &Self) {
+        let machines = self.machines.iter_mut().zip(&other.machines);
+        let trunks = self.trunks.iter_mut().zip(&other.trunks);
+        machines.chain(trunks).for_each(|(all, one)| *all += one);
+    }
+}
+
+/// The trees of one shape, of which the fraction `part` of the model has some.
+fn branch(topology: &Topology, machines: &[Parts], shape: Shape, part: f64) -> Branch {
+    let rounded = |value: f64| if value < LEAST_PART { 0.0 } else { value };
+    let of = |each: fn(&Parts) -> f64| -> Vec<f64> {
+        machines.iter().map(|parts| rounded(each(parts))).collect()
+    };
+    let mut roots = match shape {
+        Shape::Flat => of(|parts| parts.flat),
+        Shape::Sharded => of(|parts| parts.root),
+        Shape::Ring => of(|parts| parts.ring),
+    };
+    let total: f64 = roots.iter().sum();
+    roots.iter_mut().for_each(|root| *root *= part / total);
+    if shape == Shape::Flat {
+        return Branch { roots, ..Branch::default() };
+    }
+    let hubs = match shape {
+        Shape::Sharded => of(|parts| parts.hub),
+        Shape::Flat | Shape::Ring => of(|parts| parts.ring),
+    };
+    let exchange = match shape {
+        Shape::Ring => Exchange::Ring,
+        Shape::Flat | Shape::Sharded => Exchange::Star,
+    };
+    let racks = GroupLevel { level: Level::Rack, groups: groups(topology), hubs };
+    Branch { exchange, levels: vec![with_hubs(racks, &roots)], roots }
+}
+
+/// A rack in which every partition has its root needs no other hub; its roots stand for them.
+fn with_hubs(mut racks: GroupLevel, roots: &[f64]) -> GroupLevel {
+    let count = racks.groups.iter().flatten().max().map_or(0, |last| last + 1);
+    let mut some = vec![false; count];
+    for (group, hub) in racks.groups.iter().zip(&racks.hubs) {
+        if let Some(group) = group {
+            some[*group] |= *hub > 0.0;
+        }
+    }
+    for (node, group) in racks.groups.iter().enumerate() {
+        if group.is_some_and(|group| !some[group]) {
+            racks.hubs[node] = roots[node];
+        }
+    }
+    racks
+}
+
+/// The rack of each machine, among those with GPU machines.
+fn groups(topology: &Topology) -> Vec<Option<usize>> {
+    let mut next = 0;
+    let number = |workers: u32| {
+        (workers > 0).then(|| {
+            next += 1;
+            next - 1
+        })
+    };
+    let numbers: Vec<_> = topology.workers_by_rack().into_iter().map(number).collect();
+    topology.rack_of().iter().map(|&rack| numbers[rack]).collect()
+}
+
+/// The time of flat trees with these shares for a gigabit, trunks included.
+pub(crate) fn flat_seconds(topology: &Topology, shares: &[f64]) -> f64 {
+    seconds(topology, &flat_loads(topology, shares))
+}
+
+/// What flat trees with these shares put on links.
+fn flat_loads(topology: &Topology, shares: &[f64]) -> Loads {
+    let n = f64::from(topology.cluster().workers());
+    let mut roots = vec![0.0; topology.trunks_gbps().len()];
+    for (share, &rack) in shares.iter().zip(topology.rack_of()) {
+        roots[rack] += share;
+    }
+    let whole: f64 = shares.iter().sum();
+    let trunk = |(own, root): (u32, f64)| {
+        let own = f64::from(own);
+        whole * own + (n - 2.0 * own) * root
+    };
+    let trunks = topology.workers_by_rack().into_iter().zip(roots).map(trunk).collect();
+    // Of all shares together a machine sends once what it is not the root of.
+    let machines = link_loads(topology.cluster(), shares);
+    let missing = 1.0 - whole;
+    let machines = machines.into_iter().zip(topology.cluster().machines());
+    let of_part = |(load, machine): (f64, &crate::Machine)| match machine.role {
+        crate::Role::Gpu => load - missing,
+        crate::Role::Cpu => load,
+    };
+    Loads { machines: machines.map(of_part).collect(), trunks }
+}
+
+/// What the trees of a branch put on links, by counting edges: a hub has one for each other GPU
+/// machine of its rack and one up, or in a ring two less those at its ends; a root has one for each
+/// other rack.
+fn branch_loads(topology: &Topology, branch: &Branch) -> Loads {
+    let Some(racks) = branch.levels.first() else { return flat_loads(topology, &branch.roots) };
+    let by_rack = topology.workers_by_rack();
+    let sources = by_rack.iter().filter(|workers| **workers > 0).count() as f64;
+    let whole: f64 = branch.roots.iter().sum();
+    let mut roots = vec![0.0; by_rack.len()];
+    let mut hubs = vec![0.0; by_rack.len()];
+    for (node, &rack) in topology.rack_of().iter().enumerate() {
+        roots[rack] += branch.roots[node];
+        hubs[rack] += racks.hubs[node];
+    }
+    let ring = branch.exchange == Exchange::Ring;
+    let mean = 2.0 * (sources - 1.0) / sources;
+    let machine = |(node, machine): (usize, &crate::Machine)| {
+        let rack = topology.rack_of()[node];
+        let gpu = machine.role == crate::Role::Gpu;
+        let root = branch.roots[node];
+        if by_rack[rack] == 0 {
+            return root * sources;
+        }
+        let others = f64::from(by_rack[rack]) - f64::from(u8::from(gpu));
+        // Roots elsewhere leave this much of the rack's work to other hubs.
+        let hub = (whole - roots[rack]) * racks.hubs[node] / hubs[rack];
+        let leaf = if gpu { whole - root - hub } else { 0.0 };
+        match ring {
+            true => leaf + (hub + root) * (others + mean),
+            false => leaf + hub * (others + 1.0) + root * (others + sources - 1.0),
+        }
+    };
+    let trunk = |(&workers, root): (&u32, f64)| match (workers, ring) {
+        (0, _) => root * sources,
+        (_, true) => whole * mean,
+        (_, false) => whole + (sources - 2.0) * root,
+    };
+    Loads {
+        machines: topology.cluster().machines().iter().enumerate().map(machine).collect(),
+        trunks: by_rack.iter().zip(roots).map(trunk).collect(),
+    }
+}
+
+/// The time of the slowest link for a gigabit.
+fn seconds(topology: &Topology, loads: &Loads) -> f64 {
+    let machines = topology.cluster().machines().iter().map(|machine| machine.bandwidth_gbps);
+    let machines = loads.machines.iter().zip(machines).map(|(load, gbps)| load / gbps);
+    let trunks = loads.trunks.iter().zip(topology.trunks_gbps()).map(|(load, gbps)| load / gbps);
+    let core = topology.core_gbps().map(|gbps| loads.trunks.iter().sum::<f64>() / gbps);
+    machines.chain(trunks).chain(core).fold(0.0, f64::max)
+}
