@@ -94,7 +94,7 @@ impl Lane {
         let Some(id) = job.children.get(rank.0 as usize).copied().flatten() else { return };
         if job.state_mut(state).queue(unit, mirror) {
             self.conn(id).snapshots.push_back(due);
-            self.touch(id);
+            self.touch_late(id);
         }
     }
 

@@ -267,6 +267,13 @@ impl Partition {
         self.tier == Tier::Root && self.spec.variable.is_some_and(|v| v.is_mirror(rank))
     }
 
+    /// Whether a rank is done with an update only when the lane says that the mirrors have it. One
+    /// that is the only mirror knows.
+    pub(super) fn awaits_mirrors(&self, rank: Rank) -> bool {
+        let mirrors = self.spec.variable.map_or(0, |variable| variable.mirror_count());
+        !self.is_mirror(rank) || mirrors > 1
+    }
+
     /// What the round in `slot` does, of a variable; to be decided unless all members have said it.
     pub(super) fn update(&self, slot: usize) -> Option<Update> {
         let rule = self.spec.variable?.rule;
