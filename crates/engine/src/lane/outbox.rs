@@ -20,19 +20,11 @@ pub(super) struct Frame {
 #[derive(Debug)]
 pub(super) enum Payload {
     /// A finished chunk, or of a variable's the gradient.
-    Value {
-        partition: PartitionIndex,
-        at: ChunkPlace,
-        gradient: bool,
-        len: usize,
-    },
+    Value { partition: PartitionIndex, at: ChunkPlace, gradient: bool, len: usize },
     /// Whole frames, one behind the other.
     Notices(Vec<u8>),
     /// The first bytes of a buffer, which goes back to the pool.
-    Owned {
-        bytes: AlignedBuf,
-        len: usize,
-    },
+    Owned { bytes: AlignedBuf, len: usize },
 }
 
 impl Frame {
