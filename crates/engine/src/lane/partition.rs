@@ -350,6 +350,19 @@ impl Partition {
         slot.settled
     }
 
+    /// In the tier where each worker has its own: whether the worker gets, or has got, this value
+    /// of a chunk in a round under way, which it began over a connection.
+    pub(super) fn has_answered(&self, chunk: u32, over: Serial, value: &[u8]) -> bool {
+        let answers = |slot: &Slot| {
+            let child = slot.children.first().filter(|_| slot.round.is_some() && !slot.settled);
+            let begun = child.is_some_and(|c| c.begun.is_some_and(|begun| begun.over == over));
+            let answer = slot.chunks.get(chunk as usize).and_then(|chunk| chunk.weights.as_ref());
+            let is_value = answer.is_some_and(|answer| **answer == *value);
+            begun && chunk < slot.finished && is_value
+        };
+        self.tier == Tier::Worker && self.slots.iter().any(answers)
+    }
+
     /// Whether the round in `slot` is an update that all mirrors have.
     pub(super) fn is_mirrored(&self, slot: usize) -> bool {
         if self.tier != Tier::Root {
