@@ -372,6 +372,20 @@ MUTANTS = [
         "if part[0] != new[0] { part[bytes.clone()].copy_from_slice(new) }",
     ),
     Mutant(
+        "a mirror takes what it got in its own round for the value that came after",
+        "3: a killed server loses nothing",
+        "lane/partition.rs",
+        "let is_value = answer.is_some_and(|answer| **answer == *value);",
+        "let is_value = answer.is_some_and(|answer| answer.len() == value.len());",
+    ),
+    Mutant(
+        "a mirror is to have what it got over a connection that was cut",
+        "progress",
+        "lane/partition.rs",
+        "begun && chunk < slot.finished && is_value",
+        "child.is_some() && chunk < slot.finished && is_value",
+    ),
+    Mutant(
         "a snapshot that a cut connection lost is not sent again",
         "progress",
         "lane/mod.rs",

@@ -79,6 +79,12 @@ pub trait Endpoint {
     /// [`Violation`] when the peer broke the protocol; the driver closes the connection.
     fn filled(&mut self, conn: ConnId, n: usize, now: Now) -> Result<(), Violation>;
 
+    /// Says that all that had arrived on any connection has been taken in, for now. What an
+    /// endpoint had to say that could wait for more of the kind makes its connections
+    /// [dirty](Self::next_dirty) then, so that it leaves with one write. A driver that sends only
+    /// what is dirty must call this before it waits.
+    fn end_turn(&mut self) {}
+
     /// A connection that may have something new to send, each once until it is asked about.
     fn next_dirty(&mut self) -> Option<ConnId>;
 }

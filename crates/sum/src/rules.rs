@@ -2,8 +2,9 @@
 //!
 //! The operations and their order are those of `torch.optim` with `foreach=False`. Where torch
 //! fuses a multiplication and an addition on processors that can, these do so at every level, so
-//! that no result depends on the machine. What is computed goes through arrays of one tile: a loop
-//! over the value and several slots then needs no proof that they do not overlap.
+//! that no result depends on the machine. Each rule is one loop over the value and its slots, which
+//! are arguments of a function of their own: so the compiler knows that they do not overlap, and
+//! vectorizes the loop. Only 16-bit floats go through arrays of one tile.
 
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -67,21 +68,21 @@ pub(crate) fn update(
     (dtype, gradient): (Dtype, &[u8]),
     mut weights: Option<(Dtype, &mut [u8])>,
 ) {
-    let count = gradient.len() / dtype.size();
     if master == Dtype::F64 {
-        let coefficients = Coefficients::<f64>::of(update);
-        for start in (0..count).step_by(TILE) {
-            let gradient = load::<f64, 8>(gradient, start, count);
-            apply(update.rule, coefficients, parts, (start, count), &gradient);
-        }
-        return;
+        let gradient = gradient.as_chunks::<8>().0;
+        return apply(update.rule, Coefficients::<f64>::of(update), parts, 0, gradient);
     }
     let coefficients = Coefficients::<f32>::of(update);
+    if dtype == master && weights.is_none() {
+        return apply(update.rule, coefficients, parts, 0, gradient.as_chunks::<4>().0);
+    }
+    let count = gradient.len() / dtype.size();
     for start in (0..count).step_by(TILE) {
         let gradient = widen_tile(halves, dtype, gradient, start, count);
-        let value = apply(update.rule, coefficients, parts, (start, count), &gradient);
+        let end = count.min(start + TILE);
+        apply(update.rule, coefficients, parts, start, &gradient[..end - start]);
         if let Some((dtype, weights)) = &mut weights {
-            narrow_tile(halves, *dtype, weights, start, &value);
+            narrow_tile(halves, *dtype, weights, start, &load::<f32, 4>(parts[0], start, count));
         }
     }
 }
@@ -243,130 +244,138 @@ fn sign<F: Real<N>, const N: usize>(x: F) -> F {
     positive - negative
 }
 
-/// A rule for one element with `S` slots.
-trait Step<F, const S: usize>: Copy {
-    fn step(self, w: F, g: F, slots: [F; S]) -> (F, [F; S]);
+/// An element of a gradient, of which `F` can be made.
+trait Gradient<F>: Copy {
+    fn get(self) -> F;
 }
 
-macro_rules! rule {
-    ($name:ident, $slots:literal, |$c:ident, $w:ident, $g:ident, $s:pat_param| $body:block) => {
-        #[derive(Clone, Copy)]
-        struct $name<F, const N: usize>(Coefficients<F>);
+impl<F: Element<N>, const N: usize> Gradient<F> for [u8; N] {
+    #[inline(always)]
+    fn get(self) -> F {
+        F::load(self)
+    }
+}
 
-        impl<F: Real<N>, const N: usize> Step<F, $slots> for $name<F, N> {
+impl Gradient<f32> for f32 {
+    #[inline(always)]
+    fn get(self) -> f32 {
+        self
+    }
+}
+
+/// A rule: for one element with value `w`, gradient `g` and the slots, the new value and slots. It
+/// is applied to as many elements of each part as the gradient has, from `start` on.
+macro_rules! rule {
+    ($name:ident, |$c:ident, $w:ident, $g:ident, [$($slot:ident $at:tt),*]| $body:block) => {
+        #[inline(always)]
+        fn $name<F: Real<N>, const N: usize>(
+            c: Coefficients<F>,
+            parts: &mut [&mut [u8]],
+            start: usize,
+            gradient: &[impl Gradient<F>],
+        ) {
+            /// References that are arguments do not overlap.
             #[inline(always)]
-            fn step(self, $w: F, $g: F, $s: [F; $slots]) -> (F, [F; $slots]) {
-                let $c = self.0;
-                let ($w, $g) = $c.prepared($w, $g);
-                $body
+            fn each<F: Real<N>, const N: usize>(
+                $c: Coefficients<F>,
+                value: &mut [[u8; N]],
+                $($slot: &mut [[u8; N]],)*
+                gradient: &[impl Gradient<F>],
+            ) {
+                let count = gradient.len();
+                let value = &mut value[..count];
+                $(let $slot = &mut $slot[..count];)*
+                for i in 0..count {
+                    let new = {
+                        let ($w, $g) = $c.prepared(F::load(value[i]), gradient[i].get());
+                        $(let $slot = F::load($slot[i]);)*
+                        $body
+                    };
+                    value[i] = new.0.store();
+                    $($slot[i] = new.1[$at].store();)*
+                }
             }
+            let [value, $($slot),*] = parts else { unreachable!("a part for each slot") };
+            each(
+                c,
+                &mut value.as_chunks_mut().0[start..],
+                $(&mut $slot.as_chunks_mut().0[start..],)*
+                gradient,
+            );
         }
     };
 }
 
-rule!(Sgd, 0, |c, w, g, []| { (g.fused(c.step, w), []) });
-rule!(Momentum, 1, |c, w, g, [buffer]| {
+rule!(sgd, |c, w, g, []| { (g.fused(c.step, w), [F::ZERO; 0]) });
+rule!(momentum, |c, w, g, [buffer 0]| {
     let buffer = g.fused(c.take, buffer * c.keep);
     (buffer.fused(c.step, w), [buffer])
 });
-rule!(Nesterov, 1, |c, w, g, [buffer]| {
+rule!(nesterov, |c, w, g, [buffer 0]| {
     let buffer = g.fused(c.take, buffer * c.keep);
     (buffer.fused(c.keep, g).fused(c.step, w), [buffer])
 });
-rule!(Adam, 2, |c, w, g, [average, square]| {
+rule!(adam, |c, w, g, [average 0, square 1]| {
     let (average, square) = (lerp(average, g, c.take), c.square(square, g));
     let denominator = square.root() / c.divisor + c.epsilon;
     (w + c.step * average / denominator, [average, square])
 });
-rule!(AmsGrad, 3, |c, w, g, [average, square, highest]| {
+rule!(amsgrad, |c, w, g, [average 0, square 1, highest 2]| {
     let (average, square) = (lerp(average, g, c.take), c.square(square, g));
     let highest = Element::max(highest, square);
     let denominator = highest.root() / c.divisor + c.epsilon;
     (w + c.step * average / denominator, [average, square, highest])
 });
-rule!(RmsProp, 1, |c, w, g, [square]| {
+rule!(rmsprop, |c, w, g, [square 0]| {
     let square = c.square(square, g);
     (w + c.step * g / (square.root() + c.epsilon), [square])
 });
-rule!(RmsPropMomentum, 2, |c, w, g, [square, buffer]| {
+rule!(rmsprop_momentum, |c, w, g, [square 0, buffer 1]| {
     let square = c.square(square, g);
     let buffer = buffer * c.keep + g / (square.root() + c.epsilon);
     (buffer.fused(c.step, w), [square, buffer])
 });
-rule!(Centered, 2, |c, w, g, [square, mean]| {
+rule!(centered, |c, w, g, [square 0, mean 1]| {
     let (square, mean) = (c.square(square, g), lerp(mean, g, c.take_square));
     let deviation = (F::ZERO - mean).fused(mean, square).root() + c.epsilon;
     (w + c.step * g / deviation, [square, mean])
 });
-rule!(CenteredMomentum, 3, |c, w, g, [square, mean, buffer]| {
+rule!(centered_momentum, |c, w, g, [square 0, mean 1, buffer 2]| {
     let (square, mean) = (c.square(square, g), lerp(mean, g, c.take_square));
     let deviation = (F::ZERO - mean).fused(mean, square).root() + c.epsilon;
     let buffer = buffer * c.keep + g / deviation;
     (buffer.fused(c.step, w), [square, mean, buffer])
 });
-rule!(Adagrad, 1, |c, w, g, [sum]| {
+rule!(adagrad, |c, w, g, [sum 0]| {
     let sum = g.fused(g, sum);
     (w + c.step * g / (sum.root() + c.epsilon), [sum])
 });
-rule!(Lion, 1, |c, w, g, [average]| {
+rule!(lion, |c, w, g, [average 0]| {
     let direction = sign(g.fused(c.take, average * c.keep));
     let average = g.fused(c.take_square, average * c.keep_square);
     (direction.fused(c.step, w), [average])
 });
 
-/// Applies `rule` to a tile from `start` on, of the `count` elements of each part; returns the new
-/// value's.
+/// Applies `rule` to as many elements of each part as `gradient` has, from `start` on.
 #[inline(always)]
 fn apply<F: Real<N>, const N: usize>(
     rule: Rule,
     c: Coefficients<F>,
     parts: &mut [&mut [u8]],
-    at: (usize, usize),
-    gradient: &Tile<F>,
-) -> Tile<F> {
+    start: usize,
+    gradient: &[impl Gradient<F>],
+) {
     match rule {
-        Rule::Sgd { momentum: false, .. } => sweep(Sgd(c), parts, at, gradient),
-        Rule::Sgd { nesterov: false, .. } => sweep(Momentum(c), parts, at, gradient),
-        Rule::Sgd { .. } => sweep(Nesterov(c), parts, at, gradient),
-        Rule::Adam { amsgrad: false } => sweep(Adam(c), parts, at, gradient),
-        Rule::Adam { .. } => sweep(AmsGrad(c), parts, at, gradient),
-        Rule::RmsProp { centered: false, momentum: false } => {
-            sweep(RmsProp(c), parts, at, gradient)
-        }
-        Rule::RmsProp { centered: false, .. } => sweep(RmsPropMomentum(c), parts, at, gradient),
-        Rule::RmsProp { momentum: false, .. } => sweep(Centered(c), parts, at, gradient),
-        Rule::RmsProp { .. } => sweep(CenteredMomentum(c), parts, at, gradient),
-        Rule::Adagrad => sweep(Adagrad(c), parts, at, gradient),
-        Rule::Lion => sweep(Lion(c), parts, at, gradient),
+        Rule::Sgd { momentum: false, .. } => sgd(c, parts, start, gradient),
+        Rule::Sgd { nesterov: false, .. } => momentum(c, parts, start, gradient),
+        Rule::Sgd { .. } => nesterov(c, parts, start, gradient),
+        Rule::Adam { amsgrad: false } => adam(c, parts, start, gradient),
+        Rule::Adam { .. } => amsgrad(c, parts, start, gradient),
+        Rule::RmsProp { centered: false, momentum: false } => rmsprop(c, parts, start, gradient),
+        Rule::RmsProp { centered: false, .. } => rmsprop_momentum(c, parts, start, gradient),
+        Rule::RmsProp { momentum: false, .. } => centered(c, parts, start, gradient),
+        Rule::RmsProp { .. } => centered_momentum(c, parts, start, gradient),
+        Rule::Adagrad => adagrad(c, parts, start, gradient),
+        Rule::Lion => lion(c, parts, start, gradient),
     }
-}
-
-#[inline(always)]
-fn sweep<F: Real<N>, const N: usize, const S: usize>(
-    rule: impl Step<F, S>,
-    parts: &mut [&mut [u8]],
-    (start, count): (usize, usize),
-    gradient: &Tile<F>,
-) -> Tile<F> {
-    let end = count.min(start + TILE);
-    let mut value = load::<F, N>(parts[0], start, end);
-    let mut slots = [[F::ZERO; TILE]; S];
-    for (slot, part) in slots.iter_mut().zip(&parts[1..]) {
-        *slot = load::<F, N>(part, start, end);
-    }
-    for i in 0..TILE {
-        let mut at = [F::ZERO; S];
-        for (at, slot) in at.iter_mut().zip(&slots) {
-            *at = slot[i];
-        }
-        (value[i], at) = rule.step(value[i], gradient[i], at);
-        for (at, slot) in at.iter().zip(&mut slots) {
-            slot[i] = *at;
-        }
-    }
-    store(parts[0], start, end, &value);
-    for (slot, part) in slots.iter().zip(&mut parts[1..]) {
-        store(part, start, end, slot);
-    }
-    value
 }

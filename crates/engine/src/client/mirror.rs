@@ -13,8 +13,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use arrayvec::ArrayVec;
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Dtype, Rank, Round, TensorId, Update};
+use sumpter_types::{Dtype, MAX_SLOTS, Rank, Round, TensorId, Update};
 use sumpter_wire::Clock;
 
 use crate::clocks::Clocks;
@@ -289,7 +290,8 @@ impl Mirrors {
         let bytes = shard.bytes(*start, &elements);
         let master = shard.master;
         let parts = shard.parts.iter_mut().map(|part| part.get_mut(bytes.clone()));
-        let Some(mut parts) = parts.collect::<Option<Vec<&mut [u8]>>>() else { return false };
+        let parts = parts.collect::<Option<ArrayVec<&mut [u8], { 1 + MAX_SLOTS }>>>();
+        let Some(mut parts) = parts else { return false };
         if dtype == master {
             sumpter_sum::update(update, master, &mut parts, (dtype, gradient), None);
             weights.copy_from_slice(parts[0]);

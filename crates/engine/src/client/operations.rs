@@ -2,7 +2,7 @@
 //! another. What is relayed for an interrupted round is an operation beside them.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::{Index, IndexMut};
+use std::ops::{Index, IndexMut, Range};
 use std::sync::Arc;
 
 use sumpter_endpoint::{ConnId, Memory, Violation};
@@ -322,6 +322,23 @@ impl<M> Operations<M> {
 }
 
 impl<M: Memory> Operations<M> {
+    /// Elements of a partition as this worker got them in its own round of an asynchronous
+    /// variable, which is under way, if it has all of them.
+    pub(super) fn own_answer(
+        &mut self,
+        (tensor, number): (TensorId, u32),
+        elements: &Range<usize>,
+        chunk_bytes: u32,
+    ) -> Option<&[u8]> {
+        let op = self.ops.get_mut(&self.active_on(tensor, Tier::Worker)?)?;
+        let part = find(&op.places, number)?;
+        let (place, size) = (op.places[part], op.request.dtype.size());
+        let start = (elements.start * size).checked_sub(place.origin)?;
+        let len = elements.len() * size;
+        let received = (op.parts[part].have as usize * chunk_bytes as usize).min(place.bytes);
+        (start + len <= received).then(|| op.memory.result(place.offset + start, len))?.get(..len)
+    }
+
     /// Copies a retained chunk into the operation that lacks it, if one does; which.
     pub(super) fn restore(&mut self, chunk: &RetainedChunk, rank: Rank) -> Option<OpId> {
         let active = |tier| self.active_on(chunk.tensor, tier);

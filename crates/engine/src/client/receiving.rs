@@ -197,7 +197,17 @@ impl<M: Memory> Client<M> {
         let (Snapshot { offset, len, clocks }, parts) = Snapshot::decode(payload)?;
         let tensor = header.tensor;
         let elements = self.mirrored_at(lane, (tensor, header.partition), (offset, len));
-        if !elements.is_some_and(|elements| self.mirrors.restore(tensor, elements, clocks, parts)) {
+        let is_taken = elements.is_some_and(|elements| {
+            let parts = match parts.is_empty() {
+                true => {
+                    let of = (tensor, header.partition);
+                    self.operations.own_answer(of, &elements, self.settings.chunk_bytes)
+                }
+                false => Some(parts),
+            };
+            parts.is_some_and(|parts| self.mirrors.restore(tensor, elements, clocks, parts))
+        });
+        if !is_taken {
             return Err(Violation::state("a snapshot of what is not mirrored here"));
         }
         let header = Header { kind: FrameKind::Mirrored, length: 0, ..*header };

@@ -2,8 +2,11 @@
 //!
 //! Each worker has a partition of its own, and all use one state. A chunk that has changed is sent
 //! to the mirrors when their connections have nothing else to send, one version at a time: so that
-//! under load several changes share one snapshot. A round is done when the mirrors have what its
+//! under load several changes share one snapshot. Where the mirror has the value as what it got in
+//! its own round, the snapshot has no bytes of it. A round is done when the mirrors have what its
 //! worker got.
+
+use std::ops::Range;
 
 use sumpter_types::{Rank, Round, Staleness};
 use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, Snapshot, Tier, VariableSpec};
@@ -12,6 +15,7 @@ use super::Lane;
 use super::job::{Job, JobIndex, Key, PartitionIndex};
 use super::order::{CatchUp, Missed};
 use super::outbox::{Frame, Payload};
+use super::partition::Serial;
 use super::state::Due;
 use sumpter_endpoint::{ConnId, Violation};
 
@@ -94,7 +98,7 @@ impl Lane {
         let Some(id) = job.children.get(rank.0 as usize).copied().flatten() else { return };
         if job.state_mut(state).queue(unit, mirror) {
             self.conn(id).snapshots.push_back(due);
-            self.touch(id);
+            self.touch_late(id);
         }
     }
 
@@ -109,16 +113,20 @@ impl Lane {
         let slots = variable.map_or(0, |variable| variable.rule.slots().len());
         let Key { tensor, partition, .. } = job.key(at);
         let epoch = job.epoch;
+        let is_held = slots == 0 && conn.resident.is_none() && {
+            job.has_answered(conn.rank, conn.serial, (state, unit, &stretch))
+        };
         let state = job.state_mut(state);
         let (snapshots, version) = state.send((unit, &stretch), mirror);
         let last = snapshots.len();
         for (snapshot, count) in snapshots.into_iter().zip(1..) {
             let (start, len) = (snapshot.offset as usize, snapshot.len as usize);
             let (head, stretch) = (snapshot.encode(), start..start + len);
-            let len = head.len() + state.parts(slots, &stretch).map(<[u8]>::len).sum::<usize>();
+            let parts = || state.parts(slots, &stretch).filter(|_| !is_held);
+            let len = head.len() + parts().map(<[u8]>::len).sum::<usize>();
             let mut bytes = self.pool.take(len);
             let mut start = 0;
-            for part in std::iter::once(&head[..]).chain(state.parts(slots, &stretch)) {
+            for part in std::iter::once(&head[..]).chain(parts()) {
                 bytes[start..start + part.len()].copy_from_slice(part);
                 start += part.len();
             }
@@ -225,6 +233,22 @@ impl Job {
         let partition = of_worker.find(|partition| header.chunk < partition.spec.chunks());
         let variable = partition.and_then(|partition| partition.spec.variable);
         Ok((state, variable.ok_or_else(unknown)?))
+    }
+
+    /// Whether a stretch of a state, chunk `unit`, has the value that a worker gets over a
+    /// connection in its own round.
+    fn has_answered(
+        &self,
+        rank: Rank,
+        over: Serial,
+        (state, unit, stretch): (usize, u32, &Range<usize>),
+    ) -> bool {
+        let users = self.state(state).users.iter().map(|at| self.partition(*at));
+        let mut own = users.filter(|own| own.members()[..] == [rank]);
+        let value = self.state(state).value(stretch.clone());
+        value.is_some_and(|value| {
+            own.any(|own| own.stretch(unit) == *stretch && own.has_answered(unit, over, value))
+        })
     }
 
     /// The chunks that are to be sent to a mirror whose connection is new.

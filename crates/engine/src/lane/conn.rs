@@ -29,6 +29,8 @@ pub(super) struct Conn {
     /// Partitions whose beginning was answered with an error: what was on its way is dropped.
     pub refused: HashSet<Key>,
     pub dirty: bool,
+    /// The same, at the end of the driver's turn.
+    pub late: bool,
     /// The partition the last chunk was of.
     pub last: PartitionIndex,
 }
@@ -83,6 +85,7 @@ impl Conn {
             resident: resident.then(Visits::default),
             refused: HashSet::new(),
             dirty: false,
+            late: false,
             last: 0,
         }
     }

@@ -185,6 +185,10 @@ impl Job {
         self.states.len()
     }
 
+    pub(super) fn state(&self, state: usize) -> &State {
+        &self.states[state]
+    }
+
     pub(super) fn state_mut(&mut self, state: usize) -> &mut State {
         &mut self.states[state]
     }

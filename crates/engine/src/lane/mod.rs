@@ -97,6 +97,8 @@ pub struct Lane {
     conns: Vec<Option<Conn>>,
     opened: Serial,
     dirty: VecDeque<ConnId>,
+    /// Connections with something new to send that can wait for the end of the turn.
+    late: VecDeque<ConnId>,
     /// Chunks of variables that have changed asynchronously, through which partitions.
     changes: VecDeque<(JobIndex, PartitionIndex, u32)>,
     /// Subtotals to be passed on.
@@ -121,6 +123,7 @@ impl Lane {
             conns: Vec::new(),
             opened: 0,
             dirty: VecDeque::new(),
+            late: VecDeque::new(),
             changes: VecDeque::new(),
             subtotals: VecDeque::new(),
             totals: VecDeque::new(),
@@ -330,6 +333,15 @@ impl Lane {
         }
     }
 
+    /// There is something new to send on a connection, once the driver has taken in all that has
+    /// arrived: it is small, and more of the kind may come.
+    fn touch_late(&mut self, id: ConnId) {
+        let conn = self.conns[id.0].as_mut().expect("a child's connection is open");
+        if !std::mem::replace(&mut conn.late, true) {
+            self.late.push_back(id);
+        }
+    }
+
     fn conn(&mut self, id: ConnId) -> &mut Conn {
         self.conns[id.0].as_mut().expect("the driver uses open connections only")
     }
@@ -371,8 +383,7 @@ impl Endpoint for Lane {
         for frame in frames {
             push_after(&mut out, &frame.head, &mut skip);
             match &frame.payload {
-                Payload::None => {}
-                Payload::Bytes(bytes) => push_after(&mut out, bytes, &mut skip),
+                Payload::Notices(bytes) => push_after(&mut out, bytes, &mut skip),
                 Payload::Owned { bytes, len } => push_after(&mut out, &bytes[..*len], &mut skip),
                 Payload::Value { partition, at, gradient, len } => {
                     // Only a child that began the next round without reading this one can make
@@ -406,6 +417,16 @@ impl Endpoint for Lane {
         self.take_in(id, now).inspect_err(|violation| {
             self.stats.corrupt_frames += u64::from(violation.is_corruption());
         })
+    }
+
+    fn end_turn(&mut self) {
+        while let Some(id) = self.late.pop_front() {
+            // A connection that was closed meanwhile may have left its number to another.
+            let late = self.conns[id.0].as_mut().map(|conn| std::mem::take(&mut conn.late));
+            if late == Some(true) {
+                self.touch(id);
+            }
+        }
     }
 
     fn next_dirty(&mut self) -> Option<ConnId> {

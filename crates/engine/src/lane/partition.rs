@@ -267,6 +267,13 @@ impl Partition {
         self.tier == Tier::Root && self.spec.variable.is_some_and(|v| v.is_mirror(rank))
     }
 
+    /// Whether a rank is done with an update only when the lane says that the mirrors have it. One
+    /// that is the only mirror knows.
+    pub(super) fn awaits_mirrors(&self, rank: Rank) -> bool {
+        let mirrors = self.spec.variable.map_or(0, |variable| variable.mirror_count());
+        !self.is_mirror(rank) || mirrors > 1
+    }
+
     /// What the round in `slot` does, of a variable; to be decided unless all members have said it.
     pub(super) fn update(&self, slot: usize) -> Option<Update> {
         let rule = self.spec.variable?.rule;
@@ -341,6 +348,19 @@ impl Partition {
         };
         slot.settled = !mirrors.is_empty() && (0..).zip(&slot.chunks).all(has);
         slot.settled
+    }
+
+    /// In the tier where each worker has its own: whether the worker gets, or has got, this value
+    /// of a chunk in a round under way, which it began over a connection.
+    pub(super) fn has_answered(&self, chunk: u32, over: Serial, value: &[u8]) -> bool {
+        let answers = |slot: &Slot| {
+            let child = slot.children.first().filter(|_| slot.round.is_some() && !slot.settled);
+            let begun = child.is_some_and(|c| c.begun.is_some_and(|begun| begun.over == over));
+            let answer = slot.chunks.get(chunk as usize).and_then(|chunk| chunk.weights.as_ref());
+            let is_value = answer.is_some_and(|answer| **answer == *value);
+            begun && chunk < slot.finished && is_value
+        };
+        self.tier == Tier::Worker && self.slots.iter().any(answers)
     }
 
     /// Whether the round in `slot` is an update that all mirrors have.

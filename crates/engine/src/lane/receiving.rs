@@ -285,7 +285,8 @@ impl Lane {
             for chunk in header.chunk..finished {
                 self.send_value((id, priority), at, ChunkPlace { slot, chunk });
             }
-            if self.jobs[of_job].partition(at).is_mirrored(slot) {
+            let partition = self.jobs[of_job].partition(at);
+            if partition.is_mirrored(slot) && partition.awaits_mirrors(rank) {
                 self.send_done(id, at, slot);
             }
         } else if complete && !completes && self.is_over(of_job, at, slot) {

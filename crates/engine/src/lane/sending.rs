@@ -91,9 +91,7 @@ impl Lane {
         let norm = self.jobs[conn.job].partition(at).norm_for(slot, child);
         let Some(norm) = norm.map(encode_norm) else { return };
         let header = self.header(id, FrameKind::Norm, at, slot);
-        let header = Header { length: norm.len() as u32, ..header };
-        let head = self.conn(id).head(&header, &norm);
-        self.push(id, i32::MAX, Frame { head, payload: Payload::Bytes(norm.as_slice().into()) });
+        self.notify(id, Header { length: norm.len() as u32, ..header }, &norm);
     }
 
     /// A member has said what a round does: what waits for it goes on, once all have.
@@ -113,7 +111,10 @@ impl Lane {
     /// All mirrors have a round's gradient: the contributions to it are not needed again.
     pub(super) fn tell_mirrored(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         for child in 0..self.jobs[job].partition(at).members().len() {
-            if let Some((id, _)) = self.listener(job, at, slot, child, true) {
+            let partition = self.jobs[job].partition(at);
+            if partition.awaits_mirrors(partition.members()[child])
+                && let Some((id, _)) = self.listener(job, at, slot, child, true)
+            {
                 self.send_done(id, at, slot);
             }
         }
@@ -176,7 +177,7 @@ impl Lane {
             let conn = self.conn(id);
             if conn.resident.is_none() {
                 let head = conn.head(&header, &[]);
-                conn.outbox.push_idle(Frame { head, payload: Payload::None });
+                conn.outbox.push_idle(&head, &[]);
             }
         }
     }
@@ -236,9 +237,7 @@ impl Lane {
             }
             _ => Vec::new(),
         };
-        let header = Header { length: order.len() as u32, ..header };
-        let head = self.conn(id).head(&header, &order);
-        self.push(id, i32::MAX, Frame { head, payload: Payload::Bytes(order.into()) });
+        self.notify(id, Header { length: order.len() as u32, ..header }, &order);
     }
 
     pub(super) fn header(
@@ -260,8 +259,15 @@ impl Lane {
         let text = &text[..text.len().min(sumpter_wire::MAX_CONTROL_BYTES)];
         let header =
             Header { kind: FrameKind::Error, chunk: 0, length: text.len() as u32, ..header };
-        let head = self.conn(id).head(&header, text);
-        self.push(id, i32::MAX, Frame { head, payload: Payload::Bytes(text.into()) });
+        self.notify(id, header, text);
+    }
+
+    /// Queues a small frame that overtakes results.
+    fn notify(&mut self, id: ConnId, header: Header, payload: &[u8]) {
+        let conn = self.conn(id);
+        let head = conn.head(&header, payload);
+        conn.outbox.push_notice(&head, payload);
+        self.touch_late(id);
     }
 
     fn push(&mut self, id: ConnId, priority: i32, frame: Frame) {

@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 
+use arrayvec::ArrayVec;
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{Dtype, MAX_SLOTS, Rank, Round, Update};
 use sumpter_wire::{MAX_MIRRORS, Snapshot};
@@ -95,7 +96,8 @@ impl State {
     ) {
         let parts = self.parts[..=update.rule.slots().len()].iter_mut();
         let bytes = parts.filter_map(|part| part.bytes.as_mut());
-        let mut parts: Vec<&mut [u8]> = bytes.map(|bytes| &mut bytes[stretch.clone()]).collect();
+        let parts = bytes.map(|bytes| &mut bytes[stretch.clone()]);
+        let mut parts: ArrayVec<&mut [u8], PARTS> = parts.collect();
         sumpter_sum::update(update, master, &mut parts, gradient, weights);
     }
 

@@ -83,6 +83,7 @@ fn a_round_waits_for_the_state_and_the_mirror_gets_the_gradient() {
     assert_eq!(frames(&mut lane, b), []);
     feed(&mut lane, a, &ack()).unwrap();
     assert_eq!(frames(&mut lane, b), [done]);
+    assert_eq!(frames(&mut lane, a), [], "the only mirror knows that it has it");
     // The next round begins with the new value.
     let begun = of_tensor(5, 1, begin_with(&variable(), -1.0));
     for conn in [a, b] {
@@ -90,6 +91,70 @@ fn a_round_waits_for_the_state_and_the_mirror_gets_the_gradient() {
         feed(&mut lane, conn, &[begun.clone(), pushed].concat()).unwrap();
     }
     assert_eq!(frames(&mut lane, b), [(FrameKind::Result, floats([7.0, 18.0]))]);
+}
+
+#[test]
+fn of_two_mirrors_each_is_told_when_both_have_a_round() {
+    let (mut lane, [a, b]) = lane_with_two();
+    let known = variable();
+    let variable =
+        known.variable.map(|v| VariableSpec { mirrors: [0, 1].map(Rank).map(Some), ..v });
+    let begun = begin_with(&PartitionSpec { variable, ..known }, -0.5);
+    feed(&mut lane, a, &fill([0.0, 0.0])).unwrap();
+    frames(&mut lane, a);
+    for conn in [a, b] {
+        feed(&mut lane, conn, &[begun.clone(), push(0, &floats([1.0, 1.0]))].concat()).unwrap();
+    }
+    for conn in [a, b] {
+        assert_eq!(frames(&mut lane, conn), [(FrameKind::Result, floats([1.0, 1.0]))]);
+        feed(&mut lane, conn, &ack()).unwrap();
+    }
+    for conn in [a, b] {
+        assert_eq!(frames(&mut lane, conn), [(FrameKind::Done, vec![])]);
+    }
+}
+
+#[test]
+fn what_is_said_of_rounds_waits_for_the_end_of_the_turn_and_leaves_as_one_piece() {
+    const TENSORS: [u8; 9] = [5, 6, 7, 8, 9, 10, 11, 12, 13];
+    let (mut lane, [a, b]) = lane_with_two();
+    let dirty = |lane: &mut Lane| std::iter::from_fn(|| lane.next_dirty()).collect::<Vec<_>>();
+    let round = [begin_with(&variable(), -0.5), push(0, &floats([1.0, 1.0]))];
+    for tensor in TENSORS {
+        let of = |frame: &Vec<u8>| of_tensor(tensor, 0, frame.clone());
+        // The group of the first has its id in place of a tensor.
+        let filled = fill([0.0, 0.0]);
+        let (group, parts) = filled.split_at(HEADER_BYTES + 4);
+        let (begun, chunk) = parts.split_at(parts.len() - HEADER_BYTES - 8);
+        let parts = [group.to_vec(), of(&begun.to_vec()), of(&chunk.to_vec())].concat();
+        feed(&mut lane, a, &parts).unwrap();
+        for conn in [a, b] {
+            feed(&mut lane, conn, &round.each_ref().map(of).concat()).unwrap();
+        }
+    }
+    assert_eq!(dirty(&mut lane).len(), 2, "results leave at once");
+    for conn in [a, b] {
+        while !frames(&mut lane, conn).is_empty() {}
+    }
+    lane.end_turn();
+    dirty(&mut lane);
+    let acks = TENSORS.map(|tensor| of_tensor(tensor, 0, ack())).concat();
+    feed(&mut lane, a, &acks).unwrap();
+    assert_eq!(dirty(&mut lane), [], "more of them may come");
+    lane.end_turn();
+    assert_eq!(dirty(&mut lane), [b]);
+    assert_eq!(lane.pending(b).len(), 1);
+    let done = frames(&mut lane, b);
+    assert_eq!(done, vec![(FrameKind::Done, vec![]); TENSORS.len()]);
+    // What is to be sent at once takes along what can wait.
+    let next = round.map(|frame| of_tensor(5, 1, frame));
+    for conn in [a, b] {
+        feed(&mut lane, conn, &next.concat()).unwrap();
+    }
+    feed(&mut lane, b, &of_tensor(5, 1, ack())).unwrap();
+    feed(&mut lane, a, &of_tensor(5, 1, ack())).unwrap();
+    let kinds: Vec<_> = frames(&mut lane, b).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, [FrameKind::Done, FrameKind::Result]);
 }
 
 #[test]

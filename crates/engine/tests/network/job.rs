@@ -314,6 +314,7 @@ impl Job {
                 }
                 self.collect(machine);
             }
+            self.lanes[machine].end_turn();
             while let Some(conn) = self.lanes[machine].next_dirty() {
                 if let Some(Some(pipe)) = self.to_worker[machine].get(conn.0).copied() {
                     moved += self.feed(pipe);

@@ -446,6 +446,7 @@ impl EventLoop {
             {
                 touched |= self.transmit_to_lane(lane);
             }
+            self.lane_side.lane.end_turn();
             touched |= self.send_results();
             touched |= self.worker_side.settle(&mut self.lane_side, &mut self.report);
             if !touched || self.in_process_more {

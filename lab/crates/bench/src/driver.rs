@@ -78,6 +78,10 @@ impl Endpoint for Counted<'_> {
         self.endpoint.filled(conn, n, now)
     }
 
+    fn end_turn(&mut self) {
+        self.endpoint.end_turn();
+    }
+
     fn next_dirty(&mut self) -> Option<ConnId> {
         self.endpoint.next_dirty()
     }
@@ -139,6 +143,10 @@ impl Driver {
             while let Some(conn) = endpoint.next_dirty() {
                 self.links[conn.0].transmit(endpoint, conn)?;
             }
+        }
+        endpoint.end_turn();
+        while let Some(conn) = endpoint.next_dirty() {
+            self.links[conn.0].transmit(endpoint, conn)?;
         }
         Ok(())
     }
