@@ -1,8 +1,8 @@
 """The PCI tree: host bridges, ports, switches, and below them GPUs, NICs and NVSwitches.
 
-Where a port stands in a switch is in its PCIe capability, which only root can read. Any user can
-read which bridge is below which, and that tells the same: a bridge on a root bus is a root port; one
-below a port that has bridges below itself is the upstream port of a switch, and these are the
+The part of a port in a switch is in its PCIe capability, which only root can read. Any user can
+read which bridge is below which, and that tells the same: a bridge on a root bus is a root port;
+one below it with bridges below itself is the upstream port of a switch, and these are the
 switch's downstream ports. Other devices (disks, controllers) are left out.
 """
 
@@ -166,7 +166,9 @@ class _Tree:
         for kind, word in ((GPU, "GPU"), (NVSWITCH, "NVSwitch")):
             found = sorted((a for a, k in self.kinds.items() if k == kind), key=order)
             self.names |= {address: f"{word}{number}" for number, address in enumerate(found)}
-        return tuple(self._host(host) for host in sorted(self.hosts))
+        return tuple(
+            self._host(host) for host in sorted(self.hosts, key=lambda host: order(host[3:]))
+        )
 
     def _find(self) -> None:
         """What is above what."""
@@ -286,10 +288,15 @@ class _Tree:
             # Part of a chipset or processor, if the bus has ports that a hypervisor did not make.
             neighbours = self.below[self.above[address]]
             ports = [other for other in neighbours if self.kinds.get(other) in _PORTS]
-        if ports and not any(self.ids[port][0] in _EMULATED for port in ports):
+        vendors = [self.ids[port][0] for port in ports]
+        if any(vendor in _EMULATED for vendor in vendors):
+            why = "is below a port that a hypervisor emulates: the host's PCIe tree is hidden"
+        elif None in vendors:
+            why = "is below a port whose vendor is unknown: a hypervisor may emulate it"
+        elif vendors:
             return True
-        why = "leads through a port that a hypervisor emulates" if ports else "has no port above it"
-        why += ": the host's PCIe tree is hidden"
+        else:
+            why = "has no port above it: the host's PCIe tree is hidden"
         self.sysfs.missing(f"PCIe switch above {address}", f"bus/pci/devices/{address}", why)
         return False
 
@@ -304,4 +311,6 @@ def _kind(number: int, vendor: int | None, on_root_bus: bool) -> str:
     is_vga = vendor in (_NVIDIA, _AMD) or (vendor == _INTEL and not on_root_bus)
     if number in (0x0302, 0x0380) or (number == 0x0300 and is_vga):
         return GPU
+    if number in (0x0300, 0x1200) and vendor is None:
+        return UNKNOWN
     return GPU if number == 0x1200 and vendor in (_AMD, _HABANA, _NVIDIA) else _OTHER

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from sumpter.topology.sysfs import Sysfs
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
+_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def read_network(sysfs: Sysfs) -> Network:
         if not sysfs.exists(f"class/net/{name}/device"):
             continue
         found = _interface(sysfs, name)
-        # A virtual function driver of virtio is a device of its own below the PCI device.
+        # With virtio the interface is a device's below the PCI device.
         way = sysfs.addresses(f"class/net/{name}/device")
         if len(way) > 1:
             interfaces[way[-1]] = (*interfaces.get(way[-1], ()), found)
@@ -84,7 +84,7 @@ def _interface(sysfs: Sysfs, name: str) -> Interface:
 def _ports(sysfs: Sysfs, device: str) -> list[RdmaPort]:
     found = []
     for number in sysfs.names(f"class/infiniband/{device}/ports", f"ports of {device}"):
-        if not number.isdigit():
+        if not re.fullmatch("[0-9]{1,3}", number):
             continue
         folder = f"class/infiniband/{device}/ports/{number}"
         what = f"port {number} of {device}"

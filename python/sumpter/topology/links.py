@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from sumpter.topology.sysfs import Sysfs
 
-# Transfers a second in GT/s: the generation, and the share of bits that the encoding leaves (8b/10b,
-# 128b/130b, none), as Linux counts it (PCIE_SPEED2MBS_ENC in drivers/pci/pci.h). Packet headers
-# take more: about 13 GB/s of 15.75 arrive with 3.0 x16 and payloads of 256 bytes.
+# GT/s: the generation, and the share of bits that the encoding leaves (8b/10b, 128b/130b, none), as
+# Linux counts it (PCIE_SPEED2MBS_ENC in drivers/pci/pci.h). Packet headers take a further part.
 GENERATIONS = {
     2.5: (1, 8 / 10),
     5.0: (2, 8 / 10),
@@ -20,7 +19,7 @@ GENERATIONS = {
 }
 # Most lanes of a link; the kernel reports 63 or 255 where a device tells nothing.
 _MOST_LANES = 32
-_SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
+_SPEED = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) GT/s")
 
 
 @dataclass(frozen=True, order=True)

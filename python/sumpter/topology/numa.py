@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from sumpter.topology.sysfs import Sysfs
 
 _FOLDER = "devices/system/node"
-_TOTAL = re.compile(r"MemTotal:\s+(\d+) kB")
+_TOTAL = re.compile(r"MemTotal:\s+(\d{1,15}) kB")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def read_nodes(sysfs: Sysfs) -> tuple[NumaNode, ...]:
     numbers = sorted(
         int(name.removeprefix("node"))
         for name in sysfs.names(_FOLDER, "NUMA nodes")
-        if re.fullmatch(r"node\d+", name)
+        if re.fullmatch(r"node[0-9]{1,6}", name)
     )
     return tuple(_node(sysfs, number) for number in numbers)
 
@@ -57,7 +57,7 @@ def count_cores(cores: str) -> int | None:
     """How many numbers a list such as `0-19,40-59` has; None if it is no list."""
     total = 0
     for part in cores.split(",") if cores else ():
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part)
         if match is None:
             return None
         first, last = int(match[1]), int(match[2] or match[1])

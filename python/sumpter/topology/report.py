@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sumpter._words import counted
-from sumpter.topology.devices import BRIDGES, GPU, NIC, SWITCH, Device, HostBridge, order
+from sumpter.topology.devices import BRIDGES, NIC, SWITCH, Device, HostBridge, order
 from sumpter.topology.facts import RULES, Facts
 from sumpter.topology.interfaces import Interface
 from sumpter.topology.links import Link

@@ -1,23 +1,52 @@
 """Machines in tests/data/machines: each a TOML file that becomes a folder that looks like sysfs,
-and an NVML that answers as the machine's would.
+and an NVML that answers as the machine's would. The report of each is in a text file beside it:
+
+    python tests/python/support/recorded_machines.py NAME > tests/data/machines/NAME.txt
 
 `pci` is one line a device, indented below its bridge: a host bridge has its bus and the NUMA node
-of what is below it; a device its address, class, ids and, if its driver tells, the speed in GT/s and
-width of its link (`8x16`, or `2.5x16/8x16` for current and highest). Then `numa=`, `net=NAME:SPEED:
-STATE` (Mb/s), `rdma=NAME:SPEED:LAYER` (Gb/s), `via=` (a device between it and its interface) and
+of what is below it; a device its address, class, ids and, if it reports it, the speed in GT/s and
+width of its link (`8x16`, or `2.5x16/8x16` for current and highest). Then `numa=`, `via=` (a device
+between it and its interface), `net=NAME:SPEED:STATE` (Mb/s), `rdma=NAME:SPEED:LAYER` (Gb/s) and
 `physfn=`. Files that a line does not mention do not exist.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 import tomllib
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from rich.console import Console
+
+from sumpter.topology import Topology, read_nvlink, read_topology
+from sumpter.topology.report import print_topology
+
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "machines"
 MACHINES = sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def topology(name: str, folder: Path) -> Topology:
+    """A machine read from a folder that is made for it, with the paths of a real one."""
+    machine = load(name)
+    nvlink = read_nvlink(FakeNvml(machine["nvml"]) if "nvml" in machine else None)
+    found = read_topology(expand(machine, folder), nvlink)
+    paths = [(each, each.path.replace(str(folder), "/sys")) for each in found.unknown]
+    unknown = tuple(replace(each, path=path) for each, path in paths)
+    return replace(found, sysfs="/sys", unknown=unknown)
+
+
+def report(found: Topology, width: int = 80) -> str:
+    """What `sumpter doctor --topology` prints, without spaces at the ends of lines."""
+    console = Console(width=width, highlight=False, file=StringIO())
+    print_topology(found, console)
+    text = console.file.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def load(name: str) -> dict[str, Any]:
@@ -119,8 +148,9 @@ class FakeNvmlError(Exception):
 class FakeNvml:
     """What sumpter.topology.nvlink calls of pynvml, with its names, for a recorded machine.
 
-    `links` has, for each GPU, what each of its links leads to: an address, or an NVSwitch's. Handles
-    are numbers. `hidden` are pairs of GPUs whose NVLink the host does not let them use.
+    `links` has, for each GPU, the address that each of its links leads to. Handles are numbers.
+    `hidden` are pairs of GPUs that the host does not let use NVLink; `failing` are the error codes
+    of calls that fail.
     """
 
     NVMLError = FakeNvmlError
@@ -200,3 +230,8 @@ class FakeNvml:
 
     def _info(self, address: str) -> SimpleNamespace:
         return SimpleNamespace(busId=f"0000{address}".upper().encode())
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        print(report(topology(sys.argv[1], Path(place))), end="")
