@@ -15,6 +15,9 @@ from pathlib import Path
 # numbers itself (Intel VMD, Hyper-V).
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
+# No number of sysfs that is read here has more, with its sign or 0x.
+_MOST_DIGITS = 20
+
 
 @dataclass(frozen=True)
 class Unknown:
@@ -56,6 +59,8 @@ class Sysfs:
         if text is None:
             return None
         try:
+            if len(text) > _MOST_DIGITS:
+                raise ValueError
             return int(text, base)
         except ValueError:
             self.missing(what, path, f"holds {text[:40]!r}, which is no number")

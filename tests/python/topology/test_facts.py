@@ -13,8 +13,8 @@ from sumpter.topology import NvLink, Topology, nvlink, read_nvlink, read_topolog
 PORT = "060400 8086:6f04"
 PLX = "060400 10b5:8764"
 GPU = "030200 10de:1db5 8x16"
-NIC = "020000 15b3:1017 8x16 net=eth0:1000:up"
-GPUS = ["0000:03:00.0", "0000:04:00.0", "0000:07:00.0", "0000:08:00.0"]
+NIC = "020000 15b3:1017 8x16"
+GPUS = ["0000:03:00.0", "0000:04:00.0", "0000:08:00.0", "0000:09:00.0"]
 RING = ["0 1 1", "1 2 1", "2 3 1", "3 0 1"]
 
 
@@ -25,11 +25,11 @@ def nvml(*pairs: str, gpus: list[str] = GPUS) -> NvLink:
 def two_switches(root: Path, links: NvLink, *below: tuple[int, str]) -> Topology:
     """Two switches with two GPUs each, and further devices below the first, second or none."""
     lines = ["host 0000:00 numa 0"]
-    for number, base in ((0, 1), (1, 5)):
+    for number, base in ((0, 1), (1, 6)):
         lines += [f" 00:0{number + 1}.0 {PORT}", f"  0{base}:00.0 {PLX} 8x16"]
         cards = [GPU, GPU, *(line for where, line in below if where == number)]
         for slot, card in enumerate(cards):
-            lines += [f"   0{base + 1}:0{slot}.0 {PLX}", f"    0{base + 2 + slot}:00.0 {card}"]
+            lines += [f"   0{base + 1}:0{slot}.0 {PLX}", f"    {base + 2 + slot:02x}:00.0 {card}"]
     for number, (_, line) in enumerate(one for one in below if one[0] < 0):
         lines += [f" 00:1{number}.0 {PORT}", f"  1{number}:00.0 {line}"]
     return read_topology(expand({"pci": "\n".join(lines)}, root), links)
