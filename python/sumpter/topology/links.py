@@ -74,20 +74,18 @@ class Link:
 
 def read_link(sysfs: Sysfs, address: str, above: str | None) -> Link:
     """The link above a device. `above` is the port at its other end, whose limits hold as well."""
-    current = read_rate(sysfs, address, "current")
-    highest = read_rate(sysfs, address, "max")
-    other = read_rate(sysfs, above, "max") if above and highest else None
-    if highest and other:
-        highest = Rate(
-            min(highest.gigatransfers_per_s, other.gigatransfers_per_s),
-            min(highest.lanes, other.lanes),
-        )
-    return Link(current, highest)
+    current = read_rate(sysfs, address, "current", f"current PCIe rate of {address}")
+    what = f"highest PCIe rate of {address}"
+    ends = [read_rate(sysfs, end, "max", what) for end in (address, above) if end]
+    known = [end for end in ends if end]
+    if len(known) < len(ends):
+        return Link(current, None)
+    speed = min(end.gigatransfers_per_s for end in known)
+    return Link(current, Rate(speed, min(end.lanes for end in known)))
 
 
-def read_rate(sysfs: Sysfs, address: str, which: str) -> Rate | None:
+def read_rate(sysfs: Sysfs, address: str, which: str, what: str) -> Rate | None:
     """One end's `current` or `max` speed and width; None, recorded, if either is not known."""
-    what = f"{'current' if which == 'current' else 'highest'} PCIe rate of {address}"
     folder = f"bus/pci/devices/{address}"
     path = f"{folder}/{which}_link_speed"
     text = sysfs.read(path, what)

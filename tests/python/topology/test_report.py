@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from documents import ROOT
 from recorded_machines import FOLDER, MACHINES, load, report, topology, write
 from sumpter.cli import main
 from sumpter.topology import read_nvlink, read_topology
@@ -22,6 +23,12 @@ def test_the_report_of_a_machine_is_the_recorded_one(name: str, tmp_path: Path) 
 def test_a_report_fits_into_80_columns(name: str, tmp_path: Path) -> None:
     lines = report(topology(name, tmp_path)).splitlines()
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("name", ["dgx1", "cloud_vm"])
+def test_the_guide_shows_what_is_printed(name: str) -> None:
+    page = ROOT / "docs" / "user" / "doctor.md"
+    assert (FOLDER / f"{name}.txt").read_text() in page.read_text()
 
 
 def flat(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def test_bandwidth_is_what_the_encoding_leaves(
     folder = "bus/pci/devices/0000:01:00.0"
     write(tmp_path, f"{folder}/current_link_speed", speed)
     write(tmp_path, f"{folder}/current_link_width", str(width))
-    rate = read_rate(Sysfs(tmp_path), "0000:01:00.0", "current")
+    rate = read_rate(Sysfs(tmp_path), "0000:01:00.0", "current", "a rate")
     assert rate is not None
     assert round(rate.gigabytes_per_s, 3) == gigabytes_per_s
 
@@ -379,6 +379,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
     return found
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(MACHINES), st.data())
 def test_damage_makes_things_unknown_and_nothing_wrong(
     recorded: dict[str, tuple[Path, NvLink]], name: str, data: st.DataObject
