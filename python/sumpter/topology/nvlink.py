@@ -92,6 +92,9 @@ def read_nvlink(nvml: Any) -> NvLink:
         return _read(nvml)
     except nvml.NVMLError as failure:
         return NvLink(unknown=f"NVML fails: {failure}")
+    except AttributeError as missing:
+        why = f"nvidia-ml-py has no {missing.name}: install a newer one"
+        return NvLink(unknown=why)
     finally:
         nvml.nvmlShutdown()
 

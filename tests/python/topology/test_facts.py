@@ -160,6 +160,13 @@ def test_an_nvml_that_fails_leaves_nvlink_unknown(tmp_path: Path, call: str, sai
     assert said in " ".join(report(found).split())
 
 
+def test_a_binding_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeNvml(load("hgx_h100")["nvml"])
+    monkeypatch.delattr(FakeNvml, "nvmlDeviceGetP2PStatus")
+    assert "nvmlDeviceGetP2PStatus: install a newer one" in read_nvlink(library).unknown
+    assert library.running == 0
+
+
 def test_a_missing_binding_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
