@@ -413,11 +413,12 @@ impl Recovery {
         }
         let Request { tensor, dtype, .. } = *request;
         let (size, master) = (dtype.size(), dtype.accumulator());
-        let mirrored = |place: &Place| {
+        let mirrored = |place: &&Place| {
             let elements = place.origin / size..(place.origin + place.bytes) / size;
-            client.mirrored(tensor, &elements).expect("what is mirrored here")
+            client.mirrored(tensor, &elements)
         };
-        let held: Vec<_> = places.iter().map(|place| mirrored(place)).collect();
+        // Of a variable that has failed nothing is mirrored any more.
+        let Some(held) = places.iter().map(mirrored).collect::<Option<Vec<_>>>() else { return };
         let parts = held[0].len();
         let mut fills = Vec::new();
         for part in 0..parts {

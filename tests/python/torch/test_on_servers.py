@@ -44,3 +44,8 @@ def test_servers_that_die_change_neither_parameters_nor_state(
 
     undisturbed, killed = results(die=False), results(die=True)
     assert len(set(undisturbed + killed)) == 1, "not the same bytes"
+
+
+def test_a_variable_that_failed_stops_no_other(make_job: Callable[..., Job]) -> None:
+    job = make_job(2, 1, partition_bytes="32KiB")
+    job.start("variables_fail.py", str(job.server_pid(0))).finish()
