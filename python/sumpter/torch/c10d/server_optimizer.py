@@ -104,8 +104,12 @@ class _BucketUpdates(ServerUpdates):
             )
         if not self._handles:
             _at_end_of_backward(self._watch_gradients)
-        for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
-            self._send(parameter, gradient)
+        try:
+            for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
+                self._send(parameter, gradient)
+        except Exception:
+            self._end_early()
+            raise
         return _when_done([self._handles[parameter] for parameter in parameters], bucket.buffer())
 
     def _take_in(self, added: Names) -> None:

@@ -17,7 +17,7 @@ from sumpter._core.reduction import Average, Reduction
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.local_sgd.fragments import Names
-from sumpter.torch.training.variables import Variables
+from sumpter.torch.training.variables import Variables, load_exactly
 
 # Below that of gradients, which the next step waits for.
 PRIORITY = -1
@@ -104,6 +104,7 @@ class OuterOnServers(Outer):
     def load(self, state: dict[str, Any]) -> None:
         self._handles.clear()
         self._optimizer.load_state_dict(state)
+        load_exactly(self._optimizer, state)
         self._variables.follow_session()
         self._variables.load(self._optimizer)
 

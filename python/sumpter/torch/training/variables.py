@@ -14,7 +14,7 @@ import torch
 from sumpter import _native
 from sumpter._core import membership, rules
 from sumpter._core.handles import RoundHandle
-from sumpter._core.process_sets import ProcessSet, label
+from sumpter._core.process_sets import ProcessSet, label, members
 from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.broadcasts import broadcast_async_
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from sumpter._native import Decision
 
 Group = Mapping[str, Any]
+# By parameter and name of the slot, as torch's optimizers have them.
+States = Mapping[torch.nn.Parameter, Mapping[str, torch.Tensor]]
 
 # Of the names under which parameters become equal.
 PREFIX = "Variable."
+# In the state of a 16-bit parameter, its value on the servers in float32.
+MASTER = "master_value"
 
 
 def _sgd(step: int, group: Group) -> rules.Update:
@@ -183,11 +187,23 @@ class Variables:
         self._initial[parameter] = state
 
     def load(self, optimizer: torch.optim.Optimizer) -> None:
-        """Has the servers go on from the state that the optimizer has loaded."""
-        self._initial, self._is_lost = _taken_state(optimizer), False
+        """Has the servers go on from the state that the optimizer has loaded.
+
+        ValueError on all ranks, and all stays as it is on the servers, if any has a state of other
+        parameters or of another rule.
+        """
+        initial = _taken_state(optimizer)
         self.groups = _groups_of(optimizer)
-        if self._variables:
-            self._put(self._variables)
+        self._agree(self.names, initial)
+        self._initial, self._is_lost = initial, False
+        # A state may be of a rule with other slots, as with momentum where there was none.
+        kept = {p: one for p, one in self._variables.items() if one.has_rule(self._rule_of(p))}
+        is_other = len(kept) < len(self._variables)
+        self._variables = kept
+        if kept:
+            self._put(kept)
+        if is_other:
+            self.declare()
 
     def declare(self) -> None:
         """Gives the servers the values that they lack; every rank must call this."""
@@ -197,9 +213,10 @@ class Variables:
         among = f"{PREFIX}{label(self._process_set)}"
         scope = f"{among}{session.count(among)}."
         fresh = {p: name for p, name in self.names.items() if p not in self._variables}
+        self._agree(fresh, self._initial)
         for parameter, name in fresh.items():
             value = self._values[parameter]
-            rule = self.rule(1, self.groups[parameter]).rule
+            rule = self._rule_of(parameter)
             tensor = session.declare(
                 scope + name,
                 "update",
@@ -210,7 +227,7 @@ class Variables:
                 rule=rule,
                 staleness=self._staleness,
             )
-            self._variables[parameter] = Variable(value, tensor)
+            self._variables[parameter] = Variable(value, tensor, name)
         self._put(fresh)
 
     def refuse(self, reason: str) -> None:
@@ -226,6 +243,9 @@ class Variables:
             self._is_lost = self._is_lost or bool(self._variables)
             self._variables = {}
 
+    def _rule_of(self, parameter: torch.nn.Parameter) -> str:
+        return self.rule(1, self.groups[parameter]).rule
+
     def _check_kept(self) -> None:
         if self._is_lost:
             raise ValueError(
@@ -233,10 +253,31 @@ class Variables:
                 "load_state_dict() with what state_dict() returned before, on all ranks"
             )
 
+    def _agree(self, names: Names, states: States) -> None:
+        """Raises ValueError on all ranks if the state on any is not one of these parameters."""
+        own = None
+        try:
+            for parameter, name in names.items():
+                if parameter in self._variables:
+                    self._variables[parameter].check_form()
+                shape = self._values[parameter].shape
+                _check_state(states.get(parameter, {}), self._rule_of(parameter), shape, name)
+        except (ValueError, KeyError) as error:
+            missing = f"{error} is none of its optimizer's hyper-parameters"
+            own = missing if isinstance(error, KeyError) else str(error)
+        everyone = allgather_object(own, name="optimizer state", process_set=self._process_set)
+        wrong = [
+            f"rank {rank}: {text}"
+            for rank, text in zip(members(self._process_set), everyone, strict=True)
+            if text is not None
+        ]
+        if wrong:
+            raise ValueError(f"the state cannot be that of these parameters: {'; '.join(wrong)}")
+
     def _put(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Gives the servers the values as they are, and the state that was taken."""
-        handles = [self._variables[p].put(self._initial.get(p, {})) for p in parameters]
         try:
+            handles = [self._variables[p].put(self._initial.get(p, {})) for p in parameters]
             for handle in handles:
                 handle.wait()
         finally:
@@ -251,26 +292,30 @@ class Variables:
 class Variable:
     """A parameter whose value and optimizer state are on the servers."""
 
-    def __init__(self, parameter: torch.Tensor, tensor: Tensor) -> None:
-        self.parameter, self.tensor = parameter, tensor
+    def __init__(self, parameter: torch.Tensor, tensor: Tensor, name: str) -> None:
+        self.parameter, self.tensor, self._name = parameter, tensor, name
         wide = parameter.dtype == torch.float64
         self._master = np.float64 if wide else np.float32
         self._steps = 0
         self._slots = _native.update_rules()[tensor.description.rule or ""]
         self._begun: tuple[torch.Tensor, int, tuple[float, ...]] | None = None
         # The parameter's memory as the servers know it: torch counts what else writes to it.
-        self._version = -1
+        self._version, self._address = -1, 0
+
+    def has_rule(self, rule: str) -> bool:
+        """Whether this is the rule of the rounds."""
+        return self.tensor.description.rule == rule
 
     def put(self, state: Mapping[str, torch.Tensor]) -> RoundHandle:
         """Gives the servers the value, and the slots of `state` or zeros."""
         taken = any(slot in state for slot in self._slots)
         # torch's SGD does not count its steps; all that matters is which is the first.
         self._steps = int(state.get("step", taken))
-        parts = [self._bytes(self.parameter.detach())]
+        parts = [self._bytes(self._exact_value(state))]
         if taken:
             zeros = torch.zeros_like(self.parameter)
             parts += [self._bytes(state.get(slot, zeros)) for slot in self._slots]
-        self._version = self.parameter._version
+        self._version, self._address = self.parameter._version, self.parameter.data_ptr()
         return self.tensor.set_state(parts)
 
     def begin(
@@ -288,6 +333,7 @@ class Variable:
         """
         self._check_unchanged(name)
         update = rule(self._steps + 1, group)
+        self._check_rule(update)
         self._begun = (gradient, gradient._version, update.coefficients)
         # One of another element type travels in the parameter's.
         sent = gradient.detach().to(self.parameter.dtype).contiguous()
@@ -310,17 +356,44 @@ class Variable:
             sent.data_ptr(), self.parameter.data_ptr(), keep=(sent, self.parameter)
         )
 
-    def decide(
+    def update(
         self, rule: Callable[[int, Group], rules.Update], group: Group, factor: float
     ) -> tuple[float, ...]:
-        """Counts a step; the coefficients that apply the rule to the gradient times `factor`."""
-        self._steps += 1
+        """The coefficients that apply the rule to the gradient times `factor` in the next step."""
+        update = rule(self._steps + 1, group)
+        self._check_rule(update)
         # The scale comes first: 1, or -1 to maximize.
-        scale, *others = rule(self._steps, group).coefficients
+        scale, *others = update.coefficients
         return (scale * factor, *others)
 
+    def count_step(self) -> None:
+        """A step is decided: the next one follows it."""
+        self._steps += 1
+
+    def _check_rule(self, update: rules.Update) -> None:
+        if not self.has_rule(update.rule):
+            raise ValueError(
+                f"the hyper-parameters of {self._name} need the rule {update.rule}, and its state "
+                f"is that of {self.tensor.description.rule}: set momentum, nesterov, centered and "
+                "amsgrad before the first step, or load a state that has them"
+            )
+
+    def check_form(self) -> None:
+        """Raises ValueError if the parameter is no more what the servers were told it is."""
+        now, declared = self.parameter, self.tensor.description
+        form = (dtype_name(now), tuple(now.shape))
+        if form != (declared.dtype, declared.shape) or not (now.is_cpu and now.is_contiguous()):
+            raise ValueError(
+                f"parameter {self._name} is {form[0]} {list(form[1])} on {now.device} with strides "
+                f"{now.stride()} now, and was a contiguous {declared.dtype} "
+                f"{list(declared.shape)} in host memory when the optimizer was distributed: make "
+                "a new DistributedOptimizer"
+            )
+
     def _check_unchanged(self, name: str) -> None:
-        if self.parameter._version != self._version:
+        self.check_form()
+        known = (self._version, self._address)
+        if (self.parameter._version, self.parameter.data_ptr()) != known:
             raise ValueError(
                 f"parameter {name} was changed in the worker, but its value is on the servers: "
                 "call load_state_dict() of the optimizer after loading parameters, on all ranks"
@@ -347,9 +420,21 @@ class Variable:
             for part, data in zip(parts, own, strict=True):
                 part[start:stop] = np.frombuffer(data, self._master)
         state = {"step": torch.tensor(float(self._steps))}
-        for slot, part in zip(self._slots, parts[1:], strict=True):
+        slots = list(zip(self._slots, parts[1:], strict=True))
+        if not self._steps and "momentum_buffer" in self._slots[:1]:
+            # SGD's first buffer is the gradient, without dampening: torch has none before.
+            slots = []
+        if self.parameter.dtype.itemsize < parts.itemsize:
+            slots.append((MASTER, parts[0]))
+        for slot, part in slots:
             state[slot] = torch.from_numpy(part.reshape(self.parameter.shape).copy())
         return state
+
+    def _exact_value(self, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The value, before it was rounded if the state has that."""
+        value, master = self.parameter.detach(), state.get(MASTER)
+        is_of_it = master is not None and torch.equal(master.to(value.dtype), value)
+        return master if is_of_it else value
 
     def _bytes(self, tensor: torch.Tensor) -> memoryview:
         wide = torch.float64 if self._master is np.float64 else torch.float32
@@ -367,6 +452,33 @@ def _taken_state(
     }
     optimizer.state.clear()
     return taken
+
+
+def load_exactly(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Puts what load_state_dict() has rounded to the parameters' types as it was saved."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    for parameter, number in zip(parameters, numbers, strict=True):
+        for key, value in saved["state"].get(number, {}).items():
+            is_wider = torch.is_tensor(value) and value.dtype.itemsize > parameter.dtype.itemsize
+            if is_wider and value.is_floating_point() and key != "step":
+                optimizer.state[parameter][key] = value.to(parameter.device)
+
+
+def _check_state(
+    state: Mapping[str, torch.Tensor], rule: str, shape: torch.Size, name: str
+) -> None:
+    """Raises ValueError unless it has all slots of the rule, in this shape, or none."""
+    slots = _native.update_rules()[rule]
+    there = [slot for slot in slots if slot in state]
+    if there and len(there) < len(slots):
+        raise ValueError(f"that of {name} has {', '.join(there)}, and {rule} has {slots}")
+    for slot in there:
+        if state[slot].shape != shape:
+            raise ValueError(
+                f"{slot} of {name} has the shape {list(state[slot].shape)}, and the parameter "
+                f"has {list(shape)}"
+            )
 
 
 def _groups_of(optimizer: torch.optim.Optimizer) -> dict[torch.nn.Parameter, Group]:
