@@ -42,7 +42,10 @@ mod tests {
         let awaited = |bound, round| Staleness(bound).awaited(Round(round));
         assert_eq!([0, 1, 5].map(|round| awaited(0, round)), [1, 2, 6].map(Some));
         assert_eq!([1, 2, 5].map(|round| awaited(2, round)), [0, 1, 4].map(Some));
-        assert_eq!([0, u32::MAX].map(|round| awaited(2, round)), [u32::MAX, u32::MAX - 1].map(Some));
+        assert_eq!(
+            [0, u32::MAX].map(|round| awaited(2, round)),
+            [u32::MAX, u32::MAX - 1].map(Some)
+        );
         assert_eq!(awaited(i32::MAX.cast_unsigned(), 0), Some(1 << 31 | 2));
         assert_eq!(awaited(1 << 31, 0), None);
         assert_eq!(Staleness::UNBOUNDED.awaited(Round(u32::MAX)), None);
