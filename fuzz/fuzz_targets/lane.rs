@@ -48,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
         let who = usize::from(piece[0] & 1);
         let mut bytes = piece[1..].to_vec();
         if piece[0] & 2 == 0 && bytes.len() >= HEADER_BYTES {
-            bytes[0] = [1, 2, 3, 4, 5, 6, 9, 10][usize::from(bytes[0] & 7)];
+            bytes[0] = [1, 2, 12, 7, 5, 6, 9, 10][usize::from(bytes[0] & 7)];
             // Sums of all and of a machine, the parts of a variable, and a worker's own round.
             bytes[1] = [0, 1, 3, 4, 7, 7, 0, 3][usize::from(bytes[1] & 7)];
             bytes[2..4].fill(0);

@@ -37,7 +37,12 @@ pub(crate) fn rounds_in(clocks: &[Clock]) -> u32 {
 /// round only when the one before is over, so that a round which it does again is its last.
 pub(crate) fn position_of(clocks: &[Clock], (rank, round): (Rank, Round)) -> Option<u32> {
     let at = clocks.binary_search_by_key(&rank, |clock| clock.rank).ok()?;
-    (clocks[at].rounds > round.0).then(|| clocks[at].position)
+    is_behind(round.0, clocks[at].rounds).then(|| clocks[at].position)
+}
+
+/// Whether one number of rounds is below another; they are counted modulo 2^32.
+fn is_behind(rounds: u32, others: u32) -> bool {
+    others.wrapping_sub(rounds).cast_signed() > 0
 }
 
 impl Clocks {
@@ -91,10 +96,10 @@ impl Clocks {
         (all.all(|(_, clocks)| clocks == first) && self.covers(stretch)).then_some(first)
     }
 
-    /// How many rounds of every worker are in all of a stretch that has clocks.
-    pub(crate) fn lowest(&self, stretch: &Range<usize>) -> u32 {
-        let clocks = self.within(stretch).flat_map(|(_, clocks)| clocks);
-        clocks.map(|clock| clock.rounds).min().unwrap_or(0)
+    /// Whether so many rounds of every worker are in all of a stretch that has clocks.
+    pub(crate) fn has_all(&self, stretch: &Range<usize>, rounds: u32) -> bool {
+        let mut clocks = self.within(stretch).flat_map(|(_, clocks)| clocks);
+        clocks.all(|clock| !is_behind(clock.rounds, rounds))
     }
 
     /// A worker's round goes into a stretch, all of which has clocks: where it is from now on.
@@ -117,7 +122,7 @@ impl Clocks {
                 known.clocks.insert(at, Clock::new(rank));
                 at
             });
-            known.clocks[at] = Clock { rank, rounds: round.0 + 1, position };
+            known.clocks[at] = Clock { rank, rounds: round.0.wrapping_add(1), position };
             out.push(Added { stretch, position, is_fresh: true });
         }
         if let Some(clocks) = self.uniform(stretch).map(<[Clock]>::to_vec) {
@@ -171,9 +176,9 @@ mod tests {
             [(0..10, vec![0, 0]), (10..60, vec![0, 1]), (60..100, vec![0, 0])],
             "stretches of the same clocks are joined"
         );
-        assert_eq!((map.lowest(&(10..60)), map.uniform(&(0..20))), (0, None));
+        assert_eq!((map.has_all(&(10..60), 1), map.uniform(&(0..20))), (false, None));
         assert_eq!(map.advance(&(0..100), (Rank(0), Round(0))).len(), 3);
-        assert_eq!((map.lowest(&(10..60)), map.lowest(&(0..60))), (1, 0));
+        assert_eq!((map.has_all(&(10..60), 1), map.has_all(&(0..60), 1)), (true, false));
         let last = Clock { position: 1, ..clocks([1, 1])[0] };
         assert_eq!(map.uniform(&(30..40)), Some(&[last, clocks([1, 1])[1]][..]));
     }
@@ -204,7 +209,20 @@ mod tests {
         assert_eq!(map.len(), 4);
         assert!(map.covers(&(0..30)) && !map.covers(&(0..31)) && map.covers(&(7..8)));
         map.complete(0..30, &clocks([9, 9]));
-        assert_eq!(map.lowest(&(0..30)), 0);
+        assert!(map.has_all(&(0..30), 0) && !map.has_all(&(0..30), 1));
+    }
+
+    #[test]
+    fn rounds_are_counted_modulo_2_to_the_32() {
+        let mut map = Clocks::default();
+        map.set(0..8, clocks([u32::MAX, u32::MAX]));
+        assert!(map.advance(&(0..8), (Rank(0), Round(u32::MAX)))[0].is_fresh);
+        assert!(!map.advance(&(0..8), (Rank(0), Round(u32::MAX)))[0].is_fresh);
+        assert!(map.has_all(&(0..8), u32::MAX) && !map.has_all(&(0..8), 0));
+        assert!(map.advance(&(0..8), (Rank(1), Round(u32::MAX)))[0].is_fresh);
+        assert!(map.has_all(&(0..8), 0) && !map.has_all(&(0..8), 1));
+        assert!(map.advance(&(0..8), (Rank(0), Round(0)))[0].is_fresh);
+        assert_eq!(all(&map), [(0..8, vec![1, 0])]);
     }
 
     #[test]

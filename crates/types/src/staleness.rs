@@ -23,13 +23,13 @@ impl Staleness {
         self == Staleness::SYNCHRONOUS
     }
 
-    /// How many rounds every worker must have contributed before one gets the value of `round`.
+    /// How many rounds, modulo 2^32, every worker must have contributed before one gets the value
+    /// of `round`; none if it waits for no other. A bound of 2^31 or more is none, since numbers of
+    /// rounds are compared by the sign of their difference.
     #[must_use]
-    pub fn awaited(self, round: Round) -> u32 {
-        match self {
-            Staleness::UNBOUNDED => 0,
-            Staleness(bound) => (round.0 + 1).saturating_sub(bound),
-        }
+    pub fn awaited(self, round: Round) -> Option<u32> {
+        let is_bound = self.0 <= i32::MAX.cast_unsigned();
+        is_bound.then(|| round.0.wrapping_add(1).wrapping_sub(self.0))
     }
 }
 
@@ -39,10 +39,16 @@ mod tests {
 
     #[test]
     fn a_worker_is_at_most_the_bound_ahead_of_the_slowest() {
-        let awaited = |bound| [0, 1, 2, 5].map(|round| Staleness(bound).awaited(Round(round)));
-        assert_eq!(awaited(0), [1, 2, 3, 6]);
-        assert_eq!(awaited(2), [0, 0, 1, 4]);
-        assert_eq!(Staleness::UNBOUNDED.awaited(Round(u32::MAX - 1)), 0);
+        let awaited = |bound, round| Staleness(bound).awaited(Round(round));
+        assert_eq!([0, 1, 5].map(|round| awaited(0, round)), [1, 2, 6].map(Some));
+        assert_eq!([1, 2, 5].map(|round| awaited(2, round)), [0, 1, 4].map(Some));
+        assert_eq!(
+            [0, u32::MAX].map(|round| awaited(2, round)),
+            [u32::MAX, u32::MAX - 1].map(Some)
+        );
+        assert_eq!(awaited(i32::MAX.cast_unsigned(), 0), Some(1 << 31 | 2));
+        assert_eq!(awaited(1 << 31, 0), None);
+        assert_eq!(Staleness::UNBOUNDED.awaited(Round(u32::MAX)), None);
         assert!(Staleness(0).is_synchronous() && !Staleness(1).is_synchronous());
     }
 }

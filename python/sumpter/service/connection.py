@@ -26,7 +26,7 @@ from sumpter._errors import (
     UnsupportedError,
     VariableError,
 )
-from sumpter.service.hyperparameters import update_of
+from sumpter.service.hyperparameters import plain, update_of
 from sumpter.service.ticket import Ticket
 
 _HOLDER = "service"
@@ -86,6 +86,7 @@ class Connection:
         self._variables: dict[str, Variable] = {}
         # Used without a value since their last init_variable().
         self._unknown: set[str] = set()
+        self._has_left = False
 
     def __enter__(self) -> Connection:
         return self
@@ -101,12 +102,14 @@ class Connection:
     def close(self) -> None:
         """Leaves the job when what is in flight is done; variables end with it. May be repeated."""
         if not self.is_closed():
+            self._has_left = True
             membership.release(_HOLDER)
         self._variables.clear()
 
     def is_closed(self) -> bool:
         """Whether the connection was closed, or its process was forked."""
-        return membership.peek() is not self._session
+        # The job may go on for other fronts.
+        return self._has_left or membership.peek() is not self._session
 
     def init_variable(
         self,
@@ -140,7 +143,8 @@ class Connection:
         self._unknown.discard(name)
         try:
             given, restore = _arrays.read(value)
-            parts = {key: np.asarray(part) for key, part in (state or {}).items()}
+            parts = _read_state(state or {})
+            hyperparameters = plain(hyperparameters)
         except Exception as error:
             # The other ranks are not to wait for this one.
             turn.refuse(f"rank {self.rank}: {error}")
@@ -180,7 +184,8 @@ class Connection:
     def pull(self, variable: Variable | str) -> Any:
         """Waits for the rounds that this worker has pushed to, and returns the variable's value.
 
-        The array is the caller's; changing it changes nothing on the servers. Raises what went
+        Until the next round it is the same array every time: changing it changes nothing on the
+        servers. Raises what went
         wrong with a round, such as MismatchError if ranks apply different hyper-parameters;
         VariableError as push() does.
         """
@@ -420,7 +425,7 @@ class Variable:
     def _set(self, changes: dict[str, Any]) -> None:
         if self.rule is None:
             raise _unruled(changes)
-        changed = {**self._hyperparameters, **changes}
+        changed = {**self._hyperparameters, **plain(changes)}
         exact = update_of(self.rule, self.steps + 1, changed).rule
         if exact != self._tensor.description.rule:
             raise ConfigError(
@@ -449,6 +454,14 @@ class Variable:
         tensor.submit(raw.ctypes.data, total.ctypes.data, keep=(raw, total)).wait()
         whole = total.view(self._master).reshape(parts.shape)
         return {"step": self.steps, **dict(zip(names, whole, strict=True))}
+
+
+def _read_state(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    parts = {key: np.asarray(part) for key, part in state.items()}
+    for key, part in parts.items():
+        if part.dtype.kind not in "fiu":
+            raise ConfigError(f"the state's {key} has elements of {part.dtype}, not numbers")
+    return parts
 
 
 def _unruled(given: Mapping[str, Any]) -> ConfigError:

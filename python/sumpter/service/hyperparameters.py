@@ -2,7 +2,11 @@
 
 import inspect
 import math
+import numbers
 from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
 
 from sumpter._core import rules
 from sumpter._errors import ConfigError
@@ -23,6 +27,15 @@ RULES: dict[str, Callable[..., rules.Update]] = {
 }
 # Averages that keep this share of themselves, or pairs of such shares.
 _SHARES = ("betas", "alpha")
+_FLAGS = ("nesterov", "maximize", "amsgrad", "centered")
+
+
+def plain(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters with NumPy's numbers as those of Python, which ranks compare as text."""
+    return {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in given.items()
+    }
 
 
 def update_of(rule: str, step: int, given: Mapping[str, object]) -> rules.Update:
@@ -41,6 +54,8 @@ def update_of(rule: str, step: int, given: Mapping[str, object]) -> rules.Update
                 f"rule {rule!r} has no hyper-parameter {name!r}; it has {', '.join(known)}"
             )
         _check(rule, name, value)
+    if given.get("nesterov") and (not given.get("momentum") or given.get("dampening")):
+        raise ConfigError(f"rule {rule!r}: nesterov needs momentum, and no dampening")
     try:
         return make(step, **given)
     except TypeError as error:
@@ -54,12 +69,14 @@ def _names(rule: str) -> list[str]:
 
 
 def _check(rule: str, name: str, value: object) -> None:
-    if isinstance(value, bool):
+    if name in _FLAGS:
+        if not isinstance(value, bool):
+            raise ConfigError(f"rule {rule!r}: {name} is {value!r}; it must be True or False")
         return
     pair = isinstance(value, tuple | list)
     values = list(value) if isinstance(value, tuple | list) else [value]
-    fits = all(isinstance(each, int | float) and math.isfinite(each) and each >= 0
-               for each in values)  # fmt: skip
+    fits = all(isinstance(each, numbers.Real) and not isinstance(each, bool)
+               and math.isfinite(each) and each >= 0 for each in values)  # fmt: skip
     if name in _SHARES:
         fits = fits and all(each < 1 for each in values)
     if not fits or pair != (name == "betas") or (pair and len(values) != 2):

@@ -33,6 +33,7 @@ from sumpter.torch.training.overlap import (
     unless_lost,
 )
 from sumpter.torch.training.server_gradient import clip_
+from sumpter.torch.training.variables import load_exactly
 
 
 def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scripts use
@@ -255,6 +256,13 @@ class _Wrapped:
         self._exchange.abandon()
         super().load_state_dict(state_dict)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refused: a copy, or a pickle, would have no part in the exchange."""
+        raise TypeError(
+            "a DistributedOptimizer cannot be copied or pickled, since the other ranks take part "
+            "in what it does: keep its state_dict()"
+        )
+
     def _in_between(self) -> bool:
         raise NotImplementedError
 
@@ -425,6 +433,7 @@ class _OnServers(_Wrapped):
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, gathered from what the ranks mirror; for all ranks to call."""
+        self._exchange.check_settled("state_dict()")
         self.state.update(self._exchange.gather())
         try:
             return super().state_dict()
@@ -433,7 +442,9 @@ class _OnServers(_Wrapped):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Has the servers go on from this state and the parameters as they are; on all ranks."""
+        self._exchange.check_settled("load_state_dict()")
         super().load_state_dict(state_dict)
+        load_exactly(self, state_dict)
         self._exchange.load(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -469,6 +480,14 @@ class _Asynchronous(_Wrapped):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Takes a step of the user's optimizer, adds it, and gets the shared parameters."""
+        for number, group in enumerate(self.param_groups):
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter not in self._exchange.names:
+                    raise ValueError(
+                        f"a parameter of shape {list(parameter.shape)} in group {number} was "
+                        "frozen when the DistributedOptimizer was made and is trained now: it "
+                        "would differ between ranks; make a new one"
+                    )
         return self._exchange.step(lambda: super(_Asynchronous, self).step(closure))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

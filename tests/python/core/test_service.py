@@ -51,6 +51,22 @@ def tenants(tmp_path: Path) -> Iterator[str]:
     coordinator.stop()
 
 
+def test_a_connection_ends_with_its_close_though_others_use_the_job() -> None:
+    with service.create_service("red", workers=1) as red:
+        hub = service.connect(red.ticket, rank=0)
+        sumpter.init()
+        hub.init_variable("weights", np.ones(3), "sgd", lr=0.5)
+        hub.close()
+        assert hub.is_closed() and sumpter.is_initialized()
+        with pytest.raises(sumpter.ClosedError, match="connect.. again"):
+            hub.pull("weights")
+        with service.connect(red.ticket, rank=0) as again:
+            with pytest.raises(service.VariableError, match="no value"):
+                again.pull("weights")
+        assert sumpter.push_pull(np.ones(3)).tolist() == [1.0] * 3
+        sumpter.shutdown()
+
+
 def test_a_variable_belongs_to_its_namespace(tmp_path: Path) -> None:
     value = np.ones(3)
     with (

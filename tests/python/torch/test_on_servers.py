@@ -45,3 +45,21 @@ def test_servers_that_die_change_neither_parameters_nor_state(
 
     undisturbed, killed = results(die=False), results(die=True)
     assert len(set(undisturbed + killed)) == 1, "not the same bytes"
+
+
+def test_a_variable_that_failed_stops_no_other(make_job: Callable[..., Job]) -> None:
+    job = make_job(2, 1, partition_bytes="32KiB")
+    job.start("variables_fail.py", str(job.server_pid(0))).finish()
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 1), (3, 0)])
+def test_what_would_give_a_wrong_result_is_refused(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    # Sums in the workers as on the servers, which add in the order of ranks.
+    job = make_job(ranks, servers, partition_bytes="4KiB", deterministic=True)
+    job.start("variables_refused.py").finish()
+
+
+def test_losses_are_those_of_optimizers_in_the_workers(make_job: Callable[..., Job]) -> None:
+    make_job(2, 1).start("loss_curves.py").finish()

@@ -121,3 +121,16 @@ def test_logs_of_two_runs_are_not_mixed(make_job: Callable[..., Job], tmp_path: 
     (logs[0] / "rank-2.jsonl").write_text((logs[1] / "rank-2.jsonl").read_text())
     job = make_job(RANKS, 1, replay_order=logs[0])
     job.start(SCRIPT, "--steps", "6", "--fails", "ranks [2]", "another run").finish()
+
+
+@pytest.mark.parametrize("order", ["[]", "[[[1, -1, 0]]]", "7", "[[[1, 2]]]"])
+def test_a_log_with_a_damaged_order_fails_on_all_ranks(
+    make_job: Callable[..., Job], tmp_path: Path, order: str
+) -> None:
+    log = tmp_path / "log"
+    record(make_job, log, "--steps", "6")
+    lines = (log / "rank-1.jsonl").read_text().splitlines()
+    lines[3] = f'{{"optimizer": 0, "kind": "step", "order": {order}}}'
+    (log / "rank-1.jsonl").write_text("\n".join(lines))
+    job = make_job(RANKS, 1, replay_order=log)
+    job.start(SCRIPT, "--steps", "6", "--fails", "rank-1.jsonl").finish()

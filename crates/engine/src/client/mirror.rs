@@ -217,7 +217,8 @@ impl Mirrors {
         let Some((first, shard)) = shard else { return false };
         let bytes = shard.bytes(*first, &elements);
         let fits = |part: &AlignedBuf| bytes.end <= part.len();
-        if parts.len() != shard.parts.len() * bytes.len() || !shard.parts.iter().all(fits) {
+        let is_whole = parts.len() == shard.parts.len() * bytes.len();
+        if bytes.is_empty() || !is_whole || !shard.parts.iter().all(fits) {
             return false;
         }
         for (part, new) in shard.parts.iter_mut().zip(parts.chunks_exact(bytes.len())) {
@@ -389,6 +390,10 @@ mod tests {
         let both = mirrors.weights(TENSOR, &(12..14), Dtype::F32);
         assert_eq!(both.unwrap(), *buffer(&[1.0, 5.0]));
         assert_eq!(mirrors.weights(TENSOR, &(12..15), Dtype::F32), None);
+        let (no_clocks, one) = (Vec::new, buffer(&[4.0]));
+        assert!(!mirrors.restore(TENSOR, 11..11, no_clocks(), &[]), "of no elements");
+        assert!(!mirrors.restore(TENSOR, 11..12, no_clocks(), &one[..3]));
+        assert!(mirrors.restore(TENSOR, 11..12, no_clocks(), &one));
         mirrors.forget(TENSOR);
         assert_eq!(mirrors.parts(TENSOR, &(10..11)), None);
     }

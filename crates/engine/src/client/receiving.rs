@@ -227,10 +227,12 @@ impl<M: Memory> Client<M> {
         let place = layout.places[find(&layout.places, number)?];
         let dtype = self.mirrors.dtype(tensor)?;
         let (size, master) = (dtype.size(), dtype.accumulator().size());
-        let (start, end) = (offset as usize / master, (offset as usize + len as usize) / master);
+        let bytes = offset as usize..offset as usize + len as usize;
+        let (start, end) = (bytes.start / master, bytes.end / master);
+        let is_whole = [bytes.start, bytes.end].iter().all(|at| at.is_multiple_of(master));
         let first = place.origin / size;
         let within = place.lane == lane && end <= place.bytes / size;
-        within.then_some(first + start..first + end)
+        (is_whole && within).then_some(first + start..first + end)
     }
 
     /// The squares of a partition's gradient have this sum.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sumpter_sum::BufferPool;
 use sumpter_types::{Epoch, GroupId, JobId, Rank, TensorId};
-use sumpter_wire::{Header, PartitionSpec, Tier, group_id};
+use sumpter_wire::{Header, PartitionSpec, Tier, VariableSpec, group_id};
 
 use super::order::RoundStart;
 use super::partition::{Beginning, ChunkPlace, Listener, Partition};
@@ -367,6 +367,10 @@ impl Job {
             is_own && (spec.variable.is_none() || members.len() != 1)
         } {
             return Err(Violation::state("a worker's own round of what all change together"));
+        }
+        let elsewhere = |v: VariableSpec| (v.home, v.offset) != (key.partition, 0);
+        if is_own && spec.variable.is_some_and(elsewhere) {
+            return Err(Violation::state("a worker's own round of a part of another partition"));
         }
         let bytes = Partition::memory_bytes(&spec, key.tier);
         if self.bytes + bytes > self.max_bytes {

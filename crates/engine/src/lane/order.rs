@@ -85,8 +85,9 @@ pub(super) struct Turns {
 pub(super) struct OwnRound<'a> {
     pub from: (Rank, Round),
     pub update: &'a Update,
-    /// How many rounds all others must have contributed before the worker gets the value.
-    pub awaited: u32,
+    /// How many rounds all others must have contributed before the worker gets the value, if it
+    /// waits for them.
+    pub awaited: Option<u32>,
     /// In place of that, if a log is replayed.
     pub order: &'a [Turn],
 }
@@ -268,7 +269,8 @@ impl Chunk {
         let now = match own.order {
             [] => {
                 let is_added = is_whole(stretch, &self.turns.added);
-                if !is_added || state.clocks.lowest(stretch) < own.awaited {
+                let is_due = own.awaited.is_none_or(|rounds| state.clocks.has_all(stretch, rounds));
+                if !is_added || !is_due {
                     return Ok(false);
                 }
                 let within = state.clocks.within(stretch);

@@ -38,7 +38,7 @@ pub(super) struct State {
 /// A chunk of a variable that changes asynchronously.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unit {
-    /// How often it has changed here.
+    /// How often it has changed here, modulo 2^32 but never 0 again: on the wire 0 is no version.
     version: u32,
     mirrors: [MirrorProgress; MAX_MIRRORS],
 }
@@ -118,7 +118,8 @@ impl State {
             self.apply(update, master, part, gradient, None);
         }
         if !fresh.is_empty() {
-            self.unit(unit).version += 1;
+            let version = &mut self.unit(unit).version;
+            *version = version.wrapping_add(1).max(1);
         }
         added
     }
@@ -131,7 +132,7 @@ impl State {
     /// Whether a mirror, by its place in the spec, has this version of a chunk.
     pub(super) fn is_mirrored(&self, unit: u32, mirror: usize, version: u32) -> bool {
         let unit = self.units.get(unit as usize).copied().unwrap_or_default();
-        unit.mirrors[mirror].has >= version
+        unit.mirrors[mirror].has.wrapping_sub(version).cast_signed() >= 0
     }
 
     /// Whether a chunk is to be sent to a mirror, and waits for its turn from now on: it has
@@ -139,7 +140,7 @@ impl State {
     pub(super) fn queue(&mut self, unit: u32, mirror: usize) -> bool {
         let Unit { version, mirrors } = self.unit(unit);
         let MirrorProgress { sent, has, queued } = &mut mirrors[mirror];
-        let due = !*queued && *sent == *has && *has < *version;
+        let due = !*queued && *sent == *has && *has != *version;
         *queued |= due;
         due
     }
@@ -167,7 +168,7 @@ impl State {
     /// A mirror has a version of a chunk; whether it is the one that was sent.
     pub(super) fn mirrored(&mut self, unit: u32, mirror: usize, version: u32) -> bool {
         let MirrorProgress { sent, has, .. } = &mut self.unit(unit).mirrors[mirror];
-        let due = *sent == version && *has < version;
+        let due = *sent == version && *has != version;
         *has = if due { version } else { *has };
         due
     }
@@ -204,5 +205,31 @@ impl State {
     /// Gives every buffer back: the job has ended.
     pub(super) fn give_back(&mut self, pool: &mut BufferPool) {
         self.parts.iter_mut().filter_map(|part| part.bytes.take()).for_each(|b| pool.give(b));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_a_chunk_are_compared_across_their_end() {
+        let mut state = State::default();
+        *state.unit(3) = Unit { version: u32::MAX, ..Unit::default() };
+        state.clocks.set(0..4, Vec::new());
+        state.fill(0, 4, (0, &[0; 4]), &mut BufferPool::new(0));
+        assert!(state.queue(3, 0));
+        assert_eq!(state.send((3, &(0..4)), 0).1, u32::MAX);
+        assert!(state.mirrored(3, 0, u32::MAX) && !state.mirrored(3, 0, u32::MAX));
+        let update = Update::new(sumpter_types::Rule::Adagrad);
+        let (from, gradient) = ((Rank(0), Round(0)), (Dtype::F32, &[0; 4][..]));
+        state.fill(1, 4, (0, &[0; 4]), &mut BufferPool::new(0));
+        state.add((&update, Dtype::F32), (3, &(0..4)), from, gradient);
+        assert_eq!(state.version(3), 1, "0 is no version");
+        assert!(state.is_mirrored(3, 0, u32::MAX) && !state.is_mirrored(3, 0, 1));
+        assert!(state.queue(3, 0));
+        assert_eq!(state.send((3, &(0..4)), 0).1, 1);
+        assert!(!state.mirrored(3, 0, 0) && state.mirrored(3, 0, 1));
+        assert!(state.is_mirrored(3, 0, 1) && !state.queue(3, 0));
     }
 }

@@ -148,6 +148,29 @@ fn a_mirror_whose_connection_is_made_anew_gets_what_it_lacks() {
     assert_eq!(frames(&mut lane, b), [done(&[(8, 0, 1)])]);
 }
 
+/// Nothing that a worker says ends the lane: what counts rounds goes on from 0.
+#[test]
+fn the_last_number_of_a_round_is_one_like_any_other() {
+    for staleness in [FREE, Staleness(1)] {
+        let (mut lane, [a, b]) = lane_with_two();
+        feed(&mut lane, a, &fill_with([0.0, 0.0], [u32::MAX, u32::MAX])).unwrap();
+        frames(&mut lane, a);
+        let mut last = adds(1, 0, staleness, [1.0, 2.0]);
+        let begins = last.len() - 2 * HEADER_BYTES - 8 - sumpter_wire::MAX_BEGIN_BYTES;
+        for frame in [begins, last.len() - HEADER_BYTES - 8] {
+            last[frame + 16..frame + 20].fill(u8::MAX);
+        }
+        feed(&mut lane, b, &last).unwrap();
+        assert_eq!(frames(&mut lane, b), [result([1.0, 2.0])]);
+        assert_eq!(snapshot(&frames(&mut lane, a)[0]).0, [u32::MAX, 0]);
+        feed(&mut lane, a, &mirrored(1)).unwrap();
+        assert_eq!(frames(&mut lane, b)[0].0, FrameKind::Done);
+        feed(&mut lane, b, &adds(1, 0, staleness, [1.0, 2.0])).unwrap();
+        let waits = staleness != FREE;
+        assert_eq!(frames(&mut lane, b).is_empty(), waits, "the other has not done as many");
+    }
+}
+
 #[test]
 fn a_snapshot_of_what_has_changed_since_the_mirror_got_it_has_the_value() {
     let (mut lane, [a, b]) = lane_with_two();
@@ -176,6 +199,16 @@ fn what_workers_do_not_agree_about_is_refused() {
     let [(kind, text)] = &frames(&mut lane, b)[..] else { panic!("one frame") };
     assert_eq!(*kind, FrameKind::Error);
     assert!(String::from_utf8_lossy(text).contains("Staleness(4)"));
+    // What goes to a mirror is named after the partition, which is that of the state.
+    for (home, offset) in [(1, 0), (0, 8)] {
+        let (mut lane, [_, b]) = lane_with_two();
+        feed(&mut lane, b, &adds(1, 0, FREE, [0.0, 0.0])).unwrap();
+        let known = shared(1, FREE);
+        let variable = known.variable.map(|v| VariableSpec { home, offset, ..v });
+        let wrong = begin_with(&PartitionSpec { variable, ..known }, 1.0);
+        let refused = refusal(feed(&mut lane, b, &of_tensor(6, 0, of_worker(wrong))));
+        assert!(refused.contains("part of another partition"), "{refused}");
+    }
     // Nor can a worker change alone what all change together, or together what is its own.
     let alone = of_tensor(6, 0, adds(1, 0, Staleness::SYNCHRONOUS, [0.0, 0.0]));
     let together = begin_with(&shared(1, FREE), 1.0);

@@ -429,14 +429,26 @@ impl WorkerSide {
             self.timeline = None;
         }
         let orphaned = run.orphaned(running.tensor).is_some();
-        if outcome.is_err() && run.over.is_none() && !orphaned {
+        let mut unusable = None;
+        if let Err(reason) = &outcome
+            && run.over.is_none()
+            && !orphaned
+        {
             run.refused.add(&spec.name, &running.tag);
+            // Lanes may be at different rounds of it now: it ends on all ranks.
+            let is_known = run.table.request(running.tensor).is_none();
+            let message = format!("tensor '{}': {reason}", spec.name);
+            unusable = (!is_known).then(|| (spec.name.clone(), message));
         }
         running.completion.finish(outcome.map_err(|reason| {
             let about = format!("tensor '{}' was not complete", spec.name);
             let failed = if orphaned { OpError::PeerLost } else { OpError::Mismatch };
             run.over.clone().unwrap_or_else(|| failed(reason)).about(&about)
         }));
+        if let Some((name, message)) = unusable {
+            self.fail_tensor(&name, &message);
+            self.refuse(name, message);
+        }
     }
 
     /// The run cannot go on: fails all that is under way and all that will come.

@@ -113,8 +113,12 @@ class _BucketUpdates(ServerUpdates):
             )
         if not self._handles:
             _at_end_of_backward(self._watch_gradients)
-        for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
-            self._send(parameter, gradient)
+        try:
+            for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
+                self._send(parameter, gradient)
+        except Exception:
+            self._end_early()
+            raise
         handles = [self._handles[parameter] for parameter in parameters]
         label = f"the update of bucket {bucket.index()}"
         work = self._backend.work_of(handles, [bucket.buffer()], label)

@@ -75,6 +75,8 @@ class DiLoCo(Periodic):
             raise ValueError(
                 f"fragment_update_alpha is {fragment_update_alpha}: it must be within 0..1"
             )
+        if outer_optimizer is inner_optimizer:
+            raise ValueError("the outer optimizer is the inner one: make two of the parameters")
         self._delay, self._alpha = fragment_sync_delay, fragment_update_alpha
         parts = split(self._names, fragments)
         self._fragments = [

@@ -18,7 +18,7 @@ from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.local_sgd.fragments import Names
 from sumpter.torch.local_sgd.theta import Theta
 from sumpter.torch.training.shares import StateShare
-from sumpter.torch.training.variables import Variables
+from sumpter.torch.training.variables import Variables, load_exactly
 
 # Below that of gradients, which the next step waits for.
 PRIORITY = -1
@@ -100,6 +100,7 @@ class OuterOnServers(Outer):
     def load(self, state: dict[str, Any]) -> None:
         self._handles.clear()
         self._optimizer.load_state_dict(state)
+        load_exactly(self._optimizer, state)
         self._variables.follow_session()
         self._variables.load(self._optimizer)
 

@@ -12,7 +12,7 @@ from sumpter._core.process_sets import ProcessSet
 from sumpter._errors import UnsupportedError
 from sumpter.torch.local_sgd.fragments import Names
 from sumpter.torch.local_sgd.site import Site, SiteGroup
-from sumpter.torch.training.on_servers import ServerUpdates
+from sumpter.torch.training.gradients import GradientExchange
 from sumpter.torch.training.variables import bring_together
 
 
@@ -29,10 +29,12 @@ class Periodic:
     ) -> None:
         if isinstance(sync_every, bool) or not isinstance(sync_every, int) or sync_every < 1:
             raise ValueError(f"sync_every is {sync_every!r}: it must be a number of steps from 1")
-        if isinstance(getattr(optimizer, "_exchange", None), ServerUpdates):
+        exchange = getattr(optimizer, "_exchange", None)
+        if exchange is not None and not isinstance(exchange, GradientExchange):
             raise UnsupportedError(
-                "the inner optimizer is a DistributedOptimizer with on_servers=True, which has the "
-                "parameters on the servers: make it without on_servers"
+                "the inner optimizer is a DistributedOptimizer that changes parameters otherwise "
+                "than by a step with averaged gradients: make it without on_servers, without "
+                "staleness and without op=Adasum"
             )
         self._names: Names = {p: n for n, p in model.named_parameters() if p.requires_grad}
         if not self._names:

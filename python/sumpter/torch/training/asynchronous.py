@@ -50,7 +50,8 @@ class AsynchronousSteps(PassCounter):
         staleness: int | None,
         process_set: ProcessSet,
     ) -> None:
-        if staleness is not None and staleness < 1:
+        is_number = isinstance(staleness, int) and not isinstance(staleness, bool)
+        if staleness is not None and not (is_number and staleness >= 1):
             raise ValueError(
                 f"staleness={staleness}: it is a number of steps from 0, or None for no bound"
             )

@@ -4,6 +4,7 @@ Rounds begin without saying what they do: step() decides, and until then a `Serv
 for each gradient, for those who clip, scale or check it.
 """
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 
 from sumpter._core import seat
 from sumpter._core.handles import RoundHandle
-from sumpter._errors import UnsupportedError
+from sumpter._errors import SumpterError, UnsupportedError
 from sumpter.torch.training.on_servers import ServerUpdates
 from sumpter.torch.training.server_gradient import ServerGradient
 
@@ -47,7 +48,11 @@ class DeferredServerUpdates(ServerUpdates):
         """
         self._follow_session()
         self.join()
-        lost = self._decide(scale, skips)
+        try:
+            lost = self._decide(scale, skips)
+        except Exception:
+            self.abandon()
+            raise
         self.finish()
         if lost:
             raise ValueError(
@@ -81,8 +86,19 @@ class DeferredServerUpdates(ServerUpdates):
     def abandon(self) -> None:
         """Forgets what is in flight, and the variables of a job that has been left."""
         # The servers must not wait for what will never be decided.
+        handles = list(self._handles.values())
+        before = {p: p.detach().clone() for p in self._handles}
         self._decide(1.0, skips=True)
         super().abandon()
+        # What comes back from a round that does nothing must not overwrite what was loaded.
+        for handle in handles:
+            with contextlib.suppress(SumpterError):
+                handle.wait()
+        for parameter, value in before.items():
+            parameter.data.copy_(value)
+
+    def check_settled(self, what: str) -> None:
+        """Rounds that wait for step() have changed nothing."""
 
     def _begin(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> RoundHandle:
         name = self.names[parameter]
@@ -104,14 +120,29 @@ class DeferredServerUpdates(ServerUpdates):
             parameter: scale * gradient.factor for parameter, (_, gradient) in undecided.items()
         }
         lost = [self.names[p] for p, factor in factors.items() if not math.isfinite(factor)]
-        variables = self._variables
-        for parameter, (decision, gradient) in undecided.items():
-            update = None
+        updates: dict[torch.nn.Parameter, tuple[float, ...]] = {}
+        try:
             if not skips and not lost:
-                rule, group = variables.rule, variables.groups[parameter]
-                update = variables[parameter].decide(rule, group, factors[parameter])
-            if decision is not None:
-                decision.decide(update)
-            if parameter.grad is gradient:
-                parameter.grad = None
+                updates = {p: self._update(p, factor) for p, factor in factors.items()}
+        finally:
+            # Without updates because of an error as well: the other ranks must not wait for them.
+            for parameter, (decision, gradient) in undecided.items():
+                update = updates.get(parameter)
+                if decision is not None:
+                    decision.decide(update)
+                if update is not None:
+                    self._variables[parameter].count_step()
+                if parameter.grad is gradient:
+                    parameter.grad = None
         return [] if skips else lost
+
+    def _update(self, parameter: torch.nn.Parameter, factor: float) -> tuple[float, ...]:
+        """The coefficients of the next step; ValueError unless they are finite."""
+        variables = self._variables
+        rule, group = variables.rule, variables.groups[parameter]
+        update = variables[parameter].update(rule, group, factor)
+        if not all(map(math.isfinite, update)):
+            raise ValueError(
+                f"the hyper-parameters of {self.names[parameter]} are not finite: {update}"
+            )
+        return update

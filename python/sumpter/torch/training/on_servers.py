@@ -1,5 +1,6 @@
 """The optimizer on the servers: gradients go there, and new parameters come back."""
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from sumpter._core import membership, seat
 from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import ProcessSet
-from sumpter._errors import UnsupportedError
+from sumpter._errors import SumpterError, UnsupportedError
 from sumpter.torch.training.gradients import Names, PassCounter
 from sumpter.torch.training.order import NeedOrder
 from sumpter.torch.training.overlap import Updates
@@ -91,6 +92,14 @@ class ServerUpdates(PassCounter):
         self._handles = {}
         super().abandon()
 
+    def check_settled(self, what: str) -> None:
+        """Raises AssertionError while new parameters, and a new state, may be on their way."""
+        if self.pending:
+            raise AssertionError(
+                f"{what} was called after backward() and before step() or synchronize(): the "
+                "servers are changing parameters and state by the gradients"
+            )
+
     def add(self, group: Group) -> None:
         """Takes in a group that the optimizer has got; every rank must call this.
 
@@ -128,6 +137,15 @@ class ServerUpdates(PassCounter):
         self.abandon()
         self._variables.resume(optimizer, shares)
 
+    def _end_early(self) -> None:
+        """A backward pass fails: waits for the rounds that it has begun, and forgets it."""
+        handles = self._handles
+        self.abandon()
+        for parameter, handle in handles.items():
+            with contextlib.suppress(SumpterError):
+                handle.wait()
+                self._end(parameter)
+
     def _take_in(self, added: Names) -> None:
         """Looks after more parameters, which become those of the set's first rank."""
         self._variables.add(added)
@@ -151,7 +169,11 @@ class ServerUpdates(PassCounter):
         gradient = parameter.grad
         if gradient is None:
             gradient = parameter.grad = torch.zeros_like(parameter)
-        self._send(parameter, gradient)
+        try:
+            self._send(parameter, gradient)
+        except Exception:
+            self._end_early()
+            raise
 
     def _send(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
         """Starts the round of a gradient."""

@@ -107,8 +107,13 @@ class OrderLog:
                 f"rank {membership.rank()} calls {KINDS[kind]}, but its order log {has} (line "
                 f"{self._line} of {self._in.name}): replay the script that was recorded"
             )
+        try:
+            spans = [_spans(parameter) for parameter in entry["order"]]
+        except (ValueError, TypeError, KeyError):
+            raise MismatchError(
+                f"line {self._line} of {self._in.name} has no order of parameters"
+            ) from None
         self._next = self._read()
-        spans = [_spans(parameter) for parameter in entry["order"]]
         if kind != "meet" and len(spans) != len(self._head["parameters"]):
             raise MismatchError(f"{self._in.name}: an exchange of {len(spans)} parameters")
         return spans
@@ -176,6 +181,9 @@ class OrderLog:
 def _spans(parameter: list[list[int]]) -> Spans:
     spans: Spans = []
     for end, position, answer in parameter:
+        numbers = (end, position, answer)
+        if not all(isinstance(number, int) and 0 <= number < 1 << 32 for number in numbers):
+            raise ValueError(f"{numbers} are not all numbers from 0")
         spans.append((spans[-1][1] if spans else 0, end, position, answer))
     return spans
 

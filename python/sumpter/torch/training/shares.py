@@ -12,6 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+# In the state of a 16-bit parameter, its value on the servers in float32.
+MASTER = "master_value"
+
 # Of each stretch of a parameter: its first element, the one after its last, and its parts (the
 # value and the slots) as bytes of the master type.
 Parts = list[tuple[int, int, list[bytes]]]
@@ -57,7 +60,13 @@ def whole_state(
             "by ranks that have died"
         )
     state = {"step": torch.tensor(float(steps))}
-    for slot, part in zip(slots, found[1:], strict=True):
+    named = list(zip(slots, found[1:], strict=True))
+    if not steps and "momentum_buffer" in slots[:1]:
+        # SGD's first buffer is the gradient, without dampening: torch has none before.
+        named = []
+    if parameter.dtype.itemsize < found.itemsize:
+        named.append((MASTER, found[0]))
+    for slot, part in named:
         state[slot] = torch.from_numpy(part.reshape(parameter.shape).copy())
     return state
 

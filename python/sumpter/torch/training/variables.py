@@ -14,7 +14,7 @@ import torch
 from sumpter import _native
 from sumpter._core import membership, rules, staging
 from sumpter._core.handles import RoundHandle
-from sumpter._core.process_sets import ProcessSet, label
+from sumpter._core.process_sets import ProcessSet, label, members
 from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
 from sumpter.torch import devices
@@ -23,12 +23,21 @@ from sumpter.torch.functions import allgather_object
 from sumpter.torch.lion import Lion
 from sumpter.torch.tensors import dtype_name, start_deferred, start_round
 from sumpter.torch.training.gradients import Names
-from sumpter.torch.training.shares import Parts, StateShare, TorchState, assemble, whole_state
+from sumpter.torch.training.shares import (
+    MASTER,
+    Parts,
+    StateShare,
+    TorchState,
+    assemble,
+    whole_state,
+)
 
 if TYPE_CHECKING:
     from sumpter._native import Decision
 
 Group = Mapping[str, Any]
+# By parameter and name of the slot, as torch's optimizers have them.
+States = Mapping[torch.nn.Parameter, Mapping[str, torch.Tensor]]
 
 # Of the names under which parameters become equal.
 PREFIX = "Variable."
@@ -213,13 +222,25 @@ class Variables:
         self._initial[parameter] = state
 
     def load(self, optimizer: torch.optim.Optimizer) -> None:
-        """Has the servers go on from the state that the optimizer has loaded."""
-        self._initial, self._is_lost = _taken_state(optimizer), False
+        """Has the servers go on from the state that the optimizer has loaded.
+
+        ValueError on all ranks, and all stays as it is on the servers, if any has a state of other
+        parameters or of another rule.
+        """
+        initial = _taken_state(optimizer)
         self.groups = _groups_of(optimizer)
-        if self._variables:
+        self._agree(self.names, initial)
+        self._initial, self._is_lost = initial, False
+        # A state may be of a rule with other slots, as with momentum where there was none.
+        kept = {p: one for p, one in self._variables.items() if one.has_rule(self._rule_of(p))}
+        is_other = len(kept) < len(self._variables)
+        self._variables = kept
+        if kept:
             # No round may be under way, also not one for which only streams wait.
             staging.catch_up(membership.current())
-            self._put(self._variables)
+            self._put(kept)
+        if is_other:
+            self.declare()
 
     def declare(self) -> None:
         """Gives the servers the values that they lack; every rank must call this."""
@@ -229,9 +250,10 @@ class Variables:
         among = f"{PREFIX}{label(self._process_set)}"
         scope = f"{among}{session.count(among)}."
         fresh = {p: name for p, name in self.names.items() if p not in self._variables}
+        self._agree(fresh, self._initial)
         for parameter, name in fresh.items():
             value = self._values[parameter]
-            rule = self.rule(1, self.groups[parameter]).rule
+            rule = self._rule_of(parameter)
             tensor = session.declare(
                 scope + name,
                 "update",
@@ -242,7 +264,7 @@ class Variables:
                 rule=rule,
                 staleness=self._staleness,
             )
-            self._variables[parameter] = Variable(value, tensor)
+            self._variables[parameter] = Variable(value, tensor, name)
         self._put(fresh)
 
     def refuse(self, reason: str) -> None:
@@ -258,6 +280,9 @@ class Variables:
             self._is_lost = self._is_lost or bool(self._variables)
             self._variables = {}
 
+    def _rule_of(self, parameter: torch.nn.Parameter) -> str:
+        return self.rule(1, self.groups[parameter]).rule
+
     def _check_kept(self) -> None:
         if self._is_lost:
             raise ValueError(
@@ -265,10 +290,31 @@ class Variables:
                 "load_state_dict() with what state_dict() returned before, on all ranks"
             )
 
+    def _agree(self, names: Names, states: States) -> None:
+        """Raises ValueError on all ranks if the state on any is not one of these parameters."""
+        own = None
+        try:
+            for parameter, name in names.items():
+                if parameter in self._variables:
+                    self._variables[parameter].check_form()
+                shape = self._values[parameter].shape
+                _check_state(states.get(parameter, {}), self._rule_of(parameter), shape, name)
+        except (ValueError, KeyError) as error:
+            missing = f"{error} is none of its optimizer's hyper-parameters"
+            own = missing if isinstance(error, KeyError) else str(error)
+        everyone = allgather_object(own, name="optimizer state", process_set=self._process_set)
+        wrong = [
+            f"rank {rank}: {text}"
+            for rank, text in zip(members(self._process_set), everyone, strict=True)
+            if text is not None
+        ]
+        if wrong:
+            raise ValueError(f"the state cannot be that of these parameters: {'; '.join(wrong)}")
+
     def _put(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Gives the servers the values as they are, and the state that was taken."""
-        handles = [self._variables[p].put(self._initial.get(p, {})) for p in parameters]
         try:
+            handles = [self._variables[p].put(self._initial.get(p, {})) for p in parameters]
             for handle in handles:
                 handle.wait()
         finally:
@@ -283,26 +329,31 @@ class Variables:
 class Variable:
     """A parameter whose value and optimizer state are on the servers."""
 
-    def __init__(self, parameter: torch.Tensor, tensor: Tensor) -> None:
-        self.parameter, self.tensor = parameter, tensor
+    def __init__(self, parameter: torch.Tensor, tensor: Tensor, name: str) -> None:
+        self.parameter, self.tensor, self._name = parameter, tensor, name
+        self._device = parameter.device
         wide = parameter.dtype == torch.float64
         self._master = np.float64 if wide else np.float32
         self.steps = 0
         self._slots = _native.update_rules()[tensor.description.rule or ""]
         self._begun: tuple[torch.Tensor, int, tuple[float, ...]] | None = None
         # The parameter's memory as the servers know it: torch counts what else writes to it.
-        self._version = -1
+        self._version, self._address = -1, 0
+
+    def has_rule(self, rule: str) -> bool:
+        """Whether this is the rule of the rounds."""
+        return self.tensor.description.rule == rule
 
     def put(self, state: Mapping[str, torch.Tensor]) -> RoundHandle:
         """Gives the servers the value, and the slots of `state` or zeros."""
         taken = any(slot in state for slot in self._slots)
         # torch's SGD does not count its steps; all that matters is which is the first.
         self.steps = int(state.get("step", taken))
-        parts = [self._bytes(self.parameter.detach())]
+        parts = [self._bytes(self._exact_value(state))]
         if taken:
             zeros = torch.zeros(self.parameter.shape, device="cpu")
             parts += [self._bytes(state.get(slot, zeros)) for slot in self._slots]
-        self._version = self.parameter._version
+        self._version, self._address = self.parameter._version, self.parameter.data_ptr()
         return self.tensor.set_state(parts)
 
     def begin(
@@ -320,6 +371,7 @@ class Variable:
         """
         self._check_unchanged(name)
         update = rule(self.steps + 1, group)
+        self._check_rule(update)
         self._begun = (gradient, gradient._version, update.coefficients)
         # One of another element type travels in the parameter's.
         sent = gradient.detach().to(self.parameter.dtype).contiguous()
@@ -334,17 +386,45 @@ class Variable:
         sent = gradient.detach().to(self.parameter.dtype).contiguous()
         return start_deferred(self.tensor, sent, self.parameter.detach())
 
-    def decide(
+    def update(
         self, rule: Callable[[int, Group], rules.Update], group: Group, factor: float
     ) -> tuple[float, ...]:
-        """Counts a step; the coefficients that apply the rule to the gradient times `factor`."""
-        self.steps += 1
+        """The coefficients that apply the rule to the gradient times `factor` in the next step."""
+        update = rule(self.steps + 1, group)
+        self._check_rule(update)
         # The scale comes first: 1, or -1 to maximize.
-        scale, *others = rule(self.steps, group).coefficients
+        scale, *others = update.coefficients
         return (scale * factor, *others)
 
+    def count_step(self) -> None:
+        """A step is decided: the next one follows it."""
+        self.steps += 1
+
+    def _check_rule(self, update: rules.Update) -> None:
+        if not self.has_rule(update.rule):
+            raise ValueError(
+                f"the hyper-parameters of {self._name} need the rule {update.rule}, and its state "
+                f"is that of {self.tensor.description.rule}: set momentum, nesterov, centered and "
+                "amsgrad before the first step, or load a state that has them"
+            )
+
+    def check_form(self) -> None:
+        """Raises ValueError if the parameter is no more what the servers were told it is."""
+        now, declared = self.parameter, self.tensor.description
+        form = (dtype_name(now), tuple(now.shape))
+        stays = now.device == self._device and now.is_contiguous()
+        if form != (declared.dtype, declared.shape) or not stays:
+            raise ValueError(
+                f"parameter {self._name} is {form[0]} {list(form[1])} on {now.device} with strides "
+                f"{now.stride()} now, and was a contiguous {declared.dtype} "
+                f"{list(declared.shape)} on {self._device} when the optimizer was distributed: "
+                "make a new DistributedOptimizer"
+            )
+
     def _check_unchanged(self, name: str) -> None:
-        if self.parameter._version != self._version:
+        self.check_form()
+        known = (self._version, self._address)
+        if (self.parameter._version, self.parameter.data_ptr()) != known:
             raise ValueError(
                 f"parameter {name} was changed in the worker, but its value is on the servers: "
                 "call load_state_dict() of the optimizer after loading parameters, on all ranks"
@@ -368,6 +448,12 @@ class Variable:
         """The state as torch's optimizer has it, from what all ranks mirror."""
         return whole_state(self.parameter, self._slots, self.steps, everyone)
 
+    def _exact_value(self, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The value, before it was rounded if the state has that."""
+        value, master = self.parameter.detach(), state.get(MASTER)
+        is_of_it = master is not None and torch.equal(master.to(value.dtype), value)
+        return master if is_of_it else value
+
     def _bytes(self, tensor: torch.Tensor) -> memoryview:
         wide = torch.float64 if self._master is np.float64 else torch.float32
         values = tensor.detach().cpu().to(wide).contiguous().flatten()
@@ -384,6 +470,33 @@ def _taken_state(
     }
     optimizer.state.clear()
     return taken
+
+
+def load_exactly(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Puts what load_state_dict() has rounded to the parameters' types as it was saved."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    for parameter, number in zip(parameters, numbers, strict=True):
+        for key, value in saved["state"].get(number, {}).items():
+            is_wider = torch.is_tensor(value) and value.dtype.itemsize > parameter.dtype.itemsize
+            if is_wider and value.is_floating_point() and key != "step":
+                optimizer.state[parameter][key] = value.to(parameter.device)
+
+
+def _check_state(
+    state: Mapping[str, torch.Tensor], rule: str, shape: torch.Size, name: str
+) -> None:
+    """Raises ValueError unless it has all slots of the rule, in this shape, or none."""
+    slots = _native.update_rules()[rule]
+    there = [slot for slot in slots if slot in state]
+    if there and len(there) < len(slots):
+        raise ValueError(f"that of {name} has {', '.join(there)}, and {rule} has {slots}")
+    for slot in there:
+        if state[slot].shape != shape:
+            raise ValueError(
+                f"{slot} of {name} has the shape {list(state[slot].shape)}, and the parameter "
+                f"has {list(shape)}"
+            )
 
 
 def _groups_of(optimizer: torch.optim.Optimizer) -> dict[torch.nn.Parameter, Group]:

@@ -161,6 +161,13 @@ for betas in ((0.9,), (0.9, 1.0), 0.9):
         hub.init_variable("w", ones, "adam", betas=betas)
 with raises(sumpter.ConfigError, "lr is -1", "0 or more"):
     hub.init_variable("w", ones, "sgd", lr=-1)
+for flags in ({"nesterov": True}, {"nesterov": True, "momentum": 0.9, "dampening": 0.5}):
+    with raises(sumpter.ConfigError, "nesterov needs momentum, and no dampening"):
+        hub.init_variable("w", ones, "sgd", lr=0.1, **flags)
+with raises(sumpter.ConfigError, "nesterov is 0.5", "True or False"):
+    hub.init_variable("w", ones, "sgd", lr=0.1, momentum=0.9, nesterov=0.5)
+with raises(sumpter.ConfigError, "lr is True", "a number"):
+    hub.init_variable("w", ones, "sgd", lr=True)
 with raises(sumpter.ConfigError, "rule=None", "lr"):
     hub.init_variable("w", ones, lr=0.1)
 with raises(sumpter.ConfigError, "exp_avg [3000]", "exp_avg [4]"):
@@ -170,6 +177,30 @@ with raises(sumpter.ConfigError, "momentum", "call init_variable() again"):
     hub.set_hyperparameters("plain", momentum=0.9)
 with raises(service.VariableError, "no state"):
     hub.state("counts")
+
+# NumPy's numbers are numbers.
+lr = 0.5 if RANK == 0 else np.float32(0.5)
+hub.init_variable("w", ones, "sgd", lr=lr, maximize=np.bool_(True))
+assert hub.push_pull("w", ones).tolist() == [1.5] * 4
+hub.set_hyperparameters("w", lr=np.float64(0.25) if RANK == 0 else 0.25)
+assert hub.push_pull("w", ones).tolist() == [1.75] * 4
+# A state that is none on one rank.
+state = hub.state("w")
+if RANK == 1:
+    with raises(sumpter.ConfigError, "the state's value", "not numbers"):
+        hub.init_variable("v", ones, "sgd", lr=0.1, state={**state, "value": ["a"] * 4})
+else:
+    with raises(sumpter.MismatchError, "rank 1: the state's value", "not numbers"):
+        hub.init_variable("v", ones, "sgd", lr=0.1, state=state)
+# Without elements, and without dimensions.
+for shape in ((0, 4), ()):
+    some = np.ones(shape, np.float32)
+    hub.init_variable("w", some, "adam")
+    assert hub.push_pull("w", some).shape == shape
+    state = hub.state("w")
+    assert state["exp_avg"].shape == shape
+    hub.init_variable("v", some, "adam", state=state)
+    assert np.array_equal(hub.push_pull("v", some), hub.push_pull("w", some))
 
 # All the others have gone on.
 for name in RULES:

@@ -13,11 +13,11 @@ import sumpter.torch as hvd
 from common import RANK, raises, same
 
 
-def check_restart(on_servers: bool) -> None:
+def check_restart(on_servers: bool, dtype: torch.dtype = torch.float32) -> None:
     """A job that goes on from a state ends with the bytes of one that was not stopped."""
 
     def made(state: dict[str, Any] | None) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
-        model = new_model()
+        model = new_model(dtype)
         inner, outer = adam(model), nesterov(model)
         diloco = hvd.DiLoCo(model, inner, outer, 5, 3, 3, 0.5, on_servers=on_servers)
         if state is not None:
@@ -64,7 +64,7 @@ def check_restart(on_servers: bool) -> None:
     saved = diloco.state_dict()
     assert saved["rounds"] == 4
     # Intervals that are others than before, and than each other.
-    model = new_model()
+    model = new_model(dtype)
     inner = adam(model)
     diloco = hvd.DiLoCo(model, inner, nesterov(model), 4 + RANK, 3, 3, 0.5, on_servers=on_servers)
     model.load_state_dict(state["model"])
@@ -75,8 +75,8 @@ def check_restart(on_servers: bool) -> None:
             train(model, inner, step)
             step += 1
     for value in diloco.global_parameters().values():
-        for one in hvd.allgather(value.flatten().unsqueeze(0)):
-            same(one, value.flatten())
+        for one in hvd.allgather(value.flatten().float().unsqueeze(0)):
+            same(one, value.flatten().float())
     if on_servers:
         assert "momentum_buffer" in saved["outer"]["state"][0]
         hvd.shutdown()
@@ -95,4 +95,7 @@ for on_servers in (True, False):
     check_restart(on_servers)
     hvd.shutdown()
     hvd.init()
+check_restart(on_servers=True, dtype=torch.bfloat16)
+hvd.shutdown()
+hvd.init()
 hvd.shutdown()
