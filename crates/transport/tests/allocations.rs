@@ -100,11 +100,11 @@ fn fill(client: &mut Client<OpMemory<OwnedMemory>>, rank: Rank, dtype: Dtype, pl
         let (first, master) = (place.origin / dtype.size(), dtype.accumulator());
         let bytes = place.bytes / dtype.size() * master.size();
         let parts = (0..=MOMENTUM.slots().len()).map(|_| AlignedBuf::new(bytes)).collect();
-        client.mirror_from(TensorId(0), first, master, parts);
+        let share = first..first + place.bytes / dtype.size();
+        client.mirror_from(TensorId(0), (share, first), master, parts);
     }
-    let alone = client.define_group(&[rank]);
     let request = request(dtype, Rounds::Update);
-    Recovery::default().fill(client, (rank, alone), &request);
+    Recovery::default().fill(client, rank, &request, 1 + MOMENTUM.slots().len());
 }
 
 impl Job {
@@ -131,6 +131,7 @@ impl Job {
                     home: number,
                     offset: 0,
                     staleness: Staleness::SYNCHRONOUS,
+                    lacks: false,
                 };
                 let variable = (rounds == Rounds::Update).then_some(variable);
                 Place { variable, ..Place::new(ConnId(0), number, stretch, GroupId(0), 1) }
