@@ -27,8 +27,9 @@ from pathlib import Path
 from sumpter import _native
 from sumpter._assignments import parse_assignments
 from sumpter_lab.profiles import published
-from sumpter_lab.scaffold import cluster, remote
-from sumpter_lab.scaffold.remote import Remote, call_all, end_all, gather
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.remote import Remote, call_all, end_all, gather
+from sumpter_lab.scaffold.network import cluster
 from sumpter_lab.scaffold.signals import orderly
 
 PATIENCE_S = 120.0

@@ -21,14 +21,16 @@ from sumpter._failure import Failure, UsageError
 from sumpter.cli import main
 from sumpter_lab.cli.bench import _emulate as emulate_cells
 from sumpter_lab.emulate import cell, report
-from sumpter_lab.scaffold import cluster, counters, mesh, namespaces, spec, team, units
-from sumpter_lab.scaffold.cluster import Machine
-from sumpter_lab.scaffold.figures import fraction, ratio
+from sumpter_lab.scaffold import spec, units
+from sumpter_lab.scaffold.jobs import team
+from sumpter_lab.scaffold.network import cluster, counters, mesh, namespaces
+from sumpter_lab.scaffold.network.cluster import Machine
+from sumpter_lab.scaffold.network.probe import Exchanged
+from sumpter_lab.scaffold.network.tournament import Links, schedule, summarize
 from sumpter_lab.scaffold.optimum import optimum
-from sumpter_lab.scaffold.output import write_csv
-from sumpter_lab.scaffold.probe import Exchanged
-from sumpter_lab.scaffold.table import head_line, row_line
-from sumpter_lab.scaffold.tournament import Links, schedule, summarize
+from sumpter_lab.scaffold.results.figures import fraction, ratio
+from sumpter_lab.scaffold.results.output import write_csv
+from sumpter_lab.scaffold.results.table import head_line, row_line
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -42,7 +44,7 @@ CERTIFICATES = Path(__file__).parents[3] / "crates" / "coordinator" / "tests" / 
 RANK = """
 import json, sys
 from sumpter import _native
-from sumpter_lab.scaffold.rank import (Worker)
+from sumpter_lab.scaffold.jobs.rank import (Worker)
 settings = json.loads(sys.argv[1])
 worker = Worker(0, 1, "127.0.0.1", {**settings, "token": _native.generate_token()}, [(8,)])
 worker.join(worker.host(), ["sumpter"])
@@ -54,9 +56,9 @@ worker.stop_hosting()
 UPDATING_RANK = """
 import sys
 from sumpter import _native
-from sumpter_lab.scaffold.rank import (Worker)
+from sumpter_lab.scaffold.jobs.rank import (Worker)
 from sumpter_lab.scaffold.spec import RULES
-from sumpter_lab.scaffold.updates import (OPTIMIZERS)
+from sumpter_lab.scaffold.jobs.updates import (OPTIMIZERS)
 assert set(OPTIMIZERS) == set(RULES)
 shapes = [(3, 5), (2000,)]
 worker = Worker(0, 1, "127.0.0.1", {"token": _native.generate_token()}, shapes)

@@ -12,8 +12,8 @@ from sumpter._failure import Failure
 from sumpter_lab.chaos import connections, faults
 from sumpter_lab.chaos.faults import Kind, Planned
 from sumpter_lab.chaos.team import Team
-from sumpter_lab.scaffold.processes import Process
-from sumpter_lab.scaffold.site import Place
+from sumpter_lab.scaffold.jobs.processes import Process
+from sumpter_lab.scaffold.network.site import Place
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from sumpter_lab.chaos.outcome import Run
 from sumpter_lab.chaos.site import Site
 from sumpter_lab.chaos.team import Team
 from sumpter_lab.chaos.watch import Rounds, Views
-from sumpter_lab.scaffold import record
-from sumpter_lab.scaffold.processes import first_error
+from sumpter_lab.scaffold.jobs.processes import first_error
+from sumpter_lab.scaffold.results import record
 from sumpter_lab.scaffold.signals import orderly
 
 # Without a round for so long, a job has hung.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sumpter import _native
 from sumpter_lab.chaos.site import Site
-from sumpter_lab.scaffold.processes import Process, first_error, inherited
-from sumpter_lab.scaffold.site import Place, free_ports
+from sumpter_lab.scaffold.jobs.processes import Process, first_error, inherited
+from sumpter_lab.scaffold.network.site import Place, free_ports
 
 # A loaded machine may take a minute to import torch four times.
 START_TIMEOUT_S = 300

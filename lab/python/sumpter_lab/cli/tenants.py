@@ -14,7 +14,7 @@ from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption, SetOption, parse_free_assignments
 from sumpter_lab.cli.options import FiguresOption
-from sumpter_lab.scaffold.output import check_writable, write_json
+from sumpter_lab.scaffold.results.output import check_writable, write_json
 
 if TYPE_CHECKING:
     from sumpter_lab.tenants.run import Spec
@@ -119,7 +119,7 @@ def tenants(
 
 
 def _run(asked: Spec) -> dict[str, object]:
-    from sumpter_lab.scaffold.counters import available_bytes
+    from sumpter_lab.scaffold.network.counters import available_bytes
     from sumpter_lab.scaffold.progress import Bar
     from sumpter_lab.tenants.run import run
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sumpter import _native
-from sumpter_lab.scaffold import counters, experiment, spec
-from sumpter_lab.scaffold.cluster import Cluster, Machine
-from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
+from sumpter_lab.scaffold import experiment, spec
+from sumpter_lab.scaffold.jobs.team import LaneMemory, PlainTeam, Round, Team, plain_team, team
+from sumpter_lab.scaffold.network import counters
+from sumpter_lab.scaffold.network.cluster import Cluster, Machine
+from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.optimum import Optimum, optimum
+from sumpter_lab.scaffold.results.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
 from sumpter_lab.scaffold.spec import Load, Spec
-from sumpter_lab.scaffold.team import LaneMemory, PlainTeam, Round, Team, plain_team, team
-from sumpter_lab.scaffold.tournament import Links
 
 # Busy cores and idle links: then the cores, not the links, set the time.
 IDLE_LINKS = 0.05

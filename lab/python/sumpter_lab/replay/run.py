@@ -12,14 +12,17 @@ from sumpter_lab.replay import spec
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.spec import Point, Spec
 from sumpter_lab.replay.variants import BY_NAME, DDP, UNBOUNDED_CREDIT
-from sumpter_lab.scaffold import counters, experiment, record, remote
-from sumpter_lab.scaffold.cluster import Cluster, Machine
+from sumpter_lab.scaffold import experiment
 from sumpter_lab.scaffold.experiment import Progress, measured_cluster
-from sumpter_lab.scaffold.figures import quartiles, ratio
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.remote import call_all
+from sumpter_lab.scaffold.jobs.team import Round, Team, team
+from sumpter_lab.scaffold.network import counters
+from sumpter_lab.scaffold.network.cluster import Cluster, Machine
+from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.optimum import Optimum, optimum
-from sumpter_lab.scaffold.remote import call_all
-from sumpter_lab.scaffold.team import Round, Team, team
-from sumpter_lab.scaffold.tournament import Links
+from sumpter_lab.scaffold.results import record
+from sumpter_lab.scaffold.results.figures import quartiles, ratio
 
 
 @dataclass

@@ -12,8 +12,8 @@ from sumpter._assignments import parse_assignments
 from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter_lab.profiles import architectures
-from sumpter_lab.scaffold import counters, namespaces
-from sumpter_lab.scaffold.cluster import MOST_MACHINES
+from sumpter_lab.scaffold.network import counters, namespaces
+from sumpter_lab.scaffold.network.cluster import MOST_MACHINES
 
 PEERS = ("gloo", "ps", "plain")
 # Update rules with which rounds can be measured; their optimizers are in updates.py.

@@ -16,8 +16,8 @@ from sumpter_lab.replay.play import Sum
 from sumpter_lab.replay.rank import Player, Summing
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.variants import BY_NAME
-from sumpter_lab.scaffold.payload import Payload
-from sumpter_lab.scaffold.rank import System
+from sumpter_lab.scaffold.jobs.payload import Payload
+from sumpter_lab.scaffold.jobs.rank import System
 from sumpter_lab.tune.scaled import Model, Scaled
 
 

@@ -13,14 +13,16 @@ from typing import Any
 from sumpter.profiles import save
 from sumpter.tuning.driver import GROUP, UNMEASURED
 from sumpter_lab.replay.script import Script
-from sumpter_lab.scaffold import cluster, record, remote
-from sumpter_lab.scaffold.cluster import Cluster
 from sumpter_lab.scaffold.experiment import START_S, Progress, measured_cluster, timeout_s
-from sumpter_lab.scaffold.figures import ratio
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.remote import call_all, gather
+from sumpter_lab.scaffold.jobs.team import Team, team
+from sumpter_lab.scaffold.network import cluster
+from sumpter_lab.scaffold.network.cluster import Cluster
+from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.optimum import Optimum, optimum
-from sumpter_lab.scaffold.remote import call_all, gather
-from sumpter_lab.scaffold.team import Team, team
-from sumpter_lab.scaffold.tournament import Links
+from sumpter_lab.scaffold.results import record
+from sumpter_lab.scaffold.results.figures import ratio
 from sumpter_lab.tune import spec
 from sumpter_lab.tune.scaled import Model
 from sumpter_lab.tune.spec import SYSTEM, Spec

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sumpter_lab.scaffold.probe import BLOCK_BYTES, CONNECT_TIMEOUT_S
+from sumpter_lab.scaffold.network.probe import BLOCK_BYTES, CONNECT_TIMEOUT_S
 
 _INDEX = struct.Struct("!I")
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sumpter_lab.scaffold.payload import Payload
+from sumpter_lab.scaffold.jobs.payload import Payload
 
 
 class GradientReplay:

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
 
 from sumpter._core import membership
 from sumpter.torch.training.variables import rule_of
-from sumpter_lab.scaffold.payload import PERIOD, Payload
+from sumpter_lab.scaffold.jobs.payload import PERIOD, Payload
 
 # A power of two: with plain SGD every value is exact.
 RATE = 2.0**-10

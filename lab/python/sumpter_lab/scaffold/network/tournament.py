@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sumpter._failure import Failure
-from sumpter_lab.scaffold.cluster import Machine
-from sumpter_lab.scaffold.probe import CONNECT_TIMEOUT_S, TAIL_S, Exchanged
-from sumpter_lab.scaffold.remote import Remote, call_all, end_all, gather
+from sumpter_lab.scaffold.jobs.remote import Remote, call_all, end_all, gather
+from sumpter_lab.scaffold.network.cluster import Machine
+from sumpter_lab.scaffold.network.probe import CONNECT_TIMEOUT_S, TAIL_S, Exchanged
 
 # Slow start and the token bucket's burst are over long before.
 WARMUP_S = 0.4

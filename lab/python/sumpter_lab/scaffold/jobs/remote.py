@@ -24,8 +24,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
 from sumpter._failure import Failure
-from sumpter_lab.scaffold import namespaces
-from sumpter_lab.scaffold.cluster import Machine
+from sumpter_lab.scaffold.network import namespaces
+from sumpter_lab.scaffold.network.cluster import Machine
 
 _PR_SET_PDEATHSIG = 1
 # How long a process that was told to leave may take before it is killed.
@@ -34,17 +34,17 @@ LEAVE_TIMEOUT_S = 10.0
 # By name, because this process must not import torch, which some of them need.
 _KINDS = {
     "Job": "sumpter_lab.tenants.job",
-    "Mesh": "sumpter_lab.scaffold.mesh",
+    "Mesh": "sumpter_lab.scaffold.network.mesh",
     "Player": "sumpter_lab.replay.rank",
-    "Probe": "sumpter_lab.scaffold.probe",
-    "Server": "sumpter_lab.scaffold.rank",
+    "Probe": "sumpter_lab.scaffold.network.probe",
+    "Server": "sumpter_lab.scaffold.jobs.rank",
     "Stepper": "sumpter_lab.asynchronous_rank",
     "Tuned": "sumpter_lab.tune.rank",
-    "Worker": "sumpter_lab.scaffold.rank",
+    "Worker": "sumpter_lab.scaffold.jobs.rank",
 }
 
 _context = multiprocessing.get_context("forkserver")
-_PRELOADED = ("torch", "sumpter.torch", "sumpter_lab.scaffold.rank")
+_PRELOADED = ("torch", "sumpter.torch", "sumpter_lab.scaffold.jobs.rank")
 
 
 def preload(*more: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sumpter._failure import Failure, UsageError
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.table import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

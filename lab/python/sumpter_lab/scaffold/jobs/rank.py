@@ -21,10 +21,10 @@ import torch.distributed as dist
 
 import sumpter.torch as bps
 from sumpter import _native
-from sumpter_lab.scaffold.cluster import INTERFACE
-from sumpter_lab.scaffold.ddp import GradientReplay
-from sumpter_lab.scaffold.payload import Payload
-from sumpter_lab.scaffold.updates import OPTIMIZERS, Updates
+from sumpter_lab.scaffold.jobs.ddp import GradientReplay
+from sumpter_lab.scaffold.jobs.payload import Payload
+from sumpter_lab.scaffold.jobs.updates import OPTIMIZERS, Updates
+from sumpter_lab.scaffold.network.cluster import INTERFACE
 
 # Collectives wait this long at most; a cell's own time limit is shorter.
 TIMEOUT = datetime.timedelta(hours=1)

@@ -10,10 +10,10 @@ from typing import Any
 
 from sumpter import _native
 from sumpter._failure import Failure
-from sumpter_lab.scaffold import counters, mesh
-from sumpter_lab.scaffold.cluster import Machine
-from sumpter_lab.scaffold.remote import LEAVE_TIMEOUT_S, Remote, call_all, end_all, gather
-from sumpter_lab.scaffold.tournament import START_TIMEOUT_S
+from sumpter_lab.scaffold.jobs.remote import LEAVE_TIMEOUT_S, Remote, call_all, end_all, gather
+from sumpter_lab.scaffold.network import counters, mesh
+from sumpter_lab.scaffold.network.cluster import Machine
+from sumpter_lab.scaffold.network.tournament import START_TIMEOUT_S
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Sequence
 from typing import Protocol
 
-from sumpter_lab.scaffold import cluster, namespaces
-from sumpter_lab.scaffold.cluster import Machine
+from sumpter_lab.scaffold.network import cluster, namespaces
+from sumpter_lab.scaffold.network.cluster import Machine
 
 # What a silenced direction still carries: a packet every other second.
 _SILENCE = ("rate", "8kbit", "burst", "1600", "limit", "4mb")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sumpter_lab.scaffold.document import DocumentError, refuse
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.document import DocumentError, refuse
+from sumpter_lab.scaffold.results.table import Row
 
 # Whole numbers of JSON have no limit; numbers that are plotted do.
 _LARGEST = 1e300

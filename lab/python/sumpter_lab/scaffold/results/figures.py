@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from sumpter_lab.scaffold.counters import CoreTicks
+from sumpter_lab.scaffold.network.counters import CoreTicks
 
 # Of the cores' time. More than so much taken by other guests of the host, and links idled because
 # nothing was there to send.

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import typer
 
-from sumpter_lab.scaffold import namespaces
-from sumpter_lab.scaffold.namespaces import ip, tc
+from sumpter_lab.scaffold.network import namespaces
+from sumpter_lab.scaffold.network.namespaces import ip, tc
 
 INTERFACE = "net0"
 CONGESTION_CONTROL = "cubic"

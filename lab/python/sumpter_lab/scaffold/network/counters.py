@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sumpter_lab.scaffold.cluster import INTERFACE
+from sumpter_lab.scaffold.network.cluster import INTERFACE
 
 
 @dataclass(frozen=True)
