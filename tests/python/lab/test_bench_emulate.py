@@ -22,7 +22,7 @@ from sumpter.cli import main
 from sumpter_lab.cli.bench import _emulate as emulate_cells
 from sumpter_lab.emulate import cell, report
 from sumpter_lab.scaffold import spec, units
-from sumpter_lab.scaffold.jobs import team
+from sumpter_lab.scaffold.jobs import emulated
 from sumpter_lab.scaffold.network import cluster, counters, mesh, namespaces
 from sumpter_lab.scaffold.network.cluster import Machine
 from sumpter_lab.scaffold.network.probe import Exchanged
@@ -209,9 +209,9 @@ def test_busy_cores_and_idle_links_make_a_cell_cpu_bound() -> None:
 
 
 def test_rounds_that_update_are_set_beside_those_of_the_same_turn() -> None:
-    def one(seconds: float, cpu_s: float, sent: int) -> team.Round:
+    def one(seconds: float, cpu_s: float, sent: int) -> emulated.Round:
         links = {"gpu-0": counters.LinkCounts(sent, 7, 0)}
-        return team.Round(seconds, cpu_s, 0.0, links, counters.NO_TICKS)
+        return emulated.Round(seconds, cpu_s, 0.0, links, counters.NO_TICKS)
 
     rounds = {"sumpter": [one(1.0, 2.0, 100), one(4.0, 2.0, 100)]}
     rounds["sgd"] = [one(1.25, 3.0, 101), one(4.0, 3.0, 101)]
@@ -229,7 +229,7 @@ def test_rounds_that_update_are_set_beside_those_of_the_same_turn() -> None:
 def test_turns_that_others_disturbed_are_left_out_whatever_their_times() -> None:
     def turn(seconds: float, steal: int) -> cell.Turn:
         cores = counters.CoreTicks(total=100, idle=50, steal=steal)
-        return {"sumpter": team.Round(seconds, 0.0, 0.0, {}, cores)}
+        return {"sumpter": emulated.Round(seconds, 0.0, 0.0, {}, cores)}
 
     turns = [turn(1.0, 30), turn(2.0, 0), turn(9.0, 1), turn(1.5, 7)]
     kept = cell.select(turns, 2)

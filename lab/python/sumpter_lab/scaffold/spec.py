@@ -147,7 +147,7 @@ def check_memory(spec: Spec, available_bytes: int) -> None:
 def memory_bytes(spec: Spec, load: Load, workers: int, servers: int) -> int:
     """An upper estimate of what one cell needs."""
     systems = spec.systems(load, servers)
-    teams = 1 + len(spec.own_jobs(servers))
+    jobs = 1 + len(spec.own_jobs(servers))
     # In each worker: the tensors, the pattern they are made from, and a transport's copies.
     each = 2 * load.bytes + load.largest_bytes
     # In each DDP module: parameters, gradients, buckets, and the gradient that is replayed.
@@ -158,8 +158,8 @@ def memory_bytes(spec: Spec, load: Load, workers: int, servers: int) -> int:
     # Of a variable: its value in each worker, and all its parts in the lanes and in the mirrors.
     slots = _native.update_rules()
     parts = sum(workers + 2 * (1 + len(slots[rule])) for rule in spec.rules)
-    processes = teams * (workers + servers) * PROCESS_BYTES
-    return teams * (workers * each + lanes) + workers * ddp + parts * load.bytes + processes
+    processes = jobs * (workers + servers) * PROCESS_BYTES
+    return jobs * (workers * each + lanes) + workers * ddp + parts * load.bytes + processes
 
 
 def _check_host() -> None:

@@ -19,7 +19,7 @@ _SILENCE = ("rate", "8kbit", "burst", "1600", "limit", "4mb")
 
 
 class Place(Protocol):
-    """One machine as the team sees it."""
+    """One machine, as the processes on it are started."""
 
     name: str
     address: str

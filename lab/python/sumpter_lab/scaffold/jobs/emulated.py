@@ -39,7 +39,7 @@ class LaneMemory:
         return sum(self.servers) + sum(self.workers)
 
 
-class Team:
+class EmulatedJob:
     """The processes of one job."""
 
     def __init__(self, workers: Sequence[Remote], servers: Sequence[Remote]) -> None:
@@ -91,7 +91,7 @@ class Team:
         return sum(counters.process_cpu_s(server.pid) for server in self.servers)
 
 
-class PlainTeam:
+class PlainTransfer:
     """The processes that move a round's bytes without summing them: see `mesh`."""
 
     def __init__(self, meshes: Sequence[Remote], volumes: Sequence[dict[int, int]]) -> None:
@@ -137,9 +137,9 @@ def _counted(everyone: Sequence[Remote], run: Callable[[], list[Any]]) -> _Run:
 
 
 @contextlib.contextmanager
-def plain_team(
+def plain_transfer(
     gpu: Sequence[Machine], cpu: Sequence[Machine], shares: dict[str, float], size_bytes: int
-) -> Iterator[PlainTeam]:
+) -> Iterator[PlainTransfer]:
     """Connects all machines that exchange anything when each sums its share."""
     machines = [*gpu, *cpu]
     volumes = mesh.volumes([shares[m.name] for m in machines], len(gpu), size_bytes)
@@ -150,13 +150,13 @@ def plain_team(
             later = {to: (machines[to].address, ports[to]) for to in moved if to > index}
             own.send("join", later, len(moved) - len(later))
         gather(meshes, START_TIMEOUT_S)
-        yield PlainTeam(meshes, volumes)
+        yield PlainTransfer(meshes, volumes)
     finally:
         end_all(meshes, timeout_s=1.0)
 
 
 @contextlib.contextmanager
-def team(
+def emulated_job(
     gpu: Sequence[Machine],
     cpu: Sequence[Machine],
     settings: dict[str, str],
@@ -164,7 +164,7 @@ def team(
     load: object,
     systems: Sequence[str],
     kind: str = "Worker",
-) -> Iterator[Team]:
+) -> Iterator[EmulatedJob]:
     """Starts a job with a worker on each GPU machine and a server on each CPU machine.
 
     `kind` names the class of the workers and `load` describes what it sums.
@@ -184,7 +184,7 @@ def team(
             servers.append(Remote(machine, "Server", own))
             servers[-1].send("serve", meeting.coordinator)
         call_all(workers, 2 * START_TIMEOUT_S, "join", meeting, list(systems))
-        yield Team(workers, servers)
+        yield EmulatedJob(workers, servers)
         call_all(workers, START_TIMEOUT_S, "stop")
         # A server's call returns when its job has ended, or raises what went wrong.
         gather(servers, LEAVE_TIMEOUT_S)

@@ -22,7 +22,7 @@ DRAIN_LIMIT_S = 60.0
 _SUMPTER = (sys.executable, "-P", "-m", "sumpter")
 
 
-class Team:
+class TrainingJob:
     """One job. Started by the constructor; `end` leaves no process."""
 
     def __init__(
