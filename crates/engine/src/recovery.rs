@@ -443,6 +443,7 @@ impl Recovery {
                 average: false,
                 priority: i32::MAX,
                 supply: Supply::Whole,
+                call: None,
                 update: None,
             };
             self.fills.insert(client.submit(request, OpMemory::Results(bytes)), tensor);

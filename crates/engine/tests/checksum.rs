@@ -63,6 +63,7 @@ fn client(rank: usize, keeps: bool) -> Client<OwnedMemory> {
         average: true,
         priority: 0,
         supply: Supply::Whole,
+        call: None,
         update: None,
     };
     client.submit(request, OwnedMemory { separate: None, bytes: floats(rank as f32) });

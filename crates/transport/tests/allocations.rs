@@ -115,6 +115,7 @@ impl Job {
             average: false,
             priority: 0,
             supply: Supply::Whole,
+            call: None,
             update: None,
         };
         for (client, ..) in &mut self.clients {

@@ -150,6 +150,7 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
         average: false,
         priority: 0,
         supply: Supply::Whole,
+        call: None,
         update: None,
     };
     client.submit(request, OwnedMemory { separate: None, bytes });

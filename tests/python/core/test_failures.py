@@ -19,7 +19,15 @@ def test_ranks_that_disagree_are_told_and_can_go_on(make_job: Callable[..., Job]
 
 @pytest.mark.parametrize(
     ("ranks", "part"),
-    [(3, "names"), (3, "groups"), (3, "orders"), (4, "names"), (4, "groups"), (8, "orders")],
+    [
+        (3, "names"),
+        (3, "groups"),
+        (3, "orders"),
+        (4, "names"),
+        (4, "groups"),
+        (4, "orders"),
+        (8, "orders"),
+    ],
 )
 def test_every_rank_of_a_call_that_differs_gets_the_error(
     make_job: Callable[..., Job], ranks: int, part: str

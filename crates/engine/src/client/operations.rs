@@ -391,6 +391,7 @@ mod tests {
             average: false,
             priority: 0,
             supply: Supply::Whole,
+            call: None,
             update: None,
         }
     }

@@ -124,7 +124,8 @@ impl Lane {
         let key = self.jobs[job].key(at);
         self.jobs[job].dispute(key, reason);
         for child in 0..self.jobs[job].partition(at).members().len() {
-            if let Some((id, _)) = self.listener(job, at, slot, child, true) {
+            let listener = |receives| self.listener(job, at, slot, child, receives);
+            if let Some((id, _)) = listener(true).or_else(|| listener(false)) {
                 let header = self.header(id, FrameKind::Error, at, slot);
                 self.conn(id).refused.insert(key);
                 self.refuse(id, header, reason);
@@ -142,7 +143,10 @@ impl Lane {
         if self.jobs[job].partition(at).is_without_receivers() {
             self.jobs[job].partition_mut(at).free(slot, &mut self.pool);
         }
-        self.jobs[job].partition_mut(at).admit_early(slot, &mut self.pool);
+        let dispute = self.jobs[job].partition_mut(at).admit_early(slot, &mut self.pool);
+        if let Some(reason) = dispute {
+            self.dispute(job, at, 1 - slot, &reason);
+        }
     }
 
     /// Whether those who receive no data may forget a round that is complete: what they contributed
@@ -197,7 +201,7 @@ impl Lane {
         let id = job.children[rank.0 as usize]?;
         let serial = self.conns[id.0].as_ref()?.serial;
         let wanted = partition.spec.collective.receives(rank, partition.spec.root) == receives;
-        let Listener { over, priority } = partition.listener(slot, child)?;
+        let Listener { over, priority, .. } = partition.listener(slot, child)?;
         (wanted && over == serial).then_some((id, priority))
     }
 

@@ -252,6 +252,7 @@ impl Job {
             average: false,
             priority,
             supply: Supply::Whole,
+            call: None,
             update: self.updates.then_some(Update { step: -STEP, ..sgd }),
         }
     }

@@ -2,15 +2,15 @@
 //!
 //! Collectives of one group are numbered on every rank. Two ranks that wait in the same group at
 //! the same number with different signatures can never meet: the program calls different
-//! collectives. The tag `group#number|signature` carries what is needed to see that; a call of
-//! several rounds has `group#number.round|signature` for those after the first.
+//! collectives. Their [tags](Tag) carry what is needed to see that. (Ranks that begin one round in
+//! different calls are found by the lane that sums it.)
 //!
 //! Invariant: once a call has failed on one rank, every operation of it that any rank reports,
 //! then or later, is refused. No rank waits in a call that another has given up.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use sumpter_types::{PendingOp, Rank, RefusedOp};
+use sumpter_types::{PendingOp, Rank, RefusedOp, Tag};
 
 use super::words::list;
 
@@ -187,31 +187,6 @@ fn differing<'a>(own: &Calls<'a>, ranks: &[Calls<'a>]) -> Vec<Tag<'a>> {
         (tag.signature != other.signature).then_some(*tag)
     };
     others.filter_map(differs).collect()
-}
-
-/// The parts of a tag.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Tag<'a> {
-    /// `group#number`.
-    call: &'a str,
-    /// `group#number` or `group#number.round`.
-    position: &'a str,
-    signature: &'a str,
-}
-
-impl<'a> Tag<'a> {
-    /// None for free text. Groups are named by programs, so their names may have bars.
-    fn parse(text: &'a str) -> Option<Self> {
-        text.match_indices('|').find_map(|(bar, _)| {
-            let (position, signature) = (&text[..bar], &text[bar + 1..]);
-            let (group, number) = position.rsplit_once('#')?;
-            let (number, round) = number.split_once('.').unwrap_or((number, "0"));
-            let is_number =
-                |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            let call = &position[..group.len() + 1 + number.len()];
-            (is_number(number) && is_number(round)).then_some(Self { call, position, signature })
-        })
-    }
 }
 
 #[cfg(test)]

@@ -143,17 +143,6 @@ fn equal_calls_other_positions_young_operations_and_free_text_are_no_mismatch() 
 }
 
 #[test]
-fn names_of_groups_may_have_bars_and_number_signs() {
-    let parts = |text| Tag::parse(text).map(|tag| (tag.call, tag.position, tag.signature));
-    let expected = ("allreduce.a|b#x#3", "allreduce.a|b#x#3", "all|reduce");
-    assert_eq!(parts("allreduce.a|b#x#3|all|reduce"), Some(expected));
-    assert_eq!(parts("g#3.12|s"), Some(("g#3", "g#3.12", "s")));
-    for text in ["", "|", "#|", "g|s", "g#x|s", "g#1.|s", "g#.1|s", "g#1", "#"] {
-        assert_eq!(parts(text), None, "{text}");
-    }
-}
-
-#[test]
 fn only_the_last_failed_calls_are_remembered() {
     let mut failed = FailedCalls::default();
     for number in 0..MAX_CALLS + 2 {

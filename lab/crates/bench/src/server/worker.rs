@@ -215,6 +215,7 @@ pub(super) fn request(index: usize, update: Option<Update>) -> Request {
         average: false,
         priority: 0,
         supply: Supply::Whole,
+        call: None,
         update,
     }
 }
