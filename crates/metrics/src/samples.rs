@@ -196,6 +196,7 @@ static PLAIN: &[(&str, &Family)] = &[
     ("step", &STEP),
     ("samples", &SAMPLES),
     ("busy_s", &BUSY),
+    ("drained_bytes", &DRAINED),
     ("pauses", &PAUSES),
     ("operations", &OPERATIONS),
     ("queued_partitions", &QUEUED_PARTITIONS),

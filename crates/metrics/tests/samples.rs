@@ -9,7 +9,7 @@ use sumpter_types::{
 };
 
 /// Every counter that a member reports, with a number of its own.
-const COUNTERS: [&str; 29] = [
+const COUNTERS: [&str; 30] = [
     "bytes_sent",
     "bytes_received",
     "bytes_sent_away",
@@ -38,6 +38,7 @@ const COUNTERS: [&str; 29] = [
     "credit_used_bytes",
     "operations",
     "pauses",
+    "drained_bytes",
     "max_job_bytes",
 ];
 
@@ -117,6 +118,15 @@ fn numbers_stand_under_the_job_and_the_member_they_belong_to() {
     assert_eq!(memory["role=server host=host3 member=3 job_name=red"], 1000.0);
     let waited = values(&samples, "sumpter_rank_waited_for_seconds_total");
     assert_eq!(waited, [("job_name=red rank=1".to_owned(), 1.5)].into());
+}
+
+#[test]
+fn only_workers_have_a_drain_rate() {
+    let drained = values(&of_coordinator(&report()), "sumpter_drained_bytes_total");
+    let worker = |number, rank| {
+        format!("job_name=red role=worker host=host{number} rank={rank} member={number}")
+    };
+    assert_eq!(drained, [(worker(1, 0), 29.0), (worker(2, 1), 29.0)].into());
 }
 
 #[test]
