@@ -7,7 +7,7 @@ use sumpter_types::{Epoch, JobId, MemberId};
 use tracing::{info, warn};
 
 use super::Registry;
-use super::epochs::{Overdue, QUIET};
+use super::job::epochs::{Overdue, QUIET};
 use super::job::{Job, Run, Stage};
 use super::tally::Happened;
 use super::words::{list, seconds};

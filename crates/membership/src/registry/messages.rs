@@ -8,10 +8,10 @@ use tracing::{info, warn};
 
 use super::Registry;
 use super::agreement::Notice;
-use super::calls::Unmatched;
+use super::agreement::calls::Unmatched;
 use super::io::{Event, Message};
+use super::job::stalls::{Line, Verdict};
 use super::job::{Gone, Job};
-use super::stalls::{Line, Verdict};
 use crate::event::{FatalKind, MemberEvent};
 
 impl Registry {

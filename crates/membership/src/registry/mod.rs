@@ -7,26 +7,19 @@
 
 mod admission;
 mod agreement;
-mod calls;
 mod changes;
-mod epochs;
 mod io;
 mod job;
 mod members;
 mod messages;
 mod past;
-mod quotas;
-mod returning;
 mod returns;
 mod runs;
-mod stalls;
 mod status;
 mod tally;
-mod tensors;
 #[cfg(test)]
 mod tests;
 mod tuning;
-mod waiting;
 pub(crate) mod words;
 
 use std::collections::BTreeMap;
@@ -38,11 +31,11 @@ use tracing::{info, warn};
 use crate::event::{FatalKind, MemberEvent};
 use crate::tenants::base_name;
 use admission::Admission;
+use job::waiting::NOTICE_EVERY;
 use job::{Gone, Job};
 use members::Members;
 use past::Past;
 use tally::{Happened, Tally};
-use waiting::NOTICE_EVERY;
 
 pub use io::{
     Event, Input, Join, Message, Options, Refusal, RunMember, RunMembers, ServerMemory, Serves,

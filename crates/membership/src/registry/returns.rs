@@ -8,12 +8,12 @@ use sumpter_types::{Epoch, JobId, MemberId, Rank};
 use tracing::{info, warn};
 
 use super::Registry;
-use super::epochs::{EpochChange, Phase};
 use super::io::{Event, Message};
+use super::job::epochs::{EpochChange, Phase};
+use super::job::returning::{Missed, Returning};
+use super::job::waiting::NOTICE_EVERY;
 use super::job::{Gone, Job, Run};
 use super::members::Claim;
-use super::returning::{Missed, Returning};
-use super::waiting::NOTICE_EVERY;
 use super::words::{list, seconds};
 use crate::event::{FatalKind, MemberEvent};
 use crate::rejoin::KnownRun;

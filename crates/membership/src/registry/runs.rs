@@ -7,11 +7,11 @@ use sumpter_types::{Epoch, JobId, MemberId, Rank};
 use tracing::{debug, info, warn};
 
 use super::Registry;
-use super::epochs::EpochChange;
 use super::io::{Event, Join, Serves};
+use super::job::epochs::EpochChange;
+use super::job::waiting::{NOTICE_EVERY, missing, missing_sentence};
 use super::job::{Failure, Gone, Job, Run, Stage};
 use super::tally::Happened;
-use super::waiting::{NOTICE_EVERY, missing, missing_sentence};
 use super::words::{list, seconds};
 use crate::event::{FatalKind, MemberEvent};
 use crate::view::ClusterView;

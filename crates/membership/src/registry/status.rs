@@ -8,10 +8,10 @@ use sumpter_wire::PROTOCOL_VERSION;
 
 use super::Registry;
 use super::io::{Join, RunMember, RunMembers};
+use super::job::stalls::{Stall, longest};
+use super::job::waiting::missing;
 use super::job::{Job, Stage};
 use super::members::Member;
-use super::stalls::{Stall, longest};
-use super::waiting::missing;
 use crate::tenants::base_name;
 
 impl Registry {

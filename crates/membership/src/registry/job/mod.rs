@@ -1,19 +1,24 @@
 //! One job: its workers before the start, its run afterwards.
 
+pub(crate) mod epochs;
+pub(crate) mod returning;
+pub(crate) mod stalls;
+pub(crate) mod waiting;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sumpter_config::{Texts, in_force};
 use sumpter_types::{JobId, MemberId, Rank};
 
-use super::agreement::Agreement;
-use super::epochs::{EpochChange, Phase};
-use super::stalls::StallWatch;
 use crate::event::{FatalKind, MemberEvent};
+use crate::registry::agreement::Agreement;
 use crate::view::ClusterView;
+use epochs::{EpochChange, Phase};
+use stalls::StallWatch;
 
 /// A job, from its first worker's arrival until its last worker is gone.
-pub(super) struct Job {
+pub(crate) struct Job {
     pub world_size: u32,
     /// What all present workers agree on.
     pub settings: BTreeMap<String, String>,
@@ -31,13 +36,13 @@ pub(super) struct Job {
 }
 
 /// Why a job failed.
-pub(super) struct Failure {
+pub(crate) struct Failure {
     pub kind: FatalKind,
     pub message: String,
 }
 
 /// What a run adds to a job.
-pub(super) struct Run {
+pub(crate) struct Run {
     pub id: JobId,
     /// The newest plan.
     pub view: ClusterView,
@@ -83,7 +88,7 @@ impl Run {
 
 /// The stages of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     /// Members are missing.
     Waiting,
     /// The servers are getting ready.
@@ -225,7 +230,7 @@ impl Job {
 
 /// How a member went.
 #[derive(Clone, Debug)]
-pub(super) enum Gone {
+pub(crate) enum Gone {
     /// It said so.
     Left,
     /// It died, and this is how it was noticed.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::io::{Join, ServerMemory};
-use super::job::Job;
-use super::members::Members;
+use crate::registry::io::{Join, ServerMemory};
+use crate::registry::job::Job;
+use crate::registry::members::Members;
 use crate::tenants::Tenants;
 
 /// Whether a job may have so many workers, and, if it is new, whether there is room for it.
 /// Other jobs are counted but never named: their names are private.
-pub(super) fn room_for(
+pub(crate) fn room_for(
     join: &Join,
     world_size: u32,
     tenants: &Tenants,

@@ -2,9 +2,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sumpter_types::{Rank, Rule, Suspicion};
 
-use super::super::tensors::TensorTable;
-use super::super::tests::spec;
 use super::*;
+use crate::registry::agreement::tensors::TensorTable;
+use crate::registry::tests::spec;
 
 const LIMIT: Duration = Duration::from_secs(10);
 

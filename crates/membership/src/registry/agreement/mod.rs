@@ -1,18 +1,21 @@
 //! What the ranks of a run must agree on while it runs: tensors and the order of their calls, and
 //! which ranks are out of data.
 
+pub(crate) mod calls;
+pub(crate) mod tensors;
+
 use std::collections::BTreeMap;
 
 use sumpter_types::{Rank, TensorId, TensorSpec};
 
-use super::calls::{Calls, FailedCalls, Unmatched};
-use super::tensors::{Declared, TensorTable};
 use crate::event::MemberEvent;
 use crate::rejoin::Idle;
+use calls::{Calls, FailedCalls, Unmatched};
+use tensors::{Declared, TensorTable};
 
 /// The tensors of a run and what its ranks said of them.
 #[derive(Debug, Default)]
-pub(super) struct Agreement {
+pub(crate) struct Agreement {
     table: TensorTable,
     /// Workers that take part with zeros, in the order in which they said so.
     out_of_data: Vec<Rank>,
@@ -21,7 +24,7 @@ pub(super) struct Agreement {
 
 /// What follows from a message, and which workers are notified.
 #[derive(Debug, PartialEq)]
-pub(super) enum Notice {
+pub(crate) enum Notice {
     /// All workers of the run.
     All(MemberEvent),
     /// Its sender alone.

@@ -14,7 +14,7 @@ const MAX_DIMENSIONS: usize = 64;
 
 /// The tensors of one run.
 #[derive(Debug, Default)]
-pub(super) struct TensorTable {
+pub(crate) struct TensorTable {
     entries: Vec<Entry>,
     ids: HashMap<String, usize>,
     refused: HashMap<String, String>,
@@ -28,7 +28,7 @@ struct Entry {
 
 /// What becomes of a declaration.
 #[derive(Debug, PartialEq)]
-pub(super) enum Declared {
+pub(crate) enum Declared {
     /// A new entry, for all workers.
     New(TensorId, TensorSpec),
     /// Equal to the entry that all workers have already.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sumpter_types::{PendingOp, Rank, RefusedOp, Tag};
 
-use super::words::list;
+use crate::registry::words::list;
 
 /// Younger operations are not compared: most are done before anyone could look.
 const WORTH_A_LOOK_MS: u64 = 1000;
@@ -26,7 +26,7 @@ const AFTER: &str = ", after call #";
 
 /// What a rank reports of its operations.
 #[derive(Clone, Copy)]
-pub(super) struct Calls<'a> {
+pub(crate) struct Calls<'a> {
     pub rank: Rank,
     /// Those that it waits for.
     pub pending: &'a [PendingOp],
@@ -36,7 +36,7 @@ pub(super) struct Calls<'a> {
 
 /// A tensor that becomes unusable because of a call.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Unmatched {
+pub(crate) struct Unmatched {
     pub tensor: String,
     /// Why, in words for every rank.
     pub message: String,
@@ -46,7 +46,7 @@ pub(super) struct Unmatched {
 
 /// The calls that have failed.
 #[derive(Debug, Default)]
-pub(super) struct FailedCalls {
+pub(crate) struct FailedCalls {
     /// By `group#number`.
     calls: BTreeMap<String, Failed>,
     /// The oldest first.

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use sumpter_types::{Collective, PendingOp, Rank, StallStatus, Stats, TensorSpec};
 
-use super::io::StallLimits;
-use super::tensors::TensorTable;
-use super::words::list;
+use crate::registry::agreement::tensors::TensorTable;
+use crate::registry::io::StallLimits;
+use crate::registry::words::list;
 
 /// Characters of a worker's own words in a line; an address and a host's name need a third of it.
 const WORDS_LIMIT: usize = 300;
 
 /// What a worker last said, and when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Report<'a> {
+pub(crate) struct Report<'a> {
     pub rank: Rank,
     pub host: &'a str,
     /// What it waits for.
@@ -33,7 +33,7 @@ pub(super) struct Report<'a> {
 
 /// An operation that waits.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Stall {
+pub(crate) struct Stall {
     pub tensor: String,
     pub round: u64,
     pub waited: Duration,
@@ -64,7 +64,7 @@ impl Stall {
 }
 
 /// Whether a worker has begun or finished an operation between two reports, or part of one.
-pub(super) fn has_moved(before: &Stats, now: &Stats) -> bool {
+pub(crate) fn has_moved(before: &Stats, now: &Stats) -> bool {
     fn left(stats: &Stats) -> BTreeMap<(&str, u64), u64> {
         stats.pending.iter().map(|op| ((op.name.as_str(), op.round), op.left_bytes)).collect()
     }
@@ -108,7 +108,7 @@ struct Waiters<'a> {
 }
 
 /// The operation that has waited longest, if it has waited for `limit`.
-pub(super) fn find(reports: &[Report<'_>], table: &TensorTable, limit: Duration) -> Option<Stall> {
+pub(crate) fn find(reports: &[Report<'_>], table: &TensorTable, limit: Duration) -> Option<Stall> {
     let mut waits: BTreeMap<(usize, u64, bool), Waiters<'_>> = BTreeMap::new();
     for (rank, report) in reports.iter().enumerate() {
         for op in report.pending.iter().filter(|op| age(op) >= limit) {
@@ -200,13 +200,13 @@ fn whole_seconds(duration: Duration) -> String {
 
 /// Announces the stalls of a run.
 #[derive(Debug, Default)]
-pub(super) struct StallWatch {
+pub(crate) struct StallWatch {
     announced: Option<Announced>,
 }
 
 /// What a run must do about a stall.
 #[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Lines for the logs; mostly none.
     Lines(Vec<Line>),
     /// The job has waited for too long, with the reason in words.
@@ -225,7 +225,7 @@ struct Announced {
 
 /// A line for the logs.
 #[derive(Debug, PartialEq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     pub message: String,
     pub over: bool,
 }
@@ -279,7 +279,7 @@ impl StallWatch {
 }
 
 /// The operation that has waited longest beyond the smaller of the limits.
-pub(super) fn longest(
+pub(crate) fn longest(
     reports: &[Report<'_>],
     table: &TensorTable,
     limits: StallLimits,

@@ -15,11 +15,11 @@ use super::returning::Returning;
 
 /// How long a server must have been connected before a running job goes over to it, so that servers
 /// that come together cost one change.
-pub(super) const QUIET: Duration = Duration::from_millis(200);
+pub(crate) const QUIET: Duration = Duration::from_millis(200);
 
 /// The state of a run's change of plan. The newest plan is the run's view.
 #[derive(Debug)]
-pub(super) struct EpochChange {
+pub(crate) struct EpochChange {
     state: State,
     /// When the newest epoch began.
     since: Duration,
@@ -48,7 +48,7 @@ enum State {
 
 /// Where the workers of a run stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Starting,
     Steady,
     Changing,
@@ -57,7 +57,7 @@ pub(super) enum Phase {
 
 /// The end of a change: how the workers go on.
 #[derive(Debug, PartialEq)]
-pub(super) struct Completed {
+pub(crate) struct Completed {
     /// What each worker reported; `None` at the start of the run.
     pub progress: Option<Vec<(Rank, Vec<u8>)>>,
     /// Servers whose part in the run is over.
@@ -66,7 +66,7 @@ pub(super) struct Completed {
 
 /// Members that a change has waited for too long.
 #[derive(Debug, PartialEq)]
-pub(super) enum Overdue {
+pub(crate) enum Overdue {
     /// Servers that are not ready; they are dropped.
     Servers(BTreeSet<MemberId>),
     /// Workers that have not stopped.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use sumpter_types::{Epoch, MemberId, Rank};
 
-use super::io::Message;
 use crate::event::MemberEvent;
+use crate::registry::io::Message;
 use crate::rejoin::{Idle, KnownRun};
 
 /// Messages of workers in all while their run returns: far above the tensors of any model.
@@ -19,7 +19,7 @@ const MAX_HELD_BACK: usize = 1 << 18;
 
 /// What a run that returns still has to settle.
 #[derive(Debug, Default)]
-pub(super) struct Returning {
+pub(crate) struct Returning {
     /// What each worker knew when it came back.
     workers: BTreeMap<Rank, Known>,
     refused: BTreeMap<String, String>,
@@ -43,7 +43,7 @@ struct Known {
 
 /// What a worker has missed while the coordinator was gone.
 #[derive(Debug, PartialEq)]
-pub(super) struct Missed {
+pub(crate) struct Missed {
     pub rank: Rank,
     /// The entries of the tensor table that it knows.
     pub tensors: usize,

@@ -1,19 +1,21 @@
 //! Who may join, and in which words the others are refused.
 
+mod quotas;
+
 use std::collections::BTreeMap;
 
 use sumpter_types::{Rank, Role};
 
-use super::io::{Join, Refusal};
-use super::job::{Job, Stage};
-use super::members::Members;
-use super::past::Past;
-use super::quotas::room_for;
-use super::words::list;
 use crate::event::FatalKind;
 use crate::limits::{MAX_WORLD, check_name};
+use crate::registry::io::{Join, Refusal};
+use crate::registry::job::{Job, Stage};
+use crate::registry::members::Members;
+use crate::registry::past::Past;
+use crate::registry::words::list;
 use crate::rejoin::KnownRun;
 use crate::tenants::{Tenants, base_name};
+use quotas::room_for;
 
 /// Lanes of one member.
 const MAX_LANES: usize = 1024;
@@ -22,7 +24,7 @@ const MAX_SETTINGS: usize = 64;
 const MAX_SETTING_BYTES: usize = 1024;
 
 /// What decides whether an applicant may join.
-pub(super) struct Admission<'a> {
+pub(crate) struct Admission<'a> {
     pub members: &'a Members,
     pub jobs: &'a BTreeMap<String, Job>,
     pub past: &'a Past,
@@ -35,7 +37,7 @@ pub(super) struct Admission<'a> {
 
 impl Admission<'_> {
     /// Whether the applicant may join.
-    pub(super) fn admit(&self, join: &Join) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self, join: &Join) -> Result<(), Refusal> {
         well_formed(join).map_err(|what| refusal(FatalKind::Protocol, what))?;
         if self.finished {
             let message = "this coordinator's run is over".to_owned();

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::job::Job;
-use super::members::Members;
-use super::words::{LIST_LIMIT, list, seconds};
+use crate::registry::job::Job;
+use crate::registry::members::Members;
+use crate::registry::words::{LIST_LIMIT, list, seconds};
 
 /// How often a waiting worker is notified of what is missing.
-pub(super) const NOTICE_EVERY: Duration = Duration::from_secs(3);
+pub(crate) const NOTICE_EVERY: Duration = Duration::from_secs(3);
 
 /// What a waiting job lacks, one entry each.
-pub(super) fn missing(job: &Job, members: &Members) -> Vec<String> {
+pub(crate) fn missing(job: &Job, members: &Members) -> Vec<String> {
     let ranks = job.missing_ranks();
     let shown = ranks.iter().take(LIST_LIMIT);
     let mut missing: Vec<String> = shown.map(|rank| format!("rank {rank}")).collect();
@@ -33,7 +33,7 @@ fn lacking_servers(job: &Job, members: &Members) -> Option<(usize, usize)> {
 }
 
 /// A sentence that names the members that did not come, given the address where they were expected.
-pub(super) fn missing_sentence(job: &Job, members: &Members) -> impl Fn(&str) -> String + use<> {
+pub(crate) fn missing_sentence(job: &Job, members: &Members) -> impl Fn(&str) -> String + use<> {
     let ranks = job.missing_ranks();
     let mut who = Vec::new();
     if !ranks.is_empty() {
