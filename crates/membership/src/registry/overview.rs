@@ -1,22 +1,30 @@
-//! How it stands, for a person who asks.
+//! The state of a registry, as it is shown to an operator and as requests are checked against it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use sumpter_config::{Texts, change};
 use sumpter_types::{JobStatus, MachineCount, MemberId, MemberStatus, Role, StatusReport};
 use sumpter_wire::PROTOCOL_VERSION;
 
-use super::Registry;
-use super::io::{Join, RunMember, RunMembers};
-use super::job::stalls::{Stall, longest};
-use super::job::waiting::missing;
+use super::io::{Join, Options, RunMember, RunMembers, TuneReport, TuneRequest};
 use super::job::{Job, Stage};
-use super::members::Member;
+use super::members::{Member, Members};
+use super::past::Past;
+use super::tally::Tally;
+use super::words::list;
 use crate::tenants::base_name;
 
-impl Registry {
+pub(crate) struct Overview<'a> {
+    pub options: &'a Options,
+    pub members: &'a Members,
+    pub jobs: &'a BTreeMap<String, Job>,
+    pub past: &'a Past,
+    pub tally: &'a Tally,
+}
+
+impl Overview<'_> {
     /// The state of one job, or of all.
-    #[must_use]
     pub fn status(&self, now: Duration, only: Option<&str>) -> StatusReport {
         let asked = |name: &str| only.is_none_or(|only| only == name);
         let live = self.jobs.iter().filter(|(name, _)| asked(name));
@@ -68,16 +76,8 @@ impl Registry {
         })
     }
 
-    /// The operation of a job that has waited beyond its limit.
-    pub(super) fn stall(&self, now: Duration, job: &Job) -> Option<Stall> {
-        let run = job.run.as_ref().filter(|_| job.stage() == Stage::Running)?;
-        let reports = self.members.reports(now, &job.present);
-        let limits = self.members.stall_limits(&job.present);
-        longest(&reports, run.agreement.table(), limits)
-    }
-
     /// The state of a job; of its workers, also those that have left.
-    pub(super) fn job_status(&self, now: Duration, name: &str, job: &Job) -> JobStatus {
+    pub fn job_status(&self, now: Duration, name: &str, job: &Job) -> JobStatus {
         let workers: Vec<(MemberId, &Member)> =
             job.present.values().filter_map(|id| Some((*id, self.members.get(*id)?))).collect();
         let present = workers.iter().map(|(id, member)| member.status(now, *id));
@@ -92,7 +92,7 @@ impl Registry {
             seconds: now.saturating_sub(job.since).as_secs_f64(),
             world_size: job.world_size,
             expected_servers: self.members.expected_servers(&job.present),
-            missing: missing(job, &self.members),
+            missing: job.missing(self.members),
             epoch: run.map_or(0, |run| run.view.epoch.0),
             machines: match run {
                 None => machines(machine_names(&workers), machine_names(&servers)),
@@ -110,9 +110,67 @@ impl Registry {
                 Some(run) => run.view.servers.iter().map(|server| server.member.0).collect(),
             },
             quota: self.options.tenants.quota(name),
-            stall: self.stall(now, job).map(|stall| stall.status()),
+            stall: job.stall(now, self.members).map(|stall| stall.status()),
             over: false,
             settings: job.changeable(),
+        }
+    }
+
+    /// The job a request is about, and its changes since the start once the request is granted.
+    ///
+    /// # Errors
+    /// Why it cannot be granted, in words.
+    pub fn changed(&self, request: &TuneRequest) -> Result<(String, Texts), String> {
+        let (name, job) = self.meant(&request.job)?;
+        let Some(run) = job.run.as_ref().filter(|_| job.stage() == Stage::Running) else {
+            let state = job.state();
+            return Err(format!("job '{name}' is {state}: settings change while it runs"));
+        };
+        let epoch = run.view.epoch.0;
+        if request.epoch != 0 && request.epoch != epoch {
+            return Err(format!("the plan of epoch {} is over; it is {epoch} now", request.epoch));
+        }
+        let unchanged = Texts::new();
+        let before = if request.reset { &unchanged } else { &run.view.changes };
+        let changes = change(&job.settings, before, &request.settings);
+        Ok((name.clone(), changes.map_err(|error| error.to_string())?))
+    }
+
+    /// The job of a name, of whatever generation; the only one if none is given.
+    fn meant(&self, name: &str) -> Result<(&String, &Job), String> {
+        let fits = |(known, _): &(&String, &Job)| {
+            name.is_empty() || *known == name || base_name(known) == name
+        };
+        let mut found = self.jobs.iter().filter(fits);
+        match (found.next(), found.next()) {
+            (Some(only), None) => Ok(only),
+            // Of two generations the later one has the work.
+            (Some(_), Some(_)) if !name.is_empty() => {
+                Ok(self.jobs.iter().rfind(fits).expect("two"))
+            }
+            (Some(_), Some(_)) => {
+                let names = list(self.jobs.keys());
+                Err(format!("there are several jobs ({names}): say which one is meant"))
+            }
+            (None, _) if name.is_empty() => Err("there is no job".to_owned()),
+            (None, _) => {
+                let names = match self.jobs.is_empty() {
+                    true => "none".to_owned(),
+                    false => list(self.jobs.keys()),
+                };
+                Err(format!("there is no job '{name}'; jobs there are: {names}"))
+            }
+        }
+    }
+
+    /// What a job has just been asked to change to.
+    pub fn tune_report(&self, name: &str) -> TuneReport {
+        let job = self.jobs.get(name);
+        let run = job.and_then(|job| job.run.as_ref());
+        TuneReport {
+            job: name.to_owned(),
+            epoch: run.map_or(0, |run| run.view.epoch.0),
+            settings: job.map(Job::changeable).unwrap_or_default(),
         }
     }
 }
