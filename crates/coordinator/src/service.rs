@@ -211,7 +211,7 @@ impl Shared {
 }
 
 impl State {
-    /// A new member's number: that which it had with a coordinator before, if nobody has it, or
+    /// A new member's number: that which it had with a coordinator before, if it is free, or
     /// one that no plan of old names.
     fn number(&mut self, rejoin: Option<&Rejoin>) -> MemberId {
         let (former, highest) = rejoin.map(|r| (r.member, r.highest_member())).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Forms the generations of elastic jobs, as a state machine without sockets, threads or a clock:
 //! (now, a process' message or its loss) to (messages to processes).
 //!
-//! A process that wants to work asks for a seat. Once everybody who can come has come, all are told
+//! A process that wants to work asks for a seat. Once all that can come have come, all are told
 //! their rank in the next *generation*, and join the ordinary job of that name. When a generation
 //! breaks or makes room for newcomers, its processes ask again.
 //!
@@ -126,7 +126,7 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// Without jobs. A job that nobody is left of is remembered for a time: while it is, a process
+    /// Without jobs. A job without processes is remembered for a time: while it is, a process
     /// that comes after its end is told so, and does not begin it anew.
     /// The quotas are those of `tenants`.
     pub fn new(remember: Duration, tenants: Arc<Tenants>) -> Self {

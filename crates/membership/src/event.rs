@@ -45,7 +45,7 @@ pub enum MemberEvent {
         /// The worker.
         rank: Rank,
     },
-    /// Another worker is out of data and takes part with zeros in what it is told of.
+    /// Another worker is out of data and takes part with zeros in the rounds it is notified of.
     OutOfData {
         /// The worker.
         rank: Rank,

@@ -38,8 +38,8 @@ const COUNTERS: [&str; 30] = [
     "credit_used_bytes",
     "operations",
     "pauses",
-    "drained_bytes",
     "max_job_bytes",
+    "drained_bytes",
 ];
 
 fn counters() -> BTreeMap<String, f64> {
@@ -126,7 +126,7 @@ fn only_workers_have_a_drain_rate() {
     let worker = |number, rank| {
         format!("job_name=red role=worker host=host{number} rank={rank} member={number}")
     };
-    assert_eq!(drained, [(worker(1, 0), 29.0), (worker(2, 1), 29.0)].into());
+    assert_eq!(drained, [(worker(1, 0), 30.0), (worker(2, 1), 30.0)].into());
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn who_is_gone_has_no_series() {
     report.jobs[0].over = true;
     report.servers[0].gone = true;
     let left = of_coordinator(&report);
-    let of_somebody = |sample: &&Sample| sample.labels.iter().any(|(key, _)| *key != "role");
-    let about: BTreeSet<_> = left.iter().filter(of_somebody).map(|s| s.family.name()).collect();
+    let of_member = |sample: &&Sample| sample.labels.iter().any(|(key, _)| *key != "role");
+    let about: BTreeSet<_> = left.iter().filter(of_member).map(|s| s.family.name()).collect();
     assert_eq!(about, ["sumpter_jobs_over_total".to_owned()].into());
 }
 

@@ -270,7 +270,7 @@ fn a_connection_cut_in_the_middle_of_a_record_ends_for_the_reader() {
 }
 
 #[test]
-fn whoever_stalls_in_the_handshake_is_waited_for_without_blocking() {
+fn a_peer_that_stalls_in_the_handshake_does_not_block() {
     let mut between = Between::new(&ours(), &ours());
     let mut carried = 0;
     for _ in 0..100 {

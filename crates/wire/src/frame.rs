@@ -47,7 +47,7 @@ pub enum FrameKind {
     Group = 6,
     /// Client to lane: I hold the whole result of this round of this partition.
     Ack = 7,
-    /// Lane to client: everyone holds the whole result, nobody will ask you for it.
+    /// Lane to client: all receivers hold the whole result, which need not be retained.
     Released = 8,
     /// Lane to client: a chunk of a variable that changes asynchronously, for its mirror; `round`
     /// numbers what the lane sends of the chunk. Client to lane, from the mirror: what is about to
@@ -85,7 +85,7 @@ pub enum Tier {
     /// Those of one machine's workers: the subtotal is passed on to the root, and what comes back
     /// is the result.
     Machine = 1,
-    /// Nobody's: a change of epoch interrupted the round, and one worker passes on a result that
+    /// No sum: a change of epoch interrupted the round, and one worker passes on a result that
     /// others lack.
     Relay = 2,
     /// Of no collective: a mirror puts the value of a variable into the lane.

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--late-s", type=float, default=0.2, help="the largest lateness")
     parser.add_argument(
-        "--set", metavar="NAME=VALUE", help="also time Sumpter with this setting, in turns"
+        "--set", metavar="NAME=VALUE", help="also time Sumpter with this setting, interleaved"
     )
     parser.add_argument("-o", "--output", type=Path, help="also write every round, as JSON")
     asked = parser.parse_args(arguments)

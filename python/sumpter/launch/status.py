@@ -74,7 +74,7 @@ class Member:
     late: tuple[Late, ...] = ()
     bandwidth_gbps: float | None = None  # of its machine's link, if it is known
     bandwidth_source: str = ""  # who says so: "configured" or "interface"
-    silent_s: float = 0  # since the coordinator last heard of it
+    silent_s: float = 0  # since its last heartbeat
     draining: bool = False
     gone: bool = False  # these are its last numbers
 

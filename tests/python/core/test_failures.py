@@ -106,7 +106,7 @@ def test_checksums_are_for_all_ranks_or_none(make_job: Callable[..., Job]) -> No
         job.start_rank(rank, *arguments, SUMPTER_CHECKSUM=wish)
     # The other one is told so, too, if it is still there.
     job.wait_for("refused")
-    assert list(job.folder.glob("result.*")), job.report("nobody was refused")
+    assert list(job.folder.glob("result.*")), job.report("no rank was refused")
 
 
 def test_a_wait_can_be_interrupted(make_job: Callable[..., Job]) -> None:

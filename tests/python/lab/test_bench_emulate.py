@@ -151,7 +151,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
 
 
 @given(count=st.integers(1, 24))
-def test_everybody_meets_everybody_once_and_one_at_a_time(count: int) -> None:
+def test_every_pair_meets_once_and_a_machine_has_one_peer_at_a_time(count: int) -> None:
     rounds = schedule(count)
     met = [pair for pairs in rounds for pair in pairs]
     assert sorted(met) == [(a, b) for a in range(count) for b in range(a + 1, count)]

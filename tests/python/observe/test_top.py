@@ -240,7 +240,7 @@ def test_ended_jobs_are_labelled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "worker 1 (left)" in text
 
 
-def test_machines_that_nobody_named_have_their_hosts_name() -> None:
+def test_machines_without_a_configured_name_have_their_hosts_name() -> None:
     boot = "0d4a6a4e-2f0c-4a3e-9c53-6f2f1a9e8b11"
     machines = {f"{boot}/4026531840": "node7", "gpu-1": "node8"}
     members = [Member("worker", 0, host, machine) for machine, host in machines.items()]

@@ -249,9 +249,9 @@ fn frames_out_of_place_close_the_connection_and_nothing_else() {
         bytes[4] = 9;
         bytes
     };
-    let strangers = encode_group(&[Rank(0), Rank(7)]);
+    let unknown = encode_group(&[Rank(0), Rank(7)]);
     let id = group_id(&[Rank(0), Rank(7)]);
-    let group = Header { tensor: TensorId(id.0), ..header(FrameKind::Group, strangers.len()) };
+    let group = Header { tensor: TensorId(id.0), ..header(FrameKind::Group, unknown.len()) };
     let crumbs = PartitionSpec { chunk_bytes: 1, ..spec(u32::MAX) };
     let cases: [(&str, Vec<u8>, &str); 8] = [
         ("noise", vec![0xff; 32], "unknown frame kind"),
@@ -261,7 +261,7 @@ fn frames_out_of_place_close_the_connection_and_nothing_else() {
         ("a gap", [begin(&spec(100)), push(1, &[0; 36])].concat(), "expected chunk 0"),
         ("a short chunk", [begin(&spec(100)), push(0, &[0; 63])].concat(), "expected 64"),
         ("a lane's frame", header(FrameKind::Done, 0).encode().to_vec(), "from a client"),
-        ("a group of strangers", [&group.encode()[..], &strangers].concat(), "not what its id"),
+        ("a group of unknown ranks", [&group.encode()[..], &unknown].concat(), "not what its id"),
     ];
     for (what, bytes, expected) in cases {
         let (mut lane, [a, b]) = lane_with_two();
@@ -356,10 +356,10 @@ fn acknowledgements_of_what_was_not_received_are_violations() {
 #[test]
 fn a_peer_that_does_not_fit_the_job_is_refused_and_an_ended_job_frees_its_memory() {
     let (mut lane, [a, b]) = lane_with_two();
-    let stranger = Peer { world_size: 3, ..peer(2) };
-    assert!(lane.open(stranger).expect_err("another size").contains("2 workers"));
+    let other = Peer { world_size: 3, ..peer(2) };
+    assert!(lane.open(other).expect_err("another size").contains("2 workers"));
     assert!(lane.open(peer(2)).expect_err("no such rank").contains("rank 2 of 2"));
     feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
     assert_eq!(lane.end_job(JobId(1)), [a, b]);
-    assert!(lane.open(stranger).is_ok(), "nothing of the job is left");
+    assert!(lane.open(other).is_ok(), "nothing of the job is left");
 }

@@ -186,7 +186,7 @@ pub struct World {
     /// Whether workers die; who was left after each death, and on which machines.
     workers_may_fail: bool,
     generations: Vec<(BTreeSet<usize>, Machines)>,
-    /// The generation in which a round began, and the last in which somebody finished it.
+    /// The generation in which a round began, and the last in which a worker finished it.
     spans: HashMap<(usize, u32), (usize, usize)>,
     tensors: Vec<Tensor>,
     workers: Vec<Worker>,

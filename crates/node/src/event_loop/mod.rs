@@ -543,7 +543,7 @@ impl EventLoop {
         let linger = patience(&self.config);
         let (mut deadline, mut moved) = (Instant::now() + linger, self.report.counters.moved());
         let mut said_goodbye = false;
-        // What the loop was woken for beside the command to leave: no event tells of it again.
+        // What the loop was woken for beside the command to leave: no event repeats it.
         self.serve(events);
         loop {
             self.move_bytes();

@@ -4,7 +4,7 @@
 //! to one batch of them waits here until the kernel takes it. A connection that ends without a
 //! farewell ends like one with it: what frames are missing their lengths tell, so a cut is no
 //! threat. The handshake must be through ([`TlsLink::establish`]) before anything else is sent or
-//! received; whoever accepts connections bounds how long it may take.
+//! received; the caller that accepts connections bounds how long it may take.
 
 mod buffers;
 mod config;

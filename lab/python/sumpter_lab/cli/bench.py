@@ -143,7 +143,7 @@ def emulate(
     """Measure rounds on an emulated cluster against the optimum (root, Linux).
 
     Each machine is a network namespace with a shaped link. What the links carry is measured
-    first; each cell then runs Sumpter and its peers in turns and checks every result.
+    first; each cell then interleaves Sumpter and its peers and checks every result.
     """
     from sumpter_lab.scaffold import spec, units
 

@@ -1,4 +1,4 @@
-"""The whole: starts coordinator, server and jobs, and measures them in turns."""
+"""Starts coordinator, server and jobs, and interleaves their measurements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A tuner on a model of a cluster: sizes are divided, times multiplied, and it knows of neither.
 
 It works with the sizes, speeds and bandwidths of the cluster that the model stands for; what it
-chooses is divided before the job hears of it. So its grid, its training and its words hold.
+chooses is divided before it reaches the job. So its grid, its training and its messages apply.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Trains the digits with workers that die and join, and compares with one process alone.
 
 One worker is killed between the exchanges of two gradients of one step. The others redo what was
-after the last commit, and go on until somebody has taken its place. Leaves the final parameters.
+after the last commit, and go on until another process has taken its place. Leaves the final
+parameters.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ pub(crate) struct Report<'a> {
     pub begun: &'a [u64],
     /// How long this has been the same.
     pub still: Duration,
-    /// How long nothing has been heard of it, if that is longer than it should be.
+    /// How long it has sent nothing, if that is longer than it should be.
     pub silent: Option<Duration>,
 }
 

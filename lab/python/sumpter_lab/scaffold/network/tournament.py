@@ -21,7 +21,7 @@ WARMUP_S = 0.4
 WINDOW_S = 1.0
 # An undisturbed link gives 0.94 to 0.955 of its rate (0.956 is the ceiling for MTU 1500).
 LEAST_SHARE = 0.85
-# With few machines everybody meets everybody in one or two rounds: a disturbance could hit all.
+# With few machines all pairs meet in one or two rounds: a disturbance could affect all.
 LEAST_ROUNDS = 3
 # Forking and importing nothing heavy; generous, since a cold start imports torch first.
 START_TIMEOUT_S = 120.0

@@ -217,7 +217,7 @@ fn late(said: &[Said], specs: &[TensorSpec], waiter: usize, op: &PendingOp) -> V
 }
 
 proptest! {
-    /// Who is named is exactly who has not begun, and somebody is named if there is a wait.
+    /// The ranks named are exactly those that have not begun, and a wait names at least one.
     #[test]
     fn who_is_named_is_exactly_who_has_not_begun((specs, said) in jobs()) {
         let found = find_in(&said, &table(specs.clone(), said.len() as u32));
