@@ -127,14 +127,14 @@ pub struct Seats {
 
 impl Seats {
     /// Without jobs. A job without processes is remembered for a time: while it is, a process
-    /// that comes after its end is told so, and does not begin it anew.
+    /// that comes after its end is refused with that reason, and does not begin it anew.
     /// The quotas are those of `tenants`.
     pub fn new(remember: Duration, tenants: Arc<Tenants>) -> Self {
         let (jobs, outbox) = (BTreeMap::new(), Vec::new());
         Self { jobs, remember, tenants, arrivals: 0, last_tick: Duration::ZERO, outbox }
     }
 
-    /// Takes one input; returns what is to be told, in this order.
+    /// Takes one input; returns the events for processes, in this order.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<(MemberId, Response)> {
         match input {
             Input::Come(id, request) => self.come(now, id, *request),
@@ -252,7 +252,7 @@ impl Seats {
         self.jobs.iter().find(|(_, job)| has(job)).map(|(name, _)| name.clone())
     }
 
-    /// Forms the next generation, or gives it up, or tells who is waited for.
+    /// Forms the next generation, or gives it up, or announces what it waits for.
     fn settle(&mut self, now: Duration, name: &str) {
         let Some(job) = self.jobs.get_mut(name) else { return };
         if job.over {

@@ -66,7 +66,7 @@ impl Room {
         }
     }
 
-    /// What was told since the last call, without signs of life and notices.
+    /// The events since the last call, without signs of life and notices.
     fn told(&mut self) -> Vec<(u64, Response)> {
         let told = std::mem::take(&mut self.told).into_iter();
         told.filter(|(_, told)| !matches!(told, Response::HeartbeatSeen | Response::Waiting { .. }))
@@ -251,7 +251,7 @@ fn an_impossible_request_is_refused() {
     assert!(room.told().iter().all(refused));
 }
 
-/// What the only process that was told anything since the last call was refused with.
+/// The refusal of the only process that got an event since the last call.
 fn refused(room: &mut Room) -> String {
     let told = room.told();
     let [(_, Response::Refused(why))] = &told[..] else { panic!("{told:?}") };

@@ -9,7 +9,7 @@ pub enum Metric {
     Gauge,
 }
 
-/// Who has a metric of its own; a coordinator tells those of its members as well.
+/// Which process has a metric; a coordinator exports those of its members as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counts {
     /// The coordinator.

@@ -62,7 +62,7 @@ fn of<const N: usize>(family: &Family, values: [String; N]) -> Labels {
     own.copied().zip(values).collect()
 }
 
-/// What a coordinator tells: its own numbers, and those of jobs and members that are here.
+/// What a coordinator exports: its own numbers, and those of jobs and members that are here.
 #[must_use]
 pub fn of_coordinator(report: &StatusReport) -> Vec<Sample> {
     let mut samples = Samples::default();

@@ -45,7 +45,7 @@ _NEVER_PASSED = (
     "SUMPTER_TOKEN_FILE",
 )
 
-# By these, a launcher around this one would tell our processes another place in another job.
+# By these, a launcher around this one would give our processes another place in another job.
 _PLACE_SETTINGS = ("rank", "world_size", "local_rank", "local_size", "master_host")
 _FOREIGN_PLACE = tuple(
     variable.name

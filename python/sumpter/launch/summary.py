@@ -1,4 +1,4 @@
-"""What a run has done, told once it has ended: the plan, the bytes, the seconds, the waiting."""
+"""What a run has done, printed once it has ended: the plan, the bytes, the seconds, the waiting."""
 
 from __future__ import annotations
 

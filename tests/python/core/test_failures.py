@@ -104,7 +104,7 @@ def test_checksums_are_for_all_ranks_or_none(make_job: Callable[..., Job]) -> No
         wish = str(rank == 1).lower()
         arguments = ("refused_setting.py", "checksum", "has true", "has false")
         job.start_rank(rank, *arguments, SUMPTER_CHECKSUM=wish)
-    # The other one is told so, too, if it is still there.
+    # The other one gets the error, too, if it is still there.
     job.wait_for("refused")
     assert list(job.folder.glob("result.*")), job.report("no rank was refused")
 

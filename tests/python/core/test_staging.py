@@ -88,7 +88,7 @@ class Slice:
 
 
 class Supply:
-    """As the core's: what it is told to supply."""
+    """As the core's: records what is supplied."""
 
     def __init__(self, core: Core, round_: Round) -> None:
         self._core, self._round = core, round_

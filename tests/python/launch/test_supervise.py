@@ -88,7 +88,7 @@ def test_no_worker_waits_for_a_pause_once_one_has_ended_well(
 
     class Last(Pretender):
         async def ended(self) -> int:
-            # Only once the other has been told to wait for an hour.
+            # Only once the other has been given a pause of an hour.
             while unlucky.codes:
                 await asyncio.sleep(0.01)
             return await super().ended()

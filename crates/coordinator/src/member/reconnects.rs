@@ -66,7 +66,7 @@ impl Peer {
         let (tell, events) = mpsc::channel();
         let member = Member::join(options, move |event| {
             if !matches!(event, MemberEvent::Waiting { .. }) {
-                // The test may be over before the member has been told everything.
+                // The test may be over before the member has got all events.
                 drop(tell.send(event));
             }
         });
@@ -178,7 +178,7 @@ fn a_run_is_given_back_only_to_those_who_were_in_it() {
     let _helper = Peer::join(&address, Role::Server, PATIENCE);
     let zero = Peer::worker(&address, 0, 1, PATIENCE);
     let mut view = zero.started();
-    // Of another run: a member that is told of a run gets its key.
+    // Of another run: a member that takes part in a run gets its key.
     view.job.0 += 1;
     let run = Some(KnownRun { view, ..KnownRun::default() });
     let rejoin = Some(rejoin_to_proto(Rejoin { run, ..Rejoin::default() }));

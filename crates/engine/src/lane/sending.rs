@@ -71,7 +71,7 @@ impl Lane {
         }
     }
 
-    /// The norm of a round's gradient is known: tells those who wait for it.
+    /// The norm of a round's gradient is known: sends it to those who wait for it.
     pub(super) fn tell_norm(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         for child in 0..self.jobs[job].partition(at).members().len() {
             if let Some((id, _)) = self.listener(job, at, slot, child, true) {
@@ -119,7 +119,7 @@ impl Lane {
         }
     }
 
-    /// The members disagree about a round: tells all who have begun it.
+    /// The members disagree about a round: sends the error to all who have begun it.
     pub(super) fn dispute(&mut self, job: JobIndex, at: PartitionIndex, slot: usize, reason: &str) {
         let key = self.jobs[job].key(at);
         self.jobs[job].dispute(key, reason);

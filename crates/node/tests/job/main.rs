@@ -92,7 +92,7 @@ fn a_rank_that_is_late_to_a_broadcast_finds_it_where_others_have_left() {
         spec.collective = Collective::Broadcast;
         if worker.rank() == late {
             left.wait();
-            // The other rank leaves meanwhile; it has never heard from this one.
+            // The other rank leaves meanwhile; it has never had a message from this one.
             thread::sleep(Duration::from_millis(300));
         }
         let (completion, tensor) = submit(worker, spec, vec![worker.rank() as f32; 3 * 65536 / 4]);

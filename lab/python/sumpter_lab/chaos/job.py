@@ -16,7 +16,7 @@ from sumpter_lab.scaffold.network.site import Place, free_ports
 
 # A loaded machine may take a minute to import torch four times.
 START_TIMEOUT_S = 300
-# How long a server that was told to drain may take.
+# How long a server may take to drain.
 DRAIN_LIMIT_S = 60.0
 
 _SUMPTER = (sys.executable, "-P", "-m", "sumpter")
@@ -97,7 +97,7 @@ class TrainingJob:
         self.gone.append(process)
 
     def steady(self) -> list[int]:
-        """The slots whose server is there and is neither stopped nor told to leave."""
+        """The slots whose server is there and is neither stopped nor draining."""
         return [
             slot
             for slot, process in sorted(self.servers.items())

@@ -74,7 +74,7 @@ class Tuned(Player):
 
 
 class Noting(Summing):
-    """Sums that tell of each iteration, when its first gradient is ready."""
+    """Sums that report each iteration when its first gradient is ready."""
 
     def __init__(self, *arguments: Any) -> None:
         *of_sums, self._note = arguments

@@ -47,7 +47,7 @@ class Model:
 
 
 class Scaled:
-    """A tuner that sees what its job stands for; tells `note` of each group, in the job's sizes."""
+    """A tuner that sees what its job stands for; calls `note` for each group in the job's sizes."""
 
     def __init__(
         self, inner: Tuner, model: Model, note: Callable[[dict[str, Any]], None] | None = None

@@ -33,9 +33,9 @@ pub(crate) enum Declared {
     New(TensorId, TensorSpec),
     /// Equal to the entry that all workers have already.
     Known,
-    /// The ranks disagree, which all workers must hear.
+    /// The ranks disagree, of which all workers must be notified.
     Conflict(String),
-    /// A declaration that only its author must hear about.
+    /// A declaration that only its author must be notified of.
     Refused(String),
 }
 

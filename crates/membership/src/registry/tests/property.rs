@@ -160,7 +160,7 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
 /// What workers said, by rank.
 type Answers = Vec<(Rank, Vec<u8>)>;
 
-/// What every member has heard, checked as it comes.
+/// The events of every member, checked as they come.
 #[derive(Default)]
 struct Ears {
     welcome: BTreeMap<MemberId, bool>,

@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::error::BenchError;
 use crate::pattern::Pattern;
 
-/// What a worker is told to do, with the index of a variant.
+/// The commands of a worker, with the index of a variant.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
     /// One round of all tensors.

@@ -212,7 +212,7 @@ class Server:
 
     def __init__(self, settings: dict[str, str]) -> None:
         self._settings = {**settings, "machine": _native.machine_id()}
-        # So that the server tells the others that it leaves.
+        # So that the server announces that it leaves.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
     def serve(self, coordinator: str) -> None:

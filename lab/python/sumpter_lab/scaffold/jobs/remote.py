@@ -1,4 +1,4 @@
-"""Processes on the machines of an emulated cluster, told what to do over pipes.
+"""Processes on the machines of an emulated cluster, which get their commands over pipes.
 
 They are forked from one fork server that has imported torch already: the import takes seconds
 and half a gigabyte, and a cell has up to sixteen processes. Each enters its machine's namespace
@@ -28,7 +28,7 @@ from sumpter_lab.scaffold.network import namespaces
 from sumpter_lab.scaffold.network.cluster import Machine
 
 _PR_SET_PDEATHSIG = 1
-# How long a process that was told to leave may take before it is killed.
+# How long a process may take to leave before it is killed.
 LEAVE_TIMEOUT_S = 10.0
 
 # By name, because this process must not import torch, which some of them need.

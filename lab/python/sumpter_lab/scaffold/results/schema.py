@@ -84,7 +84,7 @@ def optional(check: Check) -> Check:
 
 @dataclass(frozen=True)
 class Kind:
-    """One bench's rows: the command that writes them, what tells them apart, and their fields."""
+    """One bench's rows: the command that writes them, what identifies a row, and their fields."""
 
     command: str
     telling: frozenset[str]
