@@ -1,7 +1,7 @@
 //! One job: its workers before the start, its run afterwards.
 //!
-//! A job decides by itself when its run starts, changes its plan, comes back or fails; which members
-//! there are and which jobs there are is the registry's.
+//! A job decides by itself when its run starts, changes its plan, comes back or fails; the members
+//! and the jobs that there are belong to the registry.
 
 mod context;
 pub(crate) mod epochs;

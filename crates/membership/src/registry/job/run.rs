@@ -112,7 +112,7 @@ impl Run {
         }
     }
 
-    /// Why the next plan is due right after a change: what was put off until then, a drained server.
+    /// Why another plan is due right after a change: a server drained meanwhile.
     pub fn put_off(&self, members: &Members) -> Option<String> {
         let draining =
             |server: &&ServerView| members.get(server.member).is_some_and(|member| member.draining);
