@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(header.encode(), *bytes);
     }
     if let Some(mut bytes) = data.first_chunk::<CHECKED_HEADER_BYTES>().copied() {
-        // Nobody guesses a checksum, so it is made right.
+        // A fuzzer does not guess a checksum, so it is made right.
         let own = checksum(&bytes[..HEADER_BYTES]);
         bytes[HEADER_BYTES..].copy_from_slice(&own.to_le_bytes());
         if let Ok((header, payload)) = Header::decode_checked(&bytes) {

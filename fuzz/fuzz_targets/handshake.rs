@@ -1,4 +1,4 @@
-//! Both sides of the handshake against any bytes: nobody gets in without the token.
+//! Both sides of the handshake against any bytes: no peer is accepted without the token.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -25,7 +25,7 @@ def run() -> None:
         )
     check_token()
     if threading.current_thread() is threading.main_thread():
-        # Like Ctrl-C, SIGTERM lets the role tell the others that it leaves.
+        # Like Ctrl-C, SIGTERM lets the role announce that it leaves.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     settings = {**_environment.tuning(), **start_timeout()}
     if cluster.role == "server":

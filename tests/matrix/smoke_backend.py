@@ -28,7 +28,7 @@ def train(distributed: bool) -> torch.Tensor:
 
 
 def check_refusal() -> None:
-    """An old torch must be told from which on the backend works, and what works here."""
+    """With an old torch the error names the first version that works, and what works here."""
     try:
         dist.init_process_group("sumpter")
     except ImportError as error:

@@ -24,7 +24,7 @@ LAUNCHED = (
 )
 
 # No test depends on how fast this machine is: not on how long an example takes, nor on how soon
-# members of a job that a test starts by a command hear of each other.
+# members of a job that a test starts by a command find each other.
 settings.register_profile(
     "no clock",
     deadline=None,
@@ -46,7 +46,7 @@ def turn(request: pytest.FixtureRequest) -> Iterator[None]:
     exclusive = request.node.get_closest_marker("exclusive") is not None
     place = f"{tempfile.gettempdir()}/sumpter-tests-{os.getuid()}"
     with open(f"{place}.door", "a") as door, open(f"{place}.room", "a") as room:
-        # Who waits for an empty room waits in the door, so that nobody else enters.
+        # A test that waits to be alone holds the outer lock, so that no other test starts.
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)

@@ -61,7 +61,7 @@ def run(sanitizer: str, host: str, arguments: list[str]) -> int:
         # Fast enough for the tests' own limits of time, and with names in reports.
         "CARGO_PROFILE_DEV_OPT_LEVEL": "1",
         "CARGO_PROFILE_DEV_DEBUG": "line-tables-only",
-        # A process may end before the threads of its last worker do, which nobody joins then.
+        # A process may end before the threads of its last worker do, which are not joined then.
         "TSAN_OPTIONS": f"suppressions={HERE / 'thread.txt'}:report_thread_leaks=0",
         "SUMPTER_SIM_SEEDS": os.environ.get("SUMPTER_SIM_SEEDS", "300"),
     }

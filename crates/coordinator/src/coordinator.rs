@@ -139,8 +139,8 @@ impl Coordinator {
         self.shared.wait_empty(limit, Registry::finished)
     }
 
-    /// Stops listening and ends all sessions, after each has been told what it is still to be
-    /// told, which takes at most a second.
+    /// Stops listening and ends all sessions, after each has got the events that are still queued
+    /// for it, which takes at most a second.
     pub fn stop(&mut self) {
         self.shared.stop();
         // The thread may have ended already.

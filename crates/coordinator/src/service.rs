@@ -132,7 +132,7 @@ impl Shared {
         reached(&state)
     }
 
-    /// Ends every session once it has been told what it is still to be told.
+    /// Ends every session once its queued events have been sent.
     pub fn stop(&self) {
         let mut state = self.state();
         state.stopping = true;
@@ -211,7 +211,7 @@ impl Shared {
 }
 
 impl State {
-    /// A new member's number: that which it had with a coordinator before, if nobody has it, or
+    /// A new member's number: that which it had with a coordinator before, if it is free, or
     /// one that no plan of old names.
     fn number(&mut self, rejoin: Option<&Rejoin>) -> MemberId {
         let (former, highest) = rejoin.map(|r| (r.member, r.highest_member())).unwrap_or_default();
@@ -344,7 +344,7 @@ impl Reader {
                 drop(outbound);
             }
         }
-        // Hanging up first would cut off what was told last.
+        // Hanging up first would cut off the last events.
         let rest = async { while let Ok(Some(_)) = self.inbound.message().await {} };
         let _ = timeout(HANGUP_LIMIT, rest).await;
     }

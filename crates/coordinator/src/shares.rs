@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn all_together_get_no_more_than_there_is_and_whoever_has_most_gives_up() {
+    fn all_together_get_no_more_than_there_is_and_the_largest_share_shrinks() {
         let mut shares = Shares::new(16);
         for i in 0..16 {
             shares.take(origin(&format!("10.0.0.{}", i % 5)));

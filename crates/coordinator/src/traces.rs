@@ -19,7 +19,7 @@ use crate::service::{Outbound, Shared, message};
 /// Samples of its clock that a member keeps, beside those of the burst: some minutes of heartbeats.
 pub(crate) const SAMPLES_KEPT: usize = 64;
 
-/// Heartbeats of a burst: of several round trips the shortest tells most.
+/// Heartbeats of a burst: of several round trips the shortest is the most exact.
 pub(crate) const BURST: u32 = 8;
 
 /// The requests that are being answered.

@@ -286,7 +286,7 @@ fn one_address_cannot_take_all_places_of_sessions_that_prove_nothing() {
     assert!(matches!(first, ToMember::Challenge(_)), "{first:?}");
 }
 
-/// A coordinator that greets as told and answers every greeting with a worthless welcome.
+/// A coordinator that greets as the test says and answers every greeting with a worthless welcome.
 #[derive(Clone)]
 struct Impostor {
     version: u32,

@@ -31,7 +31,7 @@ pub(super) struct Process {
     pub(super) arrival: u64,
     pub(super) asks: bool,
     pub(super) heard: Duration,
-    /// What it was told last of those lost and of newcomers.
+    /// What it was last notified of: lost processes and newcomers.
     pub(super) knows: (u32, u32),
 }
 
@@ -176,7 +176,7 @@ impl Job {
         }
     }
 
-    /// Tells those at work what has changed since they were told last.
+    /// Notifies those at work of what has changed since they were last notified.
     pub(super) fn announce(&mut self, outbox: &mut Vec<(MemberId, Response)>) {
         let asking: Vec<_> = self.asking().iter().map(|(_, process)| process.most()).collect();
         let newcomers = asking.len() as u32;

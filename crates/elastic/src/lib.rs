@@ -1,7 +1,7 @@
 //! Forms the generations of elastic jobs, as a state machine without sockets, threads or a clock:
 //! (now, a process' message or its loss) to (messages to processes).
 //!
-//! A process that wants to work asks for a seat. Once everybody who can come has come, all are told
+//! A process that wants to work asks for a seat. Once all that can come have come, all are told
 //! their rank in the next *generation*, and join the ordinary job of that name. When a generation
 //! breaks or makes room for newcomers, its processes ask again.
 //!
@@ -126,15 +126,15 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// Without jobs. A job that nobody is left of is remembered for a time: while it is, a process
-    /// that comes after its end is told so, and does not begin it anew.
+    /// Without jobs. A job without processes is remembered for a time: while it is, a process
+    /// that comes after its end is refused with that reason, and does not begin it anew.
     /// The quotas are those of `tenants`.
     pub fn new(remember: Duration, tenants: Arc<Tenants>) -> Self {
         let (jobs, outbox) = (BTreeMap::new(), Vec::new());
         Self { jobs, remember, tenants, arrivals: 0, last_tick: Duration::ZERO, outbox }
     }
 
-    /// Takes one input; returns what is to be told, in this order.
+    /// Takes one input; returns the events for processes, in this order.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<(MemberId, Response)> {
         match input {
             Input::Come(id, request) => self.come(now, id, *request),
@@ -252,7 +252,7 @@ impl Seats {
         self.jobs.iter().find(|(_, job)| has(job)).map(|(name, _)| name.clone())
     }
 
-    /// Forms the next generation, or gives it up, or tells who is waited for.
+    /// Forms the next generation, or gives it up, or announces what it waits for.
     fn settle(&mut self, now: Duration, name: &str) {
         let Some(job) = self.jobs.get_mut(name) else { return };
         if job.over {

@@ -54,7 +54,7 @@ impl Room {
         self.step(Input::Closed(MemberId(id)));
     }
 
-    /// Lets time pass, with everybody alive.
+    /// Lets time pass, with all processes alive.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -66,7 +66,7 @@ impl Room {
         }
     }
 
-    /// What was told since the last call, without signs of life and notices.
+    /// The events since the last call, without signs of life and notices.
     fn told(&mut self) -> Vec<(u64, Response)> {
         let told = std::mem::take(&mut self.told).into_iter();
         told.filter(|(_, told)| !matches!(told, Response::HeartbeatSeen | Response::Waiting { .. }))
@@ -196,7 +196,7 @@ fn a_silent_process_is_gone() {
 }
 
 #[test]
-fn whoever_comes_after_the_end_is_told_so() {
+fn a_process_that_comes_after_the_end_is_told_so() {
     let mut room = three();
     room.step(Input::Leave(MemberId(1), true));
     room.come(4, &request(2, 0, 3));
@@ -251,7 +251,7 @@ fn an_impossible_request_is_refused() {
     assert!(room.told().iter().all(refused));
 }
 
-/// What the only process that was told anything since the last call was refused with.
+/// The refusal of the only process that got an event since the last call.
 fn refused(room: &mut Room) -> String {
     let told = room.told();
     let [(_, Response::Refused(why))] = &told[..] else { panic!("{told:?}") };
@@ -330,7 +330,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 proptest! {
     /// Whatever happens, generations are complete, within their limits and numbered upward,
-    /// and once nobody is at work those who ask are answered in bounded time.
+    /// and once no process is at work those that ask are answered in bounded time.
     #[test]
     fn generations_are_sound(
         acts in proptest::collection::vec(act(), 1..40),

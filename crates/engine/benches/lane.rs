@@ -74,7 +74,7 @@ impl Bench {
 
     /// One round of the partition; the bytes that came out.
     fn round(&mut self) -> usize {
-        let spec = Begin { spec: self.spec, priority: 0, update: None }.encode();
+        let spec = Begin { spec: self.spec, priority: 0, call: None, update: None }.encode();
         let begin = [&self.header(FrameKind::Begin, spec.len()).encode()[..], &spec].concat();
         for conn in self.conns.clone() {
             self.feed(conn, &begin);

@@ -79,6 +79,7 @@ fn request(tensor: usize) -> Request {
         // Later tensors are more urgent, as the first layers' gradients are.
         priority: tensor as i32,
         supply: Supply::Whole,
+        call: None,
         update: None,
     }
 }

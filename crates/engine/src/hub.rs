@@ -18,7 +18,7 @@
 use std::collections::{HashMap, HashSet};
 
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{JobId, Round, TensorId, Update};
+use sumpter_types::{CallNumber, JobId, Round, TensorId, Update};
 use sumpter_wire::{PartitionSpec, Tier};
 
 use crate::client::{Client, Event, Layout, OpId, Place, Request, Supply};
@@ -191,12 +191,12 @@ impl Hub {
         let mut any = false;
         while let Some((of, spec, bytes)) = lane.next_subtotal() {
             any = true;
-            let update = lane.update_of(&of);
+            let (call, update) = (lane.call_of(&of), lane.update_of(&of));
             if self.closed || self.failed.contains(&of.tensor) || of.job != self.job {
                 lane.recycle(bytes);
                 continue;
             }
-            let (op, slot) = match self.operation(client, of, (&spec, update)) {
+            let (op, slot) = match self.operation(client, of, (&spec, call, update)) {
                 Ok(found) => found,
                 // A worker took part in what is none of this hub's: that fails, and no more.
                 Err(reason) => {
@@ -226,7 +226,7 @@ impl Hub {
         &mut self,
         client: &mut Client<OpMemory<M>>,
         of: Subtotal,
-        (spec, update): (&PartitionSpec, Option<Update>),
+        (spec, call, update): (&PartitionSpec, Option<CallNumber>, Option<Update>),
     ) -> Result<(OpId, usize), &'static str> {
         let passage = self.tensors.get_mut(&of.tensor);
         let passage = passage.ok_or("this worker passes no subtotal of the tensor on")?;
@@ -255,6 +255,7 @@ impl Hub {
             // All workers have begun, this one too, so its own operation is under way.
             priority: client.active(of.tensor, Tier::Machine).map_or(0, |r| r.priority),
             supply: Supply::Chunks,
+            call,
             update,
         };
         let chunks = std::iter::repeat_with(|| None).take(passage.chunks).collect();

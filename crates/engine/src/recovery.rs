@@ -185,7 +185,7 @@ fn repair(
         if lacking.is_empty() && !unmirrored {
             continue;
         }
-        // Whoever holds what it lacks has not begun the round: a broadcast, whose root waits.
+        // Workers that hold what it lacks have not begun the round: a broadcast, whose root waits.
         let able = |(rank, _, has): &&Holder<'_>| {
             passes_on && has.contains(&span) && !lacking.contains(rank)
         };
@@ -472,6 +472,7 @@ impl Recovery {
                 average: false,
                 priority: i32::MAX,
                 supply: Supply::Whole,
+                call: None,
                 update: None,
             };
             let id = client.submit(request, OpMemory::Results(bytes));

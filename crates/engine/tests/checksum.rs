@@ -63,6 +63,7 @@ fn client(rank: usize, keeps: bool) -> Client<OwnedMemory> {
         average: true,
         priority: 0,
         supply: Supply::Whole,
+        call: None,
         update: None,
     };
     client.submit(request, OwnedMemory { separate: None, bytes: floats(rank as f32) });
@@ -206,7 +207,7 @@ fn any_bit_that_is_flipped_is_noticed_and_the_frame_sent_again() {
 #[test]
 fn what_was_counted_before_a_cut_may_be_overwritten_while_it_is_sent_again() {
     let mut pair = Pair::new(false);
-    // All contributions are counted, then worker 0 is cut off before it hears of a result.
+    // All contributions are counted, then worker 0 is cut off before it receives a result.
     for rank in [0, 1] {
         while pair.transmit(rank, Side::A, None) + pair.deliver(rank, Side::A).unwrap() > 0 {}
     }

@@ -45,7 +45,7 @@ pub enum MemberEvent {
         /// The worker.
         rank: Rank,
     },
-    /// Another worker is out of data and takes part with zeros in what it is told of.
+    /// Another worker is out of data and takes part with zeros in the rounds it is notified of.
     OutOfData {
         /// The worker.
         rank: Rank,
@@ -95,7 +95,7 @@ pub enum MemberEvent {
     },
     /// No run uses this server any more: it may leave (to servers that drain).
     Drained,
-    /// The coordinator heard nothing from this server for too long and no longer counts on it
+    /// The coordinator had no heartbeat of this server for too long and no longer counts on it
     /// (to servers). It may join anew.
     GivenUp {
         /// What was noticed, in words.

@@ -1,4 +1,4 @@
-//! What a member tells a coordinator that has come back without its memory, from which the runs
+//! What a member reports to a coordinator that has come back without its state, from which the runs
 //! that went on meanwhile are known again.
 
 use std::collections::{BTreeMap, BTreeSet};

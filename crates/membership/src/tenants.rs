@@ -30,7 +30,7 @@ impl Tenants {
     /// The tenant a job belongs to.
     #[must_use]
     pub fn of(&self, job: &str) -> Option<&Tenant> {
-        // All are looked at, so that how long it takes does not tell which one it was.
+        // All are looked at, so that the time it takes does not reveal which one it was.
         let listed = self.listed.as_deref().unwrap_or_default();
         listed.iter().fold(None, |found, tenant| {
             let fits = matches(&tenant.name, base_name(job));

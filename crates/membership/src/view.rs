@@ -27,7 +27,7 @@ pub struct ClusterView {
     /// The rank whose process also holds the coordinator, if one does.
     pub coordinator_rank: Option<Rank>,
     /// What the run's members prove to each other on the data plane. The coordinator's service
-    /// puts it in; whoever is told of the view has it.
+    /// puts it in; every member that gets the view has it.
     pub key: Option<Token>,
     /// What the job may take of each server; put in likewise.
     pub quota: Quota,

@@ -41,7 +41,7 @@ pub enum EndpointError {
         /// Where.
         address: SocketAddr,
     },
-    /// The address is not one of this machine, or the port is not for everybody.
+    /// The address is not one of this machine, or the port needs privileges.
     #[error("metrics: cannot listen on {address}: {reason}; see metrics_address and metrics_port")]
     Listen {
         /// Where.

@@ -9,7 +9,7 @@ pub enum Metric {
     Gauge,
 }
 
-/// Who has a metric of its own; a coordinator tells those of its members as well.
+/// Which process has a metric; a coordinator exports those of its members as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counts {
     /// The coordinator.
@@ -136,6 +136,9 @@ families! {
         "Busy time by cause: send (contributions are queued), results (all are sent), plan (a \
          change of servers), coordinator (the declaration of a new tensor).")
         .labelled(&["cause"]);
+    DRAINED = counter(Worker, "sumpter_drained", "bytes",
+        "Bytes that left the machine while contributions were queued; divided by the waiting time \
+         of cause send this is the achievable bandwidth.");
     PAUSES = counter(Worker, "sumpter_pauses", "",
         "Pauses of the worker for a new plan.");
     OPERATIONS = gauge(Worker, "sumpter_operations", "",

@@ -62,7 +62,7 @@ fn of<const N: usize>(family: &Family, values: [String; N]) -> Labels {
     own.copied().zip(values).collect()
 }
 
-/// What a coordinator tells: its own numbers, and those of jobs and members that are here.
+/// What a coordinator exports: its own numbers, and those of jobs and members that are here.
 #[must_use]
 pub fn of_coordinator(report: &StatusReport) -> Vec<Sample> {
     let mut samples = Samples::default();
@@ -196,6 +196,7 @@ static PLAIN: &[(&str, &Family)] = &[
     ("step", &STEP),
     ("samples", &SAMPLES),
     ("busy_s", &BUSY),
+    ("drained_bytes", &DRAINED),
     ("pauses", &PAUSES),
     ("operations", &OPERATIONS),
     ("queued_partitions", &QUEUED_PARTITIONS),

@@ -54,7 +54,7 @@ fn other_paths_and_methods_are_told_what_there_is() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_holds_nobody_up() {
+fn a_silent_connection_does_not_block_others() {
     let endpoint = endpoint(Arc::default());
     let idle: Vec<_> = (0..8).map(|_| TcpStream::connect(endpoint.address()).unwrap()).collect();
     assert!(ask(endpoint.address(), "GET /metrics HTTP/1.1").starts_with("HTTP/1.1 200 "));
@@ -75,7 +75,7 @@ fn a_port_in_use_and_a_foreign_address_are_named() {
 }
 
 #[test]
-fn nobody_answers_once_it_is_dropped_and_the_port_is_free() {
+fn once_it_is_dropped_there_is_no_answer_and_the_port_is_free() {
     let endpoint = endpoint(Arc::default());
     let address = endpoint.address();
     drop(endpoint);

@@ -9,7 +9,7 @@ use sumpter_types::{
 };
 
 /// Every counter that a member reports, with a number of its own.
-const COUNTERS: [&str; 29] = [
+const COUNTERS: [&str; 30] = [
     "bytes_sent",
     "bytes_received",
     "bytes_sent_away",
@@ -39,6 +39,7 @@ const COUNTERS: [&str; 29] = [
     "operations",
     "pauses",
     "max_job_bytes",
+    "drained_bytes",
 ];
 
 fn counters() -> BTreeMap<String, f64> {
@@ -120,6 +121,15 @@ fn numbers_stand_under_the_job_and_the_member_they_belong_to() {
 }
 
 #[test]
+fn only_workers_have_a_drain_rate() {
+    let drained = values(&of_coordinator(&report()), "sumpter_drained_bytes_total");
+    let worker = |number, rank| {
+        format!("job_name=red role=worker host=host{number} rank={rank} member={number}")
+    };
+    assert_eq!(drained, [(worker(1, 0), 30.0), (worker(2, 1), 30.0)].into());
+}
+
+#[test]
 fn who_is_gone_has_no_series() {
     let mut report = report();
     report.jobs[0].workers[1].gone = true;
@@ -127,8 +137,8 @@ fn who_is_gone_has_no_series() {
     report.jobs[0].over = true;
     report.servers[0].gone = true;
     let left = of_coordinator(&report);
-    let of_somebody = |sample: &&Sample| sample.labels.iter().any(|(key, _)| *key != "role");
-    let about: BTreeSet<_> = left.iter().filter(of_somebody).map(|s| s.family.name()).collect();
+    let of_member = |sample: &&Sample| sample.labels.iter().any(|(key, _)| *key != "role");
+    let about: BTreeSet<_> = left.iter().filter(of_member).map(|s| s.family.name()).collect();
     assert_eq!(about, ["sumpter_jobs_over_total".to_owned()].into());
 }
 

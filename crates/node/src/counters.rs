@@ -17,7 +17,7 @@ pub(crate) enum Cause {
     Results,
     /// A new plan of who sums what.
     Plan,
-    /// The coordinator's word on a tensor it was told of.
+    /// The coordinator's answer to the declaration of a tensor.
     Coordinator,
 }
 

@@ -107,7 +107,7 @@ fn token(config: &Config) -> Result<Token, NodeError> {
     })
 }
 
-/// What the coordinator is told about this process.
+/// What this process reports to the coordinator about itself.
 pub(crate) fn join_options(
     config: &Config,
     role: Role,

@@ -1,4 +1,4 @@
-//! The endpoints that tell Prometheus what this process counts.
+//! The endpoints at which Prometheus scrapes this process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub(crate) fn tell_of_worker(
     start(config.worker_metrics(), move || {
         let (answer, stats) = bounded(1);
         remote.send(Command::Stats(answer));
-        // A loop that has ended has nothing to tell.
+        // A loop that has ended exports nothing.
         stats.recv().map(|stats| of_process(&process, &stats)).unwrap_or_default()
     })
 }

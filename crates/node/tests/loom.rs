@@ -37,7 +37,7 @@ mod channel {
         (Sender(queue.clone()), Receiver(queue))
     }
 
-    /// The message that nobody will receive.
+    /// The message that is never received.
     pub(crate) struct SendError<T>(pub T);
 
     impl<T> Clone for Sender<T> {
@@ -129,12 +129,12 @@ fn model(what: &str, body: impl Fn() + Send + Sync + 'static) {
 /// A tensor that the loop writes until the operation is done, and its caller reads from then on.
 struct Tensor(UnsafeCell<u32>);
 
-fn whoever_waits_is_woken_and_sees_the_result() {
+fn a_waiting_thread_is_woken_and_sees_the_result() {
     let completion = Completion::new(unbounded().0);
     let tensor = Arc::new(Tensor(UnsafeCell::new(0)));
     let (promise, result) = (Promise::new(completion.clone()), tensor.clone());
     let event_loop = thread::spawn(move || {
-        // SAFETY: loom checks that nobody else has access to the cell.
+        // SAFETY: loom checks that no other thread has access to the cell.
         result.0.with_mut(|cell| unsafe { *cell = 7 });
         promise.finish(Ok(()));
     });
@@ -199,7 +199,10 @@ fn an_operation_ends_though_the_loop_may_end_first() {
 }
 
 fn main() {
-    model("whoever waits is woken and sees the result", whoever_waits_is_woken_and_sees_the_result);
+    model(
+        "a waiting thread is woken and sees the result",
+        a_waiting_thread_is_woken_and_sees_the_result,
+    );
     model("a callback runs once", a_callback_runs_once);
     model(
         "an operation ends though the loop may end first",

@@ -24,7 +24,7 @@ pub const VERSION: u64 = 1;
 const HEAD: &str = "sumpter.trace";
 /// What precedes a process's name in the head.
 const CLOCK_ERROR: &str = "clock_error_s/";
-/// Clocks that may be further apart tell nothing about what happened when.
+/// Clocks that may be further apart do not order events.
 const MAX_CLOCK_ERROR_S: f64 = 60.0;
 
 /// The bytes of a trace's file.

@@ -263,7 +263,7 @@ pub fn check_environment(environment: HashMap<String, String>) -> PyResult<()> {
     checked.map(drop).map_err(from_config)
 }
 
-/// What tells this machine from others: equal for processes that share its network.
+/// The identity of this machine: equal for processes that share its network.
 #[pyfunction]
 pub fn machine_id() -> String {
     sumpter_config::local_machine_id()

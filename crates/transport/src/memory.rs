@@ -14,7 +14,7 @@ pub struct TensorMemory {
     _owner: Box<dyn Any + Send>,
 }
 
-// SAFETY: the addresses are plain memory without thread affinity; `new` demands that nobody else
+// SAFETY: the addresses are plain memory without thread affinity; `new` demands that no other code
 // writes to it, or reads the result, while this exists.
 unsafe impl Send for TensorMemory {}
 
@@ -24,7 +24,7 @@ impl TensorMemory {
     ///
     /// # Safety
     /// Until this is dropped, both ranges must be valid for reads, `result` for writes, and
-    /// nobody else may write to either; `owner` must keep them alive. Unless equal, the two must
+    /// no other code may write to either; `owner` must keep them alive. Unless equal, the two must
     /// not overlap.
     #[must_use]
     pub unsafe fn new(
@@ -38,14 +38,14 @@ impl TensorMemory {
 }
 
 impl TensorMemory {
-    /// Zeros to contribute, and room for a result that nobody reads.
+    /// Zeros to contribute, and room for a result that is not read.
     #[must_use]
     pub fn zeros(bytes: usize) -> TensorMemory {
         // Words, so that elements of any type are aligned.
         let mut words = vec![0u64; bytes.div_ceil(8)];
         let address = words.as_mut_ptr().cast::<u8>();
         // SAFETY: the words stay where they are when the vector moves; they are owned by the
-        // memory itself, and nobody else has their address.
+        // memory itself, and no other code has their address.
         unsafe { TensorMemory::new(address, address, bytes, Box::new(words)) }
     }
 }

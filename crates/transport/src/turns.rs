@@ -13,11 +13,11 @@ use sumpter_endpoint::TURN_BYTES;
 /// What a party of weight 1 may move when it comes up: one turn of a busy connection.
 const QUANTUM_BYTES: i64 = TURN_BYTES as i64;
 
-/// The party of connections that nobody assigned.
+/// The party of connections without one of their own.
 const NOBODY: usize = 0;
 
 /// A queue of connections, by index, that holds each at most once: one that asks again while it
-/// waits keeps its place, so that nobody gets two turns where others get one.
+/// waits keeps its place, so that no connection gets two turns where others get one.
 #[derive(Debug)]
 pub struct Turns {
     connections: Vec<Connection>,
@@ -48,7 +48,7 @@ struct Party {
 
 impl Default for Turns {
     fn default() -> Self {
-        // The first party is for connections that nobody assigned, and never goes.
+        // The first party is for connections without one of their own, and never goes.
         let parties = vec![Party::new(0, 1)];
         Turns { connections: Vec::new(), parties, order: VecDeque::new(), waiting: 0 }
     }
@@ -88,7 +88,7 @@ impl Turns {
         self.connections[index].party = at;
     }
 
-    /// `index` belongs to nobody from now on. Returns whether it belonged to a party.
+    /// `index` belongs to no connection from now on. Returns whether it belonged to a party.
     pub fn release(&mut self, index: usize) -> bool {
         self.reach(index);
         let party = std::mem::replace(&mut self.connections[index].party, NOBODY);
@@ -144,7 +144,7 @@ impl Turns {
             if party.deficit <= 0 {
                 party.deficit += party.quantum();
                 if alone {
-                    // Nobody waits for it to pay back first.
+                    // No other party waits while it pays back.
                     party.deficit = party.deficit.max(1);
                 }
                 self.order.rotate_left(1);
@@ -171,7 +171,7 @@ impl Turns {
         self.waiting
     }
 
-    /// Whether nobody waits.
+    /// Whether no connection waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
@@ -239,7 +239,7 @@ mod tests {
         (0..owner.len()).for_each(|index| turns.ask(index));
         let mut shares = vec![0; parties.len()];
         while shares.iter().sum::<usize>() < total {
-            let index = turns.begin().expect("somebody waits");
+            let index = turns.begin().expect("a connection waits");
             let bytes = moved(owner[index]);
             shares[owner[index]] += bytes;
             turns.charge(index, bytes);
@@ -268,7 +268,7 @@ mod tests {
         }
 
         #[test]
-        fn whoever_waits_gets_a_turn_and_nobody_else(
+        fn connections_that_wait_get_a_turn_and_no_others(
             steps in prop::collection::vec((0usize..12, 0usize..8, 0usize..1 << 22), 1..300),
         ) {
             let mut turns = Turns::default();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_overdraws_pays_back() {
+    fn a_party_that_overdraws_pays_back() {
         // Each turn of the first moves eight times as much as one of the second.
         let moved = |party| if party == 0 { 8 * TURN_BYTES } else { TURN_BYTES };
         let shares = share(&[(1, 1), (1, 1)], moved, 1600 * TURN_BYTES);

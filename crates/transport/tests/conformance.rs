@@ -83,7 +83,7 @@ fn a_violation_is_reported_to_the_caller<C: Carrier>(make: fn() -> C) {
     let mut carrier = make();
     let (mut a, mut b) = (Scripted::new(100, 0, 64), Scripted::new(0, 0, 64));
     let refused = (0..PATIENCE).any(|_| carrier.step(&mut a, &mut b).is_err());
-    assert!(refused, "bytes nobody expected were taken");
+    assert!(refused, "unexpected bytes were taken");
 }
 
 fn a_round_of_the_engine_gives_the_sum<C: Carrier>(make: fn() -> C) {
@@ -150,6 +150,7 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
         average: false,
         priority: 0,
         supply: Supply::Whole,
+        call: None,
         update: None,
     };
     client.submit(request, OwnedMemory { separate: None, bytes });

@@ -43,7 +43,7 @@ fn write(world: &World) {
             continue;
         }
         let position = writer.position();
-        // SAFETY: loom checks that nobody else has access to the cell.
+        // SAFETY: loom checks that no other thread has access to the cell.
         world.slot(position).with_mut(|cell| unsafe { *cell = position });
         writer.stage(1);
         if writer.publish(&world.shared) {

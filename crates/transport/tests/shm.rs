@@ -102,7 +102,7 @@ fn a_peer_that_dies_in_the_middle_of_a_frame_has_its_bytes_received_and_ends() {
     wait(&mut poll, [None, Some(&mut b)]);
     let received = recv(&mut b, 999).expect("bytes before the end");
     assert_eq!(received, [5; 999]);
-    assert_eq!(send(&mut b, b"to nobody"), 0);
+    assert_eq!(send(&mut b, b"to no peer"), 0);
     assert_eq!(recv(&mut b, 999).expect("bytes before the end"), [5]);
     assert!(matches!(recv(&mut b, 999), Err(LinkError::Closed)));
 }
@@ -126,7 +126,7 @@ fn a_handshake_goes_through_the_socket_before_the_rings() {
     let address = ([127, 0, 0, 1], 4242 + std::process::id() as u16 % 1000).into();
     let listener = unix_listen(address).expect("a free name");
     assert!(unix_listen(address).is_err(), "two lanes listen under one name");
-    let a = unix_connect(address).expect("somebody listens");
+    let a = unix_connect(address).expect("a listener");
     let (b, _) = listener.accept().expect("a connection is made at once");
     let mut a = ShmLink::new(a, poll.registry(), Token(0)).expect("registered");
     let mut b = ShmLink::new(b, poll.registry(), Token(1)).expect("registered");
@@ -147,7 +147,7 @@ fn a_handshake_goes_through_the_socket_before_the_rings() {
     }
     assert!(a.is_joined() && b.is_joined());
     drop(listener);
-    let error = unix_connect(address).expect_err("nobody listens");
+    let error = unix_connect(address).expect_err("no listener");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 

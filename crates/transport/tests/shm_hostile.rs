@@ -164,7 +164,7 @@ fn a_head_that_cannot_be_ends_the_connection_of_the_writer() {
 }
 
 #[test]
-fn wake_ups_that_nobody_takes_do_not_stop_the_sender() {
+fn wake_ups_that_are_not_taken_do_not_stop_the_sender() {
     let (mut link, hostile) = Hostile::new();
     let mut sent = 0u64;
     // The peer says that it sleeps and takes every byte, but no wake-up: the socket fills.

@@ -1,5 +1,5 @@
-//! Connections with TLS: who is refused, what both ends are told, and what a network or a peer can
-//! do to one.
+//! Connections with TLS: which peers are refused, the errors at both ends, and what a network or a
+//! peer can do to one.
 
 mod certificates;
 mod scripted;
@@ -141,7 +141,7 @@ fn pair() -> (mio::net::TcpStream, TcpStream) {
     (mio::net::TcpStream::from_std(ours), wire)
 }
 
-/// Goes on with a handshake, and beyond it to hear what the other end thinks; why it failed.
+/// Goes on with a handshake, and beyond it to the other end's verdict; why it failed.
 fn refusal(link: &mut TlsLink) -> Option<TlsError> {
     let outcome = match link.establish() {
         Ok(true) => link.recv(&mut [std::io::IoSliceMut::new(&mut [0; 8])]).map(|_| ()),
@@ -270,7 +270,7 @@ fn a_connection_cut_in_the_middle_of_a_record_ends_for_the_reader() {
 }
 
 #[test]
-fn whoever_stalls_in_the_handshake_is_waited_for_without_blocking() {
+fn a_peer_that_stalls_in_the_handshake_does_not_block() {
     let mut between = Between::new(&ours(), &ours());
     let mut carried = 0;
     for _ in 0..100 {

@@ -4,6 +4,7 @@
 //! Plain values without behaviour beyond their own meaning. Nothing here depends on another crate.
 #![forbid(unsafe_code)]
 
+mod call;
 mod collective;
 mod dtype;
 mod exact;
@@ -15,6 +16,7 @@ mod stats;
 mod status;
 mod tensor;
 
+pub use call::{CallNumber, Tag};
 pub use collective::Collective;
 pub use dtype::{Dtype, ReduceOp};
 pub use exact::{EXACT_WORDS, ExactSum};

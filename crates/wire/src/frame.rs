@@ -6,7 +6,7 @@
 use arrayvec::ArrayVec;
 use sumpter_types::Update;
 use sumpter_types::{
-    Collective, Dtype, Epoch, GroupId, MAX_SLOTS, Rank, ReduceOp, Round, TensorId,
+    CallNumber, Collective, Dtype, Epoch, GroupId, MAX_SLOTS, Rank, ReduceOp, Round, TensorId,
 };
 
 use crate::snapshot::SNAPSHOT_BYTES;
@@ -15,7 +15,7 @@ use crate::variable::{APPLY_BYTES, MAX_NORM_BYTES, UPDATE_BYTES, VariableSpec};
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the payload of a [`FrameKind::Begin`] frame that begins no update.
-pub const BEGIN_BYTES: usize = 24;
+pub const BEGIN_BYTES: usize = 28;
 /// The longest payload of a [`FrameKind::Begin`] frame without an order.
 pub const MAX_BEGIN_BYTES: usize = BEGIN_BYTES + UPDATE_BYTES;
 /// Bytes of a stretch in the [order](crate::OrderEntry) of a round.
@@ -47,7 +47,7 @@ pub enum FrameKind {
     Group = 6,
     /// Client to lane: I hold the whole result of this round of this partition.
     Ack = 7,
-    /// Lane to client: everyone holds the whole result, nobody will ask you for it.
+    /// Lane to client: all receivers hold the whole result, which need not be retained.
     Released = 8,
     /// Lane to client: a chunk of a variable that changes asynchronously, for its mirror; `round`
     /// numbers what the lane sends of the chunk. Client to lane, from the mirror: what is about to
@@ -85,7 +85,7 @@ pub enum Tier {
     /// Those of one machine's workers: the subtotal is passed on to the root, and what comes back
     /// is the result.
     Machine = 1,
-    /// Nobody's: a change of epoch interrupted the round, and one worker passes on a result that
+    /// No sum: a change of epoch interrupted the round, and one worker passes on a result that
     /// others lack.
     Relay = 2,
     /// Of no collective: a mirror puts the value of a variable into the lane.
@@ -349,6 +349,8 @@ pub struct Begin {
     pub spec: PartitionSpec,
     /// How urgently this member wants the result of this round: the higher goes first.
     pub priority: i32,
+    /// Which call the round belongs to, if this member counts them; all members say the same.
+    pub call: Option<CallNumber>,
     /// What the round does, in an update; all members say the same, or that they will say it later.
     pub update: Option<Update>,
 }
@@ -370,7 +372,8 @@ impl Begin {
         out[17] = spec.dtype.code();
         out[18] = spec.op.code();
         out[19] = u8::from(spec.deterministic);
-        out[20..].copy_from_slice(&self.priority.to_le_bytes());
+        out[20..24].copy_from_slice(&self.priority.to_le_bytes());
+        out[24..].copy_from_slice(&CallNumber::to_field(self.call).to_le_bytes());
         let mut bytes: BeginBytes = out.into_iter().collect();
         if let (Some(variable), Some(update)) = (&spec.variable, &self.update) {
             bytes.extend(variable.encode(update));
@@ -392,10 +395,11 @@ impl Begin {
             .split_first_chunk::<BEGIN_BYTES>()
             .ok_or_else(|| wrong_length("at least the partition spec's"))?;
         let priority = word(begin, 20).cast_signed();
+        let call = CallNumber::from_field(word(begin, 24));
         let mut spec = PartitionSpec::decode(begin)?;
         if spec.collective != Collective::Update {
             let whole = rest.is_empty();
-            let begin = Begin { spec, priority, update: None };
+            let begin = Begin { spec, priority, call, update: None };
             return whole.then_some(begin).ok_or_else(|| wrong_length("the partition spec's"));
         }
         let update = rest.try_into().map_err(|_| wrong_length("an update's"))?;
@@ -408,7 +412,7 @@ impl Begin {
             return Err(FrameError::Spec { field: "offset", value: variable.offset.into() });
         }
         spec.variable = Some(variable);
-        Ok(Begin { spec, priority, update: Some(update) })
+        Ok(Begin { spec, priority, call, update: Some(update) })
     }
 }
 

@@ -119,8 +119,9 @@ proptest! {
     }
 
     #[test]
-    fn a_spec_survives_the_wire_and_its_chunks_cover_it(spec in specs(), priority: i32) {
-        let begin = Begin { spec, priority, update: None };
+    fn a_spec_survives_the_wire_and_its_chunks_cover_it(spec in specs(), priority: i32, call: u32) {
+        let call = CallNumber::from_field(call);
+        let begin = Begin { spec, priority, call, update: None };
         prop_assert_eq!(Begin::decode(&begin.encode()), Ok(begin));
         let lens: Vec<u32> = (0..spec.chunks()).map(|i| spec.chunk_len(i)).collect();
         prop_assert_eq!(lens.iter().sum::<u32>(), spec.bytes);
@@ -139,7 +140,8 @@ proptest! {
         let (bytes, chunk_bytes) = (spec.bytes * 8, spec.chunk_bytes * 8);
         let spec = PartitionSpec { collective, dtype, bytes, chunk_bytes, variable, ..spec };
         let update = Update::from_coefficients(variable.unwrap().rule, coefficients).unwrap();
-        let begin = Begin { spec, priority, update: Some(Update { action, ..update }) };
+        let update = Some(Update { action, ..update });
+        let begin = Begin { spec, priority, call: None, update };
         let mut bytes = begin.encode();
         prop_assert_eq!(Begin::decode(&bytes), Ok(begin));
         // Neither half of it is one alone, nor has an integer a rule.

@@ -24,9 +24,9 @@ import sumpter.torch as bps
 from sumpter._core import membership
 from sumpter._failure import Failure, UsageError
 from sumpter.launch.figures import format_bytes
-from sumpter_lab.scaffold import counters
-from sumpter_lab.scaffold.payload import Payload
-from sumpter_lab.scaffold.table import Column, figure
+from sumpter_lab.scaffold.jobs.payload import Payload
+from sumpter_lab.scaffold.network import counters
+from sumpter_lab.scaffold.results.table import Column, figure
 
 # Small operations are timed in blocks, whose first one only puts the ranks in step: a barrier's
 # own unevenness would be as long as what is measured.

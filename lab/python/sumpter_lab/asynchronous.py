@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from sumpter import _native
-from sumpter_lab.scaffold import cluster, counters, remote
-from sumpter_lab.scaffold.remote import Remote, call_all, end_all
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.remote import Remote, call_all, end_all
+from sumpter_lab.scaffold.network import cluster, counters
 from sumpter_lab.scaffold.signals import orderly
 
 PATIENCE_S = 300.0

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import sumpter.torch as bps
-from sumpter_lab.scaffold.rank import Worker
+from sumpter_lab.scaffold.jobs.rank import Worker
 
 
 class Stepper(Worker):

@@ -3,7 +3,7 @@
     sumpter bench costs [--repeat 3] [--only NAME ...] [-o costs.json]
 
 Processor time a round, user and system together, is what is compared: it stays the same on a
-machine that has other work. Each kind runs in turns with the others. Needs openssl for TLS.
+machine that has other work. Runs of all kinds are interleaved. Needs openssl for TLS.
 """
 
 from __future__ import annotations

@@ -21,12 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from sumpter import _native
-from sumpter_lab.scaffold import cluster, counters, namespaces, record, remote, units
-from sumpter_lab.scaffold.output import check_writable
-from sumpter_lab.scaffold.remote import call_all
+from sumpter_lab.scaffold import units
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.emulated import EmulatedJob, emulated_job
+from sumpter_lab.scaffold.jobs.remote import call_all
+from sumpter_lab.scaffold.network import cluster, counters, namespaces
+from sumpter_lab.scaffold.results import record
+from sumpter_lab.scaffold.results.output import check_writable
+from sumpter_lab.scaffold.results.table import Column, Row, figure, head_line, row_line
 from sumpter_lab.scaffold.signals import orderly
-from sumpter_lab.scaffold.table import Column, Row, figure, head_line, row_line
-from sumpter_lab.scaffold.team import Team, team
 
 PATIENCE_S = 600.0
 # Tensors of a size that models have; cut into partitions as theirs.
@@ -115,7 +118,7 @@ def _measure(
     """What each process has to itself: after steps of a tiny model, and after those of the model,
     as it is and with what was freed given back."""
     shapes = _shapes(asked.megabytes)
-    with team(gpu, cpu, {"lanes": "1"}, {}, shapes, [], "Trainer") as job:
+    with emulated_job(gpu, cpu, {"lanes": "1"}, {}, shapes, [], "Trainer") as job:
         # What the first steps of any model make, such as modules that are imported.
         call_all(job.workers, PATIENCE_S, "build", place, TINY)
         call_all(job.workers, PATIENCE_S, "step", asked.steps)
@@ -131,7 +134,7 @@ def _measure(
     return found | after | {"workers_untrimmed": untrimmed["workers"]}
 
 
-def _private(job: Team) -> dict[str, list[int]]:
+def _private(job: EmulatedJob) -> dict[str, list[int]]:
     return {
         "workers": [counters.process_memory(one.pid).private_bytes for one in job.workers],
         "servers": [counters.process_memory(one.pid).private_bytes for one in job.servers],

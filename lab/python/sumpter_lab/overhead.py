@@ -172,7 +172,7 @@ def reading(port: int) -> Iterator[None]:
 
 
 def work(driver: str) -> None:
-    """A worker: sums all gradients of a model, step after step, as often as it is told."""
+    """A worker: sums all gradients of a model, step after step, as often as requested."""
     import numpy as np
 
     import sumpter

@@ -21,13 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from sumpter import _native
-from sumpter_lab.scaffold import cluster, counters, namespaces, record, remote, units
-from sumpter_lab.scaffold.output import check_writable
-from sumpter_lab.scaffold.remote import call_all, gather
+from sumpter_lab.scaffold import units
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.emulated import EmulatedJob, emulated_job
+from sumpter_lab.scaffold.jobs.remote import call_all, gather
+from sumpter_lab.scaffold.network import cluster, counters, namespaces
+from sumpter_lab.scaffold.results import record
+from sumpter_lab.scaffold.results.output import check_writable
+from sumpter_lab.scaffold.results.table import Column, Row, figure, head_line, row_line
 from sumpter_lab.scaffold.signals import orderly
 from sumpter_lab.scaffold.spec import RULES
-from sumpter_lab.scaffold.table import Column, Row, figure, head_line, row_line
-from sumpter_lab.scaffold.team import Team, team
 
 PATIENCE_S = 300.0
 SUMS = "sumpter"
@@ -105,7 +108,7 @@ def _turn(
     whole, elements = TENSOR_BYTES // 4, round(asked.megabytes * 1e6 / 4)
     shapes = [(whole,)] * (elements // whole) + [(elements % whole,)] * bool(elements % whole)
     bandwidths = {machine.name: asked.rate_mbit / 1000 for machine in (*gpu, *cpu)}
-    with team(gpu, cpu, {"lanes": "1"}, bandwidths, shapes, [system]) as job:
+    with emulated_job(gpu, cpu, {"lanes": "1"}, bandwidths, shapes, [system]) as job:
         for number in range(WARMUP):
             job.round(system, number, PATIENCE_S)
         return {
@@ -114,7 +117,7 @@ def _turn(
         }
 
 
-def _round(job: Team, system: str, number: int, *, kills: bool) -> dict[str, float]:
+def _round(job: EmulatedJob, system: str, number: int, *, kills: bool) -> dict[str, float]:
     """A checked round: seconds, and bytes that all links but the dead server's have sent."""
     call_all(job.workers, PATIENCE_S, "prepare", system, number)
     counted = [*job.workers, *job.servers[int(kills) :]]

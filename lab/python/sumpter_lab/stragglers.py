@@ -27,8 +27,9 @@ from pathlib import Path
 from sumpter import _native
 from sumpter._assignments import parse_assignments
 from sumpter_lab.profiles import published
-from sumpter_lab.scaffold import cluster, remote
-from sumpter_lab.scaffold.remote import Remote, call_all, end_all, gather
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.remote import Remote, call_all, end_all, gather
+from sumpter_lab.scaffold.network import cluster
 from sumpter_lab.scaffold.signals import orderly
 
 PATIENCE_S = 120.0
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--late-s", type=float, default=0.2, help="the largest lateness")
     parser.add_argument(
-        "--set", metavar="NAME=VALUE", help="also time Sumpter with this setting, in turns"
+        "--set", metavar="NAME=VALUE", help="also time Sumpter with this setting, interleaved"
     )
     parser.add_argument("-o", "--output", type=Path, help="also write every round, as JSON")
     asked = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Sizes of the pieces that allgather and alltoall move, which ranks first tell each other.
+"""Sizes of the pieces that allgather and alltoall move, which ranks exchange first.
 
 Pieces travel as bytes, padded to one of eight sizes an octave, so that a job whose pieces have ever
 new sizes still needs few names.

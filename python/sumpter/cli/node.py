@@ -118,5 +118,5 @@ def token(
 
 
 def _leave_on_sigterm() -> None:
-    """SIGTERM, like Ctrl-C, lets the role tell the others that it leaves."""
+    """SIGTERM, like Ctrl-C, lets the role announce that it leaves."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -9,7 +9,7 @@ from sumpter import _native
 
 # What the documentation uses for a coordinator of its own.
 COORDINATOR_PORT = 7700
-# What torch's launchers use unless told otherwise.
+# The default of torch's launchers.
 MASTER_PORT = 29500
 
 
@@ -88,7 +88,7 @@ def ports(environment: Mapping[str, str], cores: int) -> list[Ports]:
 
 
 def _embedded(environment: Mapping[str, str]) -> Ports:
-    """Where rank 0 listens if no store tells the others of a free port."""
+    """Where rank 0 listens if no store announces a free port to the others."""
     text = environment.get("MASTER_PORT", "")
     given = text.isdigit() and int(text) < 65535
     port = int(text) + 1 if given else MASTER_PORT + 1

@@ -35,7 +35,7 @@ _MOST_ADDRESSES = 256
 # Long enough for a first import of torch from a cold disk.
 _TORCH_S = 120
 
-# The beginnings of variables by which launchers tell a process its part in a job.
+# The beginnings of variables by which launchers give a process its part in a job.
 _OF_A_JOB = (
     *("SUMPTER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "GROUP_", "ROLE_"),
     *("HOROVOD_", "BYTEPS_", "DMLC_", "OMPI_", "PMI_", "PMIX_", "SLURM_"),
@@ -44,7 +44,7 @@ _OF_A_JOB = (
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface; `speed_mbit` is None where the driver does not tell."""
+    """A network interface; `speed_mbit` is None where the driver does not report it."""
 
     name: str
     addresses: tuple[str, ...]

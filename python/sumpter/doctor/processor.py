@@ -67,7 +67,7 @@ def check_cores(probe: Probe) -> list[Finding]:
             warning(
                 "quota",
                 f"the control group allows {quota:g} cores of the {usable} that are visible: "
-                "threads made for all of them are stopped in turns",
+                "threads made for all of them are stopped by the scheduler",
                 f"raise the container's CPU limit, or OMP_NUM_THREADS={max(int(quota), 1)} "
                 f"and SUMPTER_LANES={max(int(quota), 1)}",
             )

@@ -17,8 +17,8 @@ from sumpter._variables import LAUNCHERS
 from sumpter.launch.layout import Layout, Seat
 from sumpter.launch.place import Facts
 
-# What other machines are told of this one's environment: where programs and libraries are, and how
-# they are tuned. Not more: an environment often holds secrets that have no business over there.
+# What is passed to other machines of this one's environment: where programs and libraries are, and
+# how they are tuned. Not more: an environment often holds secrets that have no business over there.
 PASSED_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "TZ")
 PASSED_PREFIXES = (
     "BYTEPS_",
@@ -45,7 +45,7 @@ _NEVER_PASSED = (
     "SUMPTER_TOKEN_FILE",
 )
 
-# By these, a launcher around this one would tell our processes another place in another job.
+# By these, a launcher around this one would give our processes another place in another job.
 _PLACE_SETTINGS = ("rank", "world_size", "local_rank", "local_size", "master_host")
 _FOREIGN_PLACE = tuple(
     variable.name

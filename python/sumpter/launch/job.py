@@ -213,7 +213,7 @@ async def _open(spec: JobSpec, output: Output) -> dict[str, Place]:
 def _environment(spec: JobSpec, meeting: _Meeting, facts: Mapping[str, Facts]) -> Environment:
     names = {row["name"]: row["env"] for row in _native.settings()}
     own = {host: _own_address(spec, host, fact) for host, fact in facts.items() if host != HERE}
-    # What a worker tells others of its address follows from its way to the coordinator: here, too,
+    # The address that a worker announces follows from its way to the coordinator: here, too,
     # this is not loopback if anybody is elsewhere.
     own[HERE] = next(iter(own.values()), _LOOPBACK)
     port = meeting.settings["coordinator"].rpartition(":")[2]

@@ -41,6 +41,16 @@ class Stats:
     wait_results_s: float = 0
     wait_plan_s: float = 0
     wait_coordinator_s: float = 0
+    drained_bytes: float = 0  # that left the machine within wait_send_s
+
+    def drain_per_s(self, before: Stats) -> float | None:
+        """The rate at which send queues drained while non-empty, in bytes/s, or None.
+
+        This is the bandwidth that the worker's link achieves; workers of one machine share it.
+        """
+        waited_s = self.wait_send_s - before.wait_send_s
+        drained = self.drained_bytes - before.drained_bytes
+        return drained / waited_s if waited_s > 0 and drained > 0 else None
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,7 @@ class Member:
     late: tuple[Late, ...] = ()
     bandwidth_gbps: float | None = None  # of its machine's link, if it is known
     bandwidth_source: str = ""  # who says so: "configured" or "interface"
-    silent_s: float = 0  # since the coordinator last heard of it
+    silent_s: float = 0  # since its last heartbeat
     draining: bool = False
     gone: bool = False  # these are its last numbers
 

@@ -1,4 +1,4 @@
-"""What a run has done, told once it has ended: the plan, the bytes, the seconds, the waiting."""
+"""What a run has done, printed once it has ended: the plan, the bytes, the seconds, the waiting."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from sumpter._words import counted
 from sumpter.launch.figures import (
     format_bytes,
     format_optional,
+    format_rate,
     format_seconds,
     goodput_gbps,
     mean,
     optimum_share,
 )
 from sumpter.launch.links import describe_links, why_no_optimum
-from sumpter.launch.status import Job, Member, machine_names
+from sumpter.launch.status import Job, Member, Stats, machine_names
 
 
 def print_summary(
@@ -52,6 +53,7 @@ def print_job(console: Console, job: Job) -> None:
             Text(f"Job {job.name}{f' ({state})' if state else ''}: {members}", style="bold"),
             Text(f"Plan: {describe_plan(job)}"),
             Text(f"Links: {describe_links(job)}"),
+            *_drain(job),
             _members(job),
             *_waiting(job),
             *([] if job.over else _stall(job)),
@@ -116,6 +118,17 @@ def _row(name: str, member: Member, names: Mapping[str, str]) -> tuple[str, ...]
         f"{stats.lane_rounds:,.0f}",
         f"{stats.busy_s:.1f} s" if member.role == "worker" else "-",
     )
+
+
+def _drain(job: Job) -> list[Text]:
+    """The bandwidth that the workers' links achieve, where send queues show it."""
+    rates = [worker.stats.drain_per_s(Stats()) for worker in job.workers]
+    known = [rate for rate in rates if rate is not None]
+    if not known:
+        return []
+    least, most = format_rate(min(known)), format_rate(max(known))
+    span = least if least == most else f"{least} to {most}"
+    return [Text(f"Send queues of workers drain at {span}")]
 
 
 def _waiting(job: Job) -> list[Text]:

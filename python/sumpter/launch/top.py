@@ -37,6 +37,7 @@ class MemberRow:
     sent_per_s: float
     received_per_s: float
     summed_per_s: float
+    drain_per_s: float | None  # of its send queues while non-empty: the achievable bandwidth
     busy: float | None  # the part of the time with an operation under way; of workers
     waits_for: str  # the cause with most of the busy time: send, results, plan, coordinator
     operations: int
@@ -184,6 +185,7 @@ def _member(before: Member | None, member: Member, seconds: float | None) -> Mem
         sent_per_s=rate("bytes_sent_away"),
         received_per_s=rate("bytes_received_away"),
         summed_per_s=rate("summed_bytes"),
+        drain_per_s=now.drain_per_s(old),
         busy=min(1.0, rate("busy_s")) if worker else None,
         waits_for=worst if worker and waits[worst] > 0 else "",
         operations=int(now.operations),
@@ -239,15 +241,16 @@ _COLUMNS: dict[str, tuple[int, int]] = {
     "sent": (9, 2),
     "received": (9, 4),
     "summed": (9, 5),
+    "drain": (9, 7),
     "busy": (4, 3),
     "waits for": (11, 1),
-    "ops": (5, 8),
+    "ops": (5, 9),
     "queued": (8, 6),
-    "pending": (7, 7),
-    "memory": (8, 9),
-    "state": (14, 10),
+    "pending": (7, 8),
+    "memory": (8, 10),
+    "state": (14, 11),
 }
-_OF_WORKERS = ("rank", "busy", "waits for", "ops", "queued")
+_OF_WORKERS = ("rank", "drain", "busy", "waits for", "ops", "queued")
 _LEFT = ("host", "waits for", "state")
 
 
@@ -286,6 +289,7 @@ def _cells(row: MemberRow) -> dict[str, str]:
         "sent": format_rate(row.sent_per_s),
         "received": format_rate(row.received_per_s),
         "summed": format_rate(row.summed_per_s),
+        "drain": "-" if row.drain_per_s is None else format_rate(row.drain_per_s),
         "busy": format_optional(row.busy, "{:.0%}"),
         "waits for": row.waits_for or "-",
         "ops": str(row.operations),

@@ -156,7 +156,7 @@ def describe(
     fastest: float,
     profile: Profile | None,
 ) -> Job:
-    """What a tuner is told of a job: all features but the sizes, wherever they come from.
+    """The features of a job that a tuner gets: all but the sizes, wherever they come from.
 
     `gbps` is the bandwidth up and down, `fastest` the most iterations a second so far. Without a
     profile the times of the layers are those between their tensors, or guessed from that speed.

@@ -57,6 +57,6 @@ def settings() -> Settings:
 
 
 def settings_of(plan: str) -> Settings:
-    """The settings of a plan, as the native worker tells it."""
+    """The settings of a plan, as the native worker reports it."""
     texts = json.loads(plan)["settings"]
     return {name: int(text) if text.isdigit() else text for name, text in texts.items()}

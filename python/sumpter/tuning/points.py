@@ -10,7 +10,7 @@ import numpy as np
 from sumpter import _native
 
 KIB, MIB = 1 << 10, 1 << 20
-# What a plan tells apart: over 32 KiB it cuts by itself to an eighth of the credit, and all but
+# What a plan distinguishes: over 32 KiB it cuts by itself to an eighth of the credit, and all but
 # tensors of many MiB finer still.
 PARTITIONS = tuple(16 * KIB << power for power in range(4))  # to 128 KiB
 CREDITS = tuple(128 * KIB << power for power in range(6))  # to 4 MiB

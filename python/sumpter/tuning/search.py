@@ -45,7 +45,7 @@ class Search(ABC):
         """The next point to try, given `self.tried`; None when that is enough."""
 
     def knows(self, at: Point) -> bool:
-        """Whether a point was tried that a plan does not tell from this one."""
+        """Whether a point was tried that gives the same plan as this one."""
         return acts_as(at) in map(acts_as, self.tried)
 
     def observe(self, at: Point, speed: float, job: Job) -> Choice:

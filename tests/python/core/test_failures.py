@@ -19,7 +19,15 @@ def test_ranks_that_disagree_are_told_and_can_go_on(make_job: Callable[..., Job]
 
 @pytest.mark.parametrize(
     ("ranks", "part"),
-    [(3, "names"), (3, "groups"), (3, "orders"), (4, "names"), (4, "groups"), (8, "orders")],
+    [
+        (3, "names"),
+        (3, "groups"),
+        (3, "orders"),
+        (4, "names"),
+        (4, "groups"),
+        (4, "orders"),
+        (8, "orders"),
+    ],
 )
 def test_every_rank_of_a_call_that_differs_gets_the_error(
     make_job: Callable[..., Job], ranks: int, part: str
@@ -96,9 +104,9 @@ def test_checksums_are_for_all_ranks_or_none(make_job: Callable[..., Job]) -> No
         wish = str(rank == 1).lower()
         arguments = ("refused_setting.py", "checksum", "has true", "has false")
         job.start_rank(rank, *arguments, SUMPTER_CHECKSUM=wish)
-    # The other one is told so, too, if it is still there.
+    # The other one gets the error, too, if it is still there.
     job.wait_for("refused")
-    assert list(job.folder.glob("result.*")), job.report("nobody was refused")
+    assert list(job.folder.glob("result.*")), job.report("no rank was refused")
 
 
 def test_a_wait_can_be_interrupted(make_job: Callable[..., Job]) -> None:

@@ -1,4 +1,4 @@
-"""How ranks find their coordinator, and what they are told when they cannot."""
+"""How ranks find their coordinator, and the errors when they cannot."""
 
 from __future__ import annotations
 

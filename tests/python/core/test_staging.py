@@ -231,7 +231,7 @@ def test_waiting_has_a_limit(device: FakeDevice, core: Core) -> None:
     assert called
 
 
-def test_a_callback_that_fails_harms_nobody(
+def test_a_callback_that_fails_does_not_affect_others(
     device: FakeDevice, core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle, called = start(core, on_fake(numbers(16)), None, "reduce"), threading.Event()

@@ -1,4 +1,4 @@
-"""Who keeps everybody waiting is named: in rank 0's log, in the status, and in the error."""
+"""A straggler is named in rank 0's log, in the status, and in the error."""
 
 from __future__ import annotations
 

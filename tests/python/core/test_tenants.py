@@ -171,7 +171,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.stop()
 
 
-def test_two_tenants_train_at_once_and_nobody_else_gets_in(
+def test_two_tenants_train_at_once_and_all_others_are_refused(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.wait_until("coordinator", "coordinating at")

@@ -61,7 +61,7 @@ def test_every_way_is_measured_and_checked_in_a_job(unlaunched, tmp_path: Path) 
         assert int(row["rounds"]) == 12
         assert float(row["goodput_gbps"]) == pytest.approx(int(row["bytes"]) * 8e-9 / median)
         assert float(row["gain_over_gloo"]) > 0
-        # Somebody has to wait for the others' part of it.
+        # Some rank has to wait for the others' part of it.
         assert 0 < float(row["call_seconds"]) <= high
         assert 0 < float(row["cpu_seconds"]) and 0 < float(row["context_switches"])
         assert row["workers"] == "2"

@@ -22,7 +22,7 @@ from sumpter_lab.chaos.faults import EMULATED, LOCAL, Kind
 from sumpter_lab.chaos.inject import Injected
 from sumpter_lab.chaos.outcome import Run, Trained
 from sumpter_lab.chaos.watch import Round, Rounds, parse_round
-from sumpter_lab.scaffold.processes import Process, first_error
+from sumpter_lab.scaffold.jobs.processes import Process, first_error
 
 ROOT = Path(__file__).resolve().parents[3]
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.

@@ -17,7 +17,7 @@ from sumpter._failure import Failure, UsageError
 from sumpter_lab.diloco import main, report, wide_area
 from sumpter_lab.diloco.path import Path as OneWay
 from sumpter_lab.diloco.path import Shape
-from sumpter_lab.scaffold import namespaces
+from sumpter_lab.scaffold.network import namespaces
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0

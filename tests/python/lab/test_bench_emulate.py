@@ -21,14 +21,16 @@ from sumpter._failure import Failure, UsageError
 from sumpter.cli import main
 from sumpter_lab.cli.bench import _emulate as emulate_cells
 from sumpter_lab.emulate import cell, report
-from sumpter_lab.scaffold import cluster, counters, mesh, namespaces, spec, team, units
-from sumpter_lab.scaffold.cluster import Machine
-from sumpter_lab.scaffold.figures import fraction, ratio
+from sumpter_lab.scaffold import spec, units
+from sumpter_lab.scaffold.jobs import emulated
+from sumpter_lab.scaffold.network import cluster, counters, mesh, namespaces
+from sumpter_lab.scaffold.network.cluster import Machine
+from sumpter_lab.scaffold.network.probe import Exchanged
+from sumpter_lab.scaffold.network.tournament import Links, schedule, summarize
 from sumpter_lab.scaffold.optimum import optimum
-from sumpter_lab.scaffold.output import write_csv
-from sumpter_lab.scaffold.probe import Exchanged
-from sumpter_lab.scaffold.table import head_line, row_line
-from sumpter_lab.scaffold.tournament import Links, schedule, summarize
+from sumpter_lab.scaffold.results.figures import fraction, ratio
+from sumpter_lab.scaffold.results.output import write_csv
+from sumpter_lab.scaffold.results.table import head_line, row_line
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0
@@ -42,7 +44,7 @@ CERTIFICATES = Path(__file__).parents[3] / "crates" / "coordinator" / "tests" / 
 RANK = """
 import json, sys
 from sumpter import _native
-from sumpter_lab.scaffold.rank import (Worker)
+from sumpter_lab.scaffold.jobs.rank import (Worker)
 settings = json.loads(sys.argv[1])
 worker = Worker(0, 1, "127.0.0.1", {**settings, "token": _native.generate_token()}, [(8,)])
 worker.join(worker.host(), ["sumpter"])
@@ -54,9 +56,9 @@ worker.stop_hosting()
 UPDATING_RANK = """
 import sys
 from sumpter import _native
-from sumpter_lab.scaffold.rank import (Worker)
+from sumpter_lab.scaffold.jobs.rank import (Worker)
 from sumpter_lab.scaffold.spec import RULES
-from sumpter_lab.scaffold.updates import (OPTIMIZERS)
+from sumpter_lab.scaffold.jobs.updates import (OPTIMIZERS)
 assert set(OPTIMIZERS) == set(RULES)
 shapes = [(3, 5), (2000,)]
 worker = Worker(0, 1, "127.0.0.1", {"token": _native.generate_token()}, shapes)
@@ -149,7 +151,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
 
 
 @given(count=st.integers(1, 24))
-def test_everybody_meets_everybody_once_and_one_at_a_time(count: int) -> None:
+def test_every_pair_meets_once_and_a_machine_has_one_peer_at_a_time(count: int) -> None:
     rounds = schedule(count)
     met = [pair for pairs in rounds for pair in pairs]
     assert sorted(met) == [(a, b) for a in range(count) for b in range(a + 1, count)]
@@ -207,9 +209,9 @@ def test_busy_cores_and_idle_links_make_a_cell_cpu_bound() -> None:
 
 
 def test_rounds_that_update_are_set_beside_those_of_the_same_turn() -> None:
-    def one(seconds: float, cpu_s: float, sent: int) -> team.Round:
+    def one(seconds: float, cpu_s: float, sent: int) -> emulated.Round:
         links = {"gpu-0": counters.LinkCounts(sent, 7, 0)}
-        return team.Round(seconds, cpu_s, 0.0, links, counters.NO_TICKS)
+        return emulated.Round(seconds, cpu_s, 0.0, links, counters.NO_TICKS)
 
     rounds = {"sumpter": [one(1.0, 2.0, 100), one(4.0, 2.0, 100)]}
     rounds["sgd"] = [one(1.25, 3.0, 101), one(4.0, 3.0, 101)]
@@ -227,7 +229,7 @@ def test_rounds_that_update_are_set_beside_those_of_the_same_turn() -> None:
 def test_turns_that_others_disturbed_are_left_out_whatever_their_times() -> None:
     def turn(seconds: float, steal: int) -> cell.Turn:
         cores = counters.CoreTicks(total=100, idle=50, steal=steal)
-        return {"sumpter": team.Round(seconds, 0.0, 0.0, {}, cores)}
+        return {"sumpter": emulated.Round(seconds, 0.0, 0.0, {}, cores)}
 
     turns = [turn(1.0, 30), turn(2.0, 0), turn(9.0, 1), turn(1.5, 7)]
     kept = cell.select(turns, 2)

@@ -20,9 +20,9 @@ from sumpter_lab.replay import report, surface, variants
 from sumpter_lab.replay.play import Pace, periods, play
 from sumpter_lab.replay.script import Script, script_of
 from sumpter_lab.replay.spec import Spec, check
-from sumpter_lab.scaffold import namespaces
-from sumpter_lab.scaffold.document import REPLAY, DocumentError
-from sumpter_lab.scaffold.figures import quartiles
+from sumpter_lab.scaffold.network import namespaces
+from sumpter_lab.scaffold.results.document import REPLAY, DocumentError
+from sumpter_lab.scaffold.results.figures import quartiles
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0

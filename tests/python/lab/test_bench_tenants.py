@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sumpter.cli import main
-from sumpter_lab.scaffold.counters import CoreTicks
+from sumpter_lab.scaffold.network.counters import CoreTicks
 from sumpter_lab.tenants import figures
 from sumpter_lab.tenants.figures import ALONE, BESIDE_GREEDY, GREEDY, TOGETHER, Window
 from sumpter_lab.tenants.job import Shape

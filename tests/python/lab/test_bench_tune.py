@@ -19,8 +19,8 @@ from sumpter.tuning.points import GRID, KIB, MIB, Choice, Job, Point, point
 from sumpter.tuning.search import Fixed, Grid
 from sumpter_lab.cli import tune as command
 from sumpter_lab.replay import spec as replay
-from sumpter_lab.scaffold import namespaces
-from sumpter_lab.scaffold.document import TUNE
+from sumpter_lab.scaffold.network import namespaces
+from sumpter_lab.scaffold.results.document import TUNE
 from sumpter_lab.tune import figures, report
 from sumpter_lab.tune.scaled import Model, Scaled
 from sumpter_lab.tune.spec import SYSTEM, Spec, check

@@ -14,7 +14,7 @@ import pytest
 
 from sumpter._failure import Failure, UsageError
 from sumpter_lab import diloco, memory, refill
-from sumpter_lab.scaffold import counters, namespaces
+from sumpter_lab.scaffold.network import counters, namespaces
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600.0

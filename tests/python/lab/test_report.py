@@ -17,8 +17,8 @@ from sumpter.profiles import save
 from sumpter_lab import profiles, report
 from sumpter_lab.report import blocks, curves, timeline
 from sumpter_lab.report.page import render
-from sumpter_lab.scaffold import schema
-from sumpter_lab.scaffold.document import DocumentError
+from sumpter_lab.scaffold.results import schema
+from sumpter_lab.scaffold.results.document import DocumentError
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = ROOT / "lab" / "records"

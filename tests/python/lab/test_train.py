@@ -13,7 +13,7 @@ from sumpter.tuning.points import GRID, KIB, Point
 from sumpter_lab import profiles
 from sumpter_lab.autobyte import train
 from sumpter_lab.autobyte.surface import Network, iteration_s
-from sumpter_lab.scaffold.document import REPLAY, DocumentError
+from sumpter_lab.scaffold.results.document import REPLAY, DocumentError
 
 ROOT = Path(__file__).parents[3]
 

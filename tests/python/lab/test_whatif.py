@@ -15,7 +15,7 @@ from sumpter._sizes import parse_size
 from sumpter.cli import main
 from sumpter.profiles import Layer, Profile, Tensor, file, save
 from sumpter_lab import profiles, whatif
-from sumpter_lab.scaffold.document import DocumentError
+from sumpter_lab.scaffold.results.document import DocumentError
 from sumpter_lab.whatif import replayed
 from sumpter_lab.whatif.advice import in_words
 

@@ -160,7 +160,7 @@ def test_a_killed_launcher_leaves_no_orphan() -> None:
     assert launched.finish() == -signal.SIGKILL
 
 
-def test_a_job_goes_on_when_nobody_reads_it_any_more(tmp_path: Path) -> None:
+def test_a_job_goes_on_when_its_output_is_closed(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     os.mkfifo(gone)
     # The rest is said when the reader is gone, and after that once more.

@@ -33,7 +33,7 @@ print(hvd.rank(), hvd.size(), hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), op
 hvd.shutdown()
 """
 
-# What whoever runs the tests may have set.
+# What the environment of the tests may have set.
 FOREIGN = (
     *("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "SUMPTER_", "NVIDIA_VISIBLE"),
     *("HOROVOD_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "DMLC_", "BYTEPS_"),

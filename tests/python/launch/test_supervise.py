@@ -78,7 +78,7 @@ def test_a_worker_that_has_lived_a_while_is_started_at_once(
     ]
 
 
-def test_nobody_waits_for_a_pause_once_a_worker_has_ended_well(
+def test_no_worker_waits_for_a_pause_once_one_has_ended_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervise, "SOON_S", float("inf"))
@@ -88,7 +88,7 @@ def test_nobody_waits_for_a_pause_once_a_worker_has_ended_well(
 
     class Last(Pretender):
         async def ended(self) -> int:
-            # Only once the other has been told to wait for an hour.
+            # Only once the other has been given a pause of an hour.
             while unlucky.codes:
                 await asyncio.sleep(0.01)
             return await super().ended()

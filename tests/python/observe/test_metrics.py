@@ -1,4 +1,4 @@
-"""Metrics: what the endpoints tell, what dashboard, alerts and documentation make of it."""
+"""Metrics: what the endpoints export, and whether dashboard, alerts and documentation fit it."""
 
 from __future__ import annotations
 

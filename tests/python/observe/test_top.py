@@ -77,6 +77,28 @@ def test_figures_are_of_the_time_between_two_looks(monkeypatch: pytest.MonkeyPat
     assert job.members[0].waits_for == "send"
 
 
+def test_the_drain_rate_is_of_the_time_in_which_contributions_were_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def both(drained: float, waited_s: float) -> list[dict]:
+        # Rank 1 has never had a contribution in a queue.
+        queued = {"drained_bytes": drained, "wait_send_s": waited_s}
+        return [worker(0, elapsed_s=100.0, **queued), worker(1, elapsed_s=100.0)]
+
+    before, after = document(both(1e9, 10.0)), document(both(1.5e9, 12.0))
+    first, second, same = looks(monkeypatch, 4.0, before, after, after)
+    rates = [view.jobs[0].members[0].drain_per_s for view in (first, second)]
+    assert rates == [pytest.approx(1e8), pytest.approx(2.5e8)]
+    assert first.jobs[0].members[1].drain_per_s is None
+    assert same.jobs[0].members[0].drain_per_s is None
+    assert [server.drain_per_s for server in first.servers] == [None]
+    assert " 2 Gb/s " in shown(second)
+    [job] = read_status(after)
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))
+    print_job(console, job)
+    assert "Send queues of workers drain at 1 Gb/s\n" in console.export_text()
+
+
 def test_without_a_bandwidth_of_every_machine_there_is_no_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -218,7 +240,7 @@ def test_ended_jobs_are_labelled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "worker 1 (left)" in text
 
 
-def test_machines_that_nobody_named_have_their_hosts_name() -> None:
+def test_machines_without_a_configured_name_have_their_hosts_name() -> None:
     boot = "0d4a6a4e-2f0c-4a3e-9c53-6f2f1a9e8b11"
     machines = {f"{boot}/4026531840": "node7", "gpu-1": "node8"}
     members = [Member("worker", 0, host, machine) for machine, host in machines.items()]

@@ -27,7 +27,7 @@ def test_names_taken_from_own_modules_exist(folder: Path) -> None:
 
 
 def test_a_name_that_is_missing_is_found() -> None:
-    source = "from sumpter_lab.scaffold import spec, site as place\nspec.nothing()\nplace.Place\n"
+    source = "from sumpter_lab.scaffold import spec, units as u\nspec.nothing()\nu.parse_sizes\n"
     assert missing_names(source) == [(2, "sumpter_lab.scaffold.spec.nothing")]
 
 

@@ -43,7 +43,7 @@ _context = multiprocessing.get_context("forkserver")
 # The first optimizer imports torch._dynamo, which takes as long as torch itself.
 _context.set_forkserver_preload(["torch", "torch._dynamo", "sumpter.torch"])
 
-# What a rank must not inherit from whoever runs the tests.
+# What a rank must not inherit from the environment of the tests.
 _FOREIGN = ("SUMPTER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_")
 
 
@@ -199,7 +199,7 @@ class Job:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses, nor another test until this process has ended."""
+    """A port of this machine that is unused, also by other tests until this process has ended."""
     for port in random.sample(PORTS, len(PORTS)):
         # A name that only one process can have, and has no longer once it has ended.
         mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -1,4 +1,4 @@
-"""What the command line says to somebody who does not know it yet: help, settings, misspellings."""
+"""What the command line tells a new user: help, settings, misspellings."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ THINGS = {
     f"{TOP}.cross_barrier": "Compression",
 }
 
-# `init(True)` of BytePS is told from a communicator by its type.
+# `init(True)` of BytePS is distinguished from a communicator by its type.
 ELSEWHERE = {("init", "lazy")}
 
 

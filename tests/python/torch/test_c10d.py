@@ -70,7 +70,7 @@ def test_a_delegated_call_that_differs_is_completed_before_its_turn() -> None:
     assert isinstance(work.exception(), MismatchError)
 
 
-def test_a_call_that_nobody_joins_ends_with_its_name(make_job: Callable[..., Job]) -> None:
+def test_a_call_that_no_other_rank_makes_ends_with_its_name(make_job: Callable[..., Job]) -> None:
     make_job(2).start("c10d_absences.py").finish()
 
 

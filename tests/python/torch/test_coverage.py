@@ -97,7 +97,7 @@ class Group:
             return GLOO
         if row.method == "monitored_barrier":
             return SUMPTER  # it has blocked, and has no Work
-        assert isinstance(work, dist.Work), f"{row.method} is carried by nobody"
+        assert isinstance(work, dist.Work), f"{row.method} has no implementation"
         work.wait()
         return SUMPTER
 

@@ -30,7 +30,7 @@ def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
     job.make_pipe("alone")
     for rank in range(3):
         job.start_rank(rank, "elastic_training.py", optimizer, *["doomed"] * (rank == 0))
-    assert job.exit_code(0) == -signal.SIGKILL, job.report("nobody was killed")
+    assert job.exit_code(0) == -signal.SIGKILL, job.report("no worker was killed")
     job.wait_for("alone")
     job.start_rank(0, "elastic_training.py", optimizer, "newcomer")
     job.finish()
@@ -44,7 +44,7 @@ def test_survivors_complete_an_interrupted_step_among_themselves(
     job = make_job(3, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S)
     for rank in range(3):
         job.start_rank(rank, "elastic_redo.py", optimizer, *["doomed"] * (rank == 0))
-    assert job.exit_code(0) == -signal.SIGKILL, job.report("nobody was killed")
+    assert job.exit_code(0) == -signal.SIGKILL, job.report("no worker was killed")
     assert job.exit_code(1) == job.exit_code(2) == 0, job.report("the survivors failed")
     assert job.result(1) == job.result(2)
 
@@ -140,7 +140,7 @@ def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 AsRank = Callable[[int, int], None]
 
 
-def test_an_elastic_sampler_deals_out_what_nobody_has_processed(as_rank: AsRank) -> None:
+def test_an_elastic_sampler_deals_out_what_was_not_processed(as_rank: AsRank) -> None:
     samplers = []
     for rank in range(3):
         as_rank(rank, 3)

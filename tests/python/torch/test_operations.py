@@ -39,7 +39,7 @@ def test_everything_can_be_encrypted(make_job: Callable[..., Job]) -> None:
         arguments = ("refused_setting.py", "tls_data", "has true", "has false")
         job.start_rank(rank, *arguments, SUMPTER_TLS_DATA=str(rank == 1).lower())
     job.wait_for("refused")
-    assert list(job.folder.glob("result.*")), job.report("nobody was refused")
+    assert list(job.folder.glob("result.*")), job.report("no rank was refused")
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1), (4, 0)])

@@ -1,4 +1,4 @@
-"""Training with Sumpter gives what one process gives, whoever sums and however often it is run."""
+"""Training with Sumpter gives the result of one process, for any placement and in every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tuner is told of a job's layers."""
+"""The description of a job's layers that a tuner gets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_layers_have_the_tensors_sizes_in_the_order_of_priority() -> None:
     np.testing.assert_allclose(layers[:, 2], sizes[::-1])
     np.testing.assert_allclose(layers[:, 0].sum(), 0.1)
     np.testing.assert_allclose(layers[:, 1], 0.2 / BUCKETS)
-    # As they got ready, if nobody has put them into an order.
+    # As they got ready, unless they were put into an order.
     ready = [Summed(size, 0) for size in sizes]
     np.testing.assert_allclose(of_tensors(ready, compute_s=0.3)[:, 2], sizes[::-1])
     # Any number of tensors; none is a job of which nothing is known.
@@ -97,7 +97,7 @@ def moved(compute_s: float, link_gbps: float, steps: int = 10) -> dict[str, floa
 
 
 def told(profile: Profile | None, architecture: str = "sumpter") -> Job:
-    """What a tuner is told of a job whose link carries 2 Gb/s."""
+    """The description that a tuner gets of a job whose link carries 2 Gb/s."""
     plan = {"machines": {"gpu": 4, "cpu": 2}, "architecture": architecture}
     gbps = driver.bandwidths_gbps({}, counters_of(("a", moved(compute_s=0.1, link_gbps=2.0))))
     return driver_of(FakeWorker(), profile)._job(plan, 10.0, gbps, tensors(100, 300))

@@ -205,7 +205,7 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
         }
         FromMember::Drain(_) => Ok(Message::Drain),
         FromMember::Leave(_) => Ok(Message::Leave),
-        FromMember::TracePiece(_) => Err("a trace nobody takes".to_owned()),
+        FromMember::TracePiece(_) => Err("a trace that was not asked for".to_owned()),
         FromMember::AskSeat(_) | FromMember::LeaveSeat(_) => Err("a word of a seat".to_owned()),
     }
 }

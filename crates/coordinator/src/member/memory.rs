@@ -28,7 +28,7 @@ impl Memory {
         self.run.as_ref()
     }
 
-    /// Takes in what the coordinator tells.
+    /// Takes in an event of the coordinator.
     pub fn on_event(&mut self, event: &MemberEvent, own: Option<Rank>) {
         match event {
             MemberEvent::Started(view) => {

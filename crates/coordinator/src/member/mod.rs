@@ -43,7 +43,7 @@ pub use traces::{TraceOf, Traces, traces};
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 /// How long a request of one who is no member may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// Operations that are reported as waiting: the oldest tell what is wrong.
+/// Operations that are reported as waiting: the oldest show what is wrong.
 const PENDING_LIMIT: usize = 64;
 
 /// A worker's or server's membership. Dropped without [`leave`](Self::leave), it counts as dead.

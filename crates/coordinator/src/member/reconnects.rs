@@ -66,7 +66,7 @@ impl Peer {
         let (tell, events) = mpsc::channel();
         let member = Member::join(options, move |event| {
             if !matches!(event, MemberEvent::Waiting { .. }) {
-                // The test may be over before the member has been told everything.
+                // The test may be over before the member has got all events.
                 drop(tell.send(event));
             }
         });
@@ -123,7 +123,7 @@ fn a_run_outlives_its_coordinator() {
         assert!(matches!(worker.next(), MemberEvent::Tensor { id: TensorId(0), .. }));
     }
     first.stop();
-    // Asked of nobody; answered by whoever comes.
+    // Asked of no member in particular; answered by any that comes.
     workers[1].member.declare(spec("meanwhile", &[1]));
     let mut second = coordinator(&address);
     for worker in &workers {
@@ -178,7 +178,7 @@ fn a_run_is_given_back_only_to_those_who_were_in_it() {
     let _helper = Peer::join(&address, Role::Server, PATIENCE);
     let zero = Peer::worker(&address, 0, 1, PATIENCE);
     let mut view = zero.started();
-    // Somebody else's: whoever was told of a run is told its key.
+    // Of another run: a member that takes part in a run gets its key.
     view.job.0 += 1;
     let run = Some(KnownRun { view, ..KnownRun::default() });
     let rejoin = Some(rejoin_to_proto(Rejoin { run, ..Rejoin::default() }));

@@ -54,8 +54,8 @@ pub struct SeatOptions {
     pub host: String,
     /// Equal for processes that share a network interface.
     pub machine: String,
-    /// How long to wait for the coordinator, and how long a generation may take to form once nobody
-    /// is at work.
+    /// How long to wait for the coordinator, and how long a generation may take to form once no
+    /// process is at work.
     pub start_timeout: Duration,
     /// Silence after which a process counts as dead.
     pub peer_timeout: Duration,
@@ -152,7 +152,7 @@ impl Seat {
         lock(&self.shared).newcomers
     }
 
-    /// Gives the seat up, at most a second later; the job is `done` if nobody need come any more.
+    /// Gives the seat up, at most a second later; the job is `done` if no more workers are needed.
     /// Nothing happens the second time.
     pub fn leave(&self, done: bool) {
         let commands = self.commands.as_ref();

@@ -109,7 +109,7 @@ fn ranks_that_wait_for_different_collectives_all_hear_of_it() {
 }
 
 #[test]
-fn the_status_is_told_to_whoever_holds_the_token() {
+fn the_status_needs_the_token() {
     let coordinator = coordinator(Serves::ManyJobs);
     let address = coordinator.address().to_string();
     let _helper = Peer::join(server(coordinator.address()));

@@ -111,9 +111,9 @@ impl Peer {
     fn try_join(options: JoinOptions) -> Result<Self, JoinError> {
         let (tell, events) = mpsc::channel();
         let member = Member::join(options, move |event| {
-            // How often it is told what is still missing depends on the machine's speed.
+            // How often it is notified of what is missing depends on the machine's speed.
             if !matches!(event, MemberEvent::Waiting { .. }) {
-                // The test may be over before the member has been told everything.
+                // The test may be over before the member has got all events.
                 drop(tell.send(event));
             }
         })?;

@@ -85,7 +85,7 @@ fn a_question_can_be_interrupted_and_asked_again() {
 }
 
 #[test]
-fn a_question_to_nobody_is_answered_in_time() {
+fn a_question_without_a_coordinator_is_answered_in_time() {
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
     let options = SeatOptions {
         coordinator: nowhere.to_string(),

@@ -27,7 +27,7 @@ fn worker_of(coordinator: &Coordinator, job: &str, token: Token, rank: u32) -> J
 }
 
 #[test]
-fn whoever_does_not_hold_a_jobs_token_is_refused_alike() {
+fn all_without_a_jobs_token_are_refused_alike() {
     let coordinator = shared();
     let mistakes = [
         ("red", Token::new("a wrong token, long enough").unwrap()),

@@ -15,7 +15,7 @@ fn answer(peer: &Peer, words: &[&str]) {
 }
 
 #[test]
-fn whoever_asks_gets_every_members_answer_and_how_its_clock_compares() {
+fn a_request_gets_every_members_answer_and_how_its_clock_compares() {
     let coordinator = coordinator(Serves::ManyJobs);
     let address = coordinator.address();
     let helper = Peer::join(server(address));

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_types::{
-    Collective, Dtype, Epoch, ExactSum, GroupId, Rank, ReduceOp, Round, Staleness, TensorId, Update,
+    CallNumber, Collective, Dtype, Epoch, ExactSum, GroupId, Rank, ReduceOp, Round, Staleness,
+    TensorId, Update,
 };
 use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, OrderEntry, PartitionSpec, Tier, VariableSpec};
 
@@ -133,6 +134,8 @@ pub struct Request {
     pub priority: i32,
     /// How the contribution gets into the memory.
     pub supply: Supply,
+    /// The call of the program to which the round belongs, if it counts them.
+    pub call: Option<CallNumber>,
     /// The rule and its coefficients, in an update, or that they are to be
     /// [decided](super::Client::decide) when the norm of the gradient is known; the contribution
     /// and the result must not lie in the same memory then.

@@ -409,6 +409,7 @@ mod tests {
             average: false,
             priority: 0,
             supply: Supply::Whole,
+            call: None,
             update: None,
         }
     }

@@ -76,6 +76,7 @@ mod tests {
             average: false,
             priority: 0,
             supply: Supply::Whole,
+            call: None,
             update: None,
         };
         let place = |number: usize| {

@@ -117,6 +117,7 @@ mod tests {
             average: false,
             priority: 0,
             supply: Supply::Whole,
+            call: None,
             update: None,
         }
     }

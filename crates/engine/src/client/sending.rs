@@ -8,7 +8,7 @@ use sumpter_types::{Epoch, GroupId, TensorId};
 use sumpter_wire::{Begin, FrameKind, Header, Snapshot, Tier, encode_group, encode_order};
 
 use super::Client;
-use super::op::{OpId, find};
+use super::op::{OpId, Request, find};
 use super::sender::{ChunkRef, Frame, FrameHead};
 
 impl<M: Memory> Client<M> {
@@ -57,7 +57,8 @@ impl<M: Memory> Client<M> {
             sender.push_control(&header, &ranks);
         }
         let update = op.request.update.filter(|_| spec.variable.is_some());
-        let encoded = Begin { spec, priority: op.request.priority, update }.encode();
+        let Request { priority, call, .. } = op.request;
+        let encoded = Begin { spec, priority, call, update }.encode();
         let order = encode_order(&op.order_of(&op.places[index]));
         let header = Header {
             chunk: op.parts[index].have,

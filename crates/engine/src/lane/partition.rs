@@ -33,7 +33,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_types::{Collective, ExactSum, Rank, Round, Update};
+use sumpter_types::{CallNumber, Collective, ExactSum, Rank, Round, Update};
 use sumpter_wire::{OrderEntry, PartitionSpec, Tier, checksum};
 
 use super::accumulate::{Chunk, is_ordered};
@@ -46,11 +46,13 @@ use sumpter_endpoint::{Now, Violation};
 /// A connection's number, never used again, unlike its `ConnId`.
 pub(super) type Serial = u64;
 
-/// How a child began a round: over which connection its results go, and how urgent they are.
+/// How a child began a round: over which connection its results go, how urgent they are, and in
+/// which call of its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Listener {
     pub over: Serial,
     pub priority: i32,
+    pub call: Option<CallNumber>,
 }
 
 /// A chunk of one of the two live rounds of a partition.
@@ -89,7 +91,7 @@ pub(super) enum Beginning {
     In { slot: usize, completes: bool, wants_total: bool },
     /// The round before is not complete; the child is in as soon as it is.
     Early,
-    /// Others say that the round does something else, for this reason.
+    /// Others say that the round is of another call or does something else, for this reason.
     Differs(String),
 }
 
@@ -280,6 +282,11 @@ impl Partition {
         Some(self.slots[slot].decision.update().unwrap_or(Update::defer(rule)))
     }
 
+    /// The call in which the round in `slot` was begun, if a child has said it.
+    pub(super) fn call(&self, slot: usize) -> Option<CallNumber> {
+        self.slots[slot].call
+    }
+
     /// What the round in `slot` does to a variable.
     pub(super) fn decision(&self, slot: usize) -> &Decision {
         &self.slots[slot].decision
@@ -411,7 +418,9 @@ impl Partition {
             self.follow(at, order);
         }
         let slot = &mut self.slots[at];
-        if let Some(Err(difference)) = update.map(|update| slot.decision.say(child, update)) {
+        let agreed = slot.agree_on_call(over.call);
+        let agreed = agreed.and_then(|()| update.map_or(Ok(()), |u| slot.decision.say(child, u)));
+        if let Err(difference) = agreed {
             return Ok(Beginning::Differs(difference));
         }
         if slot.children[child].begun.replace(over).is_some() {
@@ -423,15 +432,26 @@ impl Partition {
         Ok(Beginning::In { slot: at, completes, wants_total })
     }
 
-    /// Lets those who were early for the round after the one in `slot` begin it.
-    pub(super) fn admit_early(&mut self, slot: usize, pool: &mut BufferPool) {
-        let next = self.slots[slot].round.map(Round::next);
+    /// Lets those who were early for the round after the one in `slot` begin it; a text if they
+    /// begin it in different calls.
+    pub(super) fn admit_early(&mut self, slot: usize, pool: &mut BufferPool) -> Option<String> {
+        let (next, mut dispute) = (self.slots[slot].round.map(Round::next), None);
         for (child, over) in std::mem::take(&mut self.early) {
             let next = RoundStart::plain(next.expect("a live round"));
-            let begun = self.begin(child, over, &next, pool);
-            let expected = Beginning::In { slot: 1 - slot, completes: false, wants_total: false };
-            debug_assert_eq!(begun, Ok(expected));
+            match self.begin(child, over, &next, pool) {
+                Ok(Beginning::Differs(how)) => {
+                    // It is to get the error like all who have begun the round.
+                    self.slots[1 - slot].children[child].begun = Some(over);
+                    dispute = Some(format!("rank {}: {how}", self.members[child]));
+                }
+                begun => {
+                    let (completes, wants_total) = (false, false);
+                    let expected = Beginning::In { slot: 1 - slot, completes, wants_total };
+                    debug_assert_eq!(begun, Ok(expected));
+                }
+            }
         }
+        dispute
     }
 
     fn is_early(&self, child: usize, round: Round) -> bool {
@@ -470,6 +490,7 @@ impl Partition {
         (slot.finished, slot.begun, slot.acknowledged) = (0, 0, 0);
         (slot.all_in, slot.last_in) = (0, None);
         (slot.mirrored, slot.settled) = (0, false);
+        slot.call = None;
         slot.decision.clear(members);
         slot.order.clear();
         Ok(())

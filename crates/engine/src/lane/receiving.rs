@@ -238,7 +238,7 @@ impl Lane {
         &mut self,
         id: ConnId,
         header: Header,
-        (Begin { spec, priority, update }, order): (Begin, Vec<OrderEntry>),
+        (Begin { spec, priority, call, update }, order): (Begin, Vec<OrderEntry>),
         now: Now,
     ) -> Result<(), Violation> {
         self.check_spec(header.tier, &spec)?;
@@ -246,7 +246,8 @@ impl Lane {
         let conn = self.conns[id.0].as_mut().expect("an open connection");
         let (rank, of_job) = (conn.rank, conn.job);
         let job = &mut self.jobs[of_job];
-        let (key, over) = (Key::of(&header, conn.rank), Listener { over: conn.serial, priority });
+        let key = Key::of(&header, conn.rank);
+        let over = Listener { over: conn.serial, priority, call };
         let start = RoundStart { round: header.round, update, order };
         let (at, slot, completes, wants_total) =
             match job.begin((rank, over), key, spec, &start, &mut self.pool)? {

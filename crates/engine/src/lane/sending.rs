@@ -71,7 +71,7 @@ impl Lane {
         }
     }
 
-    /// The norm of a round's gradient is known: tells those who wait for it.
+    /// The norm of a round's gradient is known: sends it to those who wait for it.
     pub(super) fn tell_norm(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
         for child in 0..self.jobs[job].partition(at).members().len() {
             if let Some((id, _)) = self.listener(job, at, slot, child, true) {
@@ -120,12 +120,13 @@ impl Lane {
         }
     }
 
-    /// The members disagree about a round: tells all who have begun it.
+    /// The members disagree about a round: sends the error to all who have begun it.
     pub(super) fn dispute(&mut self, job: JobIndex, at: PartitionIndex, slot: usize, reason: &str) {
         let key = self.jobs[job].key(at);
         self.jobs[job].dispute(key, reason);
         for child in 0..self.jobs[job].partition(at).members().len() {
-            if let Some((id, _)) = self.listener(job, at, slot, child, true) {
+            let listener = |receives| self.listener(job, at, slot, child, receives);
+            if let Some((id, _)) = listener(true).or_else(|| listener(false)) {
                 let header = self.header(id, FrameKind::Error, at, slot);
                 self.conn(id).refused.insert(key);
                 self.refuse(id, header, reason);
@@ -143,7 +144,10 @@ impl Lane {
         if self.jobs[job].partition(at).is_without_receivers() {
             self.jobs[job].partition_mut(at).free(slot, &mut self.pool);
         }
-        self.jobs[job].partition_mut(at).admit_early(slot, &mut self.pool);
+        let dispute = self.jobs[job].partition_mut(at).admit_early(slot, &mut self.pool);
+        if let Some(reason) = dispute {
+            self.dispute(job, at, 1 - slot, &reason);
+        }
     }
 
     /// Whether those who receive no data may forget a round that is complete: what they contributed
@@ -198,7 +202,7 @@ impl Lane {
         let id = job.children[rank.0 as usize]?;
         let serial = self.conns[id.0].as_ref()?.serial;
         let wanted = partition.spec.collective.receives(rank, partition.spec.root) == receives;
-        let Listener { over, priority } = partition.listener(slot, child)?;
+        let Listener { over, priority, .. } = partition.listener(slot, child)?;
         (wanted && over == serial).then_some((id, priority))
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sumpter_sum::BufferPool;
-use sumpter_types::{Rank, Round};
+use sumpter_types::{CallNumber, Rank, Round};
 use sumpter_wire::PartitionSpec;
 
 use super::accumulate::Chunk;
@@ -26,6 +26,8 @@ pub(super) struct Slot {
     pub all_in: usize,
     /// When the last of them was.
     pub last_in: Option<Now>,
+    /// The call to which the round belongs, once a child has said it.
+    pub call: Option<CallNumber>,
     /// What the round does to a variable.
     pub decision: Decision,
     /// In which order its chunks change a variable asynchronously, if a log is replayed.
@@ -43,6 +45,21 @@ pub(super) struct Child {
 }
 
 impl Slot {
+    /// A child says to which call the round belongs, or nothing about it.
+    ///
+    /// # Errors
+    /// A text if others have said another.
+    pub(super) fn agree_on_call(&mut self, call: Option<CallNumber>) -> Result<(), String> {
+        let Some(call) = call else { return Ok(()) };
+        match *self.call.get_or_insert(call) {
+            known if known == call => Ok(()),
+            known => Err(format!(
+                "this is its call {call}, but call {known} of others; every rank must make the \
+                 same calls in the same order"
+            )),
+        }
+    }
+
     /// Changes the variable, if there is one, by a chunk that is summed, as far as that may be now;
     /// whether the chunk is finished. `own` is whose round it is, if it is one worker's.
     pub(super) fn take_effect(

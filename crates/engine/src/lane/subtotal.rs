@@ -1,7 +1,7 @@
 //! What a hub lends and gets back: the subtotals of its machine's workers, and the totals.
 
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{ExactSum, JobId, Round, TensorId, Update};
+use sumpter_types::{CallNumber, ExactSum, JobId, Round, TensorId, Update};
 use sumpter_wire::{FrameKind, PartitionSpec, Tier};
 
 use super::Lane;
@@ -134,6 +134,14 @@ impl Lane {
         let (tensor, partition) = (of.tensor, of.partition);
         let at = job.find(Key::of_machine(tensor, partition), 0)?;
         job.partition(at).update((of.round.0 & 1) as usize)
+    }
+
+    /// The call in which the round of a subtotal was begun, if its workers count them.
+    #[must_use]
+    pub fn call_of(&self, of: &Subtotal) -> Option<CallNumber> {
+        let job = &self.jobs[self.jobs.find(of.job)?];
+        let at = job.find(Key::of_machine(of.tensor, of.partition), 0)?;
+        job.partition(at).call((of.round.0 & 1) as usize)
     }
 
     /// All mirrors of a variable have the gradient of this total: this machine's contributions to

@@ -89,7 +89,7 @@ fn a_round_changes_the_value_at_once_and_is_done_when_the_mirror_has_it() {
     let [next] = &frames(&mut lane, a)[..] else { panic!("one frame") };
     // What the mirror got in its own round is not sent again.
     assert_eq!(snapshot(next), (vec![1, 1], vec![]));
-    // The worker has lost its connection: it is told on the new one.
+    // The worker has lost its connection: it gets the answer on the new one.
     let mut again = adds(1, 0, FREE, [1.0, 2.0]);
     let begins = again.len() - 2 * HEADER_BYTES - 8 - sumpter_wire::MAX_BEGIN_BYTES;
     again[begins + 20] = 1;

@@ -245,6 +245,7 @@ fn chunk_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>, Op
         average: false,
         priority: 0,
         supply: Supply::Chunks,
+        call: None,
         update: None,
     };
     let op = client.submit(request, hold(OwnedMemory { separate: None, bytes: vec![7; 150] }));

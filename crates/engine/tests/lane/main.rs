@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use sumpter_endpoint::{ConnId, Endpoint, Violation};
 use sumpter_engine::{Lane, LaneLimits, Peer};
-use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, Round, TensorId};
+use sumpter_types::{
+    CallNumber, Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, Round, TensorId,
+};
 use sumpter_wire::{Begin, FrameKind, HEADER_BYTES, Header, PartitionSpec, encode_group, group_id};
 
 const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 10_000, max_chunk_bytes: 4096, hub: true };
@@ -51,7 +53,12 @@ fn header(kind: FrameKind, length: usize) -> Header {
 }
 
 fn begin(spec: &PartitionSpec) -> Vec<u8> {
-    let payload = Begin { spec: *spec, priority: 0, update: None }.encode();
+    begin_in(spec, None)
+}
+
+fn begin_in(spec: &PartitionSpec, call: Option<u64>) -> Vec<u8> {
+    let call = call.map(CallNumber::new);
+    let payload = Begin { spec: *spec, priority: 0, call, update: None }.encode();
     [&header(FrameKind::Begin, payload.len()).encode()[..], &payload].concat()
 }
 
@@ -128,7 +135,7 @@ fn a_broadcast_is_expected_until_its_last_receiver_has_asked_for_it() {
 fn among_results_that_wait_each_receiver_gets_first_what_it_finds_urgent() {
     let (mut lane, [a, b]) = lane_with_two();
     let urgent = |tensor: u8, priority: i32| {
-        let payload = Begin { spec: spec(1), priority, update: None }.encode();
+        let payload = Begin { spec: spec(1), priority, call: None, update: None }.encode();
         let head = header(FrameKind::Begin, payload.len()).encode();
         let frames = [[&head[..], &payload].concat(), push(0, &[tensor])];
         frames.map(|frame| of_tensor(tensor, 0, frame)).concat()
@@ -156,6 +163,75 @@ fn another_spec_is_answered_with_an_error_that_tells_both() {
     assert!(text.contains("bytes: 4") && text.contains("bytes: 3"), "{text}");
 }
 
+/// The text of the `Error` frame that is all a connection gets.
+fn error(lane: &mut Lane, conn: ConnId) -> String {
+    let answer = drain(lane, conn);
+    let head = Header::decode(answer.first_chunk::<HEADER_BYTES>().unwrap()).unwrap();
+    assert_eq!((head.kind, head.tensor), (FrameKind::Error, TensorId(5)));
+    assert_eq!(answer.len(), HEADER_BYTES + head.length as usize);
+    String::from_utf8_lossy(&answer[HEADER_BYTES..]).into_owned()
+}
+
+#[test]
+fn a_round_of_different_calls_is_an_error_for_all_whether_they_receive_or_not() {
+    let collectives = [Collective::AllReduce, Collective::Reduce, Collective::Broadcast];
+    for collective in collectives {
+        let (mut lane, [a, b]) = lane_with_two();
+        let spec = PartitionSpec { collective, root: Rank(1), ..spec(3) };
+        feed(&mut lane, a, &begin_in(&spec, Some(0))).unwrap();
+        feed(&mut lane, b, &begin_in(&spec, Some(8))).unwrap();
+        for conn in [a, b] {
+            let text = error(&mut lane, conn);
+            assert!(text.contains("rank 1: this is its call #8, but call #0 of others"), "{text}");
+        }
+        // A contribution that was on its way does no harm.
+        let contributor = if collective == Collective::Broadcast { b } else { a };
+        feed(&mut lane, contributor, &push(0, &[1, 2, 3])).unwrap();
+        assert_eq!((drain(&mut lane, a), drain(&mut lane, b)), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn rounds_of_equal_calls_and_of_calls_that_are_not_counted_match() {
+    for (of_a, of_b) in [(Some(8), Some(8)), (Some(8), None), (None, Some(8))] {
+        let (mut lane, conns) = lane_with_two();
+        for (conn, call) in conns.into_iter().zip([of_a, of_b]) {
+            feed(&mut lane, conn, &[begin_in(&spec(1), call), push(0, &[1])].concat()).unwrap();
+        }
+        // The next round is of any later call.
+        for conn in conns {
+            assert_eq!(drain(&mut lane, conn)[HEADER_BYTES..], [2]);
+            let next = [begin_in(&spec(1), Some(24)), push(0, &[2])];
+            feed(&mut lane, conn, &next.map(|frame| of_tensor(5, 1, frame)).concat()).unwrap();
+        }
+        assert!(conns.into_iter().all(|conn| drain(&mut lane, conn)[HEADER_BYTES..] == [4]));
+    }
+}
+
+#[test]
+fn a_receiver_of_a_broadcast_that_was_early_for_another_call_gets_the_error_too() {
+    let mut lane = Lane::new(LIMITS);
+    let of = |rank| Peer { world_size: 4, ..peer(rank) };
+    let [root, early, other, late] = [0, 1, 2, 3].map(|r| lane.open(of(r)).expect("fits").0);
+    let spec = PartitionSpec { collective: Collective::Broadcast, ..spec(1) };
+    feed(&mut lane, root, &[begin_in(&spec, Some(0)), push(0, &[1])].concat()).unwrap();
+    // Two have the result and begin the next round before the last one has asked for this one.
+    for (conn, call) in [(early, 8), (other, 16)] {
+        feed(&mut lane, conn, &begin_in(&spec, Some(0))).unwrap();
+        drain(&mut lane, conn);
+        let next = of_tensor(5, 1, begin_in(&spec, Some(call)));
+        feed(&mut lane, conn, &[ack(), next].concat()).unwrap();
+    }
+    feed(&mut lane, late, &begin_in(&spec, Some(0))).unwrap();
+    for conn in [early, other] {
+        let text = error(&mut lane, conn);
+        assert!(text.contains("rank 2: this is its call #16, but call #8 of others"), "{text}");
+    }
+    drain(&mut lane, root);
+    feed(&mut lane, root, &of_tensor(5, 1, begin_in(&spec, Some(8)))).unwrap();
+    assert!(error(&mut lane, root).contains("call #16"));
+}
+
 #[test]
 fn a_job_beyond_its_memory_is_answered_with_an_error_that_names_the_setting() {
     let (mut lane, [a, _]) = lane_with_two();
@@ -173,9 +249,9 @@ fn frames_out_of_place_close_the_connection_and_nothing_else() {
         bytes[4] = 9;
         bytes
     };
-    let strangers = encode_group(&[Rank(0), Rank(7)]);
+    let unknown = encode_group(&[Rank(0), Rank(7)]);
     let id = group_id(&[Rank(0), Rank(7)]);
-    let group = Header { tensor: TensorId(id.0), ..header(FrameKind::Group, strangers.len()) };
+    let group = Header { tensor: TensorId(id.0), ..header(FrameKind::Group, unknown.len()) };
     let crumbs = PartitionSpec { chunk_bytes: 1, ..spec(u32::MAX) };
     let cases: [(&str, Vec<u8>, &str); 8] = [
         ("noise", vec![0xff; 32], "unknown frame kind"),
@@ -185,7 +261,7 @@ fn frames_out_of_place_close_the_connection_and_nothing_else() {
         ("a gap", [begin(&spec(100)), push(1, &[0; 36])].concat(), "expected chunk 0"),
         ("a short chunk", [begin(&spec(100)), push(0, &[0; 63])].concat(), "expected 64"),
         ("a lane's frame", header(FrameKind::Done, 0).encode().to_vec(), "from a client"),
-        ("a group of strangers", [&group.encode()[..], &strangers].concat(), "not what its id"),
+        ("a group of unknown ranks", [&group.encode()[..], &unknown].concat(), "not what its id"),
     ];
     for (what, bytes, expected) in cases {
         let (mut lane, [a, b]) = lane_with_two();
@@ -280,10 +356,10 @@ fn acknowledgements_of_what_was_not_received_are_violations() {
 #[test]
 fn a_peer_that_does_not_fit_the_job_is_refused_and_an_ended_job_frees_its_memory() {
     let (mut lane, [a, b]) = lane_with_two();
-    let stranger = Peer { world_size: 3, ..peer(2) };
-    assert!(lane.open(stranger).expect_err("another size").contains("2 workers"));
+    let other = Peer { world_size: 3, ..peer(2) };
+    assert!(lane.open(other).expect_err("another size").contains("2 workers"));
     assert!(lane.open(peer(2)).expect_err("no such rank").contains("rank 2 of 2"));
     feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
     assert_eq!(lane.end_job(JobId(1)), [a, b]);
-    assert!(lane.open(stranger).is_ok(), "nothing of the job is left");
+    assert!(lane.open(other).is_ok(), "nothing of the job is left");
 }

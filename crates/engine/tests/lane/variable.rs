@@ -25,7 +25,7 @@ pub fn begin_with(spec: &PartitionSpec, step: f64) -> Vec<u8> {
 }
 
 fn begin_as(spec: &PartitionSpec, update: Update) -> Vec<u8> {
-    let payload = Begin { spec: *spec, priority: 0, update: Some(update) }.encode();
+    let payload = Begin { spec: *spec, priority: 0, call: None, update: Some(update) }.encode();
     [&header(FrameKind::Begin, payload.len()).encode()[..], &payload].concat()
 }
 

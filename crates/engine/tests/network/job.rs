@@ -67,7 +67,7 @@ pub struct Job {
     to_lane: Vec<Vec<Option<usize>>>,
     to_worker: Vec<Vec<Option<usize>>>,
     finished: usize,
-    /// Operations that have finished since somebody looked, with their ranks.
+    /// Operations that have finished since the last call, with their ranks.
     pub done: Vec<(usize, OpId)>,
     updates: bool,
     /// The rounds of what is under way.
@@ -253,6 +253,7 @@ impl Job {
             average: false,
             priority,
             supply: Supply::Whole,
+            call: None,
             update: self.updates.then_some(Update { step: -STEP, ..sgd }),
         }
     }

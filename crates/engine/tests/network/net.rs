@@ -72,7 +72,7 @@ enum Event {
     Reached(Segment),
     /// The sender learns that bytes have arrived.
     Acknowledged(usize, usize),
-    /// A moment that somebody waits for.
+    /// A deadline of an endpoint.
     Due(usize),
 }
 

@@ -81,7 +81,7 @@ impl World {
             self.plan(&progress);
             let repairs = self.repairs(&progress);
             self.rng.shuffle(&mut ranks);
-            // Sometimes the next change comes before all have heard of this one.
+            // Sometimes the next change comes before all have been notified of this one.
             let reached = match self.changes_left > 0 && self.rng.u32(0..4) == 0 {
                 true => self.rng.usize(0..ranks.len()),
                 false => ranks.len(),

@@ -5,7 +5,7 @@
 //!
 //! Workers share machines, and machines pass on one subtotal each. Helpers die, come and go, and
 //! workers die, partitions and chunks get another size; then a new epoch begins, sometimes before
-//! all have heard of the one before.
+//! all have been notified of the one before.
 //!
 //! Some contributions come range by range while their rounds last, as from the memory of a device;
 //! of these rounds, each byte of the result is announced once, and is final then.

@@ -138,6 +138,7 @@ impl Tensor {
             average,
             priority,
             supply,
+            call: None,
             update: None,
         };
         let rough = dtype == Dtype::F32 && op == ReduceOp::Sum && !average && rng.bool();
@@ -195,6 +196,7 @@ impl Tensor {
             average,
             priority: 0,
             supply: if rng.u32(0..3) == 0 { Supply::Ranges } else { Supply::Whole },
+            call: None,
             update: Some(update),
         };
         let mut shares = Vec::new();

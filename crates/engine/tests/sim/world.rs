@@ -15,7 +15,7 @@ use sumpter_engine::{
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::{Side, SimLink, in_process};
-use sumpter_types::{Action, Collective, Epoch, JobId, Rank, Round, TensorId, Update};
+use sumpter_types::{Action, CallNumber, Collective, Epoch, JobId, Rank, Round, TensorId, Update};
 use sumpter_wire::Tier;
 
 #[path = "epochs.rs"]
@@ -201,7 +201,7 @@ pub struct World {
     guarded: BTreeSet<usize>,
     plans_at_once: u32,
     lost: BTreeSet<usize>,
-    /// The generation in which a round began, and the last in which somebody finished it.
+    /// The generation in which a round began, and the last in which a worker finished it.
     spans: HashMap<(usize, u32), (usize, usize)>,
     tensors: Vec<Tensor>,
     workers: Vec<Worker>,
@@ -403,7 +403,10 @@ impl World {
         let known = |tier: &Tier| worker.client.next_round(tensor.request.tensor, *tier).is_some();
         let tier = tiers.find(known).unwrap_or(Tier::Root);
         let update = tensor.update(round);
-        let request = Request { tier, priority: self.rng.i32(-2..3), update, ..tensor.request };
+        // Half of the programs count their calls.
+        let call = (index % 2 == 0).then(|| CallNumber::new(8 * u64::from(round)));
+        let priority = self.rng.i32(-2..3);
+        let request = Request { tier, priority, call, update, ..tensor.request };
         let mut memory = tensor.memory(round, rank as u32);
         let staged = (request.supply == Supply::Ranges).then(|| {
             let contributes = request.collective.contributes(Rank(rank as u32), request.root);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use sumpter_types::{Epoch, JobId, MemberId, MemberStatus, Rank, Role, Stats};
 
-use super::calls::Calls;
+use super::agreement::calls::Calls;
 use super::io::{Join, StallLimits};
-use super::stalls::{Report, has_moved};
+use super::job::stalls::{Report, has_moved};
 use crate::view::{ServerView, WorkerView};
 
 /// A gap between ticks beyond this means that the coordinator itself stood still, and members'

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub(super) enum Happened {
     WorkerLost,
     ServerLost,
-    /// A member was not let in, or a stranger could not prove the token.
+    /// A member was refused, or an applicant could not prove the token.
     Refused,
     /// The servers of a running job changed, or one of its workers died.
     PlanChanged,

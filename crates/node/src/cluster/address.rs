@@ -1,4 +1,4 @@
-//! Which address a lane listens on and tells others.
+//! The address on which a lane listens and which it announces.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_opens_too_many_loses_its_oldest_and_the_others_stay() {
+    fn an_address_that_opens_too_many_loses_its_oldest_and_the_others_stay() {
         let mut greeting = Greeting::default();
         let polite = Shares::origin([10, 0, 0, 1].into());
         let greedy = Shares::origin([10, 0, 0, 2].into());

@@ -95,7 +95,7 @@ impl EventLoop {
         Ok((event_loop, Remote { sender, waker }))
     }
 
-    /// Runs until told to leave.
+    /// Runs until the command to leave.
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(MAX_EVENTS);
         loop {
@@ -258,7 +258,7 @@ impl EventLoop {
         stats
     }
 
-    /// Whether there is more to do, of which no event will tell.
+    /// Whether there is more to do, for which no event will come.
     fn is_busy(&self) -> bool {
         self.in_process_more || !self.sockets.turns.is_empty()
     }
@@ -544,7 +544,7 @@ impl EventLoop {
         let linger = patience(&self.config);
         let (mut deadline, mut moved) = (Instant::now() + linger, self.report.counters.moved());
         let mut said_goodbye = false;
-        // What the loop was woken for beside the command to leave: no event tells of it again.
+        // What the loop was woken for beside the command to leave: no event repeats it.
         self.serve(events);
         loop {
             self.move_bytes();

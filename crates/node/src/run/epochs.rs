@@ -219,6 +219,7 @@ fn relay_request(tensor: TensorId, spec: &TensorSpec) -> Request {
         average: false,
         priority: i32::MAX,
         supply: Supply::Whole,
+        call: None,
         update: None,
     }
 }

@@ -1,4 +1,4 @@
-//! What a worker tells between two epochs, as bytes: a Protocol Buffers message of its own, which
+//! What a worker reports between two epochs, as bytes: a Protocol Buffers message of its own, which
 //! the coordinator passes on without looking into it.
 
 use prost::Message;
@@ -52,7 +52,7 @@ struct MirroredMessage {
     stretches: Vec<u64>,
 }
 
-/// The bytes that tell a worker's progress.
+/// The encoded progress of a worker.
 pub(crate) fn encode(progress: &Progress) -> Vec<u8> {
     let standing = |standing: &Standing| StandingMessage {
         round: standing.round.0,

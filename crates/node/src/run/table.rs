@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use sumpter_engine::{Request, Supply};
-use sumpter_types::{Collective, Rank, ReduceOp, TensorId, TensorSpec};
+use sumpter_types::{Collective, Rank, ReduceOp, Tag, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::command::{DeclarationId, Submission};
@@ -115,6 +115,7 @@ impl Table {
             let request = Request {
                 average: *average,
                 priority: submission.priority,
+                call: Tag::parse(&submission.tag).map(|tag| tag.number),
                 ..self.tensors[tensor.0 as usize].request
             };
             return Lookup::Ready(submission, request);
@@ -262,6 +263,7 @@ fn request(tensor: TensorId, tier: Tier, spec: &TensorSpec) -> Request {
         average: false,
         priority: 0,
         supply: Supply::Whole,
+        call: None,
         update: None,
     }
 }

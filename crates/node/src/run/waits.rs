@@ -1,5 +1,5 @@
-//! What a worker waits for, as it tells the coordinator: which operations, and of each that is no
-//! longer young the lane whose part is not done.
+//! What a worker waits for, as it reports to the coordinator: which operations, and of each that is
+//! no longer young the lane whose part is not done.
 
 use std::time::{Duration, Instant};
 

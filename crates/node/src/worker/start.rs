@@ -1,11 +1,11 @@
-//! How the event loop tells that the run has started.
+//! How the event loop reports that the run has started.
 
 use crossbeam_channel::Sender;
 use sumpter_membership::ClusterView;
 
 use crate::error::NodeError;
 
-/// How the event loop tells that the run has started, or why it cannot.
+/// How the event loop reports that the run has started, or why it cannot.
 #[derive(Debug)]
 pub(crate) struct StartSignal(Sender<Result<ClusterView, NodeError>>);
 

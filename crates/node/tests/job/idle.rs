@@ -6,7 +6,7 @@ use sumpter_types::{Collective, Rank, TensorSpec};
 use crate::harness::{Job, spec, submit, wait};
 
 fn out_of_data(worker: &Worker) -> Result<Rank, OpError> {
-    worker.out_of_data(&mut || false).map_err(|error| error.expect("nobody interrupts"))
+    worker.out_of_data(&mut || false).map_err(|error| error.expect("no interrupt"))
 }
 
 /// Rounds a rank has data for.

@@ -143,7 +143,7 @@ fn a_machines_link_carries_the_model_once_however_many_workers_it_has() {
             let counters = worker.stats().counters;
             (counters["bytes_sent_away"], counters["bytes_received_away"], counters["bytes_sent"])
         });
-        // Two machines: each sends, and receives, the model once a round, whoever sums.
+        // Two machines: each sends, and receives, the model once a round for any placement.
         let model = (LEN * 4 * u64::from(ROUNDS)) as f64;
         for machine in counted.chunks(machines.len() / 2) {
             let sent: f64 = machine.iter().map(|c| c.0).sum();
@@ -308,7 +308,7 @@ fn who_waits_for_a_hub_that_has_left_is_told_so() {
         wait(&completion).err()
     });
     for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != 2) {
-        let text = error.as_ref().expect("nobody contributes for rank 2").to_string();
+        let text = error.as_ref().expect("no contribution for rank 2").to_string();
         assert!(matches!(error, Some(OpError::PeerLost(_))), "rank {rank}: {text}");
         // The first to notice leaves too, and may be the one the others name.
         assert!(text.contains("has left") && text.contains("lonely"), "rank {rank}: {text}");

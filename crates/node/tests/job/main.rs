@@ -92,7 +92,7 @@ fn a_rank_that_is_late_to_a_broadcast_finds_it_where_others_have_left() {
         spec.collective = Collective::Broadcast;
         if worker.rank() == late {
             left.wait();
-            // The other rank leaves meanwhile; it has never heard from this one.
+            // The other rank leaves meanwhile; it has never had a message from this one.
             thread::sleep(Duration::from_millis(300));
         }
         let (completion, tensor) = submit(worker, spec, vec![worker.rank() as f32; 3 * 65536 / 4]);
@@ -116,7 +116,7 @@ fn who_waits_for_a_rank_that_has_left_is_told_so() {
         let (completion, _) = submit(worker, spec("lonely", &[8]), vec![1.0; 8]);
         wait(&completion).err()
     });
-    let error = errors[0].as_ref().expect("nobody else contributes");
+    let error = errors[0].as_ref().expect("no other rank contributes");
     let text = error.to_string();
     assert!(matches!(error, OpError::PeerLost(_)), "{text}");
     assert!(text.contains("rank 1 has left") && text.contains("lonely"), "{text}");
@@ -124,7 +124,7 @@ fn who_waits_for_a_rank_that_has_left_is_told_so() {
 
 #[test]
 fn a_result_on_its_way_survives_its_summer_leaving() {
-    // Whoever has its own result first leaves at once; the other must still get all of its own.
+    // The worker that has its result first leaves at once; the other must still get all of its own.
     // What is left goes out when the kernel says so, which may be as the word to leave comes.
     for _ in 0..8 {
         let job = Job::start(0);

@@ -55,6 +55,6 @@ fn a_server_that_finds_no_coordinator_any_more_says_what_it_lost() {
     let server = std::thread::spawn(move || serve(&settings, &mut || false));
     joined(&address);
     coordinator.stop();
-    let error = server.join().expect("no panic").expect_err("nobody is there");
+    let error = server.join().expect("no panic").expect_err("no coordinator is there");
     assert!(matches!(&error, NodeError::PeerLost(text) if text.contains(&address)), "{error}");
 }

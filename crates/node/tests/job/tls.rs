@@ -41,7 +41,7 @@ fn greet_in_the_clear(lane: SocketAddr) -> Vec<u8> {
 }
 
 #[test]
-fn workers_and_servers_with_certificates_sum_and_lanes_answer_nobody_in_the_clear() {
+fn workers_and_servers_with_certificates_sum_and_lanes_answer_no_plain_connection() {
     let job = Job::start_beside(1, &TLS, &TLS);
     let right = job.run(2, &TLS, |worker| {
         let lanes = worker.view().workers.iter().flat_map(|w| w.lanes.clone());

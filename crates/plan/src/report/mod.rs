@@ -326,8 +326,8 @@ fn notes(workers: u32, servers: u32) -> Vec<String> {
     let note = match (workers, servers) {
         (1, _) => "One GPU machine: the sum never leaves it, and no helper can make it faster.",
         (2, 1..) => {
-            "Two GPU machines: each sends its gradient once whoever sums it, so no helper makes \
-             it faster."
+            "Two GPU machines: each sends its gradient once wherever it is summed, so no helper \
+             makes it faster."
         }
         (n, k) if k > n => {
             "More CPU than GPU machines: the workers' own links are the limit, and further \

@@ -213,7 +213,7 @@ fn wake(sleeps: &AtomicU32, now: impl FnOnce() -> bool) -> MustRing {
     fence(Ordering::SeqCst);
     let must = sleeps.load(Ordering::Relaxed) != 0 && now();
     if must {
-        // Whoever raises it again meanwhile is woken once for nothing, by the ring that follows.
+        // A side that raises it again meanwhile has one spurious wake-up, by the ring that follows.
         sleeps.store(0, Ordering::Relaxed);
     }
     must

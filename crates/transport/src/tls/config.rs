@@ -132,7 +132,7 @@ fn unusable(error: Error) -> TlsConfigError {
     TlsConfigError::Unusable(error.to_string())
 }
 
-/// Accepts whoever has a certificate of the authorities, whatever it is called.
+/// Accepts every peer with a certificate of the authorities, whatever its name.
 #[derive(Debug)]
 struct Members {
     roots: Arc<RootCertStore>,

@@ -16,7 +16,7 @@ pub(super) fn objection(error: Error) -> TlsError {
     }
 }
 
-/// What is wrong with a certificate, in words for whoever has made it.
+/// What is wrong with a certificate, in words for the person who made it.
 fn refusal(reason: &CertificateError) -> String {
     match reason {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {

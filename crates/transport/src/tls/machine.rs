@@ -149,7 +149,7 @@ fn drive<P: Process>(
     }
 }
 
-/// Queues the alert that tells the peer of an error.
+/// Queues the alert that reports an error to the peer.
 fn say_why<P: Process>(connection: &mut P, outbox: &mut Outbox) {
     // The library hands out what it has queued before it looks at what was received, which after
     // an error it must not do again.

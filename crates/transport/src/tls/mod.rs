@@ -4,7 +4,7 @@
 //! to one batch of them waits here until the kernel takes it. A connection that ends without a
 //! farewell ends like one with it: what frames are missing their lengths tell, so a cut is no
 //! threat. The handshake must be through ([`TlsLink::establish`]) before anything else is sent or
-//! received; whoever accepts connections bounds how long it may take.
+//! received; the caller that accepts connections bounds how long it may take.
 
 mod buffers;
 mod config;
@@ -47,7 +47,7 @@ pub struct TlsLink {
     ended: bool,
     /// Nothing more will be sent, except what is in the outbox.
     finishing: bool,
-    /// The peer has been told so.
+    /// The peer has been notified.
     finished: bool,
 }
 
@@ -154,7 +154,7 @@ impl Link for TlsLink {
     }
 
     /// The side that opened the connection learns only later whether its own certificate is
-    /// accepted. On an error the other end has been told, too.
+    /// accepted. On an error the other end has got an alert.
     fn establish(&mut self) -> Result<bool, LinkError> {
         while !self.established {
             self.drive(&mut Target::new(&mut []), Wish::Nothing)?;
@@ -187,7 +187,7 @@ impl Link for TlsLink {
 
     fn finish_sending(&mut self) -> io::Result<()> {
         if !self.finishing && self.established {
-            // A connection that has failed has told the peer already.
+            // A connection that has failed has sent its alert already.
             let _ = self.drive(&mut Target::new(&mut []), Wish::Close);
         }
         self.finishing = true;

@@ -80,7 +80,7 @@ fn short_lived(records: u64) -> TlsConfig {
     let &Tls13CipherSuite { ref common, hkdf_provider, aead_alg, quic } = suite;
     let common = rustls::CipherSuiteCommon { confidentiality_limit: records, ..*common };
     let suite = Box::leak(Box::new(Tls13CipherSuite { common, hkdf_provider, aead_alg, quic }));
-    // Rustls wants it to live for ever, and a sanitizer wants to see that somebody has it.
+    // Rustls wants it to live for ever, and a sanitizer wants to see a reference to it.
     static KEPT: AtomicPtr<Tls13CipherSuite> = AtomicPtr::new(ptr::null_mut());
     KEPT.store(suite, Ordering::Relaxed);
     provider.cipher_suites = vec![SupportedCipherSuite::Tls13(suite)];

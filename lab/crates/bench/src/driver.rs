@@ -185,7 +185,7 @@ pub(crate) fn loopback_pairs(count: usize) -> io::Result<Vec<(TcpStream, TcpStre
         let (theirs, peer) = listener.accept()?;
         // Anybody may connect to a listener: only our own connection counts.
         if peer != ours.local_addr()? {
-            return Err(io::Error::other("a stranger connected to the benchmark's port"));
+            return Err(io::Error::other("an unknown process connected to the benchmark's port"));
         }
         Ok((ours, theirs))
     };

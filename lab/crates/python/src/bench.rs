@@ -126,7 +126,7 @@ pub fn bench_steps(
 }
 
 /// # Safety
-/// Unless it is empty, the range must be readable memory that nobody writes meanwhile.
+/// Unless it is empty, the range must be readable memory that is not written meanwhile.
 unsafe fn bytes_at<'a>((address, bytes): (usize, usize)) -> &'a [u8] {
     match bytes {
         0 => &[],

@@ -36,7 +36,7 @@ from sumpter.tuning.network import (
 from sumpter.tuning.points import BUCKETS, GRID, MIB, Job, Point, link_bytes, point
 from sumpter_lab import profiles
 from sumpter_lab.autobyte.surface import Network, iteration_s
-from sumpter_lab.scaffold.document import REPLAY, DocumentError
+from sumpter_lab.scaffold.results.document import REPLAY, DocumentError
 
 PUBLISHED = ("alexnet", "gpt2", "resnet18", "resnet50", "vgg16")
 # One surface gives so many samples.

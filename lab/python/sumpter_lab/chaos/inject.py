@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from sumpter._failure import Failure
 from sumpter_lab.chaos import connections, faults
 from sumpter_lab.chaos.faults import Kind, Planned
-from sumpter_lab.chaos.team import Team
-from sumpter_lab.scaffold.processes import Process
-from sumpter_lab.scaffold.site import Place
+from sumpter_lab.chaos.job import TrainingJob
+from sumpter_lab.scaffold.jobs.processes import Process
+from sumpter_lab.scaffold.network.site import Place
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Injected:
 class Injector:
     """A queue of things to do: the faults, and what ends each of them."""
 
-    def __init__(self, team: Team, planned: Iterable[Planned]) -> None:
+    def __init__(self, job: TrainingJob, planned: Iterable[Planned]) -> None:
         self.done: list[Injected] = []
-        self._team = team
+        self._job = job
         self._numbers = itertools.count()
         self._queue: list[tuple[float, int, Callable[[float], object]]] = []
         self._planned = iter(planned)
@@ -54,36 +54,36 @@ class Injector:
             self._at(planned.at_s, lambda now_s: self._inject(planned, now_s))
 
     def _inject(self, planned: Planned, now_s: float) -> None:
-        self._team.look()
-        steady, free = self._team.steady(), self._team.free()
+        self._job.look()
+        steady, free = self._job.steady(), self._job.free()
         kind = faults.resolve(planned.kind, len(steady), len(free))
         match kind:
             case Kind.KILL | Kind.DRAIN | Kind.STALL | Kind.FREEZE:
                 victim = self._hurt(kind, steady[faults.pick(planned.choice, len(steady))], planned)
             case Kind.JOIN:
-                victim = self._team.start_server(free[0]).name
+                victim = self._job.start_server(free[0]).name
             case Kind.CUT:
                 victim = self._cut(planned)
             case Kind.UNPLUG | Kind.HUSH:
                 victim = self._disturb(kind, planned)
             case Kind.COORDINATOR:
-                victim = self._team.coordinator.name
-                self._team.coordinator.end()
-                self._team.gone.append(self._team.coordinator)
-                self._at(now_s + planned.duration_s, lambda _: self._team.start_coordinator())
+                victim = self._job.coordinator.name
+                self._job.coordinator.end()
+                self._job.gone.append(self._job.coordinator)
+                self._at(now_s + planned.duration_s, lambda _: self._job.start_coordinator())
         self.done.append(Injected(now_s, kind, victim, planned.duration_s))
         self._next()
 
     def _hurt(self, kind: Kind, slot: int, planned: Planned) -> str:
         """What happens to one server."""
-        process = self._team.servers[slot]
+        process = self._job.servers[slot]
         ends_s = planned.at_s + planned.duration_s
         if kind is Kind.KILL:
-            self._team.kill_server(slot)
+            self._job.kill_server(slot)
         elif kind is Kind.DRAIN:
-            self._team.drain(slot)
+            self._job.drain(slot)
         else:
-            self._team.stopped.add(slot)
+            self._job.stopped.add(slot)
             process.signal(signal.SIGSTOP)
             self._at(ends_s, lambda _: self._wake(slot, process))
         if kind in (Kind.KILL, Kind.DRAIN) and planned.twist < faults.COMES_BACK:
@@ -92,19 +92,19 @@ class Injector:
 
     def _wake(self, slot: int, process: Process) -> None:
         process.signal(signal.SIGCONT)
-        if self._team.servers.get(slot) is process:
-            self._team.stopped.discard(slot)
+        if self._job.servers.get(slot) is process:
+            self._job.stopped.discard(slot)
 
     def _fill(self) -> None:
-        self._team.look()
-        if free := self._team.free():
-            self._team.start_server(free[0])
+        self._job.look()
+        if free := self._job.free():
+            self._job.start_server(free[0])
 
     def _cut(self, planned: Planned) -> str:
         """Resets some of a process' connections."""
         process, _ = self._anyone(planned.choice)
         try:
-            count = connections.reset(process.pid, self._team.spared_ports, planned.twist)
+            count = connections.reset(process.pid, self._job.spared_ports, planned.twist)
         except PermissionError as error:
             raise Failure(
                 f"this system does not let us reset connections ({error}): leave 'cut' out of "
@@ -127,10 +127,9 @@ class Injector:
 
     def _anyone(self, choice: float) -> tuple[Process, Place]:
         """A worker or a server, and its machine."""
-        workers = zip(self._team.workers, self._team.site.workers, strict=True)
+        workers = zip(self._job.workers, self._job.site.workers, strict=True)
         servers = (
-            (self._team.servers[slot], self._team.site.servers[slot])
-            for slot in self._team.steady()
+            (self._job.servers[slot], self._job.site.servers[slot]) for slot in self._job.steady()
         )
         everyone = [*workers, *servers]
         return everyone[faults.pick(choice, len(everyone))]

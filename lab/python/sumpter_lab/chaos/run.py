@@ -14,12 +14,12 @@ from sumpter._failure import UsageError
 from sumpter_lab.chaos import faults, outcome, site
 from sumpter_lab.chaos.faults import Kind
 from sumpter_lab.chaos.inject import Injected, Injector
+from sumpter_lab.chaos.job import TrainingJob
 from sumpter_lab.chaos.outcome import Run
 from sumpter_lab.chaos.site import Site
-from sumpter_lab.chaos.team import Team
 from sumpter_lab.chaos.watch import Rounds, Views
-from sumpter_lab.scaffold import record
-from sumpter_lab.scaffold.processes import first_error
+from sumpter_lab.scaffold.jobs.processes import first_error
+from sumpter_lab.scaffold.results import record
 from sumpter_lab.scaffold.signals import orderly
 
 # Without a round for so long, a job has hung.
@@ -124,101 +124,101 @@ def _train(
     settings = {"log": "info", **asked.settings, "deterministic": "true"}
     with (
         Rounds(timeline) as rounds,
-        _team(machines, folder, settings, command, servers, timeline) as team,
+        _running(machines, folder, settings, command, servers, timeline) as job,
     ):
-        status = {"coordinator": team.address, "token": team.token}
+        status = {"coordinator": job.address, "token": job.token}
         with Views(machines.coordinator, status) as views:
             done = Run()
-            if _begun(team, rounds, done):
+            if _begun(job, rounds, done):
                 planned = faults.schedule(
                     asked.seed,
                     asked.seconds if disturb else 0.0,
                     asked.kinds,
                     server_timeout_s(asked.settings),
                 )
-                _follow(team, rounds, Injector(team, planned), done, tell)
+                _follow(job, rounds, Injector(job, planned), done, tell)
         done.plan_epochs, done.helpers = views.epoch, dict(views.helpers)
-        done.problems += team.problems
-        done.trained = [outcome.trained(worker.output()) for worker in team.workers]
+        done.problems += job.problems
+        done.trained = [outcome.trained(worker.output()) for worker in job.workers]
         if done.problems:
-            done.errors = _errors(team)
+            done.errors = _errors(job)
     done.rounds = rounds.seen
     return done
 
 
 @contextlib.contextmanager
-def _team(*arguments: Any) -> Iterator[Team]:
-    team = Team(*arguments)
+def _running(*arguments: Any) -> Iterator[TrainingJob]:
+    job = TrainingJob(*arguments)
     try:
-        yield team
+        yield job
     finally:
-        team.end()
+        job.end()
 
 
-def _begun(team: Team, rounds: Rounds, done: Run) -> bool:
+def _begun(job: TrainingJob, rounds: Rounds, done: Run) -> bool:
     """Waits for the first rounds; says why if they do not come."""
     deadline_s = time.monotonic() + START_S
     while len(rounds.seen) < _FIRST_ROUNDS:
         time.sleep(_LOOK_EVERY_S)
-        failed = _failed(team)
+        failed = _failed(job)
         if failed or time.monotonic() > deadline_s:
             done.problems.append(failed or f"training had not begun after {START_S:.0f} s")
-            _last_words(team)
+            _last_words(job)
             return False
     return True
 
 
-def _follow(team: Team, rounds: Rounds, injector: Injector, done: Run, tell: Tell) -> None:
+def _follow(job: TrainingJob, rounds: Rounds, injector: Injector, done: Run, tell: Tell) -> None:
     """Injects faults until the job ends, well or badly."""
     done.began_s = began_s = time.monotonic()
     done.faults = injector.done
     told, problem = 0, ""
-    while any(worker.code is None for worker in team.workers):
+    while any(worker.code is None for worker in job.workers):
         now_s = time.monotonic()
         injector.step(now_s - began_s)
         for fault in injector.done[told:]:
             tell(_line(fault))
         told = len(injector.done)
-        team.look()
-        problem = _failed(team)
+        job.look()
+        problem = _failed(job)
         if not problem and now_s - rounds.seen[-1].at_s > HANG_S:
             problem = f"no round ended for {HANG_S:.0f} s"
         if problem:
             break
         time.sleep(min(_LOOK_EVERY_S, injector.until_next_s(time.monotonic() - began_s) or 0.02))
     else:
-        problem = _failed(team)
+        problem = _failed(job)
     done.seconds = time.monotonic() - began_s
     if problem:
         done.problems.append(f"at {done.seconds:.2f} s: {problem}")
-        _last_words(team)
+        _last_words(job)
 
 
-def _failed(team: Team) -> str:
+def _failed(job: TrainingJob) -> str:
     """The first worker that ended badly, and what it said; empty if none did."""
-    for worker in team.workers:
+    for worker in job.workers:
         if worker.code:
             said = first_error(worker.output()) or "no error in its log"
             return f"{worker.name} ended with exit code {worker.code}: {said}"
-    if team.coordinator.code is not None and team.coordinator not in team.gone:
-        said = first_error(team.coordinator.output()) or "no error in its log"
-        return f"the coordinator ended with exit code {team.coordinator.code}: {said}"
+    if job.coordinator.code is not None and job.coordinator not in job.gone:
+        said = first_error(job.coordinator.output()) or "no error in its log"
+        return f"the coordinator ended with exit code {job.coordinator.code}: {said}"
     return ""
 
 
-def _errors(team: Team) -> dict[str, str]:
+def _errors(job: TrainingJob) -> dict[str, str]:
     """How each process ended, and the first error in its log, by the log's name."""
     found = {}
-    for process in team.processes():
+    for process in job.processes():
         said = first_error(process.output())
         if said or process.code is not None:
             found[process.log.stem] = f"exit code {process.code}; {said or '-'}"
     return found
 
 
-def _last_words(team: Team) -> None:
+def _last_words(job: TrainingJob) -> None:
     deadline_s = time.monotonic() + LAST_WORDS_S
-    while time.monotonic() < deadline_s and any(worker.code is None for worker in team.workers):
+    while time.monotonic() < deadline_s and any(worker.code is None for worker in job.workers):
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sumpter._failure import Failure
-from sumpter_lab.scaffold import cluster, namespaces
-from sumpter_lab.scaffold.site import Loopback, Namespace, Place
+from sumpter_lab.scaffold.network import cluster, namespaces
+from sumpter_lab.scaffold.network.site import Loopback, Namespace, Place
 
 
 @dataclass(frozen=True)

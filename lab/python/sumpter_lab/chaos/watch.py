@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sumpter import _native
-from sumpter_lab.scaffold.site import Place
+from sumpter_lab.scaffold.network.site import Place
 
 _PATIENCE_S = 0.2
 _STATUS_EVERY_S = 0.5

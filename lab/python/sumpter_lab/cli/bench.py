@@ -26,9 +26,9 @@ from sumpter_lab.cli.options import (
     ServersOption,
     WorkersOption,
 )
-from sumpter_lab.scaffold import namespaces
-from sumpter_lab.scaffold.output import check_plot, check_writable, write_csv
-from sumpter_lab.scaffold.table import head_line, row_line
+from sumpter_lab.scaffold.network import namespaces
+from sumpter_lab.scaffold.results.output import check_plot, check_writable, write_csv
+from sumpter_lab.scaffold.results.table import head_line, row_line
 
 if TYPE_CHECKING:
     from sumpter_lab.scaffold.spec import Load, Spec
@@ -143,7 +143,7 @@ def emulate(
     """Measure rounds on an emulated cluster against the optimum (root, Linux).
 
     Each machine is a network namespace with a shaped link. What the links carry is measured
-    first; each cell then runs Sumpter and its peers in turns and checks every result.
+    first; each cell then interleaves Sumpter and its peers and checks every result.
     """
     from sumpter_lab.scaffold import spec, units
 
@@ -286,7 +286,7 @@ def _allreduce(
 ) -> list[dict[str, Any]]:
     """Runs all sizes; the rows on rank 0, nothing elsewhere. The file has each as it comes."""
     from sumpter_lab.allreduce import COLUMNS, Ranks, Spec, run
-    from sumpter_lab.scaffold import record
+    from sumpter_lab.scaffold.results import record
 
     rows: list[dict[str, Any]] = []
     about = record.environment()

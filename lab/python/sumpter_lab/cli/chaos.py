@@ -12,7 +12,7 @@ import typer
 from sumpter._failure import Failure, UsageError
 from sumpter.cli.options import SetOption, parse_free_assignments
 from sumpter_lab.cli.options import FiguresOption, RateOption
-from sumpter_lab.scaffold.output import check_writable, write_json
+from sumpter_lab.scaffold.results.output import check_writable, write_json
 
 EXAMPLE = "Example: sumpter bench chaos --seconds 30 -- python examples/digits.py"
 

@@ -12,7 +12,7 @@ from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption
 from sumpter_lab.cli.options import CsvOption, RulesOption
-from sumpter_lab.scaffold.output import write_csv
+from sumpter_lab.scaffold.results.output import write_csv
 from sumpter_lab.scaffold.units import parse_counts, parse_names
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _size(option: str, text: str) -> int:
 
 def _fits(needed_bytes: int, advice: str) -> None:
     """Refuses what this machine's free memory cannot hold, before anything is built."""
-    from sumpter_lab.scaffold.counters import available_bytes
+    from sumpter_lab.scaffold.network.counters import available_bytes
 
     free_bytes = available_bytes()
     if needed_bytes > free_bytes:

@@ -45,7 +45,7 @@ def record(
     one process: with several workers the times would have their communication in them. `sumpter
     bench replay` plays the profile.
     """
-    from sumpter_lab.scaffold.output import check_writable
+    from sumpter_lab.scaffold.results.output import check_writable
 
     script = _script(command or [])
     check_writable(output, "--output")

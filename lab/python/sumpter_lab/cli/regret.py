@@ -9,7 +9,7 @@ import typer
 from sumpter._failure import UsageError
 from sumpter.cli.options import JsonOption
 from sumpter_lab.cli.options import FiguresOption
-from sumpter_lab.scaffold.output import check_writable, write_json
+from sumpter_lab.scaffold.results.output import check_writable, write_json
 
 EXAMPLE = "Example: sumpter bench regret --models resnet50 --workers 4 -o regret.json"
 MODELS = "alexnet,bert-large,gpt2,resnet50,vgg16"
@@ -75,8 +75,8 @@ def regret(
     from sumpter_lab import profiles
     from sumpter_lab.regret import report
     from sumpter_lab.regret.run import Spec, cells, run
-    from sumpter_lab.scaffold import record
-    from sumpter_lab.scaffold.table import head_line, row_line
+    from sumpter_lab.scaffold.results import record
+    from sumpter_lab.scaffold.results.table import head_line, row_line
 
     names = _parts(models)
     for name in names:

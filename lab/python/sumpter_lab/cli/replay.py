@@ -13,7 +13,7 @@ from sumpter._failure import UsageError
 from sumpter.cli.options import SetOption
 from sumpter_lab.cli.options import RulesOption, ServersOption, WorkersOption
 from sumpter_lab.cli.profile import ProfileOption, published
-from sumpter_lab.scaffold.namespaces import check_tools
+from sumpter_lab.scaffold.network.namespaces import check_tools
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile
@@ -151,7 +151,7 @@ def replay(
     from sumpter_lab.replay.surface import AXES, draw, of_cells
     from sumpter_lab.replay.variants import optimizing
     from sumpter_lab.scaffold import spec, units
-    from sumpter_lab.scaffold.output import check_plot, check_writable
+    from sumpter_lab.scaffold.results.output import check_plot, check_writable
 
     if network_gbps is not None and ratios is not None:
         raise UsageError("--network-gbps and --ratio exclude each other")
@@ -191,7 +191,7 @@ def _replay(asked: Spec, output: Path | None) -> list[dict[str, Any]]:
     from sumpter_lab.replay import report
     from sumpter_lab.replay.run import run
     from sumpter_lab.scaffold.progress import Bar
-    from sumpter_lab.scaffold.table import head_line, row_line
+    from sumpter_lab.scaffold.results.table import head_line, row_line
 
     cells: list[dict[str, Any]] = []
     # Closed here whatever happens, since closing it removes the cluster.

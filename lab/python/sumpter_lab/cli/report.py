@@ -53,7 +53,7 @@ def report(
     The page is complete and opens without a network. `docs/user/report.md` shows one.
     """
     from sumpter_lab import report as reports
-    from sumpter_lab.scaffold.output import check_writable
+    from sumpter_lab.scaffold.results.output import check_writable
 
     positive = {
         "--bandwidth-gbps": bandwidth_gbps,

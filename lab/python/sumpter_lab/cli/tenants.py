@@ -14,7 +14,7 @@ from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption, SetOption, parse_free_assignments
 from sumpter_lab.cli.options import FiguresOption
-from sumpter_lab.scaffold.output import check_writable, write_json
+from sumpter_lab.scaffold.results.output import check_writable, write_json
 
 if TYPE_CHECKING:
     from sumpter_lab.tenants.run import Spec
@@ -66,7 +66,7 @@ Seconds = Annotated[
     float, typer.Option("--seconds", metavar="S", min=0.1, help="The length of each window.")
 ]
 Rounds = Annotated[
-    int, typer.Option("--rounds", metavar="N", min=1, help="Windows of each kind, in turns.")
+    int, typer.Option("--rounds", metavar="N", min=1, help="Windows of each kind, interleaved.")
 ]
 
 
@@ -87,8 +87,8 @@ def tenants(
 ) -> None:
     """Measure what each of many jobs gets of one server, against its fair share.
 
-    All jobs run for a window, then one alone, in turns; its rate, divided by weight, is what is
-    fair. Every sum is checked.
+    Windows of all jobs and of one job alone are interleaved; the latter's rate, divided by weight,
+    is the fair share. Every sum is checked.
     """
     from rich.console import Console
 
@@ -119,7 +119,7 @@ def tenants(
 
 
 def _run(asked: Spec) -> dict[str, object]:
-    from sumpter_lab.scaffold.counters import available_bytes
+    from sumpter_lab.scaffold.network.counters import available_bytes
     from sumpter_lab.scaffold.progress import Bar
     from sumpter_lab.tenants.run import run
 

@@ -23,7 +23,7 @@ from sumpter_lab.cli.replay import (
     ScaleOption,
     profile_of,
 )
-from sumpter_lab.scaffold.namespaces import check_tools
+from sumpter_lab.scaffold.network.namespaces import check_tools
 
 if TYPE_CHECKING:
     from sumpter_lab.tune.spec import Spec
@@ -116,7 +116,7 @@ def tune(
     """
     from sumpter_lab.replay import spec as replay
     from sumpter_lab.scaffold import units
-    from sumpter_lab.scaffold.output import check_plot, check_writable
+    from sumpter_lab.scaffold.results.output import check_plot, check_writable
     from sumpter_lab.tune.spec import SYSTEM, Spec
 
     if network_gbps is not None and ratio is not None:
@@ -154,7 +154,7 @@ def tune(
 def _tune(asked: Spec, output: Path | None, plot: Path | None) -> None:
     """Runs all tuners; the table comes when all are done, since it compares them."""
     from sumpter_lab.scaffold.progress import Bar
-    from sumpter_lab.scaffold.table import head_line, row_line
+    from sumpter_lab.scaffold.results.table import head_line, row_line
     from sumpter_lab.tune import report
     from sumpter_lab.tune.figures import row
     from sumpter_lab.tune.run import run

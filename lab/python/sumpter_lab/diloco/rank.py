@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import sumpter.torch as bps
 from sumpter_lab.diloco.modes import Load, Mode, Training
 from sumpter_lab.diloco.text import Model, Text, loss_of
-from sumpter_lab.scaffold.rank import Meeting, Worker
+from sumpter_lab.scaffold.jobs.rank import Meeting, Worker
 
 SEED = 1
 # Of which the median counts.

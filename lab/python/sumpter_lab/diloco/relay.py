@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 
 from sumpter_lab.diloco.path import Path, Shape
-from sumpter_lab.scaffold import namespaces
-from sumpter_lab.scaffold.cluster import INTERFACE, MTU_BYTES
+from sumpter_lab.scaffold.network import namespaces
+from sumpter_lab.scaffold.network.cluster import INTERFACE, MTU_BYTES
 
 TUN_DEVICE = "/dev/net/tun"
 # From linux/if_tun.h.

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from sumpter_lab.scaffold.table import Column, Row, figure, head_line, row_line
+from sumpter_lab.scaffold.results.table import Column, Row, figure, head_line, row_line
 
 Turn = dict[str, Any]
 

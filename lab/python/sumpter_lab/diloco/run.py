@@ -23,13 +23,16 @@ from sumpter._failure import UsageError
 from sumpter_lab.diloco import report, wide_area
 from sumpter_lab.diloco.modes import Load, Mode, Training
 from sumpter_lab.diloco.path import Shape
-from sumpter_lab.scaffold import namespaces, record, remote, units
-from sumpter_lab.scaffold.cluster import Machine
-from sumpter_lab.scaffold.output import check_writable
-from sumpter_lab.scaffold.remote import Remote, call_all, end_all
+from sumpter_lab.scaffold import units
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.emulated import EmulatedJob, emulated_job
+from sumpter_lab.scaffold.jobs.remote import Remote, call_all, end_all
+from sumpter_lab.scaffold.network import namespaces
+from sumpter_lab.scaffold.network.cluster import Machine
+from sumpter_lab.scaffold.network.tournament import START_TIMEOUT_S
+from sumpter_lab.scaffold.results import record
+from sumpter_lab.scaffold.results.output import check_writable
 from sumpter_lab.scaffold.signals import orderly
-from sumpter_lab.scaffold.team import Team, team
-from sumpter_lab.scaffold.tournament import START_TIMEOUT_S
 
 PATIENCE_S = 3600.0
 # Slow start over a long path takes seconds.
@@ -125,12 +128,14 @@ def _modes(asked: argparse.Namespace) -> list[Mode]:
     ]
 
 
-def _job(sites: Sequence[Machine], asked: argparse.Namespace) -> AbstractContextManager[Team]:
+def _job(
+    sites: Sequence[Machine], asked: argparse.Namespace
+) -> AbstractContextManager[EmulatedJob]:
     """The job: workers in both sites, no servers; the coordinator is in the first site."""
     places = [site for site in sites for _ in range(asked.per_site)]
     settings = {"lanes": "1", **parse_assignments(asked.set)}
     load = Load(((SUM_BYTES // 4,),), asked.per_site)
-    return team(places, [], settings, {}, load, ["sumpter"], "Learner")
+    return emulated_job(places, [], settings, {}, load, ["sumpter"], "Learner")
 
 
 def _plain_tcp_mbit(sites: Sequence[Machine]) -> float:
@@ -146,7 +151,7 @@ def _plain_tcp_mbit(sites: Sequence[Machine]) -> float:
     return min(one.received_mbit for one in seen)
 
 
-def _link(job: Team, raw_mbit: float, per_site: int) -> dict[str, float]:
+def _link(job: EmulatedJob, raw_mbit: float, per_site: int) -> dict[str, float]:
     """What the link carries, by plain TCP and by sums of one tensor."""
     first, far = job.workers[0], job.workers[per_site]
     (port,) = call_all([first], START_TIMEOUT_S, "listen")
@@ -163,7 +168,7 @@ def _link(job: Team, raw_mbit: float, per_site: int) -> dict[str, float]:
 
 
 def _turns(
-    job: Team, relay: Remote, modes: Sequence[Mode], asked: argparse.Namespace
+    job: EmulatedJob, relay: Remote, modes: Sequence[Mode], asked: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Every mode once a turn, each the first of some."""
     training = Training(asked.steps, asked.batch, asked.compute_s, asked.every)

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from sumpter._failure import Failure
 from sumpter_lab.diloco.path import Shape
 from sumpter_lab.diloco.relay import TUN_DEVICE
-from sumpter_lab.scaffold import cluster, namespaces
-from sumpter_lab.scaffold.cluster import INTERFACE, Machine
-from sumpter_lab.scaffold.namespaces import ip
-from sumpter_lab.scaffold.remote import Remote, call_all
-from sumpter_lab.scaffold.tournament import START_TIMEOUT_S
+from sumpter_lab.scaffold.jobs.remote import Remote, call_all
+from sumpter_lab.scaffold.network import cluster, namespaces
+from sumpter_lab.scaffold.network.cluster import INTERFACE, Machine
+from sumpter_lab.scaffold.network.namespaces import ip
+from sumpter_lab.scaffold.network.tournament import START_TIMEOUT_S
 
 SITES = 2
 _NETWORK = "10.84.0"

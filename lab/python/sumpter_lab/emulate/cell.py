@@ -9,13 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sumpter import _native
-from sumpter_lab.scaffold import counters, experiment, spec
-from sumpter_lab.scaffold.cluster import Cluster, Machine
-from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
+from sumpter_lab.scaffold import experiment, spec
+from sumpter_lab.scaffold.jobs.emulated import (
+    EmulatedJob,
+    LaneMemory,
+    PlainTransfer,
+    Round,
+    emulated_job,
+    plain_transfer,
+)
+from sumpter_lab.scaffold.network import counters
+from sumpter_lab.scaffold.network.cluster import Cluster, Machine
+from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.optimum import Optimum, optimum
+from sumpter_lab.scaffold.results.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
 from sumpter_lab.scaffold.spec import Load, Spec
-from sumpter_lab.scaffold.team import LaneMemory, PlainTeam, Round, Team, plain_team, team
-from sumpter_lab.scaffold.tournament import Links
 
 # Busy cores and idle links: then the cores, not the links, set the time.
 IDLE_LINKS = 0.05
@@ -78,19 +86,21 @@ def _measure(
     bandwidths = spec.bandwidths_gbps(links.goodput_mbit)
     slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.seconds)
     timeout_s = experiment.timeout_s(slowest_s)
-    with ExitStack() as teams:
+    with ExitStack() as running:
         # Jobs of their own, since a job has one architecture and its settings; idle while another
         # has a turn.
         jobs = asked.own_jobs(len(cpu))
         own = [system for system in systems if system not in jobs and system != "plain"]
-        first = teams.enter_context(team(gpu, cpu, settings, bandwidths, load.shapes, own))
-        by_system: dict[str, Team | PlainTeam] = dict.fromkeys(own, first)
+        first = running.enter_context(
+            emulated_job(gpu, cpu, settings, bandwidths, load.shapes, own)
+        )
+        by_system: dict[str, EmulatedJob | PlainTransfer] = dict.fromkeys(own, first)
         if "plain" in systems:
-            moving = plain_team(gpu, cpu, times.shares, load.bytes)
-            by_system["plain"] = teams.enter_context(moving)
+            moving = plain_transfer(gpu, cpu, times.shares, load.bytes)
+            by_system["plain"] = running.enter_context(moving)
         for name, varied in jobs.items():
-            by_system[name] = teams.enter_context(
-                team(gpu, cpu, {**settings, **varied}, bandwidths, load.shapes, [name])
+            by_system[name] = running.enter_context(
+                emulated_job(gpu, cpu, {**settings, **varied}, bandwidths, load.shapes, [name])
             )
         share = 1 / ((asked.warmup + asked.rounds) * len(systems))
         turns: list[Turn] = []

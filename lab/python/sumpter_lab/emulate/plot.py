@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sumpter_lab.emulate.report import load_name
-from sumpter_lab.scaffold.output import save_picture
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.output import save_picture
+from sumpter_lab.scaffold.results.table import Row
 
 # What is drawn: the figure of a row, its label, and how.
 LINES = (

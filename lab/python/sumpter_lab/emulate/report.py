@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sumpter.launch.figures import format_bytes
-from sumpter_lab.scaffold.table import Column, Row, figure
+from sumpter_lab.scaffold.results.table import Column, Row, figure
 
 
 def load_name(row: Row) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Generator
 from typing import Any
 
 from sumpter_lab.emulate import cell
-from sumpter_lab.scaffold import record, remote, spec
-from sumpter_lab.scaffold.cluster import Cluster
+from sumpter_lab.scaffold import spec
 from sumpter_lab.scaffold.experiment import Progress, measured_cluster
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.network.cluster import Cluster
+from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.optimum import optimum
+from sumpter_lab.scaffold.results import record
 from sumpter_lab.scaffold.spec import Spec
-from sumpter_lab.scaffold.tournament import Links
 
 
 def run(asked: Spec, progress: Progress) -> Generator[dict[str, Any], None, None]:

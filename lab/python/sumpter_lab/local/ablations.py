@@ -16,7 +16,7 @@ from sumpter_lab.local import memory
 from sumpter_lab.local.kernels import WrongResult
 from sumpter_lab.local.optimizers import optimizers
 from sumpter_lab.local.timing import Step, medians, native
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.table import Row
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from sumpter_lab.local import memory, rivals
 from sumpter_lab.local.timing import Runner, Step, looped, medians, native
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.table import Row
 
 OPS = ("sum", "min", "max", "product")
 DTYPES = tuple(memory.SIZES)

@@ -11,7 +11,7 @@ import numpy as np
 from sumpter_lab.local import memory, rivals
 from sumpter_lab.local.kernels import WrongResult
 from sumpter_lab.local.timing import Runner, Step, medians, native
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.table import Row
 
 if TYPE_CHECKING:
     from sumpter_lab.local.ablations import Size

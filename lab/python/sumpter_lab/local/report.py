@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 
 from sumpter import _native
-from sumpter_lab.scaffold.record import cpu_model
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.record import cpu_model
+from sumpter_lab.scaffold.results.table import Row
 
 
 def machine() -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sumpter_lab import _native
-from sumpter_lab.scaffold.figures import quartiles, ratio
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.figures import quartiles, ratio
+from sumpter_lab.scaffold.results.table import Row
 
 Sample = dict[str, Any]
 # Names in the samples, and those in a row's fields.

@@ -81,7 +81,7 @@ class Surface:
         return min(points, key=lambda at: self.seconds(at, gbps))
 
     def job(self, gbps: float, fastest: float, profiled: bool) -> Job:
-        """What a tuner is told, by the function that a running job uses."""
+        """The features that a tuner gets, by the function that a running job uses."""
         cell = self.cell
         known = self.profile if profiled else None
         # As they get ready, without priorities: the last layer's first.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sumpter_lab.regret.play import Played
-from sumpter_lab.scaffold.table import Column, Row, figure
+from sumpter_lab.scaffold.results.table import Column, Row, figure
 
 # Two sizes whose times differ by less are equally good.
 SAME = 0.001

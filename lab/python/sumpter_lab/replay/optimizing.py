@@ -15,8 +15,8 @@ from sumpter._core import membership
 from sumpter_lab.replay.play import Clock, Pace, Sum, periods, play
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.variants import Optimizing
-from sumpter_lab.scaffold.payload import Payload
-from sumpter_lab.scaffold.updates import OPTIMIZERS, Reference, Updates
+from sumpter_lab.scaffold.jobs.payload import Payload
+from sumpter_lab.scaffold.jobs.updates import OPTIMIZERS, Reference, Updates
 
 if TYPE_CHECKING:
     from sumpter._native import Decision

@@ -18,9 +18,9 @@ from sumpter_lab.replay.optimizing import InWorkers, OnServers
 from sumpter_lab.replay.play import Clock, Pace, Sum, periods, play
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.variants import BY_NAME, DDP, DDP_BUCKET_BYTES, OPTIMIZING, Variant
-from sumpter_lab.scaffold.ddp import Replayed
-from sumpter_lab.scaffold.payload import Payload
-from sumpter_lab.scaffold.rank import System, Worker
+from sumpter_lab.scaffold.jobs.ddp import Replayed
+from sumpter_lab.scaffold.jobs.payload import Payload
+from sumpter_lab.scaffold.jobs.rank import System, Worker
 
 _PR_SET_TIMERSLACK = 29
 # By default the kernel lets a sleep last 50 us longer than asked, which is more than some layers.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sumpter_lab.scaffold.document import REPLAY
-from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN
-from sumpter_lab.scaffold.table import Column, Row, figure
+from sumpter_lab.scaffold.results.document import REPLAY
+from sumpter_lab.scaffold.results.figures import BUSY_CORES, STOLEN
+from sumpter_lab.scaffold.results.table import Column, Row, figure
 
 
 def _megabytes(row: Row) -> str:

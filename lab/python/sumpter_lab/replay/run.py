@@ -12,14 +12,17 @@ from sumpter_lab.replay import spec
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.spec import Point, Spec
 from sumpter_lab.replay.variants import BY_NAME, DDP, OPTIMIZING, UNBOUNDED_CREDIT
-from sumpter_lab.scaffold import counters, experiment, record, remote
-from sumpter_lab.scaffold.cluster import Cluster, Machine
+from sumpter_lab.scaffold import experiment
 from sumpter_lab.scaffold.experiment import Progress, measured_cluster
-from sumpter_lab.scaffold.figures import quartiles, ratio
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.emulated import EmulatedJob, Round, emulated_job
+from sumpter_lab.scaffold.jobs.remote import call_all
+from sumpter_lab.scaffold.network import counters
+from sumpter_lab.scaffold.network.cluster import Cluster, Machine
+from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.optimum import Optimum, optimum
-from sumpter_lab.scaffold.remote import call_all
-from sumpter_lab.scaffold.team import Round, Team, team
-from sumpter_lab.scaffold.tournament import Links
+from sumpter_lab.scaffold.results import record
+from sumpter_lab.scaffold.results.figures import quartiles, ratio
 
 
 @dataclass
@@ -83,8 +86,8 @@ class _Cell:
         slowest_s = self._script.compute_s + self._times.allreduce_seconds
         timeout_s = experiment.timeout_s(slowest_s * (asked.iterations + 1))
         played = {system: Played() for system in systems}
-        with ExitStack() as teams:
-            by_system = self._teams(teams)
+        with ExitStack() as running:
+            by_system = self._jobs(running)
             for number in range(asked.turns):
                 for system in systems:
                     playing = by_system[system]
@@ -97,7 +100,7 @@ class _Cell:
                     advance(1 / (asked.turns * len(systems)))
         return self._figures(played)
 
-    def _teams(self, teams: ExitStack) -> dict[str, Team]:
+    def _jobs(self, running: ExitStack) -> dict[str, EmulatedJob]:
         """The job that plays each system. A job has one credit, so there may be two."""
         settings = {**self._asked.settings_at(self._point), "lanes": "1"}
         bounded = [
@@ -106,15 +109,17 @@ class _Cell:
             if name in OPTIMIZING or (name in BY_NAME and BY_NAME[name].credit)
         ]
         unbounded = [name for name in self._asked.systems if name not in bounded]
-        by_system: dict[str, Team] = {}
+        by_system: dict[str, EmulatedJob] = {}
         for systems, credit in (
             (unbounded, {"credit_bytes": UNBOUNDED_CREDIT}),
             (bounded, {}),
         ):
             if systems:
                 load = (self._script, self._asked.iterations)
-                one = teams.enter_context(
-                    team(self._gpu, self._cpu, settings | credit, {}, load, systems, "Player")
+                one = running.enter_context(
+                    emulated_job(
+                        self._gpu, self._cpu, settings | credit, {}, load, systems, "Player"
+                    )
                 )
                 by_system |= dict.fromkeys(systems, one)
         return by_system

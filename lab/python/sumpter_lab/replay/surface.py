@@ -15,8 +15,8 @@ from sumpter._errors import SumpterError
 from sumpter._failure import Failure, UsageError, message_of
 from sumpter._sizes import parse_size
 from sumpter.tuning.points import readable
-from sumpter_lab.scaffold.document import REPLAY, DocumentError
-from sumpter_lab.scaffold.output import check_plot, save_picture
+from sumpter_lab.scaffold.results.document import REPLAY, DocumentError
+from sumpter_lab.scaffold.results.output import check_plot, save_picture
 
 AXES = ("partition_bytes", "credit_bytes")
 
@@ -87,7 +87,7 @@ def _draw_panel(panel: Any, surface: Surface) -> None:
 
 def read(file: Path) -> list[Surface]:
     """The surfaces in a file of `sumpter bench replay -o`."""
-    from sumpter_lab.scaffold import schema
+    from sumpter_lab.scaffold.results import schema
 
     try:
         surfaces = of_cells(schema.checked(file, "replay", REPLAY.read(file)))

@@ -8,8 +8,8 @@ from typing import Any
 from sumpter.launch.figures import format_bytes
 from sumpter_lab.report import theme
 from sumpter_lab.report.blocks import Cell, Figure, Section, Table
-from sumpter_lab.scaffold import schema
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results import schema
+from sumpter_lab.scaffold.results.table import Row
 
 _MACHINE = {"measured": "date", "commit": "commit", "processor": "cpu"}
 _SYSTEM = {

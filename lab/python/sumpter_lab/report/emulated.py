@@ -9,7 +9,7 @@ from statistics import fmean
 from sumpter.launch.figures import format_bytes
 from sumpter_lab.report import theme
 from sumpter_lab.report.blocks import Figure, Section, Table
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.table import Row
 
 
 def section(name: str, rows: Sequence[Row]) -> Section:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sumpter_lab.scaffold import schema
-from sumpter_lab.scaffold.document import REPLAY, TUNE, DocumentError, parse, refuse
+from sumpter_lab.scaffold.results import schema
+from sumpter_lab.scaffold.results.document import REPLAY, TUNE, DocumentError, parse, refuse
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile

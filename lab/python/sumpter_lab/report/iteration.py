@@ -66,7 +66,7 @@ def _layers(profile: Profile) -> Figure:
             orientation="h",
             marker={
                 "color": shade,
-                # Neighbours differ, so that layers can be told apart.
+                # Neighbours differ, so that layers can be distinguished.
                 "opacity": [1 if index % 2 else 0.65 for index in range(len(times))],
                 "line": {"width": 0},
             },

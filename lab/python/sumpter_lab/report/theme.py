@@ -1,4 +1,4 @@
-"""How plots look: colours that colour-blind readers tell apart, on light and on dark pages.
+"""How plots look: colours that colour-blind readers distinguish, on light and on dark pages.
 
 The hues are those of Okabe and Ito (2008), darker on light pages and lighter on dark ones so that
 each keeps a contrast of 3 to 1. Lines differ in marker and dash as well.
@@ -47,7 +47,7 @@ def line(index: int, *, width: float = 2.0) -> dict[str, Any]:
 
 
 def pattern(index: int) -> dict[str, Any]:
-    """The hatching of a series of bars: what tells them apart without colour."""
+    """The hatching of a series of bars: the distinction that needs no colour."""
     # Not as many as there are colours: a repeated colour is hatched differently.
     shapes = ("", "/", ".", "x", "-", "\\")
     shape = shapes[index % len(shapes)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sumpter.tuning.points import readable
 from sumpter_lab.report import theme
 from sumpter_lab.report.blocks import Figure, Section, Table
-from sumpter_lab.scaffold.table import Row
+from sumpter_lab.scaffold.results.table import Row
 from sumpter_lab.tune.figures import row
 from sumpter_lab.tune.report import shaded, speeds, title
 

@@ -1,1 +1,1 @@
-"""What experiments share: emulated clusters, teams of processes, records, tables, progress."""
+"""What experiments share: emulated clusters, the processes of jobs, records, tables, progress."""

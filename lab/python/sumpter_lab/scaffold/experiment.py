@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from sumpter_lab.scaffold import cluster, tournament
-from sumpter_lab.scaffold.cluster import Cluster
+from sumpter_lab.scaffold.network import cluster, tournament
+from sumpter_lab.scaffold.network.cluster import Cluster
+from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.signals import orderly
-from sumpter_lab.scaffold.tournament import Links
 
 # A round that takes this many times as long as the slowest way should has hung.
 PATIENCE = 30

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sumpter import _native
-from sumpter_lab.scaffold.cluster import Machine
-from sumpter_lab.scaffold.tournament import Links
+from sumpter_lab.scaffold.network.cluster import Machine
+from sumpter_lab.scaffold.network.tournament import Links
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sumpter_lab.scaffold.tournament import Links
+from sumpter_lab.scaffold.network.tournament import Links
 
 
 class Bar:

@@ -12,8 +12,8 @@ from sumpter._assignments import parse_assignments
 from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter_lab.profiles import architectures
-from sumpter_lab.scaffold import counters, namespaces
-from sumpter_lab.scaffold.cluster import MOST_MACHINES
+from sumpter_lab.scaffold.network import counters, namespaces
+from sumpter_lab.scaffold.network.cluster import MOST_MACHINES
 
 PEERS = ("gloo", "ps", "plain")
 # Update rules with which rounds can be measured; their optimizers are in updates.py.
@@ -147,7 +147,7 @@ def check_memory(spec: Spec, available_bytes: int) -> None:
 def memory_bytes(spec: Spec, load: Load, workers: int, servers: int) -> int:
     """An upper estimate of what one cell needs."""
     systems = spec.systems(load, servers)
-    teams = 1 + len(spec.own_jobs(servers))
+    jobs = 1 + len(spec.own_jobs(servers))
     # In each worker: the tensors, the pattern they are made from, and a transport's copies.
     each = 2 * load.bytes + load.largest_bytes
     # In each DDP module: parameters, gradients, buckets, and the gradient that is replayed.
@@ -158,8 +158,8 @@ def memory_bytes(spec: Spec, load: Load, workers: int, servers: int) -> int:
     # Of a variable: its value in each worker, and all its parts in the lanes and in the mirrors.
     slots = _native.update_rules()
     parts = sum(workers + 2 * (1 + len(slots[rule])) for rule in spec.rules)
-    processes = teams * (workers + servers) * PROCESS_BYTES
-    return teams * (workers * each + lanes) + workers * ddp + parts * load.bytes + processes
+    processes = jobs * (workers + servers) * PROCESS_BYTES
+    return jobs * (workers * each + lanes) + workers * ddp + parts * load.bytes + processes
 
 
 def _check_host() -> None:

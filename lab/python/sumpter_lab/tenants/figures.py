@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sumpter_lab.scaffold import counters
-from sumpter_lab.scaffold.figures import ratio, stolen
+from sumpter_lab.scaffold.network import counters
+from sumpter_lab.scaffold.results.figures import ratio, stolen
 
 ALONE, TOGETHER, BESIDE_GREEDY = "alone", "together", "beside_greedy"
 GREEDY = "greedy"

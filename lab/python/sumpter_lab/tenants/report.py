@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sumpter_lab.scaffold.figures import BUSY_CORES, STOLEN
+from sumpter_lab.scaffold.results.figures import BUSY_CORES, STOLEN
 
 
 def print_outcome(console: Console, found: dict[str, Any]) -> None:

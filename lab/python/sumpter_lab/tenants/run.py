@@ -1,4 +1,4 @@
-"""The whole: starts coordinator, server and jobs, and measures them in turns."""
+"""Starts coordinator, server and jobs, and interleaves their measurements."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 
 from sumpter import _native
 from sumpter._failure import Failure
-from sumpter_lab.scaffold import counters, record
-from sumpter_lab.scaffold.figures import STOLEN
-from sumpter_lab.scaffold.processes import Process, first_error, inherited
+from sumpter_lab.scaffold.jobs.processes import Process, first_error, inherited
+from sumpter_lab.scaffold.jobs.remote import Remote, call_all, end_all
+from sumpter_lab.scaffold.network import counters
+from sumpter_lab.scaffold.network.site import free_ports
 from sumpter_lab.scaffold.progress import Bar
-from sumpter_lab.scaffold.remote import Remote, call_all, end_all
+from sumpter_lab.scaffold.results import record
+from sumpter_lab.scaffold.results.figures import STOLEN
 from sumpter_lab.scaffold.signals import orderly
-from sumpter_lab.scaffold.site import free_ports
 from sumpter_lab.tenants import site
 from sumpter_lab.tenants.figures import (
     ALONE,

@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sumpter_lab.scaffold import cluster, namespaces
-from sumpter_lab.scaffold.cluster import Machine
-from sumpter_lab.scaffold.site import Loopback, Namespace, Place
+from sumpter_lab.scaffold.network import cluster, namespaces
+from sumpter_lab.scaffold.network.cluster import Machine
+from sumpter_lab.scaffold.network.site import Loopback, Namespace, Place
 from sumpter_lab.scaffold.units import RATE_MBIT_RANGE
 
 # A job's link carries so much more than the server's that it never is what limits.

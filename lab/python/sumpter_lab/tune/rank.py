@@ -16,8 +16,8 @@ from sumpter_lab.replay.play import Sum
 from sumpter_lab.replay.rank import Player, Summing
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.variants import BY_NAME
-from sumpter_lab.scaffold.payload import Payload
-from sumpter_lab.scaffold.rank import System
+from sumpter_lab.scaffold.jobs.payload import Payload
+from sumpter_lab.scaffold.jobs.rank import System
 from sumpter_lab.tune.scaled import Model, Scaled
 
 
@@ -74,7 +74,7 @@ class Tuned(Player):
 
 
 class Noting(Summing):
-    """Sums that tell of each iteration, when its first gradient is ready."""
+    """Sums that report each iteration when its first gradient is ready."""
 
     def __init__(self, *arguments: Any) -> None:
         *of_sums, self._note = arguments

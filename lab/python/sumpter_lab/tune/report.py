@@ -15,9 +15,9 @@ from sumpter._errors import SumpterError
 from sumpter._failure import Failure, UsageError, message_of
 from sumpter.tuning.points import readable
 from sumpter_lab.replay.report import warnings_of as disturbed
-from sumpter_lab.scaffold.document import TUNE
-from sumpter_lab.scaffold.output import check_plot, save_picture
-from sumpter_lab.scaffold.table import Column, Row, figure, head_line, row_line
+from sumpter_lab.scaffold.results.document import TUNE
+from sumpter_lab.scaffold.results.output import check_plot, save_picture
+from sumpter_lab.scaffold.results.table import Column, Row, figure, head_line, row_line
 from sumpter_lab.tune.figures import Run, row
 
 # Iterations of which the picture shows the median.
@@ -73,7 +73,7 @@ def write(file: Path, runs: Sequence[Run], rows: Sequence[Row]) -> None:
 
 def read(file: Path) -> list[Run]:
     """The runs in a file of `sumpter bench tune --output`."""
-    from sumpter_lab.scaffold import schema
+    from sumpter_lab.scaffold.results import schema
 
     return schema.checked(file, "tune", TUNE.read(file))
 

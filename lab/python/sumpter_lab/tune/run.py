@@ -13,14 +13,16 @@ from typing import Any
 from sumpter.profiles import save
 from sumpter.tuning.driver import GROUP, UNMEASURED
 from sumpter_lab.replay.script import Script
-from sumpter_lab.scaffold import cluster, record, remote
-from sumpter_lab.scaffold.cluster import Cluster
 from sumpter_lab.scaffold.experiment import START_S, Progress, measured_cluster, timeout_s
-from sumpter_lab.scaffold.figures import ratio
+from sumpter_lab.scaffold.jobs import remote
+from sumpter_lab.scaffold.jobs.emulated import EmulatedJob, emulated_job
+from sumpter_lab.scaffold.jobs.remote import call_all, gather
+from sumpter_lab.scaffold.network import cluster
+from sumpter_lab.scaffold.network.cluster import Cluster
+from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.optimum import Optimum, optimum
-from sumpter_lab.scaffold.remote import call_all, gather
-from sumpter_lab.scaffold.team import Team, team
-from sumpter_lab.scaffold.tournament import Links
+from sumpter_lab.scaffold.results import record
+from sumpter_lab.scaffold.results.figures import ratio
 from sumpter_lab.tune import spec
 from sumpter_lab.tune.scaled import Model
 from sumpter_lab.tune.spec import SYSTEM, Spec
@@ -54,8 +56,8 @@ def run(asked: Spec, progress: Progress) -> Generator[dict[str, Any], None, None
     ) as (machines, links):
         one = _Run(asked, machines, links)
         progress.stage("starting the job", START_S)
-        with ExitStack() as teams:
-            one.start(teams)
+        with ExitStack() as running:
+            one.start(running)
             for tuner in asked.tuners:
                 progress.stage(f"tuner {tuner}", one.duration_s())
                 yield {**one.run(tuner, progress.advance), **about}
@@ -88,18 +90,18 @@ class _Run:
         each_s = max(self._script.compute_s, self._times.seconds) * 1.3
         return (self._asked.job.iterations + FLUSH) * each_s
 
-    def start(self, teams: ExitStack) -> None:
+    def start(self, running: ExitStack) -> None:
         """Starts the job, and the second one, which then waits."""
         asked, machines = self._asked, self._machines
         settings = {**asked.job.settings_at(asked.point), "lanes": "1", "log": "error"}
         if asked.profiled:
-            file = Path(teams.enter_context(tempfile.TemporaryDirectory())) / "profile.json"
+            file = Path(running.enter_context(tempfile.TemporaryDirectory())) / "profile.json"
             save(asked.job.profile.slower(self._model.slowdown), file)
             self._profile = str(file)
 
-        def started(load: object, kind: str) -> Team:
-            one = team(machines.gpu, machines.cpu, settings, {}, load, [SYSTEM], kind)
-            return teams.enter_context(one)
+        def started(load: object, kind: str) -> EmulatedJob:
+            one = emulated_job(machines.gpu, machines.cpu, settings, {}, load, [SYSTEM], kind)
+            return running.enter_context(one)
 
         self._job = started((self._script, self._model, self._iteration), "Tuned")
         if asked.second_job is not None:
@@ -210,7 +212,7 @@ class _Events:
 class _SecondJob:
     """A job that plays a few iterations at a time, as long as it is wanted."""
 
-    def __init__(self, job: Team, timeout_s: float) -> None:
+    def __init__(self, job: EmulatedJob, timeout_s: float) -> None:
         self._job, self._timeout_s = job, timeout_s
         self.playing = False
         call_all(job.workers, timeout_s, "prepare", SYSTEM, 0)

@@ -1,7 +1,7 @@
 """A tuner on a model of a cluster: sizes are divided, times multiplied, and it knows of neither.
 
 It works with the sizes, speeds and bandwidths of the cluster that the model stands for; what it
-chooses is divided before the job hears of it. So its grid, its training and its words hold.
+chooses is divided before it reaches the job. So its grid, its training and its messages apply.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Model:
 
 
 class Scaled:
-    """A tuner that sees what its job stands for; tells `note` of each group, in the job's sizes."""
+    """A tuner that sees what its job stands for; calls `note` for each group in the job's sizes."""
 
     def __init__(
         self, inner: Tuner, model: Model, note: Callable[[dict[str, Any]], None] | None = None

@@ -10,7 +10,7 @@ from sumpter_lab.whatif.cases import Case, Outcome, simulate
 
 # Less is not worth a change, and within what the model leaves out.
 _LEAST_GAIN = 0.01
-# Of the samples per second of the best change: the simulation does not tell these apart.
+# Of the samples per second of the best change: the simulation does not distinguish these.
 _AS_MUCH = 0.98
 _BANDWIDTH_FACTORS = (2, 4)
 _HELPER_PARTS = (4, 2, 1)  # of the number of workers

@@ -17,7 +17,7 @@ from typing import Any
 from sumpter._sizes import parse_size
 from sumpter.profiles import Profile
 from sumpter_lab import profiles
-from sumpter_lab.scaffold.document import REPLAY, DocumentError
+from sumpter_lab.scaffold.results.document import REPLAY, DocumentError
 from sumpter_lab.whatif.cases import Case, simulate
 
 # More than any model: nothing is held back.

@@ -8,7 +8,7 @@ other. So n need not be a power of two.
 
 Each rank computes one part of the vectors for all ranks: it gets that part of every rank's vector
 (an alltoall), learns the products of whole vectors from one small sum for each level of the tree,
-and gives its part of the result to everybody. A rank sends and receives as much as in an allreduce.
+and gives its part of the result to all ranks. A rank sends and receives as much as in an allreduce.
 """
 
 import zlib
@@ -182,7 +182,7 @@ class _Exchange:
         return [Handle(round_, lambda: table)]
 
     def _gather(self) -> list[Handle]:
-        """Gives this rank's part of the result to everybody and gets the others'."""
+        """Gives this rank's part of the result to all ranks and gets the others'."""
         result = torch.empty_like(self._flat)
         parts = result.tensor_split(len(self._ranks))
         parts[self._own].copy_(self._vectors[0])

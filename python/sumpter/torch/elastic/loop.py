@@ -21,7 +21,7 @@ def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P]
 
     All ranks get rank 0's state before `func` begins. When a worker dies, the others complete the
     interrupted operations among themselves and go on. At the next commit, and also when workers
-    have joined, everybody meets in a new job and gets the state of the oldest rank, and `func`
+    have joined, all ranks meet in a new job and get the state of the oldest rank, and `func`
     begins again with it. So `func` must go on from what the state says, not from the start. Where
     that cannot be (the root of a broadcast died) or is not wanted (`redo` is off), they go back to
     the last commit first. Errors that would come again (of a setting, of

@@ -63,7 +63,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks if any has heard of dead ones or newcomers."""
+        """Raises HostsUpdatedInterrupt on all ranks if any knows of lost or new workers."""
         if not seat.held():
             return
         changed = torch.tensor([seat.has_changed()], dtype=torch.int32)

@@ -26,7 +26,7 @@ from sumpter.torch.training.gradients import Names, PassCounter
 from sumpter.torch.training.order_log import OrderLog, Spans
 from sumpter.torch.training.variables import Variables, bring_together
 
-# Of the names of what ranks tell each other about shared parameters.
+# Of the names under which ranks exchange data about shared parameters.
 PREFIX = "AsyncParam."
 # Where all ranks wait for each other.
 MEETINGS = ("agree", "agreed")

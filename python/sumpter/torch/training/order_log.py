@@ -39,7 +39,7 @@ KINDS = {
 
 
 class _Said(NamedTuple):
-    """What ranks tell each other before they begin."""
+    """What ranks exchange before they begin."""
 
     record_order: bool
     replay_order: bool

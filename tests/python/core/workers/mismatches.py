@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 import sumpter.torch as hvd
 from common import ALL, RANK, WORLD_SIZE, join_torch, raises, same
+from sumpter._core.tensor import UNNAMED_SLOTS
 from sumpter.torch import MismatchError
 
 LATE = WORLD_SIZE - 1
@@ -179,6 +180,38 @@ def subsets() -> None:
     check_later(None)
 
 
+def far_apart() -> None:
+    """Calls without a name that differ by more than the tensors that serve them in rotation.
+
+    The first calls and the last ones differ, and may meet in a round of one tensor.
+    """
+
+    def usual() -> hvd.Handle:
+        return hvd.allreduce_async(own(2), op=hvd.Sum)
+
+    def odd() -> hvd.Handle:
+        return hvd.allreduce_async(own(3), op=hvd.Sum)
+
+    usuals = [usual] * UNNAMED_SLOTS
+    for others in ([*usuals, usual], [*usuals, odd]):
+        handles = [call() for call in ([odd, *usuals] if RANK == LATE else others)]
+        failed = [index for index, handle in enumerate(handles) if is_refused(handle)]
+        # What is called after a rank has seen an error differs on ranks that have not seen it yet.
+        assert {0, UNNAMED_SLOTS} <= set(failed), failed
+        check_later(None)
+        assert hvd.allgather_object(failed) == [failed] * WORLD_SIZE
+
+
+def is_refused(handle: hvd.Handle) -> bool:
+    """Whether an operation ends with a MismatchError that names a rank."""
+    try:
+        same(hvd.synchronize(handle), torch.full((2,), TOTAL))
+    except MismatchError as error:
+        assert "rank " in str(error), error
+        return True
+    return False
+
+
 def groups_of_one_name() -> None:
     """What failed in a group says nothing about the next group of its name."""
     for _ in range(2):
@@ -211,6 +244,7 @@ elif part == "groups":
     check_later(None)
     groups_of_one_name()
 else:
+    far_apart()
     one_comes_late()
     one_has_its_result()
     subsets()

@@ -1,4 +1,4 @@
-"""The last rank is killed in the middle of a round; the others must be told which and where."""
+"""The last rank is killed in the middle of a round; the others' errors must name rank and host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins a job in which a setting differs: whoever is not the first is refused, and says so."""
+"""Joins a job in which a setting differs: every rank but the first is refused, with a reason."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def late() -> None:
     if RANK == 1:
         wait_for("go")
     hvd.allreduce(torch.ones(3), name="late")
-    # The end of the wait is told while the job goes on.
+    # The end of the wait is announced while the job goes on.
     wait_for("end")
 
 

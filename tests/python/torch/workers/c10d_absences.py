@@ -42,7 +42,7 @@ if RANK == 0:
         dist.gather(torch.ones(2), [torch.ones(2), torch.ones(2)], dst=0, group=second)
 dist.barrier()
 
-# A monitored barrier names who is missing, and tells it when it comes after all.
+# A monitored barrier names the missing rank, which gets the error when it comes late.
 watched = dist.new_group()
 if RANK == 0:
     with raises(DeadlineError, ACCUSED):

@@ -1,4 +1,4 @@
-"""The last rank dies; the other is alone and must be told that this is too few."""
+"""The last rank dies; the other is alone, and its error must say that this is too few."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8
 
 
 def rows_of(rank: int, rows: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Rows that tell who made them."""
+    """Rows that identify the rank that made them."""
     count = torch.arange(rows * 3).reshape(rows, 3)
     return (count % 7 + 10 * rank).to(dtype)
 

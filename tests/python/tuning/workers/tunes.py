@@ -63,7 +63,7 @@ began = settings()
 for step in range(STEPS):
     step_once(step)
     if step in (49, 55):
-        # Everyone sees what holds, whoever asked for it.
+        # Every rank sees the settings in force, whichever rank asked for them.
         sumpter.barrier()
         if step == 55 and not STILL:
             assert settings() == MEANT, settings()

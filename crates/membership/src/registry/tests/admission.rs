@@ -54,7 +54,7 @@ fn a_setting_that_is_absent_differs_from_one_that_is_given() {
 }
 
 #[test]
-fn nobody_joins_a_run_that_has_begun() {
+fn a_run_that_has_begun_admits_no_worker() {
     let mut world = World::new();
     world.started(2);
     let refusal = world.refused(Join { host: "late".into(), ..worker(1, 2) });

@@ -27,7 +27,7 @@ impl Scene {
         Self { world, servers, workers, job: views[0].job }
     }
 
-    /// Every worker has been told of the epoch, once, for this reason.
+    /// Every worker has been notified of the epoch, once, for this reason.
     pub(super) fn suspended(&mut self, epoch: u32, reason: &str) {
         let event = MemberEvent::Suspend { epoch: Epoch(epoch), reason: reason.to_owned() };
         for worker in self.workers.clone() {
@@ -318,7 +318,7 @@ fn a_worker_that_dies_during_a_change_ends_the_run() {
     scene.world.close(scene.workers[1]);
     let event = scene.world.told_one(scene.workers[0]);
     assert!(matches!(event, MemberEvent::WorkerLost { rank: Rank(1), .. }), "{event:?}");
-    assert_eq!(scene.world.told(b), [MemberEvent::Drained], "a failed run keeps nobody");
+    assert_eq!(scene.world.told(b), [MemberEvent::Drained], "a failed run keeps no server");
     scene.answer(0, 3);
     scene.world.pass(Duration::from_secs(1));
     scene.untold();

@@ -85,7 +85,7 @@ fn server(host: &str) -> Join {
     }
 }
 
-/// A registry, its clock, and everything its members were told and have not looked at.
+/// A registry, its clock, and the events of its members that have not been looked at.
 struct World {
     registry: Registry,
     now: Duration,
@@ -196,7 +196,7 @@ impl World {
         }
     }
 
-    /// What the member was told since the last look.
+    /// The member's events since the last look.
     fn told(&mut self, member: MemberId) -> Vec<MemberEvent> {
         let told = self.told.remove(&member).unwrap_or_default();
         let event = |event| match event {
@@ -206,7 +206,7 @@ impl World {
         told.into_iter().map(event).collect()
     }
 
-    /// The one thing the member was told since the last look.
+    /// The member's only event since the last look.
     fn told_one(&mut self, member: MemberId) -> MemberEvent {
         let mut told = self.told(member);
         assert_eq!(told.len(), 1, "{told:?}");

@@ -28,12 +28,12 @@ enum Act {
         number: u8,
         signature: u8,
     },
-    /// A server answers one of the last starts it heard of.
+    /// A server answers one of the last starts it was notified of.
     Ready {
         member: u64,
         back: usize,
     },
-    /// A worker answers the newest suspension it heard of, or an older one.
+    /// A worker answers the newest suspension it was notified of, or an older one.
     Answer {
         member: u64,
         newest: bool,
@@ -160,19 +160,19 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
 /// What workers said, by rank.
 type Answers = Vec<(Rank, Vec<u8>)>;
 
-/// What every member has heard, checked as it comes.
+/// The events of every member, checked as they come.
 #[derive(Default)]
 struct Ears {
     welcome: BTreeMap<MemberId, bool>,
-    /// The newest plan of each worker, and the tensors it was told of.
+    /// The newest plan of each worker, and the tensors it was notified of.
     views: BTreeMap<MemberId, ClusterView>,
     tables: BTreeMap<MemberId, Vec<(TensorId, TensorSpec)>>,
-    /// The newest epoch each suspended worker was told of.
+    /// The newest epoch each suspended worker was notified of.
     suspended: BTreeMap<MemberId, Epoch>,
     /// What workers and servers have said to these epochs.
     answered: BTreeSet<(MemberId, Epoch)>,
     prepared: BTreeSet<(MemberId, JobId, Epoch)>,
-    /// The starts each server was told of.
+    /// The starts each server was notified of.
     starts: BTreeMap<MemberId, Vec<(JobId, Epoch)>>,
     /// What is in each epoch, the same for all.
     plans: BTreeMap<(JobId, Epoch), ClusterView>,
@@ -254,7 +254,7 @@ impl Ears {
         Ok(())
     }
 
-    /// A worker goes on only in the epoch it has answered for, with everybody's answers.
+    /// A worker goes on only in the epoch it has answered for, with the answers of all.
     fn resume(
         &mut self,
         member: MemberId,
@@ -317,7 +317,7 @@ fn play(acts: &[Act], serves: Serves) -> Result<Ears, TestCaseError> {
     Ok(ears)
 }
 
-/// Lets everybody answer what it was asked: no change stays incomplete.
+/// Lets all members answer what they were asked: no change stays incomplete.
 fn settle(world: &mut World, ears: &mut Ears) -> Result<(), TestCaseError> {
     // A drain put off until the start makes one more epoch.
     for _ in 0..3 {

@@ -253,7 +253,7 @@ fn only_members_of_the_run_come_back_to_it() {
 }
 
 #[test]
-fn a_server_forgets_a_run_to_which_nobody_comes_back() {
+fn a_server_forgets_a_run_to_which_no_worker_comes_back() {
     let (mut world, run) = (World::new(), known());
     let helper = world.join_server(server_back(&run, 3));
     // It may not go while workers may come who count on it.

@@ -50,7 +50,7 @@ fn a_member_may_ask_for_less_patience() {
 }
 
 #[test]
-fn after_a_standstill_of_the_coordinator_nobody_is_given_up_for_it() {
+fn after_a_standstill_of_the_coordinator_no_member_is_given_up_for_it() {
     let mut world = World::new();
     let workers = world.started(2);
     world.pass(Duration::from_secs(1));
@@ -150,7 +150,7 @@ fn workers_that_are_out_of_data_hear_of_rounds_until_all_are() {
     let mut world = World::new();
     let workers = world.started(3);
     let began = |round| Message::Began { tensor: TensorId(4), round };
-    // Nobody is out of data: nobody needs to hear.
+    // No rank is out of data: no rank is notified.
     world.say(workers[1], began(0));
     assert!(workers.iter().all(|w| world.told(*w).is_empty()));
     for (order, late) in [[0, 2, 1], [1, 0, 2]].iter().zip([Rank(1), Rank(2)]) {

@@ -79,7 +79,7 @@ fn a_large_transfer_that_goes_on_is_no_stall_and_one_that_stands_still_is() {
 }
 
 #[test]
-fn the_lowest_rank_hears_whom_everybody_waits_for_and_that_it_is_over() {
+fn the_lowest_rank_is_notified_of_a_straggler_and_of_the_end_of_the_wait() {
     let (mut world, workers) = waiting(10, 0);
     let told = wait(&mut world, &workers, 15);
     let [MemberEvent::Stalled { message, over: false }] = &told[..] else { panic!("{told:?}") };

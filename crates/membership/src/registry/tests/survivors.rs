@@ -25,7 +25,7 @@ fn suspend(epoch: u32, rank: u32, reason: &str) -> MemberEvent {
     MemberEvent::Suspend { epoch: Epoch(epoch), reason }
 }
 
-/// Who has told what, and who is dead, as the worker is told.
+/// Which ranks have reported, and which are dead, as the worker is notified.
 fn resumed(world: &mut World, worker: MemberId) -> (Vec<u32>, Vec<u32>) {
     match world.told_one(worker) {
         MemberEvent::Resume { view, progress } => (

@@ -23,7 +23,7 @@ pub struct AlignmentSample {
     pub receive_bytes_per_s: f64,
 }
 
-/// Measures each of `offsets` `rounds` times in turns: `chunks` chunks of `chunk_bytes` each,
+/// Measures each of `offsets` `rounds` times, interleaved: `chunks` chunks of `chunk_bytes` each,
 /// added to one accumulator.
 ///
 /// # Errors

@@ -27,7 +27,7 @@ pub struct ConnectionsSample {
     pub cpu_s: f64,
 }
 
-/// Moves `bytes` there and back over each number of connections, `rounds` times in turns.
+/// Moves `bytes` there and back over each number of connections, `rounds` times, interleaved.
 ///
 /// # Errors
 /// [`BenchError`]; bytes that arrive wrong are one.

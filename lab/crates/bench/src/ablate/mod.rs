@@ -1,4 +1,4 @@
-//! What single choices of the design are worth: each measured beside its alternative, in turns,
+//! What single choices of the design are worth: each measured beside its alternative, interleaved,
 //! on the same memory, with the results of both compared.
 
 mod affinity;

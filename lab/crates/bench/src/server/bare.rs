@@ -26,7 +26,7 @@ pub(super) struct BareServer {
     /// A contribution to what another worker began.
     scratch: AlignedBuf,
     conns: Vec<Stream>,
-    /// Nobody sends more than a round has; the end of a connection is read here.
+    /// No worker sends more than a round has; the end of a connection is read here.
     spare: [u8; 1],
     dirty: VecDeque<ConnId>,
 }
@@ -81,7 +81,7 @@ impl Endpoint for BareServer {
     fn sent(&mut self, conn: ConnId, n: usize) {
         self.conns[conn.0].sent += n;
         if self.conns.iter().all(|stream| stream.sent == self.sums.len()) {
-            // The round is over: nobody begins the next one before all have its results.
+            // The round is over: no worker begins the next one before all have its results.
             (self.begun, self.complete) = (0, 0);
             self.conns.fill_with(Stream::default);
         }

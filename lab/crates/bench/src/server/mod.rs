@@ -168,7 +168,7 @@ pub fn server(
                 if progress() {
                     return Err(BenchError::Interrupted);
                 }
-                // Whoever goes first in one round goes last in another.
+                // The system that goes first in one round goes last in another.
                 let sample = bench.round((turn + round) % count)?;
                 if round > 0 {
                     samples.push(sample);

@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::error::BenchError;
 use crate::pattern::Pattern;
 
-/// What a worker is told to do, with the index of a variant.
+/// The commands of a worker, with the index of a variant.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
     /// One round of all tensors.
@@ -215,6 +215,7 @@ pub(super) fn request(index: usize, update: Option<Update>) -> Request {
         average: false,
         priority: 0,
         supply: Supply::Whole,
+        call: None,
         update,
     }
 }

@@ -1,0 +1,69 @@
+//! Whether there is room for another job: by number, by its size, and in the servers' memory.
+
+use std::collections::BTreeMap;
+
+use crate::registry::io::{Join, ServerMemory};
+use crate::registry::job::Job;
+use crate::registry::members::Members;
+use crate::tenants::Tenants;
+
+/// Whether a job may have so many workers, and, if it is new, whether there is room for it.
+/// Other jobs are counted but never named: their names are private.
+pub(crate) fn room_for(
+    join: &Join,
+    world_size: u32,
+    tenants: &Tenants,
+    jobs: &BTreeMap<String, Job>,
+    members: &Members,
+) -> Result<(), String> {
+    let name = &join.job;
+    if let Some(limit) = tenants.of(name).and_then(|tenant| tenant.max_workers)
+        && world_size > limit
+    {
+        return Err(format!(
+            "job '{name}' has {world_size} workers, its quota is {limit} (max_workers)"
+        ));
+    }
+    if jobs.contains_key(name) {
+        return Ok(());
+    }
+    if let Some(limit) = tenants.max_jobs.filter(|limit| jobs.len() >= *limit as usize) {
+        return Err(format!(
+            "the coordinator is full: it has {} of at most {limit} jobs (max_jobs); start job \
+             '{name}' again when one of them has ended",
+            jobs.len()
+        ));
+    }
+    for (_, server) in members.servers() {
+        let ServerMemory { max_bytes: Some(all), max_job_bytes } = server.join.memory else {
+            continue;
+        };
+        let promised = |job: &str| {
+            let quota = tenants.quota(job).max_bytes.unwrap_or(u64::MAX);
+            quota.min(max_job_bytes).min(all)
+        };
+        let taken = jobs.keys().map(|job| promised(job)).fold(0, u64::saturating_add);
+        let wanted = promised(name);
+        if taken.saturating_add(wanted) > all {
+            return Err(format!(
+                "the server on {} is full: of its {} (max_bytes) other jobs may take {}, job \
+                 '{name}' up to {}; start it again when one of them has ended, or give it a \
+                 smaller quota",
+                server.join.host,
+                size(all),
+                size(taken),
+                size(wanted)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes as a person writes them.
+fn size(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.into_iter().find(|(_, bits)| bytes >= 1 << bits) {
+        Some((unit, bits)) => format!("{:.1} {unit}", bytes as f64 / f64::from(1u32 << bits)),
+        None => format!("{bytes} bytes"),
+    }
+}

@@ -1,0 +1,150 @@
+"""Optimizers that step on averaged gradients: in step(), or in the next forward pass."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from sumpter.torch.optimizer.wrapped import Wrapped
+from sumpter.torch.training.gradients import GradientExchange
+from sumpter.torch.training.overlap import (
+    OverlappedExchange,
+    Updates,
+    needs_whole_step,
+    unless_lost,
+)
+
+
+class Distributed(Wrapped):
+    """Exchanges gradients while backward makes them, and waits for them in step()."""
+
+    _exchange: GradientExchange
+    _synchronized = False
+    _skip = False
+    _warned = False
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are averaged; step() then does not exchange them again."""
+        self._average()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, step() exchanges nothing: for use after an explicit synchronize()."""
+        self._skip = True
+        try:
+            yield
+        finally:
+            self._skip = False
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Averages the gradients over all ranks and takes a step of the user's optimizer."""
+        if closure is not None:
+            return super().step(self._exchanging(closure))
+        if not self._skip:
+            if self._synchronized:
+                self._warn_once()
+            else:
+                self._average()
+        self._synchronized = False
+        return super().step()
+
+    def _in_between(self) -> bool:
+        return self._exchange.pending
+
+    def _average(self) -> None:
+        self._exchange.finish()
+        self._synchronized = True
+
+    def _exchanging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def exchanged() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            self._exchange.finish()
+            return loss
+
+        return exchanged
+
+    def _warn_once(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() after "
+                "optimizer.synchronize(): gradients are not exchanged again; wrap step() in "
+                "`with optimizer.skip_synchronize():` to say so",
+                stacklevel=3,
+            )
+
+
+class Overlapped(Distributed):
+    """Leaves the updates to the next forward pass, which waits for them layer by layer."""
+
+    _exchange: OverlappedExchange
+    _updates: Updates
+    _steps = 0
+    _final_step: int | None = None
+
+    def _begin(self) -> None:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self._updates = Updates(parameters, dict(self._exchange.names))
+        self._exchange.updates = self._updates
+
+    def synchronize(self) -> None:
+        """Takes the updates that wait, and waits for the gradients that backward has made.
+
+        After step() this ends the step: parameters are up to date. After backward() gradients are
+        averages, and the step() that follows is taken at once, for all parameters.
+        """
+        self._updates.finish()
+        if self._exchange.begun:
+            self._average()
+
+    def synchronize_parameters(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Takes the updates that wait for these parameters, for who uses them directly."""
+        self._updates.take(parameters)
+
+    def finish_from(self, final_step: int) -> None:
+        """Has the step of this number, counted from 1, and those after it wait for all updates."""
+        self._final_step = final_step
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Begins a step of the user's optimizer and returns; the gradients belong to it.
+
+        Taken at once, as without overlap_forward, are steps after synchronize(), with a closure,
+        of an optimizer with step hooks, and those to which a GradScaler gives its scale.
+        """
+        self._updates.finish()
+        self._steps += 1
+        if closure is not None or self._skip or self._synchronized or needs_whole_step(self):
+            return super().step(closure)
+        self._exchange.check_untouched()
+        handles = self._exchange.hand_over()
+        self._updates.begin(self.param_groups, handles, self._step_groups)
+        if self._final_step is not None and self._steps >= self._final_step:
+            self._updates.finish()
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, when all updates have been taken."""
+        self._updates.finish()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads the optimizer's state when all updates have been taken, or cannot be any more."""
+        with unless_lost():
+            self._updates.finish()
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group when all updates have been taken; its gradients are not exchanged."""
+        self._updates.finish()
+        super().add_param_group(param_group)
+        self._updates.adopt(self.param_groups[-1]["params"])
+
+    def _step_groups(self, groups: list[dict[str, Any]]) -> None:
+        whole, self.param_groups = self.param_groups, groups
+        try:
+            super(Distributed, self).step()
+        finally:
+            self.param_groups = whole

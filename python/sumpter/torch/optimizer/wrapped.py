@@ -1,0 +1,60 @@
+"""What every kind of DistributedOptimizer adds to, and changes in, the user's class."""
+
+from typing import Any
+
+import torch
+
+from sumpter.torch.training.gradients import PassCounter
+
+
+def wrap(
+    optimizer: torch.optim.Optimizer, kind: "type[Wrapped]", exchange: PassCounter
+) -> torch.optim.Optimizer:
+    base = type(optimizer)
+    wrapped = object.__new__(type(base.__name__, (kind, base), {}))
+    # A scheduler made earlier has put its own `step` into the old instance; ours must not be
+    # shadowed by it.
+    wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
+    wrapped._exchange = exchange
+    # Horovod's attribute, which scripts read.
+    wrapped._parameter_names = dict(exchange.names)
+    wrapped._begin()
+    return wrapped
+
+
+class Wrapped:
+    """What both kinds of DistributedOptimizer add to, and change in, the user's class."""
+
+    _exchange: PassCounter
+    _parameter_names: dict[torch.nn.Parameter, str]
+
+    def _begin(self) -> None:
+        """Called when the instance is complete."""
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes make one exchange."""
+        self._exchange.passes = passes
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients; refused between backward() and step()."""
+        if self._in_between():
+            raise AssertionError(
+                "zero_grad() was called after backward() and before step() or synchronize(): "
+                "the gradients are still being exchanged"
+            )
+        super().zero_grad(set_to_none=set_to_none)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads the optimizer's state; gradients in flight and backward passes are forgotten."""
+        self._exchange.abandon()
+        super().load_state_dict(state_dict)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refused: a copy, or a pickle, would have no part in the exchange."""
+        raise TypeError(
+            "a DistributedOptimizer cannot be copied or pickled, since the other ranks take part "
+            "in what it does: keep its state_dict()"
+        )
+
+    def _in_between(self) -> bool:
+        raise NotImplementedError
