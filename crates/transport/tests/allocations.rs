@@ -89,6 +89,7 @@ fn request(dtype: Dtype, rounds: Rounds) -> Request {
         average: false,
         priority: 0,
         supply: Supply::Whole,
+        call: None,
         update,
     }
 }
