@@ -102,6 +102,18 @@ def test_a_link_without_a_rate_is_unknown_with_its_path(
     assert why in highest.why
 
 
+def test_a_link_is_as_fast_as_both_ends_allow_or_unknown(tmp_path: Path) -> None:
+    lines = ("host 0000:00 numa 0", f" 00:01.0 {PORT} 8x8", f"  01:00.0 {GPU} 8x8/16x16")
+    link = devices(machine(tmp_path, *lines))["0000:01:00.0"].link
+    assert link and link.highest == Rate(8.0, 8) and not link.reduced
+    (tmp_path / "devices/pci0000:00/0000:00:01.0/max_link_speed").unlink()
+    found = read_topology(tmp_path, NO_NVML)
+    link = devices(found)["0000:01:00.0"].link
+    assert link and link.current == Rate(8.0, 8) and link.highest is None
+    paths = [each.path for each in found.unknown if "highest" in each.what]
+    assert paths == [str(tmp_path / "bus/pci/devices/0000:00:01.0/max_link_speed")]
+
+
 @pytest.mark.parametrize(
     ("cores", "count"),
     [("", 0), ("0", 1), ("0-19,40-59", 40), ("0,2,4-5", 4), ("3-1", None), ("all", None)],
