@@ -205,8 +205,8 @@ MUTANTS = [
         "a round of a variable is applied twice",
         "1: exactly once",
         "recovery.rs",
-        "    ranks.iter().flatten().copied().find(has_it)",
-        "    ranks.iter().flatten().copied().find(has_it).filter(|_| span.start % 128 == 0)",
+        "    has_it.then_some(first)",
+        "    has_it.then_some(first).filter(|_| span.start % 128 == 0)",
     ),
     Mutant(
         "a mirror lags: a worker lets go before the mirror has the gradient",

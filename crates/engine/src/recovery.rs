@@ -18,9 +18,9 @@
 //! What of a round a mirror has is passed on by it; the rest is done again by all, from
 //! contributions that none has let go of, since no worker is done with a round before its mirrors.
 //! In each epoch the mirrors [fill](Recovery::fill) the lanes anew. Where workers may die, each
-//! stretch of a variable has [two mirrors](crate::mirrors::mirrored_spans), on different machines if machines pass
-//! on subtotals. One that has just become a mirror gets the state from the other by way of the
-//! lane that is filled, and takes part in no round before.
+//! stretch of a variable has [two mirrors](crate::mirrors::mirrored_spans), on different machines
+//! if machines pass on subtotals. One that has just become a mirror gets the state from the other
+//! by way of the lane that is filled, and takes part in no round before.
 //!
 //! Of a variable that changes asynchronously nothing is repaired: each worker does its unfinished
 //! round again as a whole, and the clocks that its mirrors have put into the lanes with the value

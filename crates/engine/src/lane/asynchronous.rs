@@ -15,7 +15,7 @@ use super::Lane;
 use super::job::{Job, JobIndex, Key, PartitionIndex};
 use super::order::{CatchUp, Missed};
 use super::outbox::{Frame, Payload};
-use super::partition::Serial;
+use super::outcome::Serial;
 use super::state::Due;
 use sumpter_endpoint::{ConnId, Violation};
 

@@ -8,7 +8,7 @@ use sumpter_wire::{APPLY_BYTES, FrameError, Header, MAX_BEGIN_BYTES, checksum};
 
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::outbox::Outbox;
-use super::partition::{ChunkPlace, Serial};
+use super::outcome::{ChunkPlace, Serial};
 use super::state::Due;
 use crate::head::{Head, head};
 use crate::inbox::{Inbox, fill};

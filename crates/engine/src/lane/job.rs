@@ -9,7 +9,8 @@ use sumpter_types::{Epoch, GroupId, JobId, Rank, TensorId};
 use sumpter_wire::{Header, PartitionSpec, Tier, VariableSpec, group_id};
 
 use super::order::RoundStart;
-use super::partition::{Beginning, ChunkPlace, Listener, Partition};
+use super::outcome::{Beginning, ChunkPlace, Listener};
+use super::partition::Partition;
 use super::peer::Peer;
 use super::state::State;
 use sumpter_endpoint::{ConnId, Violation};

@@ -22,6 +22,7 @@ mod limits;
 mod notes;
 mod order;
 mod outbox;
+mod outcome;
 mod partition;
 mod peer;
 mod receiving;
@@ -44,7 +45,7 @@ pub use self::subtotal::{Subtotal, Total};
 use self::conn::{Conn, InboundFrame};
 use self::job::{Job, JobIndex, Jobs, Key, PartitionIndex};
 use self::outbox::Payload;
-use self::partition::{ChunkPlace, Serial};
+use self::outcome::{ChunkPlace, Serial};
 use crate::chunk::{ChunkId, Visit};
 use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation, push_after};
 

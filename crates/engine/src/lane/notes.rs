@@ -8,7 +8,7 @@ use super::Lane;
 use super::conn::InboundFrame;
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::outbox::Payload;
-use super::partition::ChunkPlace;
+use super::outcome::ChunkPlace;
 use sumpter_endpoint::ConnId;
 
 impl Lane {

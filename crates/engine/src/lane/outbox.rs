@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::job::PartitionIndex;
-use super::partition::ChunkPlace;
+use super::outcome::ChunkPlace;
 use crate::head::{AHEAD_BYTES, Head};
 use crate::queue::Queue;
 use sumpter_endpoint::MAX_SLICES;

@@ -11,7 +11,7 @@ use super::Lane;
 use super::conn::InboundFrame;
 use super::job::{Begun, JobIndex, Key, PartitionIndex};
 use super::order::RoundStart;
-use super::partition::{ChunkPlace, Expect, Listener};
+use super::outcome::{ChunkPlace, Expect, Listener};
 use sumpter_endpoint::{ConnId, Now, Violation};
 
 /// Chunks of a partition: the largest partition in the smallest chunks that settings allow. It

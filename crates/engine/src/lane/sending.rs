@@ -7,7 +7,7 @@ use super::Lane;
 use super::job::{JobIndex, Key, PartitionIndex};
 use super::order::CatchUp;
 use super::outbox::{Frame, Payload};
-use super::partition::{ChunkPlace, Listener, Progress};
+use super::outcome::{ChunkPlace, Listener, Progress};
 use crate::head::head;
 use sumpter_endpoint::ConnId;
 

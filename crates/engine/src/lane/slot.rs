@@ -9,7 +9,7 @@ use sumpter_wire::PartitionSpec;
 use super::accumulate::Chunk;
 use super::decision::Decision;
 use super::order::{CatchUp, OwnRound, Turn};
-use super::partition::{Listener, Progress};
+use super::outcome::{Listener, Progress};
 use super::state::State;
 use sumpter_endpoint::Now;
 

@@ -6,7 +6,7 @@ use sumpter_wire::{FrameKind, PartitionSpec, Tier};
 
 use super::Lane;
 use super::job::{JobIndex, Key, PartitionIndex};
-use super::partition::ChunkPlace;
+use super::outcome::ChunkPlace;
 use sumpter_endpoint::Violation;
 
 /// A chunk of a round whose contributions on this machine are all in.

@@ -37,8 +37,8 @@ impl World {
     }
 
     /// What every worker is to mirror may be there: then each variable survives one change of epoch
-    /// with the death of a worker. In one that follows before the mirrors are equal again, it may die
-    /// with the one that has got further.
+    /// with the death of a worker. In one that follows before the mirrors are equal again, it may
+    /// die with the one that has got further.
     fn note_guarded(&mut self) {
         let settled = |rank: &usize| {
             let Worker { client, progress, .. } = &self.workers[*rank];

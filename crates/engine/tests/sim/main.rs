@@ -34,6 +34,7 @@
 
 mod model;
 mod order;
+mod report;
 mod tensor;
 mod world;
 
@@ -42,7 +43,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use world::{Report, World};
+use report::Report;
+use world::World;
 
 const DEFAULT_SEEDS: u64 = 10_000;
 const PROGRESS_EVERY: u64 = 50_000;

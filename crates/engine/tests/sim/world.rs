@@ -1,7 +1,6 @@
 //! A simulated cluster: workers with colocated lanes, helper lanes, connections that misbehave.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,124 +24,8 @@ mod states;
 
 use crate::model;
 use crate::order::Orders;
+use crate::report::Report;
 use crate::tensor::{Machines, Tensor, group};
-
-/// What happened in one or many runs.
-#[derive(Debug, Default)]
-pub struct Report {
-    pub operations: u64,
-    pub bytes: u64,
-    pub cuts: u64,
-    pub half_open: u64,
-    pub duplicates: u64,
-    /// Chunks that were passed on for a machine.
-    pub subtotals: u64,
-    /// Partitions that were passed on for a machine which receives nothing of them.
-    pub one_way: u64,
-    pub steps: u64,
-    /// Changes of epoch, those that interrupted another, and helpers killed.
-    pub epochs: u64,
-    pub nested: u64,
-    pub kills: u64,
-    /// Epochs with another size of chunks than the one before.
-    pub resized: u64,
-    /// Workers killed.
-    pub deaths: u64,
-    /// Stretches of interrupted rounds that were passed on, and that were summed again.
-    pub relays: u64,
-    pub sums: u64,
-    /// Bits flipped on their way, and frames whose checksum was wrong.
-    pub flips: u64,
-    pub corrupt: u64,
-    /// Ranges of contributions that came while their rounds lasted.
-    pub ranges: u64,
-    /// Rounds that changed a variable, and parts of variables that mirrors put into lanes.
-    pub updates: u64,
-    pub fills: u64,
-    /// Rounds of one worker alone, and how many of them again in the same order.
-    pub alone: u64,
-    /// Rounds about which a worker has decided late, and those of them that were skipped.
-    pub decided: u64,
-    pub skipped: u64,
-    pub replayed: u64,
-    /// Stretches of variables that got a new mirror, and variables whose mirrors all died.
-    pub refills: u64,
-    pub lost: u64,
-}
-
-impl Report {
-    pub fn add(&mut self, other: &Report) {
-        self.operations += other.operations;
-        self.bytes += other.bytes;
-        self.cuts += other.cuts;
-        self.half_open += other.half_open;
-        self.duplicates += other.duplicates;
-        self.subtotals += other.subtotals;
-        self.one_way += other.one_way;
-        self.steps += other.steps;
-        self.epochs += other.epochs;
-        self.nested += other.nested;
-        self.kills += other.kills;
-        self.resized += other.resized;
-        self.deaths += other.deaths;
-        self.relays += other.relays;
-        self.sums += other.sums;
-        self.flips += other.flips;
-        self.corrupt += other.corrupt;
-        self.ranges += other.ranges;
-        self.updates += other.updates;
-        self.fills += other.fills;
-        self.alone += other.alone;
-        self.decided += other.decided;
-        self.skipped += other.skipped;
-        self.replayed += other.replayed;
-        self.refills += other.refills;
-        self.lost += other.lost;
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on and {} \
-             partitions without a result; faults injected: {} connections cut ({} of them \
-             half-open), {} chunks received again; {} changes of epoch ({} of them within another, \
-             {} to other sizes), {} helpers and {} workers killed, {} stretches of interrupted \
-             rounds passed on and {} summed again; {} bits flipped, {} damaged frames noticed; {} \
-             ranges supplied late; {} rounds that changed a variable, and {} of its parts put into \
-             lanes; {} rounds of one worker alone, {} of them replayed; {} decisions after the \
-             norm was known, {} of them to skip the round; {} stretches of variables with a new \
-             mirror, {} variables lost with both mirrors",
-            self.operations,
-            self.bytes,
-            self.steps,
-            self.subtotals,
-            self.one_way,
-            self.cuts,
-            self.half_open,
-            self.duplicates,
-            self.epochs,
-            self.nested,
-            self.resized,
-            self.kills,
-            self.deaths,
-            self.relays,
-            self.sums,
-            self.flips,
-            self.corrupt,
-            self.ranges,
-            self.updates,
-            self.fills,
-            self.alone,
-            self.replayed,
-            self.decided,
-            self.skipped,
-            self.refills,
-            self.lost
-        )
-    }
-}
 
 struct Worker {
     client: Client<OpMemory<OwnedMemory>>,
