@@ -450,9 +450,11 @@ class Variable:
 
     def _exact_value(self, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The value, before it was rounded if the state has that."""
-        value, master = self.parameter.detach(), state.get(MASTER)
-        is_of_it = master is not None and torch.equal(master.to(value.dtype), value)
-        return master if is_of_it else value
+        value, master = self.parameter.detach().cpu(), state.get(MASTER)
+        if master is None:
+            return value
+        master = master.detach().cpu()
+        return master if torch.equal(master.to(value.dtype), value) else value
 
     def _bytes(self, tensor: torch.Tensor) -> memoryview:
         wide = torch.float64 if self._master is np.float64 else torch.float32
@@ -473,14 +475,17 @@ def _taken_state(
 
 
 def load_exactly(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Puts what load_state_dict() has rounded to the parameters' types as it was saved."""
+    """Puts what load_state_dict() has rounded to the parameters' types as it was saved.
+
+    In host memory, from where the servers get it.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
     for parameter, number in zip(parameters, numbers, strict=True):
         for key, value in saved["state"].get(number, {}).items():
             is_wider = torch.is_tensor(value) and value.dtype.itemsize > parameter.dtype.itemsize
             if is_wider and value.is_floating_point() and key != "step":
-                optimizer.state[parameter][key] = value.to(parameter.device)
+                optimizer.state[parameter][key] = value.detach().cpu()
 
 
 def _check_state(
