@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_engine::{Client, ClientSettings, Place, Request, Supply, VariablePlace};
 use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
+use sumpter_engine::{Client, ClientSettings, Place, Request, Supply, VariablePlace};
 use sumpter_sum::AlignedBuf;
 use sumpter_types::{
     Collective, Dtype, Epoch, GroupId, Rank, ReduceOp, Rule, Staleness, TensorId, Update,
@@ -30,9 +30,9 @@ fuzz_target!(|data: &[u8]| {
     client.connected(lane);
     // The client mirrors the first of the two partitions of the variable.
     let part = || AlignedBuf::new(200);
-    client.mirror_from(TensorId(3), 0, Dtype::F32, vec![part(), part()]);
+    client.mirror_from(TensorId(3), (0..50, 0), Dtype::F32, vec![part(), part()]);
     // And one that changes asynchronously.
-    client.mirror_from(TensorId(4), 0, Dtype::F32, vec![part(), part()]);
+    client.mirror_from(TensorId(4), (0..50, 0), Dtype::F32, vec![part(), part()]);
     client.mirror_rounds_of(TensorId(4), Dtype::F32, &[Rank(0), Rank(1)]);
     let alone = client.define_group(&[Rank(0)]);
     let update = Collective::Update;
@@ -45,7 +45,8 @@ fuzz_target!(|data: &[u8]| {
         };
         let place = |number: u32| {
             let mirrors = [Some(Rank(number)), None];
-            let variable = VariablePlace { mirrors, home: number, offset: 0, staleness };
+            let (home, offset, lacks) = (number, 0, false);
+            let variable = VariablePlace { mirrors, home, offset, staleness, lacks };
             let updates = collective == Collective::Update;
             let place = Place::new(lane, number, (100 * number as usize, 100), group, 2);
             Place { variable: updates.then_some(variable), ..place }
@@ -71,6 +72,7 @@ fuzz_target!(|data: &[u8]| {
             average,
             priority,
             supply,
+            call: None,
             update,
         };
         let op = client.submit(request, OwnedMemory { separate, bytes: vec![1; 200] });

@@ -172,24 +172,21 @@ mod tests {
     const ID: TensorId = TensorId(0);
     const SIZE: usize = 4;
 
-    /// What a worker reports: its round, what it has of the result, and what it mirrors, as
-    /// elements.
-    fn reported(round: u32, done: &[Range<usize>], mirrored: Option<&[Range<usize>]>) -> Progress {
-        let bytes = |s: &Range<usize>| s.start * SIZE..s.end * SIZE;
-        let begun = Some(done.iter().map(bytes).collect());
-        let standing = Standing { round: Round(round), begun };
-        let mirrored = mirrored.map(|spans| (ID, spans.iter().cloned().collect::<Spans>()));
+    /// What a worker reports: its round, the end of what it has of the result, and the end of what
+    /// it mirrors, as elements.
+    fn reported(round: u32, done: usize, mirrored: Option<usize>) -> Progress {
+        let begun = Some(Spans::whole(done * SIZE));
         Progress {
-            standings: vec![standing],
-            mirrored: mirrored.into_iter().collect(),
+            standings: vec![Standing { round: Round(round), begun }],
+            mirrored: mirrored.into_iter().map(|end| (ID, Spans::whole(end))).collect(),
             ..Progress::default()
         }
     }
 
-    fn chosen(
-        copies: usize,
-        progress: Vec<Option<Progress>>,
-    ) -> Result<Vec<(Range<usize>, Vec<u32>, bool, bool)>, StateLost> {
+    /// A stretch, its mirrors, whether the second lacks the state, and whether that has a round.
+    type Chosen = (Range<usize>, Vec<u32>, bool, bool);
+
+    fn chosen(copies: usize, progress: Vec<Option<Progress>>) -> Result<Vec<Chosen>, StateLost> {
         let living = |rank: &u32| progress[*rank as usize].is_some();
         let ring = |first: u32| (first..4).chain(0..first).filter(living).map(Rank).collect();
         let shares = [
@@ -220,17 +217,17 @@ mod tests {
 
     #[test]
     fn who_has_the_state_gives_it_to_a_new_mirror_on_another_machine() {
-        let none = || Some(reported(3, &[], Some(&[])));
-        let all = vec![None, none(), Some(reported(3, &[], Some(&[0..10, 10..20]))), none()];
+        let none = || Some(reported(3, 0, Some(0)));
+        let all = vec![None, none(), Some(reported(3, 0, Some(20))), none()];
         let found = chosen(2, all).unwrap();
         assert_eq!(found, [(0..10, vec![2, 1], true, false), (10..20, vec![2, 1], true, false)]);
     }
 
     #[test]
     fn the_mirror_that_has_got_further_gives_its_state_to_the_other() {
-        let rank0 = reported(3, &[0..20], Some(&[0..20]));
-        let rank2 = reported(3, &[0..6], Some(&[0..20]));
-        let rest = || Some(reported(3, &[0..20], Some(&[])));
+        let rank0 = reported(3, 20, Some(20));
+        let rank2 = reported(3, 6, Some(20));
+        let rest = || Some(reported(3, 20, Some(0)));
         let found = chosen(2, vec![Some(rank0), rest(), Some(rank2), rest()]).unwrap();
         let expected = [
             (0..6, vec![0, 2], false, true),
@@ -242,15 +239,15 @@ mod tests {
 
     #[test]
     fn a_worker_that_will_get_the_value_may_be_a_mirror() {
-        let set = || Some(reported(0, &[], Some(&[])));
-        let found = chosen(2, vec![None, None, Some(reported(0, &[], None)), set()]).unwrap();
+        let set = || Some(reported(0, 0, Some(0)));
+        let found = chosen(2, vec![None, None, Some(reported(0, 0, None)), set()]).unwrap();
         assert_eq!(found[0], (0..10, vec![2], false, false));
     }
 
     #[test]
     fn a_state_that_no_worker_has_is_lost() {
-        let none = || Some(reported(3, &[], Some(&[])));
-        let rank1 = Some(reported(3, &[0..20], Some(&[0..10, 10..15])));
+        let none = || Some(reported(3, 0, Some(0)));
+        let rank1 = Some(reported(3, 20, Some(15)));
         let lost = chosen(2, vec![None, rank1, none(), none()]);
         assert_eq!(lost, Err(StateLost { span: 60..80 }));
     }
