@@ -190,9 +190,10 @@ class TorchState(ObjectState):
         for name, before in self._held.items():
             if is_shared(value := getattr(self, name)):
                 now = take_share(value)
-                # Ranks that were interrupted in a commit may have made one more than others.
+                # Ranks that were interrupted in a commit may have made one more than others. What
+                # is alike comes from the oldest rank's newest.
                 older = [share for share in before or [] if share.mark != now.mark]
-                self._held[name] = [now, *older[:1]]
+                self._held[name] = [now, *(share._replace(alike=None) for share in older[:1])]
             else:
                 self._held[name] = copy.deepcopy(value.state_dict())
 
