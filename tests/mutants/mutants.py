@@ -230,13 +230,6 @@ MUTANTS = [
         "                bytes.extend(held[part].iter().map(|b| *b * u8::from(part != 1)));",
     ),
     Mutant(
-        "one of two mirrors lets go before the other has the gradient",
-        "3: nothing is lost",
-        "client/op.rs",
-        "let alone = self.mirrors(part, rank) && mirrors.clone().all(|mirror| mirror == rank);",
-        "let alone = self.mirrors(part, rank);",
-    ),
-    Mutant(
         "a new mirror takes part before it has the state",
         "3: nothing is lost",
         "client/mirror.rs",
