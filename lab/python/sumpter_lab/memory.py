@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rate-mbit", type=float, default=2000.0)
     parser.add_argument("-o", "--output", type=Path, help="also write all figures, as JSON")
     asked = parser.parse_args(arguments)
-    cells = _cells(asked)
+    cells = units.parse_cells(asked.workers, asked.servers, 0)
     check_writable(asked.output, "--output")
     namespaces.check_tools()
     # torch's optimizers import it with their first step, in each process anew.
@@ -92,14 +92,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.output:
         document = {"about": about, "asked": vars(asked) | {"output": None}, "rows": found}
         asked.output.write_text(json.dumps(document, indent=1) + "\n")
-
-
-def _cells(asked: argparse.Namespace) -> list[tuple[int, int]]:
-    cells: list[tuple[int, int]] = []
-    for n in units.parse_counts(asked.workers, "--workers", 2):
-        counts = asked.servers.replace("n", str(n))
-        cells += [(n, k) for k in units.parse_counts(counts, "--servers", 0)]
-    return cells
 
 
 def _shapes(megabytes: float) -> list[tuple[int, ...]]:

@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, help="also write every turn, as JSON")
     asked = parser.parse_args(arguments)
     rules = units.parse_names(asked.rules, "--rules", RULES)
-    cells = _cells(asked)
+    # At least one server is there to be killed.
+    cells = units.parse_cells(asked.workers, asked.servers, 1)
     check_writable(asked.output, "--output")
     namespaces.check_tools()
     remote.preload()
@@ -87,15 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.output:
         document = {"about": about, "asked": vars(asked) | {"output": None}, "rows": found}
         asked.output.write_text(json.dumps(document, indent=1) + "\n")
-
-
-def _cells(asked: argparse.Namespace) -> list[tuple[int, int]]:
-    """Numbers of machines; at least one server is there to be killed, and one is left."""
-    cells: list[tuple[int, int]] = []
-    for n in units.parse_counts(asked.workers, "--workers", 2):
-        counts = asked.servers.replace("n", str(n))
-        cells += [(n, k) for k in units.parse_counts(counts, "--servers", 1)]
-    return cells
 
 
 def _turn(

@@ -26,7 +26,7 @@ class NumaNode:
 
 
 def read_nodes(sysfs: Sysfs) -> tuple[NumaNode, ...]:
-    """All nodes in the order of their numbers; none, recorded, if the system tells of none."""
+    """All nodes in the order of their numbers; none, and a note, if the system reports none."""
     numbers = sorted(
         int(name.removeprefix("node"))
         for name in sysfs.names(_FOLDER, "NUMA nodes")

@@ -14,6 +14,7 @@ import pytest
 
 from sumpter._failure import Failure, UsageError
 from sumpter_lab import diloco, memory, refill
+from sumpter_lab.scaffold import units
 from sumpter_lab.scaffold.network import counters, namespaces
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
@@ -81,11 +82,10 @@ def test_without_servers_they_have_no_figures() -> None:
 
 
 def test_n_stands_for_as_many_servers_as_workers() -> None:
-    asked = argparse.Namespace(workers="2,4", servers="0,n")
-    assert memory._cells(asked) == [(2, 0), (2, 2), (4, 0), (4, 4)]
-    assert refill._cells(argparse.Namespace(workers="4", servers="1,n")) == [(4, 1), (4, 4)]
+    assert units.parse_cells("2,4", "0,n", 0) == [(2, 0), (2, 2), (4, 0), (4, 4)]
+    assert units.parse_cells("4", "1,n", 1) == [(4, 1), (4, 4)]
     with pytest.raises(UsageError, match="--servers 0"):
-        refill._cells(argparse.Namespace(workers="4", servers="0"))
+        units.parse_cells("4", "0", 1)
 
 
 def test_a_model_is_cut_into_tensors_of_4_mib() -> None:

@@ -24,7 +24,7 @@ TUN_DEVICE = "/dev/net/tun"
 # From linux/if_tun.h.
 _TUNSETIFF = 0x400454CA
 _IFF_TUN_NO_PI = 0x0001 | 0x1000
-# A packet that is late by the scheduler's fault would be delay that nobody asked for.
+# A packet that the scheduler delivers late would have more delay than the link that is emulated.
 _NICENESS = -10
 
 

@@ -24,6 +24,15 @@ def parse_counts(text: str, option: str, least: int) -> list[int]:
     return list(dict.fromkeys(counts))
 
 
+def parse_cells(workers: str, servers: str, fewest_servers: int) -> list[tuple[int, int]]:
+    """Numbers of workers and servers, in which `n` among the servers is as many as workers."""
+    cells: list[tuple[int, int]] = []
+    for n in parse_counts(workers, "--workers", 2):
+        counts = parse_counts(servers.replace("n", str(n)), "--servers", fewest_servers)
+        cells += [(n, k) for k in counts]
+    return cells
+
+
 def parse_sizes(text: str, option: str, multiple: int = 4) -> list[int]:
     """Sizes in bytes from `64MiB,16MiB`; each must hold whole elements of `multiple` bytes."""
     sizes = [parse_size(part, option) for part in _parts(text, option)]
