@@ -196,6 +196,10 @@ impl<M: Memory> Client<M> {
     ) -> Result<(), Violation> {
         let (Snapshot { offset, len, clocks }, parts) = Snapshot::decode(payload)?;
         let tensor = header.tensor;
+        if self.mirrors.held(tensor).is_none() && self.operations.knows(tensor, Tier::Worker) {
+            // The variable has failed here, and the lane has not heard of it yet.
+            return Ok(());
+        }
         let elements = self.mirrored_at(lane, (tensor, header.partition), (offset, len));
         let is_taken = elements.is_some_and(|elements| {
             let parts = match parts.is_empty() {

@@ -1,5 +1,8 @@
 //! A variable that changes asynchronously in a lane: each worker's round changes it at once.
 
+use sumpter_endpoint::OwnedMemory;
+use sumpter_engine::{Client, ClientSettings, Place};
+use sumpter_sum::AlignedBuf;
 use sumpter_types::Staleness;
 use sumpter_wire::{Clock, OrderEntry, Snapshot, Tier, VariableSpec, encode_order};
 
@@ -278,4 +281,47 @@ fn memory_is_counted_and_given_back() {
     frames(&mut lane, a);
     lane.end_job(JobId(1));
     assert_eq!((lane.job_bytes(JobId(1)), lane.allocated_bytes()), (0, 0));
+}
+
+#[test]
+fn a_snapshot_of_a_variable_that_has_failed_in_its_mirror_is_dropped() {
+    let (lane, tensor) = (ConnId(0), TensorId(5));
+    let settings = ClientSettings {
+        rank: Rank(0),
+        world_size: 2,
+        epoch: Epoch(1),
+        chunk_bytes: 64,
+        credit_bytes: 1 << 20,
+        deterministic: false,
+        checksum: false,
+    };
+    let mut client = Client::<OwnedMemory>::new(settings, 1);
+    client.register(tensor, Tier::Worker, vec![Place::new(lane, 0, (0, 8), GroupId(0), 1)]);
+    client.connected(lane);
+    let payload = Snapshot { offset: 0, len: 8, clocks: Vec::new() }.encode();
+    let payload = [&payload[..], &floats([1.0, 2.0])].concat();
+    let header = header(FrameKind::Snapshot, payload.len());
+    let header = Header { tier: Tier::Worker, round: Round(1), tensor, ..header };
+    let frame = [&header.encode()[..], &payload].concat();
+    let answers = |client: &mut Client<_>| {
+        let out = client.pending(lane).iter().map(|part| part.len()).sum();
+        client.sent(lane, out);
+        out / HEADER_BYTES
+    };
+
+    let mut value = AlignedBuf::new(8);
+    value.copy_from_slice(&floats([0.0, 0.0]));
+    client.mirror_from(tensor, (0..2, 0), Dtype::F32, vec![value]);
+    client.mirror_rounds_of(tensor, Dtype::F32, &[Rank(0), Rank(1)]);
+    feed(&mut client, lane, &frame).unwrap();
+    assert_eq!(client.mirrored(tensor, &(0..2)).unwrap(), [&floats([1.0, 2.0])[..]]);
+    assert_eq!(answers(&mut client), 1);
+
+    client.fail_tensor(tensor, "another rank differs");
+    feed(&mut client, lane, &frame).unwrap();
+    assert_eq!(answers(&mut client), 0);
+    assert_eq!(client.mirrored(tensor, &(0..2)), None);
+    // Of what it never had it is an error.
+    let unknown = of_tensor(6, 1, frame);
+    assert!(refusal(feed(&mut client, lane, &unknown)).contains("not mirrored here"));
 }

@@ -79,9 +79,17 @@ class DeferredServerUpdates(ServerUpdates):
             raise ValueError(f"{gradient!r} is of a step that is over: its sum is there no more")
 
     def squares(self, parameter: torch.nn.Parameter) -> float:
-        """Waits for the sum of a gradient over the ranks, and returns that of its squares."""
+        """Waits for the sum of a gradient over the ranks, and returns that of its squares.
+
+        If the round has failed, so has the step: what else is in flight of it is skipped.
+        """
         decision, _ = self._undecided[parameter]
-        return 0.0 if decision is None else decision.squares()
+        try:
+            return 0.0 if decision is None else decision.squares()
+        except SumpterError:
+            # The caller may not come to step(), and the other ranks wait for decisions.
+            self.abandon()
+            raise
 
     def abandon(self) -> None:
         """Forgets what is in flight, and the variables of a job that has been left."""
