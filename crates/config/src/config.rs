@@ -51,6 +51,8 @@ pub struct Config {
     pub colocated: Colocated,
     pub local_link: LocalLink,
     pub bandwidth_gbps: Option<f64>,
+    pub rack: Option<String>,
+    pub trunk_gbps: Option<f64>,
     pub interface: Option<String>,
     pub lanes: u32,
     pub port: u16,
@@ -189,6 +191,10 @@ impl Config {
         if self.max_workers > 0 && self.max_workers < self.min_workers {
             let reason = "the most workers cannot be fewer than the fewest";
             return Err(self.conflict("max_workers", "min_workers", reason));
+        }
+        if self.trunk_gbps.is_some() && self.rack.is_none() {
+            let reason = "an uplink is that of a rack: name this machine's";
+            return Err(self.conflict("trunk_gbps", "rack", reason));
         }
         if self.port > 0 && u32::from(self.port) + self.lanes.max(1) > 65_536 {
             let reason = "the last lane's port would be above 65535";

@@ -372,6 +372,27 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| number(v, 0.001..=10_000.0).map(|x| c.bandwidth_gbps = Some(x)),
     },
     Setting {
+        name: "rack",
+        env: "SUMPTER_RACK",
+        unit: "",
+        default: "",
+        range: "a name of at most 128 bytes without white space",
+        doc: "The rack of this machine: equal for the machines below one switch, which share its \
+              uplink. Where uplinks are narrower than the machines below them (see trunk_gbps), \
+              each rack's contributions are summed there before they leave it.",
+        put: |c, v| word(v, NAME_LIMIT).map(|x| c.rack = Some(x)),
+    },
+    Setting {
+        name: "trunk_gbps",
+        env: "SUMPTER_TRUNK_GBPS",
+        unit: "Gb/s",
+        default: "",
+        range: "a number from 0.001 to 10000",
+        doc: "Bandwidth of the uplink of this machine's rack, each way; if the machines of a rack \
+              differ, the lowest counts. Default: what all machines of the rack can send.",
+        put: |c, v| number(v, 0.001..=10_000.0).map(|x| c.trunk_gbps = Some(x)),
+    },
+    Setting {
         name: "interface",
         env: "SUMPTER_INTERFACE",
         unit: "",

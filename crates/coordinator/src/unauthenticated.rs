@@ -56,6 +56,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         host: format!("host{rank}"),
         lanes: Vec::new(),
         bandwidth: None,
+        rack: None,
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,

@@ -1,19 +1,22 @@
-//! One contribution and one result a machine: a client passes on what the lane beside it has summed
-//! for the workers of their machine, and receives the result for all of them.
+//! One contribution and one result for each aggregate: a client passes on what the lane beside it
+//! has summed for the workers of a machine, or the machines of a rack, and receives the result for
+//! all of them.
 //!
-//! The lane lends the accumulator of each chunk that has all contributions of the machine; the
-//! client sends it as the contribution of the machine, and receives the sum of all machines into
-//! it; the lane takes it back and sends it to the workers. Bytes are moved by ownership of their
-//! buffer: never copied, but for what a cut connection leaves behind.
+//! The lane lends the accumulator of each chunk that has all contributions to the aggregate; the
+//! client sends it as the contribution of the aggregate to the next tier, and receives the result
+//! into it; the lane takes it back and sends it to the members. Bytes are moved by ownership of
+//! their buffer: never copied, but for what a cut connection leaves behind, and from tier to tier
+//! in one process.
 //!
-//! So it is for every collective, with the hubs of the machines as members. The root of a broadcast
-//! or reduce is the hub of its machine. A hub that only sends gives the accumulators back when its
-//! contribution is not needed any more, and one that only receives is lent empty ones. A worker
-//! that mirrors a partition of a variable is the hub of its machine: it makes the value of the
-//! gradient.
+//! So it is for every collective, with the hubs of the aggregates as members of the next tier. The
+//! root of a broadcast or reduce is the hub of its aggregates. A hub that only sends gives the
+//! accumulators back when its contribution is not needed any more, and one that only receives is
+//! lent empty ones. A worker that mirrors a partition of a variable is the hub of its aggregates:
+//! it makes the value of the gradient. What is the hub of an outer aggregate is that of its inner
+//! one too, so that it has begun whatever it passes on.
 //!
-//! Invariants: the subtotals of a round are passed on by one operation, whose rounds keep step
-//! with the workers'; a buffer is in one place, the lane, the operation or on its way between.
+//! Invariants: the subtotals of a round are passed on by one operation a tier, whose rounds keep
+//! step with the workers'; a buffer is in one place, the lane, the operation or on its way between.
 
 use std::collections::{HashMap, HashSet};
 
@@ -75,15 +78,18 @@ impl<M: Memory> Memory for OpMemory<M> {
 pub struct Hub {
     job: JobId,
     chunk_bytes: usize,
-    tensors: HashMap<TensorId, Passage>,
+    /// By the tier of the subtotals.
+    tensors: HashMap<(TensorId, Tier), Passage>,
     running: HashMap<OpId, Running>,
     failed: HashSet<TensorId>,
     closed: bool,
 }
 
 /// The partitions of a tensor that are passed on, and the latest round's operation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Passage {
+    /// The tier to which they go.
+    to: Tier,
     /// Each partition's bytes, and where its chunks begin in the operation's memory.
     partitions: HashMap<u32, (usize, usize)>,
     chunks: usize,
@@ -96,6 +102,8 @@ struct Passage {
 #[derive(Debug)]
 struct Running {
     tensor: TensorId,
+    /// The tier of the subtotals.
+    from: Tier,
     round: Round,
     /// What was to be given back when the client had let go of the memory, by partition and chunk.
     late: Vec<(u32, u32)>,
@@ -110,7 +118,13 @@ impl Passage {
 
 impl Running {
     fn chunk(&self, job: JobId, partition: u32, chunk: u32) -> Subtotal {
-        Subtotal { job, tensor: self.tensor, partition, round: self.round, chunk }
+        let Running { tensor, from: tier, round, .. } = *self;
+        Subtotal { job, tensor, tier, partition, round, chunk }
+    }
+
+    fn total(&self, job: JobId, partition: u32) -> Total {
+        let Running { tensor, from: tier, round, .. } = *self;
+        Total { job, tensor, tier, partition, round }
     }
 }
 
@@ -128,16 +142,19 @@ impl Hub {
         self.closed = true;
     }
 
-    /// Makes known which partitions of a tensor are passed on from here from `round` on, and where
-    /// to. The places' offsets are of no interest; their groups must have been defined.
+    /// Makes known which partitions of a tensor are passed on from here, between which tiers, from
+    /// `round` on, and where to. The places' offsets are of no interest; their groups must have
+    /// been defined.
     pub fn register<M: Memory>(
         &mut self,
         client: &mut Client<OpMemory<M>>,
         tensor: TensorId,
+        (from, to): (Tier, Tier),
         layout: Layout,
         round: Round,
     ) {
-        let mut passage = Passage::default();
+        let (partitions, chunks, latest, awaited) = Default::default();
+        let mut passage = Passage { to, partitions, chunks, latest, awaited };
         let mut place_all = |places: &[Place]| {
             let place = |place: &Place| {
                 passage.partitions.insert(place.number, (place.bytes, passage.chunks));
@@ -150,8 +167,8 @@ impl Hub {
         let repaired = layout.repaired.iter().map(|(round, places)| (*round, place_all(places)));
         let repaired = repaired.collect();
         let layout = Layout { places: place_all(&layout.places), repaired };
-        client.register_from(tensor, Tier::Root, layout, round);
-        self.tensors.insert(tensor, passage);
+        client.register_from(tensor, to, layout, round);
+        self.tensors.insert((tensor, from), passage);
     }
 
     /// Between two epochs: whatever was lent is given back as it comes, and nothing is passed on
@@ -173,14 +190,17 @@ impl Hub {
         client: &mut Client<OpMemory<M>>,
         lane: &mut Lane,
     ) -> bool {
-        while let Some(Total { job, tensor, partition, round }) = lane.next_total() {
-            if job == self.job && !self.closed && !self.failed.contains(&tensor) {
-                let awaited = self.tensors.get(&tensor).is_some_and(|passage| passage.awaited);
-                client.acknowledge(tensor, partition, round, awaited);
+        while let Some(Total { job, tensor, tier, partition, round }) = lane.next_total() {
+            let passage = self.tensors.get(&(tensor, tier));
+            let passage = passage.filter(|_| job == self.job && !self.closed);
+            if let Some(Passage { to, awaited, .. }) = passage
+                && !self.failed.contains(&tensor)
+            {
+                client.acknowledge((tensor, *to), partition, round, *awaited);
             }
         }
-        while let Some((Total { job, tensor, round, .. }, update)) = lane.next_decision() {
-            let latest = self.tensors.get(&tensor).and_then(|passage| passage.latest);
+        while let Some((Total { job, tensor, tier, round, .. }, update)) = lane.next_decision() {
+            let latest = self.tensors.get(&(tensor, tier)).and_then(|passage| passage.latest);
             let current = |op: &OpId| job == self.job && client.round(*op) == Some(round);
             // What is not passed on yet is decided when it begins. A worker decides about all of a
             // tensor at once.
@@ -228,32 +248,32 @@ impl Hub {
         of: Subtotal,
         (spec, call, update): (&PartitionSpec, Option<CallNumber>, Option<Update>),
     ) -> Result<(OpId, usize), &'static str> {
-        let passage = self.tensors.get_mut(&of.tensor);
+        let passage = self.tensors.get_mut(&(of.tensor, of.tier));
         let passage = passage.ok_or("this worker passes no subtotal of the tensor on")?;
         let known = passage.partitions.get(&of.partition);
         let (bytes, first) = known.ok_or("this worker passes no subtotal of the partition on")?;
         if (spec.bytes as usize, spec.chunk_bytes as usize) != (*bytes, self.chunk_bytes) {
-            return Err("a machine's partition has another size than the one that is passed on");
+            return Err("an aggregate's partition has another size than the one that is passed on");
         }
         let slot = first + of.chunk as usize;
         let current = |op: &OpId| client.round(*op) == Some(of.round);
         if let Some(op) = passage.latest.filter(current) {
             return Ok((op, slot));
         }
-        if client.next_round(of.tensor, Tier::Root) != Some(of.round) {
-            return Err("a machine's round is not the one that is passed on next");
+        if client.next_round(of.tensor, passage.to) != Some(of.round) {
+            return Err("an aggregate's round is not the one that is passed on next");
         }
         let request = Request {
             tensor: of.tensor,
-            tier: Tier::Root,
+            tier: passage.to,
             collective: spec.collective,
             dtype: spec.dtype,
             op: spec.op,
             root: spec.root,
             // The lane of a variable divides, by the number of all workers.
             average: spec.variable.is_some_and(|variable| variable.divisor > 1),
-            // All workers have begun, this one too, so its own operation is under way.
-            priority: client.active(of.tensor, Tier::Machine).map_or(0, |r| r.priority),
+            // All members have begun, this one too, so its own operation is under way.
+            priority: client.active(of.tensor).map_or(0, |request| request.priority),
             supply: Supply::Chunks,
             call,
             update,
@@ -263,7 +283,8 @@ impl Hub {
         let op = client.submit(request, OpMemory::Subtotals(memory));
         passage.latest = Some(op);
         passage.awaited = spec.collective.has_root();
-        let running = Running { tensor: of.tensor, round: of.round, late: Vec::new() };
+        let (tensor, from, round) = (of.tensor, of.tier, of.round);
+        let running = Running { tensor, from, round, late: Vec::new() };
         self.running.insert(op, running);
         Ok((op, slot))
     }
@@ -285,7 +306,8 @@ impl Hub {
             }
             Event::PartitionDone { op, number } => {
                 if let Some(running) = self.running.get(&op) {
-                    let (bytes, _) = self.tensors[&running.tensor].partitions[&number];
+                    let key = (running.tensor, running.from);
+                    let (bytes, _) = self.tensors[&key].partitions[&number];
                     for chunk in 0..bytes.div_ceil(self.chunk_bytes) as u32 {
                         self.give_back(client, lane, (op, number, chunk))?;
                     }
@@ -293,16 +315,14 @@ impl Hub {
                 Ok(None)
             }
             Event::Mirrored { op, number: partition } => {
-                if let Some(Running { tensor, round, .. }) = self.running.get(&op) {
-                    let (job, tensor, round) = (self.job, *tensor, *round);
-                    lane.settle_total(Total { job, tensor, partition, round });
+                if let Some(running) = self.running.get(&op) {
+                    lane.settle_total(running.total(self.job, partition));
                 }
                 Ok(None)
             }
             Event::PartitionNorm { op, number: partition, squares } => {
-                if let Some(Running { tensor, round, .. }) = self.running.get(&op) {
-                    let (job, tensor, round) = (self.job, *tensor, *round);
-                    lane.pass_norm(Total { job, tensor, partition, round }, &squares);
+                if let Some(running) = self.running.get(&op) {
+                    lane.pass_norm(running.total(self.job, partition), &squares);
                 }
                 Ok(None)
             }
@@ -312,8 +332,13 @@ impl Hub {
                 }
                 Ok(None)
             }
-            Event::DeliveredToAll { tensor, number: partition, round } => {
-                lane.release_total(Total { job: self.job, tensor, partition, round });
+            Event::DeliveredToAll { tensor, tier: to, number: partition, round } => {
+                let goes_there = |tier: &Tier| {
+                    self.tensors.get(&(tensor, *tier)).is_some_and(|passage| passage.to == to)
+                };
+                if let Some(tier) = Tier::AGGREGATES.into_iter().find(goes_there) {
+                    lane.release_total(Total { job: self.job, tensor, tier, partition, round });
+                }
                 Ok(None)
             }
             Event::Released(op, OpMemory::Subtotals(memory)) => {
@@ -344,7 +369,7 @@ impl Hub {
             running.late.push((number, chunk));
             return Ok(());
         };
-        let at = self.tensors[&running.tensor].slot(number, chunk);
+        let at = self.tensors[&(running.tensor, running.from)].slot(number, chunk);
         let slot = &mut held.chunks[at];
         let total = match slot {
             // After a cut a frame may still have to send these bytes, though they count no more.
@@ -370,7 +395,7 @@ impl Hub {
             memory.chunks.into_iter().flatten().for_each(|bytes| lane.recycle(bytes));
             return Ok(());
         };
-        let passage = &self.tensors[&running.tensor];
+        let passage = &self.tensors[&(running.tensor, running.from)];
         for (number, chunk) in &running.late {
             let total = memory.chunks[passage.slot(*number, *chunk)].take();
             let total = total.ok_or_else(|| Violation::state("a total without a buffer"))?;

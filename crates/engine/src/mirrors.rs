@@ -49,7 +49,9 @@ pub struct StateLost {
 /// there are to be `copies`, one that may be a mirror together with it.
 ///
 /// # Errors
-/// [`StateLost`] if the variable has a value and none of the candidates has a stretch of it.
+/// [`StateLost`] if the variable has a value and none of the candidates has a stretch of it, or
+/// where there are two copies none with a round that some worker is past: the mirror that had it
+/// died before it could give it to the other.
 pub fn mirrored_spans(
     id: TensorId,
     (shares, size): (&[Share], usize),
@@ -62,6 +64,9 @@ pub fn mirrored_spans(
     let known: BTreeMap<Rank, Known> =
         members.iter().filter_map(|rank| Some((*rank, known(rank)?))).collect();
     let interrupted = known.values().map(|known| known.standing.round).min();
+    // Then the contributions to the interrupted round are gone.
+    let is_past =
+        copies > 1 && known.values().any(|known| Some(known.standing.round) > interrupted);
     let ends = known.values().flat_map(Known::ends);
     let ends = ends.chain(shares.iter().flat_map(|share| [share.span.start, share.span.end]));
     let ends: BTreeSet<usize> = ends.collect();
@@ -78,8 +83,8 @@ pub fn mirrored_spans(
             };
             let best = candidates.iter().map(has).max().unwrap_or(Level::Nothing);
             let first = candidates.iter().find(|rank| has(rank) == best);
-            let first =
-                first.filter(|_| best > Level::Nothing).ok_or(StateLost { span: span.clone() })?;
+            let is_lost = best == Level::Nothing || (best == Level::State && is_past);
+            let first = first.filter(|_| !is_lost).ok_or(StateLost { span: span.clone() })?;
             let may_be = |rank: &&Rank| *rank != first && may_join(*first, **rank);
             let others: Vec<&Rank> =
                 candidates.iter().filter(|_| copies > 1).filter(may_be).collect();
@@ -242,6 +247,15 @@ mod tests {
         let set = || Some(reported(0, 0, Some(0)));
         let found = chosen(2, vec![None, None, Some(reported(0, 0, None)), set()]).unwrap();
         assert_eq!(found[0], (0..10, vec![2], false, false));
+    }
+
+    #[test]
+    fn a_state_without_a_round_that_a_worker_is_past_is_lost() {
+        let behind = || Some(reported(3, 0, Some(20)));
+        let begins = chosen(2, vec![Some(reported(3, 20, Some(0))), None, behind(), None]);
+        assert_eq!(begins.unwrap()[0], (0..10, vec![2, 0], true, false));
+        let past = chosen(2, vec![Some(reported(4, 0, Some(0))), None, behind(), None]);
+        assert_eq!(past, Err(StateLost { span: 0..40 }));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
-use sumpter_types::{Epoch, JobId, MemberId, Quota, Rank};
+use sumpter_types::{Epoch, JobId, MemberId, Quota, Rack, Rank};
 use sumpter_wire::Token;
 
 use crate::registry::words::list;
@@ -116,6 +116,8 @@ pub struct WorkerView {
     pub lanes: Vec<SocketAddr>,
     /// What its machine's interface carries each way, if it is known.
     pub bandwidth_gbps: Option<f64>,
+    /// Where its machine is, if that is known.
+    pub rack: Option<Rack>,
 }
 
 /// A server as others see it.
@@ -131,4 +133,6 @@ pub struct ServerView {
     pub lanes: Vec<SocketAddr>,
     /// What its machine's interface carries each way, if it is known.
     pub bandwidth_gbps: Option<f64>,
+    /// Where its machine is, if that is known.
+    pub rack: Option<Rack>,
 }

@@ -9,7 +9,7 @@ use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
 use sumpter_coordinator::{JoinOptions, SeatOptions, Tls};
 use sumpter_membership::{ServerMemory, StallLimits};
 use sumpter_transport::{TlsConfig, listen, unix_listen};
-use sumpter_types::{Bandwidth, BandwidthSource, Role};
+use sumpter_types::{Bandwidth, BandwidthSource, Rack, Role};
 use sumpter_wire::Token;
 
 use crate::cluster::address::own_address;
@@ -138,6 +138,7 @@ pub(crate) fn join_options(
         host: sumpter_config::host_name(),
         lanes,
         bandwidth,
+        rack: rack(config),
         expected_servers: config.servers,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
@@ -161,6 +162,12 @@ fn bandwidth(config: &Config, lanes: &[SocketAddr]) -> Option<Bandwidth> {
         Some(Bandwidth { gbps, source: BandwidthSource::Interface })
     };
     set.or_else(measured)
+}
+
+/// Where this machine is, as the settings say.
+fn rack(config: &Config) -> Option<Rack> {
+    let Config { rack, trunk_gbps, .. } = config;
+    rack.clone().map(|name| Rack { name, trunk_gbps: *trunk_gbps })
 }
 
 /// What sessions with the coordinator are encrypted with, if they are.

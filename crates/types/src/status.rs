@@ -124,6 +124,15 @@ pub struct Bandwidth {
     pub source: BandwidthSource,
 }
 
+/// The rack of a machine: the machines that share a switch and its uplink.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rack {
+    /// Equal for the machines of one rack.
+    pub name: String,
+    /// What the rack's uplink carries each way, in Gb/s, if it is known.
+    pub trunk_gbps: Option<f64>,
+}
+
 /// Where the bandwidth of a link is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

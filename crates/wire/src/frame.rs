@@ -98,9 +98,14 @@ pub enum Tier {
     Slot2 = 6,
     /// One worker's alone: it changes a variable when it arrives.
     Worker = 7,
+    /// Those of one rack's machines: as those of a machine, one level further out.
+    Rack = 8,
 }
 
 impl Tier {
+    /// The tiers below the root whose sums are passed on, the innermost first.
+    pub const AGGREGATES: [Tier; 2] = [Tier::Machine, Tier::Rack];
+
     /// The tiers of a variable's parts: its value, then its slots.
     pub const PARTS: [Tier; 1 + MAX_SLOTS] = [Tier::Value, Tier::Slot0, Tier::Slot1, Tier::Slot2];
 
@@ -110,9 +115,16 @@ impl Tier {
         Tier::PARTS.iter().position(|tier| *tier == self)
     }
 
+    /// Whether its sums are subtotals, which a hub passes on to a tier further out.
+    #[must_use]
+    pub fn is_aggregate(self) -> bool {
+        Tier::AGGREGATES.contains(&self)
+    }
+
     fn from_code(code: u8) -> Option<Tier> {
-        let sums = [Tier::Root, Tier::Machine, Tier::Relay, Tier::Worker];
-        sums.into_iter().chain(Tier::PARTS).find(|tier| *tier as u8 == code)
+        let sums = [Tier::Root, Tier::Relay, Tier::Worker];
+        let all = sums.into_iter().chain(Tier::AGGREGATES).chain(Tier::PARTS);
+        all.into_iter().find(|tier| *tier as u8 == code)
     }
 }
 

@@ -11,7 +11,7 @@ use sumpter_membership::{
 };
 use sumpter_types::{
     Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota,
-    Rank, ReduceOp, RefusedOp, Role, Rule, Staleness, Stats, Suspicion, TensorId, TensorSpec,
+    Rack, Rank, ReduceOp, RefusedOp, Role, Rule, Staleness, Stats, Suspicion, TensorId, TensorSpec,
 };
 use sumpter_wire::Token;
 
@@ -49,6 +49,7 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         lanes: addresses_to_proto(&options.lanes),
         bandwidth_gbps: options.bandwidth.map(|known| known.gbps),
         bandwidth_source: source_to_proto(options.bandwidth),
+        rack: options.rack.clone().map(rack_to_proto),
         expected_servers: options.expected_servers,
         start_timeout_ms: milliseconds(options.start_timeout),
         peer_timeout_ms: milliseconds(options.peer_timeout),
@@ -163,6 +164,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         host: join.host,
         lanes: addresses_from_proto(&join.lanes)?,
         bandwidth: bandwidth_from_proto(join.bandwidth_gbps, join.bandwidth_source),
+        rack: join.rack.map(rack_from_proto),
         expected_servers: join.expected_servers,
         start_timeout: Duration::from_millis(join.start_timeout_ms),
         peer_timeout: Duration::from_millis(join.peer_timeout_ms),
@@ -432,6 +434,7 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         machine: worker.machine,
         lanes: addresses_to_proto(&worker.lanes),
         bandwidth_gbps: worker.bandwidth_gbps,
+        rack: worker.rack.map(rack_to_proto),
     });
     let servers = view.servers.into_iter().map(|server| proto::ServerView {
         member: server.member.0,
@@ -439,6 +442,7 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         machine: server.machine,
         lanes: addresses_to_proto(&server.lanes),
         bandwidth_gbps: server.bandwidth_gbps,
+        rack: server.rack.map(rack_to_proto),
     });
     proto::ClusterView {
         job: view.job.0,
@@ -452,6 +456,16 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         quota: Some(quota_to_proto(view.quota)),
         changes: view.changes,
     }
+}
+
+fn rack_to_proto(rack: Rack) -> proto::Rack {
+    let Rack { name, trunk_gbps } = rack;
+    proto::Rack { name, trunk_gbps }
+}
+
+fn rack_from_proto(rack: proto::Rack) -> Rack {
+    let proto::Rack { name, trunk_gbps } = rack;
+    Rack { name, trunk_gbps }
 }
 
 /// What a job may take.
@@ -475,6 +489,7 @@ pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, M
             machine: worker.machine,
             lanes: addresses_from_proto(&worker.lanes)?,
             bandwidth_gbps: worker.bandwidth_gbps,
+            rack: worker.rack.map(rack_from_proto),
         })
     });
     let servers = view.servers.into_iter().map(|server| {
@@ -484,6 +499,7 @@ pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, M
             machine: server.machine,
             lanes: addresses_from_proto(&server.lanes)?,
             bandwidth_gbps: server.bandwidth_gbps,
+            rack: server.rack.map(rack_from_proto),
         })
     });
     Ok(ClusterView {
@@ -544,8 +560,10 @@ mod tests {
             machine: machine.clone(),
             lanes: lanes.clone(),
             bandwidth_gbps: Some(12.5),
+            rack: Some(Rack { name: "r1".to_owned(), trunk_gbps: Some(100.0) }),
         };
-        let server = ServerView { member: MemberId(9), host, machine, lanes, bandwidth_gbps: None };
+        let (member, bandwidth_gbps, rack) = (MemberId(9), None, None);
+        let server = ServerView { member, host, machine, lanes, bandwidth_gbps, rack };
         ClusterView {
             job: JobId(u64::MAX),
             name: "job".to_owned(),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sumpter_membership::{ServerMemory, StallLimits};
-use sumpter_types::{Bandwidth, Role};
+use sumpter_types::{Bandwidth, Rack, Role};
 use sumpter_wire::Token;
 
 use crate::tls::Tls;
@@ -31,6 +31,8 @@ pub struct JoinOptions {
     pub lanes: Vec<SocketAddr>,
     /// What the machine's link carries each way, if it is known.
     pub bandwidth: Option<Bandwidth>,
+    /// Where the machine is, if that is known.
+    pub rack: Option<Rack>,
     /// Servers a worker's job waits for; the largest of its workers' numbers counts.
     pub expected_servers: u32,
     /// How long to wait for the coordinator, and then for the job's other members; the longest

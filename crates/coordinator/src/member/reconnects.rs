@@ -56,6 +56,7 @@ impl Peer {
             host: "host".to_owned(),
             lanes: vec![([127, 0, 0, 1], 7000).into()],
             bandwidth: None,
+            rack: None,
             expected_servers: 1,
             start_timeout,
             peer_timeout: PATIENCE,

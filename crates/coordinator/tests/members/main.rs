@@ -63,6 +63,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         host: format!("host{rank}"),
         lanes: vec![lane(7000 + rank as u16)],
         bandwidth: Some(Bandwidth { gbps: 25.0, source: BandwidthSource::Interface }),
+        rack: None,
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,

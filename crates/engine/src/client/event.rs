@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use sumpter_types::{ExactSum, Round, TensorId};
+use sumpter_wire::Tier;
 
 use super::op::OpId;
 use super::order::OrderSpan;
@@ -75,6 +76,8 @@ pub enum Event<M> {
     DeliveredToAll {
         /// The tensor.
         tensor: TensorId,
+        /// The tier to which the subtotal goes.
+        tier: Tier,
         /// The partition's number.
         number: u32,
         /// The round.

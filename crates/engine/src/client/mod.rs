@@ -204,10 +204,10 @@ impl<M: Memory> Client<M> {
         self.operations.layout(tensor, tier)
     }
 
-    /// What the operation under way on a tensor is to do.
+    /// What this worker's own operation under way on a tensor is to do.
     #[must_use]
-    pub fn active(&self, tensor: TensorId, tier: Tier) -> Option<&Request> {
-        let active = self.operations.active_on(tensor, tier)?;
+    pub fn active(&self, tensor: TensorId) -> Option<&Request> {
+        let active = self.operations.active_on(tensor, self.operations.own_tier(tensor)?)?;
         self.operations.get(active).map(|op| &op.request)
     }
 
@@ -493,16 +493,23 @@ impl<M: Memory> Client<M> {
     }
 
     /// Every worker that gets the result of a passed-on partition from here has it, or does not
-    /// need it: acknowledges it to the lane that made it; at once if others wait for that.
-    pub fn acknowledge(&mut self, tensor: TensorId, number: u32, round: Round, at_once: bool) {
-        let key = (tensor, Tier::Root);
-        let Some(lane) = self.operations.lane_of(key, number, round) else { return };
-        self.retained.acknowledge((tensor, Tier::Root, number), round);
+    /// need it: acknowledges it to the lane that made it, in the tier to which the subtotal went;
+    /// at once if others wait for that.
+    pub fn acknowledge(
+        &mut self,
+        (tensor, tier): (TensorId, Tier),
+        number: u32,
+        round: Round,
+        at_once: bool,
+    ) {
+        let Some(lane) = self.operations.lane_of((tensor, tier), number, round) else { return };
+        self.retained.acknowledge((tensor, tier, number), round);
         let link = &mut self.links[lane];
         // A lane that may die gets it again when the connection is there again.
         if link.up {
             let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
-            link.sender.push_control(&Header { partition: number, round, ..header }, &[]);
+            let header = Header { tier, partition: number, round, ..header };
+            link.sender.push_control(&header, &[]);
             if at_once && link.retains {
                 self.links.touch(lane);
             }

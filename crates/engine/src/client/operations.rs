@@ -14,8 +14,9 @@ use super::retained::RetainedChunk;
 use crate::chunk::ChunkId;
 use crate::spans::Spans;
 
-/// The tiers of a worker's own operations: it takes part in one of the two.
-const OWN_TIERS: [Tier; 3] = [Tier::Machine, Tier::Root, Tier::Worker];
+/// The tiers in which a worker takes part, the innermost first: that is the one of its own
+/// operations, and in those further out it passes subtotals on.
+const OWN_TIERS: [Tier; 4] = [Tier::Machine, Tier::Rack, Tier::Root, Tier::Worker];
 
 #[derive(Debug)]
 pub(super) struct Operations<M> {
@@ -274,12 +275,9 @@ impl<M> Operations<M> {
         ended.sort_unstable();
         self.relays.clear();
         self.tensors.retain(|(_, tier), _| tier.part().is_none());
-        let of_machine =
-            |(tensor, tier): &(TensorId, Tier)| (*tier == Tier::Machine).then_some(*tensor);
-        let machine: Vec<TensorId> = self.tensors.keys().filter_map(of_machine).collect();
-        for tensor in machine {
-            self.tensors.remove(&(tensor, Tier::Root));
-        }
+        let passed_on = |(tensor, tier): &(TensorId, Tier)| self.own_tier(*tensor) != Some(*tier);
+        let passed_on: Vec<_> = self.tensors.keys().filter(|key| passed_on(key)).copied().collect();
+        passed_on.iter().for_each(|key| drop(self.tensors.remove(key)));
         ended.into_iter().filter_map(|id| Some((id, self.ops.remove(&id)?.memory))).collect()
     }
 
@@ -308,7 +306,12 @@ impl<M> Operations<M> {
     }
 
     fn own(&self, tensor: TensorId) -> Option<&Tensor> {
-        OWN_TIERS.into_iter().find_map(|tier| self.tensors.get(&(tensor, tier)))
+        self.tensors.get(&(tensor, self.own_tier(tensor)?))
+    }
+
+    /// The tier of this worker's own operations on a tensor.
+    pub(super) fn own_tier(&self, tensor: TensorId) -> Option<Tier> {
+        OWN_TIERS.into_iter().find(|tier| self.knows(tensor, *tier))
     }
 
     /// What this worker has of a tensor of its own; only between epochs.

@@ -150,8 +150,8 @@ impl<M: Memory> Client<M> {
     /// A lane reports that everyone has a partition's result.
     fn delivered_to_all(&mut self, of: ChunkId) {
         let ChunkId { tensor, tier, partition: number, round, .. } = of;
-        if tier == Tier::Root && self.operations.knows(tensor, Tier::Machine) {
-            self.events.push_back(Event::DeliveredToAll { tensor, number, round });
+        if self.operations.own_tier(tensor).is_some_and(|own| own != tier) {
+            self.events.push_back(Event::DeliveredToAll { tensor, tier, number, round });
         }
         self.retained.release((tensor, tier, number), round);
     }

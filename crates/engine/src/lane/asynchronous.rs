@@ -210,13 +210,17 @@ impl Lane {
         if !whole || !known {
             return Err(Violation::state("clocks of bytes or of workers that there are not"));
         }
-        let Some(state) = partition.state else { return Ok(()) };
-        let state = job.state_mut(state);
+        let Some(at) = partition.state else { return Ok(()) };
+        let state = job.state_mut(at);
         if state.clocks.len() >= MAX_STRETCHES {
             return Err(Violation::state("clocks of too many stretches"));
         }
         // What is put here again was not lost here.
         state.clocks.complete(stretch, &clocks);
+        // From a client in this process the value may have come before its clocks.
+        for user in job.users(at) {
+            self.catch_up(of_job, user, CatchUp::All);
+        }
         Ok(())
     }
 }

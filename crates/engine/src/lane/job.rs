@@ -84,9 +84,9 @@ impl Key {
         Key { tensor, tier, partition, worker: (tier == Tier::Worker).then_some(rank) }
     }
 
-    /// A partition of a machine's subtotals.
-    pub(super) fn of_machine(tensor: TensorId, partition: u32) -> Key {
-        Key { tensor, tier: Tier::Machine, partition, worker: None }
+    /// A partition of subtotals.
+    pub(super) fn of_aggregate(tensor: TensorId, tier: Tier, partition: u32) -> Key {
+        Key { tensor, tier, partition, worker: None }
     }
 }
 
@@ -272,7 +272,7 @@ impl Job {
     /// reason. Returns the partitions that some have begun.
     pub(super) fn refuse(&mut self, tensor: TensorId, reason: &str) -> Vec<PartitionIndex> {
         self.refused.insert(tensor, reason.into());
-        let concerned = |key: &Key| key.tensor == tensor && key.tier == Tier::Machine;
+        let concerned = |key: &Key| key.tensor == tensor && key.tier.is_aggregate();
         (0..self.keys.len()).filter(|at| concerned(&self.keys[*at])).collect()
     }
 
@@ -305,7 +305,7 @@ impl Job {
         if let Some(reason) = self.disputed.get(&key) {
             return Ok(Begun::Refused(reason.to_string()));
         }
-        if let (Tier::Machine, Some(reason)) = (key.tier, self.refused.get(&key.tensor)) {
+        if let (true, Some(reason)) = (key.tier.is_aggregate(), self.refused.get(&key.tensor)) {
             return Ok(Begun::Refused(reason.to_string()));
         }
         let at = match self.index.get(&key) {
@@ -358,8 +358,8 @@ impl Job {
         let Some(members) = self.groups.get(&spec.group) else {
             return Err(Violation::state(format!("group {} was not announced", spec.group)));
         };
-        // The root may run on another machine than the members of a machine's tier.
-        let rooted = spec.collective.has_root() && key.tier != Tier::Machine;
+        // The root may run elsewhere than the members of an aggregate.
+        let rooted = spec.collective.has_root() && !key.tier.is_aggregate();
         if rooted && members.binary_search(&spec.root).is_err() {
             return Err(Violation::state(format!("root {} is not in the group", spec.root)));
         }

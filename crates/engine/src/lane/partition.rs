@@ -702,7 +702,7 @@ impl Partition {
         let mut progress = Progress::default();
         loop {
             if chunk.is_summed(contributors) {
-                if self.tier == Tier::Machine {
+                if self.tier.is_aggregate() {
                     progress.subtotal = Some(place.chunk);
                     return progress;
                 }

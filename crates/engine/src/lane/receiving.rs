@@ -138,12 +138,12 @@ impl Lane {
             return Ok(());
         }
         let job = &self.jobs[of_job];
-        let of_machine = header.tier == Tier::Machine && job.keeps;
-        if of_machine && job.partition(at).receives_totals() {
+        let of_aggregate = header.tier.is_aggregate() && job.keeps;
+        if of_aggregate && job.partition(at).receives_totals() {
             self.totals.push_back((of_job, at, header.round));
         }
-        // Other machines may lack it, and the workers that have it may fail.
-        if !of_machine || !job.partition(at).shares_totals() {
+        // Others than this aggregate's members may lack it, and those that have it may fail.
+        if !of_aggregate || !job.partition(at).shares_totals() {
             self.released(of_job, at, slot);
         }
         Ok(())
@@ -225,7 +225,7 @@ impl Lane {
                 "a partition of {chunks} chunks; this lane takes at most {MAX_CHUNKS}"
             )));
         }
-        if tier == Tier::Machine && !self.limits.hub {
+        if tier.is_aggregate() && !self.limits.hub {
             return Err(Violation::state("no hub passes this lane's subtotals on"));
         }
         if tier.part().is_some() && spec.collective != Collective::Broadcast {

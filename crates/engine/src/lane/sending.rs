@@ -101,7 +101,7 @@ impl Lane {
         if !decision.is_deferred() || decision.update().is_none() {
             return;
         }
-        if partition.tier() == Tier::Machine {
+        if partition.tier().is_aggregate() {
             let round = partition.round(slot).expect("a live round");
             return self.decisions.push_back((job, at, round));
         }

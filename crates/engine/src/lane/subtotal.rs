@@ -9,13 +9,15 @@ use super::job::{JobIndex, Key, PartitionIndex};
 use super::outcome::ChunkPlace;
 use sumpter_endpoint::Violation;
 
-/// A chunk of a round whose contributions on this machine are all in.
+/// A chunk of a round whose contributions to this aggregate are all in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subtotal {
     /// The run.
     pub job: JobId,
     /// The tensor.
     pub tensor: TensorId,
+    /// Whose subtotal it is.
+    pub tier: Tier,
     /// The partition's number.
     pub partition: u32,
     /// The round.
@@ -24,13 +26,15 @@ pub struct Subtotal {
     pub chunk: u32,
 }
 
-/// A round of a partition whose total is on this machine.
+/// A round of a partition whose total is here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Total {
     /// The run.
     pub job: JobId,
     /// The tensor.
     pub tensor: TensorId,
+    /// Whose subtotal it is.
+    pub tier: Tier,
     /// The partition's number.
     pub partition: u32,
     /// The round.
@@ -44,12 +48,12 @@ impl Lane {
     /// that order.
     pub fn next_subtotal(&mut self) -> Option<(Subtotal, PartitionSpec, AlignedBuf)> {
         let (of_job, at, place) = self.subtotals.pop_front()?;
-        let Key { tensor, partition, .. } = self.jobs[of_job].key(at);
+        let Key { tensor, tier, partition, .. } = self.jobs[of_job].key(at);
         let job = self.jobs[of_job].id;
         let state = self.jobs[of_job].partition_mut(at);
         let round = state.round(place.slot).expect("a live round");
         let bytes = state.lend(place, &mut self.pool);
-        let of = Subtotal { job, tensor, partition, round, chunk: place.chunk };
+        let of = Subtotal { job, tensor, tier, partition, round, chunk: place.chunk };
         Some((of, state.spec, bytes))
     }
 
@@ -60,14 +64,14 @@ impl Lane {
     /// # Errors
     /// [`Violation`] when the subtotal was not lent: a bug, since both sides are ours.
     pub fn return_total(&mut self, of: Subtotal, total: AlignedBuf) -> Result<(), Violation> {
-        let Subtotal { job, tensor, partition, round, chunk } = of;
+        let Subtotal { job, tensor, tier, partition, round, chunk } = of;
         // A job that has ended waits for nothing.
         let Some(of_job) = self.jobs.find(job) else {
             self.pool.give(total);
             return Ok(());
         };
         let job = &mut self.jobs[of_job];
-        let key = Key::of_machine(tensor, partition);
+        let key = Key::of_aggregate(tensor, tier, partition);
         let at = job.find(key, 0).ok_or_else(|| Violation::state("a total of nothing"))?;
         let place = ChunkPlace { slot: (round.0 & 1) as usize, chunk };
         let state = job.partition_mut(at);
@@ -86,16 +90,16 @@ impl Lane {
     /// made it may be notified.
     pub fn next_total(&mut self) -> Option<Total> {
         let (of_job, at, round) = self.totals.pop_front()?;
-        let Key { tensor, partition, .. } = self.jobs[of_job].key(at);
-        Some(Total { job: self.jobs[of_job].id, tensor, partition, round })
+        let Key { tensor, tier, partition, .. } = self.jobs[of_job].key(at);
+        Some(Total { job: self.jobs[of_job].id, tensor, tier, partition, round })
     }
 
     /// Everyone has this total, on all machines: tells this machine's workers. Where these are not
     /// waited for, they may still lack it; then it stays for them.
     pub fn release_total(&mut self, of: Total) {
-        let Total { job, tensor, partition, round } = of;
+        let Total { job, tensor, tier, partition, round } = of;
         let Some(of_job) = self.jobs.find(job) else { return };
-        let key = Key::of_machine(tensor, partition);
+        let key = Key::of_aggregate(tensor, tier, partition);
         let Some(at) = self.jobs[of_job].find(key, 0) else { return };
         let (slot, state) = ((round.0 & 1) as usize, self.jobs[of_job].partition(at));
         let due = state.round(slot) == Some(round) && state.is_released(slot);
@@ -108,8 +112,14 @@ impl Lane {
     pub(super) fn release_beside(&mut self, of_job: JobIndex, at: PartitionIndex, slot: usize) {
         let job = &self.jobs[of_job];
         let Key { tensor, tier, partition, .. } = job.key(at);
-        if let (Tier::Root, Some(round)) = (tier, job.partition(at).round(slot)) {
-            self.release_total(Total { job: job.id, tensor, partition, round });
+        let Some(round) = job.partition(at).round(slot) else { return };
+        let of = |tier: &Tier| Key::of_aggregate(tensor, *tier, partition);
+        let here = |tier: &Tier| job.find(of(tier), 0).is_some();
+        // A subtotal goes to the next tier that there is, hence comes from the one before.
+        let within = Tier::AGGREGATES.into_iter().take_while(|inner| *inner != tier);
+        let within = within.filter(|_| tier == Tier::Root || tier.is_aggregate());
+        if let Some(tier) = within.filter(here).last() {
+            self.release_total(Total { job: job.id, tensor, tier, partition, round });
         }
     }
 
@@ -131,8 +141,8 @@ impl Lane {
     #[must_use]
     pub fn update_of(&self, of: &Subtotal) -> Option<Update> {
         let job = &self.jobs[self.jobs.find(of.job)?];
-        let (tensor, partition) = (of.tensor, of.partition);
-        let at = job.find(Key::of_machine(tensor, partition), 0)?;
+        let (tensor, tier, partition) = (of.tensor, of.tier, of.partition);
+        let at = job.find(Key::of_aggregate(tensor, tier, partition), 0)?;
         job.partition(at).update((of.round.0 & 1) as usize)
     }
 
@@ -140,16 +150,16 @@ impl Lane {
     #[must_use]
     pub fn call_of(&self, of: &Subtotal) -> Option<CallNumber> {
         let job = &self.jobs[self.jobs.find(of.job)?];
-        let at = job.find(Key::of_machine(of.tensor, of.partition), 0)?;
+        let at = job.find(Key::of_aggregate(of.tensor, of.tier, of.partition), 0)?;
         job.partition(at).call((of.round.0 & 1) as usize)
     }
 
     /// All mirrors of a variable have the gradient of this total: this machine's contributions to
     /// it are not needed again.
     pub fn settle_total(&mut self, of: Total) {
-        let Total { job, tensor, partition, round } = of;
+        let Total { job, tensor, tier, partition, round } = of;
         let Some(of_job) = self.jobs.find(job) else { return };
-        let key = Key::of_machine(tensor, partition);
+        let key = Key::of_aggregate(tensor, tier, partition);
         let Some(at) = self.jobs[of_job].find(key, 0) else { return };
         let slot = (round.0 & 1) as usize;
         if self.jobs[of_job].partition_mut(at).settle_total(slot, round) {
@@ -160,9 +170,9 @@ impl Lane {
     /// The norm of the gradient of this total is known: tells this machine's workers that wait for
     /// it.
     pub fn pass_norm(&mut self, of: Total, squares: &ExactSum) {
-        let Total { job, tensor, partition, round } = of;
+        let Total { job, tensor, tier, partition, round } = of;
         let Some(of_job) = self.jobs.find(job) else { return };
-        let key = Key::of_machine(tensor, partition);
+        let key = Key::of_aggregate(tensor, tier, partition);
         let Some(at) = self.jobs[of_job].find(key, 0) else { return };
         let slot = (round.0 & 1) as usize;
         if self.jobs[of_job].partition_mut(at).take_norm(slot, round, squares) {
@@ -174,12 +184,12 @@ impl Lane {
     /// what it does.
     pub fn next_decision(&mut self) -> Option<(Total, Update)> {
         while let Some((of_job, at, round)) = self.decisions.pop_front() {
-            let Key { tensor, partition, .. } = self.jobs[of_job].key(at);
+            let Key { tensor, tier, partition, .. } = self.jobs[of_job].key(at);
             let (slot, job) = ((round.0 & 1) as usize, self.jobs[of_job].id);
             let state = self.jobs[of_job].partition(at);
             let update = state.update(slot).filter(|_| state.round(slot) == Some(round));
             if let Some(update) = update {
-                return Some((Total { job, tensor, partition, round }, update));
+                return Some((Total { job, tensor, tier, partition, round }, update));
             }
         }
         None

@@ -103,6 +103,19 @@ fn a_round_changes_the_value_at_once_and_is_done_when_the_mirror_has_it() {
 }
 
 #[test]
+fn a_round_begins_when_the_clocks_come_behind_the_value() {
+    let (mut lane, [a, b]) = lane_with_two();
+    feed(&mut lane, b, &adds(1, 0, FREE, [1.0, 2.0])).unwrap();
+    let all = fill_with([10.0, 20.0], [0, 0]);
+    let chunk = HEADER_BYTES + 8;
+    let (begun, clocks) = all[..all.len() - chunk].split_at(fill([0.0; 2]).len() - chunk);
+    feed(&mut lane, a, &[begun, &all[all.len() - chunk..]].concat()).unwrap();
+    assert_eq!(frames(&mut lane, b), [], "it may be in the value");
+    feed(&mut lane, a, clocks).unwrap();
+    assert_eq!(frames(&mut lane, b), [result([11.0, 22.0])]);
+}
+
+#[test]
 fn a_round_that_a_mirror_had_counts_no_more() {
     let (mut lane, [a, b]) = lane_with_two();
     feed(&mut lane, a, &fill_with([10.0, 20.0], [3, 5])).unwrap();

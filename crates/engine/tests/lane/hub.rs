@@ -52,7 +52,7 @@ fn with_a_total(keeps: bool) -> (Lane, [ConnId; 2], Total) {
     lane.return_total(of, bytes).expect("it was lent");
     let Subtotal { job, tensor, partition, round, .. } = of;
     conns.iter().for_each(|conn| drop(drain(&mut lane, *conn)));
-    (lane, conns, Total { job, tensor, partition, round })
+    (lane, conns, Total { job, tensor, tier: Tier::Machine, partition, round })
 }
 
 #[test]

@@ -233,14 +233,19 @@ impl World {
                 self.report.refills += own.iter().filter(|of| of.lacks).count() as u64;
             }
             let machines = &self.generations.last().expect("the first generation").1;
-            let machine = machines.of(Rank(rank as u32));
             let all = (tensor, repairs.get(&index).map_or(&[][..], Vec::as_slice));
             retained.extend(retained_rounds(
                 tensor.request.tensor,
                 &tensor.repair_spec(self.workers_may_fail),
                 all.1,
             ));
-            relays.extend(lay_out(worker, Rank(rank as u32), (n, machine), all));
+            relays.extend(lay_out(worker, Rank(rank as u32), (n, machines), all));
+            let beside = tensor.beside(Rank(rank as u32), machines);
+            if tensor.tiers(&beside).contains(&Tier::Rack) {
+                let of_rack = (&beside, Tier::Rack, Tier::Root);
+                let passed_on = tensor.passed_on(Rank(rank as u32), n, of_rack, &tensor.all());
+                self.report.of_racks += passed_on.len() as u64;
+            }
         }
         worker.recovery.resume(&mut worker.client, relays, retained);
         worker.client.define_group(&[Rank(rank as u32)]);
@@ -270,29 +275,34 @@ impl World {
 fn lay_out(
     worker: &mut Worker,
     rank: Rank,
-    (n, machine): (usize, &[Rank]),
+    (n, on): (usize, &Machines),
     (tensor, repairs): (&Tensor, &[Repair]),
 ) -> Vec<(Request, Round, Vec<Place>)> {
     let Worker { client, hub, .. } = worker;
-    let machine = &tensor.beside(rank, machine)[..];
+    let beside = tensor.beside(rank, on);
+    let tiers = tensor.tiers(&beside);
     let id: TensorId = tensor.request.tensor;
     let mut define = |parts: &[(u32, Part, Vec<Rank>)]| {
-        let groups = parts.iter().flat_map(|(_, part, members)| [&part.hubs, members]);
+        let groups = parts.iter().flat_map(|(_, part, of)| tensor.groups(&beside, part, of));
         for members in groups {
-            assert_eq!(client.define_group(members), group(members, n));
+            assert_eq!(client.define_group(&members), group(&members, n));
         }
     };
     let all = tensor.all();
     define(&all);
-    let mut layout = Layout::new(tensor.places(rank, n, machine, &all));
-    let mut passed_on = Layout::new(tensor.passed_on(rank, n, machine, &all));
+    let mut layout = Layout::new(tensor.places(rank, n, &beside, &all));
+    let passes: Vec<(Tier, Tier)> = tiers.windows(2).map(|pair| (pair[0], pair[1])).collect();
+    let passed_on =
+        |(from, to): (Tier, Tier), parts: &_| tensor.passed_on(rank, n, (&beside, from, to), parts);
+    let mut passed: Vec<Layout> =
+        passes.iter().map(|pass| Layout::new(passed_on(*pass, &all))).collect();
     let (mut number, mut relays) = (REPAIRED, Vec::new());
-    let mut groups: Vec<_> = Some(machine.to_vec()).filter(|m| !m.is_empty()).into_iter().collect();
+    let mut groups: Vec<Vec<Rank>> = Vec::new();
     for repair in repairs {
         let sums = tensor.repaired(repair, number);
         number += sums.len() as u32;
         define(&sums);
-        let mut mine = tensor.places(rank, n, machine, &sums);
+        let mut mine = tensor.places(rank, n, &beside, &sums);
         let mut held = Vec::new();
         for (place, members) in tensor.relayed(repair, number, n) {
             number += 1;
@@ -304,9 +314,11 @@ fn lay_out(
             }
         }
         layout.repaired.push((repair.round, mine.into()));
-        let again = tensor.passed_on(rank, n, machine, &sums);
-        if !again.is_empty() {
-            passed_on.repaired.push((repair.round, again.into()));
+        for (pass, layout) in passes.iter().zip(&mut passed) {
+            let again = passed_on(*pass, &sums);
+            if !again.is_empty() {
+                layout.repaired.push((repair.round, again.into()));
+            }
         }
         if !held.is_empty() {
             let request = Request { supply: Supply::Whole, ..tensor.request };
@@ -314,10 +326,13 @@ fn lay_out(
         }
     }
     groups.iter().for_each(|members| assert_eq!(client.define_group(members), group(members, n)));
-    client.lay_out(id, tensor.tier(machine), layout);
-    if !passed_on.places.is_empty() && tensor.tier(machine) == Tier::Machine {
-        let first = first_passed_on(&passed_on, repairs, &client.standing(id));
-        hub.register(client, id, passed_on, first);
+    client.lay_out(id, tiers[0], layout);
+    let standing = client.standing(id);
+    for (pass, layout) in passes.into_iter().zip(passed) {
+        if !layout.places.is_empty() {
+            let first = first_passed_on(&layout, repairs, &standing);
+            hub.register(client, id, pass, layout, first);
+        }
     }
     relays
 }

@@ -10,8 +10,10 @@ pub struct Report {
     pub cuts: u64,
     pub half_open: u64,
     pub duplicates: u64,
-    /// Chunks that were passed on for a machine.
+    /// Chunks that were passed on for a machine or a rack.
     pub subtotals: u64,
+    /// Partitions that a worker was to pass on for its rack.
+    pub of_racks: u64,
     /// Partitions that were passed on for a machine which receives nothing of them.
     pub one_way: u64,
     pub steps: u64,
@@ -53,6 +55,7 @@ impl Report {
         self.half_open += other.half_open;
         self.duplicates += other.duplicates;
         self.subtotals += other.subtotals;
+        self.of_racks += other.of_racks;
         self.one_way += other.one_way;
         self.steps += other.steps;
         self.epochs += other.epochs;
@@ -80,8 +83,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on and {} \
-             partitions without a result; faults injected: {} connections cut ({} of them \
+            "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on, {} \
+             partitions of racks, and {} partitions without a result; faults injected: {} connections cut ({} of them \
              half-open), {} chunks received again; {} changes of epoch ({} of them within another, \
              {} to other sizes), {} helpers and {} workers killed, {} stretches of interrupted \
              rounds passed on and {} summed again; {} bits flipped, {} damaged frames noticed; {} \
@@ -93,6 +96,7 @@ impl fmt::Display for Report {
             self.bytes,
             self.steps,
             self.subtotals,
+            self.of_racks,
             self.one_way,
             self.cuts,
             self.half_open,

@@ -31,6 +31,8 @@ pub struct Tensor {
     pub rough: bool,
     /// Machines pass on subtotals, each by the same worker always or by any.
     tiered: bool,
+    /// So do racks, where there are several.
+    in_racks: bool,
     pub steady: bool,
     /// Each share of a variable has two mirrors; workers of one machine alone contribute directly.
     guarded: bool,
@@ -44,26 +46,39 @@ pub struct Tensor {
     deferred: bool,
 }
 
-/// A partition, the lane that makes its sum, and the worker of each machine that passes the
-/// machine's subtotal on; none where workers contribute directly.
+/// A partition, the lane that makes its sum, and the workers that pass on the subtotal of each
+/// machine and of each rack; none where workers contribute directly.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub root: ConnId,
     pub offset: usize,
     pub bytes: usize,
     pub hubs: Vec<Rank>,
+    pub rack_hubs: Vec<Rank>,
     /// Nothing is added: this worker has it, the others get it, past all hubs.
     pub relay: Option<Rank>,
     /// What it is of a variable.
     pub variable: Option<VariablePlace>,
 }
 
-/// Who runs on which machine.
+/// Who runs on which machine, and which machines are in a rack.
 #[derive(Clone, Debug)]
-pub struct Machines(Vec<Vec<Rank>>);
+pub struct Machines {
+    machines: Vec<Vec<Rank>>,
+    racks: Vec<Vec<Rank>>,
+}
+
+/// The workers of a worker's machine that take part in a tensor with it, those that are members of
+/// its rack's sums on behalf of some partition, and how many such each partition has.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    pub machine: Vec<Rank>,
+    pub rack: Vec<Rank>,
+    nodes: usize,
+}
 
 impl Machines {
-    /// Machines of one to three workers, in any order of ranks.
+    /// Machines of one to three workers, in any order of ranks, in one to three racks.
     pub fn new(rng: &mut Rng, n: usize) -> Machines {
         let mut ranks: Vec<_> = (0..n as u32).map(Rank).collect();
         if rng.bool() {
@@ -76,17 +91,30 @@ impl Machines {
             machine.sort_unstable();
             machines.push(machine);
         }
-        Machines(machines)
+        let mut racks = vec![Vec::new(); rng.usize(1..=3)];
+        for machine in &machines {
+            let at = rng.usize(0..racks.len());
+            racks[at].extend(machine);
+        }
+        racks.iter_mut().for_each(|rack: &mut Vec<Rank>| rack.sort_unstable());
+        Machines { machines, racks }
     }
 
     pub fn of(&self, rank: Rank) -> &[Rank] {
-        self.0.iter().find(|machine| machine.contains(&rank)).expect("every rank runs somewhere")
+        self.machines.iter().find(|of| of.contains(&rank)).expect("every rank runs somewhere")
+    }
+
+    pub fn rack_of(&self, rank: Rank) -> &[Rank] {
+        self.racks.iter().find(|of| of.contains(&rank)).expect("every machine is in a rack")
     }
 
     /// The same without those who are dead.
     pub fn living(&self, alive: impl Fn(Rank) -> bool) -> Machines {
-        let of = |machine: &Vec<Rank>| machine.iter().copied().filter(|r| alive(*r)).collect();
-        Machines(self.0.iter().map(of).filter(|machine: &Vec<Rank>| !machine.is_empty()).collect())
+        let of = |group: &Vec<Rank>| group.iter().copied().filter(|r| alive(*r)).collect();
+        let all = |groups: &[Vec<Rank>]| {
+            groups.iter().map(of).filter(|group: &Vec<Rank>| !group.is_empty()).collect()
+        };
+        Machines { machines: all(&self.machines), racks: all(&self.racks) }
     }
 
     /// As far as these ranks run on them.
@@ -95,7 +123,7 @@ impl Machines {
     }
 
     fn share_links(&self) -> bool {
-        self.0.iter().any(|machine| machine.len() > 1)
+        self.machines.iter().any(|machine| machine.len() > 1)
     }
 }
 
@@ -147,6 +175,7 @@ impl Tensor {
         // The order in which machines are added is that of their hubs, so these must stay.
         let steady = rough;
         let everyone = members.clone();
+        let in_racks = rng.u32(0..4) > 0;
         Tensor {
             request,
             everyone,
@@ -157,6 +186,7 @@ impl Tensor {
             in_place,
             rough,
             tiered,
+            in_racks,
             steady,
             guarded: false,
             is_flat: false,
@@ -183,6 +213,7 @@ impl Tensor {
         let together = staleness.is_synchronous();
         let dtype = if together { dtype } else { [Dtype::F32, Dtype::F64, Dtype::Bf16][bound % 3] };
         let tiered = together && on.among(&members).share_links() && rng.u32(0..8) > 0;
+        let in_racks = together && rng.u32(0..4) > 0;
         let average = together && rng.bool();
         let rule = Rule::ALL[rng.usize(0..Rule::ALL.len())];
         let update = if together { model::update(rule, 0) } else { model::addition() };
@@ -218,6 +249,7 @@ impl Tensor {
             in_place: false,
             rough: together && dtype == Dtype::F32 && !average && rng.bool(),
             tiered,
+            in_racks,
             steady: true,
             guarded: false,
             is_flat: false,
@@ -237,7 +269,7 @@ impl Tensor {
         if self.rule().is_some() {
             (self.deferred, self.rough) = (false, false);
             (self.staleness, self.guarded) = (Staleness::SYNCHRONOUS, true);
-            self.is_flat = on.among(&self.members).0.len() == 1;
+            self.is_flat = on.among(&self.members).machines.len() == 1;
             self.mirror(2, on, &BTreeMap::new()).expect("it has no state to lose");
         }
     }
@@ -268,9 +300,15 @@ impl Tensor {
         Ok(())
     }
 
-    /// Whether two workers may mirror the same: not as two hubs of one machine.
+    /// Whether two workers may mirror the same: not as two hubs of one machine or rack.
     pub fn may_join(&self, on: &Machines, a: Rank, b: Rank) -> bool {
-        !self.passes_on() || !on.of(a).contains(&b)
+        let apart = !self.passes_on() || !on.of(a).contains(&b);
+        apart && (!self.is_racked(&on.among(&self.members)) || !on.rack_of(a).contains(&b))
+    }
+
+    /// Whether racks pass on subtotals, of workers who all take part.
+    fn is_racked(&self, on: &Machines) -> bool {
+        self.in_racks && on.racks.len() > 1
     }
 
     /// Whether machines pass on subtotals.
@@ -404,18 +442,16 @@ impl Tensor {
             return Ok(());
         }
         let on = &on.among(&self.members);
-        self.is_flat = self.guarded && on.0.len() == 1;
+        self.is_flat = self.guarded && on.machines.len() == 1;
         self.mirror(copies, on, progress)?;
         let partition_bytes = 512 * rng.usize(1..8);
         let bytes = self.bytes();
-        let (tiered, steady, rooted) = (self.passes_on(), self.steady, self.rooted());
-        let part = |offset| Part {
-            root: ConnId(lanes[rng.usize(0..lanes.len())]),
-            offset,
-            bytes: partition_bytes.min(bytes - offset),
-            hubs: if tiered { hubs(rng, on, (steady, &[rooted])) } else { Vec::new() },
-            relay: None,
-            variable: None,
+        let fixed = [self.rooted()];
+        let part = |offset| {
+            let root = ConnId(lanes[rng.usize(0..lanes.len())]);
+            let (hubs, rack_hubs) = self.any_hubs(rng, on, (self.steady, &fixed));
+            let bytes = partition_bytes.min(bytes - offset);
+            Part { root, offset, bytes, hubs, rack_hubs, relay: None, variable: None }
         };
         let parts: Vec<Part> = (0..bytes).step_by(partition_bytes).map(part).collect();
         self.parts = if self.rule().is_some() { self.among_mirrors(&parts, on) } else { parts };
@@ -437,9 +473,10 @@ impl Tensor {
                     let variable =
                         VariablePlace { mirrors, home, offset: within, staleness, lacks };
                     let variable = Some(variable);
-                    let hubs =
-                        if self.passes_on() { self.hubs_beside(&mirrors, on) } else { Vec::new() };
-                    out.push(Part { root: part.root, offset, bytes, hubs, relay: None, variable });
+                    let (hubs, rack_hubs) = self.hubs_beside(&mirrors, on);
+                    let root = part.root;
+                    let relay = None;
+                    out.push(Part { root, offset, bytes, hubs, rack_hubs, relay, variable });
                 }
             }
         }
@@ -464,21 +501,51 @@ impl Tensor {
         }
     }
 
-    /// The workers of a worker's machine that take part with it.
-    pub fn beside(&self, rank: Rank, machine: &[Rank]) -> Vec<Rank> {
-        let takes_part = |rank: &Rank| self.members.contains(rank);
-        match takes_part(&rank) {
-            true => machine.iter().copied().filter(takes_part).collect(),
-            false => Vec::new(),
+    /// Who takes part beside a worker; nobody if it does not.
+    pub fn beside(&self, rank: Rank, on: &Machines) -> Beside {
+        if !self.members.contains(&rank) {
+            return Beside::default();
         }
+        let on = on.among(&self.members);
+        let machine = on.of(rank).to_vec();
+        let rack = on.rack_of(rank).to_vec();
+        let machines = on.machines.iter().filter(|machine| rack.contains(&machine[0])).count();
+        let nodes = match (self.is_racked(&on), self.passes_on()) {
+            (false, _) => 1,
+            (true, true) => machines,
+            (true, false) => rack.len(),
+        };
+        Beside { machine, rack, nodes }
     }
 
-    /// The tier at which the workers of a machine take part.
-    pub fn tier(&self, machine: &[Rank]) -> Tier {
-        match self.passes_on() && machine.len() > 1 {
-            _ if !self.staleness.is_synchronous() => Tier::Worker,
-            true => Tier::Machine,
-            false => Tier::Root,
+    /// The tiers in which a worker takes part, the innermost first.
+    pub fn tiers(&self, beside: &Beside) -> Vec<Tier> {
+        if !self.staleness.is_synchronous() {
+            return vec![Tier::Worker];
+        }
+        let machine = (self.passes_on() && beside.machine.len() > 1).then_some(Tier::Machine);
+        let rack = (beside.nodes > 1).then_some(Tier::Rack);
+        machine.into_iter().chain(rack).chain([Tier::Root]).collect()
+    }
+
+    /// The members of a partition's sum in a tier, for a worker, and its hub if it has one.
+    fn group_of<'a>(
+        &self,
+        tier: Tier,
+        beside: &'a Beside,
+        (part, members): (&'a Part, &'a [Rank]),
+    ) -> (Vec<Rank>, Option<Rank>) {
+        let inner = if part.hubs.is_empty() { members } else { &part.hubs };
+        let in_rack = |rank: &&Rank| beside.rack.contains(rank);
+        let hub = |hubs: &[Rank], of: &[Rank]| hubs.iter().copied().find(|hub| of.contains(hub));
+        match tier {
+            Tier::Machine => (beside.machine.clone(), hub(&part.hubs, &beside.machine)),
+            Tier::Rack => {
+                let group = inner.iter().filter(in_rack).copied().collect();
+                (group, hub(&part.rack_hubs, &beside.rack))
+            }
+            _ if part.rack_hubs.is_empty() => (inner.to_vec(), None),
+            _ => (part.rack_hubs.clone(), None),
         }
     }
 
@@ -502,8 +569,8 @@ impl Tensor {
                     let part = match self.request.collective {
                         Collective::Broadcast => {
                             let (lane, relay) = (ConnId(root.0 as usize), Some(root));
-                            let (hubs, variable) = (Vec::new(), None);
-                            Part { root: lane, offset, bytes, hubs, relay, variable }
+                            let (hubs, rack_hubs, variable) = (Vec::new(), Vec::new(), None);
+                            Part { root: lane, offset, bytes, hubs, rack_hubs, relay, variable }
                         }
                         _ => {
                             let within = (offset - part.offset) as u32;
@@ -544,50 +611,61 @@ impl Tensor {
         &self,
         rank: Rank,
         n: usize,
-        machine: &[Rank],
+        beside: &Beside,
         parts: &[(u32, Part, Vec<Rank>)],
     ) -> Vec<Place> {
+        let tier = self.tiers(beside)[0];
         let place = |(number, part, members): &(u32, Part, Vec<Rank>)| {
             let contributors = members.len() as u32;
-            let (mut lane, mut members) = (part.root, &**members);
-            if !self.staleness.is_synchronous() {
-                members = std::slice::from_ref(&rank);
-            }
-            if !part.hubs.is_empty() {
-                members = &part.hubs;
-            }
-            if self.tier(machine) == Tier::Machine && part.relay.is_none() {
-                let hub = part.hubs.iter().find(|hub| machine.contains(hub));
-                (lane, members) = (ConnId(hub.expect("one hub a machine").0 as usize), machine);
-            }
-            let Part { offset, bytes, relay, variable, .. } = *part;
-            let (number, origin, group) = (*number, offset, group(members, n));
+            let Part { root, offset, bytes, relay, variable, .. } = *part;
+            let (group_members, hub) = match relay {
+                Some(_) => (members.clone(), None),
+                None if tier == Tier::Worker => (vec![rank], None),
+                None => self.group_of(tier, beside, (part, members)),
+            };
+            let lane = hub.map_or(root, |hub| ConnId(hub.0 as usize));
+            let (number, origin, group) = (*number, offset, group(&group_members, n));
             Place { lane, number, offset, origin, bytes, group, contributors, relay, variable }
         };
         parts.iter().filter(|(_, _, members)| members.contains(&rank)).map(place).collect()
     }
 
-    /// The partitions whose subtotals a worker passes on.
+    /// The partitions of which a worker passes on the subtotals of a tier to the next one.
     pub fn passed_on(
         &self,
         rank: Rank,
         n: usize,
-        machine: &[Rank],
+        (beside, from, to): (&Beside, Tier, Tier),
         parts: &[(u32, Part, Vec<Rank>)],
     ) -> Vec<Place> {
-        let mine = |part: &Part| machine.len() > 1 && part.hubs.contains(&rank);
-        let place = |(number, part, members): &(u32, Part, Vec<Rank>)| Place {
-            lane: part.root,
-            number: *number,
-            offset: 0,
-            origin: part.offset,
-            bytes: part.bytes,
-            group: group(&part.hubs, n),
-            contributors: members.len() as u32,
-            relay: None,
-            variable: part.variable,
+        let mine = |(_, part, members): &&(u32, Part, Vec<Rank>)| {
+            part.relay.is_none() && self.group_of(from, beside, (part, members)).1 == Some(rank)
         };
-        parts.iter().filter(|(_, part, _)| mine(part)).map(place).collect()
+        let place = |(number, part, members): &(u32, Part, Vec<Rank>)| {
+            let (group_members, hub) = self.group_of(to, beside, (part, members));
+            Place {
+                lane: hub.map_or(part.root, |hub| ConnId(hub.0 as usize)),
+                number: *number,
+                offset: 0,
+                origin: part.offset,
+                bytes: part.bytes,
+                group: group(&group_members, n),
+                contributors: members.len() as u32,
+                relay: None,
+                variable: part.variable,
+            }
+        };
+        parts.iter().filter(mine).map(place).collect()
+    }
+
+    /// All groups of a partition's sums, for a worker.
+    pub fn groups(&self, beside: &Beside, part: &Part, members: &[Rank]) -> Vec<Vec<Rank>> {
+        let mut all = vec![members.to_vec()];
+        if self.staleness.is_synchronous() {
+            let tiers = self.tiers(beside).into_iter();
+            all.extend(tiers.map(|tier| self.group_of(tier, beside, (part, members)).0));
+        }
+        all
     }
 
     /// What a worker contributes to a round.
@@ -633,13 +711,20 @@ impl Tensor {
             };
             let sum = |element: usize| {
                 let on = on.among(members);
-                let hubs = match collective {
-                    Collective::Broadcast => Vec::new(),
-                    Collective::Update => self.hubs_of(&self.mirrors_of(element), &on),
-                    _ => self.hubs_of(&[self.rooted()], &on),
+                let (hubs, rack_hubs) = match collective {
+                    Collective::Broadcast => (Vec::new(), Vec::new()),
+                    Collective::Update => self.hubs_beside(&self.mirrors_of(element), &on),
+                    _ => self.hubs_beside(&[self.rooted()], &on),
                 };
-                let subtotals = hubs.iter().map(|hub| of(on.of(*hub), element));
-                f64::from(subtotals.reduce(|a, b| a + b).unwrap_or(of(&contributors, element)))
+                let inner = |within: &[Rank]| {
+                    let hubs: Vec<_> = hubs.iter().filter(|hub| within.contains(hub)).collect();
+                    let own: Vec<_> =
+                        contributors.iter().copied().filter(|r| within.contains(r)).collect();
+                    let subtotals = hubs.iter().map(|hub| of(on.of(**hub), element));
+                    subtotals.reduce(|a, b| a + b).unwrap_or_else(|| of(&own, element))
+                };
+                let racks = rack_hubs.iter().map(|hub| inner(on.rack_of(*hub)));
+                f64::from(racks.reduce(|a, b| a + b).unwrap_or_else(|| inner(&contributors)))
             };
             return model::encode(dtype, (0..self.elements).map(sum));
         }
@@ -652,16 +737,30 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// Who passes the machines' subtotals of a steady tensor on, with hubs that are fixed.
-    fn hubs_of(&self, fixed: &[Option<Rank>], on: &Machines) -> Vec<Rank> {
-        match self.passes_on() {
-            true => self.hubs_beside(fixed, on),
+    /// Who passes subtotals on, of machines and of racks; those that are fixed on their own.
+    fn any_hubs(
+        &self,
+        rng: &mut Rng,
+        on: &Machines,
+        (steady, fixed): (bool, &[Option<Rank>]),
+    ) -> (Vec<Rank>, Vec<Rank>) {
+        let of_machines = match self.passes_on() {
+            true => hubs(rng, &on.machines, (steady, fixed)),
             false => Vec::new(),
+        };
+        if !self.is_racked(on) {
+            return (of_machines, Vec::new());
         }
+        let node = |rank: &Rank| of_machines.is_empty() || of_machines.contains(rank);
+        let nodes = |rack: &Vec<Rank>| rack.iter().copied().filter(node).collect();
+        let racks: Vec<Vec<Rank>> = on.racks.iter().map(nodes).collect();
+        let of_racks = hubs(rng, &racks, (steady, fixed));
+        (of_machines, of_racks)
     }
 
-    fn hubs_beside(&self, fixed: &[Option<Rank>], on: &Machines) -> Vec<Rank> {
-        hubs(&mut Rng::with_seed(0), on, (true, fixed))
+    /// The same of a steady tensor.
+    fn hubs_beside(&self, fixed: &[Option<Rank>], on: &Machines) -> (Vec<Rank>, Vec<Rank>) {
+        self.any_hubs(&mut Rng::with_seed(0), on, (true, fixed))
     }
 
     /// Who mirrors an element of a variable.
@@ -677,13 +776,13 @@ impl Tensor {
     }
 }
 
-/// Any worker of each machine, in the order of ranks; those that are fixed on their own.
-fn hubs(rng: &mut Rng, on: &Machines, (steady, fixed): (bool, &[Option<Rank>])) -> Vec<Rank> {
-    let one = |machine: &Vec<Rank>| match fixed.iter().flatten().find(|r| machine.contains(r)) {
+/// Any member of each group, in the order of ranks; those that are fixed on their own.
+fn hubs(rng: &mut Rng, of: &[Vec<Rank>], (steady, fixed): (bool, &[Option<Rank>])) -> Vec<Rank> {
+    let one = |group: &Vec<Rank>| match fixed.iter().flatten().find(|r| group.contains(r)) {
         Some(fixed) => *fixed,
-        None => machine[if steady { 0 } else { rng.usize(0..machine.len()) }],
+        None => group[if steady { 0 } else { rng.usize(0..group.len()) }],
     };
-    let mut hubs: Vec<_> = on.0.iter().map(one).collect();
+    let mut hubs: Vec<_> = of.iter().map(one).collect();
     hubs.sort_unstable();
     hubs
 }

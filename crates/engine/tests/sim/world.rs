@@ -282,9 +282,9 @@ impl World {
         worker.submitted[index] += 1;
         self.spans.entry((index, round)).or_insert((now, now));
         // As it was laid out: the machine may have lost a worker since.
-        let mut tiers = [Tier::Machine, Tier::Worker].into_iter();
+        let mut tiers = Tier::AGGREGATES.into_iter().chain([Tier::Root]);
         let known = |tier: &Tier| worker.client.next_round(tensor.request.tensor, *tier).is_some();
-        let tier = tiers.find(known).unwrap_or(Tier::Root);
+        let tier = tiers.find(known).unwrap_or(Tier::Worker);
         let update = tensor.update(round);
         // Half of the programs count their calls.
         let call = (index % 2 == 0).then(|| CallNumber::new(8 * u64::from(round)));

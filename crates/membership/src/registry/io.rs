@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sumpter_config::Texts;
-use sumpter_types::{Bandwidth, Epoch, JobId, MemberId, Rank, Role, Stats, TensorId, TensorSpec};
+use sumpter_types::{
+    Bandwidth, Epoch, JobId, MemberId, Rack, Rank, Role, Stats, TensorId, TensorSpec,
+};
 
 use crate::event::{FatalKind, MemberEvent};
 use crate::rejoin::Rejoin;
@@ -96,6 +98,8 @@ pub struct Join {
     pub lanes: Vec<SocketAddr>,
     /// What its machine's link carries each way, if it is known.
     pub bandwidth: Option<Bandwidth>,
+    /// Where its machine is, if that is known.
+    pub rack: Option<Rack>,
     /// Servers its job waits for; the largest of its workers' numbers counts.
     pub expected_servers: u32,
     /// How long its job waits for members; the longest of its workers' numbers counts.

@@ -177,10 +177,11 @@ impl Members {
     /// The workers of a start as others see them.
     pub fn worker_views(&self, present: &BTreeMap<Rank, MemberId>) -> Vec<WorkerView> {
         let view = |(rank, id): (&Rank, &MemberId)| {
-            let Join { host, machine, lanes, bandwidth, .. } = &self.get(*id)?.join;
+            let Join { host, machine, lanes, bandwidth, rack, .. } = &self.get(*id)?.join;
             let bandwidth_gbps = bandwidth.map(|known| known.gbps);
             let (host, machine, lanes) = (host.clone(), machine.clone(), lanes.clone());
-            Some(WorkerView { rank: *rank, host, machine, lanes, bandwidth_gbps })
+            let rack = rack.clone();
+            Some(WorkerView { rank: *rank, host, machine, lanes, bandwidth_gbps, rack })
         };
         present.iter().filter_map(view).collect()
     }
@@ -188,10 +189,11 @@ impl Members {
     /// The servers as others see them, in an order that is the same for all.
     pub fn server_views(&self, servers: &BTreeSet<MemberId>) -> Vec<ServerView> {
         let view = |id: &MemberId| {
-            let Join { host, machine, lanes, bandwidth, .. } = &self.get(*id)?.join;
+            let Join { host, machine, lanes, bandwidth, rack, .. } = &self.get(*id)?.join;
             let bandwidth_gbps = bandwidth.map(|known| known.gbps);
             let (host, machine, lanes) = (host.clone(), machine.clone(), lanes.clone());
-            Some(ServerView { member: *id, host, machine, lanes, bandwidth_gbps })
+            let rack = rack.clone();
+            Some(ServerView { member: *id, host, machine, lanes, bandwidth_gbps, rack })
         };
         let mut views: Vec<ServerView> = servers.iter().filter_map(view).collect();
         // By host, so that runs of one cluster place alike in whichever order servers joined.

@@ -114,6 +114,8 @@ fn applicants_that_make_no_sense_are_refused() {
         Join { lanes: Vec::new(), ..server("a") },
         Join { bandwidth: of(f64::NAN), ..worker(0, 1) },
         Join { bandwidth: of(-1.0), ..worker(0, 1) },
+        Join { rack: Some(Rack { name: String::new(), trunk_gbps: None }), ..worker(0, 1) },
+        Join { rack: Some(Rack { name: "r".into(), trunk_gbps: Some(0.0) }), ..worker(0, 1) },
         Join {
             settings: (0..100).map(|i| (i.to_string(), String::new())).collect(),
             ..worker(0, 1)

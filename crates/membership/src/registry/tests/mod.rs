@@ -57,6 +57,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         host: format!("host{rank}"),
         lanes: vec![([10, 0, 0, 1], 7000 + rank as u16).into()],
         bandwidth: None,
+        rack: None,
         expected_servers: 0,
         start_timeout: Duration::from_secs(30),
         peer_timeout: Duration::from_secs(4),
