@@ -116,7 +116,7 @@ pub use request::{
 pub use shares::{link_loads, server_weights, shares};
 pub use topology::Topology;
 pub use trees::{
-    Alternative, Branch, Edge, Exchange, GroupLevel, Level, Loads, PlannedTrees, ReductionTree,
-    TreeDealer, TreePlan, plan_trees,
+    Alternative, Branch, Edge, Exchange, GroupLevel, Hubs, Level, Loads, PlannedTrees,
+    ReductionTree, TreeDealer, TreeOptions, TreePlan, plan_trees, plan_trees_with,
 };
 pub use uniform::Uniform;

@@ -4,8 +4,9 @@
 use microlp::{ComparisonOp, OptimizationDirection, Problem};
 use proptest::prelude::*;
 use sumpter_plan::{
-    Branch, Cluster, Exchange, GroupLevel, Level, Machine, PlanError, PlannedTrees, ReductionTree,
-    Role, Topology, TreeDealer, TreePlan, plan_trees, predict, shares,
+    Branch, Cluster, Exchange, GroupLevel, Hubs, Level, Machine, PlanError, PlannedTrees,
+    ReductionTree, Role, Topology, TreeDealer, TreeOptions, TreePlan, plan_trees, plan_trees_with,
+    predict, shares,
 };
 
 fn machine(role: Role, bandwidth_gbps: f64) -> Machine {
@@ -101,9 +102,9 @@ fn spanning_trees(nodes: &[usize]) -> Vec<Vec<(usize, usize)>> {
     (0..n.pow(n as u32 - 2)).map(tree).collect()
 }
 
-/// Every flat tree, and every tree of rack hubs with one of them, or a machine of a rack without
-/// GPU machines, as the root: the planner's candidates, enumerated.
-fn candidates(topology: &Topology) -> Vec<Vec<(usize, usize)>> {
+/// Every flat tree, and every tree of rack hubs with one of them, or a machine that is the hub of
+/// none, as the root: the planner's candidates, enumerated.
+fn candidates(topology: &Topology, allowed: Hubs) -> Vec<Vec<(usize, usize)>> {
     let machines = topology.cluster().machines();
     let gpus: Vec<usize> = (0..machines.len()).filter(|&m| machines[m].role == Role::Gpu).collect();
     let star = |root: usize, leaves: &[usize]| -> Vec<(usize, usize)> {
@@ -115,11 +116,16 @@ fn candidates(topology: &Topology) -> Vec<Vec<(usize, usize)>> {
         (0..machines.len()).filter(move |&m| topology.rack_of()[m] == rack).collect::<Vec<_>>()
     };
     let sources: Vec<usize> = (0..racks.len()).filter(|&rack| racks[rack] > 0).collect();
+    let may_be_hub = |m: &usize| {
+        let is_worker = machines[*m].role == Role::Gpu;
+        racks[topology.rack_of()[*m]] > 0 && (is_worker || allowed == Hubs::Any)
+    };
     let mut choices = vec![Vec::new()];
     for &rack in &sources {
         let longer = |hubs: &Vec<usize>| {
             members(rack)
                 .into_iter()
+                .filter(may_be_hub)
                 .map(|hub| [hubs.clone(), vec![hub]].concat())
                 .collect::<Vec<_>>()
         };
@@ -132,7 +138,7 @@ fn candidates(topology: &Topology) -> Vec<Vec<(usize, usize)>> {
                 gpus.iter().copied().filter(|&m| topology.rack_of()[m] == rack).collect();
             inside.extend(star(hub, &own));
         }
-        let elsewhere = (0..racks.len()).filter(|&rack| racks[rack] == 0).flat_map(members);
+        let elsewhere = (0..machines.len()).filter(|m| !may_be_hub(m));
         for root in hubs.iter().copied().chain(elsewhere) {
             trees.push([inside.clone(), star(root, &hubs)].concat());
         }
@@ -226,17 +232,34 @@ proptest! {
 
     #[test]
     fn no_mixture_of_the_candidates_is_faster_than_the_plan(topology in small(6)) {
-        let planned = plan_trees(&topology).unwrap();
-        let best = best_mixture(&topology, &candidates(&topology));
-        prop_assert!(close(planned.seconds_per_gigabit, best), "{:?} {}", planned, best);
-        for alternative in &planned.alternatives {
-            prop_assert!(alternative.seconds_per_gigabit >= best * (1.0 - 1e-6));
+        for hubs in [Hubs::Any, Hubs::Workers] {
+            let planned = plan_trees_with(&topology, TreeOptions { hubs, mixed: true }).unwrap();
+            let best = best_mixture(&topology, &candidates(&topology, hubs));
+            prop_assert!(close(planned.seconds_per_gigabit, best), "{:?} {}", planned, best);
+            for alternative in &planned.alternatives {
+                prop_assert!(alternative.seconds_per_gigabit >= best * (1.0 - 1e-6));
+            }
         }
     }
 
     #[test]
-    fn dealt_partitions_put_the_planned_loads_on_links(topology in small(6)) {
-        let planned = plan_trees(&topology).unwrap();
+    fn without_mixtures_the_plan_is_the_better_of_two_shapes(topology in small(6)) {
+        let hubs = Hubs::Workers;
+        let planned = plan_trees_with(&topology, TreeOptions { hubs, mixed: false }).unwrap();
+        prop_assert_eq!(planned.trees.branches.len(), 1);
+        let shapes = planned.alternatives.iter().filter(|other| !other.name.contains("ring"));
+        let best = shapes.map(|other| other.seconds_per_gigabit).reduce(f64::min);
+        prop_assert!(best.is_none_or(|best| close(planned.seconds_per_gigabit, best)));
+    }
+
+    #[test]
+    fn dealt_partitions_put_the_planned_loads_on_links(
+        topology in small(6),
+        workers in any::<bool>(),
+        mixed in any::<bool>(),
+    ) {
+        let hubs = if workers { Hubs::Workers } else { Hubs::Any };
+        let planned = plan_trees_with(&topology, TreeOptions { hubs, mixed }).unwrap();
         let expected = planned.loads.machines.iter().chain(&planned.loads.trunks);
         for (found, expected) in measured(&topology, &planned, 2_000).iter().zip(expected) {
             prop_assert!((found - expected).abs() < 0.02, "{} {} {:?}", found, expected, planned);
@@ -289,7 +312,10 @@ fn racks_of_one_machine_unequal_racks_and_racks_of_helpers_work() {
     let topology =
         Topology::new(cluster, vec![0, 0, 0, 1, 2, 2], vec![2.0, 5.0, 30.0], None).unwrap();
     let planned = plan_trees(&topology).unwrap();
-    assert!(close(planned.seconds_per_gigabit, best_mixture(&topology, &candidates(&topology))));
+    assert!(close(
+        planned.seconds_per_gigabit,
+        best_mixture(&topology, &candidates(&topology, Hubs::Any))
+    ));
     // One rack only: its trunk carries nothing.
     let one = equal_racks(1, 4, 2, [10.0, 10.0, 1e-6]);
     let planned = plan_trees(&one).unwrap();

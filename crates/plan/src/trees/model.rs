@@ -16,9 +16,13 @@
 //! |---|---|
 //! | GPU machine | `F + (n-2) f + H + (n_c-1) a + (n_c+r-3) b + R + (n_c-2+s) d` |
 //! | CPU machine | `n f + (n_c+1) a + (n_c+r-1) b + (n_c+s) d`; `r b` for `b` where `n_c = 0` |
+//! | the same, where only GPU machines are hubs | `n f + r b` |
 //! | trunk of a rack with `f`, `b` the sums in it | `n_c F + (n-2n_c) f + H + (r-2) b + s R` |
 //! | trunk of a rack without GPU machines | `n f + r b` |
 //! | core | all trunks together |
+//!
+//! Where only GPU machines are hubs ([`Hubs::Workers`]), a CPU machine is the root beside its rack's
+//! hub: `b` of CPU machines does not count in `a + b = H` then, and the trunk carries the same.
 //!
 //! The longest time over all links is minimized. Of the solutions that take it, one that moves the
 //! least over trunks is taken, and of these one that moves little over machines' links: bytes are
@@ -100,6 +104,17 @@ pub(super) struct Model {
     classes: Vec<Class>,
     core: Option<f64>,
     machines: usize,
+    hubs: Hubs,
+}
+
+/// Which machines may add the contributions of a rack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Hubs {
+    /// All that have servers.
+    #[default]
+    Any,
+    /// GPU machines with servers; CPU machines may be roots.
+    Workers,
 }
 
 /// `(role, bandwidth, sums)`, to order and compare machines by.
@@ -110,7 +125,7 @@ type RackKey = (u64, Vec<(Key, usize)>);
 
 impl Model {
     /// The model of a cluster with racks.
-    pub(super) fn new(topology: &Topology) -> Self {
+    pub(super) fn new(topology: &Topology, hubs: Hubs) -> Self {
         let machines = topology.cluster().machines();
         let by_rack = topology.workers_by_rack();
         let racks = by_rack.len();
@@ -146,7 +161,8 @@ impl Model {
                 .collect(),
         });
         let core = topology.core_gbps().map(|core| (core * unit).min(2.0 * workers * sources));
-        Self { unit, workers, sources, classes: classes.collect(), core, machines: machines.len() }
+        let (classes, machines) = (classes.collect(), machines.len());
+        Self { unit, workers, sources, classes, core, machines, hubs }
     }
 
     /// The least time for a gigabit with the shapes that are allowed, in seconds; none if they
@@ -172,8 +188,9 @@ impl Model {
 
     /// Those of the shapes that this cluster can have, if any.
     fn possible(&self, allowed: &[Shape]) -> Option<Vec<Shape>> {
-        let hubs = self.classes.iter().filter(|class| class.workers > 0.0);
-        let has_hubs = hubs.clone().all(|class| class.types.iter().any(|kind| kind.sums));
+        let mut racks = self.classes.iter().filter(|class| class.workers > 0.0);
+        let is_hub = |kind: &Type| kind.sums && self.may_be_hub(kind.role);
+        let has_hubs = racks.all(|class| class.types.iter().any(is_hub));
         let roots = self.classes.iter().any(|class| class.types.iter().any(|kind| kind.sums));
         let possible = |shape: &&Shape| match shape {
             Shape::Flat => roots,
@@ -181,6 +198,10 @@ impl Model {
         };
         let allowed: Vec<Shape> = allowed.iter().filter(possible).copied().collect();
         (!allowed.is_empty()).then_some(allowed)
+    }
+
+    fn may_be_hub(&self, role: Role) -> bool {
+        role == Role::Gpu || self.hubs == Hubs::Any
     }
 
     /// Minimizes the time or, within `limit`, the bytes.
@@ -248,7 +269,8 @@ impl Model {
         for (class, types) in self.numbered() {
             for (kind, _) in types {
                 let sums = f64::from(u8::from(kind.sums));
-                let hub = if class.workers > 0.0 { sums } else { 0.0 };
+                let hub = class.workers > 0.0 && self.may_be_hub(kind.role);
+                let hub = if hub { sums } else { 0.0 };
                 let [flat, sharded, ring] = SHAPES.map(most);
                 bounds.extend([sums * flat, hub * sharded, sums * sharded, hub * ring]);
             }
@@ -271,7 +293,9 @@ impl Model {
             for (kind, first) in types {
                 let (base, parts) = match kind.role {
                     Role::Gpu => (1.0, [n - 2.0, own - 1.0, own + r - 3.0, own - 2.0 + around]),
-                    Role::Cpu if own > 0.0 => (0.0, [n, own + 1.0, own + r - 1.0, own + around]),
+                    Role::Cpu if own > 0.0 && self.hubs == Hubs::Any => {
+                        (0.0, [n, own + 1.0, own + r - 1.0, own + around])
+                    }
                     Role::Cpu => (0.0, [n, 0.0, r, 0.0]),
                 };
                 let mut row = vec![0.0; self.variables()];
@@ -301,8 +325,10 @@ impl Model {
             for (kind, first) in types {
                 flat.push((first, kind.machines.len() as f64));
                 roots.push((first + 2, kind.machines.len() as f64));
-                hubs.extend([(first + 1, kind.in_each_rack), (first + 2, kind.in_each_rack)]);
-                ring.push((first + 3, kind.in_each_rack));
+                if self.may_be_hub(kind.role) {
+                    hubs.extend([(first + 1, kind.in_each_rack), (first + 2, kind.in_each_rack)]);
+                    ring.push((first + 3, kind.in_each_rack));
+                }
             }
             if class.workers > 0.0 {
                 balances.extend([(hubs, 0.0), (ring, 0.0)]);

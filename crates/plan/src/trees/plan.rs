@@ -16,7 +16,7 @@
 //! contributions of its rack. So a mixture with rings is one of flat trees and sharded exchanges,
 //! which take fewer hops. A ring by itself is planned to compare with.
 
-use crate::trees::model::{Model, Parts, SHAPES, Shape, Solution};
+use crate::trees::model::{Hubs, Model, Parts, SHAPES, Shape, Solution};
 use crate::trees::tree::{Branch, Exchange, GroupLevel, Level, TreePlan};
 use crate::{PlanError, Topology, link_loads, shares};
 
@@ -47,6 +47,21 @@ pub struct Loads {
     pub machines: Vec<f64>,
     /// Of each rack's trunk.
     pub trunks: Vec<f64>,
+}
+
+/// What a job can do with reduction trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeOptions {
+    /// Which machines may add the contributions of a rack.
+    pub hubs: Hubs,
+    /// Whether some partitions may have flat trees where others have rack hubs.
+    pub mixed: bool,
+}
+
+impl Default for TreeOptions {
+    fn default() -> Self {
+        Self { hubs: Hubs::Any, mixed: true }
+    }
 }
 
 /// One shape of trees for the whole model.
@@ -82,6 +97,18 @@ pub struct Alternative {
 /// # Errors
 /// What the solver could not handle: bandwidths many orders of magnitude apart.
 pub fn plan_trees(topology: &Topology) -> Result<PlannedTrees, PlanError> {
+    plan_trees_with(topology, TreeOptions::default())
+}
+
+/// The same, of those trees that the options allow.
+///
+/// # Errors
+/// As [`plan_trees`].
+pub fn plan_trees_with(
+    topology: &Topology,
+    options: TreeOptions,
+) -> Result<PlannedTrees, PlanError> {
+    let TreeOptions { hubs, mixed } = options;
     let flat_shares = shares(topology.cluster());
     let flat = flat_loads(topology, &flat_shares);
     let filled = Loads { trunks: vec![0.0; flat.trunks.len()], ..flat.clone() };
@@ -96,7 +123,7 @@ pub fn plan_trees(topology: &Topology) -> Result<PlannedTrees, PlanError> {
     if topology.cluster().workers() == 1 || topology.trunks_gbps().is_empty() {
         return Ok(as_flat(Vec::new()));
     }
-    let model = Model::new(topology);
+    let model = Model::new(topology, hubs);
     let mut alternatives = Vec::new();
     for shape in SHAPES {
         let seconds_per_gigabit = match shape {
@@ -112,10 +139,14 @@ pub fn plan_trees(topology: &Topology) -> Result<PlannedTrees, PlanError> {
         return Ok(as_flat(alternatives));
     }
     let solved = |allowed: &[Shape]| {
-        let solution = model.solve(allowed)?.map(|solution| Outcome::new(topology, &solution));
-        solution.ok_or(PlanError::NoServer { machines: topology.rack_of().len() })
+        let solution = model.solve(allowed)?;
+        let outcome = solution.map(|solution| Outcome::new((topology, hubs), &solution));
+        outcome.ok_or(PlanError::NoServer { machines: topology.rack_of().len() })
     };
-    let mut best = solved(&[Shape::Flat, Shape::Sharded])?;
+    let mut best = match mixed {
+        true => solved(&[Shape::Flat, Shape::Sharded])?,
+        false => solved(&[Shape::Sharded]).or_else(|_| solved(&[Shape::Flat]))?,
+    };
     let flat_suffices = alternatives[0].seconds_per_gigabit <= best.seconds * (1.0 + WORTHWHILE);
     let has_hubs = best.trees.branches.iter().any(|branch| !branch.levels.is_empty());
     if flat_suffices && has_hubs {
@@ -148,7 +179,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn new(topology: &Topology, solution: &Solution) -> Self {
+    fn new((topology, hubs): (&Topology, Hubs), solution: &Solution) -> Self {
         let total: f64 = solution.shapes.iter().filter(|part| **part > LEAST_PART).sum();
         let mut trees = TreePlan::default();
         let mut loads = Loads {
@@ -158,7 +189,7 @@ impl Outcome {
         for shape in SHAPES {
             let part = solution.shapes[shape as usize] / total;
             if part > LEAST_PART {
-                let branch = branch(topology, &solution.machines, shape, part);
+                let branch = branch((topology, hubs), &solution.machines, shape, part);
                 loads.add(&branch_loads(topology, &branch));
                 trees.branches.push(branch);
             }
@@ -177,7 +208,13 @@ impl Loads {
 }
 
 /// The trees of one shape, of which the fraction `part` of the model has some.
-fn branch(topology: &Topology, machines: &[Parts], shape: Shape, part: f64) -> Branch {
+fn branch(
+    (topology, hubs): (&Topology, Hubs),
+    machines: &[Parts],
+    shape: Shape,
+    part: f64,
+) -> Branch {
+    let groups = groups(topology, hubs);
     let rounded = |value: f64| if value < LEAST_PART { 0.0 } else { value };
     let of = |each: fn(&Parts) -> f64| -> Vec<f64> {
         machines.iter().map(|parts| rounded(each(parts))).collect()
@@ -200,7 +237,7 @@ fn branch(topology: &Topology, machines: &[Parts], shape: Shape, part: f64) -> B
         Shape::Ring => Exchange::Ring,
         Shape::Flat | Shape::Sharded => Exchange::Star,
     };
-    let racks = GroupLevel { level: Level::Rack, groups: groups(topology), hubs };
+    let racks = GroupLevel { level: Level::Rack, groups, hubs };
     Branch { exchange, levels: vec![with_hubs(racks, &roots)], roots }
 }
 
@@ -221,8 +258,8 @@ fn with_hubs(mut racks: GroupLevel, roots: &[f64]) -> GroupLevel {
     racks
 }
 
-/// The rack of each machine, among those with GPU machines.
-fn groups(topology: &Topology) -> Vec<Option<usize>> {
+/// The rack of each machine that may be a hub, among those with GPU machines.
+fn groups(topology: &Topology, hubs: Hubs) -> Vec<Option<usize>> {
     let mut next = 0;
     let number = |workers: u32| {
         (workers > 0).then(|| {
@@ -231,7 +268,9 @@ fn groups(topology: &Topology) -> Vec<Option<usize>> {
         })
     };
     let numbers: Vec<_> = topology.workers_by_rack().into_iter().map(number).collect();
-    topology.rack_of().iter().map(|&rack| numbers[rack]).collect()
+    let machines = topology.cluster().machines().iter().zip(topology.rack_of());
+    let may_be = |role: crate::Role| role == crate::Role::Gpu || hubs == Hubs::Any;
+    machines.map(|(machine, &rack)| numbers[rack].filter(|_| may_be(machine.role))).collect()
 }
 
 /// The time of flat trees with these shares for a gigabit, trunks included.
@@ -272,10 +311,15 @@ fn branch_loads(topology: &Topology, branch: &Branch) -> Loads {
     let sources = by_rack.iter().filter(|workers| **workers > 0).count() as f64;
     let whole: f64 = branch.roots.iter().sum();
     let mut roots = vec![0.0; by_rack.len()];
+    // Of those that are the hub of their rack as well.
+    let mut root_hubs = vec![0.0; by_rack.len()];
     let mut hubs = vec![0.0; by_rack.len()];
     for (node, &rack) in topology.rack_of().iter().enumerate() {
         roots[rack] += branch.roots[node];
-        hubs[rack] += racks.hubs[node];
+        if racks.groups[node].is_some() {
+            root_hubs[rack] += branch.roots[node];
+            hubs[rack] += racks.hubs[node];
+        }
     }
     let ring = branch.exchange == Exchange::Ring;
     let mean = 2.0 * (sources - 1.0) / sources;
@@ -283,12 +327,12 @@ fn branch_loads(topology: &Topology, branch: &Branch) -> Loads {
         let rack = topology.rack_of()[node];
         let gpu = machine.role == crate::Role::Gpu;
         let root = branch.roots[node];
-        if by_rack[rack] == 0 {
+        if racks.groups[node].is_none() {
             return root * sources;
         }
         let others = f64::from(by_rack[rack]) - f64::from(u8::from(gpu));
         // Roots elsewhere leave this much of the rack's work to other hubs.
-        let hub = (whole - roots[rack]) * racks.hubs[node] / hubs[rack];
+        let hub = (whole - root_hubs[rack]) * racks.hubs[node] / hubs[rack];
         let leaf = if gpu { whole - root - hub } else { 0.0 };
         match ring {
             true => leaf + (hub + root) * (others + mean),
