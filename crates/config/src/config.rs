@@ -192,10 +192,6 @@ impl Config {
             let reason = "the most workers cannot be fewer than the fewest";
             return Err(self.conflict("max_workers", "min_workers", reason));
         }
-        if self.trunk_gbps.is_some() && self.rack.is_none() {
-            let reason = "an uplink is that of a rack: name this machine's";
-            return Err(self.conflict("trunk_gbps", "rack", reason));
-        }
         if self.port > 0 && u32::from(self.port) + self.lanes.max(1) > 65_536 {
             let reason = "the last lane's port would be above 65535";
             return Err(self.conflict("port", "lanes", reason));

@@ -167,6 +167,12 @@ fn bandwidth(config: &Config, lanes: &[SocketAddr]) -> Option<Bandwidth> {
 /// Where this machine is, as the settings say.
 fn rack(config: &Config) -> Option<Rack> {
     let Config { rack, trunk_gbps, .. } = config;
+    if let (None, Some(gbps)) = (rack, trunk_gbps) {
+        tracing::warn!(
+            "trunk_gbps = {gbps} has no effect: it is of the uplink of a rack, and no rack is \
+             named for this machine (rack, or SUMPTER_RACK)"
+        );
+    }
     rack.clone().map(|name| Rack { name, trunk_gbps: *trunk_gbps })
 }
 

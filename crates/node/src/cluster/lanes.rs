@@ -31,6 +31,8 @@ pub(crate) struct PlacedPartition {
     pub root: ConnId,
     pub offset: usize,
     pub bytes: usize,
+    /// The number of its reduction tree in the plan.
+    pub tree: usize,
     /// What it is of a variable.
     pub variable: Option<VariablePlace>,
 }

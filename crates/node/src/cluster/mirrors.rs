@@ -111,6 +111,7 @@ mod tests {
             root: ConnId(lane),
             offset,
             bytes,
+            tree: 0,
             variable: None,
         };
         let of = |span: std::ops::Range<usize>, rank| MirroredSpan {

@@ -5,6 +5,7 @@ pub(crate) mod hubs;
 pub(crate) mod lanes;
 pub(crate) mod link_speed;
 pub(crate) mod mirrors;
+pub(crate) mod racks;
 pub(crate) mod route;
 
 use std::collections::HashMap;
@@ -13,13 +14,12 @@ use std::ops::Range;
 
 use sumpter_endpoint::ConnId;
 use sumpter_membership::{ClusterView, ServerView, WorkerView};
-use sumpter_plan::{
-    Architecture, Dealing, Machine, Placement, Plan, PlanError, Role, TreePlan, server_weights,
-};
-use sumpter_types::Rank;
+use sumpter_plan::{Architecture, Dealing, Machine, Placement, Plan, PlanError, Role};
+use sumpter_types::{Rack, Rank};
 
 use crate::cluster::hubs::Hubs;
 use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition};
+use crate::cluster::racks::Racks;
 
 /// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
 #[derive(Debug)]
@@ -43,6 +43,7 @@ struct Source {
     machine: String,
     role: Role,
     bandwidth_gbps: Option<f64>,
+    rack: Option<Rack>,
     lanes: Range<usize>,
 }
 
@@ -50,9 +51,10 @@ struct Source {
 #[derive(Debug)]
 struct Deal {
     placement: Placement,
-    /// The lanes of each server of the plan.
-    servers: Vec<Range<usize>>,
-    /// The hub of each machine, which passes on its workers' contributions; none if there is none.
+    /// The processes with lanes that the plan counts, and the lanes of each.
+    servers: Vec<(Owner, Range<usize>)>,
+    /// Who passes on what a machine's workers, or a rack's machines, contribute; none if nobody
+    /// does.
     hubs: Option<Hubs>,
 }
 
@@ -73,22 +75,26 @@ struct Group<'a> {
     machine: &'a str,
     role: Role,
     bandwidth_gbps: Option<f64>,
-    servers: Vec<Range<usize>>,
+    rack: Option<&'a Rack>,
+    servers: Vec<(Owner, Range<usize>)>,
 }
 
 impl Cluster {
     pub(crate) fn new(view: &ClusterView, policy: Policy) -> Result<Cluster, PlanError> {
         let (mut lanes, mut sources) = (Vec::new(), Vec::new());
         for worker in view.living() {
-            let WorkerView { rank, host, machine, lanes: own, bandwidth_gbps } = worker;
-            let owner = Owner::Worker(*rank);
-            let range = add_lanes(&mut lanes, owner, (host, machine), own);
-            sources.push(Source::new(owner, machine, Role::Gpu, *bandwidth_gbps, range));
+            let WorkerView { rank, host, machine, lanes: own, bandwidth_gbps, rack } = worker;
+            let (owner, role, machine) = (Owner::Worker(*rank), Role::Gpu, machine.clone());
+            let lanes = add_lanes(&mut lanes, owner, (host, &machine), own);
+            let (bandwidth_gbps, rack) = (*bandwidth_gbps, rack.clone());
+            sources.push(Source { owner, machine, role, bandwidth_gbps, rack, lanes });
         }
-        for ServerView { member, host, machine, lanes: own, bandwidth_gbps } in &view.servers {
-            let owner = Owner::Server(member.0);
-            let range = add_lanes(&mut lanes, owner, (host, machine), own);
-            sources.push(Source::new(owner, machine, Role::Cpu, *bandwidth_gbps, range));
+        for server in &view.servers {
+            let ServerView { member, host, machine, lanes: own, bandwidth_gbps, rack } = server;
+            let (owner, role, machine) = (Owner::Server(member.0), Role::Cpu, machine.clone());
+            let lanes = add_lanes(&mut lanes, owner, (host, &machine), own);
+            let (bandwidth_gbps, rack) = (*bandwidth_gbps, rack.clone());
+            sources.push(Source { owner, machine, role, bandwidth_gbps, rack, lanes });
         }
         let epoch = u64::from(view.epoch.0);
         let assumed_gbps = view.lowest_known_gbps().unwrap_or(1.0);
@@ -137,9 +143,10 @@ impl Cluster {
         self.lane_of(rank).map(|lane| self.lanes[lane.0].machine.as_str())
     }
 
-    /// Who passes on what the machines of `ranks`, or of all if there are none, contribute, once a
-    /// tensor of theirs was placed; and the lanes.
+    /// Who passes on what the machines of `ranks`, or of all if there are none, contribute; and the
+    /// lanes.
     pub(crate) fn hubs_of(&mut self, ranks: &[Rank]) -> (Option<&mut Hubs>, &[LaneAddress]) {
+        self.deal(ranks);
         let living: Vec<Rank> =
             ranks.iter().copied().filter(|rank| self.lane_of(*rank).is_some()).collect();
         let deal = match ranks.is_empty() {
@@ -164,18 +171,6 @@ impl Cluster {
 pub(crate) fn lane_of(lanes: &[LaneAddress], rank: Rank) -> Option<ConnId> {
     let owned = |lane: &LaneAddress| lane.owner == Owner::Worker(rank);
     lanes.iter().position(owned).map(ConnId)
-}
-
-impl Source {
-    fn new(
-        owner: Owner,
-        machine: &str,
-        role: Role,
-        bandwidth_gbps: Option<f64>,
-        lanes: Range<usize>,
-    ) -> Source {
-        Source { owner, machine: machine.to_owned(), role, bandwidth_gbps, lanes }
-    }
 }
 
 impl Deal {
@@ -211,42 +206,52 @@ impl Deal {
                 servers: g.servers.len() as u32,
             })
             .collect();
-        let weights = server_weights(&machines)?;
-        let sums_away = groups.iter().zip(per_group(&groups, &weights)).any(|(group, weights)| {
-            group.role == Role::Cpu && weights.iter().any(|weight| *weight > 0.0)
-        });
+        let racks = Racks::of(&groups, &machines);
         let servers: Vec<_> = groups.iter().flat_map(|g| g.servers.iter().cloned()).collect();
-        let lanes = servers.iter().map(|range| range.len() as u32).collect();
+        let trees = racks.trees(&machines, &servers)?;
+        let roles = groups.iter().flat_map(|g| g.servers.iter().map(|_| g.role));
+        let mut roots = roles.zip(&trees.branches[0].roots);
+        let sums_away = roots.any(|(role, weight)| role == Role::Cpu && *weight > 0.0);
+        let lanes = servers.iter().map(|(_, range)| range.len() as u32).collect();
         let Policy { partition_bytes, dealing, .. } = policy;
-        let plan = Plan { epoch, partition_bytes, lanes, trees: TreePlan::flat(weights), dealing };
+        // A tensor's partitions have trees of one shape.
+        let racks = (!trees.branches[0].levels.is_empty()).then_some(&racks);
         let workers = sources.iter().filter_map(|source| match source.owner {
             Owner::Worker(rank) if takes_part(&rank) => Some((rank, source.machine.as_str())),
             Owner::Worker(_) | Owner::Server(_) => None,
         });
-        let hubs = Hubs::new(workers, policy.deterministic, sums_away);
+        let rack_of = |machine: &str| {
+            let at = groups.iter().position(|group| group.machine == machine);
+            racks.zip(at).map(|(racks, at)| racks.rack_of[at])
+        };
+        let hubs = Hubs::new(workers, rack_of, policy.deterministic, sums_away);
+        let plan = Plan { epoch, partition_bytes, lanes, trees, dealing };
         Ok(Deal { placement: Placement::new(&plan)?, servers, hubs })
     }
 
     fn place(&mut self, tensor_bytes: u64) -> Vec<PlacedPartition> {
+        let places = self.placement.place(tensor_bytes);
+        let trees = self.placement.trees();
+        let worker = |node: &usize| match self.servers[*node].0 {
+            Owner::Worker(rank) => Some(rank),
+            Owner::Server(_) => None,
+        };
+        // Tensors are placed one after the other, so that new trees are at the end.
+        if let Some(hubs) = &mut self.hubs {
+            for tree in &trees[hubs.trees()..] {
+                let of_racks = tree.hubs.first().map_or(&[][..], Vec::as_slice);
+                hubs.add_tree(of_racks.iter().filter_map(worker).collect());
+            }
+        }
         let spot = |p: sumpter_plan::PartitionPlace| PlacedPartition {
-            root: ConnId(self.servers[p.server].start + p.lane),
+            root: ConnId(self.servers[p.server].1.start + p.lane),
             offset: p.offset as usize,
             bytes: p.bytes as usize,
+            tree: p.tree,
             variable: None,
         };
-        self.placement.place(tensor_bytes).into_iter().map(spot).collect()
+        places.into_iter().map(spot).collect()
     }
-}
-
-/// The weights of each group's servers.
-fn per_group<'a>(groups: &[Group<'_>], weights: &'a [f64]) -> Vec<&'a [f64]> {
-    let mut rest = weights;
-    let take = |group: &Group<'_>| {
-        let (own, others) = rest.split_at(group.servers.len());
-        rest = others;
-        own
-    };
-    groups.iter().map(take).collect()
 }
 
 fn add_lanes(
@@ -270,13 +275,18 @@ fn add_lanes(
 /// of their machine's share and makes no CPU machine.
 fn join<'a>(groups: &mut Vec<Group<'a>>, source: &'a Source) {
     let Source { role, bandwidth_gbps, .. } = *source;
-    let (machine, server) = (source.machine.as_str(), source.lanes.clone());
+    let (machine, rack) = (source.machine.as_str(), source.rack.as_ref());
+    let server = (source.owner, source.lanes.clone());
     match groups.iter_mut().find(|g| g.machine == machine) {
         Some(group) => {
             group.bandwidth_gbps = group.bandwidth_gbps.or(bandwidth_gbps);
+            group.rack = group.rack.or(rack);
             group.servers.push(server);
         }
-        None => groups.push(Group { machine, role, bandwidth_gbps, servers: vec![server] }),
+        None => {
+            let servers = vec![server];
+            groups.push(Group { machine, role, bandwidth_gbps, rack, servers });
+        }
     }
 }
 
@@ -294,6 +304,7 @@ mod tests {
             machine: (*machine).into(),
             lanes: lanes(rank as u16),
             bandwidth_gbps: None,
+            rack: None,
         };
         let server = |(id, machine): (u64, &&str)| ServerView {
             member: MemberId(id),
@@ -301,6 +312,7 @@ mod tests {
             machine: (*machine).into(),
             lanes: [lanes(1), lanes(2)].concat(),
             bandwidth_gbps: None,
+            rack: None,
         };
         ClusterView {
             workers: (0..).zip(machines).map(worker).collect(),
@@ -448,5 +460,49 @@ mod tests {
         assert_eq!(sums(Architecture::Ps), [0, 0, 18, 18, 18, 18]);
         let alone = self::view(&["a", "b"], &[]);
         assert!(matches!(build(&alone, Architecture::Ps), Err(PlanError::NoServer { .. })));
+    }
+
+    /// Four workers in each of two racks, whose uplinks carry so much, and a server.
+    fn in_racks(trunk_gbps: Option<f64>, server: Option<&str>) -> ClusterView {
+        let names: Vec<String> = (0..8).map(|n| n.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut view = view(&names, &["x"]);
+        let rack = |name: &str| Some(Rack { name: name.to_owned(), trunk_gbps });
+        for worker in &mut view.workers {
+            worker.bandwidth_gbps = Some(1.0);
+            worker.rack = rack(if worker.rank.0 < 4 { "a" } else { "b" });
+        }
+        view.servers[0].bandwidth_gbps = Some(1.0);
+        view.servers[0].rack = server.and_then(rack);
+        view
+    }
+
+    #[test]
+    fn racks_with_narrow_uplinks_have_hubs_and_others_have_none() {
+        for server in [None, Some("a"), Some("c")] {
+            for (trunk, has_hubs) in [(Some(1.0), true), (Some(8.0), false), (None, false)] {
+                let mut cluster = build(&in_racks(trunk, server), Architecture::Sumpter).unwrap();
+                let placed = cluster.place(&[], 1 << 20);
+                let (hubs, lanes) = cluster.hubs_of(&[]);
+                assert_eq!(hubs.is_some(), has_hubs, "{server:?} {trunk:?}");
+                let Some(hubs) = hubs else { continue };
+                let mut seen = std::collections::BTreeSet::new();
+                for PlacedPartition { root, tree, .. } in placed {
+                    let owner = lanes[root.0].owner;
+                    let chosen = hubs.next(owner, None, tree);
+                    let [a, b] = chosen.racks[..] else { panic!("one hub a rack") };
+                    assert!(a.0 < 4 && b.0 >= 4);
+                    if let Owner::Worker(rank) = owner {
+                        assert!(chosen.racks.contains(&rank), "a root is the hub of its rack");
+                    }
+                    seen.extend([a, b]);
+                }
+                assert_eq!(seen.len(), 8, "all have a part: {seen:?}");
+            }
+        }
+        // Of some ranks in one rack, nothing crosses a trunk.
+        let mut cluster = build(&in_racks(Some(1.0), None), Architecture::Sumpter).unwrap();
+        assert!(cluster.hubs_of(&[Rank(0), Rank(1), Rank(2)]).0.is_none());
+        assert!(cluster.hubs_of(&[Rank(0), Rank(1), Rank(4), Rank(5)]).0.is_some());
     }
 }

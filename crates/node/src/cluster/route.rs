@@ -1,5 +1,5 @@
-//! Where a worker sends its part of each partition: to the lane that reduces it, or to its
-//! machine's hub. What changes a variable asynchronously waits for no other worker of the machine.
+//! Where a worker sends its part of each partition: to the lane that reduces it, or to the hub of
+//! its machine or rack. What changes a variable asynchronously waits for no other worker of the machine.
 
 use sumpter_engine::{Client, OpMemory, Place};
 use sumpter_plan::Architecture;
@@ -18,8 +18,8 @@ pub(crate) type WorkerClient = Client<OpMemory<TensorMemory>>;
 pub(crate) struct Route {
     pub tier: Tier,
     pub places: Vec<Place>,
-    /// The partitions whose subtotals this worker passes on, if any.
-    pub passed_on: Vec<Place>,
+    /// The partitions whose subtotals this worker passes on, if any, and between which tiers.
+    pub passed_on: Vec<((Tier, Tier), Vec<Place>)>,
 }
 
 /// Where the partitions of a tensor go, as `rank` sees it; tells the client who takes part.
@@ -40,7 +40,7 @@ pub(crate) fn route(
     });
     if !spec.staleness.is_synchronous() {
         let group = client.define_group(&[rank]);
-        let place = |(number, PlacedPartition { root, offset, bytes, variable })| {
+        let place = |(number, PlacedPartition { root, offset, bytes, variable, .. })| {
             let place = Place::new(root, number, (offset, bytes), group, contributors);
             Place { variable, ..place }
         };
@@ -54,24 +54,24 @@ pub(crate) fn route(
     let (hubs, lanes) = cluster.hubs_of(&spec.ranks);
     let Some(hubs) = hubs.filter(|_| !are_direct) else {
         let group = client.define_group(members);
-        let place = |(number, PlacedPartition { root, offset, bytes, variable })| {
+        let place = |(number, PlacedPartition { root, offset, bytes, variable, .. })| {
             let place = Place::new(root, number, (offset, bytes), group, contributors);
             Place { variable, ..place }
         };
         let (tier, places) = (Tier::Root, partitions.map(place).collect());
         return Route { tier, places, passed_on: Vec::new() };
     };
-    let machine = hubs.machine_of(rank).to_vec();
-    let inside = (machine.len() > 1).then(|| client.define_group(&machine));
     let rooted = spec.collective.has_root().then_some(spec.root);
     let beside = rooted.map_or(&[][..], |rank| hubs.machine_of(rank)).to_vec();
-    let (mut places, mut passed_on) = (Vec::new(), Vec::new());
-    for (number, PlacedPartition { root, offset, bytes, variable }) in partitions {
+    let tiers = hubs.tiers(rank);
+    let passes = tiers.windows(2).map(|pair| ((pair[0], pair[1]), Vec::new()));
+    let (mut places, mut passed_on) = (Vec::new(), passes.collect::<Vec<_>>());
+    for (number, PlacedPartition { root, offset, bytes, tree, variable }) in partitions {
         let owner = lanes[root.0].owner;
         let mirrors = variable.map(|variable| variable.mirrors.into_iter().flatten());
         let mirrors: Vec<Rank> = mirrors.into_iter().flatten().collect();
-        let owners = match mirrors.is_empty() {
-            true => hubs.next(owner, rooted),
+        let chosen = match mirrors.is_empty() {
+            true => hubs.next(owner, rooted, tree),
             false => hubs.of_mirrors(&mirrors),
         };
         // What a lane beside the root would sum, the root's own sums: that saves a hop.
@@ -79,20 +79,24 @@ pub(crate) fn route(
             (Owner::Worker(rank), Some(rooted)) if beside.contains(&rank) => lane_of(lanes, rooted),
             _ => None,
         };
-        let group = client.define_group(&owners);
-        let up = Place::new(own.unwrap_or(root), number, (offset, bytes), group, contributors);
-        let up = Place { variable, ..up };
-        let hub = owners.iter().find(|owner| machine.contains(owner));
-        let (Some(inside), Some(hub)) = (inside, hub) else {
-            places.push(up);
-            continue;
+        let mut place = |tier: Tier| {
+            let (members, hub) = hubs.group(tier, rank, &chosen);
+            let of_hub = hub.map(|hub| lane_of(lanes, hub).expect("every worker has a lane"));
+            let lane = of_hub.or(own).unwrap_or(root);
+            let group = client.define_group(&members);
+            let place = Place::new(lane, number, (offset, bytes), group, contributors);
+            (Place { variable, ..place }, hub)
         };
-        let lane = lane_of(lanes, *hub).expect("every worker has a lane");
-        places.push(Place { lane, group: inside, ..up });
-        if *hub == rank {
-            passed_on.push(up);
+        let (first, mut hub) = place(tiers[0]);
+        places.push(first);
+        for ((_, to), places) in &mut passed_on {
+            if hub != Some(rank) {
+                break;
+            }
+            let (next, further) = place(*to);
+            places.push(next);
+            hub = further;
         }
     }
-    let tier = if inside.is_some() { Tier::Machine } else { Tier::Root };
-    Route { tier, places, passed_on }
+    Route { tier: tiers[0], places, passed_on }
 }

@@ -110,11 +110,13 @@ impl WorkerRun {
         let whole = self.route(&spec, &everyone, &numbered);
         let tier = whole.tier;
         let mut layout = Layout::new(whole.places);
-        let mut passed_on = Layout::new(whole.passed_on);
+        let whole = whole.passed_on.into_iter();
+        let mut passed_on: Vec<((Tier, Tier), Layout)> =
+            whole.map(|(tiers, places)| (tiers, Layout::new(places))).collect();
         let (mut number, mut relayed) = (REPAIRED, Vec::new());
         for repair in repairs {
             let mut places = Vec::new();
-            let mut again = Vec::new();
+            let mut again: Vec<((Tier, Tier), Vec<Place>)> = Vec::new();
             for (span, members) in &repair.sums {
                 // The root of a broadcast relays to those who lack it.
                 if spec.collective == Collective::Broadcast {
@@ -132,7 +134,12 @@ impl WorkerRun {
                 let route = self.route(&spec, members, &parts);
                 if members.contains(&self.rank) {
                     places.extend(route.places);
-                    again.extend(route.passed_on);
+                    for (tiers, more) in route.passed_on {
+                        match again.iter_mut().find(|(known, _)| *known == tiers) {
+                            Some((_, places)) => places.extend(more),
+                            None => again.push((tiers, more)),
+                        }
+                    }
                 }
             }
             let mut held = Vec::new();
@@ -141,18 +148,21 @@ impl WorkerRun {
                 into.extend(self.relay(relay, &mut number));
             }
             layout.repaired.push((repair.round, places.into()));
-            if !again.is_empty() {
-                passed_on.repaired.push((repair.round, again.into()));
+            for (tiers, again) in again.into_iter().filter(|(_, again)| !again.is_empty()) {
+                if let Some((_, layout)) = passed_on.iter_mut().find(|(of, _)| *of == tiers) {
+                    layout.repaired.push((repair.round, again.into()));
+                }
             }
             if !held.is_empty() {
                 relayed.push((relay_request(id, &spec), repair.round, held));
             }
         }
-        let first = first_passed_on(&passed_on, repairs, &self.client.standing(id));
+        let standing = self.client.standing(id);
         self.client.lay_out(id, tier, layout);
         self.table.move_to(id, tier);
-        if tier == Tier::Machine && !passed_on.places.is_empty() {
-            self.hub.register(&mut self.client, id, passed_on, first);
+        for (tiers, layout) in passed_on.into_iter().filter(|(_, of)| !of.places.is_empty()) {
+            let first = first_passed_on(&layout, repairs, &standing);
+            self.hub.register(&mut self.client, id, tiers, layout, first);
         }
         relayed
     }
@@ -191,13 +201,14 @@ fn cut(
     number: &mut u32,
 ) -> Vec<(u32, PlacedPartition)> {
     let mut parts = Vec::new();
-    for PlacedPartition { root, offset, bytes, variable } in partitions {
+    for PlacedPartition { root, offset, bytes, tree, variable } in partitions {
         let (start, end) = (span.start.max(*offset), span.end.min(offset + bytes));
         if start < end {
             let within = (start - offset) as u32;
             let variable = variable.map(|part| VariablePlace { offset: within, ..part });
-            let (root, bytes) = (*root, end - start);
-            parts.push((*number, PlacedPartition { root, offset: start, bytes, variable }));
+            let (root, tree, bytes) = (*root, *tree, end - start);
+            let part = PlacedPartition { root, offset: start, bytes, tree, variable };
+            parts.push((*number, part));
             *number += 1;
         }
     }

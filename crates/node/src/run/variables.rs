@@ -37,12 +37,12 @@ impl WorkerRun {
         let Some(spec) = spec.cloned() else { return Ok(()) };
         let everyone = members(&spec, self.world_size());
         let shares = shares(id, &spec, &everyone, |rank| !self.view.gone.contains(&rank));
-        let cluster = &self.cluster;
-        // A machine passes on one contribution, and one of its workers is a mirror; but where there
-        // is one machine only, each worker contributes by itself.
-        let apart = cluster.are_apart(&self.members(&spec));
-        let may_join = |a, b| !apart || cluster.machine_of(a) != cluster.machine_of(b);
-        let copies = 1 + usize::from(cluster.policy.elastic);
+        // A machine or a rack passes on one contribution, and one of its workers is a mirror; but
+        // where there is one machine only, each worker contributes by itself.
+        let apart = self.cluster.are_apart(&self.members(&spec));
+        let copies = 1 + usize::from(self.cluster.policy.elastic);
+        let (hubs, _) = self.cluster.hubs_of(&spec.ranks);
+        let may_join = |a, b| !apart || hubs.as_ref().is_none_or(|hubs| !hubs.share(a, b));
         let size = spec.dtype.size();
         let chosen = mirrored_spans(id, (&shares, size), copies, may_join, progress)
             .map_err(|lost| format!("{lost}: go back to a checkpoint or the last commit"))?;

@@ -221,9 +221,14 @@ fn well_formed(join: &Join) -> Result<(), String> {
     {
         return Err(format!("a world of {world_size} workers; 1 to {MAX_WORLD} are possible"));
     }
-    let gbps = join.bandwidth.map(|known| known.gbps);
-    if gbps.is_some_and(|gbps| !gbps.is_finite() || gbps <= 0.0) {
-        return Err(format!("a bandwidth of {gbps:?} Gb/s"));
+    if let Some(rack) = &join.rack {
+        check_name("rack", &rack.name)?;
+    }
+    let trunk = join.rack.as_ref().and_then(|rack| rack.trunk_gbps);
+    for gbps in join.bandwidth.map(|known| known.gbps).into_iter().chain(trunk) {
+        if !gbps.is_finite() || gbps <= 0.0 {
+            return Err(format!("a bandwidth of {gbps:?} Gb/s"));
+        }
     }
     let long = |text: &String| text.len() > MAX_SETTING_BYTES;
     if join.settings.len() > MAX_SETTINGS || join.settings.iter().any(|(k, v)| long(k) || long(v)) {

@@ -1,5 +1,7 @@
 //! Who is refused, and in which words.
 
+use sumpter_types::Rack;
+
 use super::*;
 
 #[test]
