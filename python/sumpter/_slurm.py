@@ -14,6 +14,17 @@ def first_host(hosts: str) -> str:
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", name[1])
 
 
+def rack_of(address: str, pattern: str) -> str | None:
+    """The innermost switch or block of a node with this address in Slurm's topology, if it has one.
+
+    `s0.s2.node7` with the pattern `switch.switch.node` is below `s2`; a flat topology has none.
+    """
+    names, kinds = address.strip().split("."), pattern.strip().split(".")
+    if len(names) != len(kinds):
+        raise ValueError("must have a name for each level of SLURM_TOPOLOGY_ADDR_PATTERN")
+    return names[-2] if len(names) > 1 else None
+
+
 def tasks_on(node: int, tasks: str) -> int:
     """The tasks on one node (numbered from 0) by a list such as `4(x2),3`: 4, 4 and 3."""
     for part in tasks.split(","):

@@ -143,6 +143,11 @@ def _slurm_tasks(environment: Environment) -> str:
     return str(_slurm.tasks_on(int(node or 0), environment["SLURM_STEP_TASKS_PER_NODE"]))
 
 
+def _slurm_rack(environment: Environment) -> str | None:
+    address = environment["SLURM_TOPOLOGY_ADDR"]
+    return _slurm.rack_of(address, environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "node"))
+
+
 def _first_host(name: str) -> Callable[[Environment], str | None]:
     def read(environment: Environment) -> str | None:
         if environment.get("SLURM_STEP_NUM_NODES", "").strip() == "1":
@@ -232,6 +237,12 @@ LAUNCHERS = (
                 "SLURM_STEP_TASKS_PER_NODE", "local_size", "that of SLURM_NODEID", _slurm_tasks
             ),
             Variable("SLURM_NTASKS_PER_NODE", "local_size"),
+            Variable(
+                "SLURM_TOPOLOGY_ADDR",
+                "rack",
+                "the switch above the node, with the plugin topology/tree or topology/block",
+                _slurm_rack,
+            ),
             Variable(
                 "SLURM_STEP_NODELIST",
                 "master_host",

@@ -10,7 +10,7 @@ import pytest
 from sumpter import _environment, _native
 from sumpter._environment import understand
 from sumpter._errors import ConfigError
-from sumpter._slurm import first_host, tasks_on
+from sumpter._slurm import first_host, rack_of, tasks_on
 from sumpter._variables import LAUNCHERS, TUNING
 
 OPEN_MPI = {
@@ -370,3 +370,10 @@ def test_the_first_host_of_a_slurm_list(hosts: str, first: str) -> None:
 @pytest.mark.parametrize(("node", "tasks"), [(0, 4), (1, 4), (2, 3)])
 def test_the_tasks_of_a_slurm_node(node: int, tasks: int) -> None:
     assert tasks_on(node, "4(x2),3") == tasks
+
+
+def test_the_rack_of_a_slurm_node_is_the_switch_above_it() -> None:
+    assert rack_of("s0.s2.node7", "switch.switch.node") == "s2"
+    assert rack_of("node7", "node") is None
+    with pytest.raises(ValueError, match="each level"):
+        rack_of("s2.node7", "node")

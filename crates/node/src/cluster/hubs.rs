@@ -84,6 +84,11 @@ impl Hubs {
         (shared && apart).then_some(Hubs { machines, racks, fixed, turn: 0, trees })
     }
 
+    /// Whether racks pass aggregates on.
+    pub(crate) fn has_racks(&self) -> bool {
+        !self.racks.is_empty()
+    }
+
     /// How many reduction trees are known.
     pub(crate) fn trees(&self) -> usize {
         self.trees.len()

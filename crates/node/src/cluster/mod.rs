@@ -8,7 +8,7 @@ pub(crate) mod mirrors;
 pub(crate) mod racks;
 pub(crate) mod route;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::ops::Range;
 
@@ -154,6 +154,27 @@ impl Cluster {
             false => self.parts.get_mut(&living),
         };
         (deal.and_then(|deal| deal.hubs.as_mut()), &self.lanes)
+    }
+
+    /// What the plan makes of the racks of the machines, in words for the log; nothing if no rack
+    /// is known.
+    pub(crate) fn racks(&self) -> Option<String> {
+        let known: BTreeSet<&str> = self
+            .sources
+            .iter()
+            .filter_map(|source| source.rack.as_ref().map(|rack| rack.name.as_str()))
+            .collect();
+        let names: Vec<&str> = known.into_iter().collect();
+        let names = match names.len() {
+            0 => return None,
+            1..=8 => format!("racks {}", names.join(", ")),
+            many => format!("{many} racks"),
+        };
+        let sums = match self.whole.hubs.as_ref().is_some_and(Hubs::has_racks) {
+            true => "each sums its machines' contributions before they leave it",
+            false => "their uplinks limit nothing that is known, so no rack sums by itself",
+        };
+        Some(format!("{names}: {sums}"))
     }
 
     /// Whether a lane's process may go without ending the job.
@@ -486,7 +507,7 @@ mod tests {
                 let (hubs, lanes) = cluster.hubs_of(&[]);
                 assert_eq!(hubs.is_some(), has_hubs, "{server:?} {trunk:?}");
                 let Some(hubs) = hubs else { continue };
-                let mut seen = std::collections::BTreeSet::new();
+                let mut seen = BTreeSet::new();
                 for PlacedPartition { root, tree, .. } in placed {
                     let owner = lanes[root.0].owner;
                     let chosen = hubs.next(owner, None, tree);

@@ -178,6 +178,9 @@ impl WorkerRun {
             tracing::warn!("{assumed}");
         }
         let cluster = Cluster::new(&view, policy(config, &view))?;
+        if let Some(racks) = cluster.racks().filter(|_| rank == Rank(0)) {
+            tracing::info!("{racks}");
+        }
         let settings = client_settings(config, &view);
         let mut client = Client::new(settings, 0);
         client.record(recorder(config));

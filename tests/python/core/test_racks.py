@@ -1,0 +1,51 @@
+"""Racks with narrow uplinks: every collective, variables and deaths through the hubs of racks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jobs import Job
+
+# Two racks with two machines each, of which one has two workers.
+MACHINES = {0: "a1", 1: "a1", 2: "a2", 3: "b1", 4: "b1", 5: "b2"}
+SUMMED_THERE = "racks a, b: each sums its machines' contributions before they leave it"
+
+
+def start(job: Job, script: str, *arguments: str, trunk_gbps: float = 0.1) -> Job:
+    for rank, machine in MACHINES.items():
+        variables = {
+            "SUMPTER_MACHINE": machine,
+            "SUMPTER_RACK": machine[0],
+            "SUMPTER_TRUNK_GBPS": str(trunk_gbps),
+            "SUMPTER_BANDWIDTH_GBPS": "1",
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+        }
+        job.start_rank(rank, script, *arguments, **variables)
+    return job
+
+
+@pytest.mark.parametrize(("servers", "deterministic"), [(0, True), (1, False)])
+def test_all_collectives_give_what_they_give_without_racks(
+    make_job: Callable[..., Job], servers: int, deterministic: bool
+) -> None:
+    settings = {"partition_bytes": "16KiB", "chunk_bytes": "4KiB", "deterministic": deterministic}
+    job = make_job(len(MACHINES), servers, **settings)
+    start(job, "racks.py").finish()
+    assert SUMMED_THERE in job.output(0)
+    assert SUMMED_THERE not in job.output(1)
+
+
+def test_wide_uplinks_need_no_hubs(make_job: Callable[..., Job]) -> None:
+    job = make_job(len(MACHINES))
+    start(job, "racks.py", trunk_gbps=100).finish()
+    assert "their uplinks limit nothing" in job.output(0)
+
+
+def test_servers_die_while_racks_sum(make_job: Callable[..., Job]) -> None:
+    job = make_job(len(MACHINES), 2)
+    pids = [str(job.server_pid(index)) for index in range(2)]
+    start(job, "servers_die.py", *pids).finish()
+    assert SUMMED_THERE in job.output(0)
