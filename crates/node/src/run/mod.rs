@@ -179,7 +179,7 @@ impl WorkerRun {
         }
         let cluster = Cluster::new(&view, policy(config, &view))?;
         if let Some(racks) = cluster.racks().filter(|_| rank == Rank(0)) {
-            tracing::info!("{racks}");
+            tracing::info!(target: "notice", "{racks}");
         }
         let settings = client_settings(config, &view);
         let mut client = Client::new(settings, 0);
