@@ -13,7 +13,7 @@ from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter_lab.profiles import architectures
 from sumpter_lab.scaffold.network import counters, namespaces
-from sumpter_lab.scaffold.network.cluster import MOST_MACHINES
+from sumpter_lab.scaffold.network.cluster import MOST_MACHINES, Racks
 
 PEERS = ("gloo", "ps", "plain")
 # Update rules with which rounds can be measured; their optimizers are in updates.py.
@@ -27,7 +27,7 @@ CORES_PER_LINK_MBIT = 0.4 / (16 * 200)
 _DECIDED_HERE = frozenset(
     {
         *("bandwidth_gbps", "coordinator", "interface", "job", "lanes", "local_rank"),
-        *("local_size", "machine", "port", "rank", "servers", "token", "token_file"),
+        *("local_size", "machine", "port", "rack", "rank", "servers", "token", "token_file"),
         "world_size",
     }
 )
@@ -80,6 +80,7 @@ class Spec:
     settings: dict[str, str] = field(default_factory=dict)
     # Update rules: rounds of Sumpter that update parameters, in the job that sums as well.
     rules: tuple[str, ...] = ()
+    racks: Racks | None = None
 
     def cells(self) -> list[tuple[Load, int, int]]:
         """All combinations, in the order they run: by load, then n, then k."""
@@ -111,8 +112,31 @@ def check(spec: Spec) -> None:
             f"{machines} machine(s) asked for: a network has at least 2, and this one at most "
             f"{MOST_MACHINES}"
         )
+    check_racks(spec)
     _check_settings(spec)
     check_memory(spec, counters.available_bytes())
+
+
+def check_racks(spec: Spec) -> None:
+    """Raises unless the machines of every cell fill equal racks of two or more."""
+    if spec.racks is None:
+        return
+    racks = spec.racks.count
+    for option, counts in (("--workers", spec.workers), ("--servers", spec.servers)):
+        for count in counts:
+            if count % racks:
+                raise UsageError(
+                    f"{option} {count}: {racks} racks have equally many machines of each role; "
+                    f"take multiples of {racks}"
+                )
+    for workers in spec.workers:
+        for servers in spec.servers:
+            if workers + servers < 2 * racks:
+                raise UsageError(
+                    f"--racks {racks}: with --workers {workers} and --servers {servers} a rack "
+                    "has one machine, and no aggregate to make of it; take fewer racks or more "
+                    "machines"
+                )
 
 
 def warnings(spec: Spec) -> list[str]:
@@ -123,6 +147,8 @@ def warnings(spec: Spec) -> list[str]:
         notes.append("another `sumpter bench emulate` is running: both will disturb each other")
     cores = len(os.sched_getaffinity(0))
     total_mbit = sum(spec.gpu_rates_mbit) + sum(spec.cpu_rates_mbit)
+    if spec.racks is not None:
+        total_mbit += spec.racks.count * spec.racks.trunk_mbit
     if total_mbit * CORES_PER_LINK_MBIT > cores / 2:
         notes.append(
             f"links of {total_mbit:g} Mb/s in all may be more than {cores} core(s) can move; "
