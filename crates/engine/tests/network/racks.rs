@@ -107,7 +107,7 @@ fn compare(cluster: Cluster) -> ([bool; 2], f64) {
     let flat = planned.trees.branches.iter().all(|branch| branch.levels.is_empty());
     assert_eq!(flat, best >= 0.95 * outcome.seconds, "{name}");
     let pay = hubs < 0.95 * outcome.seconds;
-    (readings.map(|(without, with)| (without > with) == pay), printed.0 / outcome.seconds)
+    (readings.map(|(without, with)| (without > 1.0001 * with) == pay), printed.0 / outcome.seconds)
 }
 
 fn head() {
@@ -160,5 +160,39 @@ fn flat_trees_with_cpu_machines_take_the_time_that_the_program_says() {
         for oversubscription in [1.0, 2.0, 4.0] {
             compare(Cluster { racks, workers, servers, oversubscription });
         }
+    }
+}
+
+/// The oversubscription from which on the plan has hubs, to a thousandth.
+fn planned_switch(of: impl Fn(f64) -> Cluster) -> f64 {
+    let (mut flat, mut hubs) = (1.0, 16.0);
+    while hubs - flat > 1e-3 {
+        let middle = f64::midpoint(flat, hubs);
+        let branches = of(middle).planned().trees.branches;
+        match branches.iter().all(|branch| branch.levels.is_empty()) {
+            true => flat = middle,
+            false => hubs = middle,
+        }
+    }
+    hubs
+}
+
+#[test]
+fn flat_trees_slow_down_where_the_plan_turns_to_hubs() {
+    for (racks, workers) in [(2, 2), (2, 4), (4, 4)] {
+        let of = |oversubscription| Cluster { racks, workers, servers: 0, oversubscription };
+        let seconds = |oversubscription| run(&of(oversubscription).setup()).seconds;
+        let planned = planned_switch(of);
+        // Beyond, trunks are full, and the time is in proportion to what they do not carry.
+        let (wide, narrow) = (seconds(1.0), seconds(4.0));
+        let measured = 4.0 * wide / narrow;
+        println!(
+            "{}: hubs planned from {planned:.3}:1 on, flat trees slow down from {measured:.3}:1 on",
+            of(1.0).name()
+        );
+        assert!((measured / planned - 1.0).abs() < 0.02, "{measured} {planned}");
+        let (before, after) = (seconds(0.9 * planned), seconds(1.1 * planned));
+        assert!((before / wide - 1.0).abs() < 0.02, "{before} {wide}");
+        assert!((after / wide - 1.1).abs() < 0.02, "{after} {wide}");
     }
 }
