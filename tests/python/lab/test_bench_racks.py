@@ -158,12 +158,16 @@ def test_trunks_that_are_no_limit_change_no_time() -> None:
 # --- a job's settings ---
 
 
-def test_jobs_learn_their_rack_if_they_know_racks(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = cluster(2, 2).gpu[0]
-    for known, expected in (([], {}), ([{"name": "rack"}], {"rack": "rack-0"})):
-        monkeypatch.setattr(emulated._native, "settings", lambda known=known: known)
-        assert emulated.rack_setting(first) == expected
-        assert emulated.rack_setting(Machine("gpu", 0, "", "", 200.0)) == {}
+def test_jobs_are_told_of_racks_as_far_as_they_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, carried = cluster(2, 2).gpu[0], {"rack-0": 0.19, "rack-1": 0.19}
+    expected = {"rack": "rack-0", "trunk_gbps": "0.19"}
+    for known in ([], ["rack"], ["rack", "trunk_gbps"]):
+        settings = [{"name": name} for name in known]
+        monkeypatch.setattr(emulated._native, "settings", lambda settings=settings: settings)
+        told = {name: expected[name] for name in known}
+        assert emulated.rack_settings(first, carried) == told
+        assert emulated.rack_settings(first, {}) == {}
+        assert emulated.rack_settings(Machine("gpu", 0, "", "", 200.0), carried) == {}
 
 
 # --- refusals ---
@@ -182,6 +186,13 @@ def test_machines_that_do_not_fill_racks_are_refused(changes: dict, said: str) -
     spec.check_racks(asked(workers=[2], servers=[2]))
     with pytest.raises(UsageError, match=said):
         spec.check_racks(asked(**changes))
+
+
+def test_flat_trees_are_no_peer_without_racks() -> None:
+    both = asked(peers=("flat",))
+    assert both.systems(both.loads[0], 0) == ("sumpter", "flat")
+    with pytest.raises(UsageError, match="--peers flat: without --racks"):
+        spec.check_racks(asked(racks=None, peers=("flat",)))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +236,8 @@ def test_a_row_sets_measured_bytes_beside_both_plans() -> None:
     expected = {name: dict.fromkeys(carried, value) for name, value in (("p", 100), ("f", 400))}
     times = Optimum(1.0, 1.5, None, 1.5, {}, 2.7, expected["p"], expected["f"])
     found = trunks.figures(Racks(2, 0.0021), rounds(), Links({}, {}, 1.0, carried), times)
-    assert found["flat_fraction"] == pytest.approx(0.9)
+    assert found["flat_optimum_fraction"] == pytest.approx(0.9)
+    assert found["flat_seconds"] is found["gain_over_flat"] is None
     assert found["trunk_bytes"]["gloo"]["rack-1"] == {"sent": 150, "received": 150}
     assert found["trunk_bytes_mean"] == {"sumpter": 402, "gloo": 150}
     assert found["trunk_bytes_of_flat"] == pytest.approx(1.005)
@@ -237,7 +249,7 @@ def test_a_row_sets_measured_bytes_beside_both_plans() -> None:
     (line,) = report._trunks(row)
     assert line == (
         "trunks of 2 racks at n=8, k=0, 1 MiB: 402 B each way, 1.005 of the bytes of flat trees, "
-        "4.020 of those of the plan, gloo 150 B; flat trees take 2.700 times as long as the plan"
+        "4.020 of those of the plan, gloo 150 B; by the plan flat trees take 2.700 times as long"
     )
 
 
@@ -262,7 +274,16 @@ def test_a_small_run_counts_the_bytes_over_trunks(tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     # Rates that even a busy machine keeps.
     options = ("-n", "4", "-s", "0,2", "--rate-mbit", "40", "--racks", "2", "--trunk-mbit", "20")
-    options += ("--bytes", "1MiB", "--rounds", "1", "--peers", "gloo,plain", "--csv", str(table))
+    options += (
+        "--bytes",
+        "1MiB",
+        "--rounds",
+        "1",
+        "--peers",
+        "gloo,plain,flat",
+        "--csv",
+        str(table),
+    )
     call = [sys.executable, "-m", "sumpter", "bench", "emulate", *options, "--json"]
     pipe = subprocess.PIPE
     process = subprocess.Popen(call, stdout=pipe, stderr=pipe, text=True)
@@ -280,16 +301,18 @@ def test_a_small_run_counts_the_bytes_over_trunks(tmp_path: Path) -> None:
         assert (row["racks"], row["trunk_mbit"]) == (2, 20.0)
         assert all(0 < mbit < 0.97 * 20 for mbit in row["trunk_goodput_mbit"].values())
         assert row["trunk_bytes_flat"] == pytest.approx({"rack-0": 2 * MIB, "rack-1": 2 * MIB})
-        assert row["optimum_seconds"] <= row["flat_seconds"] * (1 + 1e-6)
+        assert row["optimum_seconds"] <= row["flat_optimum_seconds"] * (1 + 1e-6)
+        assert row["gain_over_flat"] == row["flat_seconds"] / row["seconds"]
         crossed = row["trunk_bytes_mean"]
         # The sockets move what flat trees do, a ring 2(n-1)/n of the tensor; headers are counted.
         assert 2 * MIB <= crossed["plain"] < 2.1 * MIB
+        assert 2 * MIB <= crossed["flat"] < 2.1 * MIB
         assert 1.5 * MIB <= crossed["gloo"] < 1.6 * MIB
         (least,) = set(map(round, row["trunk_bytes_optimum"].values()))
         assert least <= crossed["sumpter"] < 1.1 * 2 * MIB
         for sent in row["trunk_bytes"]["sumpter"].values():
             assert sent["sent"] == pytest.approx(sent["received"], rel=0.05)
-        assert row["plain_seconds"] > 0.95 * row["flat_seconds"]
+        assert row["plain_seconds"] > 0.95 * row["flat_optimum_seconds"]
     with table.open(newline="") as stream:
         (first, _) = csv.DictReader(stream)
     assert json.loads(first["trunk_bytes_flat"]) == rows[0]["trunk_bytes_flat"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,16 @@ def _measure(
     systems = asked.systems(load, len(cpu))
     settings = {**asked.settings, "lanes": str(asked.lanes)}
     bandwidths = spec.bandwidths_gbps(links.goodput_mbit)
+    racks = spec.bandwidths_gbps(links.trunks_mbit)
+
+    def job(names: list[str], varied: dict[str, str]) -> AbstractContextManager[EmulatedJob]:
+        told = None if names == ["flat"] else racks
+        return emulated_job(
+            *(gpu, cpu, {**settings, **varied}, bandwidths, load.shapes, names),
+            trunks=cluster.trunks,
+            trunks_gbps=told,
+        )
+
     slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.flat_seconds)
     timeout_s = experiment.timeout_s(slowest_s)
     with ExitStack() as running:
@@ -98,20 +108,13 @@ def _measure(
         # has a turn.
         jobs = asked.own_jobs(len(cpu))
         own = [system for system in systems if system not in jobs and system != "plain"]
-        first = running.enter_context(
-            emulated_job(gpu, cpu, settings, bandwidths, load.shapes, own, trunks=cluster.trunks)
-        )
+        first = running.enter_context(job(own, {}))
         by_system: dict[str, EmulatedJob | PlainTransfer] = dict.fromkeys(own, first)
         if "plain" in systems:
             moving = plain_transfer(cluster, times.shares, load.bytes)
             by_system["plain"] = running.enter_context(moving)
         for name, varied in jobs.items():
-            other = {**settings, **varied}
-            by_system[name] = running.enter_context(
-                emulated_job(
-                    gpu, cpu, other, bandwidths, load.shapes, [name], trunks=cluster.trunks
-                )
-            )
+            by_system[name] = running.enter_context(job([name], varied))
         share = 1 / ((asked.warmup + asked.rounds) * len(systems))
         turns: list[Turn] = []
         for number in range(asked.warmup + 2 * asked.rounds):

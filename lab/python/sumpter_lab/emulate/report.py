@@ -36,7 +36,8 @@ COLUMNS = (
 TRUNK_COLUMNS = (
     Column("trunk", 7, lambda row: f"{min(row['trunk_goodput_mbit'].values()):.1f}"),
     Column("flat s", 8, figure("flat_seconds", "{:.3f}")),
-    Column("of flat", 8, figure("flat_fraction", "{:.4f}")),
+    Column("flat opt", 8, figure("flat_optimum_seconds", "{:.3f}")),
+    Column("of it", 8, figure("flat_optimum_fraction", "{:.4f}")),
     Column("over trunk", 10, lambda row: format_bytes(row["trunk_bytes_mean"]["sumpter"])),
     Column("bytes/flat", 10, figure("trunk_bytes_of_flat", "{:.4f}")),
     Column("bytes/plan", 10, figure("trunk_bytes_of_optimum", "{:.4f}")),
@@ -116,12 +117,12 @@ def _trunks(row: Row) -> list[str]:
     where = f"n={row['workers']}, k={row['servers']}, {load_name(row)}"
     mean = {name: format_bytes(found) for name, found in row["trunk_bytes_mean"].items()}
     beside = "".join(f", {name} {found}" for name, found in mean.items() if name != "sumpter")
-    flat = row["flat_seconds"] / row["optimum_seconds"]
+    flat = row["flat_optimum_seconds"] / row["optimum_seconds"]
     return [
         f"trunks of {row['racks']} racks at {where}: {mean['sumpter']} each way, "
         f"{row['trunk_bytes_of_flat']:.3f} of the bytes of flat trees, "
-        f"{row['trunk_bytes_of_optimum']:.3f} of those of the plan{beside}; flat trees take "
-        f"{flat:.3f} times as long as the plan"
+        f"{row['trunk_bytes_of_optimum']:.3f} of those of the plan{beside}; by the plan flat trees "
+        f"take {flat:.3f} times as long"
     ]
 
 

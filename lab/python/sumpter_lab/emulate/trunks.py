@@ -24,15 +24,17 @@ def figures(
     """The part of a cell's row that is about racks; nothing without them."""
     if racks is None:
         return {}
-    own = [item.seconds for item in rounds["sumpter"]]
+    seconds = {system: median(item.seconds for item in of) for system, of in rounds.items()}
     crossed = {system: bytes_by_rack(of) for system, of in rounds.items()}
     mean = _mean(crossed["sumpter"])
     return {
         "racks": racks.count,
         "trunk_mbit": racks.trunk_mbit,
         "trunk_goodput_mbit": links.trunks_mbit,
-        "flat_seconds": times.flat_seconds,
-        "flat_fraction": fraction(times.flat_seconds, median(own)),
+        "flat_seconds": seconds.get("flat"),
+        "gain_over_flat": ratio(seconds.get("flat"), seconds["sumpter"]),
+        "flat_optimum_seconds": times.flat_seconds,
+        "flat_optimum_fraction": fraction(times.flat_seconds, seconds["sumpter"]),
         "trunk_bytes": crossed,
         "trunk_bytes_mean": {system: _mean(of) for system, of in crossed.items()},
         "trunk_bytes_flat": times.flat_trunk_bytes,

@@ -15,7 +15,7 @@ from sumpter_lab.profiles import architectures
 from sumpter_lab.scaffold.network import counters, namespaces
 from sumpter_lab.scaffold.network.cluster import MOST_MACHINES, Racks
 
-PEERS = ("gloo", "ps", "plain")
+PEERS = ("gloo", "ps", "plain", "flat")
 # Update rules with which rounds can be measured; their optimizers are in updates.py.
 RULES = ("sgd", "sgd_momentum", "sgd_nesterov", "adam", "rmsprop", "adagrad")
 # A process on top of what it shares with the fork server: stacks, heaps, socket buffers.
@@ -28,7 +28,7 @@ _DECIDED_HERE = frozenset(
     {
         *("bandwidth_gbps", "coordinator", "interface", "job", "lanes", "local_rank"),
         *("local_size", "machine", "port", "rack", "rank", "servers", "token", "token_file"),
-        "world_size",
+        *("trunk_gbps", "world_size"),
     }
 )
 
@@ -99,6 +99,8 @@ class Spec:
     def own_jobs(self, servers: int) -> dict[str, dict[str, str]]:
         """Systems that are Sumpter with other settings, hence jobs of their own."""
         named = {"ps": {"architecture": "ps"}} if "ps" in self.peers and servers else {}
+        # Its members are not told their racks.
+        named |= {"flat": {}} if "flat" in self.peers else {}
         varied = (name for name in self.peers if "=" in name)
         return named | {name: parse_assignments([name]) for name in varied}
 
@@ -120,6 +122,8 @@ def check(spec: Spec) -> None:
 def check_racks(spec: Spec) -> None:
     """Raises unless the machines of every cell fill equal racks of two or more."""
     if spec.racks is None:
+        if "flat" in spec.peers:
+            raise UsageError("--peers flat: without --racks nothing but flat trees is measured")
         return
     racks = spec.racks.count
     for option, counts in (("--workers", spec.workers), ("--servers", spec.servers)):

@@ -186,11 +186,13 @@ def emulated_job(
     systems: Sequence[str],
     kind: str = "Worker",
     trunks: Sequence[Trunk] = (),
+    trunks_gbps: dict[str, float] | None = None,
 ) -> Iterator[EmulatedJob]:
     """Starts a job with a worker on each GPU machine and a server on each CPU machine.
 
     `kind` names the class of the workers and `load` describes what it sums. What crosses `trunks`
-    is counted in each round.
+    is counted in each round. With `trunks_gbps`, what the trunk of each rack carries, members are
+    told their racks; else the job knows none.
     """
     shared = {"log": "warn", **settings}
     shared |= {"token": _native.generate_token(), "servers": str(len(cpu))}
@@ -199,11 +201,11 @@ def emulated_job(
     servers: list[Remote] = []
     try:
         for rank, machine in enumerate(gpu):
-            own = shared | _place(machine, bandwidths_gbps)
+            own = shared | _place(machine, bandwidths_gbps, trunks_gbps)
             workers.append(Remote(machine, kind, rank, len(gpu), machine.address, own, load))
         (meeting,) = call_all(workers[:1], START_TIMEOUT_S, "host")
         for machine in cpu:
-            own = shared | _place(machine, bandwidths_gbps)
+            own = shared | _place(machine, bandwidths_gbps, trunks_gbps)
             servers.append(Remote(machine, "Server", own))
             servers[-1].send("serve", meeting.coordinator)
         call_all(workers, 2 * START_TIMEOUT_S, "join", meeting, list(systems))
@@ -223,17 +225,22 @@ def emulated_job(
     end_all(workers + servers)
 
 
-def _place(machine: Machine, bandwidths_gbps: dict[str, float]) -> dict[str, str]:
+def _place(
+    machine: Machine, bandwidths_gbps: dict[str, float], trunks_gbps: dict[str, float] | None
+) -> dict[str, str]:
     """The settings that say where a machine is: the bandwidth of its link, if known, its rack."""
     known = bandwidths_gbps.get(machine.name)
     bandwidth = {} if known is None else {"bandwidth_gbps": f"{known:.6g}"}
-    return bandwidth | rack_setting(machine)
+    return bandwidth | rack_settings(machine, trunks_gbps or {})
 
 
-def rack_setting(machine: Machine) -> dict[str, str]:
-    """The rack of a machine as a setting; none without racks, or where jobs know no racks."""
-    known = any(setting["name"] == "rack" for setting in _native.settings())
-    return {"rack": machine.rack} if known and machine.rack is not None else {}
+def rack_settings(machine: Machine, trunks_gbps: dict[str, float]) -> dict[str, str]:
+    """The rack of a machine and its trunk, of these racks, as far as there are settings for it."""
+    if machine.rack not in trunks_gbps:
+        return {}
+    known = {setting["name"] for setting in _native.settings()}
+    given = {"rack": machine.rack, "trunk_gbps": f"{trunks_gbps[machine.rack]:.6g}"}
+    return {name: value for name, value in given.items() if name in known}
 
 
 def _counter(member: dict[str, Any], name: str) -> float:
