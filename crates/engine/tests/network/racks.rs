@@ -82,7 +82,8 @@ fn compare(cluster: Cluster) -> ([bool; 2], f64) {
     let readings = [Reading::Printed, Reading::Exchanged].map(|reading| cluster.phub(reading));
     let [printed, exchanged] = readings;
     println!(
-        "| {} | {:.3} | {predicted:.3} | {:.2} | {best:.3} | {:.2} | {:.3} | {:.3} | {:.3} |",
+        "| {} | {:.3} | {predicted:.3} | {:.2} | {best:.3} | {:.2} | {hubs:.3} | {:.3} | {:.3} | \
+         {:.3} |",
         cluster.name(),
         outcome.seconds,
         outcome.crossed[0] as f64 / BYTES as f64,
@@ -113,7 +114,8 @@ fn compare(cluster: Cluster) -> ([bool; 2], f64) {
 fn head() {
     println!(
         "racks of GPU + CPU machines, oversubscription | flat, s | planned, s | over a trunk | \
-         best plan, s | over a trunk | inequality: flat, s | hubs as printed, s | N exchanged, s"
+         best plan, s | over a trunk | hubs alone, s | inequality: flat, s | hubs as printed, s | \
+         N exchanged, s"
     );
 }
 
