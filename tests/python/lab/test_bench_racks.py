@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sumpter._failure import Failure, UsageError
 from sumpter.cli import main
 from sumpter_lab.emulate import report, trunks
+from sumpter_lab.report import emulated as shown
 from sumpter_lab.scaffold import spec
 from sumpter_lab.scaffold.jobs import emulated
 from sumpter_lab.scaffold.network import namespaces
@@ -28,6 +29,8 @@ from sumpter_lab.scaffold.network.tournament import (
     within_racks,
 )
 from sumpter_lab.scaffold.optimum import Optimum, optimum
+from sumpter_lab.scaffold.results import schema
+from sumpter_lab.scaffold.results.output import write_csv
 from sumpter_lab.scaffold.results.table import head_line, row_line
 
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
@@ -262,6 +265,22 @@ def test_rows_with_racks_have_more_columns() -> None:
     assert report.columns_of({**row, "racks": None}) == report.COLUMNS
 
 
+def test_a_report_tells_cells_of_different_trunks_apart(tmp_path: Path) -> None:
+    row = {"workers": 8, "servers": 0, "bytes": MIB, "model": None, "seconds": 2.0}
+    row |= {"optimum_seconds": 1.0, "optimum_fraction": 0.5, "link_goodput_mbit": 95.0}
+    row |= dict.fromkeys(("gloo_seconds", "ps_seconds", "gain_over_gloo", "gain_optimum"))
+    row |= {"link_idle": {}, "rate_mbit": 100.0, "racks": 2, "trunk_mbit": 100.0}
+    table = tmp_path / "rows.csv"
+    write_csv(table, [row, row | {"trunk_mbit": 200.0}, row | {"racks": None, "trunk_mbit": None}])
+    kind, rows = schema.from_csv(table, table.read_text())
+    assert kind == "emulate"
+    assert list(shown._lines(rows)) == [
+        "8 GPU machines, 1 MiB, 2 racks behind 100 Mb/s",
+        "8 GPU machines, 1 MiB, 2 racks behind 200 Mb/s",
+        "8 GPU machines, 1 MiB",
+    ]
+
+
 # --- a run ---
 
 
@@ -312,7 +331,8 @@ def test_a_small_run_counts_the_bytes_over_trunks(tmp_path: Path) -> None:
         assert least <= crossed["sumpter"] < 1.1 * 2 * MIB
         for sent in row["trunk_bytes"]["sumpter"].values():
             assert sent["sent"] == pytest.approx(sent["received"], rel=0.05)
-        assert row["plain_seconds"] > 0.95 * row["flat_optimum_seconds"]
+        # What a trunk lets through at once is a small part of it.
+        assert row["plain_seconds"] > 0.9 * 2 * MIB * 8e-6 / 20
     with table.open(newline="") as stream:
         (first, _) = csv.DictReader(stream)
     assert json.loads(first["trunk_bytes_flat"]) == rows[0]["trunk_bytes_flat"]
