@@ -1,4 +1,4 @@
-"""Racks in `sumpter bench emulate`: who meets whom, the plans beside the figures, a small run."""
+"""Racks in `sumpter bench emulate`: the rounds that measure links, both plans, a small run."""
 
 from __future__ import annotations
 
@@ -161,14 +161,14 @@ def test_trunks_that_are_no_limit_change_no_time() -> None:
 # --- a job's settings ---
 
 
-def test_jobs_are_told_of_racks_as_far_as_they_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_get_the_rack_settings_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     first, carried = cluster(2, 2).gpu[0], {"rack-0": 0.19, "rack-1": 0.19}
     expected = {"rack": "rack-0", "trunk_gbps": "0.19"}
     for known in ([], ["rack"], ["rack", "trunk_gbps"]):
         settings = [{"name": name} for name in known]
         monkeypatch.setattr(emulated._native, "settings", lambda settings=settings: settings)
-        told = {name: expected[name] for name in known}
-        assert emulated.rack_settings(first, carried) == told
+        found = {name: expected[name] for name in known}
+        assert emulated.rack_settings(first, carried) == found
         assert emulated.rack_settings(first, {}) == {}
         assert emulated.rack_settings(Machine("gpu", 0, "", "", 200.0), carried) == {}
 

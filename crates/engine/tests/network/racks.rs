@@ -134,7 +134,7 @@ fn trunks_without_a_limit_change_nothing() {
 }
 
 #[test]
-fn flat_trees_take_the_time_that_the_program_says_and_not_that_of_the_inequality() {
+fn flat_trees_take_the_time_of_the_linear_program_and_not_of_the_inequality() {
     head();
     let (mut all, mut printed, mut exchanged, mut least) = (0, 0, 0, f64::INFINITY);
     for (racks, workers) in [(2, 2), (2, 4), (4, 2), (4, 4)] {
@@ -156,7 +156,7 @@ fn flat_trees_take_the_time_that_the_program_says_and_not_that_of_the_inequality
 }
 
 #[test]
-fn flat_trees_with_cpu_machines_take_the_time_that_the_program_says() {
+fn flat_trees_with_cpu_machines_take_the_time_of_the_linear_program() {
     head();
     for (racks, workers, servers) in [(2, 4, 2), (4, 2, 2)] {
         for oversubscription in [1.0, 2.0, 4.0] {

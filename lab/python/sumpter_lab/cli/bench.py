@@ -77,8 +77,8 @@ PeersOption = Annotated[
         "--peers",
         metavar="NAME,..",
         help="What to measure beside Sumpter: gloo, ps (Sumpter with CPU machines only), plain "
-        "(sockets that move the same bytes and sum nothing), flat (Sumpter that is not told of "
-        "--racks), NAME=VALUE (Sumpter with another setting, such as deterministic=true), none.",
+        "(sockets that move the same bytes and sum nothing), flat (Sumpter without rack "
+        "settings), NAME=VALUE (Sumpter with another setting, such as deterministic=true), none.",
     ),
 ]
 LanesOption = Annotated[

@@ -94,11 +94,10 @@ def _measure(
     racks = spec.bandwidths_gbps(links.trunks_mbit)
 
     def job(names: list[str], varied: dict[str, str]) -> AbstractContextManager[EmulatedJob]:
-        told = None if names == ["flat"] else racks
         return emulated_job(
             *(gpu, cpu, {**settings, **varied}, bandwidths, load.shapes, names),
             trunks=cluster.trunks,
-            trunks_gbps=told,
+            trunks_gbps=None if names == ["flat"] else racks,
         )
 
     slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.flat_seconds)

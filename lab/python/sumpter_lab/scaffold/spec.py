@@ -99,7 +99,7 @@ class Spec:
     def own_jobs(self, servers: int) -> dict[str, dict[str, str]]:
         """Systems that are Sumpter with other settings, hence jobs of their own."""
         named = {"ps": {"architecture": "ps"}} if "ps" in self.peers and servers else {}
-        # Its members are not told their racks.
+        # Its members have no rack settings.
         named |= {"flat": {}} if "flat" in self.peers else {}
         varied = (name for name in self.peers if "=" in name)
         return named | {name: parse_assignments([name]) for name in varied}

@@ -191,8 +191,8 @@ def emulated_job(
     """Starts a job with a worker on each GPU machine and a server on each CPU machine.
 
     `kind` names the class of the workers and `load` describes what it sums. What crosses `trunks`
-    is counted in each round. With `trunks_gbps`, what the trunk of each rack carries, members are
-    told their racks; else the job knows none.
+    is counted in each round. With `trunks_gbps`, what the trunk of each rack carries, members get
+    their rack and its trunk as settings.
     """
     shared = {"log": "warn", **settings}
     shared |= {"token": _native.generate_token(), "servers": str(len(cpu))}
