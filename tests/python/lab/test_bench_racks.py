@@ -162,15 +162,14 @@ def test_trunks_that_are_no_limit_change_no_time() -> None:
 
 
 def test_processes_get_the_rack_settings_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, carried = cluster(2, 2).gpu[0], {"rack-0": 0.19, "rack-1": 0.19}
-    expected = {"rack": "rack-0", "trunk_gbps": "0.19"}
+    machines, carried = cluster(2, 2).machines, {"rack-0": 0.19, "rack-1": 0.095}
+    expected = {"rack": "rack-1", "trunk_gbps": "0.095"}
     for known in ([], ["rack"], ["rack", "trunk_gbps"]):
         settings = [{"name": name} for name in known]
         monkeypatch.setattr(emulated._native, "settings", lambda settings=settings: settings)
-        found = {name: expected[name] for name in known}
-        assert emulated.rack_settings(first, carried) == found
-        assert emulated.rack_settings(first, {}) == {}
-        assert emulated.rack_settings(Machine("gpu", 0, "", "", 200.0), carried) == {}
+        found = emulated.rack_settings(machines, carried)
+        assert found["gpu-2"] == {name: expected[name] for name in known}
+    assert emulated.rack_settings([Machine("gpu", 0, "", "", 200.0)], {}) == {}
 
 
 # --- refusals ---

@@ -18,6 +18,7 @@ from sumpter_lab.scaffold.jobs.emulated import (
     Round,
     emulated_job,
     plain_transfer,
+    rack_settings,
 )
 from sumpter_lab.scaffold.network import counters
 from sumpter_lab.scaffold.network.cluster import Cluster, Machine
@@ -91,13 +92,13 @@ def _measure(
     systems = asked.systems(load, len(cpu))
     settings = {**asked.settings, "lanes": str(asked.lanes)}
     bandwidths = spec.bandwidths_gbps(links.goodput_mbit)
-    racks = spec.bandwidths_gbps(links.trunks_mbit)
+    racks = rack_settings(cluster.machines, spec.bandwidths_gbps(links.trunks_mbit))
 
     def job(names: list[str], varied: dict[str, str]) -> AbstractContextManager[EmulatedJob]:
         return emulated_job(
             *(gpu, cpu, {**settings, **varied}, bandwidths, load.shapes, names),
+            own_settings=None if names == ["flat"] else racks,
             trunks=cluster.trunks,
-            trunks_gbps=None if names == ["flat"] else racks,
         )
 
     slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.flat_seconds)

@@ -27,8 +27,8 @@ CORES_PER_LINK_MBIT = 0.4 / (16 * 200)
 _DECIDED_HERE = frozenset(
     {
         *("bandwidth_gbps", "coordinator", "interface", "job", "lanes", "local_rank"),
-        *("local_size", "machine", "port", "rack", "rank", "servers", "token", "token_file"),
-        *("trunk_gbps", "world_size"),
+        *("local_size", "machine", "port", "rank", "servers", "token", "token_file"),
+        *("world_size", "rack", "trunk_gbps"),
     }
 )
 

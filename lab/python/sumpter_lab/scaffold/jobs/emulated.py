@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,27 +185,27 @@ def emulated_job(
     load: object,
     systems: Sequence[str],
     kind: str = "Worker",
+    own_settings: Mapping[str, dict[str, str]] | None = None,
     trunks: Sequence[Trunk] = (),
-    trunks_gbps: dict[str, float] | None = None,
 ) -> Iterator[EmulatedJob]:
     """Starts a job with a worker on each GPU machine and a server on each CPU machine.
 
-    `kind` names the class of the workers and `load` describes what it sums. What crosses `trunks`
-    is counted in each round. With `trunks_gbps`, what the trunk of each rack carries, members get
-    their rack and its trunk as settings.
+    `kind` names the class of the workers and `load` describes what it sums. `own_settings` are
+    those of one machine, by its name. What crosses `trunks` is counted in each round.
     """
     shared = {"log": "warn", **settings}
     shared |= {"token": _native.generate_token(), "servers": str(len(cpu))}
     shared["start_timeout_s"] = f"{START_TIMEOUT_S:g}"
+    more = own_settings or {}
     workers: list[Remote] = []
     servers: list[Remote] = []
     try:
         for rank, machine in enumerate(gpu):
-            own = shared | _place(machine, bandwidths_gbps, trunks_gbps)
+            own = shared | _bandwidth(machine, bandwidths_gbps) | more.get(machine.name, {})
             workers.append(Remote(machine, kind, rank, len(gpu), machine.address, own, load))
         (meeting,) = call_all(workers[:1], START_TIMEOUT_S, "host")
         for machine in cpu:
-            own = shared | _place(machine, bandwidths_gbps, trunks_gbps)
+            own = shared | _bandwidth(machine, bandwidths_gbps) | more.get(machine.name, {})
             servers.append(Remote(machine, "Server", own))
             servers[-1].send("serve", meeting.coordinator)
         call_all(workers, 2 * START_TIMEOUT_S, "join", meeting, list(systems))
@@ -225,22 +225,24 @@ def emulated_job(
     end_all(workers + servers)
 
 
-def _place(
-    machine: Machine, bandwidths_gbps: dict[str, float], trunks_gbps: dict[str, float] | None
-) -> dict[str, str]:
-    """The settings that say where a machine is: the bandwidth of its link, if known, its rack."""
-    known = bandwidths_gbps.get(machine.name)
-    bandwidth = {} if known is None else {"bandwidth_gbps": f"{known:.6g}"}
-    return bandwidth | rack_settings(machine, trunks_gbps or {})
-
-
-def rack_settings(machine: Machine, trunks_gbps: dict[str, float]) -> dict[str, str]:
-    """The rack of a machine and its trunk, of these racks, as far as there are settings for it."""
-    if machine.rack not in trunks_gbps:
-        return {}
+def rack_settings(
+    machines: Sequence[Machine], trunks_gbps: Mapping[str, float]
+) -> dict[str, dict[str, str]]:
+    """By machine, its rack and what the rack's trunk carries, as far as there are settings."""
     known = {setting["name"] for setting in _native.settings()}
-    given = {"rack": machine.rack, "trunk_gbps": f"{trunks_gbps[machine.rack]:.6g}"}
-    return {name: value for name, value in given.items() if name in known}
+    own = {}
+    for machine in machines:
+        if machine.rack is not None:
+            trunk = f"{trunks_gbps[machine.rack]:.6g}"
+            given = {"rack": machine.rack, "trunk_gbps": trunk}
+            own[machine.name] = {name: value for name, value in given.items() if name in known}
+    return own
+
+
+def _bandwidth(machine: Machine, bandwidths_gbps: dict[str, float]) -> dict[str, str]:
+    """The link settings of a machine; none where all links are equal."""
+    known = bandwidths_gbps.get(machine.name)
+    return {} if known is None else {"bandwidth_gbps": f"{known:.6g}"}
 
 
 def _counter(member: dict[str, Any], name: str) -> float:
