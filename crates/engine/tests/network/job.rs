@@ -9,8 +9,8 @@ use sumpter_engine::{
     Request, Supply, VariablePlace, exchange,
 };
 use sumpter_plan::{
-    Cluster, Dealing, PartitionPlace, Placement, Plan, TreePlan, largest_partition, predict,
-    server_weights,
+    Cluster, Dealing, PartitionPlace, Placement, Plan, Topology, TreePlan, largest_partition,
+    predict, server_weights,
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::in_process;
@@ -20,12 +20,13 @@ use sumpter_types::{
 };
 use sumpter_wire::Tier;
 
-use crate::net::{Model, Net, Next, Way};
+use crate::net::{Model, Net, Next, Racks, Way};
 
 pub struct Setup {
     pub workers: usize,
     /// Bytes a second of each machine's link, those with workers first.
     pub rates: Vec<f64>,
+    pub racks: Racks,
     pub tensors: Vec<usize>,
     pub partition_bytes: u64,
     pub chunk_bytes: u32,
@@ -37,11 +38,14 @@ pub struct Setup {
 
 pub struct Outcome {
     pub seconds: f64,
+    /// What the links of machines allow at best, whatever trunks carry.
     pub optimum: f64,
     /// Share of the time in which each direction of each link was idle.
     pub idle: Vec<f64>,
-    /// Bytes that all directions of all links have carried.
+    /// Bytes that all directions of all machines' links have carried.
     pub carried: u64,
+    /// Bytes that each direction of each trunk has carried: out of the rack, then into it.
+    pub crossed: Vec<u64>,
 }
 
 impl Outcome {
@@ -85,7 +89,7 @@ const SMALL_BYTES: usize = 64 << 10;
 pub fn run(setup: &Setup) -> Outcome {
     let n = setup.workers;
     let mut job = Job::new(setup);
-    let (begun, before) = (job.net.now, job.net.carried());
+    let (begun, before, behind) = (job.net.now, job.net.carried(), job.net.crossed());
     for rank in 0..n {
         for (index, bytes) in setup.tensors.iter().enumerate() {
             job.submit(rank, index, *bytes, 0);
@@ -96,11 +100,14 @@ pub fn run(setup: &Setup) -> Outcome {
         job.step();
     }
     let seconds = job.net.now - begun;
-    let carried: Vec<u64> =
-        job.net.carried().iter().zip(before).map(|(after, before)| after - before).collect();
+    let since = |after: Vec<u64>, before: Vec<u64>| -> Vec<u64> {
+        after.iter().zip(before).map(|(after, before)| after - before).collect()
+    };
+    let carried = since(job.net.carried(), before);
+    let crossed = since(job.net.crossed(), behind);
     let idle = |(i, bytes): (usize, &u64)| 1.0 - *bytes as f64 / (setup.rates[i / 2] * seconds);
     let idle = carried.iter().enumerate().map(idle).collect();
-    Outcome { seconds, optimum: optimum(setup), idle, carried: carried.iter().sum() }
+    Outcome { seconds, optimum: optimum(setup), idle, carried: carried.iter().sum(), crossed }
 }
 
 /// The seconds that all tensors take at best.
@@ -122,6 +129,12 @@ fn machines(setup: &Setup) -> Vec<sumpter_plan::Machine> {
 
 fn cluster(setup: &Setup) -> Cluster {
     Cluster::new(machines(setup)).expect("a sound cluster")
+}
+
+/// The machines with their racks and trunks.
+pub fn topology(setup: &Setup) -> Topology {
+    let trunks = setup.racks.trunks.iter().map(|rate| rate * 8e-9).collect();
+    Topology::new(cluster(setup), setup.racks.of.clone(), trunks, None).expect("sound racks")
 }
 
 fn plan(setup: &Setup) -> Plan {
@@ -146,7 +159,7 @@ impl Job {
         };
         let limits = LaneLimits { max_job_bytes: 1 << 36, max_chunk_bytes: 1 << 24, hub: false };
         let mut job = Job {
-            net: Net::new(setup.model, &setup.rates),
+            net: Net::new(setup.model, &setup.rates, &setup.racks),
             clients: (0..n).map(|rank| Client::new(settings(rank), machines)).collect(),
             recoveries: (0..n).map(|_| Recovery::default()).collect(),
             lanes: (0..machines).map(|_| Lane::new(limits)).collect(),

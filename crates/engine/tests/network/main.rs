@@ -5,12 +5,13 @@
 mod job;
 mod net;
 mod periods;
+mod racks;
 mod replay;
 mod training;
 mod updates;
 
 use job::{Outcome, Setup, run};
-use net::Model;
+use net::{Model, Racks};
 use sumpter_plan::default_credit;
 
 /// 200 Mb/s. Only the latency, tiny beside it, makes the rate matter.
@@ -25,8 +26,17 @@ fn setup(workers: usize, rates: Vec<f64>, tensors: Vec<usize>) -> Setup {
     let (partition_bytes, chunk_bytes) = (256 << 10, 256 << 10);
     let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let credit_bytes = default_credit(Some(slowest * 8e-9)) as usize;
-    let (model, updates) = (MODEL, false);
-    Setup { workers, rates, tensors, partition_bytes, chunk_bytes, credit_bytes, model, updates }
+    Setup {
+        workers,
+        rates,
+        racks: Racks::default(),
+        tensors,
+        partition_bytes,
+        chunk_bytes,
+        credit_bytes,
+        model: MODEL,
+        updates: false,
+    }
 }
 
 fn uniform(n: usize, k: usize, bytes: usize) -> Outcome {

@@ -2,9 +2,11 @@
 //! processors cost nothing and nothing disturbs.
 //!
 //! Each machine has one link to a switch that has no limits of its own; each direction of a link
-//! is a queue that is served in order at the link's rate. A connection behaves like TCP without
-//! losses on such a network: a kernel that takes a little more than it can send, and a window of
-//! bytes that may be under way until the receiver has them.
+//! is a queue that is served in order at the link's rate. Machines may be in racks: each rack then
+//! has a switch, and a *trunk* joins it to the core; the trunk's directions are such queues too,
+//! which all connections between racks share. A connection behaves like TCP without losses on such
+//! a network: a kernel that takes a little more than it can send, and a window of bytes that may be
+//! under way until the receiver has them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -44,8 +46,17 @@ pub struct Model {
     pub window: usize,
     /// Bytes that a sender's kernel holds and has not sent.
     pub unsent: usize,
-    /// Seconds from a link's end to the other side, each way.
+    /// Seconds from a link's end to the other side, each way, however many trunks are between.
     pub latency: f64,
+}
+
+/// Which machines share a trunk.
+#[derive(Clone, Debug, Default)]
+pub struct Racks {
+    /// The rack of each machine; empty where all are on one switch.
+    pub of: Vec<usize>,
+    /// Bytes a second of each rack's trunk, each way. One of infinite rate takes no time.
+    pub trunks: Vec<f64>,
 }
 
 struct Pipe {
@@ -76,9 +87,12 @@ enum Event {
     Due(usize),
 }
 
-/// The network; directions of links are numbered `2 m` (up) and `2 m + 1` (down).
+/// The network; directions of links are numbered `2 m` (up) and `2 m + 1` (down), those of trunks
+/// follow in the same way.
 pub struct Net {
     model: Model,
+    rack_of: Vec<usize>,
+    machines: usize,
     pipes: Vec<Pipe>,
     queues: Vec<Queue>,
     events: BinaryHeap<Reverse<(Time, u64, usize)>>,
@@ -99,12 +113,16 @@ pub enum Next {
 }
 
 impl Net {
-    pub fn new(model: Model, rates: &[f64]) -> Net {
+    pub fn new(model: Model, rates: &[f64], racks: &Racks) -> Net {
+        assert!(racks.of.is_empty() || racks.of.len() == rates.len(), "a rack for each machine");
         let queue = |rate: &f64| Queue { rate: *rate, waiting: VecDeque::new(), served: 0 };
+        let links = rates.iter().chain(&racks.trunks);
         Net {
             model,
+            rack_of: racks.of.clone(),
+            machines: rates.len(),
             pipes: Vec::new(),
-            queues: rates.iter().flat_map(|rate| [queue(rate), queue(rate)]).collect(),
+            queues: links.flat_map(|rate| [queue(rate), queue(rate)]).collect(),
             events: BinaryHeap::new(),
             slots: Vec::new(),
             scheduled: 0,
@@ -153,17 +171,21 @@ impl Net {
                 let segment = queue.waiting.pop_front().expect("what was served");
                 queue.served += segment.bytes.len() as u64;
                 self.serve(index);
-                if index % 2 == 0 {
-                    self.schedule(self.model.latency, Event::Reached(segment));
-                    self.next()
-                } else {
+                let Way { from, to } = self.pipes[segment.pipe].way;
+                if index == 2 * to + 1 {
                     let (pipe, n) = (segment.pipe, segment.bytes.len());
                     self.schedule(self.model.latency, Event::Acknowledged(pipe, n));
-                    Next::Arrived(pipe, segment.bytes)
+                    return Next::Arrived(pipe, segment.bytes);
                 }
+                if index == 2 * from {
+                    self.schedule(self.model.latency, Event::Reached(segment));
+                } else {
+                    self.forward(index, segment);
+                }
+                self.next()
             }
             Event::Reached(segment) => {
-                self.enqueue(2 * self.pipes[segment.pipe].way.to + 1, segment);
+                self.forward(2 * self.pipes[segment.pipe].way.from, segment);
                 self.next()
             }
             Event::Due(who) => Next::Due(who),
@@ -180,9 +202,32 @@ impl Net {
         self.schedule(after, Event::Due(who));
     }
 
-    /// Bytes carried so far by each direction of each link.
+    /// Bytes carried so far by each direction of each machine's link.
     pub fn carried(&self) -> Vec<u64> {
-        self.queues.iter().map(|queue| queue.served).collect()
+        self.queues[..2 * self.machines].iter().map(|queue| queue.served).collect()
+    }
+
+    /// Bytes carried so far by each direction of each trunk: out of the rack, then into it.
+    pub fn crossed(&self) -> Vec<u64> {
+        self.queues[2 * self.machines..].iter().map(|queue| queue.served).collect()
+    }
+
+    /// Hands a segment that has left a queue to the next one on its way.
+    fn forward(&mut self, after: usize, segment: Segment) {
+        let Way { from, to } = self.pipes[segment.pipe].way;
+        let trunk = |machine: usize| 2 * (self.machines + self.rack_of[machine]);
+        let stays = self.rack_of.is_empty() || self.rack_of[from] == self.rack_of[to];
+        let next = match after {
+            _ if stays => 2 * to + 1,
+            _ if after == 2 * from => trunk(from),
+            _ if after == trunk(from) => trunk(to) + 1,
+            _ => 2 * to + 1,
+        };
+        if self.queues[next].rate.is_infinite() {
+            self.queues[next].served += segment.bytes.len() as u64;
+            return self.forward(next, segment);
+        }
+        self.enqueue(next, segment);
     }
 
     fn enqueue(&mut self, index: usize, segment: Segment) {

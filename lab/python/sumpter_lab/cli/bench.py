@@ -31,6 +31,7 @@ from sumpter_lab.scaffold.results.output import check_plot, check_writable, writ
 from sumpter_lab.scaffold.results.table import head_line, row_line
 
 if TYPE_CHECKING:
+    from sumpter_lab.scaffold.network.cluster import Racks
     from sumpter_lab.scaffold.spec import Load, Spec
 
 EMULATE_EXAMPLE = (
@@ -76,8 +77,8 @@ PeersOption = Annotated[
         "--peers",
         metavar="NAME,..",
         help="What to measure beside Sumpter: gloo, ps (Sumpter with CPU machines only), plain "
-        "(sockets that move the same bytes and sum nothing), NAME=VALUE (Sumpter with another "
-        "setting, such as deterministic=true), none.",
+        "(sockets that move the same bytes and sum nothing), flat (Sumpter without rack "
+        "settings), NAME=VALUE (Sumpter with another setting, such as deterministic=true), none.",
     ),
 ]
 LanesOption = Annotated[
@@ -89,6 +90,23 @@ IdleRestartOption = Annotated[
         "--idle-restart/--no-idle-restart",
         help="Whether connections start slowly again after a pause, as Linux has it by default "
         "(tcp_slow_start_after_idle).",
+    ),
+]
+RacksOption = Annotated[
+    int | None,
+    typer.Option(
+        "--racks",
+        metavar="R",
+        min=2,
+        help="Spread machines evenly over R racks, each behind a trunk; shows the bytes over it.",
+    ),
+]
+TrunkOption = Annotated[
+    float | None,
+    typer.Option(
+        "--trunk-mbit",
+        metavar="X",
+        help="Rate of each rack's trunk, each way, in Mb/s; with --racks.",
     ),
 ]
 PlotOption = Annotated[
@@ -134,6 +152,8 @@ def emulate(
     rules: RulesOption = None,
     lanes: LanesOption = 1,
     idle_restart: IdleRestartOption = True,
+    racks: RacksOption = None,
+    trunk_mbit: TrunkOption = None,
     assignments: SetOption = None,
     as_json: JsonOption = False,
     csv: CsvOption = None,
@@ -161,6 +181,7 @@ def emulate(
         idle_restart=idle_restart,
         settings=parse_assignments(assignments),
         rules=units.parse_names(rules, "--rules", spec.RULES),
+        racks=_racks(racks, trunk_mbit),
     )
     check_writable(csv, "--csv")
     check_plot(plot)
@@ -190,9 +211,10 @@ def _emulate(asked: Spec, as_json: bool, csv: Path | None) -> list[dict[str, Any
             bar.note(note, "yellow")
         for row in cells:
             if not as_json:
+                columns = report.columns_of(row)
                 if not rows:
-                    typer.echo(head_line(report.COLUMNS))
-                typer.echo(row_line(report.COLUMNS, row))
+                    typer.echo(head_line(columns))
+                typer.echo(row_line(columns, row))
             for warning in report.warnings_of(row):
                 bar.note(warning, "yellow")
             rows.append(row)
@@ -231,6 +253,20 @@ def _machines(
         each = units.rates_of(max(counts), listed, common, f"--{option}-rates")
         roles.append((counts, each))
     return roles[0], roles[1]
+
+
+def _racks(count: int | None, trunk_mbit: float | None) -> Racks | None:
+    from sumpter_lab.scaffold import units
+    from sumpter_lab.scaffold.network.cluster import Racks
+
+    if count is None and trunk_mbit is None:
+        return None
+    if count is None or trunk_mbit is None:
+        raise UsageError(
+            "--racks and --trunk-mbit go together: how many racks, and what each one's trunk "
+            "carries"
+        )
+    return Racks(count, units.check_rate(trunk_mbit, "--trunk-mbit"))
 
 
 def _loads(size: str | None, model: str | None) -> list[Load]:

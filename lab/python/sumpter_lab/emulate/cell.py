@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from sumpter import _native
+from sumpter_lab.emulate import trunks
 from sumpter_lab.scaffold import experiment, spec
 from sumpter_lab.scaffold.jobs.emulated import (
     EmulatedJob,
@@ -17,12 +18,20 @@ from sumpter_lab.scaffold.jobs.emulated import (
     Round,
     emulated_job,
     plain_transfer,
+    rack_settings,
 )
 from sumpter_lab.scaffold.network import counters
 from sumpter_lab.scaffold.network.cluster import Cluster, Machine
 from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.optimum import Optimum, optimum
-from sumpter_lab.scaffold.results.figures import BUSY_CORES, STOLEN, fraction, ratio, stolen
+from sumpter_lab.scaffold.results.figures import (
+    BUSY_CORES,
+    STOLEN,
+    fraction,
+    idle_shares,
+    ratio,
+    stolen,
+)
 from sumpter_lab.scaffold.spec import Load, Spec
 
 # Busy cores and idle links: then the cores, not the links, set the time.
@@ -50,7 +59,8 @@ class Measured:
 def duration_s(asked: Spec, load: Load, times: Optimum, servers: int) -> float:
     """About how long a cell takes."""
     systems = asked.systems(load, servers)
-    each = dict.fromkeys((name for name in systems if not name.startswith("gloo")), times.seconds)
+    own = (name for name in systems if not name.startswith("gloo"))
+    each = dict.fromkeys(own, max(times.seconds, times.flat_seconds))
     each["ps"] = times.ps_seconds
     turn_s = sum(each.get(name) or times.allreduce_seconds for name in systems)
     return (asked.rounds + asked.warmup) * 1.1 * turn_s + experiment.START_S
@@ -61,47 +71,50 @@ def run_cell(
     cluster: Cluster,
     links: Links,
     load: Load,
-    counts: tuple[int, int],
     advance: Callable[[float], None],
 ) -> dict[str, Any]:
-    """Measures one cell; `advance` is called with each finished share of it."""
-    gpu, cpu = cluster.gpu[: counts[0]], cluster.cpu[: counts[1]]
-    here = links.only((*gpu, *cpu))
-    times = optimum(gpu, cpu, load.bytes, here)
-    measured = _measure(asked, load, (gpu, cpu), here, times, advance)
-    return figures(asked, load, (gpu, cpu), here, times, measured)
+    """Measures one cell on its machines; `advance` is called with each finished share of it."""
+    here = links.only(cluster.machines)
+    times = optimum(cluster.gpu, cluster.cpu, load.bytes, here)
+    measured = _measure(asked, load, cluster, here, times, advance)
+    return figures(asked, load, (cluster.gpu, cluster.cpu), here, times, measured)
 
 
 def _measure(
     asked: Spec,
     load: Load,
-    machines: tuple[Sequence[Machine], Sequence[Machine]],
+    cluster: Cluster,
     links: Links,
     times: Optimum,
     advance: Callable[[float], None],
 ) -> Measured:
-    gpu, cpu = machines
+    gpu, cpu = cluster.gpu, cluster.cpu
     systems = asked.systems(load, len(cpu))
     settings = {**asked.settings, "lanes": str(asked.lanes)}
     bandwidths = spec.bandwidths_gbps(links.goodput_mbit)
-    slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.seconds)
+    racks = rack_settings(cluster.machines, spec.bandwidths_gbps(links.trunks_mbit))
+
+    def job(names: list[str], varied: dict[str, str]) -> AbstractContextManager[EmulatedJob]:
+        return emulated_job(
+            *(gpu, cpu, {**settings, **varied}, bandwidths, load.shapes, names),
+            own_settings=None if names == ["flat"] else racks,
+            trunks=cluster.trunks,
+        )
+
+    slowest_s = max(times.allreduce_seconds, times.ps_seconds or 0.0, times.flat_seconds)
     timeout_s = experiment.timeout_s(slowest_s)
     with ExitStack() as running:
         # Jobs of their own, since a job has one architecture and its settings; idle while another
         # has a turn.
         jobs = asked.own_jobs(len(cpu))
         own = [system for system in systems if system not in jobs and system != "plain"]
-        first = running.enter_context(
-            emulated_job(gpu, cpu, settings, bandwidths, load.shapes, own)
-        )
+        first = running.enter_context(job(own, {}))
         by_system: dict[str, EmulatedJob | PlainTransfer] = dict.fromkeys(own, first)
         if "plain" in systems:
-            moving = plain_transfer(gpu, cpu, times.shares, load.bytes)
+            moving = plain_transfer(cluster, times.shares, load.bytes)
             by_system["plain"] = running.enter_context(moving)
         for name, varied in jobs.items():
-            by_system[name] = running.enter_context(
-                emulated_job(gpu, cpu, {**settings, **varied}, bandwidths, load.shapes, [name])
-            )
+            by_system[name] = running.enter_context(job([name], varied))
         share = 1 / ((asked.warmup + asked.rounds) * len(systems))
         turns: list[Turn] = []
         for number in range(asked.warmup + 2 * asked.rounds):
@@ -183,6 +196,7 @@ def figures(
         },
         **_costs(measured.rounds["sumpter"], load, machines, links),
         **_limits(measured.rounds["sumpter"], gpu, links),
+        **trunks.figures(asked.racks, measured.rounds, links, times),
         "lane_memory_bytes": measured.lane_memory_bytes["sumpter"].servers,
         "lane_memory_bytes_workers": measured.lane_memory_bytes["sumpter"].workers,
         "variants": {
@@ -282,28 +296,24 @@ def _limits(rounds: Sequence[Round], gpu: Sequence[Machine], links: Links) -> di
         for name in rounds[0].links
     }
     idle = {
-        name: {
-            "sent": _idle(counts.sent_bytes, seconds, links.goodput_mbit[name]),
-            "received": _idle(counts.received_bytes, seconds, links.goodput_mbit[name]),
-        }
+        name: idle_shares(counts, seconds, links.goodput_mbit[name])
         for name, counts in moved.items()
     }
     cores = sum((item.cores for item in rounds), counters.NO_TICKS)
     cores_idle = ratio(cores.idle, cores.total)
-    # The links of workers are the narrow part of every optimal plan.
-    narrow = [min(idle[machine.name].values()) for machine in gpu]
-    bound = cpu_bound(cores_idle, statistics.median(narrow))
+    # The links of workers are the narrow part of every optimal plan, unless trunks are narrower.
+    of_workers = statistics.median(min(idle[machine.name].values()) for machine in gpu)
+    narrow = min([of_workers, *trunks.idle(rounds, links).values()])
+    bound = cpu_bound(cores_idle, narrow)
     return {
         "link_idle": idle,
-        "link_idle_median_workers": statistics.median(narrow),
+        "link_idle_median_workers": of_workers,
         "retransmits": sum(counts.retransmits for counts in moved.values()),
         "retransmits_by_machine": {name: counts.retransmits for name, counts in moved.items()},
         "cores_idle": cores_idle,
         "cores_steal": ratio(cores.steal, cores.total),
         "cpu_bound": bound,
-        "suggested_rate_mbit": (
-            suggested_rate_mbit(gpu[0].rate_mbit, statistics.median(narrow)) if bound else None
-        ),
+        "suggested_rate_mbit": (suggested_rate_mbit(gpu[0].rate_mbit, narrow) if bound else None),
     }
 
 
@@ -315,11 +325,6 @@ def cpu_bound(cores_idle: float | None, links_idle: float) -> bool:
 def suggested_rate_mbit(rate_mbit: float, links_idle: float) -> float:
     """A rate that the cores can move: what they moved, with a fifth to spare."""
     return max(1.0, float(int(rate_mbit * (1 - links_idle) * 0.8)))
-
-
-def _idle(moved_bytes: float, seconds: float, goodput_mbit: float) -> float:
-    """The share of a link's capacity that went unused; never below 0 for a lucky round."""
-    return max(0.0, 1 - moved_bytes * 8e-6 / (goodput_mbit * seconds))
 
 
 def _memory(

@@ -32,6 +32,23 @@ COLUMNS = (
 )
 
 
+# What stands beside these with racks.
+TRUNK_COLUMNS = (
+    Column("trunk", 7, lambda row: f"{min(row['trunk_goodput_mbit'].values()):.1f}"),
+    Column("flat s", 8, figure("flat_seconds", "{:.3f}")),
+    Column("flat opt", 8, figure("flat_optimum_seconds", "{:.3f}")),
+    Column("of it", 8, figure("flat_optimum_fraction", "{:.4f}")),
+    Column("over trunk", 10, lambda row: format_bytes(row["trunk_bytes_mean"]["sumpter"])),
+    Column("bytes/flat", 10, figure("trunk_bytes_of_flat", "{:.4f}")),
+    Column("bytes/plan", 10, figure("trunk_bytes_of_optimum", "{:.4f}")),
+)
+
+
+def columns_of(row: Row) -> tuple[Column, ...]:
+    """The columns of a table whose rows are like this one."""
+    return COLUMNS + (TRUNK_COLUMNS if row.get("racks") else ())
+
+
 def warnings_of(row: Row) -> list[str]:
     """What a reader must know before believing a row."""
     where = f"n={row['workers']} k={row['servers']}"
@@ -59,7 +76,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
         lines += _worst(group, "optimum_fraction", f"worst fraction of t_opt at {name}")
         lines += _worst(group, "gain_ratio", f"worst gain over Gloo, of g_a, at {name}")
         lines += _worst(group, "plain_fraction", f"worst fraction of plain sockets at {name}")
-    lines += [line for row in rows for line in (*_rules(row), *_variants(row))]
+    lines += [line for row in rows for line in (*_rules(row), *_variants(row), *_trunks(row))]
     bound = sum(1 for row in rows if row.get("cpu_bound"))
     if bound:
         lines.append(f"{bound} of {len(rows)} cells were limited by the cores, not by the links")
@@ -91,6 +108,22 @@ def _variants(row: Row) -> list[str]:
         cpu = f"{found['cpu_ratio']:.3f} of the CPU time"
         lines.append(f"{name} at {where}: {time}, {cpu}, {memory}")
     return lines
+
+
+def _trunks(row: Row) -> list[str]:
+    """What crosses the trunks, of what flat trees and the optimal plan make cross them."""
+    if not row.get("racks"):
+        return []
+    where = f"n={row['workers']}, k={row['servers']}, {load_name(row)}"
+    mean = {name: format_bytes(found) for name, found in row["trunk_bytes_mean"].items()}
+    beside = "".join(f", {name} {found}" for name, found in mean.items() if name != "sumpter")
+    flat = row["flat_optimum_seconds"] / row["optimum_seconds"]
+    return [
+        f"trunks of {row['racks']} racks at {where}: {mean['sumpter']} each way, "
+        f"{row['trunk_bytes_of_flat']:.3f} of the bytes of flat trees, "
+        f"{row['trunk_bytes_of_optimum']:.3f} of those of the plan{beside}; by the plan flat trees "
+        f"take {flat:.3f} times as long"
+    ]
 
 
 def _worst(rows: Sequence[Row], name: str, what: str) -> list[str]:

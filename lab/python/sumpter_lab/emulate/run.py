@@ -32,14 +32,15 @@ def run(asked: Spec, progress: Progress) -> Generator[dict[str, Any], None, None
         progress,
         lambda machines, links: estimate_s(asked, machines, links),
         idle_restart=asked.idle_restart,
+        racks=asked.racks,
     ) as (machines, links):
         for load, workers, servers in asked.cells():
-            times = optimum(machines.gpu[:workers], machines.cpu[:servers], load.bytes, links)
+            here = machines.part(workers, servers)
+            times = optimum(here.gpu, here.cpu, load.bytes, links)
             what = f"{workers} workers, {servers} servers"
             progress.stage(what, cell.duration_s(asked, load, times, servers))
-            counts = (workers, servers)
             started = time.monotonic()
-            row = cell.run_cell(asked, machines, links, load, counts, progress.advance)
+            row = cell.run_cell(asked, here, links, load, progress.advance)
             yield {**row, "cell_seconds": time.monotonic() - started, **about}
 
 
@@ -47,6 +48,7 @@ def estimate_s(asked: Spec, machines: Cluster, links: Links) -> float:
     """About how long all cells take."""
     total_s = 0.0
     for load, workers, servers in asked.cells():
-        times = optimum(machines.gpu[:workers], machines.cpu[:servers], load.bytes, links)
+        here = machines.part(workers, servers)
+        times = optimum(here.gpu, here.cpu, load.bytes, links)
         total_s += cell.duration_s(asked, load, times, servers)
     return total_s

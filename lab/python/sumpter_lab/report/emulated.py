@@ -64,9 +64,11 @@ def _lines(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _rate(row: Row, rows: Sequence[Row]) -> str:
-    """The links' rate, where cells differ in it."""
+    """The links' rate, where cells differ in it, and the racks."""
     rates = {one.get("rate_mbit") for one in rows}
-    return f", {row['rate_mbit']:g} Mb/s" if len(rates) > 1 and row.get("rate_mbit") else ""
+    rate = f", {row['rate_mbit']:g} Mb/s" if len(rates) > 1 and row.get("rate_mbit") else ""
+    racks = f", {row['racks']} racks behind {row['trunk_mbit']:g} Mb/s" if row.get("racks") else ""
+    return rate + racks
 
 
 def _share(rows: Sequence[Row]) -> Figure:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from sumpter_lab.scaffold.network import cluster, tournament
-from sumpter_lab.scaffold.network.cluster import Cluster
+from sumpter_lab.scaffold.network.cluster import Cluster, Racks
 from sumpter_lab.scaffold.network.tournament import Links
 from sumpter_lab.scaffold.signals import orderly
 
@@ -40,6 +40,7 @@ def measured_cluster(
     estimate_s: Callable[[Cluster, Links], float],
     *,
     idle_restart: bool = True,
+    racks: Racks | None = None,
 ) -> Iterator[tuple[Cluster, Links]]:
     """A cluster with what its links carry.
 
@@ -48,14 +49,17 @@ def measured_cluster(
     """
     with (
         orderly(),
-        cluster.emulated(gpu_rates_mbit, cpu_rates_mbit, idle_restart=idle_restart) as machines,
+        cluster.emulated(
+            gpu_rates_mbit, cpu_rates_mbit, idle_restart=idle_restart, racks=racks
+        ) as machines,
     ):
         everyone = machines.machines
         nominal = {machine.name: machine.rate_mbit for machine in everyone}
-        measuring_s = tournament.duration_s(len(everyone))
-        progress.estimate(measuring_s + estimate_s(machines, Links(nominal, nominal, 0.0)))
+        trunks = {trunk.rack: trunk.rate_mbit for trunk in machines.trunks}
+        measuring_s = tournament.duration_s(everyone)
+        progress.estimate(measuring_s + estimate_s(machines, Links(nominal, nominal, 0.0, trunks)))
         progress.stage("measuring the links", measuring_s)
-        links = tournament.measure(everyone, progress.advance)
+        links = tournament.measure(everyone, progress.advance, machines.trunks)
         progress.links(links)
-        links.check(everyone)
+        links.check(everyone, machines.trunks)
         yield machines, links

@@ -13,9 +13,9 @@ from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter_lab.profiles import architectures
 from sumpter_lab.scaffold.network import counters, namespaces
-from sumpter_lab.scaffold.network.cluster import MOST_MACHINES
+from sumpter_lab.scaffold.network.cluster import MOST_MACHINES, Racks
 
-PEERS = ("gloo", "ps", "plain")
+PEERS = ("gloo", "ps", "plain", "flat")
 # Update rules with which rounds can be measured; their optimizers are in updates.py.
 RULES = ("sgd", "sgd_momentum", "sgd_nesterov", "adam", "rmsprop", "adagrad")
 # A process on top of what it shares with the fork server: stacks, heaps, socket buffers.
@@ -28,7 +28,7 @@ _DECIDED_HERE = frozenset(
     {
         *("bandwidth_gbps", "coordinator", "interface", "job", "lanes", "local_rank"),
         *("local_size", "machine", "port", "rank", "servers", "token", "token_file"),
-        "world_size",
+        *("world_size", "rack", "trunk_gbps"),
     }
 )
 
@@ -80,6 +80,7 @@ class Spec:
     settings: dict[str, str] = field(default_factory=dict)
     # Update rules: rounds of Sumpter that update parameters, in the job that sums as well.
     rules: tuple[str, ...] = ()
+    racks: Racks | None = None
 
     def cells(self) -> list[tuple[Load, int, int]]:
         """All combinations, in the order they run: by load, then n, then k."""
@@ -98,6 +99,8 @@ class Spec:
     def own_jobs(self, servers: int) -> dict[str, dict[str, str]]:
         """Systems that are Sumpter with other settings, hence jobs of their own."""
         named = {"ps": {"architecture": "ps"}} if "ps" in self.peers and servers else {}
+        # Its members have no rack settings.
+        named |= {"flat": {}} if "flat" in self.peers else {}
         varied = (name for name in self.peers if "=" in name)
         return named | {name: parse_assignments([name]) for name in varied}
 
@@ -111,8 +114,33 @@ def check(spec: Spec) -> None:
             f"{machines} machine(s) asked for: a network has at least 2, and this one at most "
             f"{MOST_MACHINES}"
         )
+    check_racks(spec)
     _check_settings(spec)
     check_memory(spec, counters.available_bytes())
+
+
+def check_racks(spec: Spec) -> None:
+    """Raises unless the machines of every cell fill equal racks of two or more."""
+    if spec.racks is None:
+        if "flat" in spec.peers:
+            raise UsageError("--peers flat: without --racks nothing but flat trees is measured")
+        return
+    racks = spec.racks.count
+    for option, counts in (("--workers", spec.workers), ("--servers", spec.servers)):
+        for count in counts:
+            if count % racks:
+                raise UsageError(
+                    f"{option} {count}: {racks} racks have equally many machines of each role; "
+                    f"take multiples of {racks}"
+                )
+    for workers in spec.workers:
+        for servers in spec.servers:
+            if workers + servers < 2 * racks:
+                raise UsageError(
+                    f"--racks {racks}: with --workers {workers} and --servers {servers} a rack "
+                    "has one machine, and no aggregate to make of it; take fewer racks or more "
+                    "machines"
+                )
 
 
 def warnings(spec: Spec) -> list[str]:
@@ -123,6 +151,8 @@ def warnings(spec: Spec) -> list[str]:
         notes.append("another `sumpter bench emulate` is running: both will disturb each other")
     cores = len(os.sched_getaffinity(0))
     total_mbit = sum(spec.gpu_rates_mbit) + sum(spec.cpu_rates_mbit)
+    if spec.racks is not None:
+        total_mbit += spec.racks.count * spec.racks.trunk_mbit
     if total_mbit * CORES_PER_LINK_MBIT > cores / 2:
         notes.append(
             f"links of {total_mbit:g} Mb/s in all may be more than {cores} core(s) can move; "

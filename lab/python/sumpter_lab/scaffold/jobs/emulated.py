@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sumpter import _native
 from sumpter._failure import Failure
 from sumpter_lab.scaffold.jobs.remote import LEAVE_TIMEOUT_S, Remote, call_all, end_all, gather
 from sumpter_lab.scaffold.network import counters, mesh
-from sumpter_lab.scaffold.network.cluster import Machine
+from sumpter_lab.scaffold.network.cluster import Cluster, Machine, Trunk
 from sumpter_lab.scaffold.network.tournament import START_TIMEOUT_S
 
 
@@ -25,6 +25,7 @@ class Round:
     server_cpu_s: float
     links: dict[str, counters.LinkCounts]  # by machine
     cores: counters.CoreTicks
+    trunks: dict[str, counters.LinkCounts] = field(default_factory=dict)  # by rack
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,12 @@ class LaneMemory:
 class EmulatedJob:
     """The processes of one job."""
 
-    def __init__(self, workers: Sequence[Remote], servers: list[Remote]) -> None:
+    def __init__(
+        self, workers: Sequence[Remote], servers: list[Remote], trunks: Sequence[Trunk] = ()
+    ) -> None:
         self.workers = workers
         self.servers = servers
+        self._trunks = trunks
 
     def round(
         self,
@@ -66,7 +70,7 @@ class EmulatedJob:
 
         call_all(self.workers, timeout_s, "prepare", system, number)
         server_cpu_s = self._server_cpu_s()
-        run = _counted([*self.workers, *self.servers], timed)
+        run = _counted([*self.workers, *self.servers], timed, self._trunks)
         server_cpu_s = self._server_cpu_s() - server_cpu_s
         call_all(self.workers, timeout_s, "check", system, number)
         return Round(
@@ -75,6 +79,7 @@ class EmulatedJob:
             server_cpu_s=server_cpu_s,
             links=run.links,
             cores=run.cores,
+            trunks=run.trunks,
         )
 
     def kill_server(self, index: int) -> None:
@@ -98,9 +103,15 @@ class EmulatedJob:
 class PlainTransfer:
     """The processes that move a round's bytes without summing them: see `mesh`."""
 
-    def __init__(self, meshes: Sequence[Remote], volumes: Sequence[dict[int, int]]) -> None:
+    def __init__(
+        self,
+        meshes: Sequence[Remote],
+        volumes: Sequence[dict[int, int]],
+        trunks: Sequence[Trunk] = (),
+    ) -> None:
         self._meshes = meshes
         self._volumes = volumes
+        self._trunks = trunks
 
     def round(self, system: str, number: int, timeout_s: float) -> Round:
         """Moves the bytes once."""
@@ -110,13 +121,14 @@ class PlainTransfer:
                 remote.send("run", volumes)
             return gather(self._meshes, timeout_s)
 
-        ran = _counted(self._meshes, run)
+        ran = _counted(self._meshes, run, self._trunks)
         return Round(
             seconds=max(seconds for seconds, _ in ran.figures),
             worker_cpu_s=sum(cpu_s for _, cpu_s in ran.figures),
             server_cpu_s=0.0,
             links=ran.links,
             cores=ran.cores,
+            trunks=ran.trunks,
         )
 
 
@@ -125,11 +137,15 @@ class _Run:
     figures: list[Any]
     links: dict[str, counters.LinkCounts]
     cores: counters.CoreTicks
+    trunks: dict[str, counters.LinkCounts]
 
 
-def _counted(everyone: Sequence[Remote], run: Callable[[], list[Any]]) -> _Run:
-    """What a run answers, and what links and cores did meanwhile."""
+def _counted(
+    everyone: Sequence[Remote], run: Callable[[], list[Any]], trunks: Sequence[Trunk]
+) -> _Run:
+    """What a run answers, and what links, trunks and cores did meanwhile."""
     before = {remote.name: counters.link_counts(remote.pid) for remote in everyone}
+    crossed = counters.trunk_counts(trunks)
     cores = counters.core_ticks()
     figures = run()
     cores = counters.core_ticks() - cores
@@ -137,16 +153,17 @@ def _counted(everyone: Sequence[Remote], run: Callable[[], list[Any]]) -> _Run:
         remote.machine.name: counters.link_counts(remote.pid) - before[remote.name]
         for remote in everyone
     }
-    return _Run(figures, links, cores)
+    after = counters.trunk_counts(trunks)
+    return _Run(figures, links, cores, {rack: after[rack] - crossed[rack] for rack in after})
 
 
 @contextlib.contextmanager
 def plain_transfer(
-    gpu: Sequence[Machine], cpu: Sequence[Machine], shares: dict[str, float], size_bytes: int
+    cluster: Cluster, shares: dict[str, float], size_bytes: int
 ) -> Iterator[PlainTransfer]:
     """Connects all machines that exchange anything when each sums its share."""
-    machines = [*gpu, *cpu]
-    volumes = mesh.volumes([shares[m.name] for m in machines], len(gpu), size_bytes)
+    machines = cluster.machines
+    volumes = mesh.volumes([shares[m.name] for m in machines], len(cluster.gpu), size_bytes)
     meshes = [Remote(m, "Mesh", index, m.address) for index, m in enumerate(machines)]
     try:
         ports = call_all(meshes, START_TIMEOUT_S, "port")
@@ -154,7 +171,7 @@ def plain_transfer(
             later = {to: (machines[to].address, ports[to]) for to in moved if to > index}
             own.send("join", later, len(moved) - len(later))
         gather(meshes, START_TIMEOUT_S)
-        yield PlainTransfer(meshes, volumes)
+        yield PlainTransfer(meshes, volumes, cluster.trunks)
     finally:
         end_all(meshes, timeout_s=1.0)
 
@@ -168,27 +185,31 @@ def emulated_job(
     load: object,
     systems: Sequence[str],
     kind: str = "Worker",
+    own_settings: Mapping[str, dict[str, str]] | None = None,
+    trunks: Sequence[Trunk] = (),
 ) -> Iterator[EmulatedJob]:
     """Starts a job with a worker on each GPU machine and a server on each CPU machine.
 
-    `kind` names the class of the workers and `load` describes what it sums.
+    `kind` names the class of the workers and `load` describes what it sums. `own_settings` are
+    those of one machine, by its name. What crosses `trunks` is counted in each round.
     """
     shared = {"log": "warn", **settings}
     shared |= {"token": _native.generate_token(), "servers": str(len(cpu))}
     shared["start_timeout_s"] = f"{START_TIMEOUT_S:g}"
+    more = own_settings or {}
     workers: list[Remote] = []
     servers: list[Remote] = []
     try:
         for rank, machine in enumerate(gpu):
-            own = shared | _bandwidth(machine, bandwidths_gbps)
+            own = shared | _bandwidth(machine, bandwidths_gbps) | more.get(machine.name, {})
             workers.append(Remote(machine, kind, rank, len(gpu), machine.address, own, load))
         (meeting,) = call_all(workers[:1], START_TIMEOUT_S, "host")
         for machine in cpu:
-            own = shared | _bandwidth(machine, bandwidths_gbps)
+            own = shared | _bandwidth(machine, bandwidths_gbps) | more.get(machine.name, {})
             servers.append(Remote(machine, "Server", own))
             servers[-1].send("serve", meeting.coordinator)
         call_all(workers, 2 * START_TIMEOUT_S, "join", meeting, list(systems))
-        yield EmulatedJob(workers, servers)
+        yield EmulatedJob(workers, servers, trunks)
         call_all(workers, START_TIMEOUT_S, "stop")
         # A server's call returns when its job has ended, or raises what went wrong.
         gather(servers, LEAVE_TIMEOUT_S)
@@ -202,6 +223,20 @@ def emulated_job(
         end_all(workers + servers, timeout_s=0.0)
         raise
     end_all(workers + servers)
+
+
+def rack_settings(
+    machines: Sequence[Machine], trunks_gbps: Mapping[str, float]
+) -> dict[str, dict[str, str]]:
+    """By machine, its rack and what the rack's trunk carries, as far as there are settings."""
+    known = {setting["name"] for setting in _native.settings()}
+    own = {}
+    for machine in machines:
+        if machine.rack is not None:
+            trunk = f"{trunks_gbps[machine.rack]:.6g}"
+            given = {"rack": machine.rack, "trunk_gbps": trunk}
+            own[machine.name] = {name: value for name, value in given.items() if name in known}
+    return own
 
 
 def _bandwidth(machine: Machine, bandwidths_gbps: dict[str, float]) -> dict[str, str]:

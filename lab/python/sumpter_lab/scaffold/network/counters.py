@@ -1,16 +1,18 @@
 """What the kernel counts: bytes and retransmits by machine, time of cores and of processes.
 
 A process shows its namespace's counters in its own folder of /proc, so nothing has to run inside
-a namespace to read them.
+a machine's namespace to read them. No process is in that of the bridges: a thread enters it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sumpter_lab.scaffold.network.cluster import INTERFACE
+from sumpter_lab.scaffold.network import namespaces
+from sumpter_lab.scaffold.network.cluster import INTERFACE, Trunk
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,16 @@ def link_counts(pid: int, interface: str = INTERFACE) -> LinkCounts:
     folder = Path(f"/proc/{pid}/net")
     received, sent = interface_bytes((folder / "dev").read_text(), interface)
     return LinkCounts(sent, received, tcp_retransmits((folder / "snmp").read_text()))
+
+
+def trunk_counts(trunks: Sequence[Trunk]) -> dict[str, LinkCounts]:
+    """What has left each rack over its trunk and what has come in; no retransmits are known."""
+    counts = {}
+    tables = {name: namespaces.read(name, "net/dev") for name in {one.namespace for one in trunks}}
+    for trunk in trunks:
+        received, sent = interface_bytes(tables[trunk.namespace], trunk.device)
+        counts[trunk.rack] = LinkCounts(sent, received, 0)
+    return counts
 
 
 def interface_bytes(table: str, interface: str) -> tuple[int, int]:

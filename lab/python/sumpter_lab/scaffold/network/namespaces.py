@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sumpter._failure import Failure
@@ -58,6 +59,18 @@ def enter(name: str) -> None:
         if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), name)
+
+
+def read(name: str, file: str) -> str:
+    """The text of a file of /proc/thread-self, such as net/dev, as it is in a namespace."""
+
+    def inside() -> str:
+        enter(name)
+        return Path("/proc/thread-self", file).read_text()
+
+    # A thread cannot leave again.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(inside).result()
 
 
 def of_run(prefix: str, folder: Path = FOLDER) -> list[str]:

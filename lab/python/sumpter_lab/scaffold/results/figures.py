@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from sumpter_lab.scaffold.network.counters import CoreTicks
+from sumpter_lab.scaffold.network.counters import CoreTicks, LinkCounts
 
 # Of the cores' time. More than so much taken by other guests of the host, and links idled because
 # nothing was there to send.
@@ -35,3 +35,12 @@ def quartiles(ordered: Sequence[float]) -> tuple[float, float, float]:
 def stolen(cores: CoreTicks) -> float:
     """The share of the cores' time that other guests of the host took."""
     return ratio(cores.steal, cores.total) or 0.0
+
+
+def idle_shares(moved: LinkCounts, seconds: float, goodput_mbit: float) -> dict[str, float]:
+    """By direction, the share of a link's capacity that went unused; never below 0."""
+
+    def idle(moved_bytes: int) -> float:
+        return max(0.0, 1 - moved_bytes * 8e-6 / (goodput_mbit * seconds))
+
+    return {"sent": idle(moved.sent_bytes), "received": idle(moved.received_bytes)}

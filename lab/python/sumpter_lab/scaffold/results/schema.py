@@ -112,10 +112,12 @@ KINDS: dict[str, Kind] = {
             "link_goodput_mbit": POSITIVE,
             "link_idle": optional(OBJECT_OF_OBJECTS),
             "rate_mbit": optional(POSITIVE),
+            "racks": optional(COUNT),
+            "trunk_mbit": optional(POSITIVE),
             "cpu_bound": optional(FLAG),
             "disturbed_rounds": optional(COUNT),
         },
-        frozenset({"disturbed_rounds", "cpu_bound", "model", "rate_mbit"}),
+        frozenset({"disturbed_rounds", "cpu_bound", "model", "rate_mbit", "racks", "trunk_mbit"}),
     ),
     "allreduce": Kind(
         "sumpter bench allreduce",
