@@ -188,27 +188,6 @@ MUTANTS = [
         "self.own_tier(*tensor) != Some(*tier) && *tier != Tier::Rack;",
     ),
     Mutant(
-        "a total is released in the wrong tier",
-        "4: servers join and leave",
-        "hub.rs",
-        "self.tensors.get(&(tensor, *tier)).is_some_and(|passage| passage.to == to)",
-        "self.tensors.get(&(tensor, *tier)).is_some_and(|passage| passage.to <= to || true)",
-    ),
-    Mutant(
-        "mirrors of a variable are behind a round, and the round is called done",
-        "5: survivors of a worker agree",
-        "mirrors.rs",
-        "(best == Level::State && is_past)",
-        "(best == Level::State && is_past && span.is_empty())",
-    ),
-    Mutant(
-        "a round is forgotten for which the clocks came last",
-        "4: servers join and leave",
-        "lane/asynchronous.rs",
-        "self.catch_up(of_job, user, CatchUp::All);\n        }\n        Ok(())",
-        "let _ = user;\n        }\n        Ok(())",
-    ),
-    Mutant(
         "the receivers of a broadcast that have gone on are waited for",
         "4: servers join and leave",
         "recovery.rs",
