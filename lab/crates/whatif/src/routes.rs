@@ -1,0 +1,306 @@
+//! Reduction trees as loads on links, and how fast partitions go that share them.
+//!
+//! A *route* is a reduction tree that partitions have. A byte of a partition crosses each link of
+//! its route some number of times on its way to the root and as often on the way back, in the other
+//! direction. Hubs pass on what they have added while more comes in, so all hops of a route go at
+//! one rate, that of its tightest link; rates are max-min fair with the backlog as weight, as in
+//! [`rates`](crate::rates).
+//!
+//! Every GPU machine sends each partition once and receives each sum once, unless it is the root.
+//! So a route has that as a base for all of them, and a short list of what differs from it: the
+//! root, hubs and trunks.
+
+use sumpter_plan::{ReductionTree, Role, Topology, TreePlan};
+
+use crate::machines::InsideLimit;
+use crate::rates::{Rates, Way};
+
+/// Levels that differ by less than this part are reached at once.
+const TIE: f64 = 1e-12;
+
+/// A reduction tree.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Route {
+    /// What each machine sends beside the base, on the way to the root, and what it receives.
+    sends: Vec<(usize, f64)>,
+    receives: Vec<(usize, f64)>,
+    /// What leaves and enters each rack.
+    leaves: Vec<(usize, f64)>,
+    enters: Vec<(usize, f64)>,
+    /// Who adds, hubs before the root, and how many contributions each adds to another.
+    pub adders: Vec<(usize, f64)>,
+}
+
+/// The routes of a placement and the links that they share.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Routes {
+    routes: Vec<Route>,
+    workers: Vec<bool>,
+    /// Bytes per second, each way.
+    links: Vec<f64>,
+    trunks: Vec<f64>,
+    core: Option<f64>,
+    inside: Vec<Vec<InsideLimit>>,
+}
+
+/// What links are multiplied by, and what bytes on the network are divided by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Speeds {
+    pub network: f64,
+    pub compression: f64,
+}
+
+/// What a route's partitions do in one way: the rate of one byte of them, and its weight.
+pub(crate) struct Backlog {
+    pub route: usize,
+    pub push: f64,
+    pub pull: f64,
+}
+
+/// A link in one direction.
+#[derive(Clone, Copy, Debug)]
+enum Link {
+    Sends(usize),
+    Receives(usize),
+    Leaves(usize),
+    Enters(usize),
+    Core,
+    Inside(usize, InsideLimit),
+}
+
+/// A load: what is fixed, and what each unit of the common level adds.
+type Load = (f64, f64);
+
+fn plus(sum: Load, (fixed, rising): Load) -> Load {
+    (sum.0 + fixed, sum.1 + rising)
+}
+
+/// The loads of all links but those inside machines.
+struct Loads {
+    sends: Vec<Load>,
+    receives: Vec<Load>,
+    leaves: Vec<Load>,
+    enters: Vec<Load>,
+    /// Of all partitions on the way to their roots, and back.
+    ways: [Load; 2],
+}
+
+impl Routes {
+    /// The routes of `trees`, and what limits each machine inside.
+    pub fn new(
+        topology: &Topology,
+        plan: &TreePlan,
+        trees: &[ReductionTree],
+        inside: Vec<Vec<InsideLimit>>,
+    ) -> Self {
+        let rate = |gbps: f64| gbps * 1e9 / 8.0;
+        let machines = topology.cluster().machines();
+        let workers: Vec<bool> = machines.iter().map(|one| one.role == Role::Gpu).collect();
+        Self {
+            routes: trees.iter().map(|tree| Route::new(topology, plan, tree, &workers)).collect(),
+            links: machines.iter().map(|machine| rate(machine.bandwidth_gbps)).collect(),
+            trunks: topology.trunks_gbps().iter().copied().map(rate).collect(),
+            core: topology.core_gbps().map(rate),
+            workers,
+            inside,
+        }
+    }
+
+    /// The number of routes.
+    pub fn len(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// Who adds what goes a route.
+    pub fn adders(&self, route: usize) -> &[(usize, f64)] {
+        &self.routes[route].adders
+    }
+
+    /// Whether a partition of a route crosses any link.
+    pub fn travels(&self, route: usize) -> bool {
+        let loaded = |limit: &InsideLimit| limit.reduce + limit.result > 0.0;
+        let several = self.workers.iter().filter(|worker| **worker).count() > 1;
+        several
+            || self.inside.iter().flatten().any(loaded)
+            || self.routes[route].receives.iter().any(|(_, times)| *times > 0.0)
+    }
+
+    /// Whether links inside machines are a limit.
+    pub fn has_inside(&self) -> bool {
+        self.inside.iter().any(|limits| !limits.is_empty())
+    }
+
+    /// The same without limits inside machines.
+    #[must_use]
+    pub fn without_inside(&self) -> Self {
+        Self { inside: vec![Vec::new(); self.links.len()], ..self.clone() }
+    }
+
+    /// The rates of each backlog, in bytes on the network per second.
+    pub fn fair(&self, speeds: Speeds, backlogs: &[Backlog]) -> Vec<Rates> {
+        let mut ways: Vec<[Way; 2]> =
+            backlogs.iter().map(|one| [Way::new(one.push), Way::new(one.pull)]).collect();
+        loop {
+            let loads = self.loads(backlogs, &ways);
+            let mut full: Vec<Link> = Vec::new();
+            let mut least = f64::INFINITY;
+            self.each_link(speeds, &loads, |link, rate, (fixed, rising)| {
+                if rising > 0.0 {
+                    let level = ((rate - fixed) / rising).max(0.0);
+                    if level < least * (1.0 - TIE) {
+                        full.clear();
+                    }
+                    if level <= least * (1.0 + TIE) {
+                        full.push(link);
+                    }
+                    least = least.min(level);
+                }
+            });
+            if full.is_empty() {
+                break;
+            }
+            for (one, ways) in backlogs.iter().zip(&mut ways) {
+                for (way, state) in ways.iter_mut().enumerate().filter(|(_, state)| state.rises()) {
+                    if full.iter().any(|link| self.crosses(*link, one.route, way)) {
+                        state.fix(least);
+                    }
+                }
+            }
+        }
+        ways.iter().map(|[push, pull]| Rates { push: push.rate(), pull: pull.rate() }).collect()
+    }
+
+    fn loads(&self, backlogs: &[Backlog], ways: &[[Way; 2]]) -> Loads {
+        let none = |count: usize| vec![(0.0, 0.0); count];
+        let (machines, racks) = (self.links.len(), self.trunks.len());
+        let mut loads = Loads {
+            sends: none(machines),
+            receives: none(machines),
+            leaves: none(racks),
+            enters: none(racks),
+            ways: [(0.0, 0.0); 2],
+        };
+        for (one, ways) in backlogs.iter().zip(ways) {
+            let route = &self.routes[one.route];
+            for (way, state) in ways.iter().enumerate().filter(|(_, state)| state.weight > 0.0) {
+                loads.ways[way] = plus(loads.ways[way], state.load(1.0));
+                let mut add = |to_root: bool, parts: &[(usize, f64)], at_racks: bool| {
+                    let into = match (to_root == (way == 0), at_racks) {
+                        (true, false) => &mut loads.sends,
+                        (false, false) => &mut loads.receives,
+                        (true, true) => &mut loads.leaves,
+                        (false, true) => &mut loads.enters,
+                    };
+                    for &(at, times) in parts {
+                        into[at] = plus(into[at], state.load(times));
+                    }
+                };
+                add(true, &route.sends, false);
+                add(false, &route.receives, false);
+                add(true, &route.leaves, true);
+                add(false, &route.enters, true);
+            }
+        }
+        for (at, _) in self.workers.iter().enumerate().filter(|(_, worker)| **worker) {
+            loads.sends[at] = plus(loads.sends[at], loads.ways[0]);
+            loads.receives[at] = plus(loads.receives[at], loads.ways[1]);
+        }
+        loads
+    }
+
+    /// Every link with its rate and load.
+    fn each_link(&self, speeds: Speeds, loads: &Loads, mut each: impl FnMut(Link, f64, Load)) {
+        for (at, rate) in self.links.iter().enumerate() {
+            each(Link::Sends(at), rate * speeds.network, loads.sends[at]);
+            each(Link::Receives(at), rate * speeds.network, loads.receives[at]);
+            for limit in &self.inside[at] {
+                let [up, down] = loads.ways;
+                let (sends, receives) = (loads.sends[at], loads.receives[at]);
+                let times = |(fixed, rising): Load, times: f64| (fixed * times, rising * times);
+                // What does not cross the network is not compressed.
+                let own = plus(times(up, limit.reduce), times(down, limit.result));
+                let other = plus(times(sends, limit.sends), times(receives, limit.receives));
+                let load = plus(times(own, speeds.compression), other);
+                each(Link::Inside(at, *limit), limit.rate, load);
+            }
+        }
+        let mut all = (0.0, 0.0);
+        for (at, rate) in self.trunks.iter().enumerate() {
+            each(Link::Leaves(at), rate * speeds.network, loads.leaves[at]);
+            each(Link::Enters(at), rate * speeds.network, loads.enters[at]);
+            all = plus(all, loads.leaves[at]);
+        }
+        if let Some(rate) = self.core {
+            each(Link::Core, rate * speeds.network, all);
+        }
+    }
+
+    /// Whether a route crosses a link on the way to the root (0) or back (1).
+    fn crosses(&self, link: Link, route: usize, way: usize) -> bool {
+        let (route, back) = (&self.routes[route], way == 1);
+        let of = |parts: &[(usize, f64)], at: usize| {
+            parts.iter().find(|(part, _)| *part == at).map_or(0.0, |(_, times)| *times)
+        };
+        let base = |at: usize, this: bool| if this && self.workers[at] { 1.0 } else { 0.0 };
+        let sends = |at: usize| match back {
+            false => of(&route.sends, at) + base(at, true),
+            true => of(&route.receives, at),
+        };
+        let receives = |at: usize| match back {
+            false => of(&route.receives, at),
+            true => of(&route.sends, at) + base(at, true),
+        };
+        match link {
+            Link::Sends(at) => sends(at) > 0.0,
+            Link::Receives(at) => receives(at) > 0.0,
+            Link::Leaves(at) => of(if back { &route.enters } else { &route.leaves }, at) > 0.0,
+            Link::Enters(at) => of(if back { &route.leaves } else { &route.enters }, at) > 0.0,
+            Link::Core => !route.leaves.is_empty(),
+            Link::Inside(at, limit) => {
+                let own = if back { limit.result } else { limit.reduce };
+                own + limit.sends * sends(at) + limit.receives * receives(at) > 0.0
+            }
+        }
+    }
+}
+
+impl Route {
+    fn new(topology: &Topology, plan: &TreePlan, tree: &ReductionTree, workers: &[bool]) -> Self {
+        let count = workers.len();
+        let (mut sends, mut receives) = (vec![0.0; count], vec![0.0; count]);
+        let racks = topology.trunks_gbps().len();
+        let (mut leaves, mut enters) = (vec![0.0; racks], vec![0.0; racks]);
+        // Machines that add, those nearer to leaves first.
+        let mut order: Vec<usize> = Vec::new();
+        for worker in (0..count).filter(|&at| workers[at]) {
+            let mut from = worker;
+            while let Some(edge) = plan.parent(tree, from).filter(|_| sends[from] == 0.0) {
+                sends[from] += 1.0;
+                receives[edge.to] += 1.0;
+                if let (Some(one), Some(other)) =
+                    (topology.rack_of().get(from), topology.rack_of().get(edge.to))
+                    && one != other
+                {
+                    leaves[*one] += 1.0;
+                    enters[*other] += 1.0;
+                }
+                if !order.contains(&edge.to) {
+                    order.push(edge.to);
+                }
+                from = edge.to;
+            }
+        }
+        order.retain(|&at| at != tree.root);
+        order.push(tree.root);
+        let inputs = |at: usize| receives[at] + if workers[at] { 1.0 } else { 0.0 };
+        let adders = order.iter().map(|&at| (at, inputs(at) - 1.0)).collect();
+        for (sends, worker) in sends.iter_mut().zip(workers) {
+            *sends -= if *worker { 1.0 } else { 0.0 };
+        }
+        let some = |all: Vec<f64>| -> Vec<(usize, f64)> {
+            all.into_iter().enumerate().filter(|(_, times)| *times != 0.0).collect()
+        };
+        let (sends, receives) = (some(sends), some(receives));
+        Self { sends, receives, leaves: some(leaves), enters: some(enters), adders }
+    }
+}
