@@ -93,7 +93,12 @@ impl<'a> Wiring<'a> {
 
     /// What a reduction puts on each link; without one, each GPU copies everything as it is. With
     /// `split`, the CPU-assisted one copies the best part as it is.
-    pub(super) fn inside(&self, reduction: Option<LocalReduction>, roots: &[usize], split: bool) -> Inside {
+    pub(super) fn inside(
+        &self,
+        reduction: Option<LocalReduction>,
+        roots: &[usize],
+        split: bool,
+    ) -> Inside {
         let count = self.gpus.len() as f64;
         let even = vec![1.0 / count; self.gpus.len()];
         let mut direct = 0.0;

@@ -17,7 +17,8 @@ const UNLIMITED: f64 = 1e9;
 pub enum Bottleneck {
     /// Overhead is under 1 % of the iteration.
     None,
-    /// Links without limits would remove more of the overhead than additions that cost nothing.
+    /// Links without limits would remove more of the overhead than additions, and updates on
+    /// servers, that cost nothing.
     Network,
     /// The other way round.
     Addition,
@@ -92,13 +93,15 @@ fn bottleneck(
     }
     let bandwidth_gbps = case.bandwidth_gbps * UNLIMITED;
     let unlimited = overhead(profile, layout, &Case { bandwidth_gbps, ..*case })?;
-    let added = if profile.has_addition() {
-        overhead(&profile.without_addition(), layout, case)?
+    let added = if profile.has_addition() || case.update_bytes_per_s.is_some() {
+        let case = Case { update_bytes_per_s: None, ..*case };
+        overhead(&profile.without_addition(), layout, &case)?
     } else {
         overhead_s
     };
     let best = if unlimited <= added { Bottleneck::Network } else { Bottleneck::Addition };
-    if layout.has_inside() && overhead(profile, &layout.without_inside(), case)? < unlimited.min(added)
+    if layout.has_inside()
+        && overhead(profile, &layout.without_inside(), case)? < unlimited.min(added)
     {
         return Ok(Bottleneck::Inside);
     }

@@ -61,4 +61,4 @@ pub use iteration::{Bottleneck, Outcome, simulate, simulate_on, simulate_placed}
 pub use layout::{Layout, Unit};
 pub use machines::Machines;
 pub use profile::{Layer, Profile, Tensor};
-pub use request::answer_json;
+pub use request::{answer_json, machines_json};

@@ -134,10 +134,8 @@ impl Machines {
     /// # Errors
     /// Other numbers of machines than the list has.
     pub(crate) fn check(&self, case: &Case) -> Result<(), WhatifError> {
-        let counts = [
-            ("workers", case.workers, self.workers()),
-            ("servers", case.servers, self.servers()),
-        ];
+        let counts =
+            [("workers", case.workers, self.workers()), ("servers", case.servers, self.servers())];
         for (field, given, listed) in counts {
             if given != listed {
                 let expected = format!("{listed}, as many as are listed");

@@ -18,7 +18,8 @@
 //!   recalled.
 //! - **Addition.** A server adds contributions of one partition after another while they come
 //!   in, `n-1` additions each, and ends at least one addition after the last has arrived.
-//! - A sum is sent back when the whole partition is added.
+//! - A sum is sent back when the whole partition is added, and where the server has an optimizer,
+//!   when that is done.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -364,7 +365,10 @@ impl<'a> Stream<'a> {
             }
             let adder_s = self.adders_free_s[adder].max(self.started[unit]);
             let last_s = if additions > 0.0 { addition_s } else { 0.0 };
-            let free_s = (adder_s + additions * addition_s).max(arrived_s + last_s);
+            let mut free_s = (adder_s + additions * addition_s).max(arrived_s + last_s);
+            if let Some(rate) = self.case.update_bytes_per_s.filter(|_| adder == machine) {
+                free_s += bytes as f64 / rate;
+            }
             self.adders_free_s[adder] = free_s;
             sum_s = sum_s.max(free_s);
         }
