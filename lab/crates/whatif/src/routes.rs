@@ -21,7 +21,8 @@ const TIE: f64 = 1e-12;
 /// A reduction tree.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Route {
-    /// What each machine sends beside the base, on the way to the root, and what it receives.
+    /// What each machine sends beside the base, on the way to the root, and what it receives; in
+    /// the order of machines.
     sends: Vec<(usize, f64)>,
     receives: Vec<(usize, f64)>,
     /// What leaves and enters each rack.
@@ -68,21 +69,50 @@ enum Link {
     Inside(usize, InsideLimit),
 }
 
-/// A load: what is fixed, and what each unit of the common level adds.
-type Load = (f64, f64);
-
-fn plus(sum: Load, (fixed, rising): Load) -> Load {
-    (sum.0 + fixed, sum.1 + rising)
+/// What links carry, but for those inside machines and what every worker sends and receives.
+struct Loads {
+    sends: Vec<f64>,
+    receives: Vec<f64>,
+    leaves: Vec<f64>,
+    enters: Vec<f64>,
+    /// Of all partitions on the way to their roots, and back: what every worker sends and receives.
+    ways: [f64; 2],
 }
 
-/// The loads of all links but those inside machines.
-struct Loads {
-    sends: Vec<Load>,
-    receives: Vec<Load>,
-    leaves: Vec<Load>,
-    enters: Vec<Load>,
-    /// Of all partitions on the way to their roots, and back.
-    ways: [Load; 2],
+impl Loads {
+    fn new(machines: usize, racks: usize) -> Self {
+        Self {
+            sends: vec![0.0; machines],
+            receives: vec![0.0; machines],
+            leaves: vec![0.0; racks],
+            enters: vec![0.0; racks],
+            ways: [0.0; 2],
+        }
+    }
+
+    fn clear(&mut self) {
+        for all in [&mut self.sends, &mut self.receives, &mut self.leaves, &mut self.enters] {
+            all.fill(0.0);
+        }
+        self.ways = [0.0; 2];
+    }
+
+    /// Adds what goes a route on the way to the root (0) or back (1).
+    fn add(&mut self, route: &Route, way: usize, rate: f64) {
+        self.ways[way] += rate;
+        let (out, back) = (&mut self.sends, &mut self.receives);
+        let (leaves, enters) = (&mut self.leaves, &mut self.enters);
+        let [out, back, leaves, enters] = match way {
+            0 => [out, back, leaves, enters],
+            _ => [back, out, enters, leaves],
+        };
+        let parts = [&route.sends, &route.receives, &route.leaves, &route.enters];
+        for (into, parts) in [out, back, leaves, enters].into_iter().zip(parts) {
+            for &(at, times) in parts {
+                into[at] += times * rate;
+            }
+        }
+    }
 }
 
 impl Routes {
@@ -140,29 +170,26 @@ impl Routes {
     pub fn fair(&self, speeds: Speeds, backlogs: &[Backlog]) -> Vec<Rates> {
         let mut ways: Vec<[Way; 2]> =
             backlogs.iter().map(|one| [Way::new(one.push), Way::new(one.pull)]).collect();
+        let empty = || Loads::new(self.links.len(), self.trunks.len());
+        // What is known, and what each unit of the common level adds.
+        let (mut fixed, mut rising) = (empty(), empty());
+        let mut full: Vec<Link> = Vec::new();
         loop {
-            let loads = self.loads(backlogs, &ways);
-            let mut full: Vec<Link> = Vec::new();
-            let mut least = f64::INFINITY;
-            self.each_link(speeds, &loads, |link, rate, (fixed, rising)| {
-                if rising > 0.0 {
-                    let level = ((rate - fixed) / rising).max(0.0);
-                    if level < least * (1.0 - TIE) {
-                        full.clear();
-                    }
-                    if level <= least * (1.0 + TIE) {
-                        full.push(link);
-                    }
-                    least = least.min(level);
+            rising.clear();
+            for (one, ways) in backlogs.iter().zip(&ways) {
+                for (way, state) in ways.iter().enumerate().filter(|(_, state)| state.rises()) {
+                    rising.add(&self.routes[one.route], way, state.weight);
                 }
-            });
+            }
+            let level = self.tightest(speeds, &fixed, &rising, &mut full);
             if full.is_empty() {
                 break;
             }
             for (one, ways) in backlogs.iter().zip(&mut ways) {
                 for (way, state) in ways.iter_mut().enumerate().filter(|(_, state)| state.rises()) {
                     if full.iter().any(|link| self.crosses(*link, one.route, way)) {
-                        state.fix(least);
+                        state.fix(level);
+                        fixed.add(&self.routes[one.route], way, state.rate());
                     }
                 }
             }
@@ -170,76 +197,57 @@ impl Routes {
         ways.iter().map(|[push, pull]| Rates { push: push.rate(), pull: pull.rate() }).collect()
     }
 
-    fn loads(&self, backlogs: &[Backlog], ways: &[[Way; 2]]) -> Loads {
-        let none = |count: usize| vec![(0.0, 0.0); count];
-        let (machines, racks) = (self.links.len(), self.trunks.len());
-        let mut loads = Loads {
-            sends: none(machines),
-            receives: none(machines),
-            leaves: none(racks),
-            enters: none(racks),
-            ways: [(0.0, 0.0); 2],
+    /// The least level at which a link is full, and all links that are full then.
+    fn tightest(&self, speeds: Speeds, fixed: &Loads, rising: &Loads, full: &mut Vec<Link>) -> f64 {
+        full.clear();
+        let mut least = f64::INFINITY;
+        let mut each = |link: Link, rate: f64, fixed: f64, rising: f64| {
+            if rising > 0.0 {
+                let level = ((rate - fixed) / rising).max(0.0);
+                if level < least * (1.0 - TIE) {
+                    full.clear();
+                }
+                if level <= least * (1.0 + TIE) {
+                    full.push(link);
+                }
+                least = least.min(level);
+            }
         };
-        for (one, ways) in backlogs.iter().zip(ways) {
-            let route = &self.routes[one.route];
-            for (way, state) in ways.iter().enumerate().filter(|(_, state)| state.weight > 0.0) {
-                loads.ways[way] = plus(loads.ways[way], state.load(1.0));
-                let mut add = |to_root: bool, parts: &[(usize, f64)], at_racks: bool| {
-                    let into = match (to_root == (way == 0), at_racks) {
-                        (true, false) => &mut loads.sends,
-                        (false, false) => &mut loads.receives,
-                        (true, true) => &mut loads.leaves,
-                        (false, true) => &mut loads.enters,
-                    };
-                    for &(at, times) in parts {
-                        into[at] = plus(into[at], state.load(times));
-                    }
-                };
-                add(true, &route.sends, false);
-                add(false, &route.receives, false);
-                add(true, &route.leaves, true);
-                add(false, &route.enters, true);
-            }
-        }
-        for (at, _) in self.workers.iter().enumerate().filter(|(_, worker)| **worker) {
-            loads.sends[at] = plus(loads.sends[at], loads.ways[0]);
-            loads.receives[at] = plus(loads.receives[at], loads.ways[1]);
-        }
-        loads
-    }
-
-    /// Every link with its rate and load.
-    fn each_link(&self, speeds: Speeds, loads: &Loads, mut each: impl FnMut(Link, f64, Load)) {
         for (at, rate) in self.links.iter().enumerate() {
-            each(Link::Sends(at), rate * speeds.network, loads.sends[at]);
-            each(Link::Receives(at), rate * speeds.network, loads.receives[at]);
+            let of = |loads: &Loads| match self.workers[at] {
+                true => [loads.sends[at] + loads.ways[0], loads.receives[at] + loads.ways[1]],
+                false => [loads.sends[at], loads.receives[at]],
+            };
+            let (known, adds) = (of(fixed), of(rising));
+            each(Link::Sends(at), rate * speeds.network, known[0], adds[0]);
+            each(Link::Receives(at), rate * speeds.network, known[1], adds[1]);
             for limit in &self.inside[at] {
-                let [up, down] = loads.ways;
-                let (sends, receives) = (loads.sends[at], loads.receives[at]);
-                let times = |(fixed, rising): Load, times: f64| (fixed * times, rising * times);
-                // What does not cross the network is not compressed.
-                let own = plus(times(up, limit.reduce), times(down, limit.result));
-                let other = plus(times(sends, limit.sends), times(receives, limit.receives));
-                let load = plus(times(own, speeds.compression), other);
-                each(Link::Inside(at, *limit), limit.rate, load);
+                let load = |[up, down]: [f64; 2], [sends, receives]: [f64; 2]| {
+                    // What does not cross the network is not compressed.
+                    let own = speeds.compression * (limit.reduce * up + limit.result * down);
+                    own + limit.sends * sends + limit.receives * receives
+                };
+                let (known, adds) = (load(fixed.ways, known), load(rising.ways, adds));
+                each(Link::Inside(at, *limit), limit.rate, known, adds);
             }
         }
-        let mut all = (0.0, 0.0);
         for (at, rate) in self.trunks.iter().enumerate() {
-            each(Link::Leaves(at), rate * speeds.network, loads.leaves[at]);
-            each(Link::Enters(at), rate * speeds.network, loads.enters[at]);
-            all = plus(all, loads.leaves[at]);
+            let rate = rate * speeds.network;
+            each(Link::Leaves(at), rate, fixed.leaves[at], rising.leaves[at]);
+            each(Link::Enters(at), rate, fixed.enters[at], rising.enters[at]);
         }
         if let Some(rate) = self.core {
-            each(Link::Core, rate * speeds.network, all);
+            let all = |loads: &Loads| loads.leaves.iter().sum::<f64>();
+            each(Link::Core, rate * speeds.network, all(fixed), all(rising));
         }
+        least
     }
 
     /// Whether a route crosses a link on the way to the root (0) or back (1).
     fn crosses(&self, link: Link, route: usize, way: usize) -> bool {
         let (route, back) = (&self.routes[route], way == 1);
         let of = |parts: &[(usize, f64)], at: usize| {
-            parts.iter().find(|(part, _)| *part == at).map_or(0.0, |(_, times)| *times)
+            parts.binary_search_by_key(&at, |(part, _)| *part).map_or(0.0, |found| parts[found].1)
         };
         let base = |at: usize, this: bool| if this && self.workers[at] { 1.0 } else { 0.0 };
         let sends = |at: usize| match back {

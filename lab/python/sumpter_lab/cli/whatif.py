@@ -52,7 +52,7 @@ _MOST_CASES = 100_000
 _MOST_BYTES = 1 << 60
 
 # Columns of text.
-_IN_WORDS = ("machines", "local reduction", "architecture")
+_IN_WORDS = ("machines", "inside", "architecture")
 
 Row = tuple["Case", float | None, "Outcome"]
 
@@ -264,7 +264,7 @@ def _print(profile: Profile, rows: list[Row], names: dict[str, str]) -> None:
     head = f"{profile.name}: {format_bytes(profile.bytes)} of gradients"
     if len({time_s for _, time_s, _ in rows}) == 1:
         head += f", {format_seconds(profile.iteration_s)} an iteration without communication"
-    lines = [Text(line) for line in _listed(rows, names)]
+    lines = [Text(line, no_wrap=True, overflow="ignore") for line in _listed(rows, names)]
     Console(highlight=False).print(Group(Text(head, style="bold"), *lines, "", table))
 
 
@@ -298,7 +298,7 @@ def _columns(names: dict[str, str]) -> list[tuple[str, Callable[[Row], str], boo
 
     return [
         ("machines", lambda row: _name(row, names), False),
-        ("local reduction", lambda row: row[0].local_reduction, False),
+        ("inside", lambda row: row[0].local_reduction, False),
         ("workers", lambda row: str(row[0].workers), True),
         ("servers", lambda row: str(row[0].servers), True),
         ("architecture", lambda row: row[0].architecture, True),

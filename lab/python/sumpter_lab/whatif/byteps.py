@@ -2,7 +2,7 @@
 
     python -m sumpter_lab.whatif.byteps
 
-prints the tables of `docs/measurements/byteps.md`, which says what is assumed and what is fitted.
+prints the tables of `docs/measurements/byteps-evaluation.md`, which says what is assumed and what is fitted.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def round_profile() -> Profile:
 
 
 def scaling(profile: Profile, case: Case) -> float:
-    """The scaling factor: of 256 GPUs' speed, what is left of 256 times one's."""
+    """The scaling factor: the speed of all GPUs over that of as many without communication."""
     return simulate(profile, [case], bottleneck=False)[0].scaling_factor
 
 
@@ -127,11 +127,11 @@ def fitted_latency_s() -> float:
 
 def by_roots() -> Iterator[tuple[str, list[float]]]:
     """Each way of adding inside a machine: seconds of a round of 1 GiB over 8 machines without
-    helpers and with 8, and the scaling factors of VGG-16 in both."""
-    vgg16 = profile("vgg16")
+    helpers and with 8, and the scaling factors of BERT-large in both."""
+    model = profile("bert-large")
     for words, local in _WAYS.items():
         cases = [sumpter(8, servers, local_reduction=local) for servers in (0, 8)]
-        yield words, [*map(round_s, cases), *(scaling(vgg16, case) for case in cases)]
+        yield words, [*map(round_s, cases), *(scaling(model, case) for case in cases)]
 
 
 def without_nvlink() -> Iterator[tuple[str, list[float]]]:
@@ -181,13 +181,15 @@ def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
 
 def _rounds() -> str:
     rows = list(by_roots())
-    best = rows[0][1]
+    best = rows[0][1][:2]
 
     def cells(words: str, found: list[float]) -> list[str]:
-        times = [f"{1e3 * s:.1f} ({s / least:.2f})" for s, least in zip(found[:2], best[:2], strict=True)]
+        times = [
+            f"{1e3 * s:.1f} ({s / least:.2f})" for s, least in zip(found[:2], best[:2], strict=True)
+        ]
         return [words, *times, *(f"{factor:.3f}" for factor in found[2:])]
 
-    head = ["1 GiB, 8 NVLink machines", "k = 0 (ms)", "k = 8 (ms)", "VGG-16, k = 0", "k = 8"]
+    head = ["1 GiB, 8 NVLink machines", "k = 0 (ms)", "k = 8 (ms)", "bert-large, k = 0", "k = 8"]
     return _table(head, (cells(words, found) for words, found in rows))
 
 
