@@ -176,7 +176,7 @@ fn racks_of_one_machine_unequal_racks_and_unequal_links_work() {
 
 #[test]
 fn each_way_of_adding_inside_loads_the_links_that_it_should() {
-    let (profile, gib) = (tensors(16), 256.0 * MIB as f64 * 8e-9);
+    let (profile, gib) = (tensors(8), 128.0 * MIB as f64 * 8e-9);
     let took = |nvlink, choice: LocalChoice, helpers: u32| {
         let list = chosen(&eight_gpus(8, helpers, nvlink, 105.0), choice);
         overhead(&profile, &list, Architecture::Sumpter)
@@ -312,7 +312,7 @@ fn end(profile: &Profile, machines: &Machines, case: &Case) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn limits_that_are_never_reached_change_nothing(

@@ -51,6 +51,7 @@ _MOST_MACHINES = 100_000
 _MOST_CASES = 100_000
 _MOST_BYTES = 1 << 60
 
+_WIDEST = 1000  # characters of a table in a file
 # Columns of text.
 _IN_WORDS = ("machines", "inside", "architecture")
 
@@ -264,8 +265,15 @@ def _print(profile: Profile, rows: list[Row], names: dict[str, str]) -> None:
     head = f"{profile.name}: {format_bytes(profile.bytes)} of gradients"
     if len({time_s for _, time_s, _ in rows}) == 1:
         head += f", {format_seconds(profile.iteration_s)} an iteration without communication"
-    lines = [Text(line, no_wrap=True, overflow="ignore") for line in _listed(rows, names)]
-    Console(highlight=False).print(Group(Text(head, style="bold"), *lines, "", table))
+    console = Console(highlight=False)
+    console.print(Text(head, style="bold"))
+    for line in _listed(rows, names):
+        typer.echo(line)
+    if not console.is_terminal:
+        # What is written to a file is not cut to the width of a terminal.
+        options = console.options.update(max_width=_WIDEST)
+        console.width = max(console.width, console.measure(table, options=options).maximum)
+    console.print(Group("", table))
 
 
 def _listed(rows: list[Row], names: dict[str, str]) -> Iterator[str]:
