@@ -41,7 +41,7 @@
 //! - [`Topology`], [`plan_trees`]: racks, and the reduction trees that suit their trunks.
 //! - [`TreePlan`], [`TreeDealer`], [`ReductionTree`]: the tree of each partition.
 //! - [`Plan`], [`Placement`]: all of it for the tensors of a job.
-//! - [`Devices`], [`reduce_inside`], [`inside`]: what a reduction puts on the links inside a machine.
+//! - [`Devices`], [`reduce_inside`], [`inside`]: what a reduction puts on links inside a machine.
 //! - [`RackModel`], [`MinimumBandwidth`], [`Prices`], [`offers`]: what PHub's paper computes, and
 //!   what a cluster's throughput costs.
 //! - [`PlanRequest`], [`PlanReport`], [`report_json`]: the data of `sumpter plan`.

@@ -191,7 +191,8 @@ def test_the_gain_of_the_inside_is_one_of_the_paper_s_three() -> None:
     cases = [case for _, case in byteps.steps()]
     on_servers, by_workers, by_all, _ = (byteps.round_s(case) for case in cases)
     assert on_servers / by_workers - 1 < 0.01
-    assert by_workers / by_all == pytest.approx(1504 / 1984 * 2, rel=0.03)
+    # CPU machines carry the model twice; later GPU machines 1984/1504 of it and a quarter in copies.
+    assert by_workers / by_all == pytest.approx(2 / 100 / ((1984 / 1504 + 0.25) / 105), rel=0.06)
     text = byteps.machines(byteps.MACHINES, byteps.MACHINES)
     case = whatif.listed(text, architecture="sumpter")
     spread = replace(case, local_reduction="reduce-scatter")

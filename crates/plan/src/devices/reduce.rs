@@ -68,7 +68,7 @@ pub fn local_reduction(nvlink: bool, with_nic: usize, without_nic: usize) -> Loc
     }
 }
 
-/// How the GPUs of a machine are to add their gradients: by the rule, or in another way, to compare.
+/// How the GPUs of a machine are to add their gradients: by the rule, or in another way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LocalChoice {
     /// By [`local_reduction`], with the best split.
@@ -78,8 +78,8 @@ pub enum LocalChoice {
     Direct,
     /// CPU-assisted, with nothing copied as it is.
     CpuAssisted,
-    /// Reduce-scatter and all-gather over all GPUs, over NVLink where all of them have it, else in a
-    /// ring over PCIe; each GPU copies its part to the CPU and back.
+    /// Reduce-scatter and all-gather over all GPUs, over NVLink where all of them have it, else in
+    /// a ring over PCIe; each GPU copies its part to the CPU and back.
     ReduceScatter,
     /// Reduce over NVLink to these GPUs in turn, and broadcast from them.
     Roots(Vec<String>),

@@ -62,8 +62,8 @@ pub fn simulate_on(
 }
 
 /// As [`simulate`], with the [`Layout`] of another case that differs in nothing but bandwidth,
-/// efficiency, compression, credit and overlap. Why it takes so long is up to three more simulations,
-/// made if `why`.
+/// efficiency, compression, credit and overlap. Why it takes so long is up to three more
+/// simulations, made if `why`.
 ///
 /// # Errors
 /// As [`simulate`].

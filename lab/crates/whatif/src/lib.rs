@@ -15,8 +15,8 @@
 //! - `sumpter`, `ps`: partitions, placed by the runtime's own planner, sent in the runtime's order
 //!   within the credit over full-duplex links that are shared fairly; see [`stream`](mod@stream).
 //!
-//! Machines that are listed ([`Machines`]) may differ in bandwidth, be in racks with trunks, and have
-//! GPUs, PCIe switches and NVLink inside ([`simulate_on`]).
+//! Machines that are listed ([`Machines`]) may differ in bandwidth, be in racks with trunks, and
+//! have GPUs, PCIe switches and NVLink inside ([`simulate_on`]).
 //!
 //! Not modelled: latency of partitions, loss, processor time other than additions, workers that
 //! compute at different speeds.

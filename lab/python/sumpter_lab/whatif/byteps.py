@@ -2,7 +2,8 @@
 
     python -m sumpter_lab.whatif.byteps
 
-prints the tables of `docs/measurements/byteps-evaluation.md`, which says what is assumed and what is fitted.
+prints the tables of `docs/measurements/byteps-evaluation.md`, which says what is assumed and what
+is fitted.
 """
 
 from __future__ import annotations
