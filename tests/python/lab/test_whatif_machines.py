@@ -191,7 +191,7 @@ def test_the_gain_of_the_inside_is_one_of_the_paper_s_three() -> None:
     cases = [case for _, case in byteps.steps()]
     on_servers, by_workers, by_all, _ = (byteps.round_s(case) for case in cases)
     assert on_servers / by_workers - 1 < 0.01
-    # CPU machines carry the model twice; later GPU machines 1984/1504 of it and a quarter in copies.
+    # CPU machines carry the model twice; then GPU machines 1984/1504 of it, and copies a quarter.
     assert by_workers / by_all == pytest.approx(2 / 100 / ((1984 / 1504 + 0.25) / 105), rel=0.06)
     text = byteps.machines(byteps.MACHINES, byteps.MACHINES)
     case = whatif.listed(text, architecture="sumpter")

@@ -223,6 +223,17 @@ fn one_machine_has_nothing_but_its_inside() {
 }
 
 #[test]
+fn a_machine_without_devices_counts_as_one_gpu_beside_others() {
+    let list = machines(&(eight_gpus(2, 0, true, 105.0) + &plain(3, 1, 100.0)));
+    assert_eq!((list.workers(), list.servers(), list.gpus(), list.racks()), (5, 1, 19, 0));
+    assert_eq!(list.reductions(), [("machine-1-1".to_owned(), "reduce to roots")]);
+    // No slower than the same links alone, since roots are away from the NIC.
+    let alone = machines(&plain(5, 1, 100.0));
+    let times = [&list, &alone].map(|list| overhead(&tensors(8), list, Architecture::Sumpter));
+    assert!((times[0] / times[1] - 1.0).abs() < 0.02, "{times:?}");
+}
+
+#[test]
 fn a_ring_of_gpus_goes_over_nvlink_or_pcie_and_has_latency() {
     let profile = tensors(8);
     let ring = |toml: &str, hop_latency_s| {
