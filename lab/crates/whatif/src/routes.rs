@@ -312,3 +312,128 @@ impl Route {
         Self { sends, receives, leaves: some(leaves), enters: some(enters), adders }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sumpter_plan::{Cluster, Machine, TreeDealer, plan_trees};
+
+    use super::*;
+
+    /// Machines in racks: role, bandwidth and rack of each, and what trunks carry.
+    fn topologies() -> impl Strategy<Value = Topology> {
+        let machine = (any::<bool>(), 1.0..40.0_f64, 0..3_usize);
+        let trunks = proptest::collection::vec(1.0..40.0_f64, 3);
+        let core = prop_oneof![Just(None), (1.0..40.0_f64).prop_map(Some)];
+        (proptest::collection::vec(machine, 1..7), trunks, core).prop_map(
+            |(machines, trunks, core)| {
+                // One GPU machine in each rack, so that none is empty.
+                let first = (0..3).map(|rack| (true, 10.0, rack));
+                let all: Vec<_> = first.chain(machines).collect();
+                let rack_of = all.iter().map(|(_, _, rack)| *rack).collect();
+                let machines = all.iter().map(|&(gpu, bandwidth_gbps, _)| {
+                    let role = if gpu { Role::Gpu } else { Role::Cpu };
+                    Machine { role, bandwidth_gbps, servers: 1 }
+                });
+                let cluster = Cluster::new(machines.collect()).unwrap();
+                Topology::new(cluster, rack_of, trunks, core).unwrap()
+            },
+        )
+    }
+
+    /// What a byte of a partition puts on each link, edge by edge: what machines send and receive,
+    /// what leaves and enters racks, the core, and inside of each machine as in [`limit`].
+    fn dense(topology: &Topology, plan: &TreePlan, tree: &ReductionTree, back: bool) -> Vec<f64> {
+        let machines = topology.cluster().machines();
+        let (count, racks) = (machines.len(), topology.trunks_gbps().len());
+        let mut loads = vec![0.0; 2 * count + 2 * racks + 1];
+        let mut seen = vec![false; count];
+        for leaf in (0..count).filter(|&at| machines[at].role == Role::Gpu) {
+            let mut node = leaf;
+            while let Some(edge) = plan.parent(tree, node).filter(|_| !seen[node]) {
+                seen[node] = true;
+                let (from, to) = if back { (edge.to, node) } else { (node, edge.to) };
+                let (one, other) = (topology.rack_of()[from], topology.rack_of()[to]);
+                loads[from] += 1.0;
+                loads[count + to] += 1.0;
+                if one != other {
+                    loads[2 * count + one] += 1.0;
+                    loads[2 * count + racks + other] += 1.0;
+                    loads[2 * count + 2 * racks] += 1.0;
+                }
+                node = edge.to;
+            }
+        }
+        let inside = (0..count).map(|at| {
+            let own = if back { limit().result } else { limit().reduce };
+            2.0 * own + limit().sends * loads[at] + limit().receives * loads[count + at]
+        });
+        let inside: Vec<f64> = inside.collect();
+        loads.into_iter().chain(inside).collect()
+    }
+
+    fn limit() -> InsideLimit {
+        InsideLimit { reduce: 0.5, result: 0.25, sends: 1.0, receives: 0.0, rate: 2e9 }
+    }
+
+    proptest! {
+        #[test]
+        fn rates_are_those_of_every_link_by_itself(
+            topology in topologies(),
+            queued in proptest::collection::vec((0..9_u32, 0..9_u32), 1..8),
+        ) {
+            let plan = plan_trees(&topology).unwrap().trees;
+            let mut dealer = TreeDealer::new(&plan, 1 << 20).unwrap();
+            let trees: Vec<_> = queued.iter().map(|_| dealer.deal(1 << 20)).collect();
+            let machines = topology.cluster().machines().len();
+            let routes = Routes::new(&topology, &plan, &trees, vec![vec![limit()]; machines]);
+            let backlog = |(route, &(push, pull)): (usize, &(u32, u32))| {
+                Backlog { route, push: f64::from(push), pull: f64::from(pull) }
+            };
+            let backlogs: Vec<_> = queued.iter().enumerate().map(backlog).collect();
+            let rates = routes.fair(Speeds { network: 1.0, compression: 2.0 }, &backlogs);
+            let given: Vec<f64> = rates.iter().flat_map(|one| [one.push, one.pull]).collect();
+
+            let gbps = topology.cluster().machines().iter().map(|one| one.bandwidth_gbps);
+            let links: Vec<f64> = gbps.clone().chain(gbps)
+                .chain([topology.trunks_gbps(); 2].concat())
+                .chain([topology.core_gbps().unwrap_or(f64::INFINITY)])
+                .map(|gbps| gbps * 1e9 / 8.0)
+                .chain(vec![limit().rate; machines])
+                .collect();
+            let ways = |(tree, of): (&ReductionTree, &Backlog)| {
+                let loads = [false, true].map(|back| dense(&topology, &plan, tree, back));
+                let [up, down] = loads;
+                [(up, of.push), (down, of.pull)]
+            };
+            let flows: Vec<_> = trees.iter().zip(&backlogs).flat_map(ways).collect();
+            let mut expected: Vec<Option<f64>> =
+                flows.iter().map(|(_, weight)| (*weight == 0.0).then_some(0.0)).collect();
+            while expected.iter().any(Option::is_none) {
+                let level = |link: usize| {
+                    let sum = |rising: bool| -> f64 {
+                        let these = flows.iter().zip(&expected);
+                        let these = these.filter(|(_, rate)| rate.is_none() == rising);
+                        these.map(|((loads, w), rate)| loads[link] * rate.unwrap_or(*w)).sum()
+                    };
+                    (links[link] - sum(false)).max(0.0) / sum(true)
+                };
+                let levels: Vec<f64> = (0..links.len()).map(level).collect();
+                let rises = |link: &usize| {
+                    let mut rising = flows.iter().zip(&expected).filter(|(_, r)| r.is_none());
+                    rising.any(|((loads, _), _)| loads[*link] > 0.0)
+                };
+                let full = (0..links.len()).filter(rises)
+                    .min_by(|&a, &b| levels[a].total_cmp(&levels[b])).unwrap();
+                for ((loads, weight), rate) in flows.iter().zip(&mut expected) {
+                    if loads[full] > 0.0 {
+                        rate.get_or_insert(weight * levels[full]);
+                    }
+                }
+            }
+            for (given, expected) in given.iter().zip(expected.iter().flatten()) {
+                prop_assert!((given - expected).abs() <= 1e-6 * expected, "{given} {expected}");
+            }
+        }
+    }
+}
