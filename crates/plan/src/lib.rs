@@ -41,7 +41,7 @@
 //! - [`Topology`], [`plan_trees`]: racks, and the reduction trees that suit their trunks.
 //! - [`TreePlan`], [`TreeDealer`], [`ReductionTree`]: the tree of each partition.
 //! - [`Plan`], [`Placement`]: all of it for the tensors of a job.
-//! - [`Devices`], [`reduce_inside`]: what a reduction puts on the links inside a machine.
+//! - [`Devices`], [`reduce_inside`], [`inside`]: what a reduction puts on links inside a machine.
 //! - [`RackModel`], [`MinimumBandwidth`], [`Prices`], [`offers`]: what PHub's paper computes, and
 //!   what a cluster's throughput costs.
 //! - [`PlanRequest`], [`PlanReport`], [`report_json`]: the data of `sumpter plan`.
@@ -93,8 +93,9 @@ pub use costs::{LinkPrice, Offer, Prices, offers};
 pub use credit::default_credit;
 pub use dealer::Dealer;
 pub use devices::{
-    Device, DeviceKind, Devices, InsideReport, LinkLoad, LocalReduction, NvLink, all_reduce_s,
-    assisted_s, best_split, cpu_link_load, gpu_link_load, local_reduction, reduce_inside,
+    Device, DeviceKind, Devices, Inside, InsideLink, InsideReport, LinkLoad, LocalChoice,
+    LocalReduction, NvLink, all_reduce_s, assisted_s, best_split, cpu_link_load, gpu_link_load,
+    inside, local_reduction, reduce_inside, ring_gbps,
 };
 pub use error::PlanError;
 pub use hashed::HashedDealer;

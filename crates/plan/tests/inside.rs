@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use sumpter_plan::{
-    Devices, InsideReport, LocalReduction, PlanError, best_split, cpu_link_load, gpu_link_load,
-    local_reduction, parse_machines, reduce_inside,
+    Devices, Inside, InsideReport, LocalChoice, LocalReduction, PlanError, best_split,
+    cpu_link_load, gpu_link_load, inside, local_reduction, parse_machines, reduce_inside,
+    ring_gbps,
 };
 
 const GIB: u64 = 1 << 30;
@@ -80,6 +81,59 @@ fn nvlink_machines_follow_the_rule() {
     assert_eq!(loads, [0.125, 0.125, 1.0, 1.0]);
     let nvlink = report.links.iter().find(|link| link.parent == "NVLink").unwrap();
     assert!((nvlink.bytes / GIB as f64 - 1.75).abs() < 1e-12);
+}
+
+/// What a link carries towards its parent when gradients are added and when sums come back, what
+/// GPUs exchange over it each way, and its part of the network's traffic.
+fn parts(inside: &Inside, device: &str) -> [f64; 4] {
+    let link = inside.links.iter().find(|link| link.device == device && link.parent != "NVLink");
+    let link = link.unwrap_or_else(|| panic!("{device}"));
+    [link.inward, link.outward, link.exchange, link.network]
+}
+
+#[test]
+fn copies_have_a_direction_and_exchanges_have_both() {
+    let of = |toml: &str, choice: LocalChoice| inside("m", &devices(toml), &choice, 1.0).unwrap();
+    let pcie = of(PCIE_ONLY, LocalChoice::CpuAssisted);
+    assert_eq!(parts(&pcie, "switch-a"), [1.0, 0.0, 0.0, 1.0]);
+    assert_eq!(parts(&pcie, "switch-b"), [1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(parts(&pcie, "a-1"), [0.25, 0.0, 0.75, 0.0]);
+    assert_eq!(parts(&pcie, "cpu-b"), [1.0, 0.0, 0.0, 0.0]);
+    // With the NIC at the other socket its aggregate comes down to it.
+    let other = of(
+        &PCIE_ONLY.replace("device = \"switch-a\"", "device = \"switch-b\""),
+        LocalChoice::Direct,
+    );
+    assert_eq!(parts(&other, "cpu-b"), [0.0, 1.0, 0.0, 0.0]);
+    assert_eq!(parts(&other, "switch-a"), [4.0, 0.0, 0.0, 0.0]);
+    assert_eq!((other.reduction, other.direct), (None, 1.0));
+    // A ring over PCIe crosses the switches and sockets between GPUs.
+    let ring = of(PCIE_ONLY, LocalChoice::ReduceScatter);
+    assert_eq!(parts(&ring, "switch-a"), [0.5, 0.0, 0.875, 1.0]);
+    assert_eq!(parts(&ring, "cpu-b"), [0.5, 0.0, 0.875, 0.0]);
+    // Over NVLink it does not.
+    let nvlink = of(&with_nvlink(PCIE_ONLY), LocalChoice::ReduceScatter);
+    assert_eq!(parts(&nvlink, "switch-a"), [0.5, 0.0, 0.0, 1.0]);
+    let over = nvlink.links.iter().find(|link| link.parent == "NVLink").unwrap();
+    assert_eq!(over.exchange, 0.875);
+    let roots = LocalChoice::Roots(vec!["a-1".to_owned(), "b-1".to_owned()]);
+    let rooted = of(&with_nvlink(PCIE_ONLY), roots);
+    assert_eq!(rooted.roots, ["a-1", "b-1"]);
+    assert_eq!(parts(&rooted, "switch-a"), [0.5, 0.0, 0.0, 1.0]);
+    assert_eq!(parts(&rooted, "b-2"), [0.0; 4]);
+}
+
+#[test]
+fn a_ring_s_slowest_hop_is_between_switches_or_at_the_nic() {
+    assert_eq!(ring_gbps(&devices(PCIE_ONLY)), 105.0);
+    let narrow =
+        PCIE_ONLY.replace("parent = \"cpu-b\", gbps = 105", "parent = \"cpu-b\", gbps = 80");
+    assert_eq!(ring_gbps(&devices(&narrow)), 80.0);
+    // Over NVLink a narrow switch that no NIC is beside does not matter; the NIC's GPU does.
+    assert_eq!(ring_gbps(&devices(&with_nvlink(&narrow))), 105.0);
+    let slow =
+        with_nvlink(&PCIE_ONLY.replace("\"switch-a\", gbps = 105", "\"switch-a\", gbps = 60"));
+    assert_eq!(ring_gbps(&devices(&slow)), 60.0);
 }
 
 #[test]

@@ -7,6 +7,11 @@ __version__: str
 def whatif(request_json: str) -> str:
     """What an iteration would take on each of some clusters; request and answer are JSON."""
 
+def whatif_machines(toml: str, local_reduction: str) -> str:
+    """What a machine list has, as JSON: numbers of machines, GPUs and racks, the slowest link of a
+    GPU machine, and how the GPUs of each kind of machine add. ConfigError for a list that cannot
+    be, or a local reduction that its machines cannot have."""
+
 def bench_steps(steps: Sequence[tuple[str, str, int, int, int, int]], repeats: int) -> float:
     """Seconds that `steps` take, in order, `repeats` times over.
 

@@ -4,11 +4,13 @@
 //! no cycle, GPUs and NICs to a CPU or a switch and to nothing else; every link has a bandwidth
 //! within [`BANDWIDTH_GBPS`].
 
+mod loads;
 mod reduce;
 
 pub use reduce::{
-    InsideReport, LinkLoad, LocalReduction, all_reduce_s, assisted_s, best_split, cpu_link_load,
-    gpu_link_load, local_reduction, reduce_inside,
+    Inside, InsideLink, InsideReport, LinkLoad, LocalChoice, LocalReduction, all_reduce_s,
+    assisted_s, best_split, cpu_link_load, gpu_link_load, inside, local_reduction, reduce_inside,
+    ring_gbps,
 };
 
 use crate::machine::bandwidth_expected;

@@ -23,7 +23,9 @@
 
 use serde::Serialize;
 
-use crate::devices::{DeviceKind, Devices};
+use crate::PlanError;
+use crate::devices::Devices;
+use crate::devices::loads::Wiring;
 
 /// How the GPUs of a machine add their gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,6 +66,23 @@ pub fn local_reduction(nvlink: bool, with_nic: usize, without_nic: usize) -> Loc
         (true, 1.., 1..) => LocalReduction::ReduceBroadcast,
         (true, ..) => LocalReduction::ReduceScatter,
     }
+}
+
+/// How the GPUs of a machine are to add their gradients: by the rule, or in another way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LocalChoice {
+    /// By [`local_reduction`], with the best split.
+    #[default]
+    Rule,
+    /// Every GPU copies everything as it is, and the CPU adds: no local step.
+    Direct,
+    /// CPU-assisted, with nothing copied as it is.
+    CpuAssisted,
+    /// Reduce-scatter and all-gather over all GPUs, over NVLink where all of them have it, else in
+    /// a ring over PCIe; each GPU copies its part to the CPU and back.
+    ReduceScatter,
+    /// Reduce over NVLink to these GPUs in turn, and broadcast from them.
+    Roots(Vec<String>),
 }
 
 /// `n x + y` of equation (8): what the link from a switch with `gpus` GPUs to the CPU carries each
@@ -157,196 +176,121 @@ pub struct LinkLoad {
     pub time_s: f64,
 }
 
+/// A link inside a machine and what a reduction of the whole model puts on it, as fractions of the
+/// model. The result takes the way of the contributions back, so it puts `inward` on the other
+/// direction, and so on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InsideLink {
+    /// The device at its lower end.
+    pub device: String,
+    /// The device that it leads to, or `NVLink`.
+    pub parent: String,
+    /// Whether it is a NIC's own, which carries nothing but the network's traffic.
+    pub nic: bool,
+    /// Its bandwidth each way.
+    pub gbps: f64,
+    /// Contributions that are copied over it towards the parent.
+    pub inward: f64,
+    /// Contributions that are copied over it away from the parent.
+    pub outward: f64,
+    /// What GPUs exchange over it each way to add, and once more to share the result.
+    pub exchange: f64,
+    /// The part of the machine's network traffic that crosses it: what the machine receives towards
+    /// the parent, what it sends away from it.
+    pub network: f64,
+}
+
+/// How the GPUs of a machine add their gradients, and over which links.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inside {
+    /// What GPUs do; none where they have no local step.
+    pub reduction: Option<LocalReduction>,
+    /// The fraction of the model that each GPU copies to the CPU as it is.
+    pub direct: f64,
+    /// The GPUs that are roots in turn, if there are roots.
+    pub roots: Vec<String>,
+    /// Every link.
+    pub links: Vec<InsideLink>,
+}
+
+/// How the GPUs of a machine add a model, of which the machine's NICs carry `network` (as a
+/// fraction, each way), and what that puts on each link. `place` begins messages.
+///
+/// # Errors
+/// Roots that are not GPUs of the machine, or given twice, or none; roots without NVLink between
+/// all GPUs.
+pub fn inside(
+    place: &str,
+    devices: &Devices,
+    choice: &LocalChoice,
+    network: f64,
+) -> Result<Inside, PlanError> {
+    let machine = Wiring::new(devices, network);
+    let (reduction, roots) = match choice {
+        LocalChoice::Rule => {
+            let (reduction, roots) = machine.by_rule();
+            (Some(reduction), roots)
+        }
+        LocalChoice::Direct => (None, Vec::new()),
+        LocalChoice::CpuAssisted => (Some(LocalReduction::CpuAssisted), Vec::new()),
+        LocalChoice::ReduceScatter => (Some(LocalReduction::ReduceScatter), Vec::new()),
+        LocalChoice::Roots(names) => {
+            (Some(LocalReduction::ReduceBroadcast), machine.named(place, names)?)
+        }
+    };
+    let split = *choice == LocalChoice::Rule;
+    Ok(machine.inside(reduction, &roots, split))
+}
+
 /// How the GPUs of a machine add a model of `bytes`, of which the machine's NICs carry `network`
 /// (as a fraction, each way), and what each link inside carries.
 #[must_use]
 pub fn reduce_inside(devices: &Devices, bytes: u64, network: f64) -> InsideReport {
-    let gpus: Vec<usize> = devices.of(DeviceKind::Gpu).collect();
-    let nics: Vec<usize> = devices.of(DeviceKind::Nic).collect();
-    let beside_nic =
-        |gpu: usize| nics.iter().any(|&nic| devices.switch_of(nic) == devices.switch_of(gpu));
-    let mut switches: Vec<(usize, bool)> =
-        gpus.iter().map(|&gpu| (devices.switch_of(gpu), beside_nic(gpu))).collect();
-    switches.sort_unstable();
-    switches.dedup();
-    let with_nic = switches.iter().filter(|(_, nic)| *nic).count();
-    // One island with all GPUs; else some reach each other only over PCIe.
-    let whole = devices.islands[gpus[0]];
-    let nvlink = whole.filter(|_| gpus.iter().all(|&gpu| devices.islands[gpu] == whole));
-    let reduction = local_reduction(nvlink.is_some(), with_nic, switches.len() - with_nic);
-    let roots: Vec<usize> = match reduction {
-        LocalReduction::ReduceBroadcast => {
-            gpus.iter().copied().filter(|&gpu| !beside_nic(gpu)).collect()
-        }
-        LocalReduction::CpuAssisted | LocalReduction::ReduceScatter => Vec::new(),
-    };
-    let plan = Plan { devices, gpus: &gpus, nics: &nics, network };
-    let nvlink = nvlink.map(|island| devices.nvlinks[island].gbps);
-    let count = gpus.len() as f64;
-    let copied = |one: usize| match reduction {
-        LocalReduction::ReduceBroadcast if roots.contains(&one) => 1.0 / roots.len() as f64,
-        LocalReduction::ReduceBroadcast => 0.0,
-        LocalReduction::CpuAssisted | LocalReduction::ReduceScatter => 1.0 / count,
-    };
-    let (direct, loads) = match reduction {
-        LocalReduction::CpuAssisted => {
-            let direct = plan.best_direct();
-            (direct, plan.assisted(direct))
-        }
-        LocalReduction::ReduceScatter | LocalReduction::ReduceBroadcast => {
-            (0.0, plan.copies(&gpus.iter().map(|&gpu| copied(gpu)).collect::<Vec<_>>()))
-        }
-    };
-    let between = match reduction {
-        // A GPU in the middle of a chain passes everything on, both ways.
-        LocalReduction::ReduceBroadcast => 2.0,
-        LocalReduction::CpuAssisted | LocalReduction::ReduceScatter => 2.0 * (count - 1.0) / count,
-    };
-    let mut links = plan.links(&loads, bytes);
-    if let Some(gbps) = nvlink {
-        links.extend(gpus.iter().map(|&gpu| link(plan.name(gpu), "NVLink", gbps, between, bytes)));
-    }
-    let slowest = |links: &[LinkLoad]| links.iter().map(|link| link.time_s).fold(0.0, f64::max);
+    let machine = Wiring::new(devices, network);
+    let (reduction, roots) = machine.by_rule();
+    let Inside { direct, roots, links, .. } = machine.inside(Some(reduction), &roots, true);
+    let links: Vec<LinkLoad> =
+        links.into_iter().map(|link| LinkLoad::new(link, network, bytes)).collect();
+    let without = machine.inside(None, &[], false).links;
+    let slowest = |links: &mut dyn Iterator<Item = f64>| links.fold(0.0, f64::max);
     InsideReport {
         reduction,
         direct,
-        gpu_direct: with_nic > 0,
-        roots: roots.iter().map(|&gpu| plan.name(gpu).to_owned()).collect(),
-        time_s: slowest(&links),
-        without_local_step_s: slowest(&plan.links(&plan.copies(&vec![1.0; gpus.len()]), bytes)),
+        gpu_direct: machine.gpus.iter().any(|&gpu| machine.beside_nic(gpu)),
+        roots,
+        time_s: slowest(&mut links.iter().map(|link| link.time_s)),
+        without_local_step_s: slowest(
+            &mut without.into_iter().map(|link| LinkLoad::new(link, network, bytes).time_s),
+        ),
         links,
     }
 }
 
-fn link(device: &str, parent: &str, gbps: f64, load: f64, bytes: u64) -> LinkLoad {
-    let (device, parent) = (device.to_owned(), parent.to_owned());
-    let time_s = crate::predict::seconds(bytes, load, gbps);
-    LinkLoad { device, parent, gbps, bytes: load * bytes as f64, time_s }
+/// What a ring all-reduce over the GPUs of several machines goes through inside one of them: the
+/// bandwidth of its slowest hop, without what the NICs carry. Over NVLink where all GPUs have it,
+/// and to each NIC from the GPU nearest to it; else over PCIe from GPU to GPU.
+#[must_use]
+pub fn ring_gbps(devices: &Devices) -> f64 {
+    let machine = Wiring::new(devices, 0.0);
+    let speed = |link: usize| devices.devices[link].gbps.unwrap_or(f64::INFINITY);
+    let Some(nvlink) = machine.nvlink() else {
+        let carries = |link: &usize| machine.parts_ring(*link) || machine.leads_to_nic(*link);
+        return (0..devices.devices.len()).filter(carries).map(speed).fold(f64::INFINITY, f64::min);
+    };
+    let to_nearest = |&nic: &usize| -> f64 {
+        let ways = machine.gpus.iter().map(|&gpu| machine.way(nic, gpu));
+        let way = ways.min_by_key(Vec::len).unwrap_or_default();
+        way.into_iter().filter(|&link| link != nic).map(speed).fold(f64::INFINITY, f64::min)
+    };
+    // Each NIC has a ring of its own.
+    machine.nics.iter().map(to_nearest).sum::<f64>().min(nvlink)
 }
 
-/// A machine of which loads are computed: for each device, what its link upwards carries each way.
-/// Everything goes and comes back, so both directions carry the same.
-struct Plan<'a> {
-    devices: &'a Devices,
-    gpus: &'a [usize],
-    nics: &'a [usize],
-    network: f64,
-}
-
-impl Plan<'_> {
-    fn name(&self, device: usize) -> &str {
-        &self.devices.devices[device].name
-    }
-
-    /// Adds a load to the links between a device and the socket that it is attached to.
-    fn to_cpu(&self, loads: &mut [f64], device: usize, load: f64) {
-        let cpu = self.devices.cpu_of(device);
-        for link in self.devices.upwards(device).take_while(|&above| above != cpu) {
-            loads[link] += load;
-        }
-    }
-
-    /// Adds a load to the links between two sockets.
-    fn between_cpus(&self, loads: &mut [f64], one: usize, other: usize, load: f64) {
-        let up: Vec<usize> = self.devices.upwards(one).collect();
-        let down: Vec<usize> = self.devices.upwards(other).collect();
-        let apart = |way: &[usize], shared: &[usize]| -> Vec<usize> {
-            way.iter().copied().filter(|device| !shared.contains(device)).collect()
-        };
-        for link in [apart(&up, &down), apart(&down, &up)].concat() {
-            loads[link] += load;
-        }
-    }
-
-    /// The network's part, and the aggregates of sockets without a NIC: each reaches the sockets
-    /// with one, in proportion to the NICs' bandwidths.
-    fn around(&self, of_socket: &[(usize, f64)]) -> Vec<f64> {
-        let mut loads = vec![0.0; self.devices.devices.len()];
-        let speed = |nic: usize| self.devices.devices[nic].gbps.unwrap_or(0.0);
-        let total: f64 = self.nics.iter().map(|&nic| speed(nic)).sum();
-        for &nic in self.nics {
-            let part = speed(nic) / total;
-            self.to_cpu(&mut loads, nic, self.network * part);
-            for &(cpu, load) in of_socket {
-                self.between_cpus(&mut loads, cpu, self.devices.cpu_of(nic), load * part);
-            }
-        }
-        loads
-    }
-
-    /// What each socket has of the model once it has added what its GPUs copied: at most all of it.
-    fn of_sockets(&self, copied: &[f64]) -> Vec<(usize, f64)> {
-        let mut sockets: Vec<(usize, f64)> = Vec::new();
-        for (&gpu, part) in self.gpus.iter().zip(copied) {
-            let cpu = self.devices.cpu_of(gpu);
-            match sockets.iter_mut().find(|(known, _)| *known == cpu) {
-                Some((_, load)) => *load = (*load + part).min(1.0),
-                None => sockets.push((cpu, part.min(1.0))),
-            }
-        }
-        sockets
-    }
-
-    /// Each GPU copies a part of the model to the CPU, and receives as much.
-    fn copies(&self, parts: &[f64]) -> Vec<f64> {
-        let mut loads = self.around(&self.of_sockets(parts));
-        for (&gpu, part) in self.gpus.iter().zip(parts) {
-            self.to_cpu(&mut loads, gpu, *part);
-        }
-        loads
-    }
-
-    /// CPU-assisted, with the fraction `direct` copied from each GPU as it is.
-    fn assisted(&self, direct: f64) -> Vec<f64> {
-        let group = |gpu: usize| {
-            let switch = self.devices.switch_of(gpu);
-            self.gpus.iter().filter(|&&other| self.devices.switch_of(other) == switch).count()
-        };
-        let copied: Vec<f64> =
-            self.gpus.iter().map(|&gpu| direct + (1.0 - direct) / group(gpu) as f64).collect();
-        let mut loads = self.copies(&copied);
-        for &gpu in self.gpus {
-            let n = group(gpu) as f64;
-            // Reduce-scatter and all-gather stay below the switch.
-            loads[gpu] += 2.0 * (n - 1.0) / n * (1.0 - direct);
-        }
-        loads
-    }
-
-    /// The time of the busiest link, for a gigabit.
-    fn slowest(&self, loads: &[f64]) -> f64 {
-        let links = loads.iter().zip(&self.devices.devices);
-        links.map(|(load, device)| load / device.gbps.unwrap_or(f64::INFINITY)).fold(0.0, f64::max)
-    }
-
-    /// The fraction to copy as it is: every link's time is linear in it, so the largest is convex,
-    /// and least at an end or where two links take equally long.
-    fn best_direct(&self) -> f64 {
-        let (none, all) = (self.assisted(0.0), self.assisted(1.0));
-        let links = self.devices.devices.iter().zip(none.iter().zip(&all));
-        let lines: Vec<(f64, f64)> = links
-            .filter_map(|(device, (none, all))| {
-                device.gbps.map(|gbps| (none / gbps, (all - none) / gbps))
-            })
-            .collect();
-        let mut best = (self.slowest(&none), 0.0);
-        let crossings = lines.iter().flat_map(|one| lines.iter().map(move |other| (one, other)));
-        let crossings = crossings.map(|(one, other)| (other.0 - one.0) / (one.1 - other.1));
-        for direct in crossings.chain([1.0]).filter(|direct| (0.0..=1.0).contains(direct)) {
-            let times = lines.iter().map(|(start, slope)| start + slope * direct);
-            let slowest = times.fold(0.0, f64::max);
-            if slowest < best.0 * (1.0 - 1e-12) {
-                best = (slowest, direct);
-            }
-        }
-        best.1
-    }
-
-    fn links(&self, loads: &[f64], bytes: u64) -> Vec<LinkLoad> {
-        let links = self.devices.devices.iter().zip(loads).filter_map(|(device, load)| {
-            let (parent, gbps) = (device.parent.as_deref()?, device.gbps?);
-            Some(link(&device.name, parent, gbps, *load, bytes))
-        });
-        links.collect()
+impl LinkLoad {
+    fn new(link: InsideLink, network: f64, bytes: u64) -> Self {
+        let load = link.network * network + link.inward + link.outward + 2.0 * link.exchange;
+        let InsideLink { device, parent, gbps, .. } = link;
+        let time_s = crate::predict::seconds(bytes, load, gbps);
+        Self { device, parent, gbps, bytes: load * bytes as f64, time_s }
     }
 }

@@ -14,5 +14,6 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     bench::register(module)?;
+    module.add_function(wrap_pyfunction!(whatif::whatif_machines, module)?)?;
     module.add_function(wrap_pyfunction!(whatif::whatif, module)?)
 }

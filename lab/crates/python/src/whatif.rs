@@ -9,3 +9,9 @@ use crate::errors::from_whatif;
 pub fn whatif(py: Python<'_>, request_json: &str) -> PyResult<String> {
     py.detach(|| sumpter_whatif::answer_json(request_json)).map_err(from_whatif)
 }
+
+/// What a machine list has, as JSON.
+#[pyfunction]
+pub fn whatif_machines(toml: &str, local_reduction: &str) -> PyResult<String> {
+    sumpter_whatif::machines_json(toml, local_reduction).map_err(from_whatif)
+}

@@ -32,12 +32,17 @@ pub struct Case {
     pub fusion_bytes: u64,
     /// All-reduce: a fusion buffer of this age is sent.
     pub fusion_timeout_s: f64,
+    /// All-reduce: what each of the 2(N-1) steps of a ring takes beside its bytes.
+    pub hop_latency_s: f64,
     /// Largest size of a partition; a multiple of [`PARTITION_ALIGN_BYTES`].
     pub partition_bytes: u64,
     /// How far ahead of what it has sent a worker may begin with partitions.
     pub credit_bytes: u64,
     /// Bytes that count as sent on each connection although they still travel.
     pub window_bytes: u64,
+    /// How many bytes of gradients a server's optimizer handles in a second, once they are added;
+    /// `None` where workers update parameters themselves. An all-reduce has no servers.
+    pub update_bytes_per_s: Option<f64>,
     /// Whether a layer of the next forward pass begins as soon as its own gradients are there.
     pub overlap_forward: bool,
     /// In which order partitions begin; `None` for what a job does by itself.
@@ -72,9 +77,11 @@ impl Default for Case {
             compression: 1.0,
             fusion_bytes: 64 << 20,
             fusion_timeout_s: 0.005,
+            hop_latency_s: 0.0,
             partition_bytes: 256 << 10,
             credit_bytes: default_credit(Some(100.0)),
             window_bytes: 128 << 10,
+            update_bytes_per_s: None,
             overlap_forward: false,
             order: None,
         }
@@ -114,6 +121,11 @@ impl Case {
         within("compression", self.compression, COMPRESSION, &expected)?;
         let expected = "a finite time that is not negative";
         within("fusion_timeout_s", self.fusion_timeout_s, 0.0..=f64::MAX, expected)?;
+        within("hop_latency_s", self.hop_latency_s, 0.0..=f64::MAX, expected)?;
+        if let Some(rate) = self.update_bytes_per_s {
+            let expected = "a finite number of bytes per second above 0";
+            within("update_bytes_per_s", rate, f64::MIN_POSITIVE..=f64::MAX, expected)?;
+        }
         let expected = "a size of one byte or more";
         for (field, bytes) in
             [("fusion_bytes", self.fusion_bytes), ("credit_bytes", self.credit_bytes)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sumpter_plan::Architecture;
 
-use crate::{Case, Layout, Profile, WhatifError, ring, stream};
+use crate::{Case, Layout, Machines, Profile, WhatifError, ring, stream};
 
 /// Below this part of an iteration, overhead is not worth removing.
 const NEGLIGIBLE: f64 = 0.01;
@@ -17,10 +17,13 @@ const UNLIMITED: f64 = 1e9;
 pub enum Bottleneck {
     /// Overhead is under 1 % of the iteration.
     None,
-    /// Links without limits would remove more of the overhead than additions that cost nothing.
+    /// Links without limits would remove more of the overhead than additions, and updates on
+    /// servers, that cost nothing.
     Network,
     /// The other way round.
     Addition,
+    /// Links inside machines without limits would remove more than either.
+    Inside,
 }
 
 /// The answer for one [`Case`].
@@ -44,9 +47,23 @@ pub fn simulate(profile: &Profile, case: &Case) -> Result<Outcome, WhatifError> 
     simulate_placed(profile, &Layout::new(profile, case)?, case, true)
 }
 
+/// Simulates one iteration on machines that are listed. The case has their numbers, and as its
+/// bandwidth that of the slowest link of a GPU machine; with another bandwidth all links between
+/// machines are faster or slower in proportion.
+///
+/// # Errors
+/// As [`simulate`]; numbers of machines other than the list's.
+pub fn simulate_on(
+    profile: &Profile,
+    machines: &Machines,
+    case: &Case,
+) -> Result<Outcome, WhatifError> {
+    simulate_placed(profile, &Layout::on(profile, machines, case)?, case, true)
+}
+
 /// As [`simulate`], with the [`Layout`] of another case that differs in nothing but bandwidth,
-/// efficiency, compression, credit and overlap. Why it takes so long is up to two more simulations,
-/// made if `why`.
+/// efficiency, compression, credit and overlap. Why it takes so long is up to three more
+/// simulations, made if `why`.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -76,17 +93,24 @@ fn bottleneck(
     }
     let bandwidth_gbps = case.bandwidth_gbps * UNLIMITED;
     let unlimited = overhead(profile, layout, &Case { bandwidth_gbps, ..*case })?;
-    let added = if profile.has_addition() {
-        overhead(&profile.without_addition(), layout, case)?
+    let added = if profile.has_addition() || case.update_bytes_per_s.is_some() {
+        let case = Case { update_bytes_per_s: None, ..*case };
+        overhead(&profile.without_addition(), layout, &case)?
     } else {
         overhead_s
     };
-    Ok(if unlimited <= added { Bottleneck::Network } else { Bottleneck::Addition })
+    let best = if unlimited <= added { Bottleneck::Network } else { Bottleneck::Addition };
+    if layout.has_inside()
+        && overhead(profile, &layout.without_inside(), case)? < unlimited.min(added)
+    {
+        return Ok(Bottleneck::Inside);
+    }
+    Ok(best)
 }
 
 fn overhead(profile: &Profile, layout: &Layout, case: &Case) -> Result<f64, WhatifError> {
     let done = match case.architecture {
-        Architecture::Allreduce => ring::completions(profile, case),
+        Architecture::Allreduce => ring::completions_on(profile, layout, case),
         Architecture::Sumpter | Architecture::Ps => stream::completions(profile, layout, case),
     };
     if case.overlap_forward {

@@ -15,7 +15,11 @@
 //! - `sumpter`, `ps`: partitions, placed by the runtime's own planner, sent in the runtime's order
 //!   within the credit over full-duplex links that are shared fairly; see [`stream`](mod@stream).
 //!
-//! Not modelled: latency, loss, processor time other than additions, workers that differ.
+//! Machines that are listed ([`Machines`]) may differ in bandwidth, be in racks with trunks, and
+//! have GPUs, PCIe switches and NVLink inside ([`simulate_on`]).
+//!
+//! Not modelled: latency of partitions, loss, processor time other than additions, workers that
+//! compute at different speeds.
 //!
 //! ```
 //! use sumpter_plan::Architecture;
@@ -42,16 +46,19 @@ mod case;
 mod error;
 mod iteration;
 mod layout;
+mod machines;
 mod profile;
 mod rates;
 mod request;
 pub mod ring;
+mod routes;
 pub mod stream;
 
 pub use addition::Addition;
 pub use case::{Case, Order};
 pub use error::WhatifError;
-pub use iteration::{Bottleneck, Outcome, simulate, simulate_placed};
+pub use iteration::{Bottleneck, Outcome, simulate, simulate_on, simulate_placed};
 pub use layout::{Layout, Unit};
+pub use machines::Machines;
 pub use profile::{Layer, Profile, Tensor};
-pub use request::answer_json;
+pub use request::{answer_json, machines_json};

@@ -36,14 +36,34 @@ pub(crate) struct Rates {
 
 /// One way of a kind's connections: the rate once it is known, else it rises with the others.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
-    weight: f64,
+pub(crate) struct Way {
+    pub weight: f64,
     rate: Option<f64>,
 }
 
 impl Way {
+    /// A way with so much queued.
+    pub fn new(weight: f64) -> Self {
+        Self { weight, rate: (weight == 0.0).then_some(0.0) }
+    }
+
+    /// Whether its rate still rises.
+    pub fn rises(&self) -> bool {
+        self.rate.is_none()
+    }
+
+    /// Fixes the rate at a level, if it rises.
+    pub fn fix(&mut self, level: f64) {
+        self.rate.get_or_insert(level * self.weight);
+    }
+
+    /// The rate; zero where it is not known.
+    pub fn rate(&self) -> f64 {
+        self.rate.unwrap_or(0.0)
+    }
+
     /// Load per machine: what is fixed, and what each unit of the common level adds.
-    fn load(&self, times: f64) -> (f64, f64) {
+    pub fn load(&self, times: f64) -> (f64, f64) {
         match self.rate {
             Some(rate) => (times * rate, 0.0),
             None => (0.0, times * self.weight),
@@ -54,9 +74,8 @@ impl Way {
 /// The rates of every kind, in order. Machines that do nothing are a kind as well. `rate` is that
 /// of every link, each way.
 pub(crate) fn fair(workers: f64, rate: f64, kinds: &[WorkerClass]) -> Vec<Rates> {
-    let way = |weight| Way { weight, rate: (weight == 0.0).then_some(0.0) };
     let mut ways: Vec<[Way; 2]> =
-        kinds.iter().map(|kind| [way(kind.push), way(kind.pull)]).collect();
+        kinds.iter().map(|kind| [Way::new(kind.push), Way::new(kind.pull)]).collect();
     // Way 0 goes out of a worker and way 1 comes in; at a server it is the other way round.
     loop {
         let sums = [0, 1].map(|w| total(kinds, &ways, w));
@@ -75,8 +94,7 @@ pub(crate) fn fair(workers: f64, rate: f64, kinds: &[WorkerClass]) -> Vec<Rates>
         let Some((level, index, out)) = full else { break };
         fix(kinds, &mut ways, index, out, level);
     }
-    let rate = |way: &Way| way.rate.unwrap_or(0.0);
-    ways.iter().map(|[push, pull]| Rates { push: rate(push), pull: rate(pull) }).collect()
+    ways.iter().map(|[push, pull]| Rates { push: push.rate(), pull: pull.rate() }).collect()
 }
 
 /// What a worker without a server sends (way 0) or receives (way 1).
@@ -102,14 +120,11 @@ fn load(
 
 /// Fixes everything that rises on a link which is full at a level.
 fn fix(kinds: &[WorkerClass], ways: &mut [[Way; 2]], full: usize, out: usize, level: f64) {
-    let set = |way: &mut Way| {
-        way.rate.get_or_insert(level * way.weight);
-    };
-    set(&mut ways[full][1 - out]);
+    ways[full][1 - out].fix(level);
     if !kinds[full].cpu {
         for (index, (kind, ways)) in kinds.iter().zip(ways.iter_mut()).enumerate() {
             if index != full || kind.count > 1.0 {
-                set(&mut ways[out]);
+                ways[out].fix(level);
             }
         }
     }

@@ -1,10 +1,11 @@
 //! The question in JSON and its answer, for callers in other languages.
 
-use serde::Deserialize;
-use sumpter_plan::{Architecture, default_credit, largest_partition};
+use serde::{Deserialize, Serialize};
+use sumpter_plan::{Architecture, LocalChoice, default_credit, largest_partition};
 
 use crate::{
-    Addition, Case, Layer, Layout, Order, Outcome, Profile, Tensor, WhatifError, simulate_placed,
+    Addition, Case, Layer, Layout, Machines, Order, Outcome, Profile, Tensor, WhatifError,
+    simulate_placed,
 };
 
 #[derive(Deserialize)]
@@ -45,29 +46,102 @@ struct RawCase {
     overlap_forward: bool,
     /// "readiness" or "forward"; none: as a job does by itself.
     order: Option<String>,
+    #[serde(default)]
+    hop_latency_s: f64,
+    #[serde(default)]
+    update_bytes_per_s: Option<f64>,
+    /// The text of a machine list.
+    #[serde(default)]
+    machines: Option<String>,
+    /// One of [`LOCAL_REDUCTIONS`], or `roots=` and names of GPUs with `+` between them; none: by
+    /// the rule.
+    #[serde(default)]
+    local_reduction: Option<String>,
+}
+
+/// The words for how GPUs of one machine add.
+const LOCAL_REDUCTIONS: [(&str, LocalChoice); 4] = [
+    ("rule", LocalChoice::Rule),
+    ("direct", LocalChoice::Direct),
+    ("cpu-assisted", LocalChoice::CpuAssisted),
+    ("reduce-scatter", LocalChoice::ReduceScatter),
+];
+
+/// Machines that are listed, as callers in other languages see them.
+#[derive(Serialize)]
+struct Described {
+    workers: u32,
+    servers: u32,
+    gpus: usize,
+    racks: usize,
+    /// The slowest link of a GPU machine.
+    bandwidth_gbps: f64,
+    /// How the GPUs of each kind of machine add.
+    local_reductions: Vec<(String, &'static str)>,
+}
+
+/// Describes a machine list in JSON: the numbers of its machines, GPUs and racks, the slowest link
+/// of a GPU machine, and how the GPUs of each kind of machine add, for a `local_reduction` as in
+/// [`answer_json`].
+///
+/// # Errors
+/// What [`Machines::new`] refuses.
+pub fn machines_json(toml: &str, local_reduction: &str) -> Result<String, WhatifError> {
+    let machines = Machines::new(toml, local_choice(local_reduction)?)?;
+    let described = Described {
+        workers: machines.workers(),
+        servers: machines.servers(),
+        gpus: machines.gpus(),
+        racks: machines.racks(),
+        bandwidth_gbps: machines.bandwidth_gbps(),
+        local_reductions: machines.reductions(),
+    };
+    serde_json::to_string(&described).map_err(|error| WhatifError::Request(error.to_string()))
 }
 
 /// Answers `{"profile": ..., "cases": [...], "bottleneck": true}` with a list of one [`Outcome`] a
 /// case, in order. Cases that follow one another and share their placement share the work of it.
 ///
 /// # Errors
-/// What is not such JSON, and values that [`Profile::new`] or [`Case::check`] refuse.
+/// What is not such JSON, and values that [`Profile::new`], [`Case::check`] or [`Machines::new`]
+/// refuse.
 pub fn answer_json(request: &str) -> Result<String, WhatifError> {
     let invalid = |error: serde_json::Error| WhatifError::Request(error.to_string());
     let Request { profile, cases, bottleneck } = serde_json::from_str(request).map_err(invalid)?;
     let profile = Profile::try_from(profile)?;
-    let cases = cases.into_iter().map(Case::try_from).collect::<Result<Vec<_>, _>>()?;
-    let mut placed: Option<(Case, Layout)> = None;
+    let cases = cases.into_iter().map(Question::try_from).collect::<Result<Vec<_>, _>>()?;
+    let mut placed: Option<(&Question, Layout)> = None;
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(cases.len());
-    for case in &cases {
+    for question in &cases {
         let layout = match placed.take() {
-            Some((before, layout)) if same_placement(&before, case) => layout,
-            _ => Layout::new(&profile, case)?,
+            Some((before, layout)) if before.same_placement(question) => layout,
+            _ => question.layout(&profile)?,
         };
-        outcomes.push(simulate_placed(&profile, &layout, case, bottleneck)?);
-        placed = Some((*case, layout));
+        outcomes.push(simulate_placed(&profile, &layout, &question.case, bottleneck)?);
+        placed = Some((question, layout));
     }
     serde_json::to_string(&outcomes).map_err(invalid)
+}
+
+/// A case, and the machine list that it is about, if there is one.
+struct Question {
+    case: Case,
+    machines: Option<(String, LocalChoice)>,
+}
+
+impl Question {
+    fn layout(&self, profile: &Profile) -> Result<Layout, WhatifError> {
+        match &self.machines {
+            None => Layout::new(profile, &self.case),
+            Some((toml, choice)) => {
+                Layout::on(profile, &Machines::new(toml, choice.clone())?, &self.case)
+            }
+        }
+    }
+
+    fn same_placement(&self, other: &Self) -> bool {
+        self.machines == other.machines && same_placement(&self.case, &other.case)
+    }
 }
 
 fn same_placement(a: &Case, b: &Case) -> bool {
@@ -96,7 +170,19 @@ fn order(word: &str) -> Result<Order, WhatifError> {
     known.ok_or_else(|| WhatifError::field("order", word, "readiness or forward"))
 }
 
-impl TryFrom<RawCase> for Case {
+fn local_choice(word: &str) -> Result<LocalChoice, WhatifError> {
+    if let Some(names) = word.strip_prefix("roots=") {
+        return Ok(LocalChoice::Roots(names.split('+').map(str::to_owned).collect()));
+    }
+    let known = LOCAL_REDUCTIONS.iter().find(|(known, _)| *known == word);
+    known.map(|(_, choice)| choice.clone()).ok_or_else(|| {
+        let words: Vec<&str> = LOCAL_REDUCTIONS.iter().map(|(known, _)| *known).collect();
+        let expected = format!("{} or roots=GPU+GPU", words.join(", "));
+        WhatifError::field("local_reduction", word, expected)
+    })
+}
+
+impl TryFrom<RawCase> for Question {
     type Error = WhatifError;
 
     fn try_from(raw: RawCase) -> Result<Self, WhatifError> {
@@ -117,9 +203,21 @@ impl TryFrom<RawCase> for Case {
             credit_bytes: raw.credit_bytes.unwrap_or_else(|| default_credit(Some(link_gbps))),
             overlap_forward: raw.overlap_forward,
             order: raw.order.as_deref().map(order).transpose()?,
+            hop_latency_s: raw.hop_latency_s,
+            update_bytes_per_s: raw.update_bytes_per_s,
             ..Case::default()
         };
         case.check()?;
-        Ok(case)
+        let choice = raw.local_reduction.as_deref().map(local_choice).transpose()?;
+        let machines = match (raw.machines, choice) {
+            (Some(toml), choice) => Some((toml, choice.unwrap_or_default())),
+            (None, None | Some(LocalChoice::Rule)) => None,
+            (None, Some(_)) => {
+                let word = raw.local_reduction.unwrap_or_default();
+                let expected = "rule without machines; give a list with devices";
+                return Err(WhatifError::field("local_reduction", word, expected));
+            }
+        };
+        Ok(Self { case, machines })
     }
 }

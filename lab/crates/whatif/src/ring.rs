@@ -6,13 +6,34 @@
 //!   tensor is ready. (So a timeout takes effect at a tensor, not between two.)
 //! - All-reduces run one after another. One of `S` bytes over `N` workers takes
 //!   `2 S (N-1)/N / bandwidth / compression` to transmit and `(N-1) AddEst(S/N)` to add.
+//! - What is not in the paper: each of the `2(N-1)` steps may have a latency of its own.
 
+use crate::layout::Layout;
 use crate::{Case, Profile};
+
+/// The ring of an all-reduce: its members, and how fast the slowest hop is, in bytes per second.
+struct Hops {
+    members: f64,
+    rate: f64,
+}
 
 /// When each tensor's sum is complete at all workers, in the order of [`Profile::tensors`], since
 /// the beginning of the backward pass.
 #[must_use]
 pub fn completions(profile: &Profile, case: &Case) -> Vec<f64> {
+    over(profile, case, &Hops { members: f64::from(case.workers), rate: case.link_rate() })
+}
+
+/// The same on the machines of a layout: where they are listed, over all their GPUs.
+#[must_use]
+pub fn completions_on(profile: &Profile, layout: &Layout, case: &Case) -> Vec<f64> {
+    let Some(listed) = &layout.listed else { return completions(profile, case) };
+    let network = case.link_rate() / (listed.bandwidth_gbps * 1e9 / 8.0) * listed.ring.network;
+    let rate = network.min(listed.ring.inside);
+    over(profile, case, &Hops { members: listed.ring.members, rate })
+}
+
+fn over(profile: &Profile, case: &Case, hops: &Hops) -> Vec<f64> {
     let tensors = profile.tensors();
     let order = profile.by_readiness();
     let mut done = vec![0.0; tensors.len()];
@@ -22,7 +43,7 @@ pub fn completions(profile: &Profile, case: &Case) -> Vec<f64> {
         bytes += tensors[index].bytes;
         let full = bytes >= case.fusion_bytes || now - flushed_s >= case.fusion_timeout_s;
         if full || position + 1 == order.len() {
-            free_s = free_s.max(now) + allreduce_s(profile, case, bytes as f64);
+            free_s = free_s.max(now) + allreduce_s(profile, case, hops, bytes as f64);
             for &member in &order[first..=position] {
                 done[member] = free_s;
             }
@@ -33,9 +54,9 @@ pub fn completions(profile: &Profile, case: &Case) -> Vec<f64> {
 }
 
 /// One ring all-reduce of `bytes`.
-fn allreduce_s(profile: &Profile, case: &Case, bytes: f64) -> f64 {
-    let workers = f64::from(case.workers);
-    let transmission = 2.0 * bytes * (workers - 1.0) / workers / case.link_rate();
-    let addition = (workers - 1.0) * profile.addition_s(bytes / workers);
-    transmission / case.compression + addition
+fn allreduce_s(profile: &Profile, case: &Case, hops: &Hops, bytes: f64) -> f64 {
+    let &Hops { members, rate } = hops;
+    let transmission = 2.0 * bytes * (members - 1.0) / members / rate;
+    let addition = (members - 1.0) * profile.addition_s(bytes / members);
+    transmission / case.compression + addition + 2.0 * (members - 1.0) * case.hop_latency_s
 }

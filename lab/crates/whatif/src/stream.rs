@@ -3,6 +3,8 @@
 //! - **Links** are fluid: each machine has one, full duplex. Queues in front of them are served in
 //!   order, so connections share them in proportion to what they have queued. The network
 //!   between is not a limit (full bisection).
+//! - **Machines that are listed** have links of their own, trunks, and links inside; a partition's
+//!   contributions travel through all levels of its reduction tree at one rate ([`Layout::on`]).
 //! - **Symmetry.** Workers compute alike and plan alike, so a partition's contributions travel
 //!   from all of them at one rate, that of the tightest link. One worker then stands for all, and
 //!   one machine for those whose servers have the same to do.
@@ -16,13 +18,15 @@
 //!   recalled.
 //! - **Addition.** A server adds contributions of one partition after another while they come
 //!   in, `n-1` additions each, and ends at least one addition after the last has arrived.
-//! - A sum is sent back when the whole partition is added.
+//! - A sum is sent back when the whole partition is added, and where the server has an optimizer,
+//!   when that is done.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::rates::{Rates, WorkerClass, fair};
+use crate::routes::{Backlog, Speeds};
 use crate::{Case, Layout, Order, Profile, Unit};
 
 /// What is left of a transfer after rounding, as a part of it.
@@ -77,12 +81,11 @@ impl Queue {
     }
 }
 
-/// A machine that has a server.
+/// What travels one route: to the server of a machine, or through a reduction tree.
 #[derive(Clone, Debug, Default)]
 struct Server {
     push: Queue,
     pull: Queue,
-    adder_free_s: f64,
     active: bool,
 }
 
@@ -130,8 +133,11 @@ struct Stream<'a> {
     case: &'a Case,
     workers: usize,
     now: f64,
+    /// By route.
     servers: Vec<Server>,
-    /// Machines with something to send.
+    /// When each machine has added what it has to add so far.
+    adders_free_s: Vec<f64>,
+    /// Routes with something to send.
     active: Vec<usize>,
     /// The next unit whose gradient is not ready.
     unready: usize,
@@ -146,13 +152,16 @@ struct Stream<'a> {
 impl<'a> Stream<'a> {
     fn new(profile: &'a Profile, layout: &'a Layout, case: &'a Case) -> Self {
         let workers = case.workers as usize;
+        let machines = workers + case.servers as usize;
+        let routes = layout.listed.as_ref().map_or(machines, |listed| listed.routes.len());
         Self {
             profile,
             layout,
             case,
             workers,
             now: 0.0,
-            servers: vec![Server::default(); workers + case.servers as usize],
+            servers: vec![Server::default(); routes],
+            adders_free_s: vec![0.0; machines],
             active: Vec::new(),
             unready: 0,
             waiting: BinaryHeap::new(),
@@ -203,13 +212,13 @@ impl<'a> Stream<'a> {
         }
         while unsent <= credit * (1.0 + ROUNDING) {
             let Some(Reverse((_, unit))) = self.waiting.pop() else { break };
-            let Unit { machine, bytes, .. } = self.layout.units[unit];
+            let Unit { route, bytes, .. } = self.layout.units[unit];
             self.started[unit] = self.now;
-            if self.peers(machine) == 0 {
+            if !self.travels(route) {
                 continue; // Its only worker is in the server's own process.
             }
-            self.activate(machine);
-            let push = &mut self.servers[machine].push;
+            self.activate(route);
+            let push = &mut self.servers[route].push;
             let before = (push.bytes - window).max(0.0);
             push.push(unit, bytes, bytes as f64 / self.case.compression);
             unsent += (push.bytes - window).max(0.0) - before;
@@ -220,9 +229,9 @@ impl<'a> Stream<'a> {
     fn unsent(&self, step: f64, rates: &[Rates]) -> (f64, f64) {
         let window = self.case.window_bytes as f64;
         let mut total = (0.0, 0.0);
-        for (position, &machine) in self.active.iter().enumerate() {
+        for (position, &route) in self.active.iter().enumerate() {
             let rate = rates.get(position).map_or(0.0, |rates| rates.push);
-            let left = self.servers[machine].push.bytes - rate * step - window;
+            let left = self.servers[route].push.bytes - rate * step - window;
             if left > 0.0 {
                 total.0 += left;
                 total.1 += rate;
@@ -249,8 +258,21 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// The rates of the active machines, in their order.
+    /// The rates of the active routes, in their order.
     fn rates(&self) -> Vec<Rates> {
+        if let Some(listed) = &self.layout.listed {
+            let backlog = |&route: &usize| {
+                let Server { push, pull, .. } = &self.servers[route];
+                let (push, pull) = (push.backlog_bytes as f64, pull.backlog_bytes as f64);
+                Backlog { route, push, pull }
+            };
+            let speeds = Speeds {
+                network: self.case.link_rate() / (listed.bandwidth_gbps * 1e9 / 8.0),
+                compression: self.case.compression,
+            };
+            let backlogs: Vec<Backlog> = self.active.iter().map(backlog).collect();
+            return listed.routes.fair(speeds, &backlogs);
+        }
         let gpus = self.active.iter().filter(|&&machine| machine < self.workers).count();
         let idle = (self.workers - gpus) as f64;
         let mut kinds = vec![WorkerClass { cpu: false, push: 0.0, pull: 0.0, count: idle }];
@@ -283,8 +305,8 @@ impl<'a> Stream<'a> {
         if let Some(Reverse((Moment(sum_s), _))) = self.sums.peek() {
             step = step.min(sum_s - self.now);
         }
-        for (&machine, rates) in self.active.iter().zip(rates) {
-            let server = &self.servers[machine];
+        for (&route, rates) in self.active.iter().zip(rates) {
+            let server = &self.servers[route];
             if rates.push > 0.0 {
                 step = step.min(server.push.head_bytes / rates.push);
             }
@@ -299,8 +321,8 @@ impl<'a> Stream<'a> {
     }
 
     fn advance(&mut self, step: f64, rates: &[Rates]) {
-        for (&machine, rates) in self.active.iter().zip(rates) {
-            let server = &mut self.servers[machine];
+        for (&route, rates) in self.active.iter().zip(rates) {
+            let server = &mut self.servers[route];
             server.push.advance(rates.push * step);
             server.pull.advance(rates.pull * step);
         }
@@ -311,34 +333,46 @@ impl<'a> Stream<'a> {
         let (layout, compression) = (self.layout, self.case.compression);
         let bytes = |unit: usize| layout.units[unit].bytes;
         let mut position = 0;
-        while let Some(&machine) = self.active.get(position) {
-            if let Some(unit) = self.servers[machine].push.pop(bytes, compression) {
+        while let Some(&route) = self.active.get(position) {
+            if let Some(unit) = self.servers[route].push.pop(bytes, compression) {
                 self.begin_sum(unit);
             }
-            if let Some(unit) = self.servers[machine].pull.pop(bytes, compression) {
+            if let Some(unit) = self.servers[route].pull.pop(bytes, compression) {
                 let done = &mut self.done[layout.units[unit].tensor];
                 *done = done.max(self.now);
             }
-            let server = &self.servers[machine];
+            let server = &self.servers[route];
             if !server.push.units.is_empty() || !server.pull.units.is_empty() {
                 position += 1;
             } else {
-                self.servers[machine].active = false;
+                self.servers[route].active = false;
                 self.active.swap_remove(position);
             }
         }
     }
 
-    /// All contributions to a unit have arrived: its sum will be there when they are added.
+    /// All contributions to a unit have arrived: its sum will be there when they are added, by its
+    /// hubs and then by its server.
     fn begin_sum(&mut self, unit: usize) {
-        let unit_bytes = self.layout.units[unit].bytes as f64;
-        let addition_s = self.profile.addition_s(unit_bytes);
-        let server = &mut self.servers[self.layout.units[unit].machine];
-        let adder_s = server.adder_free_s.max(self.started[unit]);
-        let all_s = (self.workers - 1) as f64 * addition_s;
-        let last_s = if self.workers > 1 { addition_s } else { 0.0 };
-        server.adder_free_s = (adder_s + all_s).max(self.now + last_s);
-        self.sums.push(Reverse((Moment(server.adder_free_s), unit)));
+        let Unit { machine, route, bytes, .. } = self.layout.units[unit];
+        let addition_s = self.profile.addition_s(bytes as f64);
+        let own = [(machine, (self.workers - 1) as f64)];
+        let adders = self.layout.listed.as_ref().map_or(&own[..], |of| of.routes.adders(route));
+        let (mut arrived_s, mut sum_s) = (self.now, self.now);
+        for &(adder, additions) in adders {
+            if adder == machine {
+                arrived_s = sum_s;
+            }
+            let adder_s = self.adders_free_s[adder].max(self.started[unit]);
+            let last_s = if additions > 0.0 { addition_s } else { 0.0 };
+            let mut free_s = (adder_s + additions * addition_s).max(arrived_s + last_s);
+            if let Some(rate) = self.case.update_bytes_per_s.filter(|_| adder == machine) {
+                free_s += bytes as f64 / rate;
+            }
+            self.adders_free_s[adder] = free_s;
+            sum_s = sum_s.max(free_s);
+        }
+        self.sums.push(Reverse((Moment(sum_s), unit)));
     }
 
     fn finish_sums(&mut self) {
@@ -347,21 +381,24 @@ impl<'a> Stream<'a> {
                 break;
             }
             self.sums.pop();
-            let Unit { machine, bytes, .. } = self.layout.units[unit];
-            self.activate(machine);
+            let Unit { route, bytes, .. } = self.layout.units[unit];
+            self.activate(route);
             let wire_bytes = bytes as f64 / self.case.compression;
-            self.servers[machine].pull.push(unit, bytes, wire_bytes);
+            self.servers[route].pull.push(unit, bytes, wire_bytes);
         }
     }
 
-    fn activate(&mut self, machine: usize) {
-        if !std::mem::replace(&mut self.servers[machine].active, true) {
-            self.active.push(machine);
+    fn activate(&mut self, route: usize) {
+        if !std::mem::replace(&mut self.servers[route].active, true) {
+            self.active.push(route);
         }
     }
 
-    /// Workers that reach a machine's server over the network.
-    fn peers(&self, machine: usize) -> usize {
-        self.workers - usize::from(machine < self.workers)
+    /// Whether contributions cross any link on their way.
+    fn travels(&self, route: usize) -> bool {
+        match &self.layout.listed {
+            Some(listed) => listed.routes.travels(route),
+            None => self.workers > usize::from(route < self.workers),
+        }
     }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +28,14 @@ from sumpter_lab.cli.whatif_options import (
     FormatOption,
     FusionBytesOption,
     FusionTimeoutOption,
+    HopLatencyOption,
+    LocalReductionOption,
+    MachinesOption,
     OrderOption,
     OverlapOption,
     PartitionOption,
     ServersOption,
+    UpdateOption,
     WorkersOption,
 )
 
@@ -47,20 +51,28 @@ _MOST_MACHINES = 100_000
 _MOST_CASES = 100_000
 _MOST_BYTES = 1 << 60
 
+_WIDEST = 1000  # characters of a table in a file
+# Columns of text.
+_IN_WORDS = ("machines", "inside", "architecture")
+
 Row = tuple["Case", float | None, "Outcome"]
 
 
 def whatif(
     profile: ProfileOption,
-    workers: WorkersOption,
-    bandwidth_gbps: BandwidthOption,
-    servers: ServersOption = "0",
+    workers: WorkersOption = None,
+    bandwidth_gbps: BandwidthOption = None,
+    servers: ServersOption = None,
+    machines: MachinesOption = None,
+    local_reduction: LocalReductionOption = "rule",
     architecture: ArchitectureOption = None,
     compression: CompressionOption = "1",
     fusion_bytes: FusionBytesOption = "64MiB",
     fusion_timeout_ms: FusionTimeoutOption = "5",
+    hop_latency_us: HopLatencyOption = "0",
     partition_bytes: PartitionOption = "256KiB",
     credit_bytes: CreditOption = "auto",
+    update_gb_per_s: UpdateOption = None,
     transport_efficiency: EfficiencyOption = "1",
     overlap_forward: OverlapOption = False,
     order: OrderOption = "auto",
@@ -74,10 +86,9 @@ def whatif(
 
     Any list with commas makes a grid. `docs/user/whatif.md` says what is modelled.
     """
+    lists = _lists(machines)
     values = {
-        "workers": _counts(workers, "--workers", 1),
-        "servers": _counts(servers, "--servers", 0),
-        "bandwidth_gbps": _numbers(bandwidth_gbps, "--bandwidth-gbps"),
+        **_machines(lists, workers, servers, bandwidth_gbps),
         "compression": _numbers(compression, "--compression"),
         "transport_efficiency": _numbers(transport_efficiency, "--transport-efficiency"),
         "fusion_bytes": _sizes(fusion_bytes, "--fusion-bytes"),
@@ -88,22 +99,73 @@ def whatif(
         "credit_bytes": _credits(credit_bytes),
         "overlap_forward": [overlap_forward],
         "order": _orders(order),
+        "hop_latency_s": [1e-6 * us for us in _numbers(hop_latency_us, "--hop-latency-us")],
+        "update_bytes_per_s": _rates(update_gb_per_s),
+        "local_reduction": _local_reductions(local_reduction, lists),
     }
     architectures = _words(architecture, "--architecture")
     times_s = [None] if batch_time_s is None else _numbers(batch_time_s, "--batch-time-s")
-    _check_count(values, architectures, times_s, advise)
+    _check_count({"machines": lists or [None], **values}, architectures, times_s, advise)
     profiles = [_load(profile, format, time_s, add_estimate) for time_s in times_s]
+    cases = _cases(lists, values, architectures)
+    names = {text: name for name, text in lists.items()}
     if advise:
-        _advise(profiles[0], values, architectures, as_json)
+        _advise(profiles[0], cases[0], names, as_json)
         return
-    rows = _simulate(profiles, times_s, values, architectures)
+    rows = _simulate(profiles, times_s, cases)
     if as_json:
-        from sumpter_lab.whatif.cases import described
-
-        objects = [described(case, outcome) for case, _, outcome in rows]
+        objects = [_described(case, outcome, names) for case, _, outcome in rows]
         typer.echo(json.dumps(objects, indent=2))
     else:
-        _print(profiles[0], rows)
+        _print(profiles[0], rows, names)
+
+
+def _lists(files: str | None) -> dict[str, str]:
+    """The texts of machine lists by the names of their files."""
+    lists = {}
+    for name in [] if files is None else _parts(files, "--machines"):
+        try:
+            lists[name] = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--machines {name}: cannot be read: {error}") from error
+    return lists
+
+
+def _machines(
+    lists: dict[str, str], workers: str | None, servers: str | None, gbps: str | None
+) -> dict[str, list[Any]]:
+    """Numbers of machines and bandwidths, as far as they are not those of lists."""
+    bandwidths = None if gbps is None else _numbers(gbps, "--bandwidth-gbps")
+    if lists:
+        for option, given in (("--workers", workers), ("--servers", servers)):
+            if given is not None:
+                raise UsageError(f"{option} {given}: leave it out beside --machines, which has it")
+        return {} if bandwidths is None else {"bandwidth_gbps": bandwidths}
+    if workers is None or bandwidths is None:
+        option = "--workers" if workers is None else "--bandwidth-gbps"
+        raise UsageError(f"{option} is missing; give it, or --machines FILE")
+    return {
+        "workers": _counts(workers, "--workers", 1),
+        "servers": _counts("0" if servers is None else servers, "--servers", 0),
+        "bandwidth_gbps": bandwidths,
+    }
+
+
+def _cases(
+    lists: dict[str, str], values: dict[str, list[Any]], architectures: list[str]
+) -> list[Case]:
+    from sumpter_lab.whatif.grid import cases, of_lists
+
+    found = of_lists(lists, values, architectures) if lists else cases(values, architectures)
+    return list(found)
+
+
+def _described(case: Case, outcome: Outcome, names: dict[str, str]) -> dict[str, Any]:
+    """The object of a case, with the file of its machine list if it has one."""
+    from sumpter_lab.whatif.cases import described
+
+    listed = {} if case.machines is None else {"machines": names[case.machines]}
+    return listed | described(case, outcome)
 
 
 def _check_count(
@@ -144,47 +206,40 @@ def _load(file: str, format: str, time_s: float | None, additions: Path | None) 
     return replace(loaded, add=profiles.additions(additions))
 
 
-def _simulate(
-    profiles: list[Profile],
-    times_s: list[float | None],
-    values: dict[str, list[Any]],
-    architectures: list[str],
-) -> list[Row]:
+def _simulate(profiles: list[Profile], times_s: list[float | None], cases: list[Case]) -> list[Row]:
     from sumpter_lab.whatif import simulate
-    from sumpter_lab.whatif.grid import cases
 
-    listed = list(cases(values, architectures))
     rows: list[Row] = []
     for loaded, time_s in zip(profiles, times_s, strict=True):
-        outcomes = simulate(loaded, listed)
-        rows += [(case, time_s, one) for case, one in zip(listed, outcomes, strict=True)]
+        outcomes = simulate(loaded, cases)
+        rows += [(case, time_s, one) for case, one in zip(cases, outcomes, strict=True)]
     return rows
 
 
-def _advise(
-    profile: Profile, values: dict[str, list[Any]], architectures: list[str], as_json: bool
-) -> None:
+def _advise(profile: Profile, case: Case, names: dict[str, str], as_json: bool) -> None:
     from sumpter_lab.whatif import advise
     from sumpter_lab.whatif.advice import in_words
-    from sumpter_lab.whatif.cases import described
-    from sumpter_lab.whatif.grid import cases
 
-    (case,) = cases(values, architectures)
     outcome, advice = advise(profile, case)
     if as_json:
         found = [
-            {"change": one.change, "gain": one.gain, "case": described(one.case, one.outcome)}
+            {
+                "change": one.change,
+                "gain": one.gain,
+                "case": _described(one.case, one.outcome, names),
+            }
             for one in advice
         ]
-        typer.echo(json.dumps({"case": described(case, outcome), "advice": found}, indent=2))
+        now = _described(case, outcome, names)
+        typer.echo(json.dumps({"case": now, "advice": found}, indent=2))
         return
-    _print(profile, [(case, None, outcome)])
+    _print(profile, [(case, None, outcome)], names)
     typer.echo()
     for sentence in in_words(outcome, advice):
         typer.echo(sentence)
 
 
-def _print(profile: Profile, rows: list[Row]) -> None:
+def _print(profile: Profile, rows: list[Row], names: dict[str, str]) -> None:
     from rich.console import Console, Group
     from rich.table import Table
     from rich.text import Text
@@ -192,9 +247,9 @@ def _print(profile: Profile, rows: list[Row]) -> None:
     from sumpter.launch.figures import format_bytes, format_seconds
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    columns = [column for column in _columns() if column[2] or _varies(rows, column[1])]
+    columns = [column for column in _columns(names) if column[2] or _varies(rows, column[1])]
     for title, _, _ in columns:
-        table.add_column(title, justify="left" if title == "architecture" else "right")
+        table.add_column(title, justify="left" if title in _IN_WORDS else "right")
     for title in ("scaling", "iteration", "overhead"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("bottleneck", no_wrap=True)
@@ -210,17 +265,48 @@ def _print(profile: Profile, rows: list[Row]) -> None:
     head = f"{profile.name}: {format_bytes(profile.bytes)} of gradients"
     if len({time_s for _, time_s, _ in rows}) == 1:
         head += f", {format_seconds(profile.iteration_s)} an iteration without communication"
-    Console(highlight=False).print(Group(Text(head, style="bold"), "", table))
+    console = Console(highlight=False)
+    console.print(Text(head, style="bold"))
+    for line in _listed(rows, names):
+        typer.echo(line)
+    if not console.is_terminal:
+        # What is written to a file is not cut to the width of a terminal.
+        options = console.options.update(max_width=_WIDEST)
+        console.width = max(console.width, console.measure(table, options=options).maximum)
+    console.print(Group("", table))
 
 
-def _columns() -> list[tuple[str, Callable[[Row], str], bool]]:
+def _listed(rows: list[Row], names: dict[str, str]) -> Iterator[str]:
+    """What each machine list has, once."""
+    from sumpter_lab.whatif import described_list
+
+    shown = dict.fromkeys((case.machines, case.local_reduction) for case, _, _ in rows)
+    for text, local in shown:
+        if text is not None:
+            found = described_list(text, local)
+            line = f"{names[text]}: {found.workers} GPU machines"
+            if found.gpus > found.workers:
+                line += f" with {found.gpus} GPUs"
+            line += f", {found.servers} CPU machines"
+            line += f", {found.racks} racks" if found.racks else ""
+            for machine, reduction in found.local_reductions:
+                line += f"; inside {machine}: {reduction}"
+            yield line
+
+
+def _columns(names: dict[str, str]) -> list[tuple[str, Callable[[Row], str], bool]]:
     """Title, text of a row, and whether it is shown although all rows have the same."""
     from sumpter.launch.figures import format_bytes, format_seconds
 
     def size(count: int | None) -> str:
         return "auto" if count is None else format_bytes(count)
 
+    def rate(count: float | None) -> str:
+        return "workers" if count is None else f"{1e-9 * count:g} GB/s"
+
     return [
+        ("machines", lambda row: _name(row, names), False),
+        ("inside", lambda row: row[0].local_reduction, False),
         ("workers", lambda row: str(row[0].workers), True),
         ("servers", lambda row: str(row[0].servers), True),
         ("architecture", lambda row: row[0].architecture, True),
@@ -229,11 +315,18 @@ def _columns() -> list[tuple[str, Callable[[Row], str], bool]]:
         ("efficiency", lambda row: f"{row[0].transport_efficiency:g}", False),
         ("fusion", lambda row: format_bytes(row[0].fusion_bytes), False),
         ("timeout", lambda row: f"{1e3 * row[0].fusion_timeout_s:g} ms", False),
+        ("hop latency", lambda row: f"{1e6 * row[0].hop_latency_s:g} us", False),
+        ("update", lambda row: rate(row[0].update_bytes_per_s), False),
         ("partition", lambda row: format_bytes(row[0].partition_bytes), False),
         ("credit", lambda row: size(row[0].credit_bytes), False),
         ("order", lambda row: row[0].order or "auto", False),
         ("batch", lambda row: "" if row[1] is None else format_seconds(row[1]), False),
     ]
+
+
+def _name(row: Row, names: dict[str, str]) -> str:
+    text = row[0].machines
+    return "" if text is None else Path(names[text]).stem
 
 
 def _varies(rows: list[Row], text: Callable[[Row], str]) -> bool:
@@ -286,6 +379,26 @@ def _credits(text: str) -> list[int | None]:
     parts = _parts(text, "--credit-bytes")
     found = (None if part == "auto" else _sizes(part, "--credit-bytes")[0] for part in parts)
     return list(dict.fromkeys(found))
+
+
+def _rates(text: str | None) -> list[float | None]:
+    """Bytes per second, or None for no updates on servers."""
+    if text is None:
+        return [None]
+    return [1e9 * gigabytes for gigabytes in _numbers(text, "--update-gb-per-s")]
+
+
+def _local_reductions(text: str, lists: dict[str, str]) -> list[str]:
+    from sumpter_lab.whatif import LOCAL_REDUCTIONS
+
+    parts = _parts(text, "--local-reduction")
+    for part in parts:
+        if part not in LOCAL_REDUCTIONS and not part.startswith("roots="):
+            expected = f"{', '.join(LOCAL_REDUCTIONS)} or roots=GPU+GPU"
+            raise UsageError(f"--local-reduction {part}: expected {expected}")
+    if not lists and parts != ["rule"]:
+        raise UsageError(f"--local-reduction {text} needs --machines with devices")
+    return parts
 
 
 def _orders(text: str) -> list[str | None]:

@@ -7,14 +7,63 @@ from typing import Annotated
 import typer
 
 WorkersOption = Annotated[
-    str, typer.Option("--workers", "-n", metavar="N,..", help="GPU machines (not GPUs).")
+    str | None,
+    typer.Option(
+        "--workers", "-n", metavar="N,..", help="GPU machines (not GPUs); not with --machines."
+    ),
 ]
 BandwidthOption = Annotated[
-    str,
-    typer.Option("--bandwidth-gbps", metavar="G,..", help="Each machine's link, each way."),
+    str | None,
+    typer.Option(
+        "--bandwidth-gbps",
+        metavar="G,..",
+        help="Each machine's link, each way. With --machines (default: as listed) that of the "
+        "slowest GPU machine; all links between machines change in proportion.",
+    ),
 ]
 ServersOption = Annotated[
-    str, typer.Option("--servers", "-s", metavar="K,..", help="CPU machines that help.")
+    str | None,
+    typer.Option(
+        "--servers",
+        "-s",
+        metavar="K,..",
+        help="CPU machines that help (default: 0); not with --machines.",
+    ),
+]
+MachinesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--machines",
+        metavar="FILE,..",
+        help="Lists of machines as in `sumpter plan --machines`: racks with trunks, links that "
+        "differ, GPUs with PCIe switches and NVLink.",
+    ),
+]
+LocalReductionOption = Annotated[
+    str,
+    typer.Option(
+        "--local-reduction",
+        metavar="NAME,..",
+        help="How GPUs of one machine add: rule (that of `sumpter plan --machines`), direct, "
+        "cpu-assisted, reduce-scatter, or roots=GPU+GPU. Needs --machines with devices.",
+    ),
+]
+HopLatencyOption = Annotated[
+    str,
+    typer.Option(
+        "--hop-latency-us",
+        metavar="T,..",
+        help="All-reduce: latency of each of the 2(N-1) steps of a ring.",
+    ),
+]
+UpdateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--update-gb-per-s",
+        metavar="R,..",
+        help="Gradients that a server's optimizer handles in a second, in 10^9 bytes (default: "
+        "workers update).",
+    ),
 ]
 ArchitectureOption = Annotated[
     str | None,

@@ -12,6 +12,28 @@ An exact event-driven simulation: no clock, no randomness, the same answer every
 """
 
 from sumpter_lab.whatif.advice import Advice, advise
-from sumpter_lab.whatif.cases import ARCHITECTURES, ORDERS, Case, Outcome, simulate
+from sumpter_lab.whatif.cases import (
+    ARCHITECTURES,
+    LOCAL_REDUCTIONS,
+    ORDERS,
+    Case,
+    Listed,
+    Outcome,
+    described_list,
+    listed,
+    simulate,
+)
 
-__all__ = ["ARCHITECTURES", "ORDERS", "Advice", "Case", "Outcome", "advise", "simulate"]
+__all__ = [
+    "ARCHITECTURES",
+    "LOCAL_REDUCTIONS",
+    "ORDERS",
+    "Advice",
+    "Case",
+    "Listed",
+    "Outcome",
+    "advise",
+    "described_list",
+    "listed",
+    "simulate",
+]

@@ -66,6 +66,7 @@ def in_words(outcome: Outcome, advice: list[Advice]) -> list[str]:
     causes = {
         "network": "; most of it is waiting for links.",
         "addition": "; most of it is waiting for additions.",
+        "inside": "; most of it is waiting for links inside machines.",
     }
     sentences = [f"{cost} an iteration{causes.get(outcome.bottleneck, '.')}"]
     if not advice:
@@ -93,13 +94,15 @@ def _changes(case: Case) -> Iterator[tuple[str, str, Case]]:
     """Kind, words and case of each change; those of a kind in the order of their amount."""
     for factor in _BANDWIDTH_FACTORS:
         bandwidth_gbps = factor * case.bandwidth_gbps
-        change = f"{factor} times the bandwidth, {bandwidth_gbps:g} Gb/s"
+        between = " between machines" if case.machines is not None else ""
+        change = f"{factor} times the bandwidth{between}, {bandwidth_gbps:g} Gb/s"
         yield "bandwidth", change, replace(case, bandwidth_gbps=bandwidth_gbps)
     for factor in _COMPRESSION_FACTORS:
         change = f"compression to {1 / factor:.0%} of the bytes sent now"
         yield "compression", change, replace(case, compression=factor * case.compression)
     for servers in sorted({case.workers // part for part in _HELPER_PARTS}):
-        if servers > case.servers:
+        # A list has the helpers that it has.
+        if servers > case.servers and case.machines is None:
             machines = "CPU machine" if servers == 1 else "CPU machines"
             change = f"{servers} {machines} that help to sum, with Sumpter"
             yield "servers", change, replace(case, servers=servers, architecture="sumpter")

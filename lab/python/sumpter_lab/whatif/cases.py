@@ -15,12 +15,18 @@ ARCHITECTURES = ("allreduce", "ps", "sumpter")
 ORDERS = ("readiness", "forward")
 
 
+# How the GPUs of one machine add: by the rule of `sumpter plan --machines`, or in another way.
+# "roots=" and names of GPUs with "+" between them is one more: those are roots in turn.
+LOCAL_REDUCTIONS = ("rule", "direct", "cpu-assisted", "reduce-scatter")
+
+
 @dataclass(frozen=True)
 class Case:
-    """A cluster of equal machines, and how gradients travel in it.
+    """A cluster, and how gradients travel in it.
 
-    Fusion is all-reduce's; partitions and credit are those of the other architectures. The
-    defaults are those of NetAI'20 and of this library's settings.
+    Its machines are equal, or those of a machine list (see `listed`). Fusion is all-reduce's;
+    partitions and credit are those of the other architectures. The defaults are those of NetAI'20
+    and of this library's settings.
     """
 
     workers: int  # GPU machines, each with one contribution
@@ -36,6 +42,50 @@ class Case:
     overlap_forward: bool = False  # layers begin when their own gradients are there
     # One of ORDERS. None is what a job does: "forward" with overlap_forward, else "readiness".
     order: str | None = None
+    hop_latency_s: float = 0.0  # all-reduce: of each of the 2(N-1) steps of a ring
+    update_bytes_per_s: float | None = None  # of servers' optimizers; None: workers update
+    # The TOML of a machine list. The numbers of machines are those of the list. With a bandwidth
+    # other than its slowest GPU machine's all links between machines change in proportion.
+    machines: str | None = None
+    local_reduction: str = "rule"  # one of LOCAL_REDUCTIONS, or "roots=GPU+GPU"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a machine list has."""
+
+    workers: int  # GPU machines
+    servers: int  # CPU machines
+    gpus: int  # a machine that does not list its devices counts as one
+    racks: int
+    bandwidth_gbps: float  # of the slowest link of a GPU machine
+    local_reductions: list[tuple[str, str]]  # a machine of each kind, and how its GPUs add
+
+
+def described_list(machines: str, local_reduction: str = "rule") -> Listed:
+    """What the TOML of a machine list has.
+
+    Raises ConfigError, which names the entry and the field, for a list that cannot be, or a local
+    reduction that its machines cannot have.
+    """
+    return Listed(**json.loads(_native.whatif_machines(machines, local_reduction)))
+
+
+def listed(machines: str, *, local_reduction: str = "rule", **fields: Any) -> Case:
+    """The case of a machine list in TOML, as `sumpter plan --machines` reads it.
+
+    `fields` are those of Case. Without a bandwidth it is the list's. Raises ConfigError as
+    `described_list`.
+    """
+    found = described_list(machines, local_reduction)
+    given: dict[str, Any] = {"bandwidth_gbps": found.bandwidth_gbps, **fields}
+    return Case(
+        workers=found.workers,
+        servers=found.servers,
+        machines=machines,
+        local_reduction=local_reduction,
+        **given,
+    )
 
 
 @dataclass(frozen=True)
@@ -45,12 +95,13 @@ class Outcome:
     scaling_factor: float  # compute time over iteration time
     iteration_time_s: float
     overhead_s: float  # what communication adds
-    # "network", "addition", or "none" where overhead is under 1 %; None if it was not asked for
+    # "network", "addition", "inside" for links inside machines, or "none" where overhead is under
+    # 1 %; None if it was not asked for
     bottleneck: str | None
 
 
 def simulate(profile: Profile, cases: Sequence[Case], *, bottleneck: bool = True) -> list[Outcome]:
-    """One outcome for each case, in order. Without the bottleneck it is two to three times faster.
+    """One outcome for each case, in order. Without the bottleneck it is two to four times faster.
 
     Cases that follow one another and differ in neither machines, architecture nor partition size
     share the work of placing partitions. Raises ConfigError, which names the field and what was
@@ -68,6 +119,8 @@ def simulate(profile: Profile, cases: Sequence[Case], *, bottleneck: bool = True
 def described(case: Case, outcome: Outcome) -> dict[str, Any]:
     """The object that `sumpter whatif --json` prints for a case."""
     names = ("workers", "servers", "architecture", "bandwidth_gbps", "compression")
+    if case.machines is not None:
+        names += ("local_reduction",)
     results = {field.name: getattr(outcome, field.name) for field in fields(outcome)}
     return {name: getattr(case, name) for name in names} | results
 

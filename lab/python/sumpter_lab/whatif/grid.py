@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sumpter._errors import ConfigError
-from sumpter_lab.whatif.cases import Case
+from sumpter_lab.whatif.cases import Case, described_list
 
 
 def cases(values: Mapping[str, Sequence[Any]], architectures: Sequence[str]) -> Iterator[Case]:
@@ -31,6 +31,30 @@ def cases(values: Mapping[str, Sequence[Any]], architectures: Sequence[str]) -> 
         for architecture in architectures or ("sumpter" if servers else "allreduce",):
             if len(architectures) < 2 or _fits(architecture, servers):
                 yield Case(**fields, architecture=architecture)
+
+
+def of_lists(
+    lists: Mapping[str, str],
+    values: Mapping[str, Sequence[Any]],
+    architectures: Sequence[str],
+) -> Iterator[Case]:
+    """The same on the machines of lists, by name. `values` has no numbers of machines, and no
+    bandwidths where those of the lists are meant.
+
+    Raises ConfigError, which names the list, for one that cannot be.
+    """
+    for name, text in lists.items():
+        try:
+            found = [described_list(text, local) for local in values["local_reduction"]][0]
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+        own = {
+            "machines": [text],
+            "workers": [found.workers],
+            "servers": [found.servers],
+            "bandwidth_gbps": [found.bandwidth_gbps],
+        }
+        yield from cases({**own, **values}, architectures)
 
 
 def _fits(architecture: str | None, servers: int) -> bool:
