@@ -57,10 +57,10 @@ pub fn lane_interfaces(lanes: usize, bandwidths: &[u32]) -> Vec<Vec<usize>> {
     let mut counts = vec![0_u64; interfaces];
     let mut next = |lane: usize| {
         // a / (x + 1) > b / (y + 1), in integers; the first of equals.
-        let more = |a: usize, b: usize| {
-            bandwidth(a) * (counts[b] + 1) > bandwidth(b) * (counts[a] + 1)
-        };
-        let best = (0..interfaces).reduce(|best, other| if more(other, best) { other } else { best });
+        let more =
+            |a: usize, b: usize| bandwidth(a) * (counts[b] + 1) > bandwidth(b) * (counts[a] + 1);
+        let best =
+            (0..interfaces).reduce(|best, other| if more(other, best) { other } else { best });
         let interface = if lane < interfaces { Some(lane) } else { best };
         interface.inspect(|interface| counts[*interface] += 1)
     };

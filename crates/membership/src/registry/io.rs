@@ -1,6 +1,5 @@
 //! What goes into the registry and what comes out of it.
 
-use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use sumpter_types::{Bandwidth, Epoch, JobId, MemberId, Rank, Role, Stats, Tensor
 use crate::event::{FatalKind, MemberEvent};
 use crate::rejoin::Rejoin;
 use crate::tenants::Tenants;
+use crate::view::LaneView;
 
 /// Which jobs a coordinator takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,8 +92,8 @@ pub struct Join {
     pub machine: String,
     /// A name a person recognizes.
     pub host: String,
-    /// Data-plane addresses of its lanes.
-    pub lanes: Vec<SocketAddr>,
+    /// Its lanes as others reach them.
+    pub lanes: Vec<LaneView>,
     /// What its machine's link carries each way, if it is known.
     pub bandwidth: Option<Bandwidth>,
     /// Servers its job waits for; the largest of its workers' numbers counts.
