@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,23 +168,26 @@ def emulated_job(
     load: object,
     systems: Sequence[str],
     kind: str = "Worker",
+    own_settings: Mapping[str, dict[str, str]] | None = None,
 ) -> Iterator[EmulatedJob]:
     """Starts a job with a worker on each GPU machine and a server on each CPU machine.
 
-    `kind` names the class of the workers and `load` describes what it sums.
+    `kind` names the class of the workers and `load` describes what it sums. `own_settings` are
+    those of one machine, by its name.
     """
     shared = {"log": "warn", **settings}
     shared |= {"token": _native.generate_token(), "servers": str(len(cpu))}
     shared["start_timeout_s"] = f"{START_TIMEOUT_S:g}"
+    more = own_settings or {}
     workers: list[Remote] = []
     servers: list[Remote] = []
     try:
         for rank, machine in enumerate(gpu):
-            own = shared | _bandwidth(machine, bandwidths_gbps)
+            own = shared | _bandwidth(machine, bandwidths_gbps) | more.get(machine.name, {})
             workers.append(Remote(machine, kind, rank, len(gpu), machine.address, own, load))
         (meeting,) = call_all(workers[:1], START_TIMEOUT_S, "host")
         for machine in cpu:
-            own = shared | _bandwidth(machine, bandwidths_gbps)
+            own = shared | _bandwidth(machine, bandwidths_gbps) | more.get(machine.name, {})
             servers.append(Remote(machine, "Server", own))
             servers[-1].send("serve", meeting.coordinator)
         call_all(workers, 2 * START_TIMEOUT_S, "join", meeting, list(systems))
