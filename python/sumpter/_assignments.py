@@ -1,4 +1,4 @@
-"""Settings as people write them: `NAME=VALUE`."""
+"""Settings as texts: from `NAME=VALUE`, and from values of Python."""
 
 from __future__ import annotations
 
@@ -14,3 +14,12 @@ def parse_assignments(assignments: list[str] | None, option: str = "--set") -> d
             raise UsageError(f"{option} {assignment}: write NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings
+
+
+def setting_text(value: object) -> str:
+    """The text of a setting's value: true and false in lower case, lists with commas between."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value)

@@ -292,7 +292,7 @@ _NO_TRACE = "SUMPTER_TIMELINE, or start_timeline(), writes a timeline"
 _NO_GPU_REDUCTION = "gradients are not reduced inside a machine by NCCL"
 
 TUNING = (
-    Variable("HOROVOD_GLOO_IFACE", "interface"),
+    Variable("HOROVOD_GLOO_IFACE", "interfaces"),
     Variable(
         "HOROVOD_GLOO_TIMEOUT_SECONDS",
         "start_timeout_s",
@@ -335,9 +335,9 @@ TUNING = (
     Variable("HOROVOD_CPU_OPERATIONS", note="Sumpter carries the tensors itself"),
     Variable("HOROVOD_GPU_OPERATIONS", note="Sumpter carries the tensors itself"),
     Variable("HOROVOD_NUM_NCCL_STREAMS", note=_NO_GPU_REDUCTION),
-    Variable("HOROVOD_THREAD_AFFINITY", note="threads are not bound to cores"),
-    Variable("DMLC_NODE_HOST", "interface", "an address of this machine"),
-    Variable("DMLC_INTERFACE", "interface"),
+    Variable("HOROVOD_THREAD_AFFINITY", note="lanes run near their interface: pin_lanes"),
+    Variable("DMLC_NODE_HOST", "interfaces", "an address of this machine"),
+    Variable("DMLC_INTERFACE", "interfaces"),
     Variable("DMLC_ENABLE_RDMA", note="everything goes over TCP and shared memory"),
     Variable("PS_VERBOSE", note="SUMPTER_LOG says what is logged"),
     Variable(
@@ -368,8 +368,8 @@ TUNING = (
     Variable("BYTEPS_TRACE_START_STEP", note=_NO_TRACE),
     Variable("BYTEPS_TRACE_END_STEP", note=_NO_TRACE),
     Variable("BYTEPS_TRACE_DIR", note=_NO_TRACE),
-    Variable("BYTEPS_NUMA_ON", note="threads are not bound to cores"),
-    Variable("BYTEPS_VISIBLE_CPU_CORES", note="threads are not bound to cores"),
+    Variable("BYTEPS_NUMA_ON", "pin_lanes"),
+    Variable("BYTEPS_VISIBLE_CPU_CORES", note="lanes run near their interface: pin_lanes"),
     Variable("BYTEPS_TELEMETRY_ON", note="`sumpter status` shows bytes and waiting at any time"),
     Variable("BYTEPS_ENABLE_GDB", note="put the debugger into the command yourself"),
 )

@@ -3,6 +3,7 @@
 //! A row's default is a text that goes through the same check as a given value, so that a default
 //! outside its own range cannot exist.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -35,6 +36,8 @@ pub struct Setting {
 
 /// Bytes of a name such as a job's.
 const NAME_LIMIT: usize = 128;
+/// Network interfaces of one process: beyond any machine.
+const INTERFACE_LIMIT: usize = 64;
 /// Ranks of one job: beyond any cluster this is for, and small enough to hold a list of.
 const RANK_LIMIT: u32 = 65_536;
 
@@ -158,8 +161,8 @@ pub const SETTINGS: &[Setting] = &[
         unit: "s",
         default: "2",
         range: "seconds from 0.05 to 3600",
-        doc: "Silence after which a running job fails over from a server; peer_timeout_s counts if \
-              it is shorter.",
+        doc: "Silence after which a running job fails over from a server, and a connection from a \
+              network interface to another; peer_timeout_s counts if it is shorter.",
         put: |c, v| number(v, 0.05..=3_600.0).map(|x| c.server_timeout_s = x),
     },
     Setting {
@@ -366,9 +369,10 @@ pub const SETTINGS: &[Setting] = &[
         unit: "Gb/s",
         default: "",
         range: "a number from 0.001 to 10000",
-        doc: "Bandwidth of this machine's link, each way; the plan follows it. Default: the speed \
-              that the system reports for the interface (hardware only). A machine of unknown \
-              bandwidth counts as the slowest known one; if none is known, all count as equal.",
+        doc: "Bandwidth of this machine's interfaces together, each way; the plan follows it. \
+              Default: the speeds that the system reports for them (hardware only). An interface \
+              or machine of unknown bandwidth counts as the slowest known one; if none is known, \
+              all count as equal.",
         put: |c, v| number(v, 0.001..=10_000.0).map(|x| c.bandwidth_gbps = Some(x)),
     },
     Setting {
@@ -393,13 +397,25 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| number(v, 0.001..=10_000.0).map(|x| c.trunk_gbps = Some(x)),
     },
     Setting {
-        name: "interface",
-        env: "SUMPTER_INTERFACE",
+        name: "interfaces",
+        env: "SUMPTER_INTERFACES",
         unit: "",
         default: "",
-        range: "the name of a network interface or one of this machine's addresses",
-        doc: "Where to listen for data, and the address to give to others.",
-        put: |c, v| word(v, NAME_LIMIT).map(|x| c.interface = Some(x)),
+        range: "names of network interfaces or addresses of this machine, with commas between",
+        doc: "The network interfaces that carry data, for listening and for connecting. With \
+              several, each lane belongs to one, and connections move to another when one goes \
+              down; see interfaces.md. Default: the one that leads to the coordinator.",
+        put: |c, v| names(v).map(|x| c.interfaces = x),
+    },
+    Setting {
+        name: "pin_lanes",
+        env: "SUMPTER_PIN_LANES",
+        unit: "",
+        default: "true",
+        range: "true or false",
+        doc: "On machines with several NUMA nodes: run each lane of a server on a core of its \
+              interface's node, and a worker's on any core of it. See interfaces.md.",
+        put: |c, v| boolean(v).map(|x| c.pin_lanes = x),
     },
     Setting {
         name: "lanes",
@@ -547,6 +563,14 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
+/// Different names with commas between them.
+fn names(text: &str) -> Option<Vec<String>> {
+    let names: Vec<_> =
+        text.split(',').map(|name| word(name, NAME_LIMIT)).collect::<Option<_>>()?;
+    let different = names.iter().collect::<HashSet<_>>().len() == names.len();
+    (different && names.len() <= INTERFACE_LIMIT).then_some(names)
+}
+
 /// An IP address, of version 6 with or without brackets.
 fn ip_address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
@@ -572,7 +596,6 @@ fn log_filter(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
 
     #[test]
     fn names_and_variables_are_unique_and_described() {
@@ -590,6 +613,15 @@ mod tests {
         assert!(ip_address("::1").is_some());
         assert_eq!(ip_address("localhost"), None);
         assert_eq!(ip_address("[10.0.0.1]"), None);
+    }
+
+    #[test]
+    fn interfaces_are_different_names_with_commas_between() {
+        assert_eq!(names(" eth0 "), Some(vec!["eth0".to_owned()]));
+        assert_eq!(names("eth0, fe80::1").map(|names| names.len()), Some(2));
+        for refused in ["", "eth0,", "eth0,eth0", "eth0 eth1"] {
+            assert_eq!(names(refused), None, "{refused:?}");
+        }
     }
 
     #[test]

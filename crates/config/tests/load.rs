@@ -89,7 +89,7 @@ fn every_setting_is_read_from_its_variable_and_from_its_argument() {
         ("bandwidth_gbps", "25"),
         ("rack", "r1"),
         ("trunk_gbps", "100"),
-        ("interface", "eth0"),
+        ("interfaces", "eth0,eth1"),
         ("timeline", "/a/t.json"),
         ("record_order", "/a/recorded"),
         ("replay_order", "/a/replayed"),
@@ -159,6 +159,8 @@ fn settings_that_contradict_each_other_are_both_named() {
 fn an_argument_that_names_no_setting_is_refused_with_the_nearest_name() {
     let text = message(&[("partiton-bytes", "1")], &[]);
     assert!(text.contains("did you mean partition_bytes?"), "{text}");
+    let text = message(&[("interface", "eth0")], &[]);
+    assert!(text.contains("did you mean interfaces?"), "{text}");
     assert!(!message(&[("qqqqqqqqqqqqqqqqqqqqqq", "1")], &[]).contains("did you mean"));
 }
 

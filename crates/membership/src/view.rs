@@ -103,6 +103,44 @@ impl ClusterView {
     }
 }
 
+/// A lane as others see it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LaneView {
+    /// Where it can be reached: at the network interfaces that it belongs to, then at the others of
+    /// its process.
+    pub addresses: Vec<SocketAddr>,
+    /// How many of the addresses are at interfaces that it belongs to: these share its traffic, the
+    /// others are for failover.
+    pub own: u32,
+    /// The bandwidth of the interfaces that it belongs to, beside those of other lanes of its
+    /// process.
+    pub bandwidth: u32,
+}
+
+impl LaneView {
+    /// The address that it is known by.
+    ///
+    /// # Panics
+    /// If it has none: every lane of a member that was admitted has one.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+}
+
+impl<A: Into<SocketAddr>> From<A> for LaneView {
+    fn from(address: A) -> LaneView {
+        LaneView { addresses: vec![address.into()], own: 1, bandwidth: 1 }
+    }
+}
+
+impl core::fmt::Display for LaneView {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let texts: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
+        f.write_str(&texts.join(","))
+    }
+}
+
 /// A worker as others see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
@@ -112,8 +150,8 @@ pub struct WorkerView {
     pub host: String,
     /// Equal for processes that share a network interface.
     pub machine: String,
-    /// Addresses of its colocated lanes.
-    pub lanes: Vec<SocketAddr>,
+    /// Its colocated lanes.
+    pub lanes: Vec<LaneView>,
     /// What its machine's interface carries each way, if it is known.
     pub bandwidth_gbps: Option<f64>,
     /// Where its machine is, if that is known.
@@ -129,8 +167,8 @@ pub struct ServerView {
     pub host: String,
     /// Equal for processes that share a network interface.
     pub machine: String,
-    /// Addresses of its lanes.
-    pub lanes: Vec<SocketAddr>,
+    /// Its lanes.
+    pub lanes: Vec<LaneView>,
     /// What its machine's interface carries each way, if it is known.
     pub bandwidth_gbps: Option<f64>,
     /// Where its machine is, if that is known.

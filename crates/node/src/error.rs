@@ -62,7 +62,7 @@ pub enum NodeError {
     /// A lane's address cannot be used.
     #[error(
         "cannot listen on {address}: {source}; choose another with the setting `port` \
-             (SUMPTER_PORT) or `interface` (SUMPTER_INTERFACE)"
+             (SUMPTER_PORT) or `interfaces` (SUMPTER_INTERFACES)"
     )]
     Listen {
         /// The address.

@@ -7,63 +7,92 @@ use std::time::Duration;
 use mio::net::{TcpListener, UnixListener};
 use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
 use sumpter_coordinator::{JoinOptions, SeatOptions, Tls};
-use sumpter_membership::{ServerMemory, StallLimits};
+use sumpter_membership::{LaneView, ServerMemory, StallLimits};
 use sumpter_transport::{TlsConfig, listen, unix_listen};
 use sumpter_types::{Bandwidth, BandwidthSource, Rack, Role};
 use sumpter_wire::Token;
 
-use crate::cluster::address::own_address;
-use crate::cluster::link_speed::{LinkSpeed, link_speed};
+use crate::cluster::interfaces::{Interface, Interfaces};
+use crate::cluster::paths::Sources;
 use crate::error::NodeError;
 
-/// Where a lane can be reached.
+/// Where a lane can be reached, and where its process connects from.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    pub tcp: TcpListener,
+    /// One for each network interface.
+    pub tcp: Vec<TcpListener>,
     /// For the other processes of this machine.
     pub unix: Option<UnixListener>,
-    /// The address under which other members reach this one.
-    pub address: SocketAddr,
+    /// How other members reach the lane.
+    pub view: LaneView,
+    pub sources: Sources,
     /// What connections over TCP are encrypted with, if they are.
     pub tls: Option<TlsConfig>,
 }
 
-/// A lane's listeners.
+/// The network interfaces of this process.
+///
+/// # Errors
+/// [`NodeError::Start`] if one that was asked for cannot be used, or none leads to the coordinator.
+pub(crate) fn interfaces(config: &Config) -> Result<Interfaces, NodeError> {
+    let coordinator = coordinator(config)?;
+    let found = Interfaces::find(coordinator, &config.interfaces);
+    let found = found.map_err(|error| match config.interfaces.as_slice() {
+        [] => format!("no address to reach coordinator {coordinator} from: {error}"),
+        _ => format!("setting interfaces: {error}"),
+    });
+    let interfaces = found.map_err(NodeError::Start)?;
+    interfaces.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    Ok(interfaces)
+}
+
+/// The listeners of the process's lane with this number, at the `own` interfaces that it belongs to
+/// and at all others.
 pub(crate) fn lane_listeners(
     config: &Config,
-    lane: u16,
+    interfaces: &Interfaces,
+    (lane, own): (u16, &[usize]),
     tls: Option<TlsConfig>,
 ) -> Result<Listeners, NodeError> {
-    let coordinator = coordinator(config)?;
-    let interface = config.interface.as_deref();
-    let ip = own_address(coordinator, interface).map_err(|error| {
-        NodeError::Start(format!("no address to reach coordinator {coordinator} from: {error}"))
-    })?;
     let port = match config.port {
         0 => 0,
         first => first.checked_add(lane).ok_or_else(|| {
             NodeError::Start(format!("lane {lane} would need a port above 65535 (port {first})"))
         })?,
     };
-    let bind: IpAddr = match (interface, ip) {
-        (Some(_), _) => ip,
-        // A coordinator on loopback means that all is on this machine: listen nowhere else.
-        (None, _) if ip.is_loopback() => ip,
-        (None, IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
-        (None, IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let address = SocketAddr::new(bind, port);
-    let failed = |source| NodeError::Listen { address, source };
-    let tcp = listen(address).map_err(failed)?;
-    let bound = tcp.local_addr().map_err(failed)?;
-    let address = SocketAddr::new(ip, bound.port());
+    let others = (0..interfaces.all.len()).filter(|number| !own.contains(number));
+    let order = own.iter().copied().chain(others);
+    let used: Vec<_> = order.map(|number| interfaces.all[number].clone()).collect();
+    let (mut tcp, mut addresses) = (Vec::new(), Vec::new());
+    for Interface { address: ip, .. } in &used {
+        let bind: IpAddr = match ip {
+            ip if interfaces.are_chosen => *ip,
+            // A coordinator on loopback means that all is on this machine: listen nowhere else.
+            ip if ip.is_loopback() => *ip,
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let address = SocketAddr::new(bind, port);
+        let failed = |source| NodeError::Listen { address, source };
+        let listener = listen(address).map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        addresses.push(SocketAddr::new(*ip, bound.port()));
+        tcp.push(listener);
+    }
+    let bandwidth = interfaces.bandwidth(own);
+    let view = LaneView { addresses, own: own.len() as u32, bandwidth };
+    let address = view.address();
     let unix = match config.local_link {
         LocalLink::Tcp => None,
         LocalLink::Shm => unix_listen(address)
             .inspect_err(|error| tracing::debug!(%address, %error, "no shared memory here"))
             .ok(),
     };
-    Ok(Listeners { tcp, unix, address, tls })
+    let sources = match interfaces.are_chosen {
+        true => Sources { interfaces: used, own: own.len() },
+        false => Sources::default(),
+    };
+    Ok(Listeners { tcp, unix, view, sources, tls })
 }
 
 /// What a process encrypts its data connections with, if it does.
@@ -111,10 +140,10 @@ fn token(config: &Config) -> Result<Token, NodeError> {
 pub(crate) fn join_options(
     config: &Config,
     role: Role,
-    lanes: Vec<SocketAddr>,
+    (lanes, interfaces): (Vec<LaneView>, &Interfaces),
 ) -> Result<JoinOptions, NodeError> {
     let tls = tls(config)?;
-    let bandwidth = bandwidth(config, &lanes);
+    let bandwidth = bandwidth(config, interfaces);
     let equal = [
         ("partition_bytes", config.partition_bytes.to_string()),
         ("chunk_bytes", config.chunk_bytes.to_string()),
@@ -152,13 +181,15 @@ pub(crate) fn join_options(
     })
 }
 
-/// What this machine's link carries: as the settings say, or else the system.
-fn bandwidth(config: &Config, lanes: &[SocketAddr]) -> Option<Bandwidth> {
+/// What this machine's interfaces carry together: as the settings say, or else the system.
+fn bandwidth(config: &Config, interfaces: &Interfaces) -> Option<Bandwidth> {
     let set = config.bandwidth_gbps;
     let set = set.map(|gbps| Bandwidth { gbps, source: BandwidthSource::Configured });
     let measured = || {
-        let LinkSpeed { gbps, interface } = link_speed(lanes.first()?.ip())?;
-        tracing::info!("interface {interface} states {gbps} Gb/s: the plan counts on it");
+        let each = interfaces.mbit()?;
+        let gbps = each.iter().map(|mbit| f64::from(*mbit)).sum::<f64>() / 1e3;
+        let names: Vec<_> = interfaces.all.iter().map(|one| one.name.as_str()).collect();
+        tracing::info!("the system reports {gbps} Gb/s of {}: the plan follows", names.join(", "));
         Some(Bandwidth { gbps, source: BandwidthSource::Interface })
     };
     set.or_else(measured)

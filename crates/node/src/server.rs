@@ -1,7 +1,6 @@
 //! A summation server: one event loop per lane, and a session with the coordinator.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,13 +10,15 @@ use sumpter_config::{Config, Texts};
 use sumpter_coordinator::{
     Coordinator, CoordinatorOptions, DrainReport, JoinOptions, Member, TuneReport, TuneRequest,
 };
-use sumpter_membership::{MemberEvent, Serves};
+use sumpter_membership::{LaneView, MemberEvent, Serves};
 use sumpter_types::{JobId, Role, StatusReport};
 
+use crate::cluster::interfaces::Interfaces;
+use crate::cluster::numa::{cores_near, cores_of_lanes, pin};
 use crate::command::Command;
 use crate::error::NodeError;
 use crate::event_loop::EventLoop;
-use crate::join::{access, data_tls, join_options, lane_listeners, tls};
+use crate::join::{access, data_tls, interfaces, join_options, lane_listeners, tls};
 use crate::metrics::{OfServer, tell_of_coordinator};
 use crate::recording::answer_of;
 use crate::remote::Remote;
@@ -59,7 +60,8 @@ enum End {
 /// [`NodeError`] when it cannot join, or the coordinator stays away for the start time-out.
 pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(), NodeError> {
     let lanes = Lanes::start(config)?;
-    let options = join_options(config, Role::Server, lanes.addresses.clone())?;
+    let announced = (lanes.views.clone(), &lanes.interfaces);
+    let options = join_options(config, Role::Server, announced)?;
     let metrics = OfServer::start(config, &options.host, lanes.remotes.clone());
     let metrics = match metrics {
         Ok(metrics) => metrics,
@@ -95,7 +97,8 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
 
 /// The event loops that sum, from one session with a coordinator to the next.
 struct Lanes {
-    addresses: Vec<SocketAddr>,
+    interfaces: Interfaces,
+    views: Vec<LaneView>,
     remotes: Vec<Remote>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -105,24 +108,36 @@ impl Lanes {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = if config.lanes == 0 { cores } else { config.lanes as usize };
         let tls = data_tls(config)?;
+        let interfaces = interfaces(config)?;
+        // As many as cores, but at least one for each interface.
+        let count = if config.lanes == 0 { count.max(interfaces.all.len()) } else { count };
+        let of_lanes = interfaces.of_lanes(count);
         let mut listeners = Vec::new();
-        for lane in 0..count {
+        for (lane, own) in of_lanes.iter().enumerate() {
             let number = u16::try_from(lane).map_err(|_| {
                 NodeError::Start(format!("{count} lanes are more than there are ports"))
             })?;
-            listeners.push(lane_listeners(config, number, tls.clone())?);
+            listeners.push(lane_listeners(config, &interfaces, (number, own), tls.clone())?);
         }
-        let addresses = listeners.iter().map(|l| l.address).collect();
-        let mut lanes = Lanes { addresses, remotes: Vec::new(), threads: Vec::new() };
-        for (index, listeners) in listeners.into_iter().enumerate() {
-            let address = listeners.address;
+        let near = |own: &Vec<usize>| match config.pin_lanes {
+            true => cores_near(&interfaces.all[own[0]].name),
+            false => Vec::new(),
+        };
+        let cores = cores_of_lanes(&of_lanes.iter().map(near).collect::<Vec<_>>());
+        let views = listeners.iter().map(|l| l.view.clone()).collect();
+        let mut lanes = Lanes { interfaces, views, remotes: Vec::new(), threads: Vec::new() };
+        for ((index, listeners), core) in listeners.into_iter().enumerate().zip(cores) {
+            let addresses = listeners.view.to_string();
             let numbers = (index as u32, count as u32);
             let (event_loop, remote) = EventLoop::new(config, listeners, numbers, None)?;
             let thread = std::thread::Builder::new()
                 .name(format!("sumpter-lane-{index}"))
-                .spawn(move || event_loop.run())
+                .spawn(move || {
+                    pin(core.as_slice());
+                    event_loop.run();
+                })
                 .map_err(NodeError::io("starting a lane's thread"))?;
-            tracing::info!(lane = index, %address, "listening");
+            tracing::info!(lane = index, %addresses, core, "listening");
             lanes.remotes.push(remote);
             lanes.threads.push(thread);
         }

@@ -37,7 +37,8 @@
 //! - [`Dealer`]: deals a stream of partitions out in given shares; every prefix is within one
 //!   partition of exact and every window within two, in bytes.
 //! - [`HashedDealer`]: the same by hash, to compare with.
-//! - [`lpt`], [`LaneAssigner`]: partitions of a server to its lanes.
+//! - [`lane_interfaces`], [`lpt`], [`LaneAssigner`]: lanes of a server to its network interfaces,
+//!   and partitions to its lanes.
 //! - [`Topology`], [`plan_trees`]: racks, and the reduction trees that suit their trunks.
 //! - [`TreePlan`], [`TreeDealer`], [`ReductionTree`]: the tree of each partition.
 //! - [`Plan`], [`Placement`]: all of it for the tensors of a job.
@@ -99,7 +100,7 @@ pub use devices::{
 };
 pub use error::PlanError;
 pub use hashed::HashedDealer;
-pub use lanes::{LaneAssigner, lpt};
+pub use lanes::{LaneAssigner, lane_interfaces, lpt};
 pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
 pub use phub::{MinimumBandwidth, RackModel, RackTimes, Reading};
 pub use placement::{

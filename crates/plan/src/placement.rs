@@ -188,6 +188,15 @@ impl Placement {
         })
     }
 
+    /// With the lanes of a server at interfaces of their own, as in [`LaneAssigner::over`]: its
+    /// partitions are dealt over those first. `lanes` has one entry for each of its lanes.
+    #[must_use]
+    pub fn over_interfaces(mut self, server: usize, lanes: &[(usize, u32)]) -> Self {
+        debug_assert_eq!(self.lanes[server].loads().len(), lanes.len());
+        self.lanes[server] = LaneAssigner::over(lanes);
+        self
+    }
+
     /// The epoch of the plan.
     #[must_use]
     pub fn epoch(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Lanes by longest processing time: against the true optimum where it can be known.
 
 use proptest::prelude::*;
-use sumpter_plan::{LaneAssigner, lpt};
+use sumpter_plan::{LaneAssigner, lane_interfaces, lpt};
 
 fn fullest(sizes: &[u64], lanes: usize, assigned: &[usize]) -> u64 {
     let mut loads = vec![0; lanes];
@@ -86,6 +86,62 @@ proptest! {
     }
 
     #[test]
+    fn interfaces_are_done_at_almost_the_same_time(
+        sizes in proptest::collection::vec(0..1000_u64, 0..400),
+        bandwidths in proptest::collection::vec(1..200_u32, 1..9),
+        lanes in 1..40_usize,
+    ) {
+        let of = lane_interfaces(lanes, &bandwidths);
+        prop_assume!(of.len() >= bandwidths.len());
+        let of: Vec<_> = of.iter().map(|own| (own[0], bandwidths[own[0]])).collect();
+        let mut assigner = LaneAssigner::over(&of);
+        let largest = u128::from(sizes.iter().copied().max().unwrap_or(0));
+        let mut total = 0;
+        // On top of what the first set has left, as for the tensors of a job.
+        for _ in 0..2 {
+            assigner.assign(&sizes);
+            total += sizes.iter().map(|size| u128::from(*size)).sum::<u128>();
+            let load = |interface: usize| -> u128 {
+                let own = of.iter().zip(assigner.loads()).filter(|((at, _), _)| *at == interface);
+                own.map(|(_, load)| load).sum()
+            };
+            let all: u128 = bandwidths.iter().map(|b| u128::from(*b)).sum();
+            let spare = largest * (bandwidths.len() as u128 - 1);
+            for (interface, bandwidth) in bandwidths.iter().enumerate() {
+                let time = load(interface) * all;
+                prop_assert!(time <= (total + spare) * u128::from(*bandwidth));
+                let own = of.iter().zip(assigner.loads()).filter(|((at, _), _)| *at == interface);
+                let loads: Vec<_> = own.map(|(_, load)| *load).collect();
+                prop_assert!(loads.iter().max().unwrap() - loads.iter().min().unwrap() <= largest);
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_are_dealt_over_interfaces_by_bandwidth_and_none_is_left_out(
+        bandwidths in proptest::collection::vec(0..200_u32, 1..9),
+        lanes in 1..65_usize,
+    ) {
+        let of = lane_interfaces(lanes, &bandwidths);
+        prop_assert_eq!(of.len(), lanes);
+        prop_assert!(of.iter().all(|own| !own.is_empty()));
+        let mut counts = vec![0_u64; bandwidths.len()];
+        of.iter().flatten().for_each(|interface| counts[*interface] += 1);
+        prop_assert!(counts.iter().all(|count| *count >= 1));
+        if lanes >= bandwidths.len() {
+            prop_assert!(of.iter().all(|own| own.len() == 1));
+            // No lane would have had more bandwidth elsewhere.
+            let of = |interface: usize| u64::from(bandwidths[interface].max(1));
+            for (a, b) in (0..counts.len()).flat_map(|a| (0..counts.len()).map(move |b| (a, b))) {
+                let moved = counts[a] > 1 && of(a) * (counts[b] + 1) < of(b) * counts[a];
+                prop_assert!(!moved, "{counts:?} lanes for {bandwidths:?}");
+            }
+        } else {
+            prop_assert!(counts.iter().all(|count| *count == 1));
+        }
+    }
+
+    #[test]
     fn lanes_never_differ_by_more_than_the_largest_partition(
         batches in proptest::collection::vec(
             proptest::collection::vec(0..1000_u64, 0..40), 1..20,
@@ -114,6 +170,14 @@ fn the_worst_case_of_graham_is_met_and_not_passed() {
     assert_eq!(optimum(&sizes, &mut [0; 3], u64::MAX), 9);
     assert_eq!(fullest(&sizes, 3, &lpt(&sizes, 3)), 11);
     assert!(within_graham(11, 9, 3) && !within_graham(12, 9, 3));
+}
+
+#[test]
+fn two_interfaces_carry_the_same_whatever_the_number_of_their_lanes() {
+    // Three lanes, two of which share an interface.
+    let mut assigner = LaneAssigner::over(&[(0, 25), (1, 25), (0, 25)]);
+    assigner.assign(&[64; 400]);
+    assert_eq!(assigner.loads(), [6400, 12800, 6400]);
 }
 
 #[test]

@@ -36,9 +36,10 @@ pub struct Serve {
     /// Port of the first lane; lane i listens on PORT+i [default: any free ports]
     #[arg(long)]
     port: Option<String>,
-    /// Network interface, or its address, that workers reach this machine by
-    #[arg(long, value_name = "NAME")]
-    interface: Option<String>,
+    /// Network interfaces, or their addresses, that workers reach this machine by, with commas
+    /// between [default: the one that leads to the coordinator]
+    #[arg(long, value_name = "NAME,..")]
+    interfaces: Option<String>,
     /// Tell Prometheus what is counted at `http://127.0.0.1:PORT/metrics`; for other addresses
     /// --set metrics_address=IP [default: SUMPTER_METRICS_PORT, or not at all]
     #[arg(long, value_name = "PORT")]
@@ -102,7 +103,7 @@ impl Serve {
             ("coordinator", &self.join),
             ("lanes", &self.lanes),
             ("port", &self.port),
-            ("interface", &self.interface),
+            ("interfaces", &self.interfaces),
             ("metrics_port", &self.metrics_port),
         ]
         .into_iter()
@@ -141,12 +142,12 @@ mod tests {
 
     #[test]
     fn every_option_of_serve_becomes_a_setting_that_the_table_knows() {
-        let line = "sumpter-server serve --join a:1 --lanes 2 --port 7000 --interface eth0 \
+        let line = "sumpter-server serve --join a:1 --lanes 2 --port 7000 --interfaces eth0,eth1 \
                     --metrics-port 9464 --token-file t --set log=info";
         let names: Vec<String> =
             settings(line).unwrap().into_iter().map(|(name, _)| name).collect();
         let expected =
-            ["coordinator", "lanes", "port", "interface", "metrics_port", "token_file", "log"];
+            ["coordinator", "lanes", "port", "interfaces", "metrics_port", "token_file", "log"];
         assert_eq!(names, expected);
         let known = |name: &String| sumpter_config::SETTINGS.iter().any(|row| row.name == name);
         assert!(names.iter().all(known));

@@ -28,7 +28,7 @@ pub use in_process::in_process;
 pub use memory::TensorMemory;
 pub use shm::{DEFAULT_RING_BYTES, ShmLink, unix_connect, unix_listen};
 pub use sim::{Side, SimLink};
-pub use tcp::{TcpLink, connect, listen};
+pub use tcp::{TcpLink, connect, is_silence, limit_silence, listen};
 pub use tls::{TlsConfig, TlsConfigError, TlsLink};
 pub use turns::Turns;
 

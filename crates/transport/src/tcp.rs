@@ -4,10 +4,11 @@
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use sumpter_endpoint::{Link, LinkError, Readiness};
 
@@ -18,6 +19,9 @@ const BACKLOG: i32 = 1024;
 /// the others and of what is urgent; less would wake us more often, and leave the link idle if we
 /// come late.
 const UNSENT_BYTES: u32 = 64 << 10;
+
+/// Between two probes of an idle connection whose silence is limited: the shortest there is.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
 
 /// One TCP connection.
 #[derive(Debug)]
@@ -157,6 +161,34 @@ pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStr
     }
 }
 
+/// Gives up a connection on which the peer's system has acknowledged nothing for so long, with an
+/// error that [`is_silence`]. Idle connections are probed once a second.
+///
+/// # Errors
+/// What the operating system says.
+pub fn limit_silence(stream: &TcpStream, limit: Duration) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new().with_time(PROBE_PAUSE).with_interval(PROBE_PAUSE);
+    socket.set_tcp_keepalive(&probes)?;
+    // For probes as well (tcp(7)).
+    socket.set_tcp_user_timeout(Some(limit))
+}
+
+/// Whether an error says that nothing arrives by the way that a connection took: its interface or
+/// the peer's is down, or has no address any more. A peer that refuses is there.
+#[must_use]
+pub fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::TimedOut
+            | Kind::HostUnreachable
+            | Kind::NetworkUnreachable
+            | Kind::NetworkDown
+            | Kind::AddrNotAvailable
+    )
+}
+
 /// Listens on `address`; port 0 takes a free one.
 ///
 /// # Errors
@@ -172,8 +204,6 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use mio::Poll;
 
     use super::*;
@@ -218,6 +248,18 @@ mod tests {
     fn a_window_that_is_limited_keeps_the_peer_from_running_ahead() {
         let (limited, free) = (ahead(Some(16 << 10)), ahead(None));
         assert!(4 * limited < free, "{limited} bytes with a limit, {free} without");
+    }
+
+    #[test]
+    fn a_peer_that_refuses_is_no_silence() {
+        let silence = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ENETDOWN];
+        assert!(silence.into_iter().all(|code| is_silence(&io::Error::from_raw_os_error(code))));
+        let answers = [libc::ECONNREFUSED, libc::ECONNRESET, libc::EPIPE];
+        assert!(!answers.into_iter().any(|code| is_silence(&io::Error::from_raw_os_error(code))));
+        // An address that this machine does not have any more.
+        let target = SocketAddr::from(([127, 0, 0, 1], 9));
+        let error = connect(target, Some([192, 0, 2, 1].into())).unwrap_err();
+        assert!(is_silence(&error), "{error}");
     }
 
     #[test]

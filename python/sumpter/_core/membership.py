@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
+from sumpter._assignments import setting_text
 from sumpter._core.rendezvous import Board
 from sumpter._core.session import Session
 from sumpter._errors import NotInitializedError, StartError, SumpterError
@@ -30,7 +31,7 @@ def acquire(
 ) -> Session:
     """Opens the session, or joins the holders of the one that is open."""
     global _session
-    texts = {name: _text(value) for name, value in settings.items() if value is not None}
+    texts = {name: setting_text(value) for name, value in settings.items() if value is not None}
     with _lock:
         if _session is None:
             _session = Session(texts, board)
@@ -164,10 +165,6 @@ def _check_same(session: Session, texts: dict[str, str]) -> None:
                 f"Sumpter is initialized already with {told}: "
                 "call shutdown() before init() with other settings"
             )
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @atexit.register

@@ -13,6 +13,7 @@ from sumpter import _native
 from sumpter._assignments import parse_assignments
 from sumpter._failure import Failure
 from sumpter.cli.options import (
+    InterfacesOption,
     MetricsPortOption,
     SetOption,
     TokenFileOption,
@@ -52,21 +53,14 @@ def serve(
             help="Port of the first lane; lane i listens on PORT+i (default: any free ports).",
         ),
     ] = None,
-    interface: Annotated[
-        str | None,
-        typer.Option(
-            "--interface",
-            metavar="NAME",
-            help="Network interface, or its address, that workers reach this machine by.",
-        ),
-    ] = None,
+    interfaces: InterfacesOption = None,
     metrics_port: MetricsPortOption = None,
     assignments: SetOption = None,
 ) -> None:
     """Sum gradients on this machine for a job until it ends."""
     settings = parse_assignments(assignments)
     settings |= token_settings(token, token_file)
-    settings |= given(coordinator=join, lanes=lanes, port=port, interface=interface)
+    settings |= given(coordinator=join, lanes=lanes, port=port, interfaces=interfaces)
     settings |= given(metrics_port=metrics_port)
     _leave_on_sigterm()
     _native.serve(settings)

@@ -65,6 +65,15 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document instead of a table.")
 ]
 
+InterfacesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--interfaces",
+        metavar="NAME,..",
+        help="Network interfaces that carry data, by name or address; with several, lanes are "
+        "dealt over them (default: SUMPTER_INTERFACES, or the one that leads to the coordinator).",
+    ),
+]
 MetricsPortOption = Annotated[
     int | None,
     typer.Option(

@@ -12,7 +12,7 @@ from sumpter._assignments import parse_assignments
 from sumpter._failure import Failure, UsageError
 from sumpter._words import counted
 from sumpter.cli import run_options as opt
-from sumpter.cli.options import MetricsPortOption, SetOption, given
+from sumpter.cli.options import InterfacesOption, MetricsPortOption, SetOption, given
 
 if TYPE_CHECKING:
     from sumpter.launch import Elastic
@@ -71,6 +71,7 @@ def run(
     record_order: opt.RecordOrder = None,
     replay_order: opt.ReplayOrder = None,
     bandwidth_gbps: opt.BandwidthGbps = None,
+    interfaces: InterfacesOption = None,
     log_dir: opt.LogDir = None,
     metrics_port: MetricsPortOption = None,
     assignments: SetOption = None,
@@ -82,7 +83,8 @@ def run(
     summary shows the plan, the bytes and the stragglers. While the job runs, `sumpter top --job
     last` and its relatives on this machine reach it.
     """
-    settings = job_settings(assignments) | given(bandwidth_gbps=bandwidth_gbps)
+    settings = job_settings(assignments)
+    settings |= given(bandwidth_gbps=bandwidth_gbps, interfaces=interfaces)
     if deterministic:
         settings["deterministic"] = "true"
 

@@ -37,9 +37,9 @@ def check_interfaces(probe: Probe) -> list[Finding]:
 def check_route(probe: Probe) -> list[Finding]:
     """Which interface Sumpter uses, and why."""
     interfaces = probe.interfaces()
-    wanted = probe.environment.get("SUMPTER_INTERFACE")
+    wanted = probe.environment.get("SUMPTER_INTERFACES")
     if wanted:
-        return [_given_interface(wanted, interfaces)]
+        return [_given_interface(name.strip(), interfaces) for name in wanted.split(",")]
     meeting = job.meeting_point(probe.environment)
     if meeting is None:
         own = probe.own_address(_SOMEWHERE)
@@ -88,27 +88,34 @@ def _route(
             warning(
                 "way",
                 f"{said}, though {faster.name} is faster ({faster.speed_mbit} Mb/s)",
-                f"SUMPTER_INTERFACE={faster.name}, if the other machines reach it",
+                f"SUMPTER_INTERFACES={faster.name}, if the other machines reach it",
             )
         ]
     return [ok("way", said)]
 
 
 def _given_interface(wanted: str, interfaces: list[Interface]) -> Finding:
-    """SUMPTER_INTERFACE names an interface or one of this machine's addresses."""
+    """An entry of SUMPTER_INTERFACES: the name of an interface, or an address of this machine."""
     for each in interfaces:
         if wanted == each.name or wanted in each.addresses:
+            if each.addresses and not each.up:
+                return error(
+                    "way",
+                    f"SUMPTER_INTERFACES has {wanted}, which is down",
+                    f"`ip link set {each.name} up`, or take it out of the list",
+                )
             if each.addresses:
-                return ok("way", f"{each.addresses[0]} ({each.name}), as SUMPTER_INTERFACE says")
+                own = wanted if wanted in each.addresses else each.addresses[0]
+                return ok("way", f"{own} ({each.name}), as SUMPTER_INTERFACES says")
             return error(
                 "way",
-                f"SUMPTER_INTERFACE is {wanted}, which has no address",
+                f"SUMPTER_INTERFACES has {wanted}, which has no address",
                 f"`ip address add` one to {each.name}, or choose another interface",
             )
     names = ", ".join(each.name for each in interfaces)
     return error(
         "way",
-        f"SUMPTER_INTERFACE is {wanted!r}, which this machine does not have",
+        f"SUMPTER_INTERFACES has {wanted!r}, which this machine does not have",
         f"choose one of {names}",
     )
 

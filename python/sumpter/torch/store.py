@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from sumpter import _environment
+from sumpter._assignments import setting_text
 from sumpter._core.rendezvous import Board, start_timeout_s
 from sumpter._errors import StartError
 
@@ -55,7 +56,7 @@ def board(settings: Mapping[str, object]) -> Callable[[], Board] | None:
     """Torch's store if there is one or if the environment says where to make one."""
     if dist.is_initialized():
         return lambda: StoreBoard(dist.distributed_c10d._get_default_store())
-    given = {name: str(value) for name, value in settings.items() if value is not None}
+    given = {name: setting_text(value) for name, value in settings.items() if value is not None}
     environment = _environment.read(given)
     if environment.master_host and environment.master_port:
         return lambda: StoreBoard(_environment_store(environment))

@@ -105,8 +105,8 @@ def test_one_byteps_machine_needs_no_coordinator() -> None:
 def test_an_argument_and_a_settings_own_variable_come_first() -> None:
     tuned = {"BYTEPS_PARTITION_BYTES": "8192", "DMLC_INTERFACE": "eth0"}
     own = {"SUMPTER_PARTITION_BYTES": "4KiB"}
-    assert understand({**tuned, **own}, {}).settings == {"interface": "eth0"}
-    assert understand(tuned, {"interface": "eth1"}).settings == {"partition_bytes": "8192"}
+    assert understand({**tuned, **own}, {}).settings == {"interfaces": "eth0"}
+    assert understand(tuned, {"interfaces": "eth1"}).settings == {"partition_bytes": "8192"}
 
 
 def test_horovods_stall_times_are_the_settings_of_the_same_meaning() -> None:
@@ -200,8 +200,9 @@ def test_what_cannot_be_understood_is_refused_by_name(
         ("BYTEPS_ENABLE_ASYNC", "1", {"asynchronous": "true"}),
         ("HOROVOD_LOG_LEVEL", "fatal", {"log": "error"}),
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "90", {"start_timeout_s": "90"}),
-        ("HOROVOD_GLOO_IFACE", "ib0", {"interface": "ib0"}),
-        ("DMLC_NODE_HOST", "10.0.0.3", {"interface": "10.0.0.3"}),
+        ("HOROVOD_GLOO_IFACE", "ib0", {"interfaces": "ib0"}),
+        ("DMLC_NODE_HOST", "10.0.0.3", {"interfaces": "10.0.0.3"}),
+        ("BYTEPS_NUMA_ON", "0", {"pin_lanes": "0"}),
     ],
 )
 def test_tuning_becomes_settings_that_are_accepted(

@@ -45,6 +45,14 @@ def test_each_line_says_who_wrote_it_and_to_which_stream() -> None:
     assert "[worker 1] err 1\n" in result.stderr
 
 
+def test_an_interface_that_is_not_there_ends_the_job_before_it_starts() -> None:
+    worker = "import os, sumpter\nprint(os.environ['SUMPTER_INTERFACES'])\nsumpter.init()\n"
+    result = run("-n", "1", "-s", "1", "--interfaces", "lo,eth-none", worker=worker)
+    assert result.returncode != 0
+    assert "lo,eth-none" in result.stdout
+    assert "setting interfaces: interface 'eth-none' has no address" in result.stderr
+
+
 def test_lines_of_different_workers_never_mix() -> None:
     worker = (
         "import os, sys\n"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jobs import HANG_S
 from sumpter import _native
-from sumpter._assignments import parse_assignments
+from sumpter._assignments import parse_assignments, setting_text
 from sumpter._failure import UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli import main
@@ -272,6 +272,14 @@ def test_any_text_is_a_size_or_a_usage_error(text: str) -> None:
         assert parse_size(text) >= 1
     except UsageError as error:
         assert text in str(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "true"), (4096, "4096"), (["eth0", "eth1"], "eth0,eth1"), (("eth0",), "eth0")],
+)
+def test_settings_may_be_values_of_python(value: object, text: str) -> None:
+    assert setting_text(value) == text
 
 
 def test_assignments_may_hold_equal_signs() -> None:

@@ -225,9 +225,9 @@ FAR = {"SUMPTER_COORDINATOR": "far:7700"}
         (FAR, OK, ("10.0.0.9", "routing table", "10.0.0.1 (eth0)")),
         ({"MASTER_ADDR": "far"}, OK, ("MASTER_ADDR", "eth0")),
         ({"MASTER_ADDR": "unknown"}, ERROR, ("unknown", "/etc/hosts")),
-        (FAR | {"SUMPTER_INTERFACE": "eth0"}, OK, ("10.0.0.1", "SUMPTER_INTERFACE")),
-        ({"SUMPTER_INTERFACE": "10.0.0.1"}, OK, ("eth0",)),
-        ({"SUMPTER_INTERFACE": "ib0"}, ERROR, ("'ib0'", "lo, eth0")),
+        (FAR | {"SUMPTER_INTERFACES": "eth0"}, OK, ("10.0.0.1", "SUMPTER_INTERFACES")),
+        ({"SUMPTER_INTERFACES": "10.0.0.1"}, OK, ("eth0",)),
+        ({"SUMPTER_INTERFACES": "ib0"}, ERROR, ("'ib0'", "lo, eth0")),
     ],
 )
 def test_the_way_to_the_others_is_explained(
@@ -236,6 +236,15 @@ def test_the_way_to_the_others_is_explained(
     machine = Machine(**environment)
     (finding,) = network.check_route(machine)
     says(finding, state, *words)
+
+
+def test_every_interface_of_a_list_is_explained() -> None:
+    machine = Machine(SUMPTER_INTERFACES="eth0, eth1,ib0")
+    machine.links = [LOOPBACK, SLOW, replace(FAST, up=False)]
+    first, second, third = network.check_route(machine)
+    says(first, OK, "eth0")
+    says(second, ERROR, "eth1, which is down", "ip link set eth1 up")
+    says(third, ERROR, "'ib0'", "lo, eth0, eth1")
 
 
 def test_a_missing_route_is_an_error() -> None:
@@ -247,7 +256,7 @@ def test_a_missing_route_is_an_error() -> None:
 def test_a_faster_interface_than_the_routed_one_is_pointed_out() -> None:
     machine = Machine(**FAR)
     machine.links = [LOOPBACK, SLOW, FAST]
-    says(network.check_route(machine)[0], WARNING, "SUMPTER_INTERFACE=eth1")
+    says(network.check_route(machine)[0], WARNING, "SUMPTER_INTERFACES=eth1")
     machine.links = [LOOPBACK, SLOW, replace(FAST, up=False)]
     says(network.check_route(machine)[0], OK, "eth0")
 

@@ -2,12 +2,12 @@
 //!
 //! Whatever a peer sent that has no meaning here becomes an error text, never a panic.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use sumpter_membership::{
-    ClusterView, FatalKind, Join, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD, MemberEvent,
-    Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name, cut,
+    ClusterView, FatalKind, Join, LaneView, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD,
+    MemberEvent, Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name,
+    cut,
 };
 use sumpter_types::{
     Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota,
@@ -46,7 +46,7 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         role: Some(role),
         machine: options.machine.clone(),
         host: options.host.clone(),
-        lanes: addresses_to_proto(&options.lanes),
+        lanes: lanes_to_proto(&options.lanes),
         bandwidth_gbps: options.bandwidth.map(|known| known.gbps),
         bandwidth_source: source_to_proto(options.bandwidth),
         rack: options.rack.clone().map(rack_to_proto),
@@ -162,7 +162,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         role,
         machine: join.machine,
         host: join.host,
-        lanes: addresses_from_proto(&join.lanes)?,
+        lanes: lanes_from_proto(join.lanes)?,
         bandwidth: bandwidth_from_proto(join.bandwidth_gbps, join.bandwidth_source),
         rack: join.rack.map(rack_from_proto),
         expected_servers: join.expected_servers,
@@ -432,7 +432,7 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         rank: worker.rank.0,
         host: worker.host,
         machine: worker.machine,
-        lanes: addresses_to_proto(&worker.lanes),
+        lanes: lanes_to_proto(&worker.lanes),
         bandwidth_gbps: worker.bandwidth_gbps,
         rack: worker.rack.map(rack_to_proto),
     });
@@ -440,7 +440,7 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         member: server.member.0,
         host: server.host,
         machine: server.machine,
-        lanes: addresses_to_proto(&server.lanes),
+        lanes: lanes_to_proto(&server.lanes),
         bandwidth_gbps: server.bandwidth_gbps,
         rack: server.rack.map(rack_to_proto),
     });
@@ -487,7 +487,7 @@ pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, M
             rank: Rank(worker.rank),
             host: worker.host,
             machine: worker.machine,
-            lanes: addresses_from_proto(&worker.lanes)?,
+            lanes: lanes_from_proto(worker.lanes)?,
             bandwidth_gbps: worker.bandwidth_gbps,
             rack: worker.rack.map(rack_from_proto),
         })
@@ -497,7 +497,7 @@ pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, M
             member: MemberId(server.member),
             host: server.host,
             machine: server.machine,
-            lanes: addresses_from_proto(&server.lanes)?,
+            lanes: lanes_from_proto(server.lanes)?,
             bandwidth_gbps: server.bandwidth_gbps,
             rack: server.rack.map(rack_from_proto),
         })
@@ -516,14 +516,26 @@ pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, M
     })
 }
 
-fn addresses_to_proto(addresses: &[SocketAddr]) -> Vec<String> {
-    addresses.iter().map(ToString::to_string).collect()
+fn lanes_to_proto(lanes: &[LaneView]) -> Vec<proto::Lane> {
+    let lane = |LaneView { addresses, own, bandwidth }: &LaneView| proto::Lane {
+        addresses: addresses.iter().map(ToString::to_string).collect(),
+        own: *own,
+        bandwidth: *bandwidth,
+    };
+    lanes.iter().map(lane).collect()
 }
 
-fn addresses_from_proto(texts: &[String]) -> Result<Vec<SocketAddr>, Malformed> {
+fn lanes_from_proto(lanes: Vec<proto::Lane>) -> Result<Vec<LaneView>, Malformed> {
     let parse =
         |text: &String| text.parse().map_err(|_| format!("a lane's address {text:?} that is none"));
-    texts.iter().map(parse).collect()
+    let lane = |proto::Lane { addresses, own, bandwidth }: proto::Lane| {
+        let addresses = addresses.iter().map(parse).collect::<Result<Vec<_>, Malformed>>()?;
+        if own == 0 || own as usize > addresses.len() {
+            return Err(format!("a lane with {own} of {} addresses its own", addresses.len()));
+        }
+        Ok(LaneView { addresses, own, bandwidth })
+    };
+    lanes.into_iter().map(lane).collect()
 }
 
 /// Decodes bytes as everything a peer may send, for fuzzers and tests: they are a message or
@@ -552,7 +564,9 @@ mod tests {
     use prost::Message as _;
 
     fn view() -> ClusterView {
-        let lanes = vec!["10.0.0.1:7000".parse().unwrap(), "[::1]:7001".parse().unwrap()];
+        let (first, second) = ("10.0.0.1:7000".parse().unwrap(), "[::1]:7001".parse().unwrap());
+        let both = LaneView { addresses: vec![first, second], own: 1, bandwidth: 25_000 };
+        let lanes = vec![both, LaneView::from(first)];
         let (host, machine) = ("host".to_owned(), "machine".to_owned());
         let worker = WorkerView {
             rank: Rank(3),

@@ -1,10 +1,9 @@
 //! What a member needs to join.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use sumpter_membership::{ServerMemory, StallLimits};
+use sumpter_membership::{LaneView, ServerMemory, StallLimits};
 use sumpter_types::{Bandwidth, Rack, Role};
 use sumpter_wire::Token;
 
@@ -27,8 +26,8 @@ pub struct JoinOptions {
     pub machine: String,
     /// A name a person recognizes.
     pub host: String,
-    /// Data-plane addresses of this member's lanes, as others reach them.
-    pub lanes: Vec<SocketAddr>,
+    /// This member's lanes, as others reach them.
+    pub lanes: Vec<LaneView>,
     /// What the machine's link carries each way, if it is known.
     pub bandwidth: Option<Bandwidth>,
     /// Where the machine is, if that is known.

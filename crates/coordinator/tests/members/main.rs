@@ -14,7 +14,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use sumpter_coordinator::{Coordinator, CoordinatorOptions, JoinError, JoinOptions, Member};
-use sumpter_membership::{ClusterView, MemberEvent, ServerMemory, Serves, StallLimits, Tenants};
+use sumpter_membership::{
+    ClusterView, LaneView, MemberEvent, ServerMemory, Serves, StallLimits, Tenants,
+};
 use sumpter_types::{
     Bandwidth, BandwidthSource, Collective, Dtype, Rank, ReduceOp, Role, Staleness, TensorSpec,
 };
@@ -43,7 +45,7 @@ fn coordinator(serves: Serves) -> Coordinator {
     Coordinator::start("127.0.0.1:0", options(serves)).unwrap()
 }
 
-fn lane(port: u16) -> SocketAddr {
+fn lane(port: u16) -> LaneView {
     ([127, 0, 0, 1], port).into()
 }
 

@@ -1,6 +1,5 @@
 //! What goes into the registry and what comes out of it.
 
-use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use sumpter_types::{
 use crate::event::{FatalKind, MemberEvent};
 use crate::rejoin::Rejoin;
 use crate::tenants::Tenants;
+use crate::view::LaneView;
 
 /// Which jobs a coordinator takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +94,8 @@ pub struct Join {
     pub machine: String,
     /// A name a person recognizes.
     pub host: String,
-    /// Data-plane addresses of its lanes.
-    pub lanes: Vec<SocketAddr>,
+    /// Its lanes as others reach them.
+    pub lanes: Vec<LaneView>,
     /// What its machine's link carries each way, if it is known.
     pub bandwidth: Option<Bandwidth>,
     /// Where its machine is, if that is known.

@@ -1,9 +1,8 @@
 //! The lanes of a job: whose they are, where they listen, and which partition is whose.
 
-use std::net::SocketAddr;
-
 use sumpter_endpoint::ConnId;
 use sumpter_engine::VariablePlace;
+use sumpter_membership::LaneView;
 use sumpter_types::Rank;
 
 /// Who runs a lane.
@@ -13,7 +12,7 @@ pub(crate) enum Owner {
     Server(u64),
 }
 
-/// A lane of the job: its owner, and where it listens.
+/// A lane of the job: its owner, and how it is reached.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneAddress {
     pub owner: Owner,
@@ -22,7 +21,7 @@ pub(crate) struct LaneAddress {
     pub machine: String,
     /// The lane's number with its owner.
     pub index: u32,
-    pub address: SocketAddr,
+    pub view: LaneView,
 }
 
 /// A partition of a tensor and the lane that reduces it.

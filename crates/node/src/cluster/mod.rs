@@ -1,19 +1,20 @@
 //! From who takes part to which lane sums what: the coordinator's view becomes the plan.
 
-pub(crate) mod address;
 pub(crate) mod hubs;
+pub(crate) mod interfaces;
 pub(crate) mod lanes;
 pub(crate) mod link_speed;
 pub(crate) mod mirrors;
+pub(crate) mod numa;
+pub(crate) mod paths;
 pub(crate) mod racks;
 pub(crate) mod route;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
 use std::ops::Range;
 
 use sumpter_endpoint::ConnId;
-use sumpter_membership::{ClusterView, ServerView, WorkerView};
+use sumpter_membership::{ClusterView, LaneView, ServerView, WorkerView};
 use sumpter_plan::{Architecture, Dealing, Machine, Placement, Plan, PlanError, Role};
 use sumpter_types::{Rack, Rank};
 
@@ -98,7 +99,7 @@ impl Cluster {
         }
         let epoch = u64::from(view.epoch.0);
         let assumed_gbps = view.lowest_known_gbps().unwrap_or(1.0);
-        let whole = Deal::new(epoch, policy, (&sources, assumed_gbps), |_| true)?;
+        let whole = Deal::new(epoch, policy, (&sources, &lanes, assumed_gbps), |_| true)?;
         let parts = HashMap::new();
         Ok(Cluster { lanes, policy, epoch, sources, assumed_gbps, whole, parts })
     }
@@ -123,8 +124,8 @@ impl Cluster {
         }
         if !self.parts.contains_key(ranks) {
             let takes_part = |rank: &Rank| ranks.contains(rank);
-            let part =
-                Deal::new(self.epoch, self.policy, (&self.sources, self.assumed_gbps), takes_part);
+            let known = (self.sources.as_slice(), self.lanes.as_slice(), self.assumed_gbps);
+            let part = Deal::new(self.epoch, self.policy, known, takes_part);
             // What makes a plan impossible, such as a bandwidth, was checked with the whole job.
             self.parts.insert(ranks.to_vec(), part.expect("a plan for part of a planned job"));
         }
@@ -199,7 +200,7 @@ impl Deal {
     fn new(
         epoch: u64,
         policy: Policy,
-        (sources, assumed_gbps): (&[Source], f64),
+        (sources, all, assumed_gbps): (&[Source], &[LaneAddress], f64),
         takes_part: impl Fn(&Rank) -> bool,
     ) -> Result<Deal, PlanError> {
         let mut groups: Vec<Group<'_>> = Vec::new();
@@ -247,7 +248,12 @@ impl Deal {
         };
         let hubs = Hubs::new(workers, rack_of, policy.deterministic, sums_away);
         let plan = Plan { epoch, partition_bytes, lanes, trees, dealing };
-        Ok(Deal { placement: Placement::new(&plan)?, servers, hubs })
+        let of_server = servers.iter().map(|(_, lanes)| by_interface(&all[lanes.clone()]));
+        let placed = Placement::new(&plan)?;
+        let placement = of_server
+            .enumerate()
+            .fold(placed, |placement, (server, lanes)| placement.over_interfaces(server, &lanes));
+        Ok(Deal { placement, servers, hubs })
     }
 
     fn place(&mut self, tensor_bytes: u64) -> Vec<PlacedPartition> {
@@ -275,19 +281,27 @@ impl Deal {
     }
 }
 
+/// The network interface of each lane of a server, as a number, and what it carries: lanes with
+/// one first address share an interface.
+fn by_interface(lanes: &[LaneAddress]) -> Vec<(usize, u32)> {
+    let ip = |lane: &LaneAddress| lane.view.address().ip();
+    let first = |lane| lanes.iter().position(|other| ip(other) == ip(lane)).unwrap_or(0);
+    lanes.iter().map(|lane| (first(lane), lane.view.bandwidth)).collect()
+}
+
 fn add_lanes(
     lanes: &mut Vec<LaneAddress>,
     owner: Owner,
     (host, machine): (&str, &str),
-    addresses: &[SocketAddr],
+    views: &[LaneView],
 ) -> Range<usize> {
     let start = lanes.len();
-    lanes.extend(addresses.iter().zip(0..).map(|(address, index)| LaneAddress {
+    lanes.extend(views.iter().zip(0..).map(|(view, index)| LaneAddress {
         owner,
         host: host.to_owned(),
         machine: machine.to_owned(),
         index,
-        address: *address,
+        view: view.clone(),
     }));
     start..lanes.len()
 }
@@ -318,7 +332,7 @@ mod tests {
     use super::*;
 
     fn view(machines: &[&str], servers: &[&str]) -> ClusterView {
-        let lanes = |n| vec![SocketAddr::from(([127, 0, 0, 1], n))];
+        let lanes = |n| vec![LaneView::from(([127, 0, 0, 1], n))];
         let worker = |(rank, machine): (u32, &&str)| WorkerView {
             rank: Rank(rank),
             host: "h".into(),
@@ -471,6 +485,18 @@ mod tests {
         let view = view(&["a", "a", "b"], &["b"]);
         let mut cluster = build(&view, Architecture::Sumpter).unwrap();
         assert_eq!(shares(&mut cluster), [18, 18, 18, 9, 9]);
+    }
+
+    #[test]
+    fn a_servers_interfaces_carry_parts_in_proportion_to_their_bandwidth() {
+        let mut view = view(&["a", "b"], &["x"]);
+        let lane = |ip: u8, port, bandwidth| LaneView {
+            bandwidth,
+            ..LaneView::from(([10, 0, 0, ip], port))
+        };
+        view.servers[0].lanes = vec![lane(1, 1, 25), lane(2, 1, 50), lane(1, 2, 25)];
+        let mut cluster = build(&view, Architecture::Ps).unwrap();
+        assert_eq!(shares(&mut cluster), [0, 0, 12, 48, 12]);
     }
 
     #[test]

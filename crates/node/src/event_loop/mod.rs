@@ -20,7 +20,7 @@ use sumpter_endpoint::{ConnId, Endpoint, LinkError, Received};
 use sumpter_engine::exchange;
 use sumpter_membership::MemberEvent;
 use sumpter_observe::Recording;
-use sumpter_transport::{in_process, readiness};
+use sumpter_transport::{in_process, is_silence, readiness};
 use sumpter_types::{JobId, Stats};
 use sumpter_wire::{HandshakeError, Hello};
 
@@ -29,7 +29,7 @@ use crate::counters::{OfClient, Report, Surroundings};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::lane_side::LaneSide;
 use crate::event_loop::socket::{GreetError, Phase, drive_client, drive_server, flush};
-use crate::event_loop::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER};
+use crate::event_loop::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER, Way};
 use crate::join::Listeners;
 use crate::recording::{answer as answer_trace, of_client};
 use crate::remote::Remote;
@@ -52,6 +52,11 @@ const LAST_LINGER: Duration = Duration::from_secs(20);
 /// Turns between two polls: a socket that becomes ready meanwhile waits no longer than it takes to
 /// move a few megabytes.
 const TURNS_AT_ONCE: usize = 16;
+
+/// How long a lane with several paths may be silent on one of them.
+fn silence(config: &Config) -> Duration {
+    config.server_timeout().min(config.peer_timeout())
+}
 
 #[derive(Debug)]
 pub(crate) struct EventLoop {
@@ -195,15 +200,32 @@ impl EventLoop {
     /// Opens a connection to a lane.
     fn dial(&mut self, lane: ConnId) {
         let Some(run) = self.worker_side.run_mut() else { return };
-        run.dials.begin(lane);
-        let address = run.cluster.lanes[lane.0].address;
+        let paths = run.paths(lane, &self.sockets.sources);
+        let path = paths[run.dials.begin(lane, paths.len())];
         let hello = (run.hello(lane), run.key());
-        let beside = self.config.local_link == LocalLink::Shm && !run.is_away(lane);
-        // The interface that was asked for is used for sending, too.
-        let source = self.config.interface.is_some().then(|| self.sockets.local_ip()).flatten();
-        match self.sockets.dial(lane, address, beside, source, hello) {
+        let shared = self.config.local_link == LocalLink::Shm && !run.is_away(lane);
+        let way = Way {
+            path,
+            beside: shared.then(|| run.cluster.lanes[lane.0].view.address()),
+            // With one path, the coordinator judges who is silent.
+            silence: (paths.len() > 1).then(|| silence(&self.config)),
+        };
+        match self.sockets.dial(lane, way, hello) {
             Ok(index) => run.dials.opened(lane, index),
-            Err(error) => self.worker_side.dial_failed(lane, &error.to_string(), false),
+            Err(error) => {
+                run.dials.avoid_path(lane);
+                self.worker_side.dial_failed(lane, &error.to_string(), false);
+            }
+        }
+    }
+
+    /// The path to a lane may be gone, for which the next attempt takes another.
+    fn judge_path(&mut self, lane: ConnId, error: &LinkError) {
+        let LinkError::Io(error) = error else { return };
+        if let Some(run) = self.worker_side.run_mut().filter(|_| is_silence(error))
+            && run.dials.avoid_path(lane)
+        {
+            tracing::warn!(lane = %run.describe(lane), %error, "connecting another way");
         }
     }
 
@@ -212,7 +234,10 @@ impl EventLoop {
         for index in self.sockets.overdue(now) {
             let Some(socket) = self.sockets.remove(index) else { continue };
             if let Phase::Dialing { lane, .. } = socket.phase {
-                self.worker_side.dial_failed(lane, "no answer to the handshake", false);
+                if let Some(run) = self.worker_side.run_mut() {
+                    run.dials.avoid_path(lane);
+                }
+                self.worker_side.dial_failed(lane, "no answer", false);
             }
         }
         self.worker_side.tend(now);
@@ -339,6 +364,10 @@ impl EventLoop {
                     self.sockets.turns.ask(index);
                 }
             }
+            // The first call that fails gets the system's error, the others see the end only.
+            (Err(error), Err(LinkError::Closed)) if is_silence(&error) => {
+                self.disconnect(index, &LinkError::Io(error));
+            }
             // The reading side knows best: what was received before the end has been taken.
             (_, Err(error)) => self.disconnect(index, &error),
             (Err(error), Ok(_)) => self.disconnect(index, &LinkError::Io(error)),
@@ -355,6 +384,7 @@ impl EventLoop {
         let broken = matches!(error, LinkError::Violation(_) | LinkError::Tls(_));
         match socket.phase {
             Phase::ToLane(lane) => {
+                self.judge_path(lane, error);
                 if let Some(run) = self.worker_side.run_mut() {
                     if broken {
                         let tensor = violation.and_then(|v| v.corrupted_tensor());
@@ -574,13 +604,16 @@ impl EventLoop {
 
     fn advance_dialing(&mut self, index: usize) {
         let Some(socket) = self.sockets.get(index) else { return };
-        let Phase::Dialing { lane, handshake } = &mut socket.phase else { return };
+        let Phase::Dialing { lane, handshake, limit } = &mut socket.phase else { return };
         let lane = *lane;
         let outcome = match socket.link.check_connected() {
             // Not there yet; another event will come.
             Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(false),
             Err(e) => Err(GreetError::Link(LinkError::Io(e))),
-            Ok(()) => drive_client(socket.link.as_mut(), handshake),
+            Ok(()) => {
+                socket.deadline = Some(*limit);
+                drive_client(socket.link.as_mut(), handshake)
+            }
         };
         let outcome = outcome.and_then(|through| {
             if through {
@@ -602,6 +635,9 @@ impl EventLoop {
             }
             Err(error) => {
                 self.sockets.remove(index);
+                if let GreetError::Link(error) = &error {
+                    self.judge_path(lane, error);
+                }
                 self.worker_side.dial_failed(lane, &error.to_string(), error.is_permanent());
             }
         }

@@ -9,8 +9,8 @@ use sumpter_wire::{ClientHandshake, HandshakeError, Hello, ServerHandshake, Toke
 /// What a socket is for.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// To a lane elsewhere; the connection or its handshake is being made.
-    Dialing { lane: ConnId, handshake: ClientHandshake },
+    /// To a lane elsewhere; the connection or its handshake is being made, this until `limit`.
+    Dialing { lane: ConnId, handshake: ClientHandshake, limit: Instant },
     /// From a worker elsewhere; its handshake is under way.
     Greeting(ServerHandshake),
     /// A worker's connection to a lane elsewhere.
@@ -28,7 +28,7 @@ pub(crate) struct Socket {
     pub away: bool,
     /// How far ahead the peer may be of what is read here, if that is limited.
     pub window: Option<u32>,
-    /// When a handshake that is not finished is given up.
+    /// When a connection or a handshake that is not finished is given up.
     pub deadline: Option<Instant>,
     pub peer: String,
 }

@@ -1,17 +1,20 @@
 //! The sockets of one event loop: a table by token, the listener, and what is due when.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use sumpter_coordinator::{Origin, Shares};
 use sumpter_endpoint::Link;
-use sumpter_transport::{ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, unix_connect};
+use sumpter_transport::{
+    ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, limit_silence, unix_connect,
+};
 use sumpter_types::JobId;
 use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
 
+use crate::cluster::paths::{NetworkPath, Sources};
 use crate::event_loop::greeting::Greeting;
 use crate::event_loop::socket::{Phase, Socket};
 use crate::join::Listeners;
@@ -39,24 +42,38 @@ const LOCAL_PEER: &str = "a process of this machine";
 #[derive(Debug)]
 pub(crate) struct Sockets {
     registry: Registry,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     unix: Option<UnixListener>,
     table: Vec<Option<Socket>>,
     greeting: Greeting,
     tls: Option<TlsConfig>,
+    /// Where connections may leave from.
+    pub sources: Sources,
     /// Sockets that can move bytes.
     pub turns: Turns,
 }
 
+/// How to connect to a lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub path: NetworkPath,
+    /// The address by which its processes know a lane of this machine, which may share memory.
+    pub beside: Option<SocketAddr>,
+    /// Silence after which the connection is given up, if that is limited.
+    pub silence: Option<Duration>,
+}
+
 impl Sockets {
     pub(crate) fn new(registry: Registry, listeners: Listeners) -> io::Result<Sockets> {
-        let Listeners { tcp: mut listener, mut unix, tls, .. } = listeners;
-        registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+        let Listeners { tcp: mut listeners, mut unix, sources, tls, .. } = listeners;
+        for listener in &mut listeners {
+            registry.register(listener, LISTENER, Interest::READABLE)?;
+        }
         if let Some(unix) = &mut unix {
             registry.register(unix, UNIX_LISTENER, Interest::READABLE)?;
         }
         let (table, greeting, turns) = Default::default();
-        Ok(Sockets { registry, listener, unix, table, greeting, tls, turns })
+        Ok(Sockets { registry, listeners, unix, table, greeting, tls, sources, turns })
     }
 
     pub(crate) fn get(&mut self, index: usize) -> Option<&mut Socket> {
@@ -70,19 +87,8 @@ impl Sockets {
 
     /// Takes every connection that waits.
     pub(crate) fn accept(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, peer)) => {
-                    let tls = self.tls.clone();
-                    let link = |token, registry: &_| match &tls {
-                        None => tcp(stream, registry, token),
-                        Some(tls) => encrypted(TlsLink::server, stream, registry, token, tls),
-                    };
-                    self.greet(link, peer.to_string(), Shares::origin(peer.ip()));
-                }
-                Err(error) if self.no_more(&error) => break,
-                Err(_) => {}
-            }
+        for listener in 0..self.listeners.len() {
+            self.accept_tcp(listener);
         }
         while let Some(unix) = &self.unix {
             match unix.accept() {
@@ -96,6 +102,24 @@ impl Sockets {
         }
         while let Some(surplus) = self.greeting.surplus() {
             self.remove(surplus);
+        }
+    }
+
+    /// Takes what waits at one of the listeners.
+    fn accept_tcp(&mut self, listener: usize) {
+        loop {
+            match self.listeners[listener].accept() {
+                Ok((stream, peer)) => {
+                    let tls = self.tls.clone();
+                    let link = |token, registry: &_| match &tls {
+                        None => tcp(stream, registry, token),
+                        Some(tls) => encrypted(TlsLink::server, stream, registry, token, tls),
+                    };
+                    self.greet(link, peer.to_string(), Shares::origin(peer.ip()));
+                }
+                Err(error) if self.no_more(&error) => break,
+                Err(_) => {}
+            }
         }
     }
 
@@ -125,31 +149,38 @@ impl Sockets {
         }
     }
 
-    /// Begins to connect to a lane; by shared memory if it is `beside` us and listens there.
+    /// Begins to connect to a lane; by shared memory if it is beside us and listens there.
     pub(crate) fn dial(
         &mut self,
         lane: sumpter_endpoint::ConnId,
-        address: SocketAddr,
-        beside: bool,
-        source: Option<IpAddr>,
+        Way { path: NetworkPath { to, from }, beside, silence }: Way,
         (hello, key): (Hello, RunKey),
     ) -> io::Result<usize> {
         let handshake = ClientHandshake::new(hello, nonce(), key);
-        let phase = Phase::Dialing { lane, handshake };
-        if beside && let Ok(stream) = unix_connect(address) {
+        let limit = Instant::now() + HANDSHAKE_LIMIT;
+        let phase = Phase::Dialing { lane, handshake, limit };
+        if let Some(Ok(stream)) = beside.map(unix_connect) {
             let link = |token, registry: &_| shm(stream, registry, token);
             let index = self.insert(link, phase, LOCAL_PEER.to_owned())?;
             // It is connected already: no event will say so.
             self.turns.ask(index);
             return Ok(index);
         }
-        let stream = connect(address, source)?;
+        let stream = connect(to, from)?;
+        if let Some(limit) = silence {
+            limit_silence(&stream, limit)?;
+        }
         let tls = self.tls.clone();
         let link = |token, registry: &_| match &tls {
             None => tcp(stream, registry, token),
             Some(tls) => encrypted(TlsLink::client, stream, registry, token, tls),
         };
-        self.insert(link, phase, address.to_string())
+        let index = self.insert(link, phase, to.to_string())?;
+        if let (Some(limit), Some(socket)) = (silence, self.get(index)) {
+            // Systems answer at once, however busy the lane is.
+            socket.deadline = Some(Instant::now() + limit.min(HANDSHAKE_LIMIT));
+        }
+        Ok(index)
     }
 
     /// A handshake is through.
@@ -194,11 +225,6 @@ impl Sockets {
                 self.remove(index);
             }
         }
-    }
-
-    /// The address the listener is bound to, if it is bound to one.
-    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
-        self.listener.local_addr().ok().map(|a| a.ip()).filter(|ip| !ip.is_unspecified())
     }
 
     /// Handshakes that took too long.

@@ -18,6 +18,14 @@ struct Dial {
     retry_at: Option<Instant>,
     failing_since: Option<Instant>,
     pause: Option<Duration>,
+    /// Paths that carried nothing since the last connection.
+    silent: usize,
+    /// Whether the last attempt or connection ended so.
+    moved: bool,
+    /// Which of its paths a lane is dialed on.
+    path: usize,
+    /// How many paths there are, once it was dialed.
+    paths: usize,
 }
 
 impl Dials {
@@ -50,9 +58,25 @@ impl Dials {
         self.0[lane.0].retry_at.is_some()
     }
 
-    /// A lane is being dialed.
-    pub(crate) fn begin(&mut self, lane: ConnId) {
-        self.0[lane.0].retry_at = None;
+    /// A lane is being dialed, to which there are so many paths; which of them to take.
+    pub(crate) fn begin(&mut self, lane: ConnId, paths: usize) -> usize {
+        let dial = &mut self.0[lane.0];
+        (dial.retry_at, dial.paths, dial.moved) = (None, paths, false);
+        dial.path % paths.max(1)
+    }
+
+    /// The path to a lane carries nothing any more: the next attempt takes another, if there is
+    /// one.
+    pub(crate) fn avoid_path(&mut self, lane: ConnId) -> bool {
+        let dial = &mut self.0[lane.0];
+        (dial.path, dial.silent, dial.moved) = (dial.path + 1, dial.silent + 1, true);
+        dial.paths > 1
+    }
+
+    /// Whether the last failure was that of a path, and another is about to be tried.
+    pub(crate) fn has_another_path(&self, lane: ConnId) -> bool {
+        let dial = &self.0[lane.0];
+        dial.moved && dial.silent < dial.paths
     }
 
     /// A lane is dialed on this socket.
@@ -63,7 +87,8 @@ impl Dials {
     /// A lane has accepted the connection.
     pub(crate) fn succeeded(&mut self, lane: ConnId) {
         let dial = &mut self.0[lane.0];
-        *dial = Dial { socket: dial.socket, ..Dial::default() };
+        let Dial { socket, path, paths, .. } = *dial;
+        *dial = Dial { socket, path, paths, ..Dial::default() };
     }
 
     /// The connection could not be made or broke: dial again after a pause.
@@ -105,15 +130,44 @@ mod tests {
         assert_eq!(dials.next_deadline(), Some(start + FIRST_PAUSE));
         assert!(dials.due(start).is_empty());
         assert_eq!(dials.due(start + FIRST_PAUSE), [lane]);
-        dials.begin(lane);
+        dials.begin(lane, 1);
         dials.postpone(lane, start + FIRST_PAUSE);
         assert_eq!(dials.next_deadline(), Some(start + 3 * FIRST_PAUSE));
         assert_eq!(dials.failing_since(lane), Some(start));
-        dials.begin(lane);
+        dials.begin(lane, 1);
         dials.opened(lane, 7);
         dials.succeeded(lane);
         assert_eq!((dials.socket(lane), dials.failing_since(lane)), (Some(7), None));
         dials.postpone(lane, start);
         assert_eq!(dials.next_deadline(), Some(start + FIRST_PAUSE));
+    }
+
+    #[test]
+    fn a_lane_stays_on_its_path_until_that_carries_nothing_and_every_path_has_its_turn() {
+        let (lane, now) = (ConnId(0), Instant::now());
+        let mut dials = Dials::new(1);
+        // The connection breaks, but not for its path.
+        assert_eq!(dials.begin(lane, 2), 0);
+        dials.postpone(lane, now);
+        assert!(!dials.has_another_path(lane));
+        assert_eq!(dials.begin(lane, 2), 0);
+        dials.avoid_path(lane);
+        dials.postpone(lane, now);
+        assert!(dials.has_another_path(lane));
+        // The peer refuses on the other.
+        assert_eq!(dials.begin(lane, 2), 1);
+        dials.postpone(lane, now);
+        assert!(!dials.has_another_path(lane));
+        // What has worked is kept.
+        assert_eq!(dials.begin(lane, 2), 1);
+        dials.opened(lane, 7);
+        dials.succeeded(lane);
+        assert_eq!(dials.begin(lane, 2), 1);
+        // Both in a row carry nothing.
+        dials.avoid_path(lane);
+        assert!(dials.has_another_path(lane));
+        assert_eq!(dials.begin(lane, 2), 0);
+        dials.avoid_path(lane);
+        assert!(!dials.has_another_path(lane));
     }
 }

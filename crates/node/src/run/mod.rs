@@ -29,6 +29,7 @@ use sumpter_types::{ExactSum, MemberId, Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
 use crate::cluster::lanes::{LaneAddress, Owner};
+use crate::cluster::paths::{NetworkPath, Sources, connection_number, paths};
 use crate::cluster::route::WorkerClient;
 use crate::cluster::{Cluster, Policy};
 use crate::command::{DeclarationId, Submission};
@@ -272,6 +273,13 @@ impl WorkerRun {
         }
     }
 
+    /// The ways to a lane over the network, in the order in which they are tried.
+    pub(crate) fn paths(&self, lane: ConnId, sources: &Sources) -> Vec<NetworkPath> {
+        let own = self.cluster.lane_of(self.rank).map_or(self.rank.0 as usize, |own| own.0);
+        let view = &self.cluster.lanes[lane.0].view;
+        paths(view, sources, connection_number(own, lane.0))
+    }
+
     /// What the members of this run prove to each other.
     pub(crate) fn key(&self) -> Token {
         self.view.key.clone().expect("a view from the coordinator has the run's key")
@@ -284,7 +292,8 @@ impl WorkerRun {
             Owner::Worker(rank) => format!("rank {rank}"),
             Owner::Server(id) => format!("server {id}"),
         };
-        format!("lane {} of {owner} on {} at {}", lane.index, lane.host, lane.address)
+        let addresses = &lane.view;
+        format!("lane {} of {owner} on {} at {addresses}", lane.index, lane.host)
     }
 
     /// What a tensor is called.

@@ -247,9 +247,10 @@ impl WorkerSide {
         let now = Instant::now();
         run.lost(lane, now);
         let failing = run.dials.failing_since(lane).map(|t| now.saturating_duration_since(t));
-        let suspect = run
-            .server_of(lane)
-            .filter(|_| permanent || failing.is_some_and(|f| f > self.config.server_timeout()));
+        let late = failing.is_some_and(|f| f > self.config.server_timeout());
+        // Another interface may still lead to it.
+        let late = late && !run.dials.has_another_path(lane);
+        let suspect = run.server_of(lane).filter(|_| permanent || late);
         if let (Some(server), Some(member)) = (suspect, &self.member) {
             // The job goes on without it.
             return member.suspect(server, reason.to_owned());

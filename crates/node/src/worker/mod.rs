@@ -8,7 +8,6 @@ pub(crate) mod tensor;
 pub(crate) mod timeline;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -17,15 +16,17 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sumpter_config::Config;
 use sumpter_coordinator::{JoinOptions, Member};
-use sumpter_membership::{ClusterView, MemberEvent};
+use sumpter_membership::{ClusterView, LaneView, MemberEvent};
 use sumpter_metrics::Endpoint;
 use sumpter_types::{Epoch, Rank, Role, Stats, TensorSpec};
 
+use crate::cluster::interfaces::Interfaces;
+use crate::cluster::numa::{cores_near, pin};
 use crate::command::{Command, DeclarationId, Subscription};
 use crate::completion::Callback;
 use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
-use crate::join::{data_tls, join_options, lane_listeners};
+use crate::join::{data_tls, interfaces, join_options, lane_listeners};
 use crate::metrics::tell_of_worker;
 use crate::remote::Remote;
 use crate::worker::start::StartSignal;
@@ -62,13 +63,22 @@ impl Worker {
         config: &Config,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Worker, NodeError> {
-        let listeners = lane_listeners(config, 0, data_tls(config)?)?;
-        let options = worker_options(config, listeners.address)?;
+        let interfaces = interfaces(config)?;
+        let own = own_interfaces(config, &interfaces);
+        let listeners = lane_listeners(config, &interfaces, (0, &own), data_tls(config)?)?;
+        let options = worker_options(config, listeners.view.clone(), &interfaces)?;
         let host = options.host.clone();
         let (started, start) = bounded(1);
         let signal = Some(StartSignal::new(started));
         let (event_loop, remote) = EventLoop::new(config, listeners, (0, 1), signal)?;
-        let loop_thread = spawn("sumpter-loop", move || event_loop.run())?;
+        let cores = match config.pin_lanes {
+            true => cores_near(&interfaces.all[own[0]].name),
+            false => Vec::new(),
+        };
+        let loop_thread = spawn("sumpter-loop", move || {
+            pin(&cores);
+            event_loop.run();
+        })?;
         let (notifier, callbacks) = unbounded::<Callback>();
         let notify_thread = spawn("sumpter-notify", move || {
             callbacks.into_iter().for_each(|callback| callback());
@@ -274,14 +284,26 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
         .map_err(NodeError::io("starting a thread"))
 }
 
-fn worker_options(config: &Config, address: SocketAddr) -> Result<JoinOptions, NodeError> {
+/// The interfaces that a worker's lane belongs to: the workers of a machine have one lane each, and
+/// share its interfaces as the lanes of a server do.
+fn own_interfaces(config: &Config, interfaces: &Interfaces) -> Vec<usize> {
+    let beside = config.local_size.unwrap_or(1).max(1) as usize;
+    let place = config.local_rank.unwrap_or(0) as usize;
+    interfaces.of_lanes(beside).swap_remove(place % beside)
+}
+
+fn worker_options(
+    config: &Config,
+    lane: LaneView,
+    interfaces: &Interfaces,
+) -> Result<JoinOptions, NodeError> {
     let role = Role::Worker {
         rank: Rank(config.rank),
         world_size: config.world_size,
         local_rank: config.local_rank.unwrap_or(0),
         local_size: config.local_size.unwrap_or(1),
     };
-    join_options(config, role, vec![address])
+    join_options(config, role, (vec![lane], interfaces))
 }
 
 /// Joins on a thread of its own, so that the caller can be interrupted.

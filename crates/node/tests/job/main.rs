@@ -2,6 +2,7 @@
 
 mod harness;
 mod idle;
+mod interfaces;
 mod machines;
 mod servers;
 mod tenants;

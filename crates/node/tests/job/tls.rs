@@ -47,7 +47,7 @@ fn workers_and_servers_with_certificates_sum_and_lanes_answer_no_plain_connectio
         let lanes = worker.view().workers.iter().flat_map(|w| w.lanes.clone());
         let servers = worker.view().servers.iter().flat_map(|s| s.lanes.clone());
         for lane in lanes.chain(servers) {
-            let answer = greet_in_the_clear(lane);
+            let answer = greet_in_the_clear(lane.address());
             assert!(answer.is_empty() || answer[..2] == [21, 3], "{answer:?} is no alert");
         }
         sums(worker)
@@ -62,7 +62,7 @@ fn the_data_plane_can_do_without() {
     let job = Job::start_beside(1, &plain, &TLS);
     let answers = job.run(2, &plain, |worker| {
         assert!(sums(worker));
-        greet_in_the_clear(worker.view().servers[0].lanes[0])
+        greet_in_the_clear(worker.view().servers[0].lanes[0].address())
     });
     assert_eq!(answers, [b"", b""]);
     job.finish();

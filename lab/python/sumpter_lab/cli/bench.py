@@ -374,5 +374,6 @@ scripted(app, "costs", "Measure what encryption, checksums and retained results 
 scripted(app, "asynchronous", "Measure training with a slow worker, by staleness (root, Linux).")
 scripted(app, "memory", "Measure the memory of an optimizer, by place (root, Linux).")
 scripted(app, "refill", "Measure filling the lanes after a server died (root, Linux).")
+scripted(app, "interfaces", "Measure a server with several network interfaces (root, Linux).")
 scripted(app, "diloco", "Measure training over a wide-area link (root, Linux).")
 scripted(app, "stragglers", "Measure rounds with late ranks, beside Gloo's ring (root, Linux).")

@@ -19,7 +19,7 @@ EXAMPLE = "Example: sumpter bench chaos --seconds 30 -- python examples/digits.p
 # These follow from the other options, or from where a process runs.
 _DECIDED_HERE = frozenset(
     {
-        *("coordinator", "deterministic", "interface", "job", "lanes", "local_rank", "local_size"),
+        *("coordinator", "deterministic", "interfaces", "job", "lanes", "local_rank", "local_size"),
         *("machine", "port", "rank", "servers", "timeline", "token", "token_file", "world_size"),
     }
 )

@@ -26,7 +26,7 @@ CORES_PER_LINK_MBIT = 0.4 / (16 * 200)
 # These follow from the other options, or from where a process runs.
 _DECIDED_HERE = frozenset(
     {
-        *("bandwidth_gbps", "coordinator", "interface", "job", "lanes", "local_rank"),
+        *("bandwidth_gbps", "coordinator", "interfaces", "job", "lanes", "local_rank"),
         *("local_size", "machine", "port", "rank", "servers", "token", "token_file"),
         *("world_size", "rack", "trunk_gbps"),
     }

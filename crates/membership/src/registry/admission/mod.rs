@@ -15,10 +15,14 @@ use crate::registry::past::Past;
 use crate::registry::words::list;
 use crate::rejoin::KnownRun;
 use crate::tenants::{Tenants, base_name};
+use crate::view::LaneView;
 use quotas::room_for;
 
 /// Lanes of one member.
 const MAX_LANES: usize = 1024;
+
+/// Addresses of one lane: more than any machine has network interfaces.
+const MAX_LANE_ADDRESSES: usize = 64;
 /// Settings that are compared, and bytes of each.
 const MAX_SETTINGS: usize = 64;
 const MAX_SETTING_BYTES: usize = 1024;
@@ -213,7 +217,12 @@ fn well_formed(join: &Join) -> Result<(), String> {
     if join.role == Role::Server && join.lanes.is_empty() {
         return Err("a server needs at least one lane".to_owned());
     }
-    if let Some(lane) = join.lanes.iter().find(|a| a.port() == 0 || a.ip().is_unspecified()) {
+    let own = |lane: &LaneView| (1..=lane.addresses.len()).contains(&(lane.own as usize));
+    if join.lanes.iter().any(|lane| !own(lane) || lane.addresses.len() > MAX_LANE_ADDRESSES) {
+        return Err(format!("a lane needs from 1 to {MAX_LANE_ADDRESSES} addresses, one its own"));
+    }
+    let mut addresses = join.lanes.iter().flat_map(|lane| &lane.addresses);
+    if let Some(lane) = addresses.find(|a| a.port() == 0 || a.ip().is_unspecified()) {
         return Err(format!("no member can reach a lane at {lane}; give the interface's address"));
     }
     if let Role::Worker { world_size, .. } = join.role

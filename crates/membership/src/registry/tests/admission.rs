@@ -106,6 +106,7 @@ fn a_coordinator_for_one_run_takes_no_other_job() {
 #[test]
 fn applicants_that_make_no_sense_are_refused() {
     let nowhere = vec![([0, 0, 0, 0], 7000).into()];
+    let lane = LaneView::from(([10, 0, 0, 1], 7000));
     let of = |gbps| Some(Bandwidth { gbps, source: BandwidthSource::Configured });
     let senseless = [
         Join { host: String::new(), ..worker(0, 1) },
@@ -114,6 +115,8 @@ fn applicants_that_make_no_sense_are_refused() {
         Join { lanes: nowhere, ..worker(0, 1) },
         Join { lanes: vec![([10, 0, 0, 1], 0).into()], ..worker(0, 1) },
         Join { lanes: Vec::new(), ..server("a") },
+        Join { lanes: vec![LaneView { own: 2, ..lane.clone() }], ..server("a") },
+        Join { lanes: vec![LaneView { addresses: Vec::new(), own: 0, ..lane }], ..server("a") },
         Join { bandwidth: of(f64::NAN), ..worker(0, 1) },
         Join { bandwidth: of(-1.0), ..worker(0, 1) },
         Join { rack: Some(Rack { name: String::new(), trunk_gbps: None }), ..worker(0, 1) },

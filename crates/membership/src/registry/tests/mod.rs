@@ -24,7 +24,7 @@ use sumpter_types::{
 use super::{Event, Input, Join, Message, Options, Refusal, Registry, ServerMemory};
 use crate::event::{FatalKind, MemberEvent};
 use crate::registry::io::{Serves, StallLimits};
-use crate::view::ClusterView;
+use crate::view::{ClusterView, LaneView};
 
 /// The process the coordinator of these tests runs in.
 const OUR_PROCESS: u64 = 77;
