@@ -228,14 +228,12 @@ def emulated_job(
 def rack_settings(
     machines: Sequence[Machine], trunks_gbps: Mapping[str, float]
 ) -> dict[str, dict[str, str]]:
-    """By machine, its rack and what the rack's trunk carries, as far as there are settings."""
-    known = {setting["name"] for setting in _native.settings()}
+    """By machine, its rack and what the rack's trunk carries."""
     own = {}
     for machine in machines:
         if machine.rack is not None:
             trunk = f"{trunks_gbps[machine.rack]:.6g}"
-            given = {"rack": machine.rack, "trunk_gbps": trunk}
-            own[machine.name] = {name: value for name, value in given.items() if name in known}
+            own[machine.name] = {"rack": machine.rack, "trunk_gbps": trunk}
     return own
 
 
