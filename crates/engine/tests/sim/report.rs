@@ -84,8 +84,8 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on, {} \
-             partitions of racks, and {} partitions without a result; faults injected: {} connections cut ({} of them \
-             half-open), {} chunks received again; {} changes of epoch ({} of them within another, \
+             partitions of racks, and {} partitions without a result; faults injected: {} \
+             connections cut ({} of them half-open), {} chunks received again; {} changes of epoch ({} of them within another, \
              {} to other sizes), {} helpers and {} workers killed, {} stretches of interrupted \
              rounds passed on and {} summed again; {} bits flipped, {} damaged frames noticed; {} \
              ranges supplied late; {} rounds that changed a variable, and {} of its parts put into \

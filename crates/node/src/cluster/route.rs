@@ -1,5 +1,6 @@
 //! Where a worker sends its part of each partition: to the lane that reduces it, or to the hub of
-//! its machine or rack. What changes a variable asynchronously waits for no other worker of the machine.
+//! its machine or rack. What changes a variable asynchronously waits for no other worker of the
+//! machine.
 
 use sumpter_engine::{Client, OpMemory, Place};
 use sumpter_plan::Architecture;

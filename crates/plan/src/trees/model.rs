@@ -21,8 +21,9 @@
 //! | trunk of a rack without GPU machines | `n f + r b` |
 //! | core | all trunks together |
 //!
-//! Where only GPU machines are hubs ([`Hubs::Workers`]), a CPU machine is the root beside its rack's
-//! hub: `b` of CPU machines does not count in `a + b = H` then, and the trunk carries the same.
+//! Where only GPU machines are hubs ([`Hubs::Workers`]), a CPU machine is the root beside its
+//! rack's hub: `b` of CPU machines does not count in `a + b = H` then, and the trunk carries the
+//! same.
 //!
 //! The longest time over all links is minimized. Of the solutions that take it, one that moves the
 //! least over trunks is taken, and of these one that moves little over machines' links: bytes are
