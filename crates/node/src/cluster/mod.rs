@@ -228,9 +228,9 @@ impl Deal {
                 servers: g.servers.len() as u32,
             })
             .collect();
-        let racks = Racks::of(&groups, &machines);
+        let racks = Racks::of(groups.iter().zip(&machines));
         let servers: Vec<_> = groups.iter().flat_map(|g| g.servers.iter().cloned()).collect();
-        let trees = racks.trees(&machines, &servers)?;
+        let trees = racks.trees((&groups, &machines), &servers, policy.deterministic)?;
         let roles = groups.iter().flat_map(|g| g.servers.iter().map(|_| g.role));
         let mut roots = roles.zip(&trees.branches[0].roots);
         let sums_away = roots.any(|(role, weight)| role == Role::Cpu && *weight > 0.0);
@@ -424,17 +424,20 @@ mod tests {
     }
 
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {
+        Cluster::new(view, policy(architecture))
+    }
+
+    fn policy(architecture: Architecture) -> Policy {
         let dealing = Dealing::Balanced;
         let (deterministic, workers_may_fail, elastic) = (false, false, false);
-        let policy = Policy {
+        Policy {
             partition_bytes: 1 << 15,
             architecture,
             dealing,
             deterministic,
             workers_may_fail,
             elastic,
-        };
-        Cluster::new(view, policy)
+        }
     }
 
     fn shares(cluster: &mut Cluster) -> Vec<usize> {
@@ -522,6 +525,36 @@ mod tests {
         view.servers[0].bandwidth_gbps = Some(1.0);
         view.servers[0].rack = server.and_then(rack);
         view
+    }
+
+    #[test]
+    fn servers_do_not_change_the_order_of_additions_if_it_matters() {
+        // Fast servers make flat trees the better plan; a slow one would make links look slow.
+        let hubs = |trunk: f64, server_gbps: Option<f64>, deterministic: bool| {
+            let mut view = in_racks(Some(trunk), Some("c"));
+            for worker in &mut view.workers {
+                worker.bandwidth_gbps = worker.bandwidth_gbps.filter(|_| worker.rank.0 > 0);
+            }
+            match server_gbps {
+                Some(gbps) => view.servers[0].bandwidth_gbps = Some(gbps),
+                None => view.servers.clear(),
+            }
+            view.servers.iter_mut().for_each(|server| server.rack = None);
+            let policy = Policy { deterministic, ..policy(Architecture::Sumpter) };
+            Cluster::new(&view, policy).unwrap().hubs_of(&[]).0.is_some()
+        };
+        for trunk in [1.0, 2.0, 2.2, 2.5, 4.0] {
+            let alone = hubs(trunk, None, true);
+            for gbps in [0.1, 1.0, 100.0] {
+                assert_eq!(hubs(trunk, Some(gbps), true), alone, "{trunk} {gbps}");
+            }
+        }
+        assert!(hubs(1.0, None, true) && !hubs(4.0, None, true));
+        let mut changes = [1.0, 2.0, 2.2].iter().flat_map(|trunk| {
+            [0.1, 1.0, 100.0]
+                .map(|gbps| hubs(*trunk, Some(gbps), false) != hubs(*trunk, None, false))
+        });
+        assert!(changes.any(|changed| changed), "without it they may");
     }
 
     #[test]

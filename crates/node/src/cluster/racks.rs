@@ -25,11 +25,11 @@ pub(crate) struct Racks {
 
 impl Racks {
     /// The racks of these groups of processes, each of which is one of the machines.
-    pub(super) fn of(groups: &[Group<'_>], machines: &[Machine]) -> Racks {
+    pub(super) fn of<'a>(machines: impl Iterator<Item = (&'a Group<'a>, &'a Machine)>) -> Racks {
         let mut names: Vec<Option<&str>> = Vec::new();
         let mut uplinks: Vec<(Option<f64>, f64)> = Vec::new();
         let mut rack_of = Vec::new();
-        for (group, machine) in groups.iter().zip(machines) {
+        for (group, machine) in machines {
             let name = group.rack.map(|rack| rack.name.as_str());
             let known = names.iter().position(|known| name.is_some() && *known == name);
             let at = known.unwrap_or(names.len());
@@ -51,20 +51,22 @@ impl Racks {
     }
 
     /// The reduction trees over these servers, of which each machine has some: one branch, flat or
-    /// with racks as its only level.
+    /// with racks as its only level. With `deterministic` the order of additions must not change
+    /// with the servers that a job has, so the shape is that of the workers' machines alone.
     pub(super) fn trees(
         &self,
-        machines: &[Machine],
+        (groups, machines): (&[Group<'_>], &[Machine]),
         servers: &[(Owner, Range<usize>)],
+        deterministic: bool,
     ) -> Result<TreePlan, PlanError> {
         let flat = TreePlan::flat(server_weights(machines)?);
         if !self.is_known {
             return Ok(flat);
         }
-        let cluster = Cluster::new(machines.to_vec())?;
-        let (rack_of, trunks) = (self.rack_of.clone(), self.trunks_gbps.clone());
-        let topology = Topology::new(cluster, rack_of, trunks, None)?;
-        let planned = plan_trees_with(&topology, OPTIONS)?.trees;
+        let planned = match deterministic {
+            true => of_workers(groups, machines)?,
+            false => self.planned(machines)?,
+        };
         if planned.branches[0].levels.is_empty() {
             return Ok(flat);
         }
@@ -81,4 +83,44 @@ impl Racks {
         }
         Ok(trees)
     }
+
+    /// The reduction trees over the machines.
+    fn planned(&self, machines: &[Machine]) -> Result<TreePlan, PlanError> {
+        let cluster = Cluster::new(machines.to_vec())?;
+        let (rack_of, trunks) = (self.rack_of.clone(), self.trunks_gbps.clone());
+        let topology = Topology::new(cluster, rack_of, trunks, None)?;
+        Ok(plan_trees_with(&topology, OPTIONS)?.trees)
+    }
+}
+
+/// The reduction trees over all machines that are planned as if there were those of workers only.
+fn of_workers(groups: &[Group<'_>], machines: &[Machine]) -> Result<TreePlan, PlanError> {
+    let is_worker = |at: &usize| machines[*at].role == Role::Gpu;
+    let workers: Vec<usize> = (0..machines.len()).filter(is_worker).collect();
+    if workers.iter().any(|at| machines[*at].servers == 0) {
+        return Ok(TreePlan::flat(vec![1.0; machines.len()]));
+    }
+    let known = workers.iter().filter_map(|at| groups[*at].bandwidth_gbps);
+    let assumed = known.reduce(f64::min).unwrap_or(1.0);
+    let bandwidth = |at: &usize| groups[*at].bandwidth_gbps.unwrap_or(assumed);
+    let machine =
+        |at: &usize| Machine { role: Role::Gpu, bandwidth_gbps: bandwidth(at), servers: 1 };
+    let alone: Vec<Machine> = workers.iter().map(machine).collect();
+    let racks = Racks::of(workers.iter().map(|at| &groups[*at]).zip(&alone));
+    let mut trees = racks.planned(&alone)?;
+    for branch in &mut trees.branches {
+        branch.roots = spread(&workers, &branch.roots, machines.len());
+        for level in &mut branch.levels {
+            level.groups = spread(&workers, &level.groups, machines.len());
+            level.hubs = spread(&workers, &level.hubs, machines.len());
+        }
+    }
+    Ok(trees)
+}
+
+/// Values of some of `len` places, and none elsewhere.
+fn spread<T: Copy + Default>(places: &[usize], values: &[T], len: usize) -> Vec<T> {
+    let mut out = vec![T::default(); len];
+    places.iter().zip(values).for_each(|(at, value)| out[*at] = *value);
+    out
 }
