@@ -501,7 +501,7 @@ impl Tensor {
         }
     }
 
-    /// Who takes part beside a worker; nobody if it does not.
+    /// Who takes part beside a worker; no worker if it does not take part itself.
     pub fn beside(&self, rank: Rank, on: &Machines) -> Beside {
         if !self.members.contains(&rank) {
             return Beside::default();

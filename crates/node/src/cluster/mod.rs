@@ -54,8 +54,8 @@ struct Deal {
     placement: Placement,
     /// The processes with lanes that the plan counts, and the lanes of each.
     servers: Vec<(Owner, Range<usize>)>,
-    /// Who passes on what a machine's workers, or a rack's machines, contribute; none if nobody
-    /// does.
+    /// Who passes on what a machine's workers, or a rack's machines, contribute; none where all
+    /// contribute directly.
     hubs: Option<Hubs>,
 }
 
