@@ -177,7 +177,8 @@ class Connection:
         higher `priority` goes first.
 
         Raises VariableError for a variable without a value or of another namespace, MismatchError
-        on all ranks for a gradient of another shape or element type.
+        on all ranks for a gradient of another shape or element type; it then fails the variable,
+        with the rounds whose value a rank does not have yet.
         """
         return self._find(variable)._push(gradient, priority)
 

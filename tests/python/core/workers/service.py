@@ -127,6 +127,9 @@ for name, gradient in wrong.items():
     for _ in range(2):
         hub.init_variable(name, ones, "adam")
         assert hub.push_pull(name, ones).shape == (4,)
+        # Gathered from all ranks, so all have the round's value: a variable that fails while a
+        # rank still waits for it fails that round as well.
+        assert hub.state(name)["step"] == 1
         with raises(sumpter.MismatchError, name, f"rank 1 has pushed {gradient.dtype.name}"):
             hub.push_pull(name, gradient if RANK == 1 else ones)
         with raises(sumpter.MismatchError, f"rank 1 has pushed {gradient.dtype.name}"):
