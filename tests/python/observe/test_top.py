@@ -7,11 +7,13 @@ import json
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
@@ -158,6 +160,8 @@ class Terminal:
         command = (sys.executable, "-m", "sumpter", "top", "--coordinator", address)
         self.pid, self._terminal = pty.fork()
         if self.pid == 0:
+            # A job in the background of a shell ignores it, and what it starts does as well.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             variables = {**os.environ, "SUMPTER_TOKEN": TOKEN, "TERM": "xterm"}
             os.execve(sys.executable, [*command, "--interval", "0.2"], variables)
         size = struct.pack("HHHH", 30, 100, 0, 0)
@@ -167,7 +171,9 @@ class Terminal:
     def read_until(self, holds: Callable[[bytes], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not holds(self.shown):
-            assert time.monotonic() < deadline, self.shown[-2000:]
+            if time.monotonic() >= deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                pytest.fail(repr(self.shown[-2000:]))
             if select.select([self._terminal], [], [], 0.2)[0]:
                 self.shown += os.read(self._terminal, 65536)
 
@@ -176,11 +182,8 @@ class Terminal:
 
     def end(self) -> int:
         """The exit code, after everything has been read."""
-        try:
-            while data := os.read(self._terminal, 65536):
-                self.shown += data
-        except OSError:  # the other end is closed
-            pass
+        with suppress(OSError):  # the other end is closed
+            self.read_until(lambda shown: False)
         os.close(self._terminal)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
