@@ -18,8 +18,6 @@ LINES_PER_FUNCTION = 80
 COLUMNS = 100
 TOP_LEVEL_ENTRIES = 20
 FILES_PER_FOLDER = 20
-# A script for each thing that ranks do in a test: a list, looked up by name.
-SCRIPTS_OF_TESTS = {"tests/python/torch/workers"}
 
 # Raw memory: kernels, sockets' vectors, tensors of other processes' runtimes, the Python seam.
 UNSAFE_CRATES = {
@@ -430,6 +428,6 @@ def test_folders_are_small() -> None:
     crowded = [
         f"{folder}: {count} files"
         for folder, count in sorted(counts.items())
-        if count > FILES_PER_FOLDER and folder not in SCRIPTS_OF_TESTS
+        if count > FILES_PER_FOLDER
     ]
     found(crowded, f"make rooms: over {FILES_PER_FOLDER} files in a folder")

@@ -2,8 +2,8 @@
 
 The children come from a fork server that has imported torch already, since the import takes
 seconds and a job has up to six processes. Each child is a fresh process otherwise: it reads its
-settings from its own environment, writes to its own file, and runs one of the scripts in */workers/
-from top to bottom.
+settings from its own environment, writes to its own file, and runs one of the scripts below
+*/workers/ from top to bottom.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sumpter import _native
 
 SUPPORT = Path(__file__).parent
 # The scripts that ranks run, by name; each lies in the room of the test that starts it.
-WORKERS = {script.name: script for script in SUPPORT.parent.glob("*/workers/*.py")}
+WORKERS = {script.name: script for script in SUPPORT.parent.glob("*/workers/**/*.py")}
 TOKEN = "a token that only tests use"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 200.0

@@ -19,7 +19,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 import sumpter.torch as hvd
 from common import RANK, WORLD_SIZE
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[5] / "examples"))
 import server_optimizer_digits as digits
 import tiny_gpt as gpt
 
