@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sumpter import _arrays
-from sumpter._core import membership
+from sumpter._core import membership, names
 from sumpter._core.handles import Handle, RoundHandle
 from sumpter._core.membership import check_root
 from sumpter._core.session import Session
-from sumpter._core.tensor import UNNAMED_SLOTS, Description, Tensor
-from sumpter._errors import DuplicateNameError
+from sumpter._core.tensor import Description
 
 
 def init(**settings: object) -> None:
@@ -45,7 +44,8 @@ def push_pull_async(
         described = Description(
             "all_reduce", given.shape, dtype, average=average and given.dtype.kind not in "iu"
         )
-        operation = _Operation(session, "push_pull", name, given, "sum", described)
+        detail = "average" if average else "sum"
+        operation = _Operation(session, "push_pull", name, given, detail, described)
         session.operations[key] = operation
     total = np.empty_like(given)
     started = operation.start(given.ctypes.data, total.ctypes.data, (given, total), priority)
@@ -97,39 +97,23 @@ class _Operation:
         described: Description,
     ) -> None:
         self._session = session
-        self._tensor: Tensor | None = None
-        if name is not None:
-            self._tensor = session.declare(f"{kind}.{name}", *described)
-        shape = "x".join(map(str, array.shape)) or "scalar"
-        unnamed = f"{kind}.noname.{array.dtype}.{shape}.{detail}"
-        self._unnamed = session.cycle(unnamed, UNNAMED_SLOTS, described)
-        self._call = f"{kind}({array.dtype} {list(array.shape)}, {detail})"
+        self._described = described
+        self._names = names.Operation(session, kind, name, array.dtype.name, array.shape, detail)
 
     def start(self, send: int, receive: int, keep: object, priority: int = 0) -> "_Started":
         """Starts a round; a name is taken until `seen` of what this returns was called."""
-        session, tensor = self._session, self._tensor
+        identity = self._names.next()
+        tensors = self._names.tensors
+        tensor = tensors.get(identity.name)
         if tensor is None:
-            tag = f"unnamed#{session.count('unnamed')}|{self._call}"
-            turn = next(self._unnamed.turns)
-            return _Started(turn.submit(send, receive, keep=keep, priority=priority, tag=tag))
-        taken = session.taken
-        if tensor.name in taken:
-            raise DuplicateNameError(
-                f"an operation named {tensor.name!r} is still in flight on rank {session.rank}: "
-                "synchronize it first, or give the two different names"
-            )
-        round_ = tensor.submit(send, receive, keep=keep, priority=priority)
-        by = taken[tensor.name] = object()
-
-        def seen() -> None:
-            if taken.get(tensor.name) is by:
-                del taken[tensor.name]
-
-        return _Started(round_, seen)
+            tensor = tensors[identity.name] = self._session.declare(identity.name, *self._described)
+        round_ = tensor.submit(send, receive, keep=keep, priority=priority, tag=identity.tag)
+        identity.note(round_)
+        return _Started(round_, identity.own())
 
 
 class _Started(NamedTuple):
     """A round, and what says that its owner knows that it is over."""
 
     round: RoundHandle
-    seen: Callable[[], None] | None = None
+    seen: Callable[[], None] | None

@@ -49,8 +49,6 @@ class Session:
         # Whether a timeline is written, which has nothing to show of what begins no round.
         self.has_timeline = has_timeline(meeting.settings)
         self._cycles: dict[tuple[Any, ...], TensorCycle] = {}
-        # What has taken a name, until it was waited for.
-        self.taken: dict[str, object] = {}
         # What fronts know of the operations of one description, by a key that describes them.
         self.operations: dict[tuple[Any, ...], Any] = {}
         self._scopes: dict[tuple[str, int], dict[str, object]] = {}
@@ -77,7 +75,7 @@ class Session:
             if self._coordinator is not None:
                 self._coordinator.stop()
             # They refer to the session: its sockets would stay open until a collection of cycles.
-            for known in (self._declared, self._cycles, self.operations, self.taken):
+            for known in (self._declared, self._cycles, self.operations):
                 known.clear()
 
     def is_over(self) -> bool:

@@ -70,10 +70,13 @@ class TestAlone:
         with pytest.raises(ValueError, match="root_rank is 1"):
             sumpter.broadcast(np.ones(2), root_rank=1)
 
-    def test_a_name_keeps_its_meaning(self) -> None:
-        sumpter.push_pull(np.ones(2), name="kept")
-        with pytest.raises(sumpter.MismatchError, match=r"kept"):
-            sumpter.push_pull(np.ones(3), name="kept")
+    def test_a_name_serves_other_arrays_one_after_another(self) -> None:
+        assert sumpter.push_pull(np.ones(2), name="kept").shape == (2,)
+        handle = sumpter.push_pull_async(np.ones(3), name="kept")
+        with pytest.raises(sumpter.DuplicateNameError, match=r"'push_pull\.kept' is still in"):
+            sumpter.push_pull(np.ones(2), name="kept")
+        assert handle.synchronize().shape == (3,)
+        assert sumpter.push_pull(np.ones(2, np.int32), average=False, name="kept").sum() == 2
 
     def test_initializing_again_changes_nothing(self) -> None:
         session = membership.current()
