@@ -17,7 +17,7 @@ import torch
 from jobs import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
-WORKER = Path(__file__).with_name("workers") / "with_both_backends.py"
+WORKER = Path(__file__).with_name("workers") / "c10d" / "with_both_backends.py"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 900
 
