@@ -158,8 +158,9 @@ class Tensor:
         """Starts one round.
 
         `send` and `receive` are addresses of contiguous memory of the tensor's shape and type, or
-        of this rank's shard of it, and may be equal; `keep` is held until the round is done. A higher `priority` goes first. `tag`
-        is text for error messages only. Raises ConfigError for an address that is needed and 0.
+        of this rank's shard of it, and may be equal; `keep` is held until the round is done. A
+        higher `priority` goes first. `tag` is text for error messages only. Raises ConfigError for
+        an address that is needed and 0.
 
         In an update, `update` are the coefficients of the rule for this round, in the order of
         `update_coefficients()`; then the addresses must differ. If it is asynchronous, it may

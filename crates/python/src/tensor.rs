@@ -236,7 +236,7 @@ impl Tensor {
     /// A variable's value must not come into the memory of its gradient.
     fn check_apart(&self, in_place: bool) -> PyResult<()> {
         let name = &self.inner.spec().name;
-        match in_place && self.own.len() > 0 {
+        match in_place && !self.own.is_empty() {
             true => Err(ConfigError::new_err(format!(
                 "variable '{name}': the gradient and the value must not lie in the same memory"
             ))),

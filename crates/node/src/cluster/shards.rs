@@ -7,11 +7,14 @@ use sumpter_membership::ClusterView;
 use sumpter_plan::{Shard, shard_cut, shard_turn, shards};
 use sumpter_types::{Rank, TensorSpec};
 
+/// The ranks of a device group, ascending, and whether each holds shards.
+type Group = Vec<(Rank, bool)>;
+
 /// The device groups of a job's ranks; they do not change while it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceGroups {
-    /// In the order of their lowest ranks; the ranks of each ascend. A rank without a group is one.
-    groups: Vec<Vec<(Rank, bool)>>,
+    /// In the order of their lowest ranks. A rank without a group is one.
+    groups: Vec<Group>,
 }
 
 /// Bytes of a tensor to which the same ranks contribute.
@@ -29,7 +32,7 @@ pub(crate) type Held = (Rank, Range<usize>);
 
 impl DeviceGroups {
     pub(crate) fn of(view: &ClusterView) -> DeviceGroups {
-        let mut groups: Vec<(Option<&str>, Vec<(Rank, bool)>)> = Vec::new();
+        let mut groups: Vec<(Option<&str>, Group)> = Vec::new();
         for worker in &view.workers {
             let group = worker.device_group.as_ref();
             let name = group.map(|group| group.name.as_str());
@@ -44,7 +47,7 @@ impl DeviceGroups {
 
     /// The ranks of a rank's group, ascending, and whether each holds shards.
     pub(crate) fn of_rank(&self, rank: Rank) -> &[(Rank, bool)] {
-        let has = |group: &&Vec<(Rank, bool)>| group.iter().any(|(member, _)| *member == rank);
+        let has = |group: &&Group| group.iter().any(|(member, _)| *member == rank);
         self.groups.iter().find(has).map_or(&[], Vec::as_slice)
     }
 
