@@ -576,6 +576,24 @@ mod tests {
     }
 
     #[test]
+    fn the_plans_of_all_shards_have_trees_of_one_shape() {
+        let mut view = view(&["a", "a", "b", "b", "c", "c", "d", "d"], &[]);
+        for (index, worker) in view.workers.iter_mut().enumerate() {
+            // One rank of each machine knows of its rack and its link.
+            let name = if index < 4 { "r" } else { "s" }.to_owned();
+            let rack = Rack { name, trunk_gbps: Some(1.0) };
+            worker.rack = (index % 2 == 0).then_some(rack);
+            worker.bandwidth_gbps = (index % 2 == 1).then_some(1.0);
+        }
+        let mut cluster = build(&view, Architecture::Sumpter).unwrap();
+        for first in [0, 1] {
+            let holders: Vec<Rank> = (0..4).map(|machine| Rank(2 * machine + first)).collect();
+            let hubs = cluster.hubs_of(&holders).0.expect("hubs of racks");
+            assert!(hubs.has_racks(), "{holders:?}");
+        }
+    }
+
+    #[test]
     fn racks_with_narrow_uplinks_have_hubs_and_others_have_none() {
         for server in [None, Some("a"), Some("c")] {
             for (trunk, has_hubs) in [(Some(1.0), true), (Some(8.0), false), (None, false)] {
