@@ -58,6 +58,13 @@ class Worker:
     @property
     def asynchronous(self) -> bool: ...
     @property
+    def device_group(self) -> list[tuple[int, bool]]:
+        """The ranks of this rank's device group, ascending, and whether each holds shards.
+
+        `[(rank, True)]` for a rank that is in none.
+        """
+
+    @property
     def record_order(self) -> os.PathLike[str] | None: ...
     @property
     def replay_order(self) -> os.PathLike[str] | None: ...
@@ -74,6 +81,7 @@ class Worker:
         ranks: Sequence[int] | None = None,
         rule: str | None = None,
         staleness: int | None = 0,
+        sharded: bool = False,
     ) -> Tensor:
         """Declares a tensor: what all ranks agree about in its rounds.
 
@@ -83,10 +91,11 @@ class Worker:
         "min", "max" or "product"; `root` is a global rank. `average` divides a floating-point sum
         by the number of contributing ranks. `ranks` are the participants, None meaning all. Above
         a `staleness` of 0, or with None, each contribution changes the variable when it arrives,
-        and a rank gets the value once no other is more than so many rounds behind. The same
-        declaration again gives the same tensor. Raises ConfigError for a word that it does
-        not know; what does not fit the job, or what other ranks declare, is an error of the
-        rounds.
+        and a rank gets the value once no other is more than so many rounds behind. Of a `sharded`
+        all_reduce, each rank contributes and receives `Tensor.shard` of the sum of its device
+        group only; an average divides by the number of all participants. The same declaration
+        again gives the same tensor. Raises ConfigError for a word that it does not know; what
+        does not fit the job, or what other ranks declare, is an error of the rounds.
         """
 
     def out_of_data(self) -> int:
@@ -148,9 +157,10 @@ class Tensor:
     ) -> Handle:
         """Starts one round.
 
-        `send` and `receive` are addresses of contiguous memory of the tensor's shape and type and
-        may be equal; `keep` is held until the round is done. A higher `priority` goes first. `tag`
-        is text for error messages only. Raises ConfigError for an address that is needed and 0.
+        `send` and `receive` are addresses of contiguous memory of the tensor's shape and type, or
+        of this rank's shard of it, and may be equal; `keep` is held until the round is done. A
+        higher `priority` goes first. `tag` is text for error messages only. Raises ConfigError for
+        an address that is needed and 0.
 
         In an update, `update` are the coefficients of the rule for this round, in the order of
         `update_coefficients()`; then the addresses must differ. If it is asynchronous, it may
@@ -174,7 +184,8 @@ class Tensor:
         Nothing at `send` is read before it is supplied, if this rank contributes. If it receives,
         `on_slice(i)` is called from another thread once all of slice `i` of the result, of
         `slice_bytes` but for the last one, is final; for every slice before the round is done well.
-        The rest is as of submit().
+        Slices, and what is supplied, count from the first byte of the memory. The rest is as of
+        submit().
         """
 
     def submit_deferred(
@@ -218,6 +229,23 @@ class Tensor:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do: no elements."""
+
+    @property
+    def shard(self) -> tuple[int, int] | None:
+        """First byte and size of what this rank contributes and receives of a sharded tensor.
+
+        The size is 0 if it holds nothing. None if the tensor is not sharded. It is the same for
+        the whole session.
+        """
+
+    @property
+    def shards(self) -> list[tuple[int, int, int]] | None:
+        """What each participant of this rank's device group holds: rank, first byte, size.
+
+        Ascending by rank; together all bytes of the tensor. Those of a large tensor have equal
+        numbers of elements in the order of ranks, but for the last one's, which has the remainder
+        too. None if the tensor is not sharded.
+        """
 
     @property
     def name(self) -> str: ...

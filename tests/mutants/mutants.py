@@ -459,6 +459,41 @@ MUTANTS = [
         "            self.request.update =\n"
         "                decided.map(|u| Update::defer(u.rule)).or(self.request.update);",
     ),
+    Mutant(
+        "a shard is passed on to a worker that does not hold it",
+        "1: exactly once",
+        "recovery.rs",
+        "receivers.iter().filter(|(rank, _)| members.contains(rank));",
+        "receivers.iter();",
+    ),
+    Mutant(
+        "a shard is summed again without one of its holders",
+        "1: exactly once",
+        "recovery.rs",
+        "out.sums.push((span, members.to_vec()));",
+        "out.sums.push((span, members[..members.len().max(2) - 1].to_vec()));",
+    ),
+    Mutant(
+        "one shard's hub begins where the repairs of another shard end",
+        "4: lanes carry nothing over",
+        "recovery.rs",
+        "let mut first = standing.round;",
+        "let mut first = repairs.last().map_or(standing.round, |repair| repair.round.next());",
+    ),
+    Mutant(
+        "stretches of repairs cross the ends of shards",
+        "4: lanes carry nothing over",
+        "recovery.rs",
+        "shards.iter().flat_map(|(held, _)| [held.start, held.end])",
+        "shards.iter().take(0).flat_map(|(held, _)| [held.start, held.end])",
+    ),
+    Mutant(
+        "what is restored of a shard goes where the whole tensor has it",
+        "2: same bytes",
+        "client/operations.rs",
+        "let within = chunk.origin - start..chunk.origin - start + chunk.len;",
+        "let within = chunk.origin.min(start)..chunk.origin.min(start) + chunk.len;",
+    ),
 ]
 # A bug may need a word that the sources lack.
 HELPERS = {

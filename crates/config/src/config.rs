@@ -53,6 +53,8 @@ pub struct Config {
     pub bandwidth_gbps: Option<f64>,
     pub rack: Option<String>,
     pub trunk_gbps: Option<f64>,
+    pub device_group: Option<String>,
+    pub device_shards: bool,
     pub interfaces: Vec<String>,
     pub pin_lanes: bool,
     pub lanes: u32,
@@ -192,6 +194,11 @@ impl Config {
         if self.max_workers > 0 && self.max_workers < self.min_workers {
             let reason = "the most workers cannot be fewer than the fewest";
             return Err(self.conflict("max_workers", "min_workers", reason));
+        }
+        if self.device_group.is_some() && self.workers_may_fail() {
+            let reason = "a device group does not go on without one of its ranks; set redo=false, \
+                          or give no device_group";
+            return Err(self.conflict("device_group", "min_workers", reason));
         }
         if self.port > 0 && u32::from(self.port) + self.lanes.max(1) > 65_536 {
             let reason = "the last lane's port would be above 65535";

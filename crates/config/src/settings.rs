@@ -397,6 +397,28 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| number(v, 0.001..=10_000.0).map(|x| c.trunk_gbps = Some(x)),
     },
     Setting {
+        name: "device_group",
+        env: "SUMPTER_DEVICE_GROUP",
+        unit: "",
+        default: "",
+        range: "a name of at most 128 bytes without white space",
+        doc: "The device group of this rank: equal for ranks of one machine whose devices reduce \
+              among themselves before anything leaves the machine, in a PCIe switch or an NVLink \
+              island. Each then sends and receives a shard of the sum. Default: none.",
+        put: |c, v| word(v, NAME_LIMIT).map(|x| c.device_group = Some(x)),
+    },
+    Setting {
+        name: "device_shards",
+        env: "SUMPTER_DEVICE_SHARDS",
+        unit: "",
+        default: "true",
+        range: "true or false",
+        doc: "Whether this rank of a device group holds shards of the group's sums; false where \
+              its device shares a PCIe switch with the network interface, and others of an NVLink \
+              island do not.",
+        put: |c, v| boolean(v).map(|x| c.device_shards = x),
+    },
+    Setting {
         name: "interfaces",
         env: "SUMPTER_INTERFACES",
         unit: "",

@@ -89,6 +89,7 @@ fn every_setting_is_read_from_its_variable_and_from_its_argument() {
         ("bandwidth_gbps", "25"),
         ("rack", "r1"),
         ("trunk_gbps", "100"),
+        ("device_group", "host/0"),
         ("interfaces", "eth0,eth1"),
         ("timeline", "/a/t.json"),
         ("record_order", "/a/recorded"),
@@ -132,6 +133,8 @@ fn values_outside_their_range_are_refused() {
         ("bandwidth_gbps", "0"),
         ("rack", "r 1"),
         ("trunk_gbps", "-1"),
+        ("device_group", "g 1"),
+        ("device_shards", "some"),
         ("lanes", "2000"),
         ("port", "70000"),
         ("job", "two words"),
@@ -151,6 +154,9 @@ fn settings_that_contradict_each_other_are_both_named() {
     assert!(text.contains("world_size = 1 (default)"), "{text}");
     message(&[("local_rank", "1"), ("local_size", "1")], &[]);
     message(&[("local_size", "2")], &[]);
+    let elastic = [("device_group", "g"), ("min_workers", "1")];
+    assert!(message(&elastic, &[]).contains("redo=false"));
+    load(&[("device_group", "g"), ("min_workers", "1"), ("redo", "false")], &[]).unwrap();
     message(&[("port", "65535"), ("lanes", "2")], &[]);
     load(&[("port", "65535"), ("lanes", "1")], &[]).unwrap();
 }

@@ -14,5 +14,6 @@ pub(crate) fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         ranks: Vec::new(),
         rule: None,
         staleness: Staleness::default(),
+        sharded: false,
     }
 }

@@ -57,6 +57,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         lanes: Vec::new(),
         bandwidth: None,
         rack: None,
+        device_group: None,
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
@@ -78,6 +79,7 @@ fn spec(name: String) -> TensorSpec {
         ranks: Vec::new(),
         rule: None,
         staleness: Staleness::default(),
+        sharded: false,
     }
 }
 

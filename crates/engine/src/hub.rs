@@ -166,7 +166,7 @@ impl Hub {
         };
         let repaired = layout.repaired.iter().map(|(round, places)| (*round, place_all(places)));
         let repaired = repaired.collect();
-        let layout = Layout { places: place_all(&layout.places), repaired };
+        let layout = Layout { places: place_all(&layout.places), repaired, ..layout };
         client.register_from(tensor, to, layout, round);
         self.tensors.insert((tensor, from), passage);
     }

@@ -75,6 +75,24 @@ pub struct RepairSpec {
     pub mirrors: Vec<MirroredSpan>,
     /// How far the workers may run apart, in an update.
     pub staleness: Staleness,
+    /// Who contributes and receives which bytes, of a tensor that device groups have reduced: all
+    /// of it, in ascending order; nothing if every member has all of it.
+    pub shards: Vec<(Range<usize>, Vec<Rank>)>,
+}
+
+impl RepairSpec {
+    /// Who contributes and receives these bytes, which no shard ends between.
+    fn members_of(&self, span: &Range<usize>) -> &[Rank] {
+        let has = |(bytes, _): &&(Range<usize>, Vec<Rank>)| {
+            bytes.start <= span.start && span.end <= bytes.end
+        };
+        self.shards.iter().find(has).map_or(&self.members, |(_, holders)| holders)
+    }
+
+    /// Whether a member contributes and receives anything.
+    fn takes_part(&self, rank: Rank) -> bool {
+        self.shards.is_empty() || self.shards.iter().any(|(_, holders)| holders.contains(&rank))
+    }
 }
 
 /// How an interrupted round of a tensor is completed.
@@ -112,7 +130,8 @@ pub struct Unrecoverable {
 }
 
 /// The repairs of a tensor's interrupted rounds, from the progress of all workers. There are two
-/// at most: receivers of a broadcast may have gone on to the next round.
+/// at most where each worker has all of the tensor: receivers of a broadcast may have gone on to
+/// the next round. The holders of one shard may be several rounds ahead of those of another.
 ///
 /// # Errors
 /// [`Unrecoverable`] if the workers contradict what a worker must keep.
@@ -129,7 +148,10 @@ pub fn repairs(
         let standing = progress.get(rank).and_then(|p| p.standings.get(id.0 as usize));
         (*rank, standing.cloned().unwrap_or_default())
     };
-    let standings: Vec<(Rank, Standing)> = tensor.members.iter().map(stand).collect();
+    // One that holds no shard is ahead of all others.
+    let takes_part = |rank: &&Rank| tensor.takes_part(**rank);
+    let standings: Vec<(Rank, Standing)> =
+        tensor.members.iter().filter(takes_part).map(stand).collect();
     let rounds = standings.iter().map(|(_, standing)| standing.round.0);
     let (first, last) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
     let all = (first..=last).map(|round| repair((id, Round(round)), tensor, &standings, progress));
@@ -149,10 +171,11 @@ impl Progress {
 
 fn repair(
     (id, round): (TensorId, Round),
-    RepairSpec { bytes, collective, root, members, workers_may_fail, mirrors, .. }: &RepairSpec,
+    tensor: &RepairSpec,
     standings: &[(Rank, Standing)],
     progress: &BTreeMap<Rank, Progress>,
 ) -> Result<Option<Repair>, Unrecoverable> {
+    let RepairSpec { bytes, collective, root, members, workers_may_fail, mirrors, .. } = tensor;
     let holders: Vec<Holder<'_>> = members
         .iter()
         .filter_map(|rank| Some((*rank, progress.get(rank)?)))
@@ -172,13 +195,18 @@ fn repair(
         return Ok(None);
     }
     let gone_on = |rank: &Rank| standings.iter().any(|(r, s)| r == rank && s.round > round);
-    let contributors = members.iter().filter(|rank| collective.contributes(**rank, *root));
-    let missed = contributors.copied().find(gone_on);
+    let missed = |members: &[Rank]| {
+        let contributes = |rank: &&Rank| collective.contributes(**rank, *root);
+        members.iter().filter(contributes).copied().find(gone_on)
+    };
     let passes_on = *collective == Collective::AllReduce || !workers_may_fail;
     let mut out = Repair { round, sums: Vec::new(), relays: Vec::new() };
-    for (index, span) in cuts(*bytes, &receivers, &holders, mirrors).into_iter().enumerate() {
+    let spans = cuts(tensor, &receivers, &holders);
+    for (index, span) in spans.into_iter().enumerate() {
+        let members = tensor.members_of(&span);
         let lacks = |(rank, has): &(Rank, Spans)| (!has.contains(&span)).then_some(*rank);
-        let lacking: BTreeSet<Rank> = receivers.iter().filter_map(lacks).collect();
+        let here = receivers.iter().filter(|(rank, _)| members.contains(rank));
+        let lacking: BTreeSet<Rank> = here.filter_map(lacks).collect();
         let unmirrored =
             *collective == Collective::Update && mirror_of(&span, mirrors, &receivers).is_none();
         // A value that no mirror has is made again, though some worker may have it.
@@ -198,13 +226,13 @@ fn repair(
             let members: BTreeSet<Rank> = lacking.into_iter().chain([holder]).collect();
             let members = members.into_iter().collect();
             out.relays.push(Relay { span, holder, contributors, members });
-        } else if let Some(rank) = missed {
+        } else if let Some(rank) = missed(members) {
             return Err(Unrecoverable { tensor: id, round, span, rank });
         } else if *collective == Collective::Broadcast {
             let members = lacking.into_iter().chain([*root]).collect::<BTreeSet<_>>();
             out.sums.push((span, members.into_iter().collect()));
         } else {
-            out.sums.push((span, members.clone()));
+            out.sums.push((span, members.to_vec()));
         }
     }
     out.merge();
@@ -226,11 +254,16 @@ pub fn retained_rounds(
 /// passes on and `standing` its own worker's.
 #[must_use]
 pub fn first_passed_on(layout: &Layout, repairs: &[Repair], standing: &Standing) -> Round {
-    match (layout.repaired.first(), repairs.last()) {
-        (Some((round, _)), _) => *round,
-        (None, Some(repair)) => repair.round.next(),
-        (None, None) => standing.round,
+    if let Some((round, _)) = layout.repaired.first() {
+        return *round;
     }
+    // What is repaired without this hub is not passed on by it; and the holders of other shards may
+    // have repairs of rounds that are over here.
+    let mut first = standing.round;
+    while repairs.iter().any(|repair| repair.round == first) {
+        first = first.next();
+    }
+    first
 }
 
 /// The first mirror of a stretch, if it has the round's result.
@@ -245,17 +278,18 @@ fn mirror_of(
     has_it.then_some(first)
 }
 
-/// The tensor in stretches, each of which a worker has or lacks as a whole, and mirrors or not.
+/// The tensor in stretches, each of which a worker has or lacks as a whole, mirrors or not, and
+/// holds as part of its shard or not.
 fn cuts(
-    bytes: usize,
+    RepairSpec { bytes, mirrors, shards, .. }: &RepairSpec,
     receivers: &[(Rank, Spans)],
     holders: &[Holder<'_>],
-    mirrors: &[MirroredSpan],
 ) -> Vec<Range<usize>> {
     let sets = receivers.iter().map(|(_, s)| s).chain(holders.iter().map(|(.., s)| *s));
     let ends = sets.flat_map(|spans| spans.iter().flat_map(|s| [s.start, s.end]));
     let ends = ends.chain(mirrors.iter().flat_map(|of| [of.span.start, of.span.end]));
-    let at: BTreeSet<usize> = ends.chain([0, bytes]).filter(|at| *at <= bytes).collect();
+    let ends = ends.chain(shards.iter().flat_map(|(held, _)| [held.start, held.end]));
+    let at: BTreeSet<usize> = ends.chain([0, *bytes]).filter(|at| at <= bytes).collect();
     let at: Vec<usize> = at.into_iter().collect();
     at.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
-use sumpter_types::{Epoch, JobId, MemberId, Quota, Rack, Rank};
+use sumpter_types::{DeviceGroup, Epoch, JobId, MemberId, Quota, Rack, Rank};
 use sumpter_wire::Token;
 
 use crate::registry::words::list;
@@ -97,6 +97,46 @@ impl ClusterView {
         links
     }
 
+    /// The ranks of each device group, by its name.
+    pub fn device_groups(&self) -> BTreeMap<&str, Vec<&WorkerView>> {
+        let mut groups: BTreeMap<&str, Vec<&WorkerView>> = BTreeMap::new();
+        for worker in &self.workers {
+            if let Some(group) = &worker.device_group {
+                groups.entry(&group.name).or_default().push(worker);
+            }
+        }
+        groups
+    }
+
+    /// Whether the ranks of each device group can reduce among themselves.
+    ///
+    /// # Errors
+    /// In words, if those of one are on several machines, or none of them holds shards.
+    pub fn check_device_groups(&self) -> Result<(), String> {
+        for (name, workers) in self.device_groups() {
+            let first = workers[0];
+            if let Some(other) = workers.iter().find(|worker| worker.machine != first.machine) {
+                return Err(format!(
+                    "device group '{name}' is on two machines: rank {} is on {} ({}), rank {} on \
+                     {} ({}); give the groups of each machine names of their own (device_group, \
+                     or SUMPTER_DEVICE_GROUP)",
+                    first.rank, first.machine, first.host, other.rank, other.machine, other.host
+                ));
+            }
+            let holds =
+                |worker: &&WorkerView| worker.device_group.as_ref().is_some_and(|g| g.holds);
+            if !workers.iter().any(holds) {
+                let ranks = list(workers.iter().map(|worker| worker.rank));
+                return Err(format!(
+                    "device group '{name}' on {} ({}) has no rank that holds shards: its ranks \
+                     {ranks} all have device_shards=false; leave it out for one of them",
+                    first.machine, first.host
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The workers that have not died, in the order of ranks.
     pub fn living(&self) -> impl Iterator<Item = &WorkerView> {
         self.workers.iter().filter(|worker| !self.gone.contains(&worker.rank))
@@ -156,6 +196,8 @@ pub struct WorkerView {
     pub bandwidth_gbps: Option<f64>,
     /// Where its machine is, if that is known.
     pub rack: Option<Rack>,
+    /// Its device group, if it has one.
+    pub device_group: Option<DeviceGroup>,
 }
 
 /// A server as others see it.

@@ -9,7 +9,7 @@ use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
 use sumpter_coordinator::{JoinOptions, SeatOptions, Tls};
 use sumpter_membership::{LaneView, ServerMemory, StallLimits};
 use sumpter_transport::{TlsConfig, listen, unix_listen};
-use sumpter_types::{Bandwidth, BandwidthSource, Rack, Role};
+use sumpter_types::{Bandwidth, BandwidthSource, DeviceGroup, Rack, Role};
 use sumpter_wire::Token;
 
 use crate::cluster::interfaces::{Interface, Interfaces};
@@ -168,6 +168,7 @@ pub(crate) fn join_options(
         lanes,
         bandwidth,
         rack: rack(config),
+        device_group: device_group(config),
         expected_servers: config.servers,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),
@@ -205,6 +206,18 @@ fn rack(config: &Config) -> Option<Rack> {
         );
     }
     rack.clone().map(|name| Rack { name, trunk_gbps: *trunk_gbps })
+}
+
+/// The device group of this rank, as the settings say.
+fn device_group(config: &Config) -> Option<DeviceGroup> {
+    let Config { device_group, device_shards: holds, .. } = config;
+    if device_group.is_none() && !holds {
+        tracing::warn!(
+            "device_shards = false has no effect: this rank is in no device group (device_group, \
+             or SUMPTER_DEVICE_GROUP)"
+        );
+    }
+    device_group.clone().map(|name| DeviceGroup { name, holds: *holds })
 }
 
 /// What sessions with the coordinator are encrypted with, if they are.

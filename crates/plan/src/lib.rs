@@ -41,6 +41,7 @@
 //!   and partitions to its lanes.
 //! - [`Topology`], [`plan_trees`]: racks, and the reduction trees that suit their trunks.
 //! - [`TreePlan`], [`TreeDealer`], [`ReductionTree`]: the tree of each partition.
+//! - [`shards`]: what each rank of a device group holds of a tensor.
 //! - [`Plan`], [`Placement`]: all of it for the tensors of a job.
 //! - [`Devices`], [`reduce_inside`], [`inside`]: what a reduction puts on links inside a machine.
 //! - [`RackModel`], [`MinimumBandwidth`], [`Prices`], [`offers`]: what PHub's paper computes, and
@@ -85,6 +86,7 @@ mod policy;
 mod predict;
 mod report;
 mod request;
+mod shards;
 mod shares;
 mod topology;
 mod trees;
@@ -115,6 +117,7 @@ pub use report::{
 pub use request::{
     MachineList, NamedMachine, NamedRack, Nic, PlanRequest, parse_machines, parse_prices,
 };
+pub use shards::{SMALL_SHARD_BYTES, Shard, shard_cut, shard_turn, shards};
 pub use shares::{link_loads, server_weights, shares};
 pub use topology::Topology;
 pub use trees::{

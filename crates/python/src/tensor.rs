@@ -1,6 +1,7 @@
 //! `Tensor`: what the Python fronts declare once and submit rounds of.
 
 use std::num::NonZero;
+use std::ops::Range;
 use std::sync::Arc;
 
 use pyo3::buffer::PyBuffer;
@@ -18,7 +19,8 @@ use crate::handle::{Decision, Handle, Supply, call};
 pub struct Tensor {
     inner: Arc<RustTensor>,
     rank: Rank,
-    bytes: usize,
+    /// The bytes of the tensor that are in this rank's memory.
+    own: Range<usize>,
     /// Whether this rank needs memory to send from and to receive into.
     sends: bool,
     receives: bool,
@@ -66,7 +68,7 @@ impl Tensor {
         let memory = self.memory(send, receive, keep)?;
         let request = OpRequest { tag, priority, update, order: spans(order) };
         let round = self.inner.submit_staged(request, memory, slices(slice_bytes, on_slice));
-        Ok((Handle::new(round.completion().clone()), Supply::new(round, self.bytes)))
+        Ok((Handle::new(round.completion().clone()), Supply::new(round, self.own.len())))
     }
 
     /// Queues one round of a variable of which it is decided later what it does; see the stub.
@@ -105,7 +107,7 @@ impl Tensor {
         let slices = slices(slice_bytes, on_slice);
         let (round, deferred) = self.inner.submit_staged_deferred(request, rule, memory, slices);
         let handle = Handle::new(round.completion().clone());
-        Ok((handle, Supply::new(round, self.bytes), Decision::new(deferred)))
+        Ok((handle, Supply::new(round, self.own.len()), Decision::new(deferred)))
     }
 
     /// Gives a variable its value and perhaps its slots; see the stub.
@@ -135,6 +137,19 @@ impl Tensor {
     #[getter]
     fn is_empty(&self) -> bool {
         self.inner.spec().shape.contains(&0)
+    }
+
+    /// What this rank holds of a sharded tensor: first byte and size; see the stub.
+    #[getter]
+    fn shard(&self) -> Option<(usize, usize)> {
+        self.inner.held().map(|_| (self.own.start, self.own.len()))
+    }
+
+    /// What each rank of this rank's device group holds: rank, first byte and size; see the stub.
+    #[getter]
+    fn shards(&self) -> Option<Vec<(u32, usize, usize)>> {
+        let held = self.inner.held()?.iter();
+        Some(held.map(|(rank, bytes)| (rank.0, bytes.start, bytes.len())).collect())
     }
 
     #[getter]
@@ -167,17 +182,19 @@ impl Tensor {
     /// A tensor of the worker of this rank.
     pub fn new(inner: Arc<RustTensor>, rank: Rank) -> Tensor {
         let spec = inner.spec();
-        let elements = spec.elements().unwrap_or(0) as usize;
+        let bytes = spec.elements().unwrap_or(0) as usize * spec.dtype.size();
+        let held = inner.held().into_iter().flatten().find(|(member, _)| *member == rank);
+        let own = held.map_or(0..bytes, |(_, bytes)| bytes.clone());
         let needs = |role: fn(Collective, Rank, Rank) -> bool| {
-            elements > 0
+            !own.is_empty()
                 && spec.collective != Collective::Barrier
                 && role(spec.collective, rank, spec.root)
         };
         Tensor {
             rank,
-            bytes: elements * spec.dtype.size(),
             sends: needs(Collective::contributes),
             receives: needs(Collective::receives),
+            own,
             inner,
         }
     }
@@ -219,7 +236,7 @@ impl Tensor {
     /// A variable's value must not come into the memory of its gradient.
     fn check_apart(&self, in_place: bool) -> PyResult<()> {
         let name = &self.inner.spec().name;
-        match in_place && self.bytes > 0 {
+        match in_place && !self.own.is_empty() {
             true => Err(ConfigError::new_err(format!(
                 "variable '{name}': the gradient and the value must not lie in the same memory"
             ))),
@@ -238,7 +255,7 @@ impl Tensor {
         // SAFETY: the caller promises (see the stub) that the addresses are contiguous memory of
         // this shape and dtype, which `keep` holds until the operation is done, and that nothing
         // else writes to what it has supplied.
-        Ok(unsafe { TensorMemory::new(contribution, result, self.bytes, Box::new(keep)) })
+        Ok(unsafe { TensorMemory::new(contribution, result, self.own.len(), Box::new(keep)) })
     }
 
     fn lacks_address(&self, send: usize) -> PyErr {

@@ -114,9 +114,15 @@ impl Worker {
         self.config.blocking_wait
     }
 
+    /// The ranks of this rank's device group, and whether each holds shards; see the stub.
+    #[getter]
+    fn device_group(&self) -> Vec<(u32, bool)> {
+        self.inner.device_group().iter().map(|(rank, holds)| (rank.0, *holds)).collect()
+    }
+
     /// Declares a tensor; see the stub for the arguments.
     #[pyo3(signature = (name, collective, shape, dtype, op="sum", *, root=0, average=false,
-                        ranks=None, rule=None, staleness=Some(0)))]
+                        ranks=None, rule=None, staleness=Some(0), sharded=false))]
     #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.
     fn declare(
         &self,
@@ -130,6 +136,7 @@ impl Worker {
         ranks: Option<Vec<u32>>,
         rule: Option<&str>,
         staleness: Option<u32>,
+        sharded: bool,
     ) -> PyResult<Tensor> {
         let unknown =
             |what: &str, value: &str| ConfigError::new_err(format!("unknown {what} '{value}'"));
@@ -146,6 +153,7 @@ impl Worker {
                 .map(|rule| Rule::from_name(rule).ok_or_else(|| unknown("update rule", rule)))
                 .transpose()?,
             staleness: staleness.map_or(Staleness::UNBOUNDED, Staleness),
+            sharded,
         };
         if spec.collective == Collective::Barrier {
             (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);

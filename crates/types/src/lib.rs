@@ -26,7 +26,7 @@ pub use rule::{Action, MAX_SLOTS, Rule, Update};
 pub use staleness::Staleness;
 pub use stats::{Late, PendingOp, RefusedOp, Stats, Suspicion};
 pub use status::{
-    Bandwidth, BandwidthSource, JobStatus, MachineCount, MemberStatus, Quota, RUN_MEMORY, Rack,
-    StallStatus, StatusReport, run_memory_counter,
+    Bandwidth, BandwidthSource, DeviceGroup, JobStatus, MachineCount, MemberStatus, Quota,
+    RUN_MEMORY, Rack, StallStatus, StatusReport, run_memory_counter,
 };
 pub use tensor::TensorSpec;

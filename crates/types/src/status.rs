@@ -133,6 +133,15 @@ pub struct Rack {
     pub trunk_gbps: Option<f64>,
 }
 
+/// The device group of a rank: the ranks of one machine whose devices reduce among themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceGroup {
+    /// Equal for the ranks of one group.
+    pub name: String,
+    /// Whether the rank holds shards of the group's sums, which it contributes and receives.
+    pub holds: bool,
+}
+
 /// Where the bandwidth of a link is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -33,6 +33,9 @@ pub struct TensorSpec {
     pub rule: Option<Rule>,
     /// How far the workers that change it may run apart; synchronous but in an update.
     pub staleness: Staleness,
+    /// Whether device groups have reduced it on their devices, so that each rank contributes and
+    /// receives a shard of it only; in an all-reduce.
+    pub sharded: bool,
 }
 
 impl TensorSpec {
@@ -61,6 +64,9 @@ impl fmt::Display for TensorSpec {
             Staleness::SYNCHRONOUS => {}
             Staleness::UNBOUNDED => write!(f, " asynchronously")?,
             Staleness(bound) => write!(f, " with staleness {bound}")?,
+        }
+        if self.sharded {
+            f.write_str(" (reduced in device groups first)")?;
         }
         if self.ranks.is_empty() {
             return Ok(());

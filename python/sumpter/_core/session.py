@@ -42,6 +42,9 @@ class Session:
             raise
         self.rank = self.worker.rank
         self.world_size = self.worker.world_size
+        # The ranks that reduce on their devices before this one contributes to a sharded tensor,
+        # itself included, and whether each holds shards.
+        self.device_group = self.worker.device_group
         self._counters: dict[str, int] = {}
         self._declared: dict[tuple[Any, ...], Tensor] = {}
         # Those in which no other rank takes part, by name.
@@ -114,6 +117,7 @@ class Session:
         ranks: Sequence[int] | None = None,
         rule: str | None = None,
         staleness: int | None = 0,
+        sharded: bool = False,
     ) -> Tensor:
         """The tensor of this name and description; the same one every time.
 
@@ -121,11 +125,13 @@ class Session:
         ConfigError for a word that the core does not know.
         """
         members = None if ranks is None else tuple(ranks)
-        described = (collective, tuple(shape), dtype, op, root, average, members, rule, staleness)
+        described = Description(
+            collective, tuple(shape), dtype, op, root, average, members, rule, staleness, sharded
+        )
         key = (name, *described)
         tensor = self._declared.get(key)
         if tensor is None:
-            tensor = self._declared[key] = Tensor(self, name, Description(*described))
+            tensor = self._declared[key] = Tensor(self, name, described)
         return tensor
 
     def check_meaning(self, tensor: Tensor) -> None:

@@ -53,7 +53,8 @@ class Description(NamedTuple):
     divides a floating-point sum by the number of contributing ranks. The sums of the collective
     "update" change a variable by `rule`, one of `sumpter._native.update_rules()`, and the results
     are its values. With a `staleness` above 0, or None for no bound, each contribution changes it
-    when it arrives: a rank gets the value once no other is more than so many rounds behind.
+    when it arrives: a rank gets the value once no other is more than so many rounds behind. Of a
+    `sharded` all_reduce, a rank contributes and receives only a shard of its device group's sum.
     """
 
     collective: str
@@ -65,6 +66,7 @@ class Description(NamedTuple):
     ranks: tuple[int, ...] | None = None
     rule: str | None = None
     staleness: int | None = 0
+    sharded: bool = False
 
 
 def ready_times(begun: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
@@ -101,7 +103,7 @@ class Tensor:
     """A tensor of the session's table under one name, with one description."""
 
     __slots__ = ("_is_empty", "_native", "_submit", "description", "is_alone", "name", "priority",
-                 "rounds", "session")  # fmt: skip
+                 "rounds", "session", "shard")  # fmt: skip
 
     def __init__(self, session: Session, name: str, description: Description) -> None:
         self.session = session
@@ -110,7 +112,7 @@ class Tensor:
         # Begun so far, and the priority of the last one; read by the tuner.
         self.rounds = 0
         self.priority = 0
-        collective, shape, dtype, op, root, average, ranks, rule, staleness = description
+        collective, shape, dtype, op, root, average, ranks, rule, staleness, sharded = description
         native = session.worker.declare(
             name,
             collective,
@@ -122,8 +124,11 @@ class Tensor:
             ranks=ranks,
             rule=rule,
             staleness=staleness,
+            sharded=sharded,
         )
         self._is_empty = native.is_empty
+        # First byte and size of what this rank contributes and receives; None for all of it.
+        self.shard = native.shard if sharded else None
         # Whether no other rank takes part: the result is the contribution then, and needs no round.
         self.is_alone = rule is None and (session.world_size == 1 or ranks == (session.rank,))
         self._native = native
@@ -136,8 +141,18 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """The size of the memory."""
+        """The size of the memory: of this rank's shard, if the tensor is sharded."""
+        if self.shard is not None:
+            return self.shard[1]
         return math.prod(self.description.shape) * self.item_bytes
+
+    @property
+    def shards(self) -> list[tuple[int, int, int]] | None:
+        """What each participant of this rank's device group holds: rank, first byte, size.
+
+        Ascending by rank; together all bytes of the tensor. None if it is not sharded.
+        """
+        return None if self.shard is None else self._native.shards
 
     def submit(
         self,

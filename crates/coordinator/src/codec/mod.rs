@@ -10,8 +10,9 @@ use sumpter_membership::{
     cut,
 };
 use sumpter_types::{
-    Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Quota,
-    Rack, Rank, ReduceOp, RefusedOp, Role, Rule, Staleness, Stats, Suspicion, TensorId, TensorSpec,
+    Bandwidth, BandwidthSource, Collective, DeviceGroup, Dtype, Epoch, JobId, Late, MemberId,
+    PendingOp, Quota, Rack, Rank, ReduceOp, RefusedOp, Role, Rule, Staleness, Stats, Suspicion,
+    TensorId, TensorSpec,
 };
 use sumpter_wire::Token;
 
@@ -50,6 +51,7 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         bandwidth_gbps: options.bandwidth.map(|known| known.gbps),
         bandwidth_source: source_to_proto(options.bandwidth),
         rack: options.rack.clone().map(rack_to_proto),
+        device_group: options.device_group.clone().map(group_to_proto),
         expected_servers: options.expected_servers,
         start_timeout_ms: milliseconds(options.start_timeout),
         peer_timeout_ms: milliseconds(options.peer_timeout),
@@ -165,6 +167,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         lanes: lanes_from_proto(join.lanes)?,
         bandwidth: bandwidth_from_proto(join.bandwidth_gbps, join.bandwidth_source),
         rack: join.rack.map(rack_from_proto),
+        device_group: join.device_group.map(group_from_proto),
         expected_servers: join.expected_servers,
         start_timeout: Duration::from_millis(join.start_timeout_ms),
         peer_timeout: Duration::from_millis(join.peer_timeout_ms),
@@ -302,6 +305,7 @@ pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
         ranks: spec.ranks.into_iter().map(|rank| rank.0).collect(),
         rule: spec.rule.map_or(0, |rule| u32::from(rule.code())),
         staleness: spec.staleness.0,
+        sharded: spec.sharded,
     }
 }
 
@@ -334,6 +338,7 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
         ranks: spec.ranks.into_iter().map(Rank).collect(),
         rule,
         staleness: Staleness(spec.staleness),
+        sharded: spec.sharded,
     })
 }
 
@@ -435,6 +440,7 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         lanes: lanes_to_proto(&worker.lanes),
         bandwidth_gbps: worker.bandwidth_gbps,
         rack: worker.rack.map(rack_to_proto),
+        device_group: worker.device_group.map(group_to_proto),
     });
     let servers = view.servers.into_iter().map(|server| proto::ServerView {
         member: server.member.0,
@@ -456,6 +462,16 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         quota: Some(quota_to_proto(view.quota)),
         changes: view.changes,
     }
+}
+
+fn group_to_proto(group: DeviceGroup) -> proto::DeviceGroup {
+    let DeviceGroup { name, holds } = group;
+    proto::DeviceGroup { name, holds }
+}
+
+fn group_from_proto(group: proto::DeviceGroup) -> DeviceGroup {
+    let proto::DeviceGroup { name, holds } = group;
+    DeviceGroup { name, holds }
 }
 
 fn rack_to_proto(rack: Rack) -> proto::Rack {
@@ -490,6 +506,7 @@ pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, M
             lanes: lanes_from_proto(worker.lanes)?,
             bandwidth_gbps: worker.bandwidth_gbps,
             rack: worker.rack.map(rack_from_proto),
+            device_group: worker.device_group.map(group_from_proto),
         })
     });
     let servers = view.servers.into_iter().map(|server| {
@@ -575,6 +592,7 @@ mod tests {
             lanes: lanes.clone(),
             bandwidth_gbps: Some(12.5),
             rack: Some(Rack { name: "r1".to_owned(), trunk_gbps: Some(100.0) }),
+            device_group: Some(DeviceGroup { name: "m/0".to_owned(), holds: true }),
         };
         let (member, bandwidth_gbps, rack) = (MemberId(9), None, None);
         let server = ServerView { member, host, machine, lanes, bandwidth_gbps, rack };
@@ -600,7 +618,9 @@ mod tests {
             let rule = (collective == Collective::Update).then_some(Rule::Lion);
             let staleness = Staleness(u32::from(rule.is_some()));
             let ranks = vec![Rank(1)];
-            let spec = TensorSpec { collective, ranks, rule, staleness, ..spec("t", &[2, 0]) };
+            let sharded = collective == Collective::AllReduce;
+            let spec =
+                TensorSpec { collective, ranks, rule, staleness, sharded, ..spec("t", &[2, 0]) };
             MemberEvent::Tensor { id: TensorId(7), spec }
         });
         let kinds = [

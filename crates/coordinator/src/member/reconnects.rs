@@ -57,6 +57,7 @@ impl Peer {
             lanes: vec![([127, 0, 0, 1], 7000).into()],
             bandwidth: None,
             rack: None,
+            device_group: None,
             expected_servers: 1,
             start_timeout,
             peer_timeout: PATIENCE,

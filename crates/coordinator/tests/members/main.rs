@@ -66,6 +66,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         lanes: vec![lane(7000 + rank as u16)],
         bandwidth: Some(Bandwidth { gbps: 25.0, source: BandwidthSource::Interface }),
         rack: None,
+        device_group: None,
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,
@@ -97,6 +98,7 @@ fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         ranks: Vec::new(),
         rule: None,
         staleness: Staleness::default(),
+        sharded: false,
     }
 }
 

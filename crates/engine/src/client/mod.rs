@@ -606,9 +606,10 @@ impl<M: Memory> Client<M> {
     /// Copies a chunk that the lane in this process had finished into the operation that waits for
     /// it, if one does.
     pub(crate) fn restore(&mut self, chunk: &RetainedChunk) {
-        let Some(id) = self.operations.restore(chunk, self.settings.rank) else { return };
-        if self.operations[id].request.supply == Supply::Ranges {
-            self.events.push_back(Event::Available { op: id, bytes: chunk.span() });
+        let restored = self.operations.restore(chunk, self.settings.rank);
+        let Some((op, bytes)) = restored else { return };
+        if self.operations[op].request.supply == Supply::Ranges {
+            self.events.push_back(Event::Available { op, bytes });
         }
     }
 

@@ -88,6 +88,9 @@ pub const REPAIRED: u32 = 1 << 31;
 /// Where the partitions of a tensor are summed.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
+    /// First byte in the tensor of the memory of this worker's operations: of the part that it
+    /// contributes and receives, in all epochs the same.
+    pub start: usize,
     /// In every round.
     pub places: Arc<[Place]>,
     /// In these rounds, instead; their numbers are [`REPAIRED`] or more, all different.
@@ -104,7 +107,7 @@ impl Layout {
     /// A layout for all rounds.
     #[must_use]
     pub fn new(places: Vec<Place>) -> Layout {
-        Layout { places: places.into(), repaired: Vec::new() }
+        Layout { start: 0, places: places.into(), repaired: Vec::new() }
     }
 
     pub(crate) fn of(&self, round: Round) -> &Arc<[Place]> {
@@ -151,7 +154,8 @@ pub enum Supply {
     /// Range by range while the operation runs, as from a device: a partition is offered for
     /// admission once [`Client::supply`](super::Client::supply) has covered it, and each byte of
     /// the result is reported by one [`Event::Available`](super::Event::Available), whatever epochs
-    /// the round takes. The memory is the tensor's.
+    /// the round takes. Both count from the first byte of the memory, which holds what this worker
+    /// contributes of the tensor.
     Ranges,
     /// Chunk by chunk while its partition is on the connection: nothing of it is looked at before
     /// [`Client::supply_chunks`](super::Client::supply_chunks), and each chunk of the result is

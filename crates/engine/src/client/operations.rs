@@ -342,23 +342,32 @@ impl<M: Memory> Operations<M> {
         (start + len <= received).then(|| op.memory.result(place.offset + start, len))?.get(..len)
     }
 
-    /// Copies a retained chunk into the operation that lacks it, if one does; which.
-    pub(super) fn restore(&mut self, chunk: &RetainedChunk, rank: Rank) -> Option<OpId> {
-        let active = |tier| self.active_on(chunk.tensor, tier);
-        let id = OWN_TIERS.into_iter().find_map(active)?;
+    /// Copies a retained chunk into the operation that lacks it, if one does; which, and to what
+    /// bytes of its memory.
+    pub(super) fn restore(
+        &mut self,
+        chunk: &RetainedChunk,
+        rank: Rank,
+    ) -> Option<(OpId, Range<usize>)> {
+        let active = |tier| {
+            let tensor = self.tensors.get(&(chunk.tensor, tier))?;
+            Some((tensor.active?, tensor.layout.start))
+        };
+        let (id, start) = OWN_TIERS.into_iter().find_map(active)?;
         let op = self.ops.get_mut(&id).expect("an active operation");
         let Request { collective, root, dtype, .. } = op.request;
         let receives = collective.receives(rank, root);
         if op.round != chunk.round || !receives || op.done.contains(&chunk.span()) {
             return None;
         }
-        let result = op.memory.result(chunk.origin, chunk.len);
+        let within = chunk.origin - start..chunk.origin - start + chunk.len;
+        let result = op.memory.result(within.start, within.len());
         result.copy_from_slice(&chunk.bytes[..chunk.len]);
         if let Some(divisor) = op.request.divisor(chunk.contributors) {
             sumpter_sum::divide(dtype, result, divisor);
         }
         op.done.insert(chunk.span());
-        Some(id)
+        Some((id, within))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Changes of epoch in a simulated cluster: helpers die, come and go at any moment.
 
 use super::*;
-use crate::tensor::Part;
+use crate::tensor::{Beside, Part};
 
 impl World {
     /// A new epoch: some helpers are there, and every tensor is dealt out anew.
@@ -240,11 +240,13 @@ impl World {
                 all.1,
             ));
             relays.extend(lay_out(worker, Rank(rank as u32), (n, machines), all));
-            let beside = tensor.beside(Rank(rank as u32), machines);
-            if tensor.tiers(&beside).contains(&Tier::Rack) {
-                let of_rack = (&beside, Tier::Rack, Tier::Root);
-                let passed_on = tensor.passed_on(Rank(rank as u32), n, of_rack, &tensor.all());
-                self.report.of_racks += passed_on.len() as u64;
+            for view in tensor.views() {
+                let beside = view.beside(Rank(rank as u32), machines);
+                if view.tiers(&beside).contains(&Tier::Rack) {
+                    let of_rack = (&beside, Tier::Rack, Tier::Root);
+                    let passed_on = view.passed_on(Rank(rank as u32), n, of_rack, &view.all());
+                    self.report.of_racks += passed_on.len() as u64;
+                }
             }
         }
         worker.recovery.resume(&mut worker.client, relays, retained);
@@ -271,6 +273,9 @@ impl World {
     }
 }
 
+/// What a worker passes on between two tiers.
+type Passed = ((Tier, Tier), Layout);
+
 /// Tells a worker where a tensor is summed in this epoch; what it is to pass on of it.
 fn lay_out(
     worker: &mut Worker,
@@ -279,30 +284,64 @@ fn lay_out(
     (tensor, repairs): (&Tensor, &[Repair]),
 ) -> Vec<(Request, Round, Vec<Place>)> {
     let Worker { client, hub, .. } = worker;
-    let beside = tensor.beside(rank, on);
-    let tiers = tensor.tiers(&beside);
     let id: TensorId = tensor.request.tensor;
-    let mut define = |parts: &[(u32, Part, Vec<Rank>)]| {
-        let groups = parts.iter().flat_map(|(_, part, of)| tensor.groups(&beside, part, of));
+    let start = tensor.own(rank).start;
+    let placed = |mut places: Vec<Place>| {
+        places.iter_mut().for_each(|place| place.offset = place.origin - start);
+        places
+    };
+    // A tensor without shards is laid out on those that take no part as well.
+    let takes_part = |view: &Tensor| tensor.shards.is_empty() || view.members.contains(&rank);
+    let views: Vec<(Tensor, Beside)> = tensor
+        .views()
+        .into_iter()
+        .filter(takes_part)
+        .map(|view| {
+            let beside = view.beside(rank, on);
+            (view, beside)
+        })
+        .collect();
+    let mut define = |(view, beside): &(Tensor, Beside), parts: &[(u32, Part, Vec<Rank>)]| {
+        let groups = parts.iter().flat_map(|(_, part, of)| view.groups(beside, part, of));
         for members in groups {
             assert_eq!(client.define_group(&members), group(&members, n));
         }
     };
-    let all = tensor.all();
-    define(&all);
-    let mut layout = Layout::new(tensor.places(rank, n, &beside, &all));
-    let passes: Vec<(Tier, Tier)> = tiers.windows(2).map(|pair| (pair[0], pair[1])).collect();
-    let passed_on =
-        |(from, to): (Tier, Tier), parts: &_| tensor.passed_on(rank, n, (&beside, from, to), parts);
-    let mut passed: Vec<Layout> =
-        passes.iter().map(|pass| Layout::new(passed_on(*pass, &all))).collect();
+    let (mut tier, mut own, mut passed) = (None, Vec::new(), Vec::<Passed>::new());
+    for of @ (view, beside) in &views {
+        let all = view.all();
+        define(of, &all);
+        let tiers = view.tiers(beside);
+        assert!(tier.is_none_or(|known| known == tiers[0]), "shards of several tiers: {tensor:?}");
+        tier = Some(tiers[0]);
+        own.extend(view.places(rank, n, beside, &all));
+        for pass in tiers.windows(2).map(|pair| (pair[0], pair[1])) {
+            let mut places = view.passed_on(rank, n, (beside, pass.0, pass.1), &all);
+            match passed.iter_mut().find(|(known, _)| *known == pass) {
+                Some((_, layout)) => {
+                    places.splice(0..0, layout.places.iter().copied());
+                    *layout = Layout::new(places);
+                }
+                None => passed.push((pass, Layout::new(places))),
+            }
+        }
+    }
+    let mut layout = Layout { start, ..Layout::new(placed(own)) };
     let (mut number, mut relays) = (REPAIRED, Vec::new());
     let mut groups: Vec<Vec<Rank>> = Vec::new();
     for repair in repairs {
         let sums = tensor.repaired(repair, number);
         number += sums.len() as u32;
-        define(&sums);
-        let mut mine = tensor.places(rank, n, &beside, &sums);
+        let (mut mine, mut again) = (Vec::new(), Vec::new());
+        for of @ (view, beside) in &views {
+            let here = |(_, part, _): &&(u32, Part, Vec<Rank>)| view.has(part.offset);
+            let sums: Vec<_> = sums.iter().filter(here).cloned().collect();
+            define(of, &sums);
+            mine.extend(view.places(rank, n, beside, &sums));
+            let places =
+                |((from, to), _): &Passed| view.passed_on(rank, n, (beside, *from, *to), &sums);
+            again.push(passed.iter().map(places).collect::<Vec<_>>());
+        }
         let mut held = Vec::new();
         for (place, members) in tensor.relayed(repair, number, n) {
             number += 1;
@@ -313,9 +352,9 @@ fn lay_out(
                 mine.push(place);
             }
         }
-        layout.repaired.push((repair.round, mine.into()));
-        for (pass, layout) in passes.iter().zip(&mut passed) {
-            let again = passed_on(*pass, &sums);
+        layout.repaired.push((repair.round, placed(mine).into()));
+        for (index, (_, layout)) in passed.iter_mut().enumerate() {
+            let again: Vec<Place> = again.iter().flat_map(|of| of[index].clone()).collect();
             if !again.is_empty() {
                 layout.repaired.push((repair.round, again.into()));
             }
@@ -326,9 +365,9 @@ fn lay_out(
         }
     }
     groups.iter().for_each(|members| assert_eq!(client.define_group(members), group(members, n)));
-    client.lay_out(id, tiers[0], layout);
+    client.lay_out(id, tier.unwrap_or(Tier::Root), layout);
     let standing = client.standing(id);
-    for (pass, layout) in passes.into_iter().zip(passed) {
+    for (pass, layout) in passed {
         if !layout.places.is_empty() {
             let first = first_passed_on(&layout, repairs, &standing);
             hub.register(client, id, pass, layout, first);

@@ -111,6 +111,7 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.epochs > 1000 && total.nested > 100 && total.kills > 500, "{total}");
         assert!(total.deaths > 200 && total.resized > 500, "{total}");
         assert!(total.flips > 1000 && total.corrupt > 500, "{total}");
+        assert!(total.shards > 1000, "{total}");
         assert!(total.relays > 1000 && total.sums > 500, "{total}");
         assert!(total.ranges > 1000, "{total}");
         assert!(total.updates > 500 && total.fills > 500, "{total}");

@@ -12,6 +12,8 @@ pub struct Report {
     pub duplicates: u64,
     /// Chunks that were passed on for a machine or a rack.
     pub subtotals: u64,
+    /// Results of shards, of tensors that device groups have reduced.
+    pub shards: u64,
     /// Partitions that a worker was to pass on for its rack.
     pub of_racks: u64,
     /// Partitions that were passed on for a machine which receives nothing of them.
@@ -55,6 +57,7 @@ impl Report {
         self.half_open += other.half_open;
         self.duplicates += other.duplicates;
         self.subtotals += other.subtotals;
+        self.shards += other.shards;
         self.of_racks += other.of_racks;
         self.one_way += other.one_way;
         self.steps += other.steps;
@@ -83,7 +86,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations checked, {} bytes carried in {} steps, {} subtotals passed on, {} \
+            "{} operations and {} shards checked, {} bytes carried in {} steps, {} subtotals passed on, {} \
              partitions of racks, and {} partitions without a result; faults injected: {} \
              connections cut ({} of them half-open), {} chunks received again; {} changes of epoch \
              ({} of them within another, {} to other sizes), {} helpers and {} workers killed, {} \
@@ -93,6 +96,7 @@ impl fmt::Display for Report {
              replayed; {} decisions after the norm was known, {} of them to skip the round; {} \
              stretches of variables with a new mirror, {} variables lost with both mirrors",
             self.operations,
+            self.shards,
             self.bytes,
             self.steps,
             self.subtotals,

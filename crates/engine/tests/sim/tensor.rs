@@ -17,6 +17,11 @@ use sumpter_wire::{Tier, group_id};
 
 use crate::model;
 
+#[path = "hubs.rs"]
+mod hubs;
+#[path = "shards.rs"]
+mod shards;
+
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub request: Request,
@@ -44,6 +49,9 @@ pub struct Tensor {
     pub staleness: Staleness,
     /// What most of a variable's rounds do is decided once their gradients are summed.
     deferred: bool,
+    /// Who holds which bytes, if device groups have reduced it; and the number of the first part.
+    pub shards: Vec<shards::Shard>,
+    first: u32,
 }
 
 /// A partition, the lane that makes its sum, and the workers that pass on the subtotal of each
@@ -66,6 +74,8 @@ pub struct Part {
 pub struct Machines {
     machines: Vec<Vec<Rank>>,
     racks: Vec<Vec<Rank>>,
+    /// Those of a machine whose devices reduce among themselves.
+    groups: Vec<Vec<Rank>>,
 }
 
 /// The workers of a worker's machine that take part in a tensor with it, those that are members of
@@ -97,7 +107,8 @@ impl Machines {
             racks[at].extend(machine);
         }
         racks.iter_mut().for_each(|rack: &mut Vec<Rank>| rack.sort_unstable());
-        Machines { machines, racks }
+        let groups = shards::groups(rng, &machines);
+        Machines { machines, racks, groups }
     }
 
     pub fn of(&self, rank: Rank) -> &[Rank] {
@@ -114,7 +125,8 @@ impl Machines {
         let all = |groups: &[Vec<Rank>]| {
             groups.iter().map(of).filter(|group: &Vec<Rank>| !group.is_empty()).collect()
         };
-        Machines { machines: all(&self.machines), racks: all(&self.racks) }
+        let groups = all(&self.groups);
+        Machines { machines: all(&self.machines), racks: all(&self.racks), groups }
     }
 
     /// As far as these ranks run on them.
@@ -176,6 +188,10 @@ impl Tensor {
         let steady = rough;
         let everyone = members.clone();
         let in_racks = rng.u32(0..4) > 0;
+        let shards = match collective == Collective::AllReduce && rng.u32(0..3) == 0 {
+            true => shards::shards(rng, (elements, dtype.size()), &on.groups, &members),
+            false => Vec::new(),
+        };
         Tensor {
             request,
             everyone,
@@ -194,6 +210,8 @@ impl Tensor {
             mirrors: Vec::new(),
             staleness: Staleness::SYNCHRONOUS,
             deferred: false,
+            shards,
+            first: 0,
         }
     }
 
@@ -257,6 +275,8 @@ impl Tensor {
             mirrors: Vec::new(),
             staleness,
             deferred: together && rng.bool(),
+            shards: Vec::new(),
+            first: 0,
         };
         tensor.mirror(1, on, &BTreeMap::new()).expect("it has no state to lose");
         tensor
@@ -264,8 +284,9 @@ impl Tensor {
 
     /// Workers may die: each share of a variable has two mirrors, all change it together, what a
     /// round does is known when it begins, and no order of addition shows, which is that of hubs,
-    /// hence of mirrors.
+    /// hence of mirrors. Device groups, which go on without none of theirs, reduce nothing.
     pub fn guard(&mut self, on: &Machines) {
+        self.shards.clear();
         if self.rule().is_some() {
             (self.deferred, self.rough) = (false, false);
             (self.staleness, self.guarded) = (Staleness::SYNCHRONOUS, true);
@@ -435,9 +456,6 @@ impl Tensor {
     ) -> Result<(), StateLost> {
         self.members.retain(|rank| lanes.contains(&(rank.0 as usize)));
         self.parts.clear();
-        // A worker that takes no part sums nothing.
-        let sums = |lane: &usize| *lane >= n || self.members.contains(&Rank(*lane as u32));
-        let lanes: Vec<usize> = lanes.iter().copied().filter(sums).collect();
         if self.members.is_empty() {
             return Ok(());
         }
@@ -445,15 +463,22 @@ impl Tensor {
         self.is_flat = self.guarded && on.machines.len() == 1;
         self.mirror(copies, on, progress)?;
         let partition_bytes = 512 * rng.usize(1..8);
-        let bytes = self.bytes();
-        let fixed = [self.rooted()];
-        let part = |offset| {
-            let root = ConnId(lanes[rng.usize(0..lanes.len())]);
-            let (hubs, rack_hubs) = self.any_hubs(rng, on, (self.steady, &fixed));
-            let bytes = partition_bytes.min(bytes - offset);
-            Part { root, offset, bytes, hubs, rack_hubs, relay: None, variable: None }
-        };
-        let parts: Vec<Part> = (0..bytes).step_by(partition_bytes).map(part).collect();
+        let whole = [(0..self.bytes(), self.members.clone())];
+        let stretches = if self.shards.is_empty() { &whole[..] } else { &self.shards };
+        let mut parts = Vec::new();
+        // A worker that takes no part sums nothing.
+        for (bytes, holders) in stretches {
+            let sums = |lane: &&usize| **lane >= n || holders.contains(&Rank(**lane as u32));
+            let lanes: Vec<usize> = lanes.iter().filter(sums).copied().collect();
+            let on = on.among(holders);
+            for offset in bytes.clone().step_by(partition_bytes) {
+                let root = ConnId(lanes[rng.usize(0..lanes.len())]);
+                let (hubs, rack_hubs) = self.any_hubs(rng, &on, (self.steady, &[self.rooted()]));
+                let bytes = partition_bytes.min(bytes.end - offset);
+                let (relay, variable) = (None, None);
+                parts.push(Part { root, offset, bytes, hubs, rack_hubs, relay, variable });
+            }
+        }
         self.parts = if self.rule().is_some() { self.among_mirrors(&parts, on) } else { parts };
         Ok(())
     }
@@ -498,6 +523,7 @@ impl Tensor {
             workers_may_fail,
             mirrors: self.mirrors.clone(),
             staleness: self.staleness,
+            shards: self.shards.clone(),
         }
     }
 
@@ -551,7 +577,8 @@ impl Tensor {
 
     /// All partitions, by number, with who takes part.
     pub fn all(&self) -> Vec<(u32, Part, Vec<Rank>)> {
-        (0..).zip(&self.parts).map(|(i, part)| (i, part.clone(), self.members.clone())).collect()
+        let numbered = (self.first..).zip(&self.parts);
+        numbered.map(|(i, part)| (i, part.clone(), self.members.clone())).collect()
     }
 
     /// The partitions of a repair's sums: those of every round, as far as they are concerned. A
@@ -616,7 +643,7 @@ impl Tensor {
     ) -> Vec<Place> {
         let tier = self.tiers(beside)[0];
         let place = |(number, part, members): &(u32, Part, Vec<Rank>)| {
-            let contributors = members.len() as u32;
+            let contributors = self.contributors(members);
             let Part { root, offset, bytes, relay, variable, .. } = *part;
             let (group_members, hub) = match relay {
                 Some(_) => (members.clone(), None),
@@ -650,7 +677,7 @@ impl Tensor {
                 origin: part.offset,
                 bytes: part.bytes,
                 group: group(&group_members, n),
-                contributors: members.len() as u32,
+                contributors: self.contributors(members),
                 relay: None,
                 variable: part.variable,
             }
@@ -692,6 +719,7 @@ impl Tensor {
     pub fn expected(&self, round: u32, (members, on): (&[Rank], &Machines)) -> Vec<u8> {
         match self.rule() {
             Some(_) => self.after(round, on).1,
+            None if !self.shards.is_empty() => self.sum_of_shards(round, on),
             None => self.sum(round, (members, on)),
         }
     }
@@ -702,7 +730,7 @@ impl Tensor {
             self.request;
         let contributors: Vec<_> =
             members.iter().copied().filter(|r| collective.contributes(*r, root)).collect();
-        let divisor = if average { contributors.len() as f64 } else { 1.0 };
+        let divisor = if average { f64::from(self.contributors(&contributors)) } else { 1.0 };
         let raw = |rank: Rank, element| model::contribution(op, id, round, rank.0, element);
         if self.rough {
             let of = |ranks: &[Rank], element| {
@@ -734,55 +762,4 @@ impl Tensor {
         };
         model::encode(dtype, (0..self.elements).map(value))
     }
-}
-
-impl Tensor {
-    /// Who passes subtotals on, of machines and of racks; those that are fixed on their own.
-    fn any_hubs(
-        &self,
-        rng: &mut Rng,
-        on: &Machines,
-        (steady, fixed): (bool, &[Option<Rank>]),
-    ) -> (Vec<Rank>, Vec<Rank>) {
-        let of_machines = match self.passes_on() {
-            true => hubs(rng, &on.machines, (steady, fixed)),
-            false => Vec::new(),
-        };
-        if !self.is_racked(on) {
-            return (of_machines, Vec::new());
-        }
-        let node = |rank: &Rank| of_machines.is_empty() || of_machines.contains(rank);
-        let nodes = |rack: &Vec<Rank>| rack.iter().copied().filter(node).collect();
-        let racks: Vec<Vec<Rank>> = on.racks.iter().map(nodes).collect();
-        let of_racks = hubs(rng, &racks, (steady, fixed));
-        (of_machines, of_racks)
-    }
-
-    /// The same of a steady tensor.
-    fn hubs_beside(&self, fixed: &[Option<Rank>], on: &Machines) -> (Vec<Rank>, Vec<Rank>) {
-        self.any_hubs(&mut Rng::with_seed(0), on, (true, fixed))
-    }
-
-    /// Who mirrors an element of a variable.
-    fn mirrors_of(&self, element: usize) -> Vec<Option<Rank>> {
-        let at = element * self.request.dtype.size();
-        let found = self.mirrors.iter().find(|of| of.span.contains(&at));
-        found.map(|of| of.mirrors.to_vec()).unwrap_or_default()
-    }
-
-    /// The worker that differs from the others, if one does.
-    fn rooted(&self) -> Option<Rank> {
-        self.request.collective.has_root().then_some(self.request.root)
-    }
-}
-
-/// Any member of each group, in the order of ranks; those that are fixed on their own.
-fn hubs(rng: &mut Rng, of: &[Vec<Rank>], (steady, fixed): (bool, &[Option<Rank>])) -> Vec<Rank> {
-    let one = |group: &Vec<Rank>| match fixed.iter().flatten().find(|r| group.contains(r)) {
-        Some(fixed) => *fixed,
-        None => group[if steady { 0 } else { rng.usize(0..group.len()) }],
-    };
-    let mut hubs: Vec<_> = of.iter().map(one).collect();
-    hubs.sort_unstable();
-    hubs
 }

@@ -290,10 +290,12 @@ impl World {
         let call = (index % 2 == 0).then(|| CallNumber::new(8 * u64::from(round)));
         let priority = self.rng.i32(-2..3);
         let request = Request { tier, priority, call, update, ..tensor.request };
-        let mut memory = tensor.memory(round, rank as u32);
+        let memory = tensor.memory(round, rank as u32);
+        let mut memory = tensor.shard_of(memory, Rank(rank as u32));
         let staged = (request.supply == Supply::Ranges).then(|| {
             let contributes = request.collective.contributes(Rank(rank as u32), request.root);
-            let missing = if contributes { cut(&mut self.rng, tensor.bytes()) } else { Vec::new() };
+            let missing =
+                if contributes { cut(&mut self.rng, memory.bytes.len()) } else { Vec::new() };
             let there = memory.separate.as_mut().unwrap_or(&mut memory.bytes);
             let contribution = there.clone();
             there.fill(NOISE);
@@ -529,6 +531,12 @@ impl World {
                 let receives =
                     |r: &&Rank| tensor.request.collective.receives(**r, tensor.request.root);
                 let of = |rank: &Rank| &self.workers[rank.0 as usize].results[&(index, round)];
+                if !tensor.shards.is_empty() {
+                    let joined = tensor.joined(round, |rank| of(&rank));
+                    self.compare((tensor, round), &joined, self.spans[&(index, round)]);
+                    self.report.shards += tensor.shards.len() as u64;
+                    continue;
+                }
                 let Some(first) = tensor.members.iter().find(receives) else { continue };
                 for rank in tensor.members.iter().filter(receives) {
                     let differs = of(rank).iter().zip(of(first)).position(|(a, b)| a != b);
@@ -620,6 +628,9 @@ const NOISE: u8 = 0x5a;
 
 /// `bytes` in ranges, in order.
 fn cut(rng: &mut Rng, bytes: usize) -> Vec<Range<usize>> {
+    if bytes == 0 {
+        return Vec::new();
+    }
     let mut ends: BTreeSet<usize> = (0..rng.usize(0..6)).map(|_| rng.usize(1..=bytes)).collect();
     ends.insert(bytes);
     let mut start = 0;

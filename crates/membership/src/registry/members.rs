@@ -177,11 +177,17 @@ impl Members {
     /// The workers of a start as others see them.
     pub fn worker_views(&self, present: &BTreeMap<Rank, MemberId>) -> Vec<WorkerView> {
         let view = |(rank, id): (&Rank, &MemberId)| {
-            let Join { host, machine, lanes, bandwidth, rack, .. } = &self.get(*id)?.join;
-            let bandwidth_gbps = bandwidth.map(|known| known.gbps);
-            let (host, machine, lanes) = (host.clone(), machine.clone(), lanes.clone());
-            let rack = rack.clone();
-            Some(WorkerView { rank: *rank, host, machine, lanes, bandwidth_gbps, rack })
+            let Join { host, machine, lanes, bandwidth, rack, device_group, .. } =
+                &self.get(*id)?.join;
+            Some(WorkerView {
+                rank: *rank,
+                host: host.clone(),
+                machine: machine.clone(),
+                lanes: lanes.clone(),
+                bandwidth_gbps: bandwidth.map(|known| known.gbps),
+                rack: rack.clone(),
+                device_group: device_group.clone(),
+            })
         };
         present.iter().filter_map(view).collect()
     }

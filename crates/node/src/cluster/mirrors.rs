@@ -82,6 +82,7 @@ mod tests {
             ranks: Vec::new(),
             rule: Some(Rule::Lion),
             staleness: Staleness::default(),
+            sharded: false,
         }
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod numa;
 pub(crate) mod paths;
 pub(crate) mod racks;
 pub(crate) mod route;
+pub(crate) mod shards;
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -84,7 +85,7 @@ impl Cluster {
     pub(crate) fn new(view: &ClusterView, policy: Policy) -> Result<Cluster, PlanError> {
         let (mut lanes, mut sources) = (Vec::new(), Vec::new());
         for worker in view.living() {
-            let WorkerView { rank, host, machine, lanes: own, bandwidth_gbps, rack } = worker;
+            let WorkerView { rank, host, machine, lanes: own, bandwidth_gbps, rack, .. } = worker;
             let (owner, role, machine) = (Owner::Worker(*rank), Role::Gpu, machine.clone());
             let lanes = add_lanes(&mut lanes, owner, (host, &machine), own);
             let (bandwidth_gbps, rack) = (*bandwidth_gbps, rack.clone());
@@ -97,6 +98,7 @@ impl Cluster {
             let (bandwidth_gbps, rack) = (*bandwidth_gbps, rack.clone());
             sources.push(Source { owner, machine, role, bandwidth_gbps, rack, lanes });
         }
+        share_what_is_known(&mut sources);
         let epoch = u64::from(view.epoch.0);
         let assumed_gbps = view.lowest_known_gbps().unwrap_or(1.0);
         let whole = Deal::new(epoch, policy, (&sources, &lanes, assumed_gbps), |_| true)?;
@@ -306,6 +308,21 @@ fn add_lanes(
     start..lanes.len()
 }
 
+/// What one process of a machine knows of its link and its rack counts for all, so that a plan for
+/// some ranks sees the machine as that for any others does: the trees of all shards of a tensor
+/// have one shape.
+fn share_what_is_known(sources: &mut [Source]) {
+    let mut known: HashMap<String, (Option<f64>, Option<Rack>)> = HashMap::new();
+    for Source { machine, bandwidth_gbps, rack, .. } in &*sources {
+        let (gbps, of_rack) = known.entry(machine.clone()).or_default();
+        *gbps = gbps.or(*bandwidth_gbps);
+        *of_rack = of_rack.take().or_else(|| rack.clone());
+    }
+    for source in sources {
+        (source.bandwidth_gbps, source.rack) = known[&source.machine].clone();
+    }
+}
+
 /// Adds a server to its machine. A server beside workers shares their link, so it takes a part
 /// of their machine's share and makes no CPU machine.
 fn join<'a>(groups: &mut Vec<Group<'a>>, source: &'a Source) {
@@ -340,6 +357,7 @@ mod tests {
             lanes: lanes(rank as u16),
             bandwidth_gbps: None,
             rack: None,
+            device_group: None,
         };
         let server = |(id, machine): (u64, &&str)| ServerView {
             member: MemberId(id),
@@ -555,6 +573,24 @@ mod tests {
                 .map(|gbps| hubs(*trunk, Some(gbps), false) != hubs(*trunk, None, false))
         });
         assert!(changes.any(|changed| changed), "without it they may");
+    }
+
+    #[test]
+    fn the_plans_of_all_shards_have_trees_of_one_shape() {
+        let mut view = view(&["a", "a", "b", "b", "c", "c", "d", "d"], &[]);
+        for (index, worker) in view.workers.iter_mut().enumerate() {
+            // One rank of each machine knows of its rack and its link.
+            let name = if index < 4 { "r" } else { "s" }.to_owned();
+            let rack = Rack { name, trunk_gbps: Some(1.0) };
+            worker.rack = (index % 2 == 0).then_some(rack);
+            worker.bandwidth_gbps = (index % 2 == 1).then_some(1.0);
+        }
+        let mut cluster = build(&view, Architecture::Sumpter).unwrap();
+        for first in [0, 1] {
+            let holders: Vec<Rank> = (0..4).map(|machine| Rank(2 * machine + first)).collect();
+            let hubs = cluster.hubs_of(&holders).0.expect("hubs of racks");
+            assert!(hubs.has_racks(), "{holders:?}");
+        }
     }
 
     #[test]

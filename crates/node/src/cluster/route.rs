@@ -23,15 +23,26 @@ pub(crate) struct Route {
     pub passed_on: Vec<((Tier, Tier), Vec<Place>)>,
 }
 
-/// Where the partitions of a tensor go, as `rank` sees it; tells the client who takes part.
+/// Who takes part in the sums of some partitions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Participants<'a> {
+    /// Whose plan places them: of these ranks, or of all if there are none.
+    pub planned: &'a [Rank],
+    /// Who lives of those.
+    pub members: &'a [Rank],
+    /// How many ranks' contributions are in the results, those included that others have added.
+    pub contributors: u32,
+}
+
+/// Where partitions of a tensor go, as `rank` sees it; tells the client who takes part.
 pub(crate) fn route(
     cluster: &mut Cluster,
     client: &mut WorkerClient,
     rank: Rank,
-    (spec, members): (&TensorSpec, &[Rank]),
+    (spec, among): (&TensorSpec, Participants<'_>),
     partitions: &[(u32, PlacedPartition)],
 ) -> Route {
-    let contributors = members.len() as u32;
+    let Participants { planned, members, contributors } = among;
     // With nothing summed elsewhere, a link carries each contribution to a share once, and no sum.
     let shared = spec.collective == Collective::ReduceScatter
         && cluster.policy.architecture != Architecture::Ps;
@@ -52,7 +63,7 @@ pub(crate) fn route(
     // Two workers of a machine cannot mirror what one of them passes on.
     let is_mirrored_twice = spec.collective == Collective::Update && cluster.policy.elastic;
     let are_direct = is_mirrored_twice && !cluster.are_apart(members);
-    let (hubs, lanes) = cluster.hubs_of(&spec.ranks);
+    let (hubs, lanes) = cluster.hubs_of(planned);
     let Some(hubs) = hubs.filter(|_| !are_direct) else {
         let group = client.define_group(members);
         let place = |(number, PlacedPartition { root, offset, bytes, variable, .. })| {

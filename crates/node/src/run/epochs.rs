@@ -17,7 +17,8 @@ use sumpter_wire::Tier;
 use crate::cluster::Cluster;
 use crate::cluster::lanes::PlacedPartition;
 use crate::cluster::mirrors::among_mirrors;
-use crate::cluster::route::{Route, route};
+use crate::cluster::route::{Participants, Route, route};
+use crate::cluster::shards::Stretch;
 use crate::run::progress;
 use crate::run::{WorkerRun, client_settings, policy};
 
@@ -86,14 +87,20 @@ impl WorkerRun {
     fn repair_spec(&mut self, id: TensorId) -> RepairSpec {
         let mirrors = self.mirrors(id);
         let spec = self.table.spec(id).expect("a tensor of the table");
+        let members = self.members(spec);
+        let shards = match spec.sharded {
+            true => self.groups.stretches(spec, &members),
+            false => Vec::new(),
+        };
         RepairSpec {
             bytes: bytes(spec),
             collective: spec.collective.on_wire(),
             root: spec.root,
-            members: self.members(spec),
+            members,
             workers_may_fail: self.cluster.policy.workers_may_fail,
             mirrors,
             staleness: spec.staleness,
+            shards: shards.into_iter().map(|of| (of.bytes, of.members)).collect(),
         }
     }
 
@@ -102,53 +109,40 @@ impl WorkerRun {
     pub(crate) fn lay_out(&mut self, id: TensorId, repairs: &[Repair]) -> Vec<Relayed> {
         let spec = self.table.spec(id).expect("a tensor of the table").clone();
         let everyone = self.members(&spec);
-        let mut partitions = self.cluster.place(&spec.ranks, bytes(&spec) as u64);
+        let stretches = self.groups.stretches(&spec, &everyone);
+        let start = self.groups.own(&spec, &everyone, self.rank).start;
+        let mut partitions = self.place(&stretches);
         if spec.collective == Collective::Update {
             partitions = among_mirrors(&partitions, &self.mirrors(id), spec.staleness);
         }
         let numbered: Vec<_> = (0..).zip(partitions.iter().copied()).collect();
-        let whole = self.route(&spec, &everyone, &numbered);
-        let tier = whole.tier;
-        let mut layout = Layout::new(whole.places);
+        let (mut whole, contributors) = (OwnPart::default(), everyone.len() as u32);
+        for stretch in &stretches {
+            let Stretch { bytes, planned, members } = stretch;
+            let within = |(_, part): &&(u32, PlacedPartition)| {
+                stretches.len() == 1 || bytes.contains(&part.offset)
+            };
+            let parts: Vec<_> = numbered.iter().filter(within).copied().collect();
+            if !spec.sharded || members.contains(&self.rank) {
+                let among = Participants { planned, members, contributors };
+                whole.add(self.route(&spec, among, &parts));
+            }
+        }
+        let tier = whole.tier.unwrap_or(Tier::Root);
+        let mut layout = Layout { start, ..Layout::new(placed_in(whole.places, start)) };
         let whole = whole.passed_on.into_iter();
         let mut passed_on: Vec<((Tier, Tier), Layout)> =
             whole.map(|(tiers, places)| (tiers, Layout::new(places))).collect();
         let (mut number, mut relayed) = (REPAIRED, Vec::new());
         for repair in repairs {
-            let mut places = Vec::new();
-            let mut again: Vec<((Tier, Tier), Vec<Place>)> = Vec::new();
-            for (span, members) in &repair.sums {
-                // The root of a broadcast relays to those who lack it.
-                if spec.collective == Collective::Broadcast {
-                    let contributors = members.len() as u32;
-                    let relay = Relay {
-                        span: span.clone(),
-                        holder: spec.root,
-                        contributors,
-                        members: members.clone(),
-                    };
-                    places.extend(self.relay(&relay, &mut number));
-                    continue;
-                }
-                let parts = cut(&partitions, span, &mut number);
-                let route = self.route(&spec, members, &parts);
-                if members.contains(&self.rank) {
-                    places.extend(route.places);
-                    for (tiers, more) in route.passed_on {
-                        match again.iter_mut().find(|(known, _)| *known == tiers) {
-                            Some((_, places)) => places.extend(more),
-                            None => again.push((tiers, more)),
-                        }
-                    }
-                }
-            }
+            let mut again = self.sum_again(&spec, (&stretches, &partitions), repair, &mut number);
             let mut held = Vec::new();
             for relay in &repair.relays {
-                let into = if relay.holder == self.rank { &mut held } else { &mut places };
+                let into = if relay.holder == self.rank { &mut held } else { &mut again.places };
                 into.extend(self.relay(relay, &mut number));
             }
-            layout.repaired.push((repair.round, places.into()));
-            for (tiers, again) in again.into_iter().filter(|(_, again)| !again.is_empty()) {
+            layout.repaired.push((repair.round, placed_in(again.places, start).into()));
+            for (tiers, again) in again.passed_on.into_iter().filter(|(_, of)| !of.is_empty()) {
                 if let Some((_, layout)) = passed_on.iter_mut().find(|(of, _)| *of == tiers) {
                     layout.repaired.push((repair.round, again.into()));
                 }
@@ -167,13 +161,65 @@ impl WorkerRun {
         relayed
     }
 
+    /// The partitions of a tensor, each within a stretch.
+    fn place(&mut self, stretches: &[Stretch]) -> Vec<PlacedPartition> {
+        let mut partitions = Vec::new();
+        for Stretch { bytes, planned, .. } in stretches {
+            let placed = self.cluster.place(planned, bytes.len() as u64);
+            let at = |part: PlacedPartition| PlacedPartition {
+                offset: bytes.start + part.offset,
+                ..part
+            };
+            partitions.extend(placed.into_iter().map(at));
+        }
+        partitions
+    }
+
+    /// This worker's part in what is summed again of an interrupted round, but for what it relays.
+    fn sum_again(
+        &mut self,
+        spec: &TensorSpec,
+        (stretches, partitions): (&[Stretch], &[PlacedPartition]),
+        repair: &Repair,
+        number: &mut u32,
+    ) -> OwnPart {
+        let mut own = OwnPart::default();
+        for (span, members) in &repair.sums {
+            // The root of a broadcast relays to those who lack it.
+            if spec.collective == Collective::Broadcast {
+                let (span, members) = (span.clone(), members.clone());
+                let contributors = members.len() as u32;
+                let relay = Relay { span, holder: spec.root, contributors, members };
+                own.places.extend(self.relay(&relay, number));
+                continue;
+            }
+            let parts = cut(partitions, span, number);
+            let within = |of: &&Stretch| of.bytes.contains(&span.start);
+            let Some(Stretch { planned, .. }) = stretches.iter().find(within) else { continue };
+            let contributors = match spec.sharded {
+                true => self.members(spec).len(),
+                false => members.len(),
+            };
+            let contributors = contributors as u32;
+            let takes_part = members.contains(&self.rank);
+            if takes_part || !spec.sharded {
+                let among = Participants { planned, members, contributors };
+                let route = self.route(spec, among, &parts);
+                if takes_part {
+                    own.add(route);
+                }
+            }
+        }
+        own
+    }
+
     fn route(
         &mut self,
         spec: &TensorSpec,
-        members: &[Rank],
+        among: Participants<'_>,
         partitions: &[(u32, PlacedPartition)],
     ) -> Route {
-        route(&mut self.cluster, &mut self.client, self.rank, (spec, members), partitions)
+        route(&mut self.cluster, &mut self.client, self.rank, (spec, among), partitions)
     }
 
     /// This worker's part in a relay from the lane of its holder, in pieces of a partition's size.
@@ -192,6 +238,38 @@ impl WorkerRun {
         }
         places
     }
+}
+
+/// This worker's part in some partitions of a tensor.
+#[derive(Debug, Default)]
+struct OwnPart {
+    /// That of its own operations; nothing if it has no part.
+    tier: Option<Tier>,
+    places: Vec<Place>,
+    /// What it passes on, and between which tiers.
+    passed_on: Vec<((Tier, Tier), Vec<Place>)>,
+}
+
+impl OwnPart {
+    /// Adds its part in further partitions. The tiers of all are the same: what a device group
+    /// holds has one holder in it, so a machine has equally many of each shard.
+    fn add(&mut self, Route { tier, places, passed_on }: Route) {
+        debug_assert!(self.tier.is_none_or(|known| known == tier), "{:?} and {tier:?}", self.tier);
+        self.tier = Some(tier);
+        self.places.extend(places);
+        for (tiers, more) in passed_on {
+            match self.passed_on.iter_mut().find(|(known, _)| *known == tiers) {
+                Some((_, places)) => places.extend(more),
+                None => self.passed_on.push((tiers, more)),
+            }
+        }
+    }
+}
+
+/// Places in a memory that begins with this byte of the tensor.
+fn placed_in(mut places: Vec<Place>, start: usize) -> Vec<Place> {
+    places.iter_mut().for_each(|place| place.offset = place.origin - start);
+    places
 }
 
 /// The parts of a tensor's partitions that are in `span`.

@@ -31,6 +31,7 @@ use sumpter_wire::{Hello, Tier, Token};
 use crate::cluster::lanes::{LaneAddress, Owner};
 use crate::cluster::paths::{NetworkPath, Sources, connection_number, paths};
 use crate::cluster::route::WorkerClient;
+use crate::cluster::shards::DeviceGroups;
 use crate::cluster::{Cluster, Policy};
 use crate::command::{DeclarationId, Submission};
 use crate::completion::Promise;
@@ -58,6 +59,7 @@ pub(crate) struct WorkerRun {
     pub view: ClusterView,
     rank: Rank,
     pub cluster: Cluster,
+    groups: DeviceGroups,
     pub client: WorkerClient,
     /// Passes on what the lane in this process sums for the machine.
     pub hub: Hub,
@@ -182,7 +184,7 @@ impl WorkerRun {
         if let Some(racks) = cluster.racks().filter(|_| rank == Rank(0)) {
             tracing::info!(target: "notice", "{racks}");
         }
-        let settings = client_settings(config, &view);
+        let (settings, groups) = (client_settings(config, &view), DeviceGroups::of(&view));
         let mut client = Client::new(settings, 0);
         client.record(recorder(config));
         let hub = Hub::new(view.job, settings.chunk_bytes);
@@ -190,6 +192,7 @@ impl WorkerRun {
             view,
             rank,
             cluster,
+            groups,
             client,
             hub,
             recovery: Recovery::default(),
@@ -247,6 +250,25 @@ impl WorkerRun {
     pub(crate) fn takes_part(&self, tensor: TensorId, rank: Rank) -> bool {
         let member = self.table.spec(tensor).is_some_and(|spec| is_member(spec, rank));
         member && !self.view.gone.contains(&rank)
+    }
+
+    /// Whether this worker's rounds of a tensor need another one.
+    fn needs(&self, tensor: TensorId, other: Rank) -> bool {
+        let Some(spec) = self.table.spec(tensor) else { return false };
+        let takes_part = |rank: &Rank| self.takes_part(tensor, *rank);
+        if !spec.sharded {
+            return takes_part(&other);
+        }
+        let both = [self.rank, other];
+        let stretches = self.groups.stretches(spec, &self.members(spec));
+        stretches.iter().any(|of| both.iter().all(|rank| of.members.contains(rank)))
+    }
+
+    /// The others of this worker's device group that reduce a tensor with it before its rounds.
+    pub(crate) fn beside(&self, spec: &TensorSpec) -> Vec<Rank> {
+        let members = self.members(spec);
+        let group = self.groups.of_rank(self.rank).iter().map(|(rank, _)| *rank);
+        group.filter(|rank| *rank != self.rank && members.contains(rank)).collect()
     }
 
     /// Why a tensor has no rounds any more: only one worker could give or take their result, or
@@ -338,7 +360,8 @@ impl WorkerRun {
         id: TensorId,
         spec: TensorSpec,
     ) -> Vec<(DeclarationId, Submission)> {
-        let waiting = self.table.enter(id, spec, Tier::Root);
+        let own = self.groups.own(&spec, &self.members(&spec), self.rank);
+        let waiting = self.table.enter(id, spec, Tier::Root, own.len() as u64);
         if self.suspended {
             // It gets its places with all others.
             self.client.register(id, Tier::Root, Layout::default());
@@ -470,7 +493,7 @@ impl WorkerRun {
             Leaver { rank, name, missing_from }
         };
         let running = self.left.iter().find_map(|left| {
-            let needing = self.running.values().find(|r| self.takes_part(r.tensor, left.0))?;
+            let needing = self.running.values().find(|r| self.needs(r.tensor, left.0))?;
             Some(leaver(*left, self.name(needing.tensor)?))
         });
         running.or_else(|| {

@@ -72,7 +72,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Tensor {
     pub spec: TensorSpec,
-    /// The size of its memory.
+    /// The size of this worker's memory: of what it contributes and receives.
     pub bytes: u64,
     /// Rounds begun.
     pub begun: u64,
@@ -131,12 +131,14 @@ impl Table {
         if is_asked { Lookup::Waiting } else { Lookup::Declare(spec.clone()) }
     }
 
-    /// A new entry of the coordinator's table. Returns the submissions that waited for it.
+    /// A new entry of the coordinator's table, of which this worker's memory has so many bytes.
+    /// Returns the submissions that waited for it.
     pub(crate) fn enter(
         &mut self,
         id: TensorId,
         spec: TensorSpec,
         tier: Tier,
+        bytes: u64,
     ) -> Vec<(DeclarationId, Submission)> {
         debug_assert_eq!(id.0 as usize, self.tensors.len(), "numbers are given in order");
         let name = self.index(&spec.name);
@@ -145,7 +147,6 @@ impl Table {
             declaration.tensor = (declaration.spec == spec).then_some(id);
         }
         let request = request(id, tier, &spec);
-        let bytes = spec.elements().unwrap_or(0) * spec.dtype.size() as u64;
         self.tensors.push(Tensor { spec, bytes, begun: 0, finished: 0, name, request });
         self.names[name].state = State::Numbered(id);
         self.take_waiting_of(name)
@@ -302,6 +303,7 @@ mod tests {
             ranks: Vec::new(),
             rule: None,
             staleness: Staleness::default(),
+            sharded: false,
         }
     }
 
@@ -339,7 +341,7 @@ mod tests {
         assert!(matches!(table.find(SUM, submission(1)), Lookup::Waiting));
         assert!(matches!(table.find(OTHER, submission(2)), Lookup::Declare(_)));
         assert_eq!((table.waiting_len(), table.waiting().count()), (3, 3));
-        let waiting = table.enter(TensorId(0), spec("x", 4), Tier::Root);
+        let waiting = table.enter(TensorId(0), spec("x", 4), Tier::Root, 16);
         assert_eq!(waiting.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [MEAN, SUM, OTHER]);
         assert_eq!(table.waiting_len(), 0);
         let Lookup::Ready(_, request) = table.find(MEAN, submission(7)) else { panic!() };
@@ -349,7 +351,7 @@ mod tests {
     #[test]
     fn another_spec_of_a_known_name_waits_for_the_verdict_and_fails_all() {
         let mut table = table();
-        assert!(table.enter(TensorId(0), spec("x", 4), Tier::Root).is_empty());
+        assert!(table.enter(TensorId(0), spec("x", 4), Tier::Root, 16).is_empty());
         assert!(matches!(table.find(SUM, submission(0)), Lookup::Ready(..)));
         assert!(matches!(table.find(OTHER, submission(0)), Lookup::Declare(_)));
         assert!(matches!(table.find(OTHER, submission(0)), Lookup::Waiting));
@@ -364,7 +366,7 @@ mod tests {
     #[test]
     fn a_declaration_of_a_known_tensor_is_ready_and_follows_its_tier() {
         let mut table = Table::default();
-        table.enter(TensorId(0), spec("x", 4), Tier::Root);
+        table.enter(TensorId(0), spec("x", 4), Tier::Root, 16);
         table.declare(SUM, spec("x", 4), false);
         table.move_to(TensorId(0), Tier::Machine);
         let Lookup::Ready(_, request) = table.find(SUM, submission(0)) else { panic!() };

@@ -604,6 +604,15 @@ impl WorkerSide {
             let message = format!("variable '{name}': rank {own} is out of data (join)");
             return self.refuse(name, message);
         }
+        if spec.sharded && !run.beside(spec).is_empty() {
+            let (name, own, others) = (spec.name.clone(), run.rank, run.beside(spec));
+            let others: Vec<u32> = others.into_iter().map(|rank| rank.0).collect();
+            let message = format!(
+                "tensor '{name}': rank {own} is out of data (join), but ranks {others:?} of its \
+                 device group reduce it with this rank"
+            );
+            return self.refuse(name, message);
+        }
         let Some(request) = run.table.request(id) else { return };
         let submission = Submission {
             tag: String::new(),

@@ -22,6 +22,7 @@ use sumpter_types::{Epoch, Rank, Role, Stats, TensorSpec};
 
 use crate::cluster::interfaces::Interfaces;
 use crate::cluster::numa::{cores_near, pin};
+use crate::cluster::shards::DeviceGroups;
 use crate::command::{Command, DeclarationId, Subscription};
 use crate::completion::Callback;
 use crate::error::{NodeError, OpError};
@@ -29,6 +30,7 @@ use crate::event_loop::EventLoop;
 use crate::join::{data_tls, interfaces, join_options, lane_listeners};
 use crate::metrics::tell_of_worker;
 use crate::remote::Remote;
+use crate::run::table::members;
 use crate::worker::start::StartSignal;
 use crate::worker::tensor::{Tensor, check, normalized};
 use crate::worker::timeline::Timeline;
@@ -42,6 +44,7 @@ pub struct Worker {
     remote: Remote,
     member: Arc<Member>,
     view: ClusterView,
+    groups: DeviceGroups,
     rank: Rank,
     /// Whether workers may die without ending the job.
     elastic: bool,
@@ -95,6 +98,7 @@ impl Worker {
         match wait_for_start(&start, interrupted) {
             Ok(view) => {
                 let worker = Worker {
+                    groups: DeviceGroups::of(&view),
                     rank: Rank(config.rank),
                     elastic: config.workers_may_fail(),
                     remote,
@@ -131,6 +135,13 @@ impl Worker {
         &self.view
     }
 
+    /// The ranks of this rank's device group, ascending, and whether each holds shards; itself if
+    /// it is in none.
+    #[must_use]
+    pub fn device_group(&self) -> &[(Rank, bool)] {
+        self.groups.of_rank(self.rank)
+    }
+
     /// Declares a tensor, whose sum is divided by the number of ranks with `average`. What does
     /// not fit this job is an error of the tensor's operations. The same declaration again gives
     /// the same tensor.
@@ -138,8 +149,13 @@ impl Worker {
     pub fn declare(&self, spec: TensorSpec, average: bool) -> Arc<Tensor> {
         let world_size = self.view.workers.len();
         let spec = normalized(spec, world_size);
-        let tensor =
-            |spec, id| Arc::new(Tensor::new(spec, id, self.remote.clone(), self.notifier.clone()));
+        let tensor = |spec: TensorSpec, id: Result<DeclarationId, String>| {
+            let sharded = spec.sharded && id.is_ok();
+            let members = members(&spec, world_size as u32);
+            let held = sharded.then(|| self.groups.held(&spec, &members, self.rank));
+            let (remote, notifier) = (self.remote.clone(), self.notifier.clone());
+            Arc::new(Tensor::new((spec, held), id, remote, notifier))
+        };
         let elastic = self.elastic;
         if let Err(reason) = check(&spec, average, self.rank, world_size, elastic) {
             return tensor(spec, Err(reason));

@@ -9,6 +9,7 @@ use sumpter_engine::OrderSpan;
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, ReduceOp, Rule, Staleness, TensorSpec, Update};
 
+use crate::cluster::shards::Held;
 use crate::command::{Command, DeclarationId, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::OpError;
@@ -46,6 +47,8 @@ struct Extras {
 #[derive(Debug)]
 pub struct Tensor {
     spec: TensorSpec,
+    /// What each rank of this rank's device group holds, if it is sharded.
+    held: Option<Vec<Held>>,
     /// Its number in the event loop, or why all its operations fail.
     id: Result<DeclarationId, String>,
     remote: Remote,
@@ -54,12 +57,19 @@ pub struct Tensor {
 
 impl Tensor {
     pub(crate) fn new(
-        spec: TensorSpec,
+        (spec, held): (TensorSpec, Option<Vec<Held>>),
         id: Result<DeclarationId, String>,
         remote: Remote,
         notifier: Sender<Callback>,
     ) -> Tensor {
-        Tensor { spec, id, remote, notifier }
+        Tensor { spec, held, id, remote, notifier }
+    }
+
+    /// Of a sharded tensor: each rank of this rank's device group that takes part, and the bytes of
+    /// the tensor that it contributes and receives. `None` of any other tensor.
+    #[must_use]
+    pub fn held(&self) -> Option<&[(Rank, Range<usize>)]> {
+        self.held.as_deref()
     }
 
     /// What must be equal on every rank, in the form in which the coordinator compares.
@@ -320,6 +330,12 @@ pub(crate) fn check(
     }
     if average && (spec.collective == Collective::Broadcast || spec.op != ReduceOp::Sum) {
         return Err(format!("tensor '{name}': only a sum can be averaged"));
+    }
+    if spec.sharded && spec.collective != Collective::AllReduce {
+        let collective = spec.collective.name();
+        return Err(format!(
+            "tensor '{name}': only an all_reduce can be sharded, not a {collective}"
+        ));
     }
     if spec.collective == Collective::Update {
         if spec.rule.is_none() {

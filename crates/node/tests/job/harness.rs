@@ -132,6 +132,7 @@ pub fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         ranks: Vec::new(),
         rule: None,
         staleness: Staleness::default(),
+        sharded: false,
     }
 }
 

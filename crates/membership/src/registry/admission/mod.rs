@@ -233,6 +233,9 @@ fn well_formed(join: &Join) -> Result<(), String> {
     if let Some(rack) = &join.rack {
         check_name("rack", &rack.name)?;
     }
+    if let Some(group) = &join.device_group {
+        check_name("device group", &group.name)?;
+    }
     let trunk = join.rack.as_ref().and_then(|rack| rack.trunk_gbps);
     for gbps in join.bandwidth.map(|known| known.gbps).into_iter().chain(trunk) {
         if !gbps.is_finite() || gbps <= 0.0 {

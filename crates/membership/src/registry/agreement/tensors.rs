@@ -176,6 +176,9 @@ fn normal_form(rank: Rank, mut spec: TensorSpec, world_size: u32) -> Result<Tens
     if updates && (spec.rule.is_none() || !spec.dtype.is_float()) {
         return Err(format!("tensor '{name}': an update needs a rule, and floats: {spec}"));
     }
+    if spec.sharded && spec.collective != Collective::AllReduce {
+        return Err(format!("tensor '{name}': only an all_reduce can be sharded: {spec}"));
+    }
     spec.rule = spec.rule.filter(|_| updates);
     if !updates {
         spec.staleness = Staleness::SYNCHRONOUS;
@@ -192,9 +195,15 @@ fn conflict(entry: &Entry, rank: Rank, spec: &TensorSpec) -> String {
              its meaning for the whole run"
         );
     }
+    let devices = match first.sharded == spec.sharded {
+        true => "",
+        false => {
+            ": device groups reduce what is in device memory, so put it there on all ranks or none"
+        }
+    };
     format!(
         "tensor '{name}': rank {declared_by} declared {first}, rank {rank} declared {spec}; they \
-         must be equal on every rank"
+         must be equal on every rank{devices}"
     )
 }
 
@@ -255,6 +264,25 @@ mod tests {
             let declared = table.declare(Rank(1), other.clone(), 4);
             assert!(matches!(declared, Declared::Conflict(_)), "{other:?}: {declared:?}");
         }
+    }
+
+    #[test]
+    fn only_an_all_reduce_is_sharded_and_all_ranks_must_say_so() {
+        let mut table = TensorTable::default();
+        let sharded = |name: &str| TensorSpec { sharded: true, ..spec(name, &[4]) };
+        let reduce = TensorSpec { collective: Collective::Reduce, ..sharded("r") };
+        assert!(refusal(table.declare(Rank(0), reduce, 2)).contains("only an all_reduce"));
+        assert!(matches!(table.declare(Rank(0), sharded("t"), 2), Declared::New(..)));
+        let Declared::Conflict(text) = table.declare(Rank(1), spec("t", &[4]), 2) else {
+            panic!("they agree")
+        };
+        assert!(
+            text.contains(
+                "rank 0 declared shape [4] float32 all_reduce sum (reduced in device groups first), \
+                 rank 1 declared shape [4] float32 all_reduce sum;"
+            ) && text.contains("put it there on all ranks or none"),
+            "{text}"
+        );
     }
 
     #[test]

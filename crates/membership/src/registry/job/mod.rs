@@ -236,6 +236,9 @@ impl Job {
             return;
         }
         let view = self.view(&servers, context);
+        if let Err(message) = view.check_device_groups() {
+            return self.fail(context, FatalKind::Start, |_| message.clone());
+        }
         info!(job = %name, workers = view.workers.len(), servers = servers.len(), "a run starts");
         self.run = Some(Run::new(view.clone(), EpochChange::starting(now, servers.clone())));
         context.outbox.notify_all(servers, &MemberEvent::JobStarted(view));

@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sumpter_types::{
-    Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, MemberId, PendingOp, Rank,
-    ReduceOp, Role, Staleness, Stats, TensorId, TensorSpec,
+    Bandwidth, BandwidthSource, Collective, DeviceGroup, Dtype, Epoch, JobId, MemberId, PendingOp,
+    Rank, ReduceOp, Role, Staleness, Stats, TensorId, TensorSpec,
 };
 
 use super::{Event, Input, Join, Message, Options, Refusal, Registry, ServerMemory};
@@ -41,6 +41,7 @@ pub(crate) fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         ranks: Vec::new(),
         rule: None,
         staleness: Staleness::default(),
+        sharded: false,
     }
 }
 
@@ -58,6 +59,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         lanes: vec![([10, 0, 0, 1], 7000 + rank as u16).into()],
         bandwidth: None,
         rack: None,
+        device_group: None,
         expected_servers: 0,
         start_timeout: Duration::from_secs(30),
         peer_timeout: Duration::from_secs(4),

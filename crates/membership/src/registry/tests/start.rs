@@ -222,3 +222,48 @@ fn jobs_of_different_names_do_not_touch_each_other() {
     assert_eq!(world.told(b), []);
     assert_eq!(world.told_one(helper), MemberEvent::JobEnded { job: in_a.job });
 }
+
+/// A worker of a device group.
+fn grouped(rank: u32, name: &str, machine: &str, holds: bool) -> Join {
+    let (name, machine) = (name.to_owned(), machine.to_owned());
+    Join { device_group: Some(DeviceGroup { name, holds }), machine, ..worker(rank, 3) }
+}
+
+/// What two of these workers are told when the third has come.
+fn started(joins: [Join; 3]) -> [MemberEvent; 2] {
+    let mut world = World::new();
+    let [zero, one, _] = joins.map(|join| world.join(join));
+    [zero, one].map(|id| world.told_one(id))
+}
+
+#[test]
+fn the_device_groups_of_ranks_are_in_the_view() {
+    let joins = [grouped(0, "m/0", "m", true), grouped(1, "m/0", "m", false), worker(2, 3)];
+    let [MemberEvent::Started(view), _] = started(joins) else { panic!() };
+    let groups = view.device_groups();
+    let ranks: Vec<Rank> = groups["m/0"].iter().map(|worker| worker.rank).collect();
+    assert_eq!((groups.len(), ranks), (1, vec![Rank(0), Rank(1)]));
+}
+
+#[test]
+fn a_device_group_that_cannot_be_is_named_before_the_job_starts() {
+    let refused = |joins: [Join; 3]| {
+        let [MemberEvent::Fatal { kind: FatalKind::Start, message }, other] = started(joins) else {
+            panic!("started")
+        };
+        assert!(matches!(other, MemberEvent::Fatal { .. }), "all are told");
+        message
+    };
+    let apart =
+        [grouped(0, "g", "m1", true), grouped(1, "g", "m2", true), grouped(2, "g", "m1", true)];
+    let message = refused(apart);
+    for part in ["'g'", "rank 0 is on m1 (host0)", "rank 1 on m2 (host1)", "device_group"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let unheld =
+        [grouped(0, "g", "m1", false), grouped(1, "g", "m1", false), grouped(2, "h", "m1", true)];
+    let message = refused(unheld);
+    for part in ["'g' on m1 (host0)", "ranks 0, 1", "device_shards=false"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
