@@ -13,7 +13,8 @@ use crate::{RATE, setup};
 
 const BYTES: usize = 64 << 20;
 
-/// What a job can do: workers pass aggregates on, and a tensor's partitions have trees of one shape.
+/// What a job can do: workers pass aggregates on, and a tensor's partitions have trees of one
+/// shape.
 const JOB: TreeOptions = TreeOptions { hubs: Hubs::Workers, mixed: false };
 
 /// The names of shapes in [`PlannedTrees::alternatives`].

@@ -237,8 +237,8 @@ impl<'a> Wiring<'a> {
         let copied: Vec<f64> =
             switches.iter().map(|&switch| direct + (1.0 - direct) / group(switch)).collect();
         let mut loads = self.copies(&copied);
-        // Reduce-scatter and all-gather stay below the topmost switch: each is a ring, which crosses
-        // a link there that has some of the GPUs below it and not all.
+        // Reduce-scatter and all-gather stay below the topmost switch: each is a ring, which
+        // crosses a link there that has some of the GPUs below it and not all.
         for (link, load) in loads.iter_mut().enumerate() {
             let switch = self.devices.switch_of(link);
             let below = |gpu: &&usize| self.devices.upwards(**gpu).any(|above| above == link);

@@ -1,5 +1,7 @@
 //! A run from its start to its end: deaths, departures, silence.
 
+use sumpter_types::Rack;
+
 use super::*;
 
 fn lost(rank: u32, reason: &str) -> MemberEvent {
