@@ -115,6 +115,9 @@ families! {
         "Limit of that memory: the job's quota or max_job_bytes.").labelled(&["job_name"]);
     SILENCE = gauge(Coordinator, "sumpter_member_silence", "seconds",
         "Time since the member's last heartbeat.");
+    RACK = gauge(Coordinator, "sumpter_member_rack", "",
+        "1 for each member whose machine's rack is known, with the rack as a label.")
+        .labelled(&["rack"]);
     MEMBER_UPTIME = gauge(Member, "sumpter_member_uptime", "seconds",
         "Time since the member's start.");
     TRANSFERRED = counter(Member, "sumpter_transferred", "bytes",
@@ -141,6 +144,9 @@ families! {
          of cause send this is the achievable bandwidth.");
     PAUSES = counter(Worker, "sumpter_pauses", "",
         "Pauses of the worker for a new plan.");
+    RACK_HUBS = gauge(Worker, "sumpter_rack_hubs", "",
+        "Whether each rack sums its machines' contributions before they leave it, 1 or 0; absent \
+         where no rack is known.");
     OPERATIONS = gauge(Worker, "sumpter_operations", "",
         "Operations under way.");
     QUEUED_PARTITIONS = gauge(Worker, "sumpter_queued_partitions", "",

@@ -156,6 +156,9 @@ fn late<'a>(
 fn of_status(samples: &mut Samples, member: &MemberStatus, job: Option<&str>) {
     let labels = of_member(member, job);
     samples.add(&SILENCE, &labels, member.silent_s);
+    if let Some(rack) = &member.rack {
+        samples.add_with(&RACK, &labels, [&rack.name], 1.0);
+    }
     of_counters(samples, &member.stats.counters, &labels, job.is_some());
 }
 
@@ -198,6 +201,7 @@ static PLAIN: &[(&str, &Family)] = &[
     ("busy_s", &BUSY),
     ("drained_bytes", &DRAINED),
     ("pauses", &PAUSES),
+    ("rack_hubs", &RACK_HUBS),
     ("operations", &OPERATIONS),
     ("queued_partitions", &QUEUED_PARTITIONS),
     ("queued_bytes", &QUEUED),

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sumpter_metrics::{FAMILIES, Process, Sample, encode, of_coordinator, of_process};
 use sumpter_types::{
-    Bandwidth, BandwidthSource, JobStatus, Late, MachineCount, MemberStatus, Rank, Stats,
+    Bandwidth, BandwidthSource, JobStatus, Late, MachineCount, MemberStatus, Rack, Rank, Stats,
     StatusReport,
 };
 
 /// Every counter that a member reports, with a number of its own.
-const COUNTERS: [&str; 30] = [
+const COUNTERS: [&str; 31] = [
     "bytes_sent",
     "bytes_received",
     "bytes_sent_away",
@@ -40,6 +40,7 @@ const COUNTERS: [&str; 30] = [
     "pauses",
     "max_job_bytes",
     "drained_bytes",
+    "rack_hubs",
 ];
 
 fn counters() -> BTreeMap<String, f64> {
@@ -55,6 +56,7 @@ fn member(number: u64, rank: Option<u32>) -> MemberStatus {
         host: format!("host{number}"),
         machine: format!("machine{number}"),
         bandwidth: Some(Bandwidth { gbps: 8.0, source: BandwidthSource::Configured }),
+        rack: rank.map(|rank| Rack { name: format!("rack{rank}"), trunk_gbps: None }),
         silent_s: 0.25,
         stats: Stats { counters: counters(), late, ..Stats::default() },
         ..MemberStatus::default()
@@ -118,6 +120,19 @@ fn numbers_stand_under_the_job_and_the_member_they_belong_to() {
     assert_eq!(memory["role=server host=host3 member=3 job_name=red"], 1000.0);
     let waited = values(&samples, "sumpter_rank_waited_for_seconds_total");
     assert_eq!(waited, [("job_name=red rank=1".to_owned(), 1.5)].into());
+}
+
+#[test]
+fn racks_are_labels_and_only_workers_say_whether_these_sum() {
+    let samples = of_coordinator(&report());
+    let worker = |number, rank| {
+        format!("job_name=red role=worker host=host{number} rank={rank} member={number}")
+    };
+    let racks = values(&samples, "sumpter_member_rack");
+    let rack = |number, rank| (format!("{} rack=rack{rank}", worker(number, rank)), 1.0);
+    assert_eq!(racks, [rack(1, 0), rack(2, 1)].into());
+    let hubs = values(&samples, "sumpter_rack_hubs");
+    assert_eq!(hubs.keys().cloned().collect::<Vec<_>>(), [worker(1, 0), worker(2, 1)]);
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub(crate) struct OfClient {
     /// Bytes that take credit.
     pub admitted_bytes: usize,
     pub operations: usize,
+    /// Whether the racks of the job's machines sum; none if no rack is known.
+    pub rack_hubs: Option<bool>,
 }
 
 /// What an event loop knows from elsewhere when it reports.
@@ -217,7 +219,8 @@ impl Counters {
             ("pauses", self.pauses as f64),
             ("drained_bytes", self.drained as f64),
         ];
-        now.into_iter().chain(waited).collect()
+        let rack_hubs = client.rack_hubs.map(|hubs| ("rack_hubs", f64::from(u8::from(hubs))));
+        now.into_iter().chain(rack_hubs).chain(waited).collect()
     }
 }
 
@@ -254,12 +257,17 @@ mod tests {
         counters.wait(Some(Cause::Plan), at(500));
         counters.wait(None, at(505));
         let backlog = Backlog { partitions: 7, bytes: 11 };
-        let client = OfClient { backlog, admitted_bytes: 9, operations: 2 };
+        let client = OfClient { backlog, admitted_bytes: 9, operations: 2, rack_hubs: None };
         let told = report(&counters, Some(client));
         let waited = WAITING.map(|name| told[name]);
         assert_eq!(waited, [0.030, 0.070, 0.005, 0.0]);
         let queues = ["queued_partitions", "queued_bytes", "credit_used_bytes", "operations"];
         assert_eq!(queues.map(|name| told[name]), [7.0, 11.0, 9.0, 2.0]);
+        for rack_hubs in [None, Some(false), Some(true)] {
+            let told = report(&counters, Some(OfClient { rack_hubs, ..client }));
+            let value = told.get("rack_hubs").copied();
+            assert_eq!(value, rack_hubs.map(|hubs| f64::from(u8::from(hubs))));
+        }
     }
 
     #[test]
@@ -274,7 +282,8 @@ mod tests {
         counters.sent(7, true);
         counters.wait(None, at(900));
         let backlog = Backlog { partitions: 0, bytes: 0 };
-        let told = report(&counters, Some(OfClient { backlog, admitted_bytes: 0, operations: 0 }));
+        let client = OfClient { backlog, admitted_bytes: 0, operations: 0, rack_hubs: None };
+        let told = report(&counters, Some(client));
         assert_eq!((told["drained_bytes"], told["wait_send_s"]), (50.0, 0.020));
         assert_eq!(told["bytes_sent_away"], 1057.0);
     }

@@ -137,6 +137,52 @@ fn a_ring_s_slowest_hop_is_between_switches_or_at_the_nic() {
 }
 
 #[test]
+fn cascaded_switches_are_one_and_a_gpu_at_the_cpu_is_one_by_itself() {
+    // The NIC is at the outer switch, three GPUs below it, two of them behind an inner one.
+    let cascaded = r#"
+[[machine]]
+role = "gpu"
+nics = [{ name = "nic", gbps = 100, device = "outer" }]
+devices = [
+    { name = "cpu", kind = "cpu" },
+    { name = "outer", kind = "switch", parent = "cpu", gbps = 105 },
+    { name = "inner", kind = "switch", parent = "outer", gbps = 105 },
+    { name = "a", kind = "gpu", parent = "inner", gbps = 105, count = 2 },
+    { name = "b", kind = "gpu", parent = "outer", gbps = 105 },
+"#;
+    let nvlink = r#"nvlinks = [{ devices = ["a-1", "a-2", "b"], gbps = 1000 }]"#;
+    let report = reduce_inside(&devices(&format!("{cascaded}]\n{nvlink}\n")), GIB, 1.0);
+    assert_eq!(report.reduction, LocalReduction::ReduceScatter);
+    assert!(report.gpu_direct);
+    // Without NVLink all three reduce together, and their ring crosses the inner switch's link.
+    let without = devices(&format!("{cascaded}]\n"));
+    let of = inside("m", &without, &LocalChoice::CpuAssisted, 0.0).unwrap();
+    let third = 1.0 / 3.0;
+    for (device, expected) in [
+        ("outer", [1.0, 0.0, 0.0, 1.0]),
+        ("inner", [2.0 * third, 0.0, 2.0 * third, 0.0]),
+        ("a-2", [third, 0.0, 2.0 * third, 0.0]),
+        ("b", [third, 0.0, 2.0 * third, 0.0]),
+    ] {
+        let near = parts(&of, device).iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12);
+        assert!(near, "{device}: {:?}", parts(&of, device));
+    }
+    // A GPU that is attached to the CPU shares no link with the NIC: it is the root.
+    let alone = r#"    { name = "c", kind = "gpu", parent = "cpu", gbps = 105 },"#;
+    let nvlink = nvlink.replace("\"b\"]", "\"b\", \"c\"]");
+    let mixed = devices(&format!("{cascaded}{alone}\n]\n{nvlink}\n"));
+    let report = reduce_inside(&mixed, GIB, 1.0);
+    assert_eq!((report.reduction, report.roots.len()), (LocalReduction::ReduceBroadcast, 1));
+    assert_eq!(report.roots, ["c"]);
+    // So does a NIC that is: no switch has one.
+    let apart = format!("{cascaded}{alone}\n]\n{nvlink}\n")
+        .replace("device = \"outer\"", "device = \"cpu\"");
+    let report = reduce_inside(&devices(&apart), GIB, 1.0);
+    assert_eq!(report.reduction, LocalReduction::ReduceScatter);
+    assert!(!report.gpu_direct);
+}
+
+#[test]
 fn the_rule_has_a_row_for_every_machine() {
     use LocalReduction::{CpuAssisted, ReduceBroadcast, ReduceScatter};
     let table = [

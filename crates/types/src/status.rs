@@ -125,9 +125,10 @@ pub struct Bandwidth {
 }
 
 /// The rack of a machine: the machines that share a switch and its uplink.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rack {
     /// Equal for the machines of one rack.
+    #[serde(rename = "rack")]
     pub name: String,
     /// What the rack's uplink carries each way, in Gb/s, if it is known.
     pub trunk_gbps: Option<f64>,
@@ -170,6 +171,9 @@ pub struct MemberStatus {
     /// What its machine's link carries each way, if it is known.
     #[serde(flatten)]
     pub bandwidth: Option<Bandwidth>,
+    /// Its machine's rack, if it is known.
+    #[serde(flatten)]
+    pub rack: Option<Rack>,
     /// Since it joined.
     pub joined_s: f64,
     /// Since its last message.

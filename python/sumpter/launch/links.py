@@ -21,6 +21,13 @@ _PLANNED_BYTES = 10**12
 _NAMED = 4
 
 
+_RACKS_NAMED = 8
+_RACKS_SUM = {
+    True: "each sums its machines' contributions before they leave it",
+    False: "their uplinks limit nothing that is known, so no rack sums by itself",
+}
+
+
 class Link(NamedTuple):
     """A machine's link."""
 
@@ -81,6 +88,15 @@ def describe_links(job: Job) -> str:
             text = f"{link.gbps:g} Gb/s ({link.source or 'source unknown'})"
         groups.setdefault(text, []).append(link.host)
     return "; ".join(f"{_listed(hosts)} {text}" for text, hosts in groups.items())
+
+
+def describe_racks(job: Job) -> str:
+    """In a line, as rank 0 logs it: the racks and what the plan makes of them; "" without any."""
+    if not job.racks:
+        return ""
+    many = len(job.racks) > _RACKS_NAMED
+    names = f"{len(job.racks)} racks" if many else f"racks {', '.join(job.racks)}"
+    return names if job.rack_hubs is None else f"{names}: {_RACKS_SUM[job.rack_hubs]}"
 
 
 def optimal_s_per_byte(job: Job) -> float | None:

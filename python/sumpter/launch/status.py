@@ -74,6 +74,9 @@ class Member:
     late: tuple[Late, ...] = ()
     bandwidth_gbps: float | None = None  # of its machine's link, if it is known
     bandwidth_source: str = ""  # who says so: "configured" or "interface"
+    rack: str = ""  # of its machine, if it is known
+    trunk_gbps: float | None = None  # what that rack's uplink carries each way, if it is known
+    rack_hubs: bool | None = None  # whether racks sum, as a worker reports it
     silent_s: float = 0  # since its last heartbeat
     draining: bool = False
     gone: bool = False  # these are its last numbers
@@ -108,6 +111,17 @@ class Job:
         """k: the machines that only sum."""
         gpu = {worker.machine for worker in self.workers}
         return len({server.machine or str(server.number) for server in self.servers} - gpu)
+
+    @property
+    def racks(self) -> tuple[str, ...]:
+        """The known racks of its members, in the order of their names."""
+        return tuple(sorted({member.rack for member in self.workers + self.servers} - {""}))
+
+    @property
+    def rack_hubs(self) -> bool | None:
+        """Whether each rack sums its machines' contributions; None until a worker reports it."""
+        known = [worker.rack_hubs for worker in self.workers if worker.rack_hubs is not None]
+        return any(known) if known else None
 
     def waited_for(self) -> list[Late]:
         """All members' waiting added up by rank, the longest first."""
@@ -206,6 +220,9 @@ def _member(role: str, key: str, entry: Mapping[str, Any]) -> Member:
         late=tuple(_late(late) for late in _entries(stats, "late")),
         bandwidth_gbps=_number(entry.get("bandwidth_gbps")) or None,
         bandwidth_source=str(entry.get("bandwidth_source") or ""),
+        rack=str(entry.get("rack") or ""),
+        trunk_gbps=_number(entry.get("trunk_gbps")) or None,
+        rack_hubs=bool(_number(counters["rack_hubs"])) if "rack_hubs" in counters else None,
         silent_s=_number(entry.get("silent_s")),
         draining=bool(entry.get("draining")),
         gone=bool(entry.get("gone")),

@@ -20,7 +20,7 @@ from sumpter.launch.figures import (
     mean,
     optimum_share,
 )
-from sumpter.launch.links import describe_links, why_no_optimum
+from sumpter.launch.links import describe_links, describe_racks, why_no_optimum
 from sumpter.launch.status import Job, Member, Stats, machine_names
 
 
@@ -53,6 +53,7 @@ def print_job(console: Console, job: Job) -> None:
             Text(f"Job {job.name}{f' ({state})' if state else ''}: {members}", style="bold"),
             Text(f"Plan: {describe_plan(job)}"),
             Text(f"Links: {describe_links(job)}"),
+            *_racks(job),
             *_drain(job),
             _members(job),
             *_waiting(job),
@@ -96,21 +97,25 @@ def _members(job: Job) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("member", no_wrap=True)
     table.add_column("machine", overflow="ellipsis", no_wrap=True)
+    racks = bool(job.racks)
+    if racks:
+        table.add_column("rack", overflow="ellipsis", no_wrap=True, max_width=12)
     for name in ("sent", "received", "local", "sums", "partitions", "busy"):
         table.add_column(name, justify="right", no_wrap=True)
     names = machine_names(job.workers + job.servers)
     for worker in job.workers:
-        table.add_row(*_row(f"worker {worker.number}", worker, names))
+        table.add_row(*_row(f"worker {worker.number}", worker, names, racks))
     for index, server in enumerate(job.servers):
-        table.add_row(*_row(f"server {index}", server, names))
+        table.add_row(*_row(f"server {index}", server, names, racks))
     return table
 
 
-def _row(name: str, member: Member, names: Mapping[str, str]) -> tuple[str, ...]:
+def _row(name: str, member: Member, names: Mapping[str, str], racks: bool) -> tuple[str, ...]:
     stats = member.stats
     return (
         f"{name} (left)" if member.gone else name,
         names[member.machine],
+        *([member.rack or "-"] if racks else []),
         format_bytes(stats.bytes_sent),
         format_bytes(stats.bytes_received),
         format_bytes(stats.bytes_local) if stats.bytes_local else "-",
@@ -118,6 +123,12 @@ def _row(name: str, member: Member, names: Mapping[str, str]) -> tuple[str, ...]
         f"{stats.lane_rounds:,.0f}",
         f"{stats.busy_s:.1f} s" if member.role == "worker" else "-",
     )
+
+
+def _racks(job: Job) -> list[Text]:
+    """What the plan makes of the racks, where any is known."""
+    found = describe_racks(job)
+    return [Text(f"{found[0].upper()}{found[1:]}")] if found else []
 
 
 def _drain(job: Job) -> list[Text]:

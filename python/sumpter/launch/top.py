@@ -15,7 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sumpter.launch.figures import format_bytes, format_optional, format_rate, goodput_gbps, mean
-from sumpter.launch.links import optimal_s_per_byte, why_no_optimum, without_bandwidth
+from sumpter.launch.links import (
+    describe_racks,
+    optimal_s_per_byte,
+    why_no_optimum,
+    without_bandwidth,
+)
 from sumpter.launch.status import Job, Member, Stats, read_servers, read_status
 
 _CAUSES = {
@@ -33,6 +38,7 @@ class MemberRow:
     role: str
     number: int  # a worker's rank, a server's number with the coordinator
     host: str
+    rack: str  # of its machine, if it is known
     state: str  # "", "draining", or for how long it has been silent
     sent_per_s: float
     received_per_s: float
@@ -62,6 +68,8 @@ class JobRow:
     optimum_share: float | None
     without_bandwidth: str  # whose bandwidth the share of the optimum lacks
     waited_for: str  # the rank that was last most often, and its part of the waiting
+    racks: str  # what the plan makes of the racks, where any is known
+    rack_hubs: bool | None  # whether each rack sums its machines' contributions
     stall: str
     members: tuple[MemberRow, ...]
 
@@ -146,6 +154,8 @@ def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
         optimum_share=share,
         without_bandwidth=why_no_optimum(job) if without_bandwidth(job) else "",
         waited_for=_waited_for(before, job),
+        racks=describe_racks(job),
+        rack_hubs=job.rack_hubs,
         stall=job.stall,
         members=tuple(_member(old.get(worker.number), worker, seconds) for worker in workers),
     )
@@ -181,6 +191,7 @@ def _member(before: Member | None, member: Member, seconds: float | None) -> Mem
         role=member.role,
         number=member.number,
         host=member.host,
+        rack=member.rack,
         state=state,
         sent_per_s=rate("bytes_sent_away"),
         received_per_s=rate("bytes_received_away"),
@@ -228,6 +239,8 @@ def _headline(job: JobRow) -> Text:
         line.append(f"  {name} ", style="dim").append(value)
     if job.without_bandwidth:
         line.append(f"\nshare of the optimum -: {job.without_bandwidth}", style="dim")
+    if job.racks:
+        line.append(f"\n{job.racks}", style="dim")
     if job.stall:
         line.append(f"\n{job.stall}", style="bold red")
     return line
@@ -238,6 +251,7 @@ _COLUMNS: dict[str, tuple[int, int]] = {
     "rank": (4, 0),
     "server": (6, 0),
     "host": (10, 1),
+    "rack": (8, 3),
     "sent": (9, 2),
     "received": (9, 4),
     "summed": (9, 5),
@@ -251,7 +265,8 @@ _COLUMNS: dict[str, tuple[int, int]] = {
     "state": (14, 11),
 }
 _OF_WORKERS = ("rank", "drain", "busy", "waits for", "ops", "queued")
-_LEFT = ("host", "waits for", "state")
+_LEFT = ("host", "rack", "waits for", "state")
+_CUT = ("host", "rack")  # at their widths, on any terminal
 
 
 def _fitting(names: Sequence[str], width: int) -> list[str]:
@@ -268,11 +283,13 @@ def _table(rows: Sequence[MemberRow], name: str, width: int) -> Table:
     names = [n for n in _COLUMNS if n != other and (workers or n == name or n not in _OF_WORKERS)]
     if not any(row.state for row in rows):
         names.remove("state")
+    if not any(row.rack for row in rows):
+        names.remove("rack")
     fitting = _fitting(names, width)
     table = Table(box=None, header_style="dim", pad_edge=False)
     for column in fitting:
         left = column in _LEFT
-        most = _COLUMNS[column][0] if column == "host" else None
+        most = _COLUMNS[column][0] if column in _CUT else None
         justify = "left" if left else "right"
         table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis", max_width=most)
     for row in rows:
@@ -286,6 +303,7 @@ def _cells(row: MemberRow) -> dict[str, str]:
         "rank": str(row.number),
         "server": str(row.number),
         "host": row.host,
+        "rack": row.rack or "-",
         "sent": format_rate(row.sent_per_s),
         "received": format_rate(row.received_per_s),
         "summed": format_rate(row.summed_per_s),

@@ -1,12 +1,14 @@
 """What decides how the GPUs of a machine should add their gradients (BytePS, OSDI'20, section 4.2).
 
 A switch here is everything below one root port, cascaded switches together: they share the link to
-the CPU, which is what the rules save. The rule has its name only where all that it depends on is
+the CPU, which is what the rules save. A GPU with a root port of its own shares its link with no
+NIC, so for the rule it is a switch without one. `sumpter plan` counts in the same way
+(`local_reduction` in crates/plan). The rule has its name only where all that it depends on is
 known:
 
 | NVLink among all GPUs | switches with GPUs | rule |
 |---|---|---|
-| no pair has it | any | cpu-assisted |
+| no, or only among some | any | cpu-assisted |
 | yes | some with, some without a NIC | reduce-broadcast |
 | yes | all with, or all without a NIC | reduce-scatter |
 """
@@ -150,11 +152,7 @@ def _rule(facts: Facts) -> tuple[str | None, str]:
         return None, "it is not known below which switches GPUs and NICs are"
     if facts.nvlink is None:
         return None, "it is not known whether GPUs have NVLink among each other"
-    if facts.nvlink == NONE:
+    if facts.nvlink != ALL:
         return "cpu-assisted", ""
-    if facts.nvlink == SOME:
-        return None, "only some GPUs have NVLink among each other, for which there is no rule"
-    if facts.gpus_without_switch and facts.with_nic:
-        return None, "some GPUs share a switch with a NIC, and others have no switch"
-    mixed = facts.with_nic and facts.without_nic
-    return "reduce-broadcast" if mixed else "reduce-scatter", ""
+    alone = facts.without_nic or facts.gpus_without_switch
+    return "reduce-broadcast" if facts.with_nic and alone else "reduce-scatter", ""

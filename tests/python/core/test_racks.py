@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
-from jobs import Job
+from jobs import TOKEN, Job
+from sumpter import _native
+from sumpter.launch.links import describe_racks
+from sumpter.launch.status import read_status
 
 # Two racks with two machines each, of which one has two workers.
 MACHINES = {0: "a1", 1: "a1", 2: "a2", 3: "b1", 4: "b1", 5: "b2"}
@@ -38,10 +42,22 @@ def test_all_collectives_give_what_they_give_without_racks(
     assert SUMMED_THERE not in job.output(1)
 
 
-def test_wide_uplinks_need_no_hubs(make_job: Callable[..., Job]) -> None:
+@pytest.mark.parametrize(
+    ("trunk_gbps", "hubs", "said"),
+    [(0.1, True, SUMMED_THERE), (100, False, "racks a, b: their uplinks limit nothing")],
+)
+def test_wide_uplinks_need_no_hubs_and_the_status_says_what_is_so(
+    make_job: Callable[..., Job], trunk_gbps: float, hubs: bool, said: str
+) -> None:
     job = make_job(len(MACHINES))
-    start(job, "racks.py", trunk_gbps=100).finish()
-    assert "their uplinks limit nothing" in job.output(0)
+    start(job, "racks.py", trunk_gbps=trunk_gbps).finish()
+    assert said in job.output(0)
+    text = _native.status({"coordinator": job.address, "token": TOKEN})
+    workers = json.loads(text)["jobs"][0]["workers"]
+    assert [worker["rack"] for worker in workers] == [name[0] for name in MACHINES.values()]
+    assert {worker["trunk_gbps"] for worker in workers} == {trunk_gbps}
+    (known,) = read_status(text)
+    assert known.rack_hubs is hubs and said in describe_racks(known)
 
 
 def test_servers_die_while_racks_sum(make_job: Callable[..., Job]) -> None:

@@ -12,9 +12,11 @@ from sumpter import _native
 from sumpter._errors import ConfigError
 from sumpter.cli import main
 from sumpter_lab import profiles, whatif
-from sumpter_lab.whatif import byteps
+from sumpter_lab.scaffold.results.document import DocumentError
+from sumpter_lab.whatif import byteps, racks
 
-CLUSTERS = Path(__file__).resolve().parents[3] / "examples" / "clusters"
+ROOT = Path(__file__).resolve().parents[3]
+CLUSTERS = ROOT / "examples" / "clusters"
 NVLINK = CLUSTERS / "nvlink.toml"
 RACKS = CLUSTERS / "racks.toml"
 PLAIN = """
@@ -89,6 +91,31 @@ def test_a_narrow_trunk_takes_as_long_as_the_plan_says(run, tmp_path: Path) -> N
         took = whatif.simulate(profile, [case])[0]
         assert planned["time_s"] / took.overhead_s == pytest.approx(0.97, abs=0.03)
         assert took.bottleneck == "network"
+
+
+def test_predictions_for_racks_are_near_what_emulated_racks_took() -> None:
+    records = sorted((ROOT / "lab" / "records" / "trees").glob("*.csv"))
+    comparisons = [one for record in records for one in racks.compare(record)]
+    assert {one.system for one in comparisons} == {"sumpter", "gloo"}
+    plain = [one for one in comparisons if not one.servers]
+    assert len(plain) >= 7
+    # Trunks carry headers and acknowledgements as well.
+    assert all(abs(one.error) < 0.02 and -0.01 < one.bytes_error < 0 for one in plain), plain
+    # The plan has hubs on CPU machines, a job of that commit on workers only.
+    (helped,) = [one for one in comparisons if one.servers]
+    assert helped.error < -0.1 and helped.bytes_error > 0.2, helped
+    shown = racks.as_markdown(comparisons)
+    assert "- sumpter without CPU machines: 4 cells, median error 0." in shown
+
+
+def test_records_without_racks_are_refused(tmp_path: Path) -> None:
+    emulated = sorted((ROOT / "lab" / "records").glob("emulate*/*.csv"))[0]
+    with pytest.raises(DocumentError, match=r"expected rows of `sumpter bench emulate --racks`"):
+        list(racks.compare(emulated))
+    other = tmp_path / "other.csv"
+    other.write_text("one,two\n1,2\n")
+    with pytest.raises(DocumentError, match="other.csv"):
+        list(racks.compare(other))
 
 
 def test_advice_for_a_list_is_about_links_and_not_helpers(run) -> None:

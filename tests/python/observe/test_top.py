@@ -143,6 +143,59 @@ def test_it_fits_every_width(monkeypatch: pytest.MonkeyPatch, width: int) -> Non
     assert ("silent for 3 s" in text) == (width >= 200)
 
 
+def in_racks(hubs: float | None, names: str = "ab") -> list[dict]:
+    """Two workers in each rack, who report whether racks sum."""
+    counters = {} if hubs is None else {"rack_hubs": hubs}
+    racks = [{"rack": name, "trunk_gbps": 4.0} for name in names for _ in range(2)]
+    return [worker(rank, elapsed_s=1.0, **counters) | rack for rank, rack in enumerate(racks)]
+
+
+SUM = "each sums its machines' contributions before they leave it"
+NONE_SUMS = "their uplinks limit nothing that is known, so no rack sums by itself"
+
+
+@pytest.mark.parametrize(
+    ("workers", "hubs", "said"),
+    [
+        (in_racks(1.0), True, f"racks a, b: {SUM}"),
+        (in_racks(0.0), False, f"racks a, b: {NONE_SUMS}"),
+        (in_racks(None), None, "racks a, b"),
+        (in_racks(1.0, "abcdefghi"), True, f"9 racks: {SUM}"),
+        ([worker(0), worker(1)], None, ""),
+    ],
+)
+def test_what_the_plan_makes_of_racks_is_shown_where_racks_are_known(
+    monkeypatch: pytest.MonkeyPatch, workers: list[dict], hubs: bool | None, said: str
+) -> None:
+    (view,) = looks(monkeypatch, 1.0, document(workers))
+    (job,) = view.as_dict()["jobs"]
+    assert (job["racks"], job["rack_hubs"]) == (said, hubs)
+    assert [row["rack"] for row in job["members"]] == [w.get("rack", "") for w in workers]
+    assert (said and said in shown(view)) or "rack" not in shown(view)
+    (one,) = read_status(document(workers))
+    console = Console(width=200, record=True, file=open(os.devnull, "w"))
+    print_job(console, one)
+    text = console.export_text()
+    assert (f"\n{said[:1].upper()}{said[1:]}\n" in text) == ("rack" in text) == bool(said)
+
+
+@pytest.mark.parametrize("width", (20, 40, 60, 80, 200))
+def test_racks_fit_every_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    workers = in_racks(1.0)
+    workers[3]["rack"] = "a-switch-with-a-long-name"
+    (view,) = looks(monkeypatch, 1.0, document(workers))
+    (job,) = read_status(document(workers))
+    consoles = [Console(width=width, record=True, file=open(os.devnull, "w")) for _ in range(2)]
+    consoles[0].print(render(view, width))
+    print_job(consoles[1], job)
+    for console in consoles:
+        lines = console.export_text(clear=False).splitlines()
+        assert max(map(len, lines)) <= width
+        heads = [line.split() for line in lines if line.startswith(("rank ", "member"))]
+        assert any("rack" in head for head in heads) == (width >= 60)
+        assert SUM in " ".join(" ".join(lines).split())
+
+
 @pytest.fixture
 def coordinator() -> Iterator[_native.Coordinator]:
     made = _native.Coordinator("127.0.0.1:0", {"token": TOKEN})

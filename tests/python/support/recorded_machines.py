@@ -12,6 +12,7 @@ between it and its interface), `net=NAME:SPEED:STATE` (Mb/s), `rdma=NAME:SPEED:L
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from typing import Any
 from rich.console import Console
 
 from sumpter.topology import Topology, read_nvlink, read_topology
+from sumpter.topology.devices import GPU, NIC, SWITCH, Device
 from sumpter.topology.report import print_topology
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "machines"
@@ -51,6 +53,45 @@ def report(found: Topology, width: int = 80) -> str:
 
 def load(name: str) -> dict[str, Any]:
     return tomllib.loads((FOLDER / f"{name}.toml").read_text())
+
+
+def machine_list(found: Topology) -> str:
+    """Two such machines as `sumpter plan --machines` reads them; every link has 100 Gb/s."""
+    devices: list[dict[str, object]] = []
+    nics: list[dict[str, object]] = []
+
+    def add(device: Device, parent: str) -> None:
+        if device.kind == NIC:
+            nics.append({"name": device.name, "gbps": 100, "device": parent})
+        elif device.kind in (SWITCH, GPU):
+            place = {"name": device.name, "parent": parent, "gbps": 100}
+            devices.append({"kind": device.kind, **place})
+            parent = device.name
+        for child in device.children:
+            add(child, parent)
+
+    nodes = sorted({bridge.numa_node or 0 for bridge in found.bridges})
+    for node in nodes:
+        above = {} if node == nodes[0] else {"parent": f"cpu{nodes[0]}", "gbps": 100}
+        devices.append({"name": f"cpu{node}", "kind": "cpu", **above})
+    for bridge in found.bridges:
+        for child in bridge.children:
+            add(child, f"cpu{bridge.numa_node or 0}")
+    names = found.names()
+    islands = [sorted(names[gpu] for gpu in island) for island in found.nvlink.islands()]
+    nvlinks = [{"devices": gpus, "gbps": 1000} for gpus in islands if len(gpus) > 1]
+    parts = {"nics": nics, "devices": devices, "nvlinks": nvlinks}
+    keys = [f"{key} = {_toml(value)}" for key, value in parts.items() if value]
+    return "\n".join(["[[machine]]", 'role = "gpu"', "count = 2", *keys, ""])
+
+
+def _toml(value: object) -> str:
+    """A value of a TOML file, on one line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
 
 
 def expand(machine: dict[str, Any], root: Path) -> Path:

@@ -35,20 +35,20 @@ def two_switches(root: Path, links: NvLink, *below: tuple[int, str]) -> Topology
     return read_topology(expand({"pci": "\n".join(lines)}, root), links)
 
 
-# NVLink, where there are NICs (-1 is a root port), the rule or words of the reason.
+# NVLink, where there are NICs (-1 is a root port), and the rule.
 @pytest.mark.parametrize(
-    ("pairs", "nics", "with_nic", "without_nic", "rule", "why"),
+    ("pairs", "nics", "with_nic", "without_nic", "rule"),
     [
-        (RING, (0,), 1, 1, "reduce-broadcast", ""),
-        (RING, (0, 1), 2, 0, "reduce-scatter", ""),
-        (RING, (), 0, 2, "reduce-scatter", ""),
-        (RING, (-1,), 0, 2, "reduce-scatter", ""),
-        (RING[:3], (0,), 1, 1, "reduce-broadcast", ""),
-        ((), (0,), 1, 1, "cpu-assisted", ""),
-        ((), (0, 1), 2, 0, "cpu-assisted", ""),
-        ((), (-1,), 0, 2, "cpu-assisted", ""),
-        (("0 1 2", "2 3 2"), (0,), 1, 1, None, "only some GPUs"),
-        (("0 1 2",), (), 0, 2, None, "only some GPUs"),
+        (RING, (0,), 1, 1, "reduce-broadcast"),
+        (RING, (0, 1), 2, 0, "reduce-scatter"),
+        (RING, (), 0, 2, "reduce-scatter"),
+        (RING, (-1,), 0, 2, "reduce-scatter"),
+        (RING[:3], (0,), 1, 1, "reduce-broadcast"),
+        ((), (0,), 1, 1, "cpu-assisted"),
+        ((), (0, 1), 2, 0, "cpu-assisted"),
+        ((), (-1,), 0, 2, "cpu-assisted"),
+        (("0 1 2", "2 3 2"), (0,), 1, 1, "cpu-assisted"),
+        (("0 1 2",), (), 0, 2, "cpu-assisted"),
     ],
 )
 def test_the_rule_follows_from_nvlink_and_the_switches_of_nics(
@@ -57,15 +57,13 @@ def test_the_rule_follows_from_nvlink_and_the_switches_of_nics(
     nics: tuple[int, ...],
     with_nic: int,
     without_nic: int,
-    rule: str | None,
-    why: str,
+    rule: str,
 ) -> None:
     facts = two_switches(tmp_path, nvml(*pairs), *((where, NIC) for where in nics)).facts
     assert (facts.with_nic, facts.without_nic) == (with_nic, without_nic)
     assert facts.shares_switch == (with_nic > 0)
     assert facts.gpus_per_switch == (2, 2)
-    assert facts.rule == rule
-    assert why in facts.why
+    assert (facts.rule, facts.why) == (rule, "")
 
 
 def test_there_is_no_rule_without_nvml_or_for_gpus_that_it_does_not_see(tmp_path: Path) -> None:
@@ -109,11 +107,14 @@ def test_a_nic_of_the_chipset_is_below_no_switch(tmp_path: Path) -> None:
     assert facts.why == "there is only one GPU"
 
 
-def test_gpus_with_and_without_switches_beside_a_nic_have_no_rule(tmp_path: Path) -> None:
+def test_a_gpu_with_a_root_port_of_its_own_shares_its_link_with_no_nic(tmp_path: Path) -> None:
     links = nvml(*RING, "0 4 1", gpus=[*GPUS, "0000:10:00.0"])
-    facts = two_switches(tmp_path, links, (0, NIC), (-1, GPU)).facts
-    assert facts.nvlink == "all" and facts.gpus_without_switch == 1
-    assert facts.rule is None and "others have no switch" in facts.why
+    facts = two_switches(tmp_path / "one", links, (0, NIC), (1, NIC), (-1, GPU)).facts
+    assert (facts.nvlink, facts.gpus_without_switch, facts.with_nic) == ("all", 1, 2)
+    assert facts.rule == "reduce-broadcast"
+    facts = two_switches(tmp_path / "none", links, (-1, GPU), (-1, NIC)).facts
+    assert (facts.gpus_without_switch, facts.with_nic) == (1, 0)
+    assert facts.rule == "reduce-scatter"
 
 
 def test_the_links_of_a_cube_mesh_are_those_of_both_ends(tmp_path: Path) -> None:

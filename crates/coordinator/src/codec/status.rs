@@ -4,8 +4,8 @@ use sumpter_membership::RunMembers;
 use sumpter_types::{JobStatus, MachineCount, MemberStatus, StallStatus, StatusReport};
 
 use super::{
-    bandwidth_from_proto, quota_from_proto, quota_to_proto, source_to_proto, stats_from_proto,
-    stats_to_proto,
+    bandwidth_from_proto, quota_from_proto, quota_to_proto, rack_from_proto, rack_to_proto,
+    source_to_proto, stats_from_proto, stats_to_proto,
 };
 use crate::proto;
 
@@ -106,6 +106,7 @@ fn member_to_proto(member: MemberStatus) -> proto::MemberStatus {
         lanes: member.lanes,
         bandwidth_gbps: member.bandwidth.map(|known| known.gbps),
         bandwidth_source: source_to_proto(member.bandwidth),
+        rack: member.rack.map(rack_to_proto),
         joined_s: member.joined_s,
         silent_s: member.silent_s,
         stats: Some(stats_to_proto(&member.stats)),
@@ -123,6 +124,7 @@ fn member_from_proto(member: proto::MemberStatus) -> MemberStatus {
         machine: member.machine,
         lanes: member.lanes,
         bandwidth: bandwidth_from_proto(member.bandwidth_gbps, member.bandwidth_source),
+        rack: member.rack.map(rack_from_proto),
         joined_s: member.joined_s,
         silent_s: member.silent_s,
         stats: member.stats.map(stats_from_proto).unwrap_or_default(),
@@ -134,7 +136,7 @@ fn member_from_proto(member: proto::MemberStatus) -> MemberStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumpter_types::{Bandwidth, BandwidthSource, Quota, Stats};
+    use sumpter_types::{Bandwidth, BandwidthSource, Quota, Rack, Stats};
 
     #[test]
     fn a_report_arrives_as_it_was_sent() {
@@ -147,6 +149,7 @@ mod tests {
             machine: "machine".into(),
             lanes: vec!["10.0.0.1:7000".into()],
             bandwidth: Some(Bandwidth { gbps: 12.5, source: BandwidthSource::Interface }),
+            rack: Some(Rack { name: "a".into(), trunk_gbps: Some(25.0) }),
             joined_s: 3.0,
             silent_s: 0.5,
             stats,

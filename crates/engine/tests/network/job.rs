@@ -1,16 +1,17 @@
-//! A job on the simulated network: workers with colocated lanes, servers with one lane each.
+//! A job on the simulated network: workers with colocated lanes, servers with one lane each. Where
+//! racks pass aggregates on, workers are their hubs.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use sumpter_endpoint::{ConnId, Endpoint, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Lane, LaneLimits, OpId, OpMemory, Peer, Place, Recovery,
-    Request, Supply, VariablePlace, exchange,
+    Client, ClientSettings, Event, Hub, Lane, LaneLimits, Layout, OpId, OpMemory, Peer, Place,
+    Recovery, Request, Supply, VariablePlace, exchange,
 };
 use sumpter_plan::{
-    Cluster, Dealing, PartitionPlace, Placement, Plan, Topology, TreePlan, largest_partition,
-    predict, server_weights,
+    Cluster, Dealing, PartitionPlace, Placement, Plan, ReductionTree, Topology, TreePlan,
+    largest_partition, predict, server_weights,
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::in_process;
@@ -21,12 +22,15 @@ use sumpter_types::{
 use sumpter_wire::Tier;
 
 use crate::net::{Model, Net, Next, Racks, Way};
+use crate::route::{Route, Trees};
 
 pub struct Setup {
     pub workers: usize,
     /// Bytes a second of each machine's link, those with workers first.
     pub rates: Vec<f64>,
     pub racks: Racks,
+    /// The reduction trees, of one shape, over machines; without, flat ones.
+    pub trees: Option<TreePlan>,
     pub tensors: Vec<usize>,
     pub partition_bytes: u64,
     pub chunk_bytes: u32,
@@ -63,6 +67,8 @@ enum End {
 pub struct Job {
     pub net: Net,
     clients: Vec<Client<OpMemory<OwnedMemory>>>,
+    /// Pass on what the lane beside each client sums for its rack.
+    hubs: Vec<Hub>,
     recoveries: Vec<Recovery>,
     lanes: Vec<Lane>,
     colocated: Vec<ConnId>,
@@ -74,6 +80,8 @@ pub struct Job {
     /// Operations that have finished since the last call, with their ranks.
     pub done: Vec<(usize, OpId)>,
     updates: bool,
+    /// In which tier each worker takes part with its tensors.
+    tiers: Vec<Tier>,
     /// The rounds of what is under way.
     rounds: HashMap<(usize, OpId), Round>,
 }
@@ -140,7 +148,7 @@ pub fn topology(setup: &Setup) -> Topology {
 fn plan(setup: &Setup) -> Plan {
     let weights = server_weights(&machines(setup)).expect("sound machines");
     let (lanes, dealing) = (vec![1; weights.len()], Dealing::Balanced);
-    let trees = TreePlan::flat(weights);
+    let trees = setup.trees.clone().unwrap_or_else(|| TreePlan::flat(weights));
     let partition_bytes = largest_partition(setup.partition_bytes, setup.credit_bytes as u64);
     Plan { epoch: 1, partition_bytes, lanes, trees, dealing }
 }
@@ -157,10 +165,11 @@ impl Job {
             deterministic: false,
             checksum: false,
         };
-        let limits = LaneLimits { max_job_bytes: 1 << 36, max_chunk_bytes: 1 << 24, hub: false };
+        let limits = LaneLimits { max_job_bytes: 1 << 36, max_chunk_bytes: 1 << 24, hub: true };
         let mut job = Job {
             net: Net::new(setup.model, &setup.rates, &setup.racks),
             clients: (0..n).map(|rank| Client::new(settings(rank), machines)).collect(),
+            hubs: (0..n).map(|_| Hub::new(JOB, setup.chunk_bytes)).collect(),
             recoveries: (0..n).map(|_| Recovery::default()).collect(),
             lanes: (0..machines).map(|_| Lane::new(limits)).collect(),
             colocated: Vec::new(),
@@ -170,6 +179,7 @@ impl Job {
             finished: 0,
             done: Vec::new(),
             updates: setup.updates,
+            tiers: vec![Tier::Root; n],
             rounds: HashMap::new(),
         };
         for rank in 0..n {
@@ -193,7 +203,14 @@ impl Job {
         }
         let mut placement = Placement::new(&plan(setup)).expect("a sound plan");
         for (index, bytes) in setup.tensors.iter().enumerate() {
-            job.register(index, *bytes, &placement.place(*bytes as u64));
+            let places = placement.place(*bytes as u64);
+            match &setup.trees {
+                None => job.register(index, *bytes, &places),
+                Some(plan) => {
+                    let trees = Trees { plan, workers: n };
+                    job.route(index, trees, (&places, placement.trees()));
+                }
+            }
         }
         if setup.updates {
             job.fill(setup.tensors.len());
@@ -206,7 +223,7 @@ impl Job {
         for rank in 0..self.clients.len() {
             let id = Rank(rank as u32);
             for index in 0..tensors {
-                let request = self.request(index, 0);
+                let request = self.request(rank, index, 0);
                 self.recoveries[rank].fill(&mut self.clients[rank], id, &request, 1);
             }
             self.settle(rank);
@@ -252,13 +269,34 @@ impl Job {
         }
     }
 
+    /// The same of a tensor with reduction trees, and what each client passes on of it.
+    fn route(
+        &mut self,
+        index: usize,
+        trees: Trees<'_>,
+        partitions: (&[PartitionPlace], &[ReductionTree]),
+    ) {
+        assert!(!self.updates, "the hubs of a variable would be its mirrors");
+        let id = TensorId(index as u32);
+        for (rank, (client, hub)) in self.clients.iter_mut().zip(&mut self.hubs).enumerate() {
+            let define = |ranks: &[Rank]| client.define_group(ranks);
+            let Route { tier, places, passed_on } =
+                trees.route(Rank(rank as u32), partitions, define);
+            self.tiers[rank] = tier;
+            client.register(id, tier, places);
+            if let Some((tiers, places)) = passed_on {
+                hub.register(client, id, tiers, Layout::new(places), Round(0));
+            }
+        }
+    }
+
     /// One round of a tensor.
-    fn request(&self, index: usize, priority: i32) -> Request {
+    fn request(&self, rank: usize, index: usize, priority: i32) -> Request {
         let sgd = Update::new(Rule::Sgd { momentum: false, nesterov: false });
         let all_reduce = Collective::AllReduce;
         Request {
             tensor: TensorId(index as u32),
-            tier: Tier::Root,
+            tier: self.tiers[rank],
             collective: if self.updates { Collective::Update } else { all_reduce },
             dtype: Dtype::F32,
             op: ReduceOp::Sum,
@@ -296,14 +334,14 @@ impl Job {
     }
 
     pub fn submit(&mut self, rank: usize, index: usize, bytes: usize, priority: i32) -> OpId {
-        let request = self.request(index, priority);
+        let request = self.request(rank, index, priority);
         let ones = 1.0_f32.to_ne_bytes().repeat(bytes / 4);
         // The gradient of a variable is needed until its mirrors have it.
         let memory = match self.updates {
             true => OwnedMemory { separate: Some(ones), bytes: vec![0; bytes] },
             false => OwnedMemory { separate: None, bytes: ones },
         };
-        let round = self.clients[rank].next_round(request.tensor, Tier::Root);
+        let round = self.clients[rank].next_round(request.tensor, request.tier);
         let op = self.clients[rank].submit(request, OpMemory::Tensor(memory));
         self.rounds.insert((rank, op), round.expect("a registered tensor"));
         op
@@ -321,12 +359,14 @@ impl Job {
                     .expect("no violation");
                 moved +=
                     exchange((client, on_client), (lane, own), usize::MAX).expect("no violation");
+                let (client, lane) = (&mut self.clients[machine], &mut self.lanes[machine]);
+                moved += usize::from(self.hubs[machine].pass_on(client, lane));
                 while let Some(lane) = self.clients[machine].next_dirty() {
                     if let Some(pipe) = self.to_lane[machine][lane.0] {
                         moved += self.feed(pipe);
                     }
                 }
-                self.collect(machine);
+                moved += self.collect(machine);
             }
             self.lanes[machine].end_turn();
             while let Some(conn) = self.lanes[machine].next_dirty() {
@@ -393,26 +433,32 @@ impl Job {
         self.settle(machine);
     }
 
-    fn collect(&mut self, rank: usize) {
+    /// Handles a client's events; returns how many the hub has taken, which may move the lane.
+    fn collect(&mut self, rank: usize) -> usize {
         let sum = self.clients.len() as f32;
+        let mut passed = 0;
         while let Some(event) = self.clients[rank].next_event() {
             let event = self.recoveries[rank].on_event(event, &mut self.clients[rank]);
             let Some(event) = event else { continue };
+            let (client, lane) = (&mut self.clients[rank], &mut self.lanes[rank]);
+            let event = self.hubs[rank].on_event(event, client, lane).expect("no violation");
+            let Some(event) = event else {
+                passed += 1;
+                continue;
+            };
             match event {
                 Event::Finished(op, outcome) => {
                     assert_eq!(outcome, Ok(()));
                     self.finished += 1;
                     self.done.push((rank, op));
                 }
-                Event::Released(op, OpMemory::Tensor(memory)) => {
+                Event::Released(op, memory) => {
                     let round = self.rounds.remove(&(rank, op)).expect("what was submitted");
                     let value = -(STEP as f32) * sum * (round.0 + 1) as f32;
                     let expected = if self.updates { value } else { sum };
                     let right = |four: &[u8]| four == expected.to_ne_bytes();
                     assert!(memory.bytes.chunks_exact(4).all(right), "a wrong sum");
                 }
-                // What a mirror has put into a lane.
-                Event::Released(..) => {}
                 Event::Available { .. }
                 | Event::Ordered { .. }
                 | Event::Arrived { .. }
@@ -425,5 +471,6 @@ impl Job {
                 }
             }
         }
+        passed
     }
 }

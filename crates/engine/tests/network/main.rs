@@ -7,6 +7,7 @@ mod net;
 mod periods;
 mod racks;
 mod replay;
+mod route;
 mod training;
 mod updates;
 
@@ -30,6 +31,7 @@ fn setup(workers: usize, rates: Vec<f64>, tensors: Vec<usize>) -> Setup {
         workers,
         rates,
         racks: Racks::default(),
+        trees: None,
         tensors,
         partition_bytes,
         chunk_bytes,

@@ -46,6 +46,7 @@ impl Member {
             machine: join.machine.clone(),
             lanes: join.lanes.iter().map(ToString::to_string).collect(),
             bandwidth: join.bandwidth,
+            rack: join.rack.clone(),
             joined_s: now.saturating_sub(self.joined).as_secs_f64(),
             silent_s: now.saturating_sub(self.heard).as_secs_f64(),
             stats: self.stats.clone(),

@@ -180,6 +180,12 @@ impl Cluster {
         Some(format!("{names}: {sums}"))
     }
 
+    /// Whether each rack sums what its machines contribute; `None` if no rack is known.
+    pub(crate) fn rack_hubs(&self) -> Option<bool> {
+        let is_known = self.sources.iter().any(|source| source.rack.is_some());
+        is_known.then(|| self.whole.hubs.as_ref().is_some_and(Hubs::has_racks))
+    }
+
     /// Whether a lane's process may go without ending the job.
     pub(crate) fn may_vanish(&self, lane: ConnId) -> bool {
         self.policy.workers_may_fail || matches!(self.lanes[lane.0].owner, Owner::Server(_))
@@ -598,6 +604,7 @@ mod tests {
         for server in [None, Some("a"), Some("c")] {
             for (trunk, has_hubs) in [(Some(1.0), true), (Some(8.0), false), (None, false)] {
                 let mut cluster = build(&in_racks(trunk, server), Architecture::Sumpter).unwrap();
+                assert_eq!(cluster.rack_hubs(), Some(has_hubs));
                 let placed = cluster.place(&[], 1 << 20);
                 let (hubs, lanes) = cluster.hubs_of(&[]);
                 assert_eq!(hubs.is_some(), has_hubs, "{server:?} {trunk:?}");
@@ -616,6 +623,8 @@ mod tests {
                 assert_eq!(seen.len(), 8, "all have a part: {seen:?}");
             }
         }
+        let apart = build(&view(&["a", "b"], &["s"]), Architecture::Sumpter).unwrap();
+        assert_eq!(apart.rack_hubs(), None, "no rack is known");
         // Of some ranks in one rack, nothing crosses a trunk.
         let mut cluster = build(&in_racks(Some(1.0), None), Architecture::Sumpter).unwrap();
         assert!(cluster.hubs_of(&[Rank(0), Rank(1), Rank(2)]).0.is_none());

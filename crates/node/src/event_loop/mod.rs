@@ -271,6 +271,7 @@ impl EventLoop {
                 backlog: run.client.backlog(),
                 admitted_bytes: run.client.admitted_bytes(),
                 operations: run.under_way(),
+                rack_hubs: run.cluster.rack_hubs(),
             }),
             elapsed: self.now(),
         });

@@ -33,6 +33,7 @@ impl<'a> Wiring<'a> {
         &self.devices.devices[device].name
     }
 
+    /// Whether a GPU's link to the CPU has a NIC's traffic as well.
     pub(super) fn beside_nic(&self, gpu: usize) -> bool {
         let switch = self.devices.switch_of(gpu);
         self.nics.iter().any(|&nic| self.devices.switch_of(nic) == switch)
@@ -230,17 +231,21 @@ impl<'a> Wiring<'a> {
 
     /// CPU-assisted, with the fraction `direct` copied from each GPU as it is.
     fn assisted(&self, direct: f64) -> Vec<Load> {
-        let group = |gpu: usize| {
-            let switch = self.devices.switch_of(gpu);
-            self.gpus.iter().filter(|&&other| self.devices.switch_of(other) == switch).count()
-        };
+        let switches: Vec<usize> =
+            self.gpus.iter().map(|&gpu| self.devices.switch_of(gpu)).collect();
+        let group = |switch| switches.iter().filter(|other| **other == switch).count() as f64;
         let copied: Vec<f64> =
-            self.gpus.iter().map(|&gpu| direct + (1.0 - direct) / group(gpu) as f64).collect();
+            switches.iter().map(|&switch| direct + (1.0 - direct) / group(switch)).collect();
         let mut loads = self.copies(&copied);
-        for &gpu in &self.gpus {
-            let n = group(gpu) as f64;
-            // Reduce-scatter and all-gather stay below the switch.
-            loads[gpu].exchange += (n - 1.0) / n * (1.0 - direct);
+        // Reduce-scatter and all-gather stay below the topmost switch: each is a ring, which
+        // crosses a link there that has some of the GPUs below it and not all.
+        for (link, load) in loads.iter_mut().enumerate() {
+            let switch = self.devices.switch_of(link);
+            let below = |gpu: &&usize| self.devices.upwards(**gpu).any(|above| above == link);
+            let (count, n) = (self.gpus.iter().filter(below).count() as f64, group(switch));
+            if link != switch && 0.0 < count && count < n {
+                load.exchange += (n - 1.0) / n * (1.0 - direct);
+            }
         }
         loads
     }

@@ -146,9 +146,12 @@ impl Devices {
         self.upwards(device).find(cpu).unwrap_or(device)
     }
 
-    /// What a GPU or NIC is directly attached to.
+    /// The topmost device below the socket that a GPU or NIC is attached to: what the rule counts
+    /// as its switch. All below it, cascaded switches together, share one link to the CPU. A device
+    /// that is attached to the CPU shares its link with nothing and is a switch by itself.
     fn switch_of(&self, device: usize) -> usize {
-        self.parents[device].unwrap_or(device)
+        let cpu = self.cpu_of(device);
+        self.upwards(device).take_while(|above| *above != cpu).last().unwrap_or(device)
     }
 }
 

@@ -51,6 +51,10 @@ pub enum LocalReduction {
 /// Roots of a reduce are below switches without a NIC: a link that the NIC uses has less left for
 /// copies, so these go over the others.
 ///
+/// A switch here is everything that shares one link to the CPU: cascaded switches are one, and a
+/// GPU that is attached to the CPU is one by itself. `sumpter doctor --topology` counts in the same
+/// way.
+///
 /// ```
 /// use sumpter_plan::{LocalReduction, local_reduction};
 ///

@@ -1,8 +1,8 @@
 //! The model against the runtime's own state machines on a network in virtual time: figures that
 //! `cargo test --release -p sumpter-engine --test network -- --nocapture` printed.
 
-use sumpter_plan::{Architecture, Cluster, default_credit, predict};
-use sumpter_whatif::{Case, Layer, Order, Profile, Tensor, simulate};
+use sumpter_plan::{Architecture, Cluster, LocalChoice, default_credit, predict};
+use sumpter_whatif::{Case, Layer, Machines, Order, Profile, Tensor, simulate, simulate_on};
 
 /// GPU machines, CPU machines, MiB of one tensor, seconds that the engine took at 200 Mb/s.
 const ENGINE: [(u32, u32, u64, f64); 19] = [
@@ -48,6 +48,53 @@ fn rounds_take_as_long_as_in_the_engine() {
     errors.sort_by(f64::total_cmp);
     println!("median {:.1} %, largest {:.1} %", 100.0 * errors[9], 100.0 * errors[18]);
     assert!(errors[9] < 0.025);
+}
+
+/// Racks, GPU machines of each, oversubscription of their trunks, and the seconds that a job's plan
+/// took in the engine for 64 MiB at 200 Mb/s: rack hubs, and flat trees at 1:1.
+const RACKS: [(u32, u32, f64, f64); 12] = [
+    (2, 2, 1.0, 4.043),
+    (2, 2, 2.0, 4.040),
+    (2, 2, 4.0, 5.389),
+    (2, 4, 1.0, 4.720),
+    (2, 4, 2.0, 4.715),
+    (2, 4, 4.0, 4.716),
+    (4, 2, 1.0, 4.723),
+    (4, 2, 2.0, 4.719),
+    (4, 2, 4.0, 8.097),
+    (4, 4, 1.0, 5.075),
+    (4, 4, 2.0, 5.054),
+    (4, 4, 4.0, 5.062),
+];
+
+#[test]
+fn rounds_in_racks_take_as_long_as_in_the_engine() {
+    let mut errors = Vec::new();
+    for (racks, workers, oversubscription, engine_s) in RACKS {
+        let toml = format!(
+            "[[rack]]\nname = \"rack\"\ncount = {racks}\noversubscription = {oversubscription:?}\n\
+             [[machine]]\nrole = \"gpu\"\nrack = \"rack\"\ncount = {workers}\n\
+             bandwidth_gbps = 0.2\n"
+        );
+        let machines = Machines::new(&toml, LocalChoice::Rule).unwrap();
+        let tensor = Tensor { layer: 0, bytes: 64 << 20, ready_s: 0.0 };
+        let layers = vec![Layer { forward_s: None }];
+        let profile = Profile::new(1.0, 0.0, layers, vec![tensor], None).unwrap();
+        let (workers, architecture) = (machines.workers(), Architecture::Sumpter);
+        let case = Case { workers, architecture, bandwidth_gbps: 0.2, ..Case::default() };
+        let model_s = simulate_on(&profile, &machines, &case).unwrap().overhead_s;
+        let error = model_s / engine_s - 1.0;
+        println!(
+            "| {racks} | {} | {oversubscription}:1 | {engine_s:.3} | {model_s:.3} | {:+.1} % |",
+            workers / racks,
+            100.0 * error
+        );
+        errors.push(error.abs());
+        assert!(error.abs() < 0.06, "{racks} racks, {oversubscription}:1: {model_s} {engine_s}");
+    }
+    errors.sort_by(f64::total_cmp);
+    println!("median {:.1} %, largest {:.1} %", 100.0 * errors[6], 100.0 * errors[11]);
+    assert!(errors[6] < 0.02);
 }
 
 /// GPU machines, CPU machines, communication to compute, and the seconds of an iteration in the

@@ -105,17 +105,17 @@ def as_markdown(comparisons: Sequence[Comparison]) -> str:
         f"| {one.measured_s:.3f} | {one.predicted_s:.3f} | {one.error:+.1%} |"
         for one in comparisons
     ]
-    lines += ["", _distribution("all", comparisons)]
+    lines += ["", distribution("all", [one.error for one in comparisons])]
     for system in _SYSTEMS:
-        of_system = [one for one in comparisons if one.system == system]
+        of_system = [one.error for one in comparisons if one.system == system]
         if of_system:
-            lines.append(_distribution(system, of_system))
+            lines.append(distribution(system, of_system))
     return "\n".join(lines)
 
 
-def _distribution(of: str, comparisons: Sequence[Comparison]) -> str:
-    """How large errors are, in words."""
-    errors = sorted(abs(one.error) for one in comparisons)
+def distribution(of: str, errors: Sequence[float]) -> str:
+    """How large these errors are, as fractions, in words."""
+    errors = sorted(map(abs, errors))
     near = sum(error <= 0.05 for error in errors) / len(errors)
     return (
         f"- {of}: {len(errors)} cells, median error {statistics.median(errors):.1%}, "

@@ -1,5 +1,7 @@
 //! A run from its start to its end: deaths, departures, silence.
 
+use sumpter_types::Rack;
+
 use super::*;
 
 fn lost(rank: u32, reason: &str) -> MemberEvent {
@@ -216,7 +218,8 @@ fn the_status_tells_jobs_members_machines_and_numbers() {
     let mut world = World::new();
     world.join(server("a"));
     world.join(Join { machine: "machine-0".into(), ..server("b") });
-    let zero = world.join(Join { expected_servers: 3, ..worker(0, 3) });
+    let rack = Some(Rack { name: "a".into(), trunk_gbps: Some(25.0) });
+    let zero = world.join(Join { expected_servers: 3, rack: rack.clone(), ..worker(0, 3) });
     world.join(Join { machine: "machine-0".into(), ..worker(1, 3) });
     world.join(worker_of("other", 0, 1));
     let counters = BTreeMap::from([("samples".to_owned(), 64.0)]);
@@ -233,6 +236,8 @@ fn the_status_tells_jobs_members_machines_and_numbers() {
     let machines = job.machines;
     assert_eq!((machines.gpu, machines.cpu), (1, 1));
     assert_eq!(job.workers[0].stats.counters["samples"], 64.0);
+    let racks = job.workers.iter().map(|worker| worker.rack.clone());
+    assert_eq!(racks.collect::<Vec<_>>(), [rack, None]);
     assert_eq!(world.registry.status(world.now, Some("absent")).jobs, []);
 }
 
