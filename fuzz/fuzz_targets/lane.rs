@@ -75,10 +75,10 @@ fuzz_target!(|data: &[u8]| {
             lane.sent(conn, n);
         }
         // Totals come back at once, as if no other machine took part.
-        while let Some((of, _, bytes)) = lane.next_subtotal() {
+        while let Some((of, _, bytes)) = lane.next_subtotal(JobId(1)) {
             lane.return_total(of, bytes).expect("it was lent");
         }
-        while let Some(total) = lane.next_total() {
+        while let Some(total) = lane.next_total(JobId(1)) {
             lane.release_total(total);
         }
     }

@@ -67,6 +67,7 @@ pub use self::mirror::MirroredElements;
 use self::mirror::Mirrors;
 use self::op::{Stage, find};
 use self::operations::Operations;
+pub(crate) use self::operations::Sequence;
 use self::retained::RetainedResults;
 use self::sender::ChunkRef;
 use self::trace::Trace;
@@ -130,7 +131,8 @@ impl<M: Memory> Client<M> {
 
     /// The id of a group of workers, in ascending order; everyone is group 0.
     pub fn define_group(&mut self, ranks: &[Rank]) -> GroupId {
-        if ranks.len() == self.settings.world_size as usize {
+        let world = self.settings.world_size;
+        if ranks.len() == world as usize && ranks.last().is_some_and(|last| last.0 < world) {
             return GroupId(0);
         }
         let id = group_id(ranks);
@@ -146,12 +148,24 @@ impl<M: Memory> Client<M> {
 
     /// The same for a tensor whose next round is not the first.
     pub fn register_from(&mut self, tensor: TensorId, tier: Tier, layout: Layout, round: Round) {
-        self.operations.register(tensor, tier, layout, round);
+        self.operations.register((tensor, tier, None), layout, round);
+    }
+
+    /// The same of one partition, whose rounds are counted apart from those of all others: for a
+    /// hub that knows a partition only once it has a subtotal of it.
+    pub fn register_alone(&mut self, tensor: TensorId, tier: Tier, place: Place, round: Round) {
+        let of = (tensor, tier, Some(place.number));
+        self.operations.register(of, Layout::new(vec![place]), round);
     }
 
     /// Queues an operation; its tensor must be registered and the groups of its places defined.
     pub fn submit(&mut self, request: Request, memory: M) -> OpId {
-        let id = self.operations.submit(request, memory);
+        self.submit_to(request, None, memory)
+    }
+
+    /// The same for a partition that was registered `alone`, or a tensor.
+    pub(crate) fn submit_to(&mut self, request: Request, alone: Option<u32>, memory: M) -> OpId {
+        let id = self.operations.submit(request, alone, memory);
         let op = &self.operations[id];
         self.trace.operation(EventKind::Submitted, op);
         if op.stage == Stage::Active {
@@ -195,7 +209,12 @@ impl<M: Memory> Client<M> {
     /// The round of the next operation on a tensor.
     #[must_use]
     pub fn next_round(&self, tensor: TensorId, tier: Tier) -> Option<Round> {
-        self.operations.next_round(tensor, tier)
+        self.operations.next_round((tensor, tier, None))
+    }
+
+    /// The same of a partition that was registered alone.
+    pub(crate) fn next_round_of(&self, of: Sequence) -> Option<Round> {
+        self.operations.next_round(of)
     }
 
     /// Where the partitions of a tensor are summed in this epoch.
@@ -216,6 +235,12 @@ impl<M: Memory> Client<M> {
     #[must_use]
     pub fn copied_bytes(&self) -> u64 {
         self.links.iter().map(|link| link.receiver.inbox.copied_bytes()).sum()
+    }
+
+    /// What the client is called in groups.
+    #[must_use]
+    pub(crate) fn rank(&self) -> Rank {
+        self.settings.rank
     }
 
     /// Whether frames carry checksums, as this client asks of every lane elsewhere.
@@ -278,7 +303,13 @@ impl<M: Memory> Client<M> {
     /// Results of `lane` are retained until it reports that everyone has them: its process may die
     /// without ending the job.
     pub fn retain_results_of(&mut self, lane: ConnId) {
-        self.links[lane].retains = true;
+        let link = &mut self.links[lane];
+        (link.retains, link.releases) = (true, true);
+    }
+
+    /// `lane` reports when everyone has a result, though nothing of it is retained here.
+    pub(crate) fn await_release_of(&mut self, lane: ConnId) {
+        self.links[lane].releases = true;
     }
 
     /// The connection to `lane` is there, its handshake done.
@@ -494,26 +525,33 @@ impl<M: Memory> Client<M> {
 
     /// Every worker that gets the result of a passed-on partition from here has it, or does not
     /// need it: acknowledges it to the lane that made it, in the tier to which the subtotal went;
-    /// at once if others wait for that.
+    /// at once if others wait for that. Whether the lane will report that everyone has it.
     pub fn acknowledge(
         &mut self,
         (tensor, tier): (TensorId, Tier),
         number: u32,
         round: Round,
         at_once: bool,
-    ) {
-        let Some(lane) = self.operations.lane_of((tensor, tier), number, round) else { return };
-        self.retained.acknowledge((tensor, tier, number), round);
+    ) -> bool {
+        let Some(lane) = self.operations.lane_of((tensor, tier), number, round) else {
+            return false;
+        };
+        let key = (tensor, tier, number);
         let link = &mut self.links[lane];
+        if link.releases && !link.retains && !link.resident {
+            self.retained.remember(key, lane, round);
+        }
+        self.retained.acknowledge(key, round);
         // A lane that may die gets it again when the connection is there again.
         if link.up {
             let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
             let header = Header { tier, partition: number, round, ..header };
             link.sender.push_control(&header, &[]);
-            if at_once && link.retains {
+            if at_once && link.releases {
                 self.links.touch(lane);
             }
         }
+        self.links[lane].releases
     }
 
     /// Whether a frame that waits to be sent refers to a chunk, though its result may be here:

@@ -28,7 +28,7 @@ impl Lane {
             }
         }
         if let Some(chunk) = progress.subtotal {
-            self.subtotals.push_back((job, at, ChunkPlace { slot, chunk }));
+            self.jobs[job].subtotals.push_back((at, ChunkPlace { slot, chunk }));
         }
         if let Some(chunk) = progress.finished {
             self.fill(job, at, ChunkPlace { slot, chunk });
@@ -103,7 +103,7 @@ impl Lane {
         }
         if partition.tier().is_aggregate() {
             let round = partition.round(slot).expect("a live round");
-            return self.decisions.push_back((job, at, round));
+            return self.jobs[job].decisions.push_back((at, round));
         }
         self.catch_up(job, at, CatchUp::All);
     }
