@@ -85,6 +85,9 @@ pub struct Hub {
     tensors: HashMap<Sequence, Passage>,
     running: HashMap<OpId, Running>,
     failed: HashSet<TensorId>,
+    /// Lanes to which routes lead, and those of them that the driver has not been told of.
+    lanes: HashSet<ConnId>,
+    unconnected: Vec<ConnId>,
     closed: bool,
 }
 
@@ -141,14 +144,20 @@ impl Hub {
     /// A hub that passes nothing on yet.
     #[must_use]
     pub fn new(job: JobId, chunk_bytes: u32) -> Hub {
-        let (tensors, running, failed, closed) = Default::default();
-        Hub { job, chunk_bytes: chunk_bytes as usize, tensors, running, failed, closed }
+        let (tensors, running, failed, lanes) = Default::default();
+        let (chunk_bytes, unconnected, closed) = (chunk_bytes as usize, Vec::new(), false);
+        Hub { job, chunk_bytes, tensors, running, failed, lanes, unconnected, closed }
     }
 
     /// Nothing is passed on any more, and what fails from now on is not reported to this machine's
     /// workers: the end of the session reaches them by another path.
     pub fn close(&mut self) {
         self.closed = true;
+    }
+
+    /// The next lane to which subtotals go from now on, because a route says so.
+    pub fn next_lane(&mut self) -> Option<ConnId> {
+        self.unconnected.pop()
     }
 
     /// Makes known which partitions of a tensor are passed on from here, between which tiers, from
@@ -284,6 +293,9 @@ impl Hub {
         let next = ConnId(next as usize);
         if keeps {
             client.await_release_of(next);
+        }
+        if self.lanes.insert(next) {
+            self.unconnected.push(next);
         }
         let (to, bytes) = (Tier::Root, spec.bytes as usize);
         let place = Place::new(next, of.partition, (0, bytes), group, members.len() as u32);

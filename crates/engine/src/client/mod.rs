@@ -36,6 +36,7 @@ mod op;
 mod operations;
 mod order;
 mod outstanding;
+mod passing;
 mod receiver;
 mod receiving;
 mod retained;
@@ -65,7 +66,7 @@ use self::credit::CreditWindow;
 use self::link::Links;
 pub use self::mirror::MirroredElements;
 use self::mirror::Mirrors;
-use self::op::{Stage, find};
+use self::op::Stage;
 use self::operations::Operations;
 pub(crate) use self::operations::Sequence;
 use self::retained::RetainedResults;
@@ -151,27 +152,9 @@ impl<M: Memory> Client<M> {
         self.operations.register((tensor, tier, None), layout, round);
     }
 
-    /// The same of one partition, whose rounds are counted apart from those of all others: for a
-    /// hub that knows a partition only once it has a subtotal of it.
-    pub fn register_alone(&mut self, tensor: TensorId, tier: Tier, place: Place, round: Round) {
-        let of = (tensor, tier, Some(place.number));
-        self.operations.register(of, Layout::new(vec![place]), round);
-    }
-
     /// Queues an operation; its tensor must be registered and the groups of its places defined.
     pub fn submit(&mut self, request: Request, memory: M) -> OpId {
         self.submit_to(request, None, memory)
-    }
-
-    /// The same for a partition that was registered `alone`, or a tensor.
-    pub(crate) fn submit_to(&mut self, request: Request, alone: Option<u32>, memory: M) -> OpId {
-        let id = self.operations.submit(request, alone, memory);
-        let op = &self.operations[id];
-        self.trace.operation(EventKind::Submitted, op);
-        if op.stage == Stage::Active {
-            self.launch(id);
-        }
-        id
     }
 
     /// An operation that changes a variable asynchronously is to do so in this order, which is of
@@ -212,11 +195,6 @@ impl<M: Memory> Client<M> {
         self.operations.next_round((tensor, tier, None))
     }
 
-    /// The same of a partition that was registered alone.
-    pub(crate) fn next_round_of(&self, of: Sequence) -> Option<Round> {
-        self.operations.next_round(of)
-    }
-
     /// Where the partitions of a tensor are summed in this epoch.
     #[must_use]
     pub fn layout(&self, tensor: TensorId, tier: Tier) -> Option<&Layout> {
@@ -235,12 +213,6 @@ impl<M: Memory> Client<M> {
     #[must_use]
     pub fn copied_bytes(&self) -> u64 {
         self.links.iter().map(|link| link.receiver.inbox.copied_bytes()).sum()
-    }
-
-    /// What the client is called in groups.
-    #[must_use]
-    pub(crate) fn rank(&self) -> Rank {
-        self.settings.rank
     }
 
     /// Whether frames carry checksums, as this client asks of every lane elsewhere.
@@ -305,11 +277,6 @@ impl<M: Memory> Client<M> {
     pub fn retain_results_of(&mut self, lane: ConnId) {
         let link = &mut self.links[lane];
         (link.retains, link.releases) = (true, true);
-    }
-
-    /// `lane` reports when everyone has a result, though nothing of it is retained here.
-    pub(crate) fn await_release_of(&mut self, lane: ConnId) {
-        self.links[lane].releases = true;
     }
 
     /// The connection to `lane` is there, its handshake done.
@@ -489,79 +456,6 @@ impl<M: Memory> Client<M> {
     #[must_use]
     pub fn unsupplied(&self, tensor: TensorId) -> usize {
         outstanding::unsupplied(tensor, &self.operations, self.settings.rank)
-    }
-
-    /// The first `chunks` chunks of a partition are in the memory now, of an operation that is
-    /// supplied in chunks; of a partition to which this worker contributes nothing, there is room
-    /// for them. Supplying to an operation that has ended does nothing.
-    pub fn supply_chunks(&mut self, id: OpId, number: u32, chunks: u32) {
-        let Some(op) = self.operations.get_mut(id).filter(|op| op.stage != Stage::Finished) else {
-            return;
-        };
-        let Some(index) = find(&op.places, number) else { return };
-        let before = op.begins(index, self.settings.rank);
-        let lacks = op.changes_variable(index) && self.mirrors.lacks(op.request.tensor);
-        let (lane, part) = (op.places[index].lane, &mut op.parts[index]);
-        part.supplied = part.supplied.max(chunks);
-        if lacks {
-            return;
-        }
-        if !before && op.stage == Stage::Active && !self.suspended {
-            let priority = op.request.priority;
-            return self.begin(priority, id, index);
-        }
-        let link = &mut self.links[lane];
-        if link.resident {
-            while let Some(chunk) = part.asked.front().copied().filter(|c| *c < part.supplied) {
-                part.asked.pop_front();
-                link.offers.push_back((id, index, chunk));
-            }
-        } else if part.announced && !part.ready {
-            part.ready = true;
-            link.sender.ready.push(op.request.priority, (id, index), ());
-            self.links.touch(lane);
-        }
-    }
-
-    /// Every worker that gets the result of a passed-on partition from here has it, or does not
-    /// need it: acknowledges it to the lane that made it, in the tier to which the subtotal went;
-    /// at once if others wait for that. Whether the lane will report that everyone has it.
-    pub fn acknowledge(
-        &mut self,
-        (tensor, tier): (TensorId, Tier),
-        number: u32,
-        round: Round,
-        at_once: bool,
-    ) -> bool {
-        let Some(lane) = self.operations.lane_of((tensor, tier), number, round) else {
-            return false;
-        };
-        let key = (tensor, tier, number);
-        let link = &mut self.links[lane];
-        if link.releases && !link.retains && !link.resident {
-            self.retained.remember(key, lane, round);
-        }
-        self.retained.acknowledge(key, round);
-        // A lane that may die gets it again when the connection is there again.
-        if link.up {
-            let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
-            let header = Header { tier, partition: number, round, ..header };
-            link.sender.push_control(&header, &[]);
-            if at_once && link.releases {
-                self.links.touch(lane);
-            }
-        }
-        self.links[lane].releases
-    }
-
-    /// Whether a frame that waits to be sent refers to a chunk, though its result may be here:
-    /// after a cut, a contribution is sent again that the lane turns out to have.
-    #[must_use]
-    pub fn is_queued(&self, op: OpId, number: u32, chunk: u32) -> bool {
-        let Some(state) = self.operations.get(op) else { return false };
-        let Some(index) = find(&state.places, number) else { return false };
-        let (offset, _) = state.range(index, chunk, self.settings.chunk_bytes);
-        self.links[state.places[index].lane].sender.refers_to(op, index, offset)
     }
 
     /// Drops all connections and what operations supplied in chunks and relays had under way; those

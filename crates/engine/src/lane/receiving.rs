@@ -330,14 +330,16 @@ impl Lane {
         let (partition, state) = self.jobs[of_job].with_state(at);
         let child = partition.members().binary_search(&rank).expect("a member began");
         let (steps, late) = partition.admit_resident(child, slot, (&mut self.pool, state), now);
-        self.count_late(late);
+        self.count_late(of_job, late);
         for progress in steps {
             self.distribute(of_job, at, slot, &progress);
         }
     }
 
-    pub(super) fn count_late(&mut self, late: Option<(Rank, Now)>) {
-        if let Some((rank, waited)) = late {
+    /// Of a server that is a hub, its own lane counts which worker was late.
+    pub(super) fn count_late(&mut self, of_job: JobIndex, late: Option<(Rank, Now)>) {
+        let workers = self.jobs[of_job].world_size;
+        if let Some((rank, waited)) = late.filter(|(rank, _)| rank.0 < workers) {
             let late = self.stats.late.entry(rank).or_default();
             late.0 += 1;
             late.1 += waited;

@@ -20,7 +20,7 @@ impl Lane {
         slot: usize,
         progress: &Progress,
     ) {
-        self.count_late(progress.late);
+        self.count_late(job, progress.late);
         if let Some(chunk) = progress.asked {
             let resident = self.jobs[job].resident.and_then(|id| self.conns[id.0].as_mut());
             if let Some(visits) = resident.and_then(|conn| conn.resident.as_mut()) {

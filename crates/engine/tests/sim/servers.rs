@@ -10,12 +10,15 @@ pub(super) struct ServerHub {
     hub: Hub,
     /// The client's connection in the lane beside it.
     own: ConnId,
+    /// Lanes to which routes lead.
+    wanted: BTreeSet<usize>,
 }
 
 impl World {
-    /// Whether a worker lives, or a helper has passed something on.
-    pub(super) fn has_client(&self, who: usize) -> bool {
-        self.living().contains(&who) || self.server_hubs.contains_key(&who)
+    /// Whether a worker that lives, or a helper that passes something on to it, calls a lane.
+    pub(super) fn calls(&self, who: usize, lane: usize) -> bool {
+        let server = self.server_hubs.get(&who);
+        self.living().contains(&who) || server.is_some_and(|server| server.wanted.contains(&lane))
     }
 
     pub(super) fn client(&mut self, who: usize) -> &mut Client<OpMemory<OwnedMemory>> {
@@ -49,8 +52,9 @@ impl World {
             return false;
         }
         let server = self.server_hubs.get_mut(&at).expect("it is there now");
-        let ServerHub { client, hub, own } = server;
+        let ServerHub { client, hub, own, wanted } = server;
         let passed = hub.pass_on(client, &mut self.lanes[at]);
+        wanted.extend(std::iter::from_fn(|| hub.next_lane()).map(|lane| lane.0));
         let (a, b) = ((&mut *client, ConnId(at)), (&mut self.lanes[at], *own));
         let frames = in_process(a, b, self.now, self.rng.usize(1..4096)).expect("no violation");
         let lane = (&mut self.lanes[at], *own);
@@ -80,7 +84,7 @@ impl World {
         let own = lane.open_resident(peer).expect("a matching peer");
         client.attached(ConnId(at));
         let hub = Hub::new(JOB, spec.chunk_bytes);
-        self.server_hubs.insert(at, ServerHub { client, hub, own });
+        self.server_hubs.insert(at, ServerHub { client, hub, own, wanted: BTreeSet::new() });
         self.report.servers += 1;
         true
     }

@@ -387,7 +387,7 @@ impl World {
         let peer = self.peer(rank, lane);
         let suspended = |rank: usize| self.workers.get(rank).is_some_and(|w| w.progress.is_some());
         let known = |lane: &usize| self.helpers.contains(lane) || self.living().contains(lane);
-        let absent = !self.has_client(rank) || !known(&lane);
+        let absent = !self.calls(rank, lane) || !known(&lane);
         if suspended(rank) || suspended(lane) || absent || self.gone.contains(&lane) {
             return false;
         }
