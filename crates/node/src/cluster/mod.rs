@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use sumpter_endpoint::ConnId;
 use sumpter_membership::{ClusterView, ServerView, WorkerView};
-use sumpter_plan::{Architecture, Branch, Dealing, Machine, Placement, Plan, PlanError, Role};
+use sumpter_plan::{Architecture, Dealing, Machine, Placement, Plan, PlanError, Role, TreePlan};
 use sumpter_types::{Rack, Rank};
 
 use crate::cluster::hubs::Hubs;
@@ -242,10 +242,10 @@ impl Deal {
         let racks = Racks::of(groups.iter().zip(&machines));
         let servers: Vec<_> = groups.iter().flat_map(|g| g.servers.iter().cloned()).collect();
         let trees = racks.trees((&groups, &machines), policy.deterministic)?;
-        let rack_hubs = hubs_of_racks(&trees.branches[0]);
+        let rack_hubs = hubs_of_racks(&trees);
         let roles = groups.iter().flat_map(|g| g.servers.iter().map(|_| g.role));
-        let mut roots = roles.zip(&trees.branches[0].roots);
-        let sums_away = roots.any(|(role, weight)| role == Role::Cpu && *weight > 0.0);
+        let is_root = |at: usize| trees.branches.iter().any(|branch| branch.roots[at] > 0.0);
+        let sums_away = roles.enumerate().any(|(at, role)| role == Role::Cpu && is_root(at));
         let lanes = servers.iter().map(|(_, range)| range.len() as u32).collect();
         let Policy { partition_bytes, dealing, .. } = policy;
         // A tensor's partitions have trees of one shape.
@@ -303,13 +303,15 @@ impl Deal {
 }
 
 /// The nodes that are hubs of racks in some tree: as such, or as its root.
-fn hubs_of_racks(branch: &Branch) -> Vec<usize> {
-    let level = branch.levels.first();
+fn hubs_of_racks(trees: &TreePlan) -> Vec<usize> {
     let is_hub = |at: &usize| {
-        let in_group = level.is_some_and(|level| level.groups[*at].is_some());
-        in_group && (level.is_some_and(|level| level.hubs[*at] > 0.0) || branch.roots[*at] > 0.0)
+        trees.branches.iter().any(|branch| {
+            let level = branch.levels.first();
+            let level = level.filter(|level| level.groups[*at].is_some());
+            level.is_some_and(|level| level.hubs[*at] > 0.0 || branch.roots[*at] > 0.0)
+        })
     };
-    (0..branch.roots.len()).filter(is_hub).collect()
+    (0..trees.nodes()).filter(is_hub).collect()
 }
 
 /// The network interface of each lane of a server, as a number, and what it carries: lanes with

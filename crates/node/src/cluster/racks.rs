@@ -2,7 +2,7 @@
 
 use sumpter_plan::{
     BANDWIDTH_GBPS, Cluster, Hubs, Machine, PlanError, Role, Topology, TreeOptions, TreePlan,
-    plan_trees_with, server_weights,
+    hubs_by_role, plan_trees_with, server_weights,
 };
 
 use crate::cluster::Group;
@@ -47,9 +47,9 @@ impl Racks {
         Racks { rack_of, trunks_gbps, is_known }
     }
 
-    /// The reduction trees over the servers of these machines: one branch, flat or
-    /// with racks as its only level. With `deterministic` the order of additions must not change
-    /// with the servers that a job has, so the shape is that of the workers' machines alone.
+    /// The reduction trees over the servers of these machines, all of one shape: flat, or with racks
+    /// as the only level. With `deterministic` the order of additions must not change with the
+    /// servers that a job has, so the shape is that of the workers' machines alone.
     pub(super) fn trees(
         &self,
         (groups, machines): (&[Group<'_>], &[Machine]),
@@ -68,15 +68,16 @@ impl Racks {
         }
         let counts: Vec<u32> = machines.iter().map(|machine| machine.servers).collect();
         let mut trees = planned.on_servers(&counts, |at| machines[at].role == Role::Gpu);
-        let [branch] = &mut trees.branches[..] else { return Ok(flat) };
-        // Each machine's hubs are chosen beside those of racks.
-        branch.levels.retain(|level| level.level == sumpter_plan::Level::Rack);
         let servers = groups.iter().flat_map(|group| {
             let is_server = |(owner, _): &(Owner, _)| matches!(owner, Owner::Server(_));
             group.servers.iter().map(move |server| group.role == Role::Gpu && is_server(server))
         });
         let beside_workers: Vec<bool> = servers.collect();
-        for level in &mut branch.levels {
+        for branch in &mut trees.branches {
+            // Each machine's hubs are chosen beside those of racks.
+            branch.levels.retain(|level| level.level == sumpter_plan::Level::Rack);
+        }
+        for level in trees.branches.iter_mut().flat_map(|branch| &mut branch.levels) {
             // A server beside workers passes nothing on.
             for (group, beside) in level.groups.iter_mut().zip(&beside_workers) {
                 *group = group.filter(|_| !beside);
@@ -90,7 +91,7 @@ impl Racks {
         let cluster = Cluster::new(machines.to_vec())?;
         let (rack_of, trunks) = (self.rack_of.clone(), self.trunks_gbps.clone());
         let topology = Topology::new(cluster, rack_of, trunks, None)?;
-        Ok(plan_trees_with(&topology, OPTIONS)?.trees)
+        Ok(hubs_by_role(&topology, plan_trees_with(&topology, OPTIONS)?.trees))
     }
 }
 
