@@ -2,9 +2,10 @@
 
 use sumpter_endpoint::{Memory, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Hub, OpId, OpMemory, Place, Request, Subtotal, Supply, Total,
+    Client, ClientSettings, Event, Hub, JobLimits, OpId, OpMemory, Place, Request, Subtotal,
+    Supply, Total,
 };
-use sumpter_wire::Tier;
+use sumpter_wire::{BEGIN_BYTES, ROUTE_BYTES, Route, Tier};
 
 use super::*;
 
@@ -340,4 +341,93 @@ fn a_subtotal_of_another_hub_fails_its_tensor_and_nothing_else() {
         assert!(String::from_utf8_lossy(&frame).contains("passes no subtotal"));
     }
     assert!(!hub.pass_on(&mut client, &mut lane));
+}
+
+/// A lane in a server that may pass subtotals on to two lanes of the job; two workers and, as the
+/// third rank, the server itself.
+fn server_lane() -> (Lane, [ConnId; 2]) {
+    let mut lane = Lane::new(LaneLimits { hub: false, ..LIMITS });
+    let (max_bytes, max_connections) = (10_000, 9);
+    lane.know(JOB, JobLimits { max_bytes, max_connections, servers: 1, lanes: 2 });
+    let conns = [0, 1].map(|rank| lane.open(peer(rank)).expect("fits").0);
+    (lane, conns)
+}
+
+fn of_rack(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[1] = Tier::Rack as u8;
+    frame
+}
+
+/// The frames by which a worker announces the outer group and begins.
+fn routed(ranks: &[u32], route: Route) -> Vec<u8> {
+    let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
+    let payload = encode_group(&ranks);
+    let group = group_id(&ranks);
+    let announced = Header::new(FrameKind::Group, Epoch(1), TensorId(group.0));
+    let announced = Header { length: payload.len() as u32, ..announced };
+    let route = Some(Route { group, ..route });
+    [&announced.encode()[..], &payload, &of_rack(begin(&PartitionSpec { route, ..spec(3) }))]
+        .concat()
+}
+
+const ROUTE: Route = Route { lane: 1, group: GroupId(0), rank: Rank(2), keeps: false };
+
+#[test]
+fn a_server_learns_from_its_members_where_their_subtotal_goes() {
+    let (mut lane, [a, b]) = server_lane();
+    for conn in [a, b] {
+        feed(&mut lane, conn, &routed(&[1, 2], ROUTE)).unwrap();
+        feed(&mut lane, conn, &of_rack(push(0, &[1, 2, 3]))).unwrap();
+    }
+    let [passing] = lane.passing()[..] else { panic!("one job") };
+    let known = passing.first.expect("a subtotal").route.expect("a route");
+    assert_eq!((known.lane, known.rank, passing.job), (1, Rank(2), JOB));
+    assert_eq!(lane.group(JOB, known.group).as_deref(), Some(&[Rank(1), Rank(2)][..]));
+    let (of, _, bytes) = lane.next_subtotal(JOB).expect("both are in");
+    assert_eq!((of.tier, &bytes[..3]), (Tier::Rack, &[2, 4, 6][..]));
+    assert_eq!(lane.priority_of(&of), Some(0));
+    assert!(lane.passing().is_empty());
+}
+
+#[test]
+fn a_route_out_of_the_job_closes_only_the_connection_that_says_it() {
+    let wrong: [(&[u32], Route); 4] = [
+        // A lane that the job does not have, no server, and no member of the group.
+        (&[1, 2], Route { lane: 2, ..ROUTE }),
+        (&[1, 2], Route { rank: Rank(1), ..ROUTE }),
+        (&[0, 1], ROUTE),
+        // More servers than there are.
+        (&[1, 3], Route { rank: Rank(3), ..ROUTE }),
+    ];
+    for (ranks, route) in wrong {
+        let (mut lane, [a, b]) = server_lane();
+        assert!(feed(&mut lane, a, &routed(ranks, route)).is_err(), "{ranks:?} {route:?}");
+        lane.close(a);
+        feed(&mut lane, b, &routed(&[1, 2], ROUTE)).unwrap();
+    }
+    // A group that was not announced.
+    let (mut lane, [a, _]) = server_lane();
+    let unknown = PartitionSpec { route: Some(Route { group: GroupId(7), ..ROUTE }), ..spec(3) };
+    assert!(feed(&mut lane, a, &of_rack(begin(&unknown))).is_err());
+    // In the root tier, where nothing is passed on, and to a hub that knows the tensor.
+    let frames = routed(&[1, 2], ROUTE);
+    let (mut lane, [a, _]) = server_lane();
+    let head = frames.len() - HEADER_BYTES - BEGIN_BYTES - ROUTE_BYTES;
+    let mut of_root = frames.clone();
+    of_root[head + 1] = Tier::Root as u8;
+    assert!(feed(&mut lane, a, &of_root).is_err());
+    let mut beside_worker = Lane::new(LIMITS);
+    beside_worker
+        .know(JOB, JobLimits { max_bytes: 1000, max_connections: 9, servers: 1, lanes: 0 });
+    let (conn, _) = beside_worker.open(peer(0)).unwrap();
+    assert!(feed(&mut beside_worker, conn, &frames).is_err());
+}
+
+#[test]
+fn members_that_say_different_routes_are_told_so() {
+    let (mut lane, [a, b]) = server_lane();
+    feed(&mut lane, a, &routed(&[1, 2], ROUTE)).unwrap();
+    feed(&mut lane, b, &routed(&[1, 2], Route { lane: 0, ..ROUTE })).unwrap();
+    let frame = drain(&mut lane, b);
+    assert_eq!(head(&frame).kind, FrameKind::Error);
 }
