@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use sumpter_types::Rule;
 use sumpter_wire::{
     BEGIN_BYTES, Begin, CHECKED_HEADER_BYTES, FrameKind, HEADER_BYTES, Header, MAX_BEGIN_BYTES,
     Snapshot, checksum, decode_apply, decode_group, decode_norm, decode_order, encode_apply,
     encode_group, encode_norm, encode_order,
 };
-use sumpter_types::Rule;
 
 fuzz_target!(|data: &[u8]| {
     if let Some(bytes) = data.first_chunk::<HEADER_BYTES>()

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token};
 use sumpter_types::{Epoch, JobId, Rank};
+use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token};
 
 fuzz_target!(|data: &[u8]| {
     let token = Token::new("a token of good length").expect("long enough");

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use sumpter_endpoint::{ConnId, Endpoint};
-use sumpter_engine::{Lane, LaneLimits, Peer};
+use sumpter_engine::{JobLimits, Lane, LaneLimits, Peer};
 use sumpter_types::{Epoch, JobId, Rank};
-use sumpter_wire::{BEGIN_BYTES, HEADER_BYTES, MAX_BEGIN_BYTES, ORDER_ENTRY_BYTES};
+use sumpter_wire::{BEGIN_BYTES, HEADER_BYTES, MAX_BEGIN_BYTES, ORDER_ENTRY_BYTES, ROUTE_BYTES};
 
 const LIMITS: LaneLimits =
     LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 16, hub: true };
@@ -30,7 +30,12 @@ fn feed(lane: &mut Lane, conn: ConnId, mut data: &[u8]) -> bool {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let mut lane = Lane::new(LIMITS);
+    // A lane of a worker, or one of a server whose subtotals have routes.
+    let is_server = data.len() % 4 > 1;
+    let mut lane = Lane::new(LaneLimits { hub: !is_server, ..LIMITS });
+    let lanes = if is_server { 2 } else { 0 };
+    let (max_bytes, max_connections) = (1 << 20, 8);
+    lane.know(JobId(1), JobLimits { max_bytes, max_connections, servers: 2, lanes });
     let keeps = data.len() % 2 == 1;
     let peer = |rank| Peer {
         job: JobId(1),
@@ -50,7 +55,8 @@ fuzz_target!(|data: &[u8]| {
         if piece[0] & 2 == 0 && bytes.len() >= HEADER_BYTES {
             bytes[0] = [1, 2, 12, 7, 5, 6, 9, 10][usize::from(bytes[0] & 7)];
             // Sums of all and of a machine, the parts of a variable, and a worker's own round.
-            bytes[1] = [0, 1, 3, 4, 7, 7, 0, 3][usize::from(bytes[1] & 7)];
+            let aggregate = if is_server { 8 } else { 1 };
+            bytes[1] = [0, aggregate, 3, 4, 7, 7, 0, 3][usize::from(bytes[1] & 7)];
             bytes[2..4].fill(0);
             bytes[4..8].copy_from_slice(&1u32.to_le_bytes());
             bytes[9..12].fill(0);
@@ -62,7 +68,9 @@ fuzz_target!(|data: &[u8]| {
                 // Some follow an order.
                 let entries = if bytes[1] == 7 { usize::from(piece[0] >> 2) % 3 } else { 0 };
                 let update = MAX_BEGIN_BYTES + entries * ORDER_ENTRY_BYTES;
-                let length = if updates { update } else { BEGIN_BYTES };
+                let routed = is_server && bytes[1] == 8;
+                let plain = BEGIN_BYTES + if routed { ROUTE_BYTES } else { 0 };
+                let length = if updates { update } else { plain };
                 bytes[24..28].copy_from_slice(&(length as u32).to_le_bytes());
             }
         }
@@ -75,10 +83,10 @@ fuzz_target!(|data: &[u8]| {
             lane.sent(conn, n);
         }
         // Totals come back at once, as if no other machine took part.
-        while let Some((of, _, bytes)) = lane.next_subtotal() {
+        while let Some((of, _, bytes)) = lane.next_subtotal(JobId(1)) {
             lane.return_total(of, bytes).expect("it was lent");
         }
-        while let Some(total) = lane.next_total() {
+        while let Some(total) = lane.next_total(JobId(1)) {
             lane.release_total(total);
         }
     }

@@ -50,6 +50,7 @@ impl Bench {
             op: ReduceOp::Sum,
             deterministic: false,
             variable: None,
+            route: None,
         };
         let payload = vec![1; chunk_bytes as usize];
         Bench { lane, conns, spec, payload, round: Round(0) }

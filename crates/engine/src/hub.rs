@@ -15,19 +15,22 @@
 //! it makes the value of the gradient. What is the hub of an outer aggregate is that of its inner
 //! one too, so that it has begun whatever it passes on.
 //!
+//! A hub beside a worker knows the tensors, and has been told of the partitions that it passes on.
+//! One in a server learns of each with its first subtotal, whose [route](Route) says where it goes,
+//! and counts the rounds of each partition apart from all others.
+//!
 //! Invariants: the subtotals of a round are passed on by one operation a tier, whose rounds keep
 //! step with the workers'; a buffer is in one place, the lane, the operation or on its way between.
 
 use std::collections::{HashMap, HashSet};
 
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{CallNumber, JobId, Round, TensorId, Update};
-use sumpter_wire::{PartitionSpec, Tier};
+use sumpter_types::{JobId, Round, TensorId};
+use sumpter_wire::{PartitionSpec, Route, Tier};
 
-use crate::client::{Client, Event, Layout, OpId, Place, Request, Supply};
+use crate::client::{Client, Event, Layout, OpId, Place, Request, Sequence, Supply};
 use crate::lane::{Lane, Subtotal, Total};
-use sumpter_endpoint::Memory;
-use sumpter_endpoint::Violation;
+use sumpter_endpoint::{ConnId, Memory, Violation};
 
 /// The memory of an operation: a tensor of the worker's, or subtotals of its machine.
 #[derive(Debug)]
@@ -78,10 +81,13 @@ impl<M: Memory> Memory for OpMemory<M> {
 pub struct Hub {
     job: JobId,
     chunk_bytes: usize,
-    /// By the tier of the subtotals.
-    tensors: HashMap<(TensorId, Tier), Passage>,
+    /// By the tier of the subtotals; what has a route, by partition.
+    tensors: HashMap<Sequence, Passage>,
     running: HashMap<OpId, Running>,
     failed: HashSet<TensorId>,
+    /// Lanes to which routes lead, and those of them that the driver has not been told of.
+    lanes: HashSet<ConnId>,
+    unconnected: Vec<ConnId>,
     closed: bool,
 }
 
@@ -105,6 +111,8 @@ struct Running {
     /// The tier of the subtotals.
     from: Tier,
     round: Round,
+    /// The only partition, if its rounds are counted apart.
+    alone: Option<u32>,
     /// What was to be given back when the client had let go of the memory, by partition and chunk.
     late: Vec<(u32, u32)>,
 }
@@ -117,6 +125,10 @@ impl Passage {
 }
 
 impl Running {
+    fn of(&self) -> Sequence {
+        (self.tensor, self.from, self.alone)
+    }
+
     fn chunk(&self, job: JobId, partition: u32, chunk: u32) -> Subtotal {
         let Running { tensor, from: tier, round, .. } = *self;
         Subtotal { job, tensor, tier, partition, round, chunk }
@@ -132,14 +144,20 @@ impl Hub {
     /// A hub that passes nothing on yet.
     #[must_use]
     pub fn new(job: JobId, chunk_bytes: u32) -> Hub {
-        let (tensors, running, failed, closed) = Default::default();
-        Hub { job, chunk_bytes: chunk_bytes as usize, tensors, running, failed, closed }
+        let (tensors, running, failed, lanes) = Default::default();
+        let (chunk_bytes, unconnected, closed) = (chunk_bytes as usize, Vec::new(), false);
+        Hub { job, chunk_bytes, tensors, running, failed, lanes, unconnected, closed }
     }
 
     /// Nothing is passed on any more, and what fails from now on is not reported to this machine's
     /// workers: the end of the session reaches them by another path.
     pub fn close(&mut self) {
         self.closed = true;
+    }
+
+    /// The next lane to which subtotals go from now on, because a route says so.
+    pub fn next_lane(&mut self) -> Option<ConnId> {
+        self.unconnected.pop()
     }
 
     /// Makes known which partitions of a tensor are passed on from here, between which tiers, from
@@ -168,7 +186,13 @@ impl Hub {
         let repaired = repaired.collect();
         let layout = Layout { places: place_all(&layout.places), repaired, ..layout };
         client.register_from(tensor, to, layout, round);
-        self.tensors.insert((tensor, from), passage);
+        self.tensors.insert((tensor, from, None), passage);
+    }
+
+    /// What is passed on of a partition's tensor, or of the partition alone.
+    fn passage(&self, tensor: TensorId, tier: Tier, partition: u32) -> Option<&Passage> {
+        let whole = self.tensors.get(&(tensor, tier, None));
+        whole.or_else(|| self.tensors.get(&(tensor, tier, Some(partition))))
     }
 
     /// Between two epochs: whatever was lent is given back as it comes, and nothing is passed on
@@ -190,18 +214,25 @@ impl Hub {
         client: &mut Client<OpMemory<M>>,
         lane: &mut Lane,
     ) -> bool {
-        while let Some(Total { job, tensor, tier, partition, round }) = lane.next_total() {
-            let passage = self.tensors.get(&(tensor, tier));
-            let passage = passage.filter(|_| job == self.job && !self.closed);
+        while let Some(total) = lane.next_total(self.job) {
+            let Total { tensor, tier, partition, round, .. } = total;
+            let passage = self.passage(tensor, tier, partition).filter(|_| !self.closed);
             if let Some(Passage { to, awaited, .. }) = passage
                 && !self.failed.contains(&tensor)
             {
-                client.acknowledge((tensor, *to), partition, round, *awaited);
+                let of = (tensor, *to);
+                let is_reported = client.acknowledge(of, partition, round, *awaited);
+                // What a lane has made that does not die is there for those who lack it.
+                if !is_reported && self.tensors.contains_key(&(tensor, tier, Some(partition))) {
+                    lane.release_total(total);
+                }
             }
         }
-        while let Some((Total { job, tensor, tier, round, .. }, update)) = lane.next_decision() {
-            let latest = self.tensors.get(&(tensor, tier)).and_then(|passage| passage.latest);
-            let current = |op: &OpId| job == self.job && client.round(*op) == Some(round);
+        while let Some((total, update)) = lane.next_decision(self.job) {
+            let Total { tensor, tier, partition, round, .. } = total;
+            let passage = self.passage(tensor, tier, partition);
+            let latest = passage.and_then(|passage| passage.latest);
+            let current = |op: &OpId| client.round(*op) == Some(round);
             // What is not passed on yet is decided when it begins. A worker decides about all of a
             // tensor at once.
             if let Some(op) = latest.filter(current) {
@@ -209,14 +240,15 @@ impl Hub {
             }
         }
         let mut any = false;
-        while let Some((of, spec, bytes)) = lane.next_subtotal() {
+        while let Some((of, spec, bytes)) = lane.next_subtotal(self.job) {
             any = true;
-            let (call, update) = (lane.call_of(&of), lane.update_of(&of));
-            if self.closed || self.failed.contains(&of.tensor) || of.job != self.job {
+            if self.closed || self.failed.contains(&of.tensor) {
                 lane.recycle(bytes);
                 continue;
             }
-            let (op, slot) = match self.operation(client, of, (&spec, call, update)) {
+            let learned = self.learn(client, lane, (&of, &spec));
+            let found = learned.and_then(|()| self.operation(client, lane, of, &spec));
+            let (op, slot) = match found {
                 Ok(found) => found,
                 // A worker took part in what is none of this hub's: that fails, and no more.
                 Err(reason) => {
@@ -241,14 +273,49 @@ impl Hub {
         lane.refuse_subtotals(self.job, tensor, reason);
     }
 
+    /// A subtotal with a route may be the first of its partition: registers it from its round on.
+    fn learn<M: Memory>(
+        &mut self,
+        client: &mut Client<OpMemory<M>>,
+        lane: &Lane,
+        (of, spec): (&Subtotal, &PartitionSpec),
+    ) -> Result<(), &'static str> {
+        let Some(Route { lane: next, group, keeps, rank }) = spec.route else { return Ok(()) };
+        let key = (of.tensor, of.tier, Some(of.partition));
+        if self.tensors.contains_key(&key) {
+            return Ok(());
+        }
+        if rank != client.rank() {
+            return Err("a subtotal was to be passed on as another server's");
+        }
+        let members = lane.group(self.job, group).ok_or("a route to a group that is not known")?;
+        let group = client.define_group(&members);
+        let next = ConnId(next as usize);
+        if keeps {
+            client.await_release_of(next);
+        }
+        if self.lanes.insert(next) {
+            self.unconnected.push(next);
+        }
+        let (to, bytes) = (Tier::Root, spec.bytes as usize);
+        let place = Place::new(next, of.partition, (0, bytes), group, members.len() as u32);
+        client.register_alone(of.tensor, to, place, of.round);
+        let partitions = HashMap::from([(of.partition, (bytes, 0))]);
+        let (chunks, latest, awaited) = (spec.chunks() as usize, None, false);
+        self.tensors.insert(key, Passage { to, partitions, chunks, latest, awaited });
+        Ok(())
+    }
+
     /// The operation that passes on the round of a subtotal, and where the chunk is in its memory.
     fn operation<M: Memory>(
         &mut self,
         client: &mut Client<OpMemory<M>>,
+        lane: &Lane,
         of: Subtotal,
-        (spec, call, update): (&PartitionSpec, Option<CallNumber>, Option<Update>),
+        spec: &PartitionSpec,
     ) -> Result<(OpId, usize), &'static str> {
-        let passage = self.tensors.get_mut(&(of.tensor, of.tier));
+        let alone = spec.route.map(|_| of.partition);
+        let passage = self.tensors.get_mut(&(of.tensor, of.tier, alone));
         let passage = passage.ok_or("this worker passes no subtotal of the tensor on")?;
         let known = passage.partitions.get(&of.partition);
         let (bytes, first) = known.ok_or("this worker passes no subtotal of the partition on")?;
@@ -260,7 +327,7 @@ impl Hub {
         if let Some(op) = passage.latest.filter(current) {
             return Ok((op, slot));
         }
-        if client.next_round(of.tensor, passage.to) != Some(of.round) {
+        if client.next_round_of((of.tensor, passage.to, alone)) != Some(of.round) {
             return Err("an aggregate's round is not the one that is passed on next");
         }
         let request = Request {
@@ -272,19 +339,22 @@ impl Hub {
             root: spec.root,
             // The lane of a variable divides, by the number of all workers.
             average: spec.variable.is_some_and(|variable| variable.divisor > 1),
-            // All members have begun, this one too, so its own operation is under way.
-            priority: client.active(of.tensor).map_or(0, |request| request.priority),
+            // All members have begun, that of this worker too, so its own operation is under way.
+            priority: match alone {
+                None => client.active(of.tensor).map_or(0, |request| request.priority),
+                Some(_) => lane.priority_of(&of).unwrap_or(0),
+            },
             supply: Supply::Chunks,
-            call,
-            update,
+            call: lane.call_of(&of),
+            update: lane.update_of(&of),
         };
         let chunks = std::iter::repeat_with(|| None).take(passage.chunks).collect();
         let memory = Subtotals { chunk_bytes: self.chunk_bytes, chunks };
-        let op = client.submit(request, OpMemory::Subtotals(memory));
+        let op = client.submit_to(request, alone, OpMemory::Subtotals(memory));
         passage.latest = Some(op);
         passage.awaited = spec.collective.has_root();
         let (tensor, from, round) = (of.tensor, of.tier, of.round);
-        let running = Running { tensor, from, round, late: Vec::new() };
+        let running = Running { tensor, from, round, alone, late: Vec::new() };
         self.running.insert(op, running);
         Ok((op, slot))
     }
@@ -306,8 +376,7 @@ impl Hub {
             }
             Event::PartitionDone { op, number } => {
                 if let Some(running) = self.running.get(&op) {
-                    let key = (running.tensor, running.from);
-                    let (bytes, _) = self.tensors[&key].partitions[&number];
+                    let (bytes, _) = self.tensors[&running.of()].partitions[&number];
                     for chunk in 0..bytes.div_ceil(self.chunk_bytes) as u32 {
                         self.give_back(client, lane, (op, number, chunk))?;
                     }
@@ -334,7 +403,7 @@ impl Hub {
             }
             Event::DeliveredToAll { tensor, tier: to, number: partition, round } => {
                 let goes_there = |tier: &Tier| {
-                    self.tensors.get(&(tensor, *tier)).is_some_and(|passage| passage.to == to)
+                    self.passage(tensor, *tier, partition).is_some_and(|passage| passage.to == to)
                 };
                 if let Some(tier) = Tier::AGGREGATES.into_iter().find(goes_there) {
                     lane.release_total(Total { job: self.job, tensor, tier, partition, round });
@@ -369,7 +438,7 @@ impl Hub {
             running.late.push((number, chunk));
             return Ok(());
         };
-        let at = self.tensors[&(running.tensor, running.from)].slot(number, chunk);
+        let at = self.tensors[&running.of()].slot(number, chunk);
         let slot = &mut held.chunks[at];
         let total = match slot {
             // After a cut a frame may still have to send these bytes, though they count no more.
@@ -395,7 +464,7 @@ impl Hub {
             memory.chunks.into_iter().flatten().for_each(|bytes| lane.recycle(bytes));
             return Ok(());
         };
-        let passage = &self.tensors[&(running.tensor, running.from)];
+        let passage = &self.tensors[&running.of()];
         for (number, chunk) in &running.late {
             let total = memory.chunks[passage.slot(*number, *chunk)].take();
             let total = total.ok_or_else(|| Violation::state("a total without a buffer"))?;

@@ -22,7 +22,9 @@ pub use client::{
     Place, REPAIRED, Request, RetainedChunk, Standing, Supply, VariablePlace,
 };
 pub use hub::{Hub, OpMemory, Subtotals};
-pub use lane::{JobLimits, Lane, LaneLimits, LaneStats, Peer, Subtotal, Total, Undelivered};
+pub use lane::{
+    JobLimits, Lane, LaneLimits, LaneStats, Passing, Peer, Subtotal, Total, Undelivered,
+};
 pub use mirrors::{MirroredSpan, Share, StateLost, mirrored_elements, mirrored_spans};
 pub use recovery::{
     Progress, Recovery, Relay, Repair, RepairSpec, ResultKey, Unrecoverable, first_passed_on,

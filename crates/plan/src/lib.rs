@@ -122,6 +122,6 @@ pub use shares::{link_loads, server_weights, shares};
 pub use topology::Topology;
 pub use trees::{
     Alternative, Branch, Edge, Exchange, GroupLevel, Hubs, Level, Loads, PlannedTrees,
-    ReductionTree, TreeDealer, TreeOptions, TreePlan, plan_trees, plan_trees_with,
+    ReductionTree, TreeDealer, TreeOptions, TreePlan, hubs_by_role, plan_trees, plan_trees_with,
 };
 pub use uniform::Uniform;

@@ -5,8 +5,8 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem};
 use proptest::prelude::*;
 use sumpter_plan::{
     Branch, Cluster, Exchange, GroupLevel, Hubs, Level, Machine, PlanError, PlannedTrees,
-    ReductionTree, Role, Topology, TreeDealer, TreeOptions, TreePlan, plan_trees, plan_trees_with,
-    predict, shares,
+    ReductionTree, Role, Topology, TreeDealer, TreeOptions, TreePlan, hubs_by_role, plan_trees,
+    plan_trees_with, predict, shares,
 };
 
 fn machine(role: Role, bandwidth_gbps: f64) -> Machine {
@@ -454,4 +454,42 @@ fn a_topology_names_what_is_wrong() {
     assert!(refused(&[0, 0], &[1.0, 1.0], None).starts_with("rack 2: machines is 0"));
     assert!(refused(&[0, 0], &[0.0], None).starts_with("rack 1: trunk_gbps is 0"));
     assert!(refused(&[0, 0], &[1.0], Some(-1.0)).starts_with("core_gbps is -1"));
+}
+
+#[test]
+fn hubs_of_one_role_at_a_time_put_the_same_on_every_link() {
+    let machine = |role| Machine { role, bandwidth_gbps: 1.0, servers: 1 };
+    let cluster = |cpus: [usize; 2]| {
+        let rack = |cpus| {
+            let roles = std::iter::repeat_n(Role::Gpu, 4);
+            roles.chain(std::iter::repeat_n(Role::Cpu, cpus)).map(machine).collect::<Vec<_>>()
+        };
+        let racks = cpus.map(rack);
+        let rack_of = racks.iter().zip(0..).flat_map(|(rack, at)| vec![at; rack.len()]).collect();
+        let machines = Cluster::new(racks.concat()).unwrap();
+        Topology::new(machines, rack_of, vec![1.0; 2], None).unwrap()
+    };
+    let options = TreeOptions { hubs: Hubs::Any, mixed: false };
+    let topology = cluster([2, 2]);
+    let planned = plan_trees_with(&topology, options).unwrap();
+    let split = hubs_by_role(&topology, planned.trees.clone());
+    assert_eq!(split.branches.len(), 2);
+    let mut dealer = TreeDealer::new(&split, 1).unwrap();
+    let workers: Vec<usize> = (0..4).chain(6..10).collect();
+    let (mut degrees, rounds) = (vec![0; 12], 13_000);
+    for _ in 0..rounds {
+        let tree = dealer.deal(1);
+        let is_cpu = |node: &usize| !workers.contains(node);
+        assert!(tree.hubs[0].iter().all(|hub| is_cpu(hub) == is_cpu(&tree.root)), "{tree:?}");
+        for (sum, degree) in degrees.iter_mut().zip(split.degrees(&tree, &workers)) {
+            *sum += degree;
+        }
+    }
+    for (degree, load) in degrees.iter().zip(&planned.loads.machines) {
+        assert!((*degree as f64 / f64::from(rounds) - load).abs() < 1e-3, "{degrees:?}");
+    }
+    // Where only one rack has CPU machines, a partition needs hubs of both roles.
+    let topology = cluster([2, 0]);
+    let planned = plan_trees_with(&topology, options).unwrap().trees;
+    assert_eq!(hubs_by_role(&topology, planned.clone()), planned);
 }

@@ -16,6 +16,8 @@ use crate::variable::{APPLY_BYTES, MAX_NORM_BYTES, UPDATE_BYTES, VariableSpec};
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the payload of a [`FrameKind::Begin`] frame that begins no update.
 pub const BEGIN_BYTES: usize = 28;
+/// Bytes of a [`Route`], which may follow those.
+pub const ROUTE_BYTES: usize = 16;
 /// The longest payload of a [`FrameKind::Begin`] frame without an order.
 pub const MAX_BEGIN_BYTES: usize = BEGIN_BYTES + UPDATE_BYTES;
 /// Bytes of a stretch in the [order](crate::OrderEntry) of a round.
@@ -249,8 +251,10 @@ impl Header {
         };
         let (ok, expected) = match self.kind {
             FrameKind::Begin => (
-                length == BEGIN_BYTES || length.checked_sub(MAX_BEGIN_BYTES).is_some_and(orders),
-                "the partition spec's, or that, the update's and an order's",
+                length == BEGIN_BYTES
+                    || length == BEGIN_BYTES + ROUTE_BYTES
+                    || length.checked_sub(MAX_BEGIN_BYTES).is_some_and(orders),
+                "the partition spec's, or that and a route's, or that, the update's and an order's",
             ),
             FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
             FrameKind::Done if self.tier == Tier::Worker => (orders(length), "an order's"),
@@ -306,6 +310,43 @@ pub struct PartitionSpec {
     pub deterministic: bool,
     /// What is updated by the sum, in an update.
     pub variable: Option<VariableSpec>,
+    /// Where the subtotal goes next, for a hub that does not know the tensor; not in an update.
+    pub route: Option<Route>,
+}
+
+/// Where a hub in a server sends the subtotals of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// The lane that makes the next sum: its number among all lanes of the job.
+    pub lane: u32,
+    /// Whose subtotals are added there.
+    pub group: GroupId,
+    /// What the hub is called in that group; ranks of servers follow those of the workers.
+    pub rank: Rank,
+    /// Whether that lane says when all have a result, since its process may die without ending the
+    /// job.
+    pub keeps: bool,
+}
+
+impl Route {
+    fn encode(&self) -> [u8; ROUTE_BYTES] {
+        let mut out = [0; ROUTE_BYTES];
+        let words = [self.lane, self.group.0, self.rank.0, u32::from(self.keeps)];
+        for (place, word) in out.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    fn decode(bytes: &[u8; ROUTE_BYTES]) -> Result<Route, FrameError> {
+        let (lane, group) = (word(bytes, 0), GroupId(word(bytes, 4)));
+        let keeps = match word(bytes, 12) {
+            0 => false,
+            1 => true,
+            value => return Err(FrameError::Spec { field: "keeps", value: value.into() }),
+        };
+        Ok(Route { lane, group, rank: Rank(word(bytes, 8)), keeps })
+    }
 }
 
 impl PartitionSpec {
@@ -342,6 +383,7 @@ impl PartitionSpec {
                 _ => return Err(fault("deterministic", code(19))),
             },
             variable: None,
+            route: None,
         };
         let element = spec.dtype.size() as u32;
         if spec.bytes == 0 || !spec.bytes.is_multiple_of(element) {
@@ -387,6 +429,9 @@ impl Begin {
         out[20..24].copy_from_slice(&self.priority.to_le_bytes());
         out[24..].copy_from_slice(&CallNumber::to_field(self.call).to_le_bytes());
         let mut bytes: BeginBytes = out.into_iter().collect();
+        if let (Some(route), None) = (&spec.route, &spec.variable) {
+            bytes.extend(route.encode());
+        }
         if let (Some(variable), Some(update)) = (&spec.variable, &self.update) {
             bytes.extend(variable.encode(update));
         }
@@ -410,9 +455,11 @@ impl Begin {
         let call = CallNumber::from_field(word(begin, 24));
         let mut spec = PartitionSpec::decode(begin)?;
         if spec.collective != Collective::Update {
-            let whole = rest.is_empty();
-            let begin = Begin { spec, priority, call, update: None };
-            return whole.then_some(begin).ok_or_else(|| wrong_length("the partition spec's"));
+            if !rest.is_empty() {
+                let route = rest.try_into().map_err(|_| wrong_length("a route's or none"))?;
+                spec.route = Some(Route::decode(route)?);
+            }
+            return Ok(Begin { spec, priority, call, update: None });
         }
         let update = rest.try_into().map_err(|_| wrong_length("an update's"))?;
         let (variable, update) = VariableSpec::decode(update)?;

@@ -31,7 +31,7 @@ const REPLY_REFUSED: u16 = 3;
 pub struct Hello {
     /// The job's run.
     pub job: JobId,
-    /// The worker's rank.
+    /// The worker's rank, or that of a server which passes aggregates on: these follow the workers'.
     pub rank: Rank,
     /// Workers in the job.
     pub world_size: u32,
@@ -285,10 +285,6 @@ impl ServerHandshake {
             return Err(HandshakeError::Version { theirs, ours });
         }
         let hello = decode_hello(&message);
-        if hello.rank.0 >= hello.world_size {
-            self.refuse("the rank is not below the world size");
-            return Err(HandshakeError::Broken("a rank not below the world size"));
-        }
         let Some(key) = key_of(hello.job) else {
             self.refuse(&HandshakeError::UnknownJob.to_string());
             return Err(HandshakeError::UnknownJob);

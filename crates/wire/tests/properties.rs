@@ -53,17 +53,27 @@ fn specs() -> impl Strategy<Value = PartitionSpec> {
     let dtype = prop::sample::select(Dtype::ALL.to_vec());
     let op = prop::sample::select(ReduceOp::ALL.to_vec());
     let sizes = (1u32..1 << 20, 1u32..1 << 16);
-    (sizes, any::<(u32, u32, bool)>(), collective, dtype, op).prop_map(
-        |((elements, chunk), (group, root, deterministic), collective, dtype, op)| PartitionSpec {
-            bytes: elements * dtype.size() as u32,
-            chunk_bytes: chunk * dtype.size() as u32,
-            group: GroupId(group),
-            root: Rank(root),
-            collective,
-            dtype,
-            op,
-            deterministic,
-            variable: None,
+    let route = prop::option::of(any::<(u32, u32, u32, bool)>());
+    (sizes, any::<(u32, u32, bool)>(), collective, dtype, op, route).prop_map(
+        |((elements, chunk), (group, root, deterministic), collective, dtype, op, route)| {
+            let route = route.map(|(lane, group, rank, keeps)| Route {
+                lane,
+                group: GroupId(group),
+                rank: Rank(rank),
+                keeps,
+            });
+            PartitionSpec {
+                bytes: elements * dtype.size() as u32,
+                chunk_bytes: chunk * dtype.size() as u32,
+                group: GroupId(group),
+                root: Rank(root),
+                collective,
+                dtype,
+                op,
+                deterministic,
+                variable: None,
+                route,
+            }
         },
     )
 }
@@ -138,7 +148,8 @@ proptest! {
         let dtype = [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::Bf16][dtype];
         let (collective, variable) = (Collective::Update, Some(variable));
         let (bytes, chunk_bytes) = (spec.bytes * 8, spec.chunk_bytes * 8);
-        let spec = PartitionSpec { collective, dtype, bytes, chunk_bytes, variable, ..spec };
+        let route = None;
+        let spec = PartitionSpec { collective, dtype, bytes, chunk_bytes, variable, route, ..spec };
         let update = Update::from_coefficients(variable.unwrap().rule, coefficients).unwrap();
         let update = Some(Update { action, ..update });
         let begin = Begin { spec, priority, call: None, update };

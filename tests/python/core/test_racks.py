@@ -17,6 +17,13 @@ MACHINES = {0: "a1", 1: "a1", 2: "a2", 3: "b1", 4: "b1", 5: "b2"}
 SUMMED_THERE = "racks a, b: each sums its machines' contributions before they leave it"
 
 
+# A server on a machine of its own in each rack.
+SERVERS = [
+    {"SUMPTER_RACK": rack, "SUMPTER_TRUNK_GBPS": "1", "SUMPTER_BANDWIDTH_GBPS": "1"}
+    for rack in "ab"
+]
+
+
 def start(job: Job, script: str, *arguments: str, trunk_gbps: float = 0.1) -> Job:
     for rank, machine in MACHINES.items():
         variables = {
@@ -65,3 +72,17 @@ def test_servers_die_while_racks_sum(make_job: Callable[..., Job]) -> None:
     pids = [str(job.server_pid(index)) for index in range(2)]
     start(job, "servers_die.py", *pids).finish()
     assert SUMMED_THERE in job.output(0)
+
+
+def test_servers_sum_for_their_racks(make_job: Callable[..., Job]) -> None:
+    settings = {"partition_bytes": "16KiB", "chunk_bytes": "4KiB"}
+    job = make_job(len(MACHINES), 2, of_servers=SERVERS, **settings)
+    start(job, "racks.py", trunk_gbps=1).finish()
+    assert f"{SUMMED_THERE}, on workers and 2 servers" in job.output(0)
+
+
+def test_servers_die_that_sum_for_their_racks(make_job: Callable[..., Job]) -> None:
+    job = make_job(len(MACHINES), 2, of_servers=SERVERS)
+    pids = [str(job.server_pid(index)) for index in range(2)]
+    start(job, "servers_die.py", *pids, trunk_gbps=1).finish()
+    assert "2 servers" in job.output(0)

@@ -16,7 +16,7 @@ import runpy
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -57,6 +57,7 @@ class Job:
         servers: int = 0,
         *,
         repeated: bool = False,
+        of_servers: Sequence[Mapping[str, str]] = (),
         **settings: object,
     ) -> None:
         self.folder = folder
@@ -73,6 +74,7 @@ class Job:
         for index in range(servers):
             name = f"server{index}"
             environment = {"SUMPTER_MACHINE": name, "SUMPTER_LANES": "2"}
+            environment |= of_servers[index] if of_servers else {}
             self._start(name, _serve, (), {**self._common(), **environment})
 
     def __enter__(self) -> Job:

@@ -25,6 +25,8 @@ pub(super) struct Link {
     pub retains: bool,
     pub receiver: Receiver,
     pub sender: Sender,
+    /// The lane reports when everyone has a result.
+    pub releases: bool,
     /// Chunks the lane in this process has asked for in vain and can have now.
     pub offers: VecDeque<(OpId, usize, u32)>,
     dirty: bool,
@@ -94,6 +96,7 @@ impl Link {
             up: false,
             resident: false,
             retains: false,
+            releases: false,
             receiver: Receiver::new(checked),
             sender: Sender::new(checked),
             offers: VecDeque::new(),
@@ -111,7 +114,8 @@ impl Link {
     /// Forgets the connection, not the partitions. Returns the frames that will not be sent.
     pub(super) fn reset(&mut self) -> VecDeque<Frame> {
         let unsent = self.sender.take_unsent();
-        *self = Link { dirty: self.dirty, retains: self.retains, ..Link::new(self.sender.checked) };
+        let Link { dirty, retains, releases, .. } = *self;
+        *self = Link { dirty, retains, releases, ..Link::new(self.sender.checked) };
         unsent
     }
 }

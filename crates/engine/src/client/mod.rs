@@ -36,6 +36,7 @@ mod op;
 mod operations;
 mod order;
 mod outstanding;
+mod passing;
 mod receiver;
 mod receiving;
 mod retained;
@@ -65,8 +66,9 @@ use self::credit::CreditWindow;
 use self::link::Links;
 pub use self::mirror::MirroredElements;
 use self::mirror::Mirrors;
-use self::op::{Stage, find};
+use self::op::Stage;
 use self::operations::Operations;
+pub(crate) use self::operations::Sequence;
 use self::retained::RetainedResults;
 use self::sender::ChunkRef;
 use self::trace::Trace;
@@ -130,7 +132,8 @@ impl<M: Memory> Client<M> {
 
     /// The id of a group of workers, in ascending order; everyone is group 0.
     pub fn define_group(&mut self, ranks: &[Rank]) -> GroupId {
-        if ranks.len() == self.settings.world_size as usize {
+        let world = self.settings.world_size;
+        if ranks.len() == world as usize && ranks.last().is_some_and(|last| last.0 < world) {
             return GroupId(0);
         }
         let id = group_id(ranks);
@@ -146,18 +149,12 @@ impl<M: Memory> Client<M> {
 
     /// The same for a tensor whose next round is not the first.
     pub fn register_from(&mut self, tensor: TensorId, tier: Tier, layout: Layout, round: Round) {
-        self.operations.register(tensor, tier, layout, round);
+        self.operations.register((tensor, tier, None), layout, round);
     }
 
     /// Queues an operation; its tensor must be registered and the groups of its places defined.
     pub fn submit(&mut self, request: Request, memory: M) -> OpId {
-        let id = self.operations.submit(request, memory);
-        let op = &self.operations[id];
-        self.trace.operation(EventKind::Submitted, op);
-        if op.stage == Stage::Active {
-            self.launch(id);
-        }
-        id
+        self.submit_to(request, None, memory)
     }
 
     /// An operation that changes a variable asynchronously is to do so in this order, which is of
@@ -195,7 +192,7 @@ impl<M: Memory> Client<M> {
     /// The round of the next operation on a tensor.
     #[must_use]
     pub fn next_round(&self, tensor: TensorId, tier: Tier) -> Option<Round> {
-        self.operations.next_round(tensor, tier)
+        self.operations.next_round((tensor, tier, None))
     }
 
     /// Where the partitions of a tensor are summed in this epoch.
@@ -278,7 +275,8 @@ impl<M: Memory> Client<M> {
     /// Results of `lane` are retained until it reports that everyone has them: its process may die
     /// without ending the job.
     pub fn retain_results_of(&mut self, lane: ConnId) {
-        self.links[lane].retains = true;
+        let link = &mut self.links[lane];
+        (link.retains, link.releases) = (true, true);
     }
 
     /// The connection to `lane` is there, its handshake done.
@@ -458,72 +456,6 @@ impl<M: Memory> Client<M> {
     #[must_use]
     pub fn unsupplied(&self, tensor: TensorId) -> usize {
         outstanding::unsupplied(tensor, &self.operations, self.settings.rank)
-    }
-
-    /// The first `chunks` chunks of a partition are in the memory now, of an operation that is
-    /// supplied in chunks; of a partition to which this worker contributes nothing, there is room
-    /// for them. Supplying to an operation that has ended does nothing.
-    pub fn supply_chunks(&mut self, id: OpId, number: u32, chunks: u32) {
-        let Some(op) = self.operations.get_mut(id).filter(|op| op.stage != Stage::Finished) else {
-            return;
-        };
-        let Some(index) = find(&op.places, number) else { return };
-        let before = op.begins(index, self.settings.rank);
-        let lacks = op.changes_variable(index) && self.mirrors.lacks(op.request.tensor);
-        let (lane, part) = (op.places[index].lane, &mut op.parts[index]);
-        part.supplied = part.supplied.max(chunks);
-        if lacks {
-            return;
-        }
-        if !before && op.stage == Stage::Active && !self.suspended {
-            let priority = op.request.priority;
-            return self.begin(priority, id, index);
-        }
-        let link = &mut self.links[lane];
-        if link.resident {
-            while let Some(chunk) = part.asked.front().copied().filter(|c| *c < part.supplied) {
-                part.asked.pop_front();
-                link.offers.push_back((id, index, chunk));
-            }
-        } else if part.announced && !part.ready {
-            part.ready = true;
-            link.sender.ready.push(op.request.priority, (id, index), ());
-            self.links.touch(lane);
-        }
-    }
-
-    /// Every worker that gets the result of a passed-on partition from here has it, or does not
-    /// need it: acknowledges it to the lane that made it, in the tier to which the subtotal went;
-    /// at once if others wait for that.
-    pub fn acknowledge(
-        &mut self,
-        (tensor, tier): (TensorId, Tier),
-        number: u32,
-        round: Round,
-        at_once: bool,
-    ) {
-        let Some(lane) = self.operations.lane_of((tensor, tier), number, round) else { return };
-        self.retained.acknowledge((tensor, tier, number), round);
-        let link = &mut self.links[lane];
-        // A lane that may die gets it again when the connection is there again.
-        if link.up {
-            let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
-            let header = Header { tier, partition: number, round, ..header };
-            link.sender.push_control(&header, &[]);
-            if at_once && link.retains {
-                self.links.touch(lane);
-            }
-        }
-    }
-
-    /// Whether a frame that waits to be sent refers to a chunk, though its result may be here:
-    /// after a cut, a contribution is sent again that the lane turns out to have.
-    #[must_use]
-    pub fn is_queued(&self, op: OpId, number: u32, chunk: u32) -> bool {
-        let Some(state) = self.operations.get(op) else { return false };
-        let Some(index) = find(&state.places, number) else { return false };
-        let (offset, _) = state.range(index, chunk, self.settings.chunk_bytes);
-        self.links[state.places[index].lane].sender.refers_to(op, index, offset)
     }
 
     /// Drops all connections and what operations supplied in chunks and relays had under way; those

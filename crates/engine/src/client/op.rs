@@ -8,7 +8,9 @@ use sumpter_types::{
     CallNumber, Collective, Dtype, Epoch, ExactSum, GroupId, Rank, ReduceOp, Round, Staleness,
     TensorId, Update,
 };
-use sumpter_wire::{FrameKind, Header, MAX_MIRRORS, OrderEntry, PartitionSpec, Tier, VariableSpec};
+use sumpter_wire::{
+    FrameKind, Header, MAX_MIRRORS, OrderEntry, PartitionSpec, Route, Tier, VariableSpec,
+};
 
 use super::order::OrderSpan;
 use crate::spans::Spans;
@@ -41,6 +43,9 @@ pub struct Place {
     pub relay: Option<Rank>,
     /// What the partition is of a variable, in an update.
     pub variable: Option<VariablePlace>,
+    /// Where the lane's subtotals go next, if its process does not know the tensor. The group there
+    /// must have been defined.
+    pub route: Option<Route>,
 }
 
 /// What a partition is of a variable.
@@ -77,8 +82,8 @@ impl Place {
         group: GroupId,
         contributors: u32,
     ) -> Place {
-        let (origin, relay, variable) = (offset, None, None);
-        Place { lane, number, offset, origin, bytes, group, contributors, relay, variable }
+        let (origin, relay, variable, route) = (offset, None, None, None);
+        Place { lane, number, offset, origin, bytes, group, contributors, relay, variable, route }
     }
 }
 
@@ -176,6 +181,8 @@ impl Request {
 #[derive(Debug)]
 pub(super) struct Op<M> {
     pub request: Request,
+    /// The only partition, if its rounds are counted apart from those of all others.
+    pub alone: Option<u32>,
     pub round: Round,
     pub memory: M,
     pub places: Arc<[Place]>,
@@ -267,6 +274,7 @@ impl<M> Op<M> {
         let norm = deferred.then(Box::default);
         let mut op = Op {
             request,
+            alone: None,
             round,
             memory,
             places,
@@ -368,7 +376,7 @@ impl<M> Op<M> {
     pub(super) fn spec(&self, part: usize, chunk_bytes: u32, deterministic: bool) -> PartitionSpec {
         let request = &self.request;
         let (collective, root) = self.does(part);
-        let Place { variable, contributors, .. } = self.places[part];
+        let Place { variable, contributors, route, .. } = self.places[part];
         let variable = request.update.zip(variable).map(|(update, place)| VariableSpec {
             rule: update.rule,
             divisor: if request.average { contributors } else { 1 },
@@ -387,6 +395,7 @@ impl<M> Op<M> {
             op: request.op,
             deterministic,
             variable,
+            route,
         }
     }
 

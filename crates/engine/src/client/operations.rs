@@ -21,11 +21,14 @@ const OWN_TIERS: [Tier; 4] = [Tier::Machine, Tier::Rack, Tier::Root, Tier::Worke
 #[derive(Debug)]
 pub(super) struct Operations<M> {
     ops: HashMap<OpId, Op<M>>,
-    tensors: HashMap<(TensorId, Tier), Tensor>,
+    tensors: HashMap<Sequence, Tensor>,
     /// What this worker relays in this epoch to those who lack it, by round.
     relays: HashMap<(TensorId, Round), Relaying>,
     submitted: u64,
 }
+
+/// Whose rounds run one after another: a tensor's in a tier, or one partition's alone.
+pub(crate) type Sequence = (TensorId, Tier, Option<u32>);
 
 #[derive(Debug)]
 struct Relaying {
@@ -56,22 +59,24 @@ impl<M> Operations<M> {
         Operations { ops, tensors, relays, submitted: 0 }
     }
 
-    /// Makes a tensor known, whose next round is `round`.
-    pub(super) fn register(&mut self, tensor: TensorId, tier: Tier, layout: Layout, round: Round) {
+    /// Makes a tensor or a partition known, whose next round is `round`.
+    pub(super) fn register(&mut self, of: Sequence, layout: Layout, round: Round) {
         let sorted = |places: &[Place]| places.is_sorted_by(|a, b| a.number < b.number);
         debug_assert!(sorted(&layout.places), "places out of order");
         let fresh = Tensor { layout, next_round: round, active: None, waiting: VecDeque::new() };
-        self.tensors.insert((tensor, tier), fresh);
+        self.tensors.insert(of, fresh);
     }
 
-    /// A new operation for the next round of its tensor; it waits if another one is active.
-    pub(super) fn submit(&mut self, request: Request, memory: M) -> OpId {
+    /// A new operation for the next round of its tensor, or of one partition `alone`; it waits if
+    /// another one is active.
+    pub(super) fn submit(&mut self, request: Request, alone: Option<u32>, memory: M) -> OpId {
         let id = self.next_id();
-        let key = (request.tensor, request.tier);
+        let key = (request.tensor, request.tier, alone);
         let tensor = self.tensors.get_mut(&key).expect("a registered tensor");
         let round = tensor.next_round;
         tensor.next_round = round.next();
         let mut op = Op::new(request, round, memory, tensor.layout.of(round).clone());
+        op.alone = alone;
         if tensor.active.is_some() {
             tensor.waiting.push_back(id);
         } else {
@@ -138,11 +143,11 @@ impl<M> Operations<M> {
 
     /// A round is complete: the operation on the tensor that is active from now on.
     pub(super) fn advance(&mut self, id: OpId) -> Option<OpId> {
-        let Op { request: Request { tensor, tier, .. }, round, .. } = self.ops[&id];
+        let Op { request: Request { tensor, tier, .. }, alone, round, .. } = self.ops[&id];
         if self.relays.get(&(tensor, round)).is_some_and(|relaying| relaying.op == id) {
             return None;
         }
-        let tensor = self.tensors.get_mut(&(tensor, tier)).expect("a registered tensor");
+        let tensor = self.tensors.get_mut(&(tensor, tier, alone)).expect("a registered tensor");
         tensor.active = tensor.waiting.pop_front();
         if let Some(next) = tensor.active {
             self.ops.get_mut(&next).expect("a submitted operation").stage = Stage::Active;
@@ -158,11 +163,8 @@ impl<M> Operations<M> {
 
     /// The unfinished operations on a tensor, oldest first; none is active or waits from now on.
     pub(super) fn cancel(&mut self, tensor: TensorId) -> Vec<OpId> {
-        for tier in OWN_TIERS.into_iter().chain(Tier::PARTS) {
-            if let Some(tensor) = self.tensors.get_mut(&(tensor, tier)) {
-                tensor.cancel();
-            }
-        }
+        let of_tensor = self.tensors.iter_mut().filter(|((of, ..), _)| *of == tensor);
+        of_tensor.for_each(|(_, known)| known.cancel());
         let mut ids = self.unfinished();
         ids.retain(|id| self.ops[id].request.tensor == tensor);
         ids
@@ -176,22 +178,28 @@ impl<M> Operations<M> {
 
     /// Whether a tensor takes part in a tier.
     pub(super) fn knows(&self, tensor: TensorId, tier: Tier) -> bool {
-        self.tensors.contains_key(&(tensor, tier))
+        self.tensors.contains_key(&(tensor, tier, None))
     }
 
-    /// The round of the next operation on a tensor.
-    pub(super) fn next_round(&self, tensor: TensorId, tier: Tier) -> Option<Round> {
-        self.tensors.get(&(tensor, tier)).map(|tensor| tensor.next_round)
+    /// The round of the next operation on a tensor, or on one partition alone.
+    pub(super) fn next_round(&self, of: Sequence) -> Option<Round> {
+        self.tensors.get(&of).map(|tensor| tensor.next_round)
     }
 
     /// Where the partitions of a tensor are summed.
     pub(super) fn layout(&self, tensor: TensorId, tier: Tier) -> Option<&Layout> {
-        self.tensors.get(&(tensor, tier)).map(|tensor| &tensor.layout)
+        self.tensors.get(&(tensor, tier, None)).map(|tensor| &tensor.layout)
+    }
+
+    /// What the rounds of a partition belong to: those of its tensor, or none but its own.
+    fn rounds_of(&self, tensor: TensorId, tier: Tier, partition: u32) -> Option<&Tensor> {
+        let whole = self.tensors.get(&(tensor, tier, None));
+        whole.or_else(|| self.tensors.get(&(tensor, tier, Some(partition))))
     }
 
     /// The operation under way on a tensor.
     pub(super) fn active_on(&self, tensor: TensorId, tier: Tier) -> Option<OpId> {
-        self.tensors.get(&(tensor, tier))?.active
+        self.tensors.get(&(tensor, tier, None))?.active
     }
 
     /// The lane of a partition of a tensor in a round.
@@ -201,7 +209,7 @@ impl<M> Operations<M> {
         number: u32,
         round: Round,
     ) -> Option<ConnId> {
-        let places = self.tensors.get(&(tensor, tier))?.layout.of(round);
+        let places = self.rounds_of(tensor, tier, number)?.layout.of(round);
         find(places, number).map(|part| places[part].lane)
     }
 
@@ -225,7 +233,7 @@ impl<M> Operations<M> {
             let found = self.relayed(of.tensor, of.round).filter(current);
             return Ok(found.filter_map(|id| Some((id, part_of(&self.ops[&id].places)?))).next());
         }
-        let tensor = self.tensors.get(&(of.tensor, of.tier));
+        let tensor = self.rounds_of(of.tensor, of.tier, of.partition);
         let tensor = tensor.ok_or_else(|| Violation::state("a result of an unknown tensor"))?;
         match tensor.active.filter(|id| self.ops[id].round == of.round) {
             Some(id) => {
@@ -250,7 +258,7 @@ impl<M> Operations<M> {
         let relayed = self.relays.get(&(of.tensor, of.round));
         // The number of a partition is the same in every tier that sums it.
         let tiers = [of.tier].into_iter().chain(OWN_TIERS);
-        let summed = tiers.filter_map(|tier| self.tensors.get(&(of.tensor, tier)));
+        let summed = tiers.filter_map(|tier| self.tensors.get(&(of.tensor, tier, None)));
         let layouts = summed.map(|tensor| tensor.layout.of(of.round));
         let mut layouts = layouts.chain(relayed.map(|relayed| &relayed.places));
         layouts.find_map(|places| Some(places[find(places, of.partition)?]))
@@ -274,8 +282,8 @@ impl<M> Operations<M> {
         }
         ended.sort_unstable();
         self.relays.clear();
-        self.tensors.retain(|(_, tier), _| tier.part().is_none());
-        let passed_on = |(tensor, tier): &(TensorId, Tier)| self.own_tier(*tensor) != Some(*tier);
+        self.tensors.retain(|(_, tier, _), _| tier.part().is_none());
+        let passed_on = |(tensor, tier, _): &Sequence| self.own_tier(*tensor) != Some(*tier);
         let passed_on: Vec<_> = self.tensors.keys().filter(|key| passed_on(key)).copied().collect();
         passed_on.iter().for_each(|key| drop(self.tensors.remove(key)));
         ended.into_iter().filter_map(|id| Some((id, self.ops.remove(&id)?.memory))).collect()
@@ -284,9 +292,9 @@ impl<M> Operations<M> {
     /// Makes known where a tensor is reduced in this epoch. Returns the operation that goes on
     /// there.
     pub(super) fn lay_out(&mut self, id: TensorId, tier: Tier, layout: Layout) -> Option<OpId> {
-        let found = OWN_TIERS.into_iter().find_map(|tier| self.tensors.remove(&(id, tier)));
+        let found = OWN_TIERS.into_iter().find_map(|tier| self.tensors.remove(&(id, tier, None)));
         let Some(mut tensor) = found else {
-            self.register(id, tier, layout, Round(0));
+            self.register((id, tier, None), layout, Round(0));
             return None;
         };
         for op in tensor.active.iter().chain(&tensor.waiting) {
@@ -295,7 +303,7 @@ impl<M> Operations<M> {
         }
         tensor.layout = layout;
         let active = tensor.active;
-        self.tensors.insert((id, tier), tensor);
+        self.tensors.insert((id, tier, None), tensor);
         active
     }
 
@@ -306,7 +314,7 @@ impl<M> Operations<M> {
     }
 
     fn own(&self, tensor: TensorId) -> Option<&Tensor> {
-        self.tensors.get(&(tensor, self.own_tier(tensor)?))
+        self.tensors.get(&(tensor, self.own_tier(tensor)?, None))
     }
 
     /// The tier of this worker's own operations on a tensor.
@@ -350,7 +358,7 @@ impl<M: Memory> Operations<M> {
         rank: Rank,
     ) -> Option<(OpId, Range<usize>)> {
         let active = |tier| {
-            let tensor = self.tensors.get(&(chunk.tensor, tier))?;
+            let tensor = self.tensors.get(&(chunk.tensor, tier, None))?;
             Some((tensor.active?, tensor.layout.start))
         };
         let (id, start) = OWN_TIERS.into_iter().find_map(active)?;
@@ -406,7 +414,7 @@ mod tests {
 
     fn operations() -> Operations<&'static str> {
         let mut ops = Operations::new();
-        ops.register(TENSOR, Tier::Root, layout(), Round(3));
+        ops.register((TENSOR, Tier::Root, None), layout(), Round(3));
         ops
     }
 
@@ -434,7 +442,7 @@ mod tests {
     #[test]
     fn the_rounds_of_a_tensor_run_one_after_another() {
         let mut ops = operations();
-        let ids = ["first", "second"].map(|memory| ops.submit(request(), memory));
+        let ids = ["first", "second"].map(|memory| ops.submit(request(), None, memory));
         assert_eq!(
             ids.map(|id| (ops[id].stage, ops[id].round.0)),
             [(Stage::Active, 3), (Stage::Waiting, 4)]
@@ -450,7 +458,7 @@ mod tests {
     #[test]
     fn memory_is_released_when_the_operation_has_finished_and_no_frame_refers_to_it() {
         let mut ops = operations();
-        let id = ops.submit(request(), "memory");
+        let id = ops.submit(request(), None, "memory");
         ops[id].queued = 1;
         assert_eq!(ops.release(id), None);
         ops[id].stage = Stage::Finished;
@@ -463,7 +471,7 @@ mod tests {
     #[test]
     fn between_two_epochs_operations_keep_what_has_arrived_and_relays_end() {
         let mut ops = operations();
-        let own = ops.submit(request(), "own");
+        let own = ops.submit(request(), None, "own");
         let relay = Place { relay: Some(Rank(1)), ..layout().places[0] };
         let relaying = ops.relay(request(), Round(2), [relay].into(), "relayed");
         ops[own].parts[0].have = 1;
@@ -477,7 +485,7 @@ mod tests {
     #[test]
     fn a_cancelled_tensor_has_no_operation_under_way() {
         let mut ops = operations();
-        let ids = ["first", "second"].map(|memory| ops.submit(request(), memory));
+        let ids = ["first", "second"].map(|memory| ops.submit(request(), None, memory));
         assert_eq!(ops.cancel(TensorId(6)), []);
         assert_eq!(ops.cancel(TENSOR), ids);
         assert_eq!(ops.active_on(TENSOR, Tier::Root), None);

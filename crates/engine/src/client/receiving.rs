@@ -150,7 +150,7 @@ impl<M: Memory> Client<M> {
     /// A lane reports that everyone has a partition's result.
     fn delivered_to_all(&mut self, of: ChunkId) {
         let ChunkId { tensor, tier, partition: number, round, .. } = of;
-        if self.operations.own_tier(tensor).is_some_and(|own| own != tier) {
+        if self.operations.own_tier(tensor) != Some(tier) {
             self.events.push_back(Event::DeliveredToAll { tensor, tier, number, round });
         }
         self.retained.release((tensor, tier, number), round);

@@ -50,11 +50,13 @@ impl<M: Memory> Client<M> {
         let (op, epoch) = (&self.operations[id], self.settings.epoch);
         let spec = op.spec(index, self.settings.chunk_bytes, self.settings.deterministic);
         let sender = &mut self.links[lane].sender;
-        if spec.group != GroupId(0) && sender.announces(spec.group) {
-            let ranks = encode_group(&self.groups[&spec.group]);
-            let header = Header::new(FrameKind::Group, epoch, TensorId(spec.group.0));
-            let header = Header { length: ranks.len() as u32, ..header };
-            sender.push_control(&header, &ranks);
+        for group in [spec.group].into_iter().chain(spec.route.map(|route| route.group)) {
+            if group != GroupId(0) && sender.announces(group) {
+                let ranks = encode_group(&self.groups[&group]);
+                let header = Header::new(FrameKind::Group, epoch, TensorId(group.0));
+                let header = Header { length: ranks.len() as u32, ..header };
+                sender.push_control(&header, &ranks);
+            }
         }
         let update = op.request.update.filter(|_| spec.variable.is_some());
         let Request { priority, call, .. } = op.request;

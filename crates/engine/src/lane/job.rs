@@ -1,13 +1,14 @@
 //! A job's state in one lane: who is connected, its groups and its partitions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use sumpter_sum::BufferPool;
-use sumpter_types::{Epoch, GroupId, JobId, Rank, TensorId};
-use sumpter_wire::{Header, PartitionSpec, Tier, VariableSpec, group_id};
+use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId};
+use sumpter_wire::{Header, PartitionSpec, Route, Tier, VariableSpec, group_id};
 
+use super::limits::JobLimits;
 use super::order::RoundStart;
 use super::outcome::{Beginning, ChunkPlace, Listener};
 use super::partition::Partition;
@@ -97,10 +98,18 @@ pub(super) struct Job {
     pub world_size: u32,
     /// Whether the workers keep this lane's results.
     pub keeps: bool,
-    /// By rank, who is connected.
+    /// Whether its frames carry checksums.
+    pub checksum: bool,
+    /// By rank, who is connected: workers, then servers that are hubs.
     pub children: Vec<Option<ConnId>>,
     /// The child in this process.
     pub resident: Option<ConnId>,
+    /// Subtotals to be passed on.
+    pub subtotals: VecDeque<(PartitionIndex, ChunkPlace)>,
+    /// Totals that this machine has, which are not acknowledged elsewhere yet.
+    pub totals: VecDeque<(PartitionIndex, Round)>,
+    /// Rounds about which this machine's workers have decided, which is not passed on yet.
+    pub decisions: VecDeque<(PartitionIndex, Round)>,
     groups: HashMap<GroupId, Arc<[Rank]>>,
     index: HashMap<Key, PartitionIndex>,
     keys: Vec<Key>,
@@ -114,20 +123,24 @@ pub(super) struct Job {
     /// Where the state of a variable's partition is.
     state_index: HashMap<(TensorId, u32), usize>,
     bytes: u64,
-    max_bytes: u64,
+    limits: JobLimits,
 }
 
 impl Job {
-    pub(super) fn new(peer: &Peer, max_bytes: u64) -> Job {
-        let Peer { job: id, epoch, world_size, keeps, .. } = *peer;
+    pub(super) fn new(peer: &Peer, limits: JobLimits) -> Job {
+        let Peer { job: id, epoch, world_size, keeps, checksum, .. } = *peer;
         let world: Arc<[Rank]> = (0..world_size).map(Rank).collect();
         Job {
             id,
             epoch,
             world_size,
             keeps,
-            children: vec![None; world_size as usize],
+            checksum,
+            children: vec![None; world_size as usize + limits.servers as usize],
             resident: None,
+            subtotals: VecDeque::new(),
+            totals: VecDeque::new(),
+            decisions: VecDeque::new(),
             groups: HashMap::from([(GroupId(0), world)]),
             index: HashMap::new(),
             keys: Vec::new(),
@@ -137,7 +150,7 @@ impl Job {
             states: Vec::new(),
             state_index: HashMap::new(),
             bytes: 0,
-            max_bytes,
+            limits,
         }
     }
 
@@ -153,13 +166,13 @@ impl Job {
     }
 
     /// What its sums may occupy from now on.
-    pub(super) fn limit(&mut self, max_bytes: u64) {
-        self.max_bytes = max_bytes;
+    pub(super) fn limit(&mut self, limits: JobLimits) {
+        self.limits = JobLimits { servers: self.limits.servers, ..limits };
     }
 
     /// How many workers other than `rank` are connected.
     pub(super) fn connections_beside(&self, rank: Rank) -> usize {
-        let children = self.children.iter().zip(0..);
+        let children = self.children[..self.world_size as usize].iter().zip(0..);
         children.filter(|(child, of)| child.is_some() && *of != rank.0).count()
     }
 
@@ -277,7 +290,8 @@ impl Job {
     }
 
     pub(super) fn define_group(&mut self, id: GroupId, ranks: &[Rank]) -> Result<(), Violation> {
-        if ranks.last().is_none_or(|r| r.0 >= self.world_size) || group_id(ranks) != id {
+        let known = |rank: &Rank| (rank.0 as usize) < self.children.len();
+        if !ranks.last().is_some_and(known) || group_id(ranks) != id {
             return Err(Violation::state(format!("group {id} is not what its id says")));
         }
         if let Some(known) = self.groups.get(&id) {
@@ -363,6 +377,9 @@ impl Job {
         if rooted && members.binary_search(&spec.root).is_err() {
             return Err(Violation::state(format!("root {} is not in the group", spec.root)));
         }
+        if let Some(route) = &spec.route {
+            self.check_route(key.tier, route)?;
+        }
         let is_own = key.tier == Tier::Worker;
         if spec.variable.is_some_and(|v| v.staleness.is_synchronous() == is_own) || {
             is_own && (spec.variable.is_none() || members.len() != 1)
@@ -374,7 +391,7 @@ impl Job {
             return Err(Violation::state("a worker's own round of a part of another partition"));
         }
         let bytes = Partition::memory_bytes(&spec, key.tier);
-        if self.bytes + bytes > self.max_bytes {
+        if self.bytes + bytes > self.limits.max_bytes {
             return Ok(None);
         }
         self.bytes += bytes;
@@ -403,8 +420,27 @@ impl Job {
              (max_job_bytes, or the job's quota)",
             Partition::memory_bytes(spec, tier),
             self.bytes,
-            self.max_bytes
+            self.limits.max_bytes
         )
+    }
+
+    /// Whether a subtotal can go where members say: to a lane of the job, where a group adds that
+    /// has this server as a member.
+    fn check_route(&self, tier: Tier, route: &Route) -> Result<(), Violation> {
+        let Some(members) = self.group(route.group) else {
+            return Err(Violation::state(format!("group {} was not announced", route.group)));
+        };
+        let is_member = members.binary_search(&route.rank).is_ok();
+        let is_server = route.rank.0 >= self.world_size;
+        match tier.is_aggregate() && is_member && is_server && route.lane < self.limits.lanes {
+            true => Ok(()),
+            false => Err(Violation::state(format!("a subtotal of tier {tier:?} to {route:?}"))),
+        }
+    }
+
+    /// The members of a group that was defined.
+    pub(super) fn group(&self, id: GroupId) -> Option<&Arc<[Rank]>> {
+        self.groups.get(&id)
     }
 }
 

@@ -5,7 +5,9 @@
 //! that nothing is shared with other lanes.
 //!
 //! A lane beside a client can be a *hub* as well: it adds what the workers of its machine
-//! contribute, and the client passes each subtotal on to the lane that makes the sum of all.
+//! contribute, and the client passes each subtotal on to the lane that makes the sum of all. A
+//! client beside a server's lane does not know the tensors: the members say with each partition
+//! where its subtotal goes next (a *route*).
 //!
 //! A variable's value and slots live here from round to round, as a copy of what workers mirror:
 //! the sum of a round's gradients changes them, and the new value is the result.
@@ -35,12 +37,12 @@ use std::collections::{HashMap, VecDeque};
 
 use sumpter_observe::{EventKind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_types::{JobId, Rank, Round};
+use sumpter_types::{JobId, Rank};
 use sumpter_wire::Tier;
 
 pub use self::limits::{JobLimits, LaneLimits};
 pub use self::peer::Peer;
-pub use self::subtotal::{Subtotal, Total};
+pub use self::subtotal::{Passing, Subtotal, Total};
 
 use self::conn::{Conn, InboundFrame};
 use self::job::{Job, JobIndex, Jobs, Key, PartitionIndex};
@@ -102,12 +104,6 @@ pub struct Lane {
     late: VecDeque<ConnId>,
     /// Chunks of variables that have changed asynchronously, through which partitions.
     changes: VecDeque<(JobIndex, PartitionIndex, u32)>,
-    /// Subtotals to be passed on.
-    subtotals: VecDeque<(JobIndex, PartitionIndex, ChunkPlace)>,
-    /// Totals that this machine has, which are not acknowledged elsewhere yet.
-    totals: VecDeque<(JobIndex, PartitionIndex, Round)>,
-    /// Rounds about which this machine's workers have decided, which is not passed on yet.
-    decisions: VecDeque<(JobIndex, PartitionIndex, Round)>,
     pool: BufferPool,
     stats: LaneStats,
     recorder: Recorder,
@@ -126,9 +122,6 @@ impl Lane {
             dirty: VecDeque::new(),
             late: VecDeque::new(),
             changes: VecDeque::new(),
-            subtotals: VecDeque::new(),
-            totals: VecDeque::new(),
-            decisions: VecDeque::new(),
             pool: BufferPool::new(KEPT_BYTES),
             stats: LaneStats::default(),
             recorder: Recorder::default(),
@@ -154,14 +147,13 @@ impl Lane {
     }
 
     fn open_as(&mut self, peer: Peer, resident: bool) -> Result<(ConnId, Option<ConnId>), String> {
-        if peer.rank.0 >= peer.world_size {
+        let limits = self.limits_of(peer.job);
+        if u64::from(peer.rank.0) >= u64::from(peer.world_size) + u64::from(limits.servers) {
             return Err(format!("rank {} of {} workers", peer.rank, peer.world_size));
         }
-        let JobLimits { max_bytes, max_connections } = self.limits_of(peer.job);
-        let at = self
-            .jobs
-            .find(peer.job)
-            .unwrap_or_else(|| self.jobs.insert(Job::new(&peer, max_bytes)));
+        let max_connections = limits.max_connections;
+        let at =
+            self.jobs.find(peer.job).unwrap_or_else(|| self.jobs.insert(Job::new(&peer, limits)));
         let job = &mut self.jobs[at];
         if (job.epoch, job.world_size) != (peer.epoch, peer.world_size) {
             return Err(format!(
@@ -173,7 +165,7 @@ impl Lane {
             return Err("workers that keep results and such that do not".to_owned());
         }
         let others = job.connections_beside(peer.rank);
-        if others >= max_connections as usize {
+        if others >= max_connections as usize && peer.rank.0 < peer.world_size {
             return Err(format!(
                 "the job has {others} of at most {max_connections} connections to this lane \
                  (max_connections)"
@@ -235,9 +227,6 @@ impl Lane {
     pub fn end_job(&mut self, job: JobId) -> Vec<ConnId> {
         self.known.remove(&job);
         let Some(at) = self.jobs.find(job) else { return Vec::new() };
-        self.subtotals.retain(|(of, ..)| *of != at);
-        self.totals.retain(|(of, ..)| *of != at);
-        self.decisions.retain(|(of, ..)| *of != at);
         let of_job = |c: &Option<Conn>| c.as_ref().is_some_and(|c| c.job == at);
         let ids: Vec<_> =
             (0..self.conns.len()).filter(|i| of_job(&self.conns[*i])).map(ConnId).collect();
@@ -351,7 +340,7 @@ impl Lane {
     pub fn know(&mut self, job: JobId, limits: JobLimits) {
         self.known.insert(job, limits);
         if let Some(at) = self.jobs.find(job) {
-            self.jobs[at].limit(limits.max_bytes);
+            self.jobs[at].limit(limits);
         }
     }
 
@@ -363,7 +352,8 @@ impl Lane {
 
     /// The limits of a job: its own, or those of any job.
     fn limits_of(&self, job: JobId) -> JobLimits {
-        let any = JobLimits { max_bytes: self.limits.max_job_bytes, max_connections: u32::MAX };
+        let (max_bytes, max_connections) = (self.limits.max_job_bytes, u32::MAX);
+        let any = JobLimits { max_bytes, max_connections, servers: 0, lanes: 0 };
         self.known.get(&job).copied().unwrap_or(any)
     }
 }

@@ -137,10 +137,10 @@ impl Lane {
         if !acknowledged.by_all {
             return Ok(());
         }
-        let job = &self.jobs[of_job];
+        let job = &mut self.jobs[of_job];
         let of_aggregate = header.tier.is_aggregate() && job.keeps;
         if of_aggregate && job.partition(at).receives_totals() {
-            self.totals.push_back((of_job, at, header.round));
+            job.totals.push_back((at, header.round));
         }
         // Others than this aggregate's members may lack it, and those that have it may fail.
         if !of_aggregate || !job.partition(at).shares_totals() {
@@ -225,7 +225,9 @@ impl Lane {
                 "a partition of {chunks} chunks; this lane takes at most {MAX_CHUNKS}"
             )));
         }
-        if tier.is_aggregate() && !self.limits.hub {
+        // A client that knows the tensors needs no route, and one that does not has nothing else.
+        let passes_on = tier.is_aggregate() && self.limits.hub != spec.route.is_some();
+        if (tier.is_aggregate() || spec.route.is_some()) && !passes_on {
             return Err(Violation::state("no hub passes this lane's subtotals on"));
         }
         if tier.part().is_some() && spec.collective != Collective::Broadcast {
@@ -297,8 +299,8 @@ impl Lane {
             self.complete(of_job, at, slot);
         }
         if wants_total {
-            let chunks = (0..spec.chunks()).map(|chunk| (of_job, at, ChunkPlace { slot, chunk }));
-            self.subtotals.extend(chunks);
+            let chunks = (0..spec.chunks()).map(|chunk| (at, ChunkPlace { slot, chunk }));
+            self.jobs[of_job].subtotals.extend(chunks);
         }
         let conn = self.conns[id.0].as_ref().expect("an open connection");
         let is_resident = conn.resident.is_some();
@@ -328,14 +330,16 @@ impl Lane {
         let (partition, state) = self.jobs[of_job].with_state(at);
         let child = partition.members().binary_search(&rank).expect("a member began");
         let (steps, late) = partition.admit_resident(child, slot, (&mut self.pool, state), now);
-        self.count_late(late);
+        self.count_late(of_job, late);
         for progress in steps {
             self.distribute(of_job, at, slot, &progress);
         }
     }
 
-    pub(super) fn count_late(&mut self, late: Option<(Rank, Now)>) {
-        if let Some((rank, waited)) = late {
+    /// Of a server that is a hub, its own lane counts which worker was late.
+    pub(super) fn count_late(&mut self, of_job: JobIndex, late: Option<(Rank, Now)>) {
+        let workers = self.jobs[of_job].world_size;
+        if let Some((rank, waited)) = late.filter(|(rank, _)| rank.0 < workers) {
             let late = self.stats.late.entry(rank).or_default();
             late.0 += 1;
             late.1 += waited;

@@ -20,7 +20,7 @@ impl Lane {
         slot: usize,
         progress: &Progress,
     ) {
-        self.count_late(progress.late);
+        self.count_late(job, progress.late);
         if let Some(chunk) = progress.asked {
             let resident = self.jobs[job].resident.and_then(|id| self.conns[id.0].as_mut());
             if let Some(visits) = resident.and_then(|conn| conn.resident.as_mut()) {
@@ -28,7 +28,7 @@ impl Lane {
             }
         }
         if let Some(chunk) = progress.subtotal {
-            self.subtotals.push_back((job, at, ChunkPlace { slot, chunk }));
+            self.jobs[job].subtotals.push_back((at, ChunkPlace { slot, chunk }));
         }
         if let Some(chunk) = progress.finished {
             self.fill(job, at, ChunkPlace { slot, chunk });
@@ -103,7 +103,7 @@ impl Lane {
         }
         if partition.tier().is_aggregate() {
             let round = partition.round(slot).expect("a live round");
-            return self.decisions.push_back((job, at, round));
+            return self.jobs[job].decisions.push_back((at, round));
         }
         self.catch_up(job, at, CatchUp::All);
     }

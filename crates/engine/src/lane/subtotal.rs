@@ -1,11 +1,13 @@
 //! What a hub lends and gets back: the subtotals of its machine's workers, and the totals.
 
+use std::sync::Arc;
+
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{CallNumber, ExactSum, JobId, Round, TensorId, Update};
+use sumpter_types::{CallNumber, ExactSum, GroupId, JobId, Rank, Round, TensorId, Update};
 use sumpter_wire::{FrameKind, PartitionSpec, Tier};
 
 use super::Lane;
-use super::job::{JobIndex, Key, PartitionIndex};
+use super::job::{Job, JobIndex, Key, PartitionIndex};
 use super::outcome::ChunkPlace;
 use sumpter_endpoint::Violation;
 
@@ -41,15 +43,26 @@ pub struct Total {
     pub round: Round,
 }
 
+/// A job of which something is to be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passing {
+    /// The run.
+    pub job: JobId,
+    /// The partition of its first subtotal, if there is one.
+    pub first: Option<PartitionSpec>,
+    /// Whether its frames carry checksums.
+    pub checksum: bool,
+}
+
 impl Lane {
-    /// The next subtotal to pass on, with what is known of its partition. Its bytes begin the
-    /// buffer, which may be longer; where this machine only receives, they mean nothing. Subtotals
-    /// of a partition come in the order of chunks, and must [come back](Self::return_total) in
-    /// that order.
-    pub fn next_subtotal(&mut self) -> Option<(Subtotal, PartitionSpec, AlignedBuf)> {
-        let (of_job, at, place) = self.subtotals.pop_front()?;
+    /// The next subtotal of a job to pass on, with what is known of its partition. Its bytes begin
+    /// the buffer, which may be longer; where this machine only receives, they mean nothing.
+    /// Subtotals of a partition come in the order of chunks, and must
+    /// [come back](Self::return_total) in that order.
+    pub fn next_subtotal(&mut self, job: JobId) -> Option<(Subtotal, PartitionSpec, AlignedBuf)> {
+        let of_job = self.jobs.find(job)?;
+        let (at, place) = self.jobs[of_job].subtotals.pop_front()?;
         let Key { tensor, tier, partition, .. } = self.jobs[of_job].key(at);
-        let job = self.jobs[of_job].id;
         let state = self.jobs[of_job].partition_mut(at);
         let round = state.round(place.slot).expect("a live round");
         let bytes = state.lend(place, &mut self.pool);
@@ -79,19 +92,20 @@ impl Lane {
         let last = chunk + 1 == state.spec.chunks();
         let received = state.receives_totals();
         if last && received && !job.keeps {
-            self.totals.push_back((of_job, at, round));
+            self.jobs[of_job].totals.push_back((at, round));
         }
         self.distribute(of_job, at, place.slot, &progress);
         Ok(())
     }
 
-    /// The next total that is on this machine: where its workers may die, in all of them, which
+    /// The next total of a job that is on this machine: where its workers may die, in all of them, which
     /// keep it until it has been [released](Self::release_total); else in this lane. The lane that
     /// made it may be notified.
-    pub fn next_total(&mut self) -> Option<Total> {
-        let (of_job, at, round) = self.totals.pop_front()?;
+    pub fn next_total(&mut self, job: JobId) -> Option<Total> {
+        let of_job = self.jobs.find(job)?;
+        let (at, round) = self.jobs[of_job].totals.pop_front()?;
         let Key { tensor, tier, partition, .. } = self.jobs[of_job].key(at);
-        Some(Total { job: self.jobs[of_job].id, tensor, tier, partition, round })
+        Some(Total { job, tensor, tier, partition, round })
     }
 
     /// Everyone has this total, on all machines: tells this machine's workers. Where these are not
@@ -182,10 +196,11 @@ impl Lane {
 
     /// The next round about which all of this machine's workers have decided, after it began, and
     /// what it does.
-    pub fn next_decision(&mut self) -> Option<(Total, Update)> {
-        while let Some((of_job, at, round)) = self.decisions.pop_front() {
+    pub fn next_decision(&mut self, job: JobId) -> Option<(Total, Update)> {
+        let of_job = self.jobs.find(job)?;
+        while let Some((at, round)) = self.jobs[of_job].decisions.pop_front() {
             let Key { tensor, tier, partition, .. } = self.jobs[of_job].key(at);
-            let (slot, job) = ((round.0 & 1) as usize, self.jobs[of_job].id);
+            let slot = (round.0 & 1) as usize;
             let state = self.jobs[of_job].partition(at);
             let update = state.update(slot).filter(|_| state.round(slot) == Some(round));
             if let Some(update) = update {
@@ -193,6 +208,33 @@ impl Lane {
             }
         }
         None
+    }
+
+    /// The jobs of which something is to be passed on.
+    #[must_use]
+    pub fn passing(&self) -> Vec<Passing> {
+        let passing = |job: &Job| {
+            let first = job.subtotals.front().map(|(at, _)| job.partition(*at).spec);
+            let any = first.is_some() || !job.totals.is_empty() || !job.decisions.is_empty();
+            any.then_some(Passing { job: job.id, first, checksum: job.checksum })
+        };
+        self.jobs.iter().filter_map(passing).collect()
+    }
+
+    /// The members of a job's group.
+    #[must_use]
+    pub fn group(&self, job: JobId, group: GroupId) -> Option<Arc<[Rank]>> {
+        self.jobs[self.jobs.find(job)?].group(group).cloned()
+    }
+
+    /// How urgent the round of a subtotal is for the most impatient of its members.
+    #[must_use]
+    pub fn priority_of(&self, of: &Subtotal) -> Option<i32> {
+        let job = &self.jobs[self.jobs.find(of.job)?];
+        let at = job.find(Key::of_aggregate(of.tensor, of.tier, of.partition), 0)?;
+        let (partition, slot) = (job.partition(at), (of.round.0 & 1) as usize);
+        let children = 0..partition.members().len();
+        children.filter_map(|child| Some(partition.listener(slot, child)?.priority)).max()
     }
 
     /// A buffer of `len` bytes from this lane's pool.

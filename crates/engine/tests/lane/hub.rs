@@ -2,11 +2,14 @@
 
 use sumpter_endpoint::{Memory, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Hub, OpId, OpMemory, Place, Request, Subtotal, Supply, Total,
+    Client, ClientSettings, Event, Hub, JobLimits, OpId, OpMemory, Place, Request, Subtotal,
+    Supply, Total,
 };
-use sumpter_wire::Tier;
+use sumpter_wire::{BEGIN_BYTES, ROUTE_BYTES, Route, Tier};
 
 use super::*;
+
+const JOB: JobId = JobId(1);
 
 fn of_machine(mut frame: Vec<u8>) -> Vec<u8> {
     frame[1] = Tier::Machine as u8;
@@ -26,12 +29,12 @@ fn head(frame: &[u8]) -> Header {
 fn a_subtotal_is_passed_on_and_the_total_goes_to_this_machines_workers() {
     let (mut lane, [a, b]) = lane_with_two();
     contribute(&mut lane, a, &[1, 2, 3]);
-    assert!(lane.next_subtotal().is_none());
+    assert!(lane.next_subtotal(JOB).is_none());
     contribute(&mut lane, b, &[10, 20, 30]);
-    let (of, spec, mut bytes) = lane.next_subtotal().expect("both are in");
+    let (of, spec, mut bytes) = lane.next_subtotal(JOB).expect("both are in");
     assert_eq!((of.tensor, of.partition, of.round, of.chunk), (TensorId(5), 0, Round(0), 0));
     assert_eq!((spec.bytes, &bytes[..3]), (3, &[11, 22, 33][..]));
-    assert!(lane.next_subtotal().is_none());
+    assert!(lane.next_subtotal(JOB).is_none());
     assert!(drain(&mut lane, a).is_empty());
     bytes.fill(99);
     lane.return_total(of, bytes).expect("it was lent");
@@ -48,7 +51,7 @@ fn with_a_total(keeps: bool) -> (Lane, [ConnId; 2], Total) {
     let mut lane = Lane::new(LIMITS);
     let conns = [0, 1].map(|rank| lane.open(Peer { keeps, ..peer(rank) }).expect("fits").0);
     conns.iter().for_each(|conn| contribute(&mut lane, *conn, &[1; 3]));
-    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    let (of, _, bytes) = lane.next_subtotal(JOB).expect("both are in");
     lane.return_total(of, bytes).expect("it was lent");
     let Subtotal { job, tensor, partition, round, .. } = of;
     conns.iter().for_each(|conn| drop(drain(&mut lane, *conn)));
@@ -58,8 +61,8 @@ fn with_a_total(keeps: bool) -> (Lane, [ConnId; 2], Total) {
 #[test]
 fn the_lane_that_made_a_total_may_be_told_once_it_is_back() {
     let (mut lane, _, total) = with_a_total(false);
-    assert_eq!(lane.next_total(), Some(total));
-    assert_eq!(lane.next_total(), None);
+    assert_eq!(lane.next_total(JOB), Some(total));
+    assert_eq!(lane.next_total(JOB), None);
     // Everyone elsewhere has it; whether this machine's workers have is for these to say.
     lane.release_total(total);
     assert_eq!(lane.take_undelivered(JobId(1)).len(), 1);
@@ -69,9 +72,9 @@ fn the_lane_that_made_a_total_may_be_told_once_it_is_back() {
 fn where_workers_may_die_a_total_is_held_until_everyone_everywhere_has_it() {
     let (mut lane, [a, b], total) = with_a_total(true);
     feed(&mut lane, a, &of_machine(ack())).unwrap();
-    assert_eq!(lane.next_total(), None, "one of the two may lack it");
+    assert_eq!(lane.next_total(JOB), None, "one of the two may lack it");
     feed(&mut lane, b, &of_machine(ack())).unwrap();
-    assert_eq!(lane.next_total(), Some(total));
+    assert_eq!(lane.next_total(JOB), Some(total));
     lane.release_total(total);
     assert!(lane.take_undelivered(JobId(1)).is_empty(), "no hub needs it any more");
     // The word of it goes with the next result.
@@ -80,7 +83,7 @@ fn where_workers_may_die_a_total_is_held_until_everyone_everywhere_has_it() {
         let frames = [next(begin(&spec(3))), next(push(0, &data))];
         feed(&mut lane, conn, &frames.concat()).unwrap();
     }
-    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    let (of, _, bytes) = lane.next_subtotal(JOB).expect("both are in");
     lane.return_total(of, bytes).expect("it was lent");
     for conn in [a, b] {
         let first = head(&drain(&mut lane, conn));
@@ -97,7 +100,7 @@ fn the_sums_of_both_tiers_of_a_partition_are_apart() {
     }
     let frame = drain(&mut lane, a);
     assert_eq!((head(&frame).tier, &frame[HEADER_BYTES..]), (Tier::Root, &[10; 3][..]));
-    assert_eq!(lane.next_subtotal().expect("both are in").2[..3], [2; 3]);
+    assert_eq!(lane.next_subtotal(JOB).expect("both are in").2[..3], [2; 3]);
 }
 
 #[test]
@@ -105,7 +108,7 @@ fn a_total_that_was_not_lent_or_comes_twice_is_a_violation() {
     let (mut lane, [a, b]) = lane_with_two();
     contribute(&mut lane, a, &[1; 3]);
     contribute(&mut lane, b, &[1; 3]);
-    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    let (of, _, bytes) = lane.next_subtotal(JOB).expect("both are in");
     let (short, another) = (lane.spare(2), lane.spare(3));
     assert!(refusal(lane.return_total(of, short)).contains("not waited for"));
     lane.return_total(of, bytes).expect("it was lent");
@@ -139,19 +142,19 @@ fn a_machine_without_the_root_of_a_broadcast_wants_the_bytes_once_all_have_begun
     let (mut lane, [a, b]) = lane_with_two();
     let broadcast = rooted(Collective::Broadcast, 7);
     feed(&mut lane, a, &of_machine(begin(&broadcast))).unwrap();
-    assert!(lane.next_subtotal().is_none());
+    assert!(lane.next_subtotal(JOB).is_none());
     let refused = refusal(feed(&mut lane, a, &of_machine(push(0, &[1; 3]))));
     assert!(refused.contains("contributes nothing"), "{refused}");
     feed(&mut lane, b, &of_machine(begin(&broadcast))).unwrap();
-    let (of, known, mut bytes) = lane.next_subtotal().expect("both wait for it");
+    let (of, known, mut bytes) = lane.next_subtotal(JOB).expect("both wait for it");
     assert_eq!((known, bytes.len()), (broadcast, 3));
     // A worker that comes again wants no more than before.
     feed(&mut lane, b, &of_machine(begin(&broadcast))).unwrap();
-    assert!(lane.next_subtotal().is_none());
+    assert!(lane.next_subtotal(JOB).is_none());
     bytes.copy_from_slice(&[4, 5, 6]);
     lane.return_total(of, bytes).expect("it was lent");
     assert_eq!(drain(&mut lane, b)[HEADER_BYTES..], [4, 5, 6]);
-    assert!(lane.next_total().is_some(), "the client has received it");
+    assert!(lane.next_total(JOB).is_some(), "the client has received it");
 }
 
 #[test]
@@ -160,13 +163,13 @@ fn the_machine_of_a_broadcasts_root_is_done_when_its_bytes_are_not_needed_any_mo
     let broadcast = rooted(Collective::Broadcast, 0);
     let frames = [begin(&broadcast), push(0, &[1, 2, 3])].map(of_machine).concat();
     feed(&mut lane, a, &frames).unwrap();
-    let (of, _, bytes) = lane.next_subtotal().expect("the root has contributed");
+    let (of, _, bytes) = lane.next_subtotal(JOB).expect("the root has contributed");
     feed(&mut lane, b, &of_machine(begin(&broadcast))).unwrap();
     assert_eq!((drain(&mut lane, a), drain(&mut lane, b)), (vec![], vec![]));
     lane.return_total(of, bytes).expect("it was lent");
     assert_eq!(head(&drain(&mut lane, a)).kind, FrameKind::Done);
     assert_eq!(drain(&mut lane, b)[HEADER_BYTES..], [1, 2, 3]);
-    assert!(lane.next_total().is_none(), "nothing was received");
+    assert!(lane.next_total(JOB).is_none(), "nothing was received");
 }
 
 #[test]
@@ -177,14 +180,14 @@ fn a_machine_without_the_root_of_a_reduce_is_done_and_keeps_nothing() {
         feed(&mut lane, conn, &[begin(&reduce), push(0, &[1; 3])].map(of_machine).concat())
             .unwrap();
     }
-    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    let (of, _, bytes) = lane.next_subtotal(JOB).expect("both are in");
     assert_eq!(bytes[..3], [2; 3]);
     assert_eq!((drain(&mut lane, a), drain(&mut lane, b)), (vec![], vec![]));
     lane.return_total(of, bytes).expect("it was lent");
     for conn in [a, b] {
         assert_eq!(head(&drain(&mut lane, conn)).kind, FrameKind::Done);
     }
-    assert!(lane.next_total().is_none(), "nothing was received");
+    assert!(lane.next_total(JOB).is_none(), "nothing was received");
     assert!(lane.take_undelivered(JobId(1)).is_empty(), "a subtotal is no result");
 }
 
@@ -199,13 +202,13 @@ fn those_beside_the_root_of_a_reduce_are_done_once_it_has_the_total() {
         feed(&mut lane, conn, &[begin(&reduce), push(0, &[1; 3])].map(of_machine).concat())
             .unwrap();
     }
-    let (of, _, bytes) = lane.next_subtotal().expect("both are in");
+    let (of, _, bytes) = lane.next_subtotal(JOB).expect("both are in");
     lane.return_total(of, bytes).expect("it was lent");
     assert_eq!(head(&drain(&mut lane, a)).kind, FrameKind::Result);
     assert!(drain(&mut lane, b).is_empty());
     feed(&mut lane, a, &of_machine(ack())).unwrap();
     assert_eq!(head(&drain(&mut lane, b)).kind, FrameKind::Done);
-    assert!(lane.next_total().is_some(), "those elsewhere wait for it");
+    assert!(lane.next_total(JOB).is_some(), "those elsewhere wait for it");
 }
 
 #[test]
@@ -338,4 +341,93 @@ fn a_subtotal_of_another_hub_fails_its_tensor_and_nothing_else() {
         assert!(String::from_utf8_lossy(&frame).contains("passes no subtotal"));
     }
     assert!(!hub.pass_on(&mut client, &mut lane));
+}
+
+/// A lane in a server that may pass subtotals on to two lanes of the job; two workers and, as the
+/// third rank, the server itself.
+fn server_lane() -> (Lane, [ConnId; 2]) {
+    let mut lane = Lane::new(LaneLimits { hub: false, ..LIMITS });
+    let (max_bytes, max_connections) = (10_000, 9);
+    lane.know(JOB, JobLimits { max_bytes, max_connections, servers: 1, lanes: 2 });
+    let conns = [0, 1].map(|rank| lane.open(peer(rank)).expect("fits").0);
+    (lane, conns)
+}
+
+fn of_rack(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[1] = Tier::Rack as u8;
+    frame
+}
+
+/// The frames by which a worker announces the outer group and begins.
+fn routed(ranks: &[u32], route: Route) -> Vec<u8> {
+    let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
+    let payload = encode_group(&ranks);
+    let group = group_id(&ranks);
+    let announced = Header::new(FrameKind::Group, Epoch(1), TensorId(group.0));
+    let announced = Header { length: payload.len() as u32, ..announced };
+    let route = Some(Route { group, ..route });
+    [&announced.encode()[..], &payload, &of_rack(begin(&PartitionSpec { route, ..spec(3) }))]
+        .concat()
+}
+
+const ROUTE: Route = Route { lane: 1, group: GroupId(0), rank: Rank(2), keeps: false };
+
+#[test]
+fn a_server_learns_from_its_members_where_their_subtotal_goes() {
+    let (mut lane, [a, b]) = server_lane();
+    for conn in [a, b] {
+        feed(&mut lane, conn, &routed(&[1, 2], ROUTE)).unwrap();
+        feed(&mut lane, conn, &of_rack(push(0, &[1, 2, 3]))).unwrap();
+    }
+    let [passing] = lane.passing()[..] else { panic!("one job") };
+    let known = passing.first.expect("a subtotal").route.expect("a route");
+    assert_eq!((known.lane, known.rank, passing.job), (1, Rank(2), JOB));
+    assert_eq!(lane.group(JOB, known.group).as_deref(), Some(&[Rank(1), Rank(2)][..]));
+    let (of, _, bytes) = lane.next_subtotal(JOB).expect("both are in");
+    assert_eq!((of.tier, &bytes[..3]), (Tier::Rack, &[2, 4, 6][..]));
+    assert_eq!(lane.priority_of(&of), Some(0));
+    assert!(lane.passing().is_empty());
+}
+
+#[test]
+fn a_route_out_of_the_job_closes_only_the_connection_that_says_it() {
+    let wrong: [(&[u32], Route); 4] = [
+        // A lane that the job does not have, no server, and no member of the group.
+        (&[1, 2], Route { lane: 2, ..ROUTE }),
+        (&[1, 2], Route { rank: Rank(1), ..ROUTE }),
+        (&[0, 1], ROUTE),
+        // More servers than there are.
+        (&[1, 3], Route { rank: Rank(3), ..ROUTE }),
+    ];
+    for (ranks, route) in wrong {
+        let (mut lane, [a, b]) = server_lane();
+        assert!(feed(&mut lane, a, &routed(ranks, route)).is_err(), "{ranks:?} {route:?}");
+        lane.close(a);
+        feed(&mut lane, b, &routed(&[1, 2], ROUTE)).unwrap();
+    }
+    // A group that was not announced.
+    let (mut lane, [a, _]) = server_lane();
+    let unknown = PartitionSpec { route: Some(Route { group: GroupId(7), ..ROUTE }), ..spec(3) };
+    assert!(feed(&mut lane, a, &of_rack(begin(&unknown))).is_err());
+    // In the root tier, where nothing is passed on, and to a hub that knows the tensor.
+    let frames = routed(&[1, 2], ROUTE);
+    let (mut lane, [a, _]) = server_lane();
+    let head = frames.len() - HEADER_BYTES - BEGIN_BYTES - ROUTE_BYTES;
+    let mut of_root = frames.clone();
+    of_root[head + 1] = Tier::Root as u8;
+    assert!(feed(&mut lane, a, &of_root).is_err());
+    let mut beside_worker = Lane::new(LIMITS);
+    beside_worker
+        .know(JOB, JobLimits { max_bytes: 1000, max_connections: 9, servers: 1, lanes: 0 });
+    let (conn, _) = beside_worker.open(peer(0)).unwrap();
+    assert!(feed(&mut beside_worker, conn, &frames).is_err());
+}
+
+#[test]
+fn members_that_say_different_routes_are_told_so() {
+    let (mut lane, [a, b]) = server_lane();
+    feed(&mut lane, a, &routed(&[1, 2], ROUTE)).unwrap();
+    feed(&mut lane, b, &routed(&[1, 2], Route { lane: 0, ..ROUTE })).unwrap();
+    let frame = drain(&mut lane, b);
+    assert_eq!(head(&frame).kind, FrameKind::Error);
 }

@@ -4,6 +4,9 @@ use sumpter_engine::JobLimits;
 
 use super::*;
 
+const ANY: JobLimits =
+    JobLimits { max_bytes: 10_000, max_connections: u32::MAX, servers: 0, lanes: 0 };
+
 fn peer_of(job: u64, rank: u32) -> Peer {
     Peer { job: JobId(job), ..peer(rank) }
 }
@@ -15,8 +18,8 @@ fn answer(lane: &mut Lane, conn: ConnId) -> String {
 #[test]
 fn a_jobs_own_memory_counts_instead_of_any_jobs() {
     let mut lane = Lane::new(LIMITS);
-    lane.know(JobId(1), JobLimits { max_bytes: 1000, max_connections: 9 });
-    lane.know(JobId(2), JobLimits { max_bytes: 20_000, max_connections: 9 });
+    lane.know(JobId(1), JobLimits { max_bytes: 1000, max_connections: 9, ..ANY });
+    lane.know(JobId(2), JobLimits { max_bytes: 20_000, max_connections: 9, ..ANY });
     let (small, _) = lane.open(peer_of(1, 0)).unwrap();
     let (large, _) = lane.open(peer_of(2, 0)).unwrap();
     feed(&mut lane, small, &begin(&spec(600))).unwrap();
@@ -32,7 +35,7 @@ fn a_limit_that_is_known_later_holds_from_then_on() {
     let mut lane = Lane::new(LIMITS);
     let (conn, _) = lane.open(peer_of(1, 0)).unwrap();
     feed(&mut lane, conn, &begin(&spec(600))).unwrap();
-    lane.know(JobId(1), JobLimits { max_bytes: 1300, max_connections: 9 });
+    lane.know(JobId(1), JobLimits { max_bytes: 1300, max_connections: 9, ..ANY });
     feed(&mut lane, conn, &of_tensor(6, 0, begin(&spec(600)))).unwrap();
     assert!(answer(&mut lane, conn).contains("uses 1200 of 1300"));
 }
@@ -40,7 +43,7 @@ fn a_limit_that_is_known_later_holds_from_then_on() {
 #[test]
 fn a_job_gets_no_more_connections_than_its_own_but_each_worker_may_come_again() {
     let mut lane = Lane::new(LIMITS);
-    lane.know(JobId(1), JobLimits { max_bytes: 1000, max_connections: 1 });
+    lane.know(JobId(1), JobLimits { max_bytes: 1000, max_connections: 1, ..ANY });
     let (first, _) = lane.open(peer_of(1, 0)).unwrap();
     let refusal = lane.open(peer_of(1, 1)).unwrap_err();
     assert!(refusal.contains("1 of at most 1") && refusal.contains("max_connections"), "{refusal}");

@@ -45,6 +45,7 @@ fn spec(bytes: u32) -> PartitionSpec {
         op: ReduceOp::Sum,
         deterministic: false,
         variable: None,
+        route: None,
     }
 }
 

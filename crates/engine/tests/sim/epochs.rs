@@ -18,8 +18,13 @@ impl World {
         }
         self.helpers = (n..lanes).filter(|_| self.rng.u32(0..4) > 0).collect();
         self.gone.clear();
+        for lane in 0..lanes {
+            self.know(lane);
+        }
         let lanes: Vec<usize> = self.living().union(&self.helpers).copied().collect();
         for (index, tensor) in self.tensors.iter_mut().enumerate() {
+            // With it, the order of additions must not depend on helpers.
+            tensor.is_served = !self.deterministic;
             let dealt = tensor.deal(&mut self.rng, &lanes, (n, &on), (copies, progress));
             if let Err(lost) = dealt
                 && self.lost.insert(index)
@@ -142,15 +147,16 @@ impl World {
     fn kill(&mut self, lane: usize) {
         self.forget(lane);
         self.gone.insert(lane);
-        self.lanes[lane] = Lane::new(LIMITS);
+        self.lanes[lane] = fresh_lane(lane < self.workers.len());
     }
 
     /// A lane forgets the job, and its connections break.
     fn forget(&mut self, lane: usize) {
+        self.forget_server(lane);
         self.lanes[lane].end_job(JOB);
-        for rank in 0..self.workers.len() {
+        for rank in 0..self.lanes.len() {
             if self.wires.get_mut(&(rank, lane)).and_then(Option::take).is_some() {
-                self.workers[rank].client.disconnected(ConnId(lane));
+                self.client(rank).disconnected(ConnId(lane));
                 self.collect(rank);
             }
         }
@@ -239,7 +245,8 @@ impl World {
                 &tensor.repair_spec(self.workers_may_fail),
                 all.1,
             ));
-            relays.extend(lay_out(worker, Rank(rank as u32), (n, machines), all));
+            let keeps_from = if self.keeps { first } else { usize::MAX };
+            relays.extend(lay_out(worker, Rank(rank as u32), (n, machines, keeps_from), all));
             for view in tensor.views() {
                 let beside = view.beside(Rank(rank as u32), machines);
                 if view.tiers(&beside).contains(&Tier::Rack) {
@@ -280,7 +287,7 @@ type Passed = ((Tier, Tier), Layout);
 fn lay_out(
     worker: &mut Worker,
     rank: Rank,
-    (n, on): (usize, &Machines),
+    (n, on, keeps_from): (usize, &Machines, usize),
     (tensor, repairs): (&Tensor, &[Repair]),
 ) -> Vec<(Request, Round, Vec<Place>)> {
     let Worker { client, hub, .. } = worker;
@@ -297,7 +304,7 @@ fn lay_out(
         .into_iter()
         .filter(takes_part)
         .map(|view| {
-            let beside = view.beside(rank, on);
+            let beside = Beside { keeps_from, ..view.beside(rank, on) };
             (view, beside)
         })
         .collect();

@@ -1,4 +1,4 @@
-//! Which workers pass on the subtotals of a simulated tensor's partitions.
+//! Who passes subtotals on in a simulated cluster: workers, and helpers in place of them.
 
 use fastrand::Rng;
 use sumpter_types::Rank;
@@ -7,7 +7,7 @@ use super::{Machines, Tensor};
 
 impl Tensor {
     /// Who passes subtotals on, of machines and of racks; those that are fixed on their own.
-    pub fn any_hubs(
+    pub(super) fn any_hubs(
         &self,
         rng: &mut Rng,
         on: &Machines,
@@ -27,20 +27,55 @@ impl Tensor {
         (of_machines, of_racks)
     }
 
+    /// Helpers that are the hubs of racks in place of workers, if some are; each is in one rack.
+    pub(super) fn any_servers(
+        &self,
+        rng: &mut Rng,
+        on: &Machines,
+        lanes: &[usize],
+        (n, hubs, rack_hubs): (usize, &[Rank], &mut Vec<Rank>),
+    ) -> Vec<(Rank, Vec<Rank>)> {
+        let mut servers = Vec::new();
+        if !self.is_served || !self.is_racked(on) || self.rule().is_some() {
+            return servers;
+        }
+        let helpers: Vec<usize> = lanes.iter().copied().filter(|lane| *lane >= n).collect();
+        for (at, rack) in on.racks.iter().enumerate() {
+            let node = |rank: &&Rank| hubs.is_empty() || hubs.contains(rank);
+            let rooted = self.rooted().is_some_and(|root| rack.contains(&root));
+            let here = helpers.iter().copied().filter(|lane| lane % on.racks.len() == at);
+            let here: Vec<usize> = here.collect();
+            let is_one = rack.iter().filter(node).count() < 2;
+            if is_one || rooted || here.is_empty() || rng.u32(0..3) == 0 {
+                continue;
+            }
+            let server = Rank(here[rng.usize(0..here.len())] as u32);
+            rack_hubs.retain(|hub| !rack.contains(hub));
+            rack_hubs.push(server);
+            servers.push((server, rack.clone()));
+        }
+        rack_hubs.sort_unstable();
+        servers
+    }
+
     /// The same of a steady tensor.
-    pub fn hubs_beside(&self, fixed: &[Option<Rank>], on: &Machines) -> (Vec<Rank>, Vec<Rank>) {
+    pub(super) fn hubs_beside(
+        &self,
+        fixed: &[Option<Rank>],
+        on: &Machines,
+    ) -> (Vec<Rank>, Vec<Rank>) {
         self.any_hubs(&mut Rng::with_seed(0), on, (true, fixed))
     }
 
     /// Who mirrors an element of a variable.
-    pub fn mirrors_of(&self, element: usize) -> Vec<Option<Rank>> {
+    pub(super) fn mirrors_of(&self, element: usize) -> Vec<Option<Rank>> {
         let at = element * self.request.dtype.size();
         let found = self.mirrors.iter().find(|of| of.span.contains(&at));
         found.map(|of| of.mirrors.to_vec()).unwrap_or_default()
     }
 
     /// The worker that differs from the others, if one does.
-    pub fn rooted(&self) -> Option<Rank> {
+    pub(super) fn rooted(&self) -> Option<Rank> {
         self.request.collective.has_root().then_some(self.request.root)
     }
 }

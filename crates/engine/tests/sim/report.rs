@@ -16,6 +16,11 @@ pub struct Report {
     pub shards: u64,
     /// Partitions that a worker was to pass on for its rack.
     pub of_racks: u64,
+    /// Helpers that began to pass on subtotals in an epoch, chunks of which they got the total, and
+    /// partitions of which they get nothing.
+    pub servers: u64,
+    pub served: u64,
+    pub served_one_way: u64,
     /// Partitions that were passed on for a machine which receives nothing of them.
     pub one_way: u64,
     pub steps: u64,
@@ -59,6 +64,9 @@ impl Report {
         self.subtotals += other.subtotals;
         self.shards += other.shards;
         self.of_racks += other.of_racks;
+        self.servers += other.servers;
+        self.served += other.served;
+        self.served_one_way += other.served_one_way;
         self.one_way += other.one_way;
         self.steps += other.steps;
         self.epochs += other.epochs;
@@ -86,8 +94,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations and {} shards checked, {} bytes carried in {} steps, {} subtotals passed on, {} \
-             partitions of racks, and {} partitions without a result; faults injected: {} \
+            "{} operations and {} shards checked, {} bytes carried in {} steps, {} subtotals passed \
+             on, {} partitions of racks, and {} partitions without a result; {} helpers passed on \
+             {} subtotals, and {} partitions without a result; faults injected: {} \
              connections cut ({} of them half-open), {} chunks received again; {} changes of epoch \
              ({} of them within another, {} to other sizes), {} helpers and {} workers killed, {} \
              stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} \
@@ -102,6 +111,9 @@ impl fmt::Display for Report {
             self.subtotals,
             self.of_racks,
             self.one_way,
+            self.servers,
+            self.served,
+            self.served_one_way,
             self.cuts,
             self.half_open,
             self.duplicates,

@@ -13,7 +13,7 @@ use sumpter_engine::{
 use sumpter_types::{
     Collective, Dtype, ExactSum, GroupId, Rank, ReduceOp, Round, Rule, Staleness, TensorId, Update,
 };
-use sumpter_wire::{Tier, group_id};
+use sumpter_wire::{Route, Tier, group_id};
 
 use crate::model;
 
@@ -39,6 +39,8 @@ pub struct Tensor {
     /// So do racks, where there are several.
     in_racks: bool,
     pub steady: bool,
+    /// A helper may be the hub of a rack.
+    pub is_served: bool,
     /// Each share of a variable has two mirrors; workers of one machine alone contribute directly.
     guarded: bool,
     is_flat: bool,
@@ -63,6 +65,8 @@ pub struct Part {
     pub bytes: usize,
     pub hubs: Vec<Rank>,
     pub rack_hubs: Vec<Rank>,
+    /// Those of them that are helpers, with the members of their racks.
+    pub servers: Vec<(Rank, Vec<Rank>)>,
     /// Nothing is added: this worker has it, the others get it, past all hubs.
     pub relay: Option<Rank>,
     /// What it is of a variable.
@@ -84,7 +88,9 @@ pub struct Machines {
 pub struct Beside {
     pub machine: Vec<Rank>,
     pub rack: Vec<Rank>,
-    nodes: usize,
+    pub nodes: usize,
+    /// The lanes from here on report when all have a result.
+    pub keeps_from: usize,
 }
 
 impl Machines {
@@ -141,7 +147,8 @@ impl Machines {
 
 /// A group's id, as a client gives it.
 pub fn group(ranks: &[Rank], n: usize) -> GroupId {
-    if ranks.len() == n { GroupId(0) } else { group_id(ranks) }
+    let everyone = ranks.len() == n && ranks.iter().all(|rank| (rank.0 as usize) < n);
+    if everyone { GroupId(0) } else { group_id(ranks) }
 }
 
 impl Tensor {
@@ -204,6 +211,7 @@ impl Tensor {
             tiered,
             in_racks,
             steady,
+            is_served: false,
             guarded: false,
             is_flat: false,
             shares: Vec::new(),
@@ -269,6 +277,7 @@ impl Tensor {
             tiered,
             in_racks,
             steady: true,
+            is_served: false,
             guarded: false,
             is_flat: false,
             shares,
@@ -470,13 +479,14 @@ impl Tensor {
         for (bytes, holders) in stretches {
             let sums = |lane: &&usize| **lane >= n || holders.contains(&Rank(**lane as u32));
             let lanes: Vec<usize> = lanes.iter().filter(sums).copied().collect();
-            let on = on.among(holders);
+            let (on, fixed) = (on.among(holders), [self.rooted()]);
             for offset in bytes.clone().step_by(partition_bytes) {
                 let root = ConnId(lanes[rng.usize(0..lanes.len())]);
-                let (hubs, rack_hubs) = self.any_hubs(rng, &on, (self.steady, &[self.rooted()]));
+                let (hubs, mut rack_hubs) = self.any_hubs(rng, &on, (self.steady, &fixed));
+                let servers = self.any_servers(rng, &on, &lanes, (n, &hubs, &mut rack_hubs));
                 let bytes = partition_bytes.min(bytes.end - offset);
                 let (relay, variable) = (None, None);
-                parts.push(Part { root, offset, bytes, hubs, rack_hubs, relay, variable });
+                parts.push(Part { root, offset, bytes, hubs, rack_hubs, servers, relay, variable });
             }
         }
         self.parts = if self.rule().is_some() { self.among_mirrors(&parts, on) } else { parts };
@@ -500,8 +510,10 @@ impl Tensor {
                     let variable = Some(variable);
                     let (hubs, rack_hubs) = self.hubs_beside(&mirrors, on);
                     let root = part.root;
-                    let relay = None;
-                    out.push(Part { root, offset, bytes, hubs, rack_hubs, relay, variable });
+                    let (relay, servers) = (None, Vec::new());
+                    let part =
+                        Part { root, offset, bytes, hubs, rack_hubs, servers, relay, variable };
+                    out.push(part);
                 }
             }
         }
@@ -541,7 +553,7 @@ impl Tensor {
             (true, true) => machines,
             (true, false) => rack.len(),
         };
-        Beside { machine, rack, nodes }
+        Beside { machine, rack, nodes, keeps_from: usize::MAX }
     }
 
     /// The tiers in which a worker takes part, the innermost first.
@@ -568,7 +580,9 @@ impl Tensor {
             Tier::Machine => (beside.machine.clone(), hub(&part.hubs, &beside.machine)),
             Tier::Rack => {
                 let group = inner.iter().filter(in_rack).copied().collect();
-                (group, hub(&part.rack_hubs, &beside.rack))
+                let here = |of: &&(Rank, Vec<Rank>)| of.1.iter().any(|r| beside.rack.contains(r));
+                let server = part.servers.iter().find(here).map(|(server, _)| *server);
+                (group, server.or(hub(&part.rack_hubs, &beside.rack)))
             }
             _ if part.rack_hubs.is_empty() => (inner.to_vec(), None),
             _ => (part.rack_hubs.clone(), None),
@@ -596,8 +610,9 @@ impl Tensor {
                     let part = match self.request.collective {
                         Collective::Broadcast => {
                             let (lane, relay) = (ConnId(root.0 as usize), Some(root));
-                            let (hubs, rack_hubs, variable) = (Vec::new(), Vec::new(), None);
-                            Part { root: lane, offset, bytes, hubs, rack_hubs, relay, variable }
+                            let (hubs, rack_hubs, servers) = Default::default();
+                            let (root, variable) = (lane, None);
+                            Part { root, offset, bytes, hubs, rack_hubs, servers, relay, variable }
                         }
                         _ => {
                             let within = (offset - part.offset) as u32;
@@ -627,6 +642,7 @@ impl Tensor {
                 contributors: relay.contributors,
                 relay: Some(*holder),
                 variable: None,
+                route: None,
             };
             (place, members.clone())
         };
@@ -652,7 +668,9 @@ impl Tensor {
             };
             let lane = hub.map_or(root, |hub| ConnId(hub.0 as usize));
             let (number, origin, group) = (*number, offset, group(&group_members, n));
-            Place { lane, number, offset, origin, bytes, group, contributors, relay, variable }
+            let route = self.route(n, beside, (hub, part, members));
+            let place = Place::new(lane, number, (offset, bytes), group, contributors);
+            Place { origin, relay, variable, route, ..place }
         };
         parts.iter().filter(|(_, _, members)| members.contains(&rank)).map(place).collect()
     }
@@ -680,9 +698,23 @@ impl Tensor {
                 contributors: self.contributors(members),
                 relay: None,
                 variable: part.variable,
+                route: self.route(n, beside, (hub, part, members)),
             }
         };
         parts.iter().filter(mine).map(place).collect()
+    }
+
+    /// Where a hub sends the subtotals of a partition, if it is a helper.
+    fn route(
+        &self,
+        n: usize,
+        beside: &Beside,
+        (hub, part, members): (Option<Rank>, &Part, &[Rank]),
+    ) -> Option<Route> {
+        let rank = hub.filter(|hub| hub.0 as usize >= n)?;
+        let (outer, _) = self.group_of(Tier::Root, beside, (part, members));
+        let (lane, keeps) = (part.root.0 as u32, part.root.0 >= beside.keeps_from);
+        Some(Route { lane, group: group(&outer, n), rank, keeps })
     }
 
     /// All groups of a partition's sums, for a worker.

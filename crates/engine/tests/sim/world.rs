@@ -19,6 +19,8 @@ use sumpter_wire::Tier;
 
 #[path = "epochs.rs"]
 mod epochs;
+#[path = "servers.rs"]
+mod servers;
 #[path = "states.rs"]
 mod states;
 
@@ -26,6 +28,7 @@ use crate::model;
 use crate::order::Orders;
 use crate::report::Report;
 use crate::tensor::{Machines, Tensor, group};
+use servers::ServerHub;
 
 struct Worker {
     client: Client<OpMemory<OwnedMemory>>,
@@ -89,13 +92,15 @@ pub struct World {
     tensors: Vec<Tensor>,
     workers: Vec<Worker>,
     lanes: Vec<Lane>,
+    /// The hubs beside helpers' lanes, as soon as they have something to pass on.
+    server_hubs: BTreeMap<usize, ServerHub>,
     colocated: Vec<ConnId>,
     wires: HashMap<(usize, usize), Option<Wire>>,
     cuts_left: u32,
     /// Whether frames carry checksums, and how many bits are flipped on their way.
     checksum: bool,
     flips_left: u32,
-    /// Pairs of worker and lane, in order.
+    /// Pairs of a worker or helper and a lane, in order.
     keys: Rc<[(usize, usize)]>,
     now: Duration,
     report: Report,
@@ -108,8 +113,10 @@ const JOB: JobId = JobId(77);
 /// A world takes ten thousand steps, and few a million.
 const MANY_STEPS: u64 = 20_000_000;
 
-const LIMITS: LaneLimits =
-    LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: true };
+/// A lane of a worker, whose client knows the tensors, or of a helper.
+fn fresh_lane(hub: bool) -> Lane {
+    Lane::new(LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub })
+}
 
 impl World {
     pub fn new(seed: u64) -> World {
@@ -164,7 +171,8 @@ impl World {
             spans: HashMap::new(),
             tensors,
             workers,
-            lanes: (0..lanes).map(|_| Lane::new(LIMITS)).collect(),
+            lanes: (0..lanes).map(|lane| fresh_lane(lane < n)).collect(),
+            server_hubs: BTreeMap::new(),
             colocated: vec![ConnId(0); n],
             wires: HashMap::new(),
             keys: Rc::new([]),
@@ -172,7 +180,7 @@ impl World {
             report: Report::default(),
             follows,
         };
-        for rank in 0..n {
+        for rank in 0..lanes {
             for lane in (0..lanes).filter(|lane| *lane != rank) {
                 world.wires.insert((rank, lane), None);
             }
@@ -241,7 +249,8 @@ impl World {
             0..8 => self.submit(),
             8..12 => self.supply(),
             12..14 => self.decide(),
-            14..24 => self.pump(),
+            14..20 => self.pump(),
+            20..24 => self.pump_server(),
             24..26 if !keys.is_empty() => {
                 let key = keys[self.rng.usize(0..keys.len())];
                 self.cut(key)
@@ -380,7 +389,7 @@ impl World {
         let peer = self.peer(rank, lane);
         let suspended = |rank: usize| self.workers.get(rank).is_some_and(|w| w.progress.is_some());
         let known = |lane: &usize| self.helpers.contains(lane) || self.living().contains(lane);
-        let absent = !self.living().contains(&rank) || !known(&lane);
+        let absent = !self.calls(rank, lane) || !known(&lane);
         if suspended(rank) || suspended(lane) || absent || self.gone.contains(&lane) {
             return false;
         }
@@ -389,11 +398,14 @@ impl World {
             let (lane_side, _) = self.lanes[lane].open(peer).expect("a matching peer");
             let link = SimLink::new(self.rng.usize(1..20_000));
             *slot = Some(Wire { link, lane_side });
-            self.workers[rank].client.connected(ConnId(lane));
+            self.client(rank).connected(ConnId(lane));
             return true;
         };
         let limit = if self.rng.bool() { self.rng.usize(1..40) } else { self.rng.usize(1..4000) };
-        let client = &mut self.workers[rank].client;
+        let client = match self.server_hubs.get_mut(&rank) {
+            Some(server) => &mut server.client,
+            None => &mut self.workers[rank].client,
+        };
         let moved = match self.rng.u32(0..4) {
             0 => Ok(wire.link.transmit(Side::A, client, ConnId(lane), limit)),
             1 => Ok(wire.link.transmit(Side::B, &mut self.lanes[lane], wire.lane_side, limit)),
@@ -444,7 +456,7 @@ impl World {
     /// Breaks a connection; whether the lane has not noticed.
     fn sever(&mut self, key: (usize, usize)) -> bool {
         let wire = self.wires.get_mut(&key).and_then(Option::take).expect("a connection");
-        self.workers[key.0].client.disconnected(ConnId(key.1));
+        self.client(key.0).disconnected(ConnId(key.1));
         let half_open = self.rng.bool();
         if !half_open {
             self.lanes[key.1].close(wire.lane_side);
@@ -454,6 +466,9 @@ impl World {
     }
 
     fn collect(&mut self, rank: usize) {
+        if self.server_hubs.contains_key(&rank) {
+            return self.collect_server(rank);
+        }
         let worker = &mut self.workers[rank];
         while let Some(event) = worker.client.next_event() {
             self.report.subtotals += u64::from(matches!(event, Event::Arrived { .. }));

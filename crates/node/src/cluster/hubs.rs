@@ -1,5 +1,5 @@
-//! Which worker of each machine passes on what the machine's workers contribute, and which of each
-//! rack what its machines do.
+//! Which worker of each machine passes on what the machine's workers contribute, and which worker
+//! or server of each rack what its machines do.
 //!
 //! Workers of one machine share its link, so each partition has one hub there: a worker in whose
 //! lane the others' contributions are added, and whose client sends the subtotal to the lane that
@@ -7,7 +7,7 @@
 //! send, and passes that on. The choice is a function of who takes part and of the partitions
 //! placed so far, so that all workers agree without a word.
 //!
-//! Invariant: the hub of a rack is the hub of its machine.
+//! Invariant: the hub of a rack is the hub of its machine, or a server on a machine of its own.
 
 use std::collections::HashMap;
 
@@ -24,6 +24,8 @@ pub(crate) struct Hubs {
     /// The machines of each rack, in the order of their lowest ranks; none if racks pass nothing
     /// on.
     racks: Vec<Vec<usize>>,
+    /// The racks of servers that may be hubs, by their ranks.
+    servers: HashMap<Rank, usize>,
     /// Every machine's first worker is its only hub, and every rack's first machine.
     fixed: bool,
     /// Partitions summed on CPU machines so far.
@@ -32,12 +34,12 @@ pub(crate) struct Hubs {
     trees: Vec<Vec<Rank>>,
 }
 
-/// Who passes on what of a partition, each in the order of ranks.
+/// Who passes on what of a partition.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChosenHubs {
-    /// One of each machine.
+    /// One of each machine, in the order of ranks.
     pub machines: Vec<Rank>,
-    /// One of each rack; none if racks pass nothing on.
+    /// One of each rack, in the order of racks; none if racks pass nothing on.
     pub racks: Vec<Rank>,
 }
 
@@ -48,9 +50,11 @@ pub(crate) type TierGroup = (Vec<Rank>, Option<Rank>);
 impl Hubs {
     /// The hubs for workers on their machines, in the order of ranks, if some share a link and what
     /// they contribute leaves a machine: `sums_away` says whether CPU machines sum anything.
-    /// `rack_of` numbers the rack of a machine, if racks pass aggregates on.
+    /// `rack_of` numbers the rack of a machine, if racks pass aggregates on; then `servers` on
+    /// machines of their own may be the hubs of racks.
     pub(crate) fn new<'a>(
         workers: impl Iterator<Item = (Rank, &'a str)>,
+        servers: impl Iterator<Item = (Rank, &'a str)>,
         rack_of: impl Fn(&str) -> Option<usize>,
         deterministic: bool,
         sums_away: bool,
@@ -72,6 +76,9 @@ impl Hubs {
         if racks.len() < 2 {
             racks.clear();
         }
+        let apart = servers.filter(|(_, machine)| !known.contains_key(machine));
+        let in_rack = |(rank, machine)| Some((rank, *known_racks.get(&rack_of(machine)?)?));
+        let servers = apart.filter_map(in_rack).collect();
         let shared = machines.iter().any(|machine| machine.len() > 1);
         let shared = shared || racks.iter().any(|rack: &Vec<usize>| rack.len() > 1);
         let apart = machines.len() > 1 || sums_away;
@@ -81,7 +88,7 @@ impl Hubs {
         let in_rows = machines.iter().flatten().is_sorted() && racks.iter().flatten().is_sorted();
         let fixed = deterministic && !in_rows;
         let trees = Vec::new();
-        (shared && apart).then_some(Hubs { machines, racks, fixed, turn: 0, trees })
+        (shared && apart).then_some(Hubs { machines, racks, servers, fixed, turn: 0, trees })
     }
 
     /// Whether racks pass aggregates on.
@@ -131,13 +138,16 @@ impl Hubs {
 
     /// The first of `preferred` that is there, else the one whose turn it is.
     fn in_turn(&self, turn: usize, preferred: &[Rank]) -> ChosenHubs {
-        let of_rack = |rack: &Vec<usize>| {
+        let of_rack = |(at, rack): (usize, &Vec<usize>)| {
             let members = || rack.iter().flat_map(|at| &self.machines[*at]);
-            let preferred = preferred.iter().copied().find(|rank| members().any(|r| r == rank));
+            // A machine alone in its rack needs no hub.
+            let serves = |rank: &Rank| rack.len() > 1 && self.servers.get(rank) == Some(&at);
+            let is_here = |rank: &Rank| members().any(|r| r == rank) || serves(rank);
+            let preferred = preferred.iter().copied().find(is_here);
             let first = &self.machines[rack[0]];
             preferred.unwrap_or(first[turn % first.len()])
         };
-        let mut racks: Vec<Rank> = self.racks.iter().map(of_rack).collect();
+        let racks: Vec<Rank> = self.racks.iter().enumerate().map(of_rack).collect();
         let of_machine = |machine: &Vec<Rank>| {
             // What a rack prefers goes before what a machine does.
             let hubs = racks.iter().chain(preferred);
@@ -146,18 +156,13 @@ impl Hubs {
         };
         let mut machines: Vec<Rank> = self.machines.iter().map(of_machine).collect();
         machines.sort_unstable();
-        racks.sort_unstable();
         ChosenHubs { machines, racks }
     }
 
     /// Whether two workers cannot both be hubs: of one machine, or of one rack.
     pub(crate) fn share(&self, a: Rank, b: Rank) -> bool {
-        let rack_of = |rank: Rank| {
-            let has = |at: &usize| self.machines[*at].contains(&rank);
-            self.racks.iter().position(|rack| rack.iter().any(has))
-        };
-        let rack = rack_of(a);
-        self.machine_of(a).contains(&b) || (rack.is_some() && rack == rack_of(b))
+        let rack = self.rack_of(a);
+        self.machine_of(a).contains(&b) || (rack.is_some() && rack == self.rack_of(b))
     }
 
     /// The tiers in which a worker takes part, the innermost first.
@@ -178,12 +183,21 @@ impl Hubs {
             }
             Tier::Rack => {
                 let rack: Vec<Rank> = self.rack_beside(rank).into_iter().flatten().collect();
-                let own = hub(&chosen.racks, &rack);
+                let own = self.rack_of(rank).map(|at| chosen.racks[at]);
                 (chosen.machines.iter().copied().filter(|hub| rack.contains(hub)).collect(), own)
             }
             _ if chosen.racks.is_empty() => (chosen.machines.clone(), None),
-            _ => (chosen.racks.clone(), None),
+            _ => {
+                let mut all = chosen.racks.clone();
+                all.sort_unstable();
+                (all, None)
+            }
         }
+    }
+
+    /// Whether a hub is a server.
+    pub(crate) fn is_server(&self, hub: Rank) -> bool {
+        self.servers.contains_key(&hub)
     }
 
     /// The workers of a worker's machine that take part; none if it takes no part itself.
@@ -193,9 +207,14 @@ impl Hubs {
 
     /// The same of each machine of its rack; none if racks pass nothing on.
     fn rack_beside(&self, rank: Rank) -> Vec<Vec<Rank>> {
-        let has = |at: &usize| self.machines[*at].contains(&rank);
-        let rack = self.racks.iter().find(|rack| rack.iter().any(has));
+        let rack = self.rack_of(rank).map(|at| &self.racks[at]);
         rack.into_iter().flatten().map(|at| self.machines[*at].clone()).collect()
+    }
+
+    /// The rack of a worker that takes part.
+    fn rack_of(&self, rank: Rank) -> Option<usize> {
+        let has = |at: &usize| self.machines[*at].contains(&rank);
+        self.racks.iter().position(|rack| rack.iter().any(has))
     }
 }
 
@@ -205,7 +224,7 @@ mod tests {
 
     fn hubs(machines: &[&str], deterministic: bool, sums_away: bool) -> Option<Hubs> {
         let workers = (0..).map(Rank).zip(machines.iter().copied());
-        Hubs::new(workers, |_| None, deterministic, sums_away)
+        Hubs::new(workers, std::iter::empty(), |_| None, deterministic, sums_away)
     }
 
     fn next(hubs: &mut Hubs, owner: Owner) -> Vec<u32> {
@@ -261,7 +280,8 @@ mod tests {
     fn racked(machines: &[&str], deterministic: bool) -> Option<Hubs> {
         let workers = (0..).map(Rank).zip(machines.iter().copied());
         let rack_of = |machine: &str| Some(usize::from(machine.as_bytes()[0]));
-        Hubs::new(workers, rack_of, deterministic, false)
+        let servers = [(Rank(90), "a9"), (Rank(91), "c9"), (Rank(92), "a1")].into_iter();
+        Hubs::new(workers, servers, rack_of, deterministic, false)
     }
 
     fn ranks(ranks: &[Rank]) -> Vec<u32> {
@@ -293,6 +313,26 @@ mod tests {
         assert_eq!(
             (ranks(&rooted.machines), ranks(&rooted.racks)),
             (vec![0, 3, 4, 6], vec![0, 4, 6])
+        );
+    }
+
+    #[test]
+    fn a_server_is_the_hub_of_its_own_rack_but_never_beside_the_root_or_of_one_machine() {
+        let mut hubs = racked(&["a1", "a2", "b1", "b2", "c1"], false).unwrap();
+        hubs.add_tree([90, 3, 91].map(Rank).to_vec());
+        let chosen = hubs.next(Owner::Server(7), None, 0);
+        assert_eq!(ranks(&chosen.racks), [90, 3, 4], "a machine alone in its rack needs none");
+        assert_eq!(ranks(&chosen.machines), [0, 1, 2, 3, 4]);
+        let (members, hub) = hubs.group(Tier::Rack, Rank(1), &chosen);
+        assert_eq!((ranks(&members), hub), (vec![0, 1], Some(Rank(90))));
+        let (members, hub) = hubs.group(Tier::Root, Rank(3), &chosen);
+        assert_eq!((ranks(&members), hub), (vec![3, 4, 90], None));
+        let rooted = hubs.next(Owner::Server(7), Some(Rank(0)), 0);
+        assert_eq!(ranks(&rooted.racks), [0, 3, 4]);
+        assert_eq!(ranks(&hubs.of_mirrors(&[Rank(1)]).racks), [1, 2, 4]);
+        assert!(
+            hubs.is_server(Rank(90)) && !hubs.is_server(Rank(92)),
+            "one beside workers is none"
         );
     }
 

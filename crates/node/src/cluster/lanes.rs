@@ -1,8 +1,10 @@
 //! The lanes of a job: whose they are, where they listen, and which partition is whose.
 
+use std::ops::Range;
+
 use sumpter_endpoint::ConnId;
 use sumpter_engine::VariablePlace;
-use sumpter_membership::LaneView;
+use sumpter_membership::{ClusterView, LaneView, ServerView, WorkerView};
 use sumpter_types::Rank;
 
 /// Who runs a lane.
@@ -16,12 +18,65 @@ pub(crate) enum Owner {
 #[derive(Clone, Debug)]
 pub(crate) struct LaneAddress {
     pub owner: Owner,
+    /// What its process is called where it passes aggregates on: the ranks of servers follow those
+    /// of the workers.
+    pub hub: Rank,
     pub host: String,
     /// Equal for processes that share a link.
     pub machine: String,
     /// The lane's number with its owner.
     pub index: u32,
     pub view: LaneView,
+}
+
+/// All lanes of a job in the order of their numbers, and those of each process: of the workers that
+/// live, then of the servers.
+pub(crate) fn all_lanes(view: &ClusterView) -> (Vec<LaneAddress>, Vec<Range<usize>>) {
+    let (mut all, mut ranges) = (Vec::new(), Vec::new());
+    let mut add = |owner, hub, host: &str, machine: &str, views: &[LaneView]| {
+        let start = all.len();
+        all.extend(views.iter().zip(0..).map(|(view, index)| LaneAddress {
+            owner,
+            hub,
+            host: host.to_owned(),
+            machine: machine.to_owned(),
+            index,
+            view: view.clone(),
+        }));
+        ranges.push(start..all.len());
+    };
+    for WorkerView { rank, host, machine, lanes, .. } in view.living() {
+        add(Owner::Worker(*rank), *rank, host, machine, lanes);
+    }
+    for (at, ServerView { member, host, machine, lanes, .. }) in (0..).zip(&view.servers) {
+        let hub = Rank(view.workers.len() as u32 + at);
+        add(Owner::Server(member.0), hub, host, machine, lanes);
+    }
+    (all, ranges)
+}
+
+/// A lane in words: whose it is, and where.
+pub(crate) fn described(lane: &LaneAddress) -> String {
+    let owner = match lane.owner {
+        Owner::Worker(rank) => format!("rank {rank}"),
+        Owner::Server(id) => format!("server {id}"),
+    };
+    let addresses = &lane.view;
+    format!("lane {} of {owner} on {} at {addresses}", lane.index, lane.host)
+}
+
+/// The lane of a hub that adds a partition: the root if it is one of its own, else any of them.
+pub(crate) fn lane_of_hub(
+    lanes: &[LaneAddress],
+    hub: Rank,
+    (root, number): (ConnId, u32),
+) -> Option<ConnId> {
+    if lanes[root.0].hub == hub {
+        return Some(root);
+    }
+    let start = lanes.iter().position(|lane| lane.hub == hub)?;
+    let count = lanes[start..].iter().take_while(|lane| lane.hub == hub).count();
+    Some(ConnId(start + number as usize % count))
 }
 
 /// A partition of a tensor and the lane that reduces it.

@@ -15,12 +15,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use sumpter_endpoint::ConnId;
-use sumpter_membership::{ClusterView, LaneView, ServerView, WorkerView};
-use sumpter_plan::{Architecture, Dealing, Machine, Placement, Plan, PlanError, Role};
+use sumpter_membership::{ClusterView, ServerView, WorkerView};
+use sumpter_plan::{Architecture, Dealing, Machine, Placement, Plan, PlanError, Role, TreePlan};
 use sumpter_types::{Rack, Rank};
 
 use crate::cluster::hubs::Hubs;
-use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition};
+use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition, all_lanes};
 use crate::cluster::racks::Racks;
 
 /// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
@@ -55,6 +55,10 @@ struct Deal {
     placement: Placement,
     /// The processes with lanes that the plan counts, and the lanes of each.
     servers: Vec<(Owner, Range<usize>)>,
+    /// What each of them is called as a hub.
+    ranks: Vec<Rank>,
+    /// Those of them that are hubs of racks.
+    rack_hubs: Vec<usize>,
     /// Who passes on what a machine's workers, or a rack's machines, contribute; none where all
     /// contribute directly.
     hubs: Option<Hubs>,
@@ -83,19 +87,18 @@ struct Group<'a> {
 
 impl Cluster {
     pub(crate) fn new(view: &ClusterView, policy: Policy) -> Result<Cluster, PlanError> {
-        let (mut lanes, mut sources) = (Vec::new(), Vec::new());
-        for worker in view.living() {
-            let WorkerView { rank, host, machine, lanes: own, bandwidth_gbps, rack, .. } = worker;
-            let (owner, role, machine) = (Owner::Worker(*rank), Role::Gpu, machine.clone());
-            let lanes = add_lanes(&mut lanes, owner, (host, &machine), own);
-            let (bandwidth_gbps, rack) = (*bandwidth_gbps, rack.clone());
+        let (lanes, ranges) = all_lanes(view);
+        let (mut sources, mut ranges) = (Vec::new(), ranges.into_iter());
+        for (worker, lanes) in view.living().zip(&mut ranges) {
+            let WorkerView { rank, machine, bandwidth_gbps, rack, .. } = worker;
+            let (owner, role) = (Owner::Worker(*rank), Role::Gpu);
+            let (machine, bandwidth_gbps, rack) = (machine.clone(), *bandwidth_gbps, rack.clone());
             sources.push(Source { owner, machine, role, bandwidth_gbps, rack, lanes });
         }
-        for server in &view.servers {
-            let ServerView { member, host, machine, lanes: own, bandwidth_gbps, rack } = server;
-            let (owner, role, machine) = (Owner::Server(member.0), Role::Cpu, machine.clone());
-            let lanes = add_lanes(&mut lanes, owner, (host, &machine), own);
-            let (bandwidth_gbps, rack) = (*bandwidth_gbps, rack.clone());
+        for (server, lanes) in view.servers.iter().zip(ranges) {
+            let ServerView { member, machine, bandwidth_gbps, rack, .. } = server;
+            let (owner, role) = (Owner::Server(member.0), Role::Cpu);
+            let (machine, bandwidth_gbps, rack) = (machine.clone(), *bandwidth_gbps, rack.clone());
             sources.push(Source { owner, machine, role, bandwidth_gbps, rack, lanes });
         }
         share_what_is_known(&mut sources);
@@ -177,7 +180,15 @@ impl Cluster {
             true => "each sums its machines' contributions before they leave it",
             false => "their uplinks limit nothing that is known, so no rack sums by itself",
         };
-        Some(format!("{names}: {sums}"))
+        // Not where they are summed by workers only, which is what a job without servers does.
+        let (of_workers, of_servers) = self.whole.rack_hubs();
+        let beside = if of_workers { "workers and " } else { "" };
+        let on = match of_servers {
+            0 => String::new(),
+            1 => format!(", on {beside}1 server"),
+            many => format!(", on {beside}{many} servers"),
+        };
+        Some(format!("{names}: {sums}{on}"))
     }
 
     /// Whether each rack sums what its machines contribute; `None` if no rack is known.
@@ -238,10 +249,11 @@ impl Deal {
             .collect();
         let racks = Racks::of(groups.iter().zip(&machines));
         let servers: Vec<_> = groups.iter().flat_map(|g| g.servers.iter().cloned()).collect();
-        let trees = racks.trees((&groups, &machines), &servers, policy.deterministic)?;
+        let trees = racks.trees((&groups, &machines), policy.deterministic)?;
+        let rack_hubs = hubs_of_racks(&trees);
         let roles = groups.iter().flat_map(|g| g.servers.iter().map(|_| g.role));
-        let mut roots = roles.zip(&trees.branches[0].roots);
-        let sums_away = roots.any(|(role, weight)| role == Role::Cpu && *weight > 0.0);
+        let is_root = |at: usize| trees.branches.iter().any(|branch| branch.roots[at] > 0.0);
+        let sums_away = roles.enumerate().any(|(at, role)| role == Role::Cpu && is_root(at));
         let lanes = servers.iter().map(|(_, range)| range.len() as u32).collect();
         let Policy { partition_bytes, dealing, .. } = policy;
         // A tensor's partitions have trees of one shape.
@@ -254,28 +266,37 @@ impl Deal {
             let at = groups.iter().position(|group| group.machine == machine);
             racks.zip(at).map(|(racks, at)| racks.rack_of[at])
         };
-        let hubs = Hubs::new(workers, rack_of, policy.deterministic, sums_away);
+        let of_servers = sources.iter().filter_map(|source| match source.owner {
+            Owner::Server(_) => Some((all[source.lanes.start].hub, source.machine.as_str())),
+            Owner::Worker(_) => None,
+        });
+        let hubs = Hubs::new(workers, of_servers, rack_of, policy.deterministic, sums_away);
+        let ranks = servers.iter().map(|(_, lanes)| all[lanes.start].hub).collect();
         let plan = Plan { epoch, partition_bytes, lanes, trees, dealing };
         let of_server = servers.iter().map(|(_, lanes)| by_interface(&all[lanes.clone()]));
         let placed = Placement::new(&plan)?;
         let placement = of_server
             .enumerate()
             .fold(placed, |placement, (server, lanes)| placement.over_interfaces(server, &lanes));
-        Ok(Deal { placement, servers, hubs })
+        Ok(Deal { placement, servers, ranks, rack_hubs, hubs })
+    }
+
+    /// Whether workers may be the hubs of racks, and how many servers may.
+    fn rack_hubs(&self) -> (bool, usize) {
+        let is_server = |at: &usize| matches!(self.servers[*at].0, Owner::Server(_));
+        let (servers, workers): (Vec<usize>, Vec<usize>) =
+            self.rack_hubs.iter().partition(|at| is_server(at));
+        (!workers.is_empty(), servers.len())
     }
 
     fn place(&mut self, tensor_bytes: u64) -> Vec<PlacedPartition> {
         let places = self.placement.place(tensor_bytes);
         let trees = self.placement.trees();
-        let worker = |node: &usize| match self.servers[*node].0 {
-            Owner::Worker(rank) => Some(rank),
-            Owner::Server(_) => None,
-        };
         // Tensors are placed one after the other, so that new trees are at the end.
         if let Some(hubs) = &mut self.hubs {
             for tree in &trees[hubs.trees()..] {
                 let of_racks = tree.hubs.first().map_or(&[][..], Vec::as_slice);
-                hubs.add_tree(of_racks.iter().filter_map(worker).collect());
+                hubs.add_tree(of_racks.iter().map(|node| self.ranks[*node]).collect());
             }
         }
         let spot = |p: sumpter_plan::PartitionPlace| PlacedPartition {
@@ -289,29 +310,24 @@ impl Deal {
     }
 }
 
+/// The nodes that are hubs of racks in some tree: as such, or as its root.
+fn hubs_of_racks(trees: &TreePlan) -> Vec<usize> {
+    let is_hub = |at: &usize| {
+        trees.branches.iter().any(|branch| {
+            let level = branch.levels.first();
+            let level = level.filter(|level| level.groups[*at].is_some());
+            level.is_some_and(|level| level.hubs[*at] > 0.0 || branch.roots[*at] > 0.0)
+        })
+    };
+    (0..trees.nodes()).filter(is_hub).collect()
+}
+
 /// The network interface of each lane of a server, as a number, and what it carries: lanes with
 /// one first address share an interface.
 fn by_interface(lanes: &[LaneAddress]) -> Vec<(usize, u32)> {
     let ip = |lane: &LaneAddress| lane.view.address().ip();
     let first = |lane| lanes.iter().position(|other| ip(other) == ip(lane)).unwrap_or(0);
     lanes.iter().map(|lane| (first(lane), lane.view.bandwidth)).collect()
-}
-
-fn add_lanes(
-    lanes: &mut Vec<LaneAddress>,
-    owner: Owner,
-    (host, machine): (&str, &str),
-    views: &[LaneView],
-) -> Range<usize> {
-    let start = lanes.len();
-    lanes.extend(views.iter().zip(0..).map(|(view, index)| LaneAddress {
-        owner,
-        host: host.to_owned(),
-        machine: machine.to_owned(),
-        index,
-        view: view.clone(),
-    }));
-    start..lanes.len()
 }
 
 /// What one process of a machine knows of its link and its rack counts for all, so that a plan for
@@ -350,6 +366,7 @@ fn join<'a>(groups: &mut Vec<Group<'a>>, source: &'a Source) {
 
 #[cfg(test)]
 mod tests {
+    use sumpter_membership::LaneView;
     use sumpter_types::MemberId;
 
     use super::*;
@@ -609,18 +626,27 @@ mod tests {
                 let (hubs, lanes) = cluster.hubs_of(&[]);
                 assert_eq!(hubs.is_some(), has_hubs, "{server:?} {trunk:?}");
                 let Some(hubs) = hubs else { continue };
-                let mut seen = BTreeSet::new();
+                let mut seen = BTreeSet::<Rank>::new();
                 for PlacedPartition { root, tree, .. } in placed {
                     let owner = lanes[root.0].owner;
                     let chosen = hubs.next(owner, None, tree);
                     let [a, b] = chosen.racks[..] else { panic!("one hub a rack") };
-                    assert!(a.0 < 4 && b.0 >= 4);
-                    if let Owner::Worker(rank) = owner {
-                        assert!(chosen.racks.contains(&rank), "a root is the hub of its rack");
+                    // The server's rank follows those of the eight workers.
+                    let is_served = server == Some("a") && a.0 == 8;
+                    assert!((a.0 < 4 || is_served) && (4..8).contains(&b.0), "{a} {b}");
+                    if let Owner::Worker(_) = owner {
+                        let root = lanes[root.0].hub;
+                        assert!(chosen.racks.contains(&root), "a root is the hub of its rack");
                     }
                     seen.extend([a, b]);
                 }
-                assert_eq!(seen.len(), 8, "all have a part: {seen:?}");
+                let (workers, servers) = seen.iter().partition::<BTreeSet<_>, _>(|r| r.0 < 8);
+                assert!(workers.iter().any(|rank: &Rank| rank.0 < 4) || !servers.is_empty());
+                assert_eq!(!servers.is_empty(), server == Some("a"), "{seen:?}");
+                let all = servers.is_empty().then_some(8);
+                assert!(all.is_none_or(|all| workers.len() == all), "all have a part: {seen:?}");
+                let text = cluster.racks().unwrap();
+                assert_eq!(text.contains("1 server"), server == Some("a"), "{text}");
             }
         }
         let apart = build(&view(&["a", "b"], &["s"]), Architecture::Sumpter).unwrap();
@@ -629,5 +655,57 @@ mod tests {
         let mut cluster = build(&in_racks(Some(1.0), None), Architecture::Sumpter).unwrap();
         assert!(cluster.hubs_of(&[Rank(0), Rank(1), Rank(2)]).0.is_none());
         assert!(cluster.hubs_of(&[Rank(0), Rank(1), Rank(4), Rank(5)]).0.is_some());
+    }
+
+    #[test]
+    fn a_member_says_where_the_subtotal_of_a_server_goes() {
+        let mut view = in_racks(Some(1.0), Some("a"));
+        view.servers[0].bandwidth_gbps = Some(4.0);
+        let server = ConnId(8);
+        for (deterministic, is_served) in [(false, true), (true, false)] {
+            let policy = Policy { deterministic, ..policy(Architecture::Sumpter) };
+            let mut routes = Vec::new();
+            for rank in [Rank(1), Rank(5)] {
+                let mut cluster = Cluster::new(&view, policy).unwrap();
+                let settings = crate::run::client_settings(
+                    &sumpter_config::load_from(&[], |_| None).unwrap(),
+                    &view,
+                );
+                let mut client = sumpter_engine::Client::new(settings, cluster.lanes.len());
+                let placed: Vec<_> = (0..).zip(cluster.place(&[], 1 << 20)).collect();
+                let everyone: Vec<Rank> = (0..8).map(Rank).collect();
+                let spec = sumpter_types::TensorSpec {
+                    name: "x".to_owned(),
+                    dtype: sumpter_types::Dtype::F32,
+                    shape: vec![1 << 18],
+                    collective: sumpter_types::Collective::AllReduce,
+                    op: sumpter_types::ReduceOp::Sum,
+                    root: Rank(0),
+                    ranks: Vec::new(),
+                    rule: None,
+                    staleness: sumpter_types::Staleness::default(),
+                    sharded: false,
+                };
+                let (planned, members) = (&[][..], &everyone[..]);
+                let among = route::Participants { planned, members, contributors: 8 };
+                let of = (&spec, among);
+                let route = route::route(&mut cluster, &mut client, rank, of, &placed);
+                assert_eq!(route.tier, sumpter_wire::Tier::Rack);
+                for place in &route.places {
+                    assert_eq!(place.route.is_some(), place.lane.0 >= 8, "{place:?}");
+                    if let Some(route) = place.route {
+                        assert_eq!((route.rank, route.keeps), (Rank(8), route.lane >= 8));
+                        assert_eq!(rank, Rank(1), "the other rack has no server");
+                        routes.push((place.number, route));
+                    }
+                }
+                for ((_, to), places) in &route.passed_on {
+                    assert_eq!(*to, sumpter_wire::Tier::Root);
+                    assert!(places.iter().all(|place| place.route.is_none()));
+                }
+            }
+            assert_eq!(!routes.is_empty(), is_served, "{deterministic}");
+            assert!(routes.iter().all(|(_, route)| route.lane <= server.0 as u32 + 1));
+        }
     }
 }

@@ -1,18 +1,15 @@
 //! The racks of a job's machines, and the reduction trees that suit their uplinks.
 
-use std::ops::Range;
-
 use sumpter_plan::{
     BANDWIDTH_GBPS, Cluster, Hubs, Machine, PlanError, Role, Topology, TreeOptions, TreePlan,
-    plan_trees_with, server_weights,
+    hubs_by_role, plan_trees_with, server_weights,
 };
 
 use crate::cluster::Group;
 use crate::cluster::lanes::Owner;
 
-/// What the run time can do: workers pass aggregates on, and the partitions of a tensor have trees
-/// of one shape.
-const OPTIONS: TreeOptions = TreeOptions { hubs: Hubs::Workers, mixed: false };
+/// What the run time can do: the partitions of a tensor have trees of one shape.
+const OPTIONS: TreeOptions = TreeOptions { hubs: Hubs::Any, mixed: false };
 
 /// The rack of each machine. One of which it is not known is in a rack of its own, whose uplink
 /// carries what the machine's link does.
@@ -50,13 +47,12 @@ impl Racks {
         Racks { rack_of, trunks_gbps, is_known }
     }
 
-    /// The reduction trees over these servers, of which each machine has some: one branch, flat or
-    /// with racks as its only level. With `deterministic` the order of additions must not change
-    /// with the servers that a job has, so the shape is that of the workers' machines alone.
+    /// The reduction trees over the servers of these machines, all of one shape: flat, or with racks
+    /// as the only level. With `deterministic` the order of additions must not change with the
+    /// servers that a job has, so the shape is that of the workers' machines alone.
     pub(super) fn trees(
         &self,
         (groups, machines): (&[Group<'_>], &[Machine]),
-        servers: &[(Owner, Range<usize>)],
         deterministic: bool,
     ) -> Result<TreePlan, PlanError> {
         let flat = TreePlan::flat(server_weights(machines)?);
@@ -72,13 +68,19 @@ impl Racks {
         }
         let counts: Vec<u32> = machines.iter().map(|machine| machine.servers).collect();
         let mut trees = planned.on_servers(&counts, |at| machines[at].role == Role::Gpu);
-        let [branch] = &mut trees.branches[..] else { return Ok(flat) };
-        // Each machine's hubs are chosen beside those of racks.
-        branch.levels.retain(|level| level.level == sumpter_plan::Level::Rack);
-        for level in &mut branch.levels {
+        let servers = groups.iter().flat_map(|group| {
+            let is_server = |(owner, _): &(Owner, _)| matches!(owner, Owner::Server(_));
+            group.servers.iter().map(move |server| group.role == Role::Gpu && is_server(server))
+        });
+        let beside_workers: Vec<bool> = servers.collect();
+        for branch in &mut trees.branches {
+            // Each machine's hubs are chosen beside those of racks.
+            branch.levels.retain(|level| level.level == sumpter_plan::Level::Rack);
+        }
+        for level in trees.branches.iter_mut().flat_map(|branch| &mut branch.levels) {
             // A server beside workers passes nothing on.
-            for (group, (owner, _)) in level.groups.iter_mut().zip(servers) {
-                *group = group.filter(|_| matches!(owner, Owner::Worker(_)));
+            for (group, beside) in level.groups.iter_mut().zip(&beside_workers) {
+                *group = group.filter(|_| !beside);
             }
         }
         Ok(trees)
@@ -89,7 +91,7 @@ impl Racks {
         let cluster = Cluster::new(machines.to_vec())?;
         let (rack_of, trunks) = (self.rack_of.clone(), self.trunks_gbps.clone());
         let topology = Topology::new(cluster, rack_of, trunks, None)?;
-        Ok(plan_trees_with(&topology, OPTIONS)?.trees)
+        Ok(hubs_by_role(&topology, plan_trees_with(&topology, OPTIONS)?.trees))
     }
 }
 

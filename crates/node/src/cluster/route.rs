@@ -6,9 +6,9 @@ use sumpter_engine::{Client, OpMemory, Place};
 use sumpter_plan::Architecture;
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, TensorSpec};
-use sumpter_wire::Tier;
+use sumpter_wire::{Route as SourceRoute, Tier};
 
-use crate::cluster::lanes::{Owner, PlacedPartition};
+use crate::cluster::lanes::{Owner, PlacedPartition, lane_of_hub};
 use crate::cluster::{Cluster, lane_of};
 
 /// The client of a worker: its own tensors, and what it passes on for its machine.
@@ -63,6 +63,7 @@ pub(crate) fn route(
     // Two workers of a machine cannot mirror what one of them passes on.
     let is_mirrored_twice = spec.collective == Collective::Update && cluster.policy.elastic;
     let are_direct = is_mirrored_twice && !cluster.are_apart(members);
+    let workers_may_fail = cluster.policy.workers_may_fail;
     let (hubs, lanes) = cluster.hubs_of(planned);
     let Some(hubs) = hubs.filter(|_| !are_direct) else {
         let group = client.define_group(members);
@@ -91,13 +92,21 @@ pub(crate) fn route(
             (Owner::Worker(rank), Some(rooted)) if beside.contains(&rank) => lane_of(lanes, rooted),
             _ => None,
         };
+        let outermost = own.unwrap_or(root);
+        let keeps = workers_may_fail || matches!(lanes[outermost.0].owner, Owner::Server(_));
         let mut place = |tier: Tier| {
             let (members, hub) = hubs.group(tier, rank, &chosen);
-            let of_hub = hub.map(|hub| lane_of(lanes, hub).expect("every worker has a lane"));
-            let lane = of_hub.or(own).unwrap_or(root);
+            let at = |hub| lane_of_hub(lanes, hub, (outermost, number)).expect("a hub has a lane");
+            let lane = hub.map_or(outermost, at);
             let group = client.define_group(&members);
+            // A server does not know the tensor: the members say where its subtotal goes.
+            let route = hub.filter(|hub| hubs.is_server(*hub)).map(|rank| {
+                let (hubs, _) = hubs.group(Tier::Root, rank, &chosen);
+                let (lane, group) = (outermost.0 as u32, client.define_group(&hubs));
+                SourceRoute { lane, group, rank, keeps }
+            });
             let place = Place::new(lane, number, (offset, bytes), group, contributors);
-            (Place { variable, ..place }, hub)
+            (Place { variable, route, ..place }, hub)
         };
         let (first, mut hub) = place(tiers[0]);
         places.push(first);

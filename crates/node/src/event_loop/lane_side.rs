@@ -10,6 +10,7 @@ use sumpter_observe::Recording;
 use sumpter_types::{Epoch, JobId, run_memory_counter};
 use sumpter_wire::{Hello, Token};
 
+use crate::cluster::lanes::all_lanes;
 use crate::recording::{of_lane, recorder};
 
 /// What is known of a run before its workers connect.
@@ -20,8 +21,9 @@ struct KnownJob {
     key: Option<Token>,
     /// Its share beside other jobs.
     weight: u32,
-    /// The machine of each worker, by rank.
+    /// The machine of each worker, by rank, and of each server, which has the ranks behind.
     machines: Vec<String>,
+    servers: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -34,6 +36,8 @@ pub(crate) struct LaneSide {
     /// The limits of a server's lane: its part of what the process may use for one job. A worker's
     /// lane has none beside its own job's.
     limits: Option<ServerLimits>,
+    /// What a worker's lane may use.
+    max_job_bytes: u64,
     /// The socket of each connection.
     sockets: HashMap<ConnId, usize>,
     /// Runs whose workers may connect.
@@ -64,6 +68,7 @@ impl LaneSide {
             index,
             machine: config.machine_id(),
             limits: is_server.then_some(limits),
+            max_job_bytes: config.max_job_bytes / lanes,
             sockets: HashMap::new(),
             jobs: HashMap::new(),
         }
@@ -72,14 +77,28 @@ impl LaneSide {
     /// A run whose workers may connect.
     pub(crate) fn expect_job(&mut self, view: &ClusterView) {
         let machines = view.workers.iter().map(|worker| worker.machine.clone()).collect();
-        let (key, weight) = (view.key.clone(), view.quota.weight);
-        self.jobs.insert(view.job, KnownJob { epoch: view.epoch, key, weight, machines });
-        if let Some(ServerLimits { lanes, max_job_bytes }) = self.limits {
-            let max_bytes = view.quota.max_bytes.unwrap_or(u64::MAX).min(max_job_bytes);
-            let max_connections = view.quota.max_connections.unwrap_or(u32::MAX);
-            let limits = JobLimits { max_bytes: max_bytes / lanes, max_connections };
-            self.lane.know(view.job, limits);
-        }
+        let servers: Vec<_> = view.servers.iter().map(|server| server.machine.clone()).collect();
+        let (key, weight, epoch) = (view.key.clone(), view.quota.weight, view.epoch);
+        let count = servers.len() as u32;
+        self.jobs.insert(view.job, KnownJob { epoch, key, weight, machines, servers });
+        let any = JobLimits {
+            max_bytes: self.max_job_bytes,
+            max_connections: u32::MAX,
+            servers: count,
+            lanes: 0,
+        };
+        let limits = match self.limits {
+            // Beside it is a client that knows the tensors.
+            None => any,
+            Some(ServerLimits { lanes, max_job_bytes }) => {
+                let max_bytes = view.quota.max_bytes.unwrap_or(u64::MAX).min(max_job_bytes);
+                let max_connections = view.quota.max_connections.unwrap_or(u32::MAX);
+                let max_bytes = max_bytes / lanes;
+                let lanes = all_lanes(view).0.len() as u32;
+                JobLimits { max_bytes, max_connections, lanes, ..any }
+            }
+        };
+        self.lane.know(view.job, limits);
     }
 
     /// A run is over: frees its buffers. Returns the sockets of its connections.
@@ -101,8 +120,10 @@ impl LaneSide {
 
     /// Whether a worker is on another machine.
     pub(crate) fn is_away(&self, hello: &Hello) -> bool {
-        let machine =
-            |job: &KnownJob| job.machines.get(hello.rank.0 as usize) == Some(&self.machine);
+        let machine = |job: &KnownJob| {
+            let all = job.machines.iter().chain(&job.servers);
+            all.skip(hello.rank.0 as usize).next() == Some(&self.machine)
+        };
         !self.jobs.get(&hello.job).is_some_and(machine)
     }
 

@@ -18,7 +18,7 @@ use mio::{Events, Poll, Waker};
 use sumpter_config::{Config, LocalLink};
 use sumpter_endpoint::{ConnId, Endpoint, LinkError, Received};
 use sumpter_engine::exchange;
-use sumpter_membership::MemberEvent;
+use sumpter_membership::{LaneView, MemberEvent};
 use sumpter_observe::Recording;
 use sumpter_transport::{in_process, is_silence, readiness};
 use sumpter_types::{JobId, Stats};
@@ -28,11 +28,13 @@ use crate::command::Command;
 use crate::counters::{OfClient, Report, Surroundings};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::lane_side::LaneSide;
-use crate::event_loop::socket::{GreetError, Phase, drive_client, drive_server, flush};
+use crate::event_loop::socket::{GreetError, Phase, ToLane, drive_client, drive_server, flush};
 use crate::event_loop::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER, Way};
 use crate::join::Listeners;
 use crate::recording::{answer as answer_trace, of_client};
 use crate::remote::Remote;
+use crate::run::lane_user::LaneUser;
+use crate::run::server_hubs::ServerHubs;
 use crate::run::worker_side::{Action, WorkerSide};
 use crate::run::{WorkerRun, patience};
 use crate::worker::start::StartSignal;
@@ -67,6 +69,10 @@ pub(crate) struct EventLoop {
     sockets: Sockets,
     lane_side: LaneSide,
     worker_side: WorkerSide,
+    /// In a server's lane: what it passes on.
+    server_hubs: ServerHubs,
+    /// The lane as its peers know it.
+    own: LaneView,
     report: Report,
     in_process_more: bool,
 }
@@ -84,6 +90,7 @@ impl EventLoop {
         let poll = Poll::new().map_err(&failed)?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(&failed)?);
         let registry = poll.registry().try_clone().map_err(&failed)?;
+        let own = listeners.view.clone();
         let sockets = Sockets::new(registry, listeners).map_err(&failed)?;
         let (sender, commands) = crossbeam_channel::unbounded();
         let event_loop = EventLoop {
@@ -94,6 +101,8 @@ impl EventLoop {
             sockets,
             lane_side: LaneSide::new(config, (index, lanes), start.is_none()),
             worker_side: WorkerSide::new(config, start),
+            server_hubs: ServerHubs::default(),
+            own,
             report: Report::default(),
             in_process_more: false,
         };
@@ -139,6 +148,7 @@ impl EventLoop {
             Command::Member(MemberEvent::JobStarted(view)) => {
                 self.end_job(view.job);
                 self.lane_side.expect_job(&view);
+                self.server_hubs.expect(&view);
             }
             Command::Member(MemberEvent::JobEnded { job }) => self.end_job(job),
             Command::Member(MemberEvent::TraceAsked { request, job }) => {
@@ -176,7 +186,10 @@ impl EventLoop {
     fn perform_actions(&mut self) {
         while let Some(action) = self.worker_side.next_action() {
             match action {
-                Action::Dial(lane) => self.dial(lane),
+                Action::Dial(lane) => {
+                    let job = self.worker_side.run().map(|run| run.view.job);
+                    job.into_iter().for_each(|job| self.dial(ToLane { job, lane }));
+                }
                 Action::CloseDials => self
                     .sockets
                     .remove_all(|phase| matches!(phase, Phase::ToLane(_) | Phase::Dialing { .. })),
@@ -193,37 +206,51 @@ impl EventLoop {
 
     /// A run is over: its buffers are freed, its connections closed.
     fn end_job(&mut self, job: JobId) {
+        self.server_hubs.end(job);
+        self.sockets.remove_all(
+            |phase| matches!(phase, Phase::ToLane(to) | Phase::Dialing { to, .. } if to.job == job),
+        );
         let sockets = self.lane_side.end_job(job);
         self.close(sockets);
     }
 
     /// Opens a connection to a lane.
-    fn dial(&mut self, lane: ConnId) {
-        let Some(run) = self.worker_side.run_mut() else { return };
+    fn dial(&mut self, to: ToLane) {
+        let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, to.job) else { return };
+        let lane = to.lane;
         let paths = run.paths(lane, &self.sockets.sources);
-        let path = paths[run.dials.begin(lane, paths.len())];
+        let path = paths[run.dials().begin(lane, paths.len())];
         let hello = (run.hello(lane), run.key());
         let shared = self.config.local_link == LocalLink::Shm && !run.is_away(lane);
         let way = Way {
             path,
-            beside: shared.then(|| run.cluster.lanes[lane.0].view.address()),
+            beside: shared.then(|| run.address(lane)),
             // With one path, the coordinator judges who is silent.
             silence: (paths.len() > 1).then(|| silence(&self.config)),
         };
-        match self.sockets.dial(lane, way, hello) {
-            Ok(index) => run.dials.opened(lane, index),
+        match self.sockets.dial(to, way, hello) {
+            Ok(index) => run.dials().opened(lane, index),
             Err(error) => {
-                run.dials.avoid_path(lane);
-                self.worker_side.dial_failed(lane, &error.to_string(), false);
+                run.dials().avoid_path(lane);
+                self.dial_failed(to, &error.to_string(), false);
             }
         }
     }
 
+    /// A lane could not be connected to; with `permanent`, it never can.
+    fn dial_failed(&mut self, ToLane { job, lane }: ToLane, reason: &str, permanent: bool) {
+        match self.server_hubs.get_mut(job) {
+            Some(run) => run.dial_failed(lane, reason, self.config.server_timeout()),
+            None => self.worker_side.dial_failed(lane, reason, permanent),
+        }
+    }
+
     /// The path to a lane may be gone, for which the next attempt takes another.
-    fn judge_path(&mut self, lane: ConnId, error: &LinkError) {
+    fn judge_path(&mut self, ToLane { job, lane }: ToLane, error: &LinkError) {
         let LinkError::Io(error) = error else { return };
-        if let Some(run) = self.worker_side.run_mut().filter(|_| is_silence(error))
-            && run.dials.avoid_path(lane)
+        let run = user(&mut self.worker_side, &mut self.server_hubs, job);
+        if let Some(run) = run.filter(|_| is_silence(error))
+            && run.dials().avoid_path(lane)
         {
             tracing::warn!(lane = %run.describe(lane), %error, "connecting another way");
         }
@@ -233,12 +260,15 @@ impl EventLoop {
     fn tend(&mut self, now: Instant) {
         for index in self.sockets.overdue(now) {
             let Some(socket) = self.sockets.remove(index) else { continue };
-            if let Phase::Dialing { lane, .. } = socket.phase {
-                if let Some(run) = self.worker_side.run_mut() {
-                    run.dials.avoid_path(lane);
+            if let Phase::Dialing { to, .. } = socket.phase {
+                if let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, to.job) {
+                    run.dials().avoid_path(to.lane);
                 }
-                self.worker_side.dial_failed(lane, "no answer", false);
+                self.dial_failed(to, "no answer", false);
             }
+        }
+        for (job, lane) in self.server_hubs.due(now) {
+            self.dial(ToLane { job, lane });
         }
         self.worker_side.tend(now);
         self.perform_actions();
@@ -294,7 +324,8 @@ impl EventLoop {
             return Some(Duration::ZERO);
         }
         let run = self.worker_side.run().and_then(WorkerRun::next_deadline);
-        let next = [self.sockets.next_deadline(), run, self.report.due()];
+        let hubs = self.server_hubs.next_deadline();
+        let next = [self.sockets.next_deadline(), run, hubs, self.report.due()];
         let next = next.into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
@@ -328,14 +359,15 @@ impl EventLoop {
         match &mut socket.phase {
             Phase::Dialing { .. } => self.advance_dialing(index),
             Phase::Greeting(_) => self.advance_greeting(index),
-            Phase::ToLane(lane) => {
-                let lane = *lane;
-                let Some(run) = self.worker_side.run_mut() else { return };
-                let sent = socket.link.transmit(&mut run.client, lane);
-                let received = socket.link.receive(&mut run.client, lane, now);
+            Phase::ToLane(to) => {
+                let ToLane { job, lane } = *to;
+                let run = user(&mut self.worker_side, &mut self.server_hubs, job);
+                let Some(run) = run else { return };
+                let sent = socket.link.transmit(run.client(), lane);
+                let received = socket.link.receive(run.client(), lane, now);
                 let moved = |r: &Received| r.bytes > 0;
                 if sent.as_ref().is_ok_and(|sent| *sent > 0) || received.as_ref().is_ok_and(moved) {
-                    run.last_progress = Instant::now();
+                    run.progressed();
                 }
                 self.account(index, sent, received);
             }
@@ -384,16 +416,17 @@ impl EventLoop {
         };
         let broken = matches!(error, LinkError::Violation(_) | LinkError::Tls(_));
         match socket.phase {
-            Phase::ToLane(lane) => {
-                self.judge_path(lane, error);
-                if let Some(run) = self.worker_side.run_mut() {
+            Phase::ToLane(to) => {
+                self.judge_path(to, error);
+                let tensor = violation.and_then(|v| v.corrupted_tensor());
+                let run = self.worker_side.run();
+                let tensor = run.zip(tensor).and_then(|(run, t)| run.name(t)).map(str::to_owned);
+                if let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, to.job) {
                     if broken {
-                        let tensor = violation.and_then(|v| v.corrupted_tensor());
-                        let tensor = tensor.and_then(|t| run.name(t));
-                        tracing::error!(lane = %run.describe(lane), tensor, %error, "closed");
+                        tracing::error!(lane = %run.describe(to.lane), tensor, %error, "closed");
                     }
-                    run.lost(lane, Instant::now());
-                    self.report.counters.broken += u64::from(run.dials.is_postponed(lane));
+                    run.lost(to.lane, Instant::now());
+                    self.report.counters.broken += u64::from(run.dials().is_postponed(to.lane));
                 }
             }
             Phase::FromWorker(conn) => {
@@ -472,10 +505,12 @@ impl EventLoop {
         loop {
             let mut touched = self.move_in_process();
             touched |= self.pass_on();
-            while let Some(lane) =
-                self.worker_side.run_mut().and_then(|run| run.client.next_dirty())
+            touched |= self.pass_on_for_racks();
+            while let Some(run) = self.worker_side.run_mut()
+                && let Some(lane) = run.client.next_dirty()
             {
-                touched |= self.transmit_to_lane(lane);
+                let job = run.view.job;
+                touched |= self.transmit_to_lane(ToLane { job, lane });
             }
             self.lane_side.lane.end_turn();
             touched |= self.send_results();
@@ -529,14 +564,47 @@ impl EventLoop {
         run.hub.pass_on(&mut run.client, &mut self.lane_side.lane)
     }
 
-    fn transmit_to_lane(&mut self, lane: ConnId) -> bool {
-        let Some(run) = self.worker_side.run_mut() else { return false };
-        let Some(index) = run.dials.socket(lane) else { return false };
+    /// The same in a server, for the jobs of which this lane is a hub.
+    fn pass_on_for_racks(&mut self) -> bool {
+        let mut any = false;
+        let now = (self.now(), IN_PROCESS_TURN);
+        for job in self.server_hubs.begin(&mut self.lane_side.lane, &self.own) {
+            let Some(run) = self.server_hubs.get_mut(job) else { continue };
+            match run.advance(&mut self.lane_side.lane, now) {
+                Ok((bytes, happened)) => {
+                    self.report.counters.bytes_local += bytes as u64;
+                    any |= happened;
+                }
+                Err(violation) => {
+                    tracing::error!(%job, %violation, "a lane and the hub beside it disagree");
+                    run.hub.close();
+                }
+            }
+            while let Some(run) = self.server_hubs.get_mut(job)
+                && let Some(lane) = run.hub.next_lane()
+            {
+                if !run.is_own(lane) {
+                    self.dial(ToLane { job, lane });
+                }
+            }
+            while let Some(run) = self.server_hubs.get_mut(job)
+                && let Some(lane) = run.client().next_dirty()
+            {
+                any |= self.transmit_to_lane(ToLane { job, lane });
+            }
+        }
+        any
+    }
+
+    fn transmit_to_lane(&mut self, ToLane { job, lane }: ToLane) -> bool {
+        let run = user(&mut self.worker_side, &mut self.server_hubs, job);
+        let Some(run) = run else { return false };
+        let Some(index) = run.dials().socket(lane) else { return false };
         let Some(socket) = self.sockets.get(index) else { return false };
         if !matches!(socket.phase, Phase::ToLane(_)) {
             return false;
         }
-        match socket.link.transmit(&mut run.client, lane) {
+        match socket.link.transmit(run.client(), lane) {
             Ok(sent) => {
                 self.report.counters.sent(sent, socket.away);
                 sent > 0
@@ -605,8 +673,8 @@ impl EventLoop {
 
     fn advance_dialing(&mut self, index: usize) {
         let Some(socket) = self.sockets.get(index) else { return };
-        let Phase::Dialing { lane, handshake, limit } = &mut socket.phase else { return };
-        let lane = *lane;
+        let Phase::Dialing { to, handshake, limit } = &mut socket.phase else { return };
+        let to = *to;
         let outcome = match socket.link.check_connected() {
             // Not there yet; another event will come.
             Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(false),
@@ -625,22 +693,38 @@ impl EventLoop {
         match outcome {
             Ok(false) => {}
             Ok(true) => {
-                socket.phase = Phase::ToLane(lane);
+                socket.phase = Phase::ToLane(to);
                 socket.deadline = None;
-                if let Some(run) = self.worker_side.run_mut() {
-                    socket.away = run.is_away(lane);
-                    run.dials.succeeded(lane);
-                    run.client.connected(lane);
+                if let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, to.job) {
+                    socket.away = run.is_away(to.lane);
+                    run.dials().succeeded(to.lane);
+                    run.client().connected(to.lane);
+                }
+                if self.server_hubs.get_mut(to.job).is_some() {
+                    self.sockets.assign(index, to.job, self.lane_side.weight_of(to.job));
                 }
                 self.advance(index);
             }
             Err(error) => {
                 self.sockets.remove(index);
                 if let GreetError::Link(error) = &error {
-                    self.judge_path(lane, error);
+                    self.judge_path(to, error);
                 }
-                self.worker_side.dial_failed(lane, &error.to_string(), error.is_permanent());
+                self.dial_failed(to, &error.to_string(), error.is_permanent());
             }
         }
     }
+}
+
+/// Whose connections to the lanes of a job these are.
+fn user<'a>(
+    worker_side: &'a mut WorkerSide,
+    server_hubs: &'a mut ServerHubs,
+    job: JobId,
+) -> Option<&'a mut dyn LaneUser> {
+    if let Some(run) = server_hubs.get_mut(job) {
+        return Some(run);
+    }
+    let run = worker_side.run_mut().filter(|run| run.view.job == job);
+    run.map(|run| run as &mut dyn LaneUser)
 }

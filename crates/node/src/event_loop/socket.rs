@@ -10,13 +10,20 @@ use sumpter_wire::{ClientHandshake, HandshakeError, Hello, ServerHandshake, Toke
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// To a lane elsewhere; the connection or its handshake is being made, this until `limit`.
-    Dialing { lane: ConnId, handshake: ClientHandshake, limit: Instant },
+    Dialing { to: ToLane, handshake: ClientHandshake, limit: Instant },
     /// From a worker elsewhere; its handshake is under way.
     Greeting(ServerHandshake),
-    /// A worker's connection to a lane elsewhere.
-    ToLane(ConnId),
-    /// A connection of our lane's, from a worker elsewhere.
+    /// A connection to a lane elsewhere, of a worker or of a server that passes aggregates on.
+    ToLane(ToLane),
+    /// A connection of our lane's, from one of these elsewhere.
     FromWorker(ConnId),
+}
+
+/// A connection to a lane: in which job, and which of its lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ToLane {
+    pub job: JobId,
+    pub lane: ConnId,
 }
 
 /// A connection and what it is for.

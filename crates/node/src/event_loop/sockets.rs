@@ -16,7 +16,7 @@ use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
 
 use crate::cluster::paths::{NetworkPath, Sources};
 use crate::event_loop::greeting::Greeting;
-use crate::event_loop::socket::{Phase, Socket};
+use crate::event_loop::socket::{Phase, Socket, ToLane};
 use crate::join::Listeners;
 
 pub(crate) const WAKER: Token = Token(0);
@@ -152,13 +152,13 @@ impl Sockets {
     /// Begins to connect to a lane; by shared memory if it is beside us and listens there.
     pub(crate) fn dial(
         &mut self,
-        lane: sumpter_endpoint::ConnId,
+        lane: ToLane,
         Way { path: NetworkPath { to, from }, beside, silence }: Way,
         (hello, key): (Hello, RunKey),
     ) -> io::Result<usize> {
         let handshake = ClientHandshake::new(hello, nonce(), key);
         let limit = Instant::now() + HANDSHAKE_LIMIT;
-        let phase = Phase::Dialing { lane, handshake, limit };
+        let phase = Phase::Dialing { to: lane, handshake, limit };
         if let Some(Ok(stream)) = beside.map(unix_connect) {
             let link = |token, registry: &_| shm(stream, registry, token);
             let index = self.insert(link, phase, LOCAL_PEER.to_owned())?;

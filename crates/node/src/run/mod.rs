@@ -2,9 +2,11 @@
 
 pub(crate) mod dials;
 pub(crate) mod epochs;
+pub(crate) mod lane_user;
 pub(crate) mod out_of_data;
 pub(crate) mod progress;
 pub(crate) mod refused;
+pub(crate) mod server_hubs;
 pub(crate) mod subscriptions;
 pub(crate) mod table;
 pub(crate) mod variables;
@@ -28,7 +30,7 @@ use sumpter_plan::{PlanError, default_credit, largest_partition};
 use sumpter_types::{ExactSum, MemberId, Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
-use crate::cluster::lanes::{LaneAddress, Owner};
+use crate::cluster::lanes::{LaneAddress, Owner, described};
 use crate::cluster::paths::{NetworkPath, Sources, connection_number, paths};
 use crate::cluster::route::WorkerClient;
 use crate::cluster::shards::DeviceGroups;
@@ -309,13 +311,7 @@ impl WorkerRun {
 
     /// A lane in words: whose it is, and where.
     pub(crate) fn describe(&self, lane: ConnId) -> String {
-        let lane = &self.cluster.lanes[lane.0];
-        let owner = match lane.owner {
-            Owner::Worker(rank) => format!("rank {rank}"),
-            Owner::Server(id) => format!("server {id}"),
-        };
-        let addresses = &lane.view;
-        format!("lane {} of {owner} on {} at {addresses}", lane.index, lane.host)
+        described(&self.cluster.lanes[lane.0])
     }
 
     /// What a tensor is called.

@@ -32,5 +32,7 @@ mod tree;
 pub use deal::TreeDealer;
 pub use model::Hubs;
 pub(crate) use plan::flat_seconds;
-pub use plan::{Alternative, Loads, PlannedTrees, TreeOptions, plan_trees, plan_trees_with};
+pub use plan::{
+    Alternative, Loads, PlannedTrees, TreeOptions, hubs_by_role, plan_trees, plan_trees_with,
+};
 pub use tree::{Branch, Edge, Exchange, GroupLevel, Level, ReductionTree, TreePlan};

@@ -160,6 +160,83 @@ pub fn plan_trees_with(
     })
 }
 
+/// What splitting a branch by roles may cost, relatively.
+const SPLIT_COST: f64 = 0.01;
+
+/// The same trees, but all rack hubs of a partition on machines of one role, where that puts no
+/// more on any link.
+///
+/// A worker's link sends contributions ahead of results, so that a result which waits for a hub on a
+/// worker is late; where the other hubs are CPU machines, whose links send nothing but results,
+/// these idle first and are a bottleneck afterwards.
+///
+/// # Errors
+/// None: trees that cannot be split stay as they are.
+#[must_use]
+pub fn hubs_by_role(topology: &Topology, trees: TreePlan) -> TreePlan {
+    let [branch] = &trees.branches[..] else { return trees };
+    let Some(split) = split_by_role(topology, branch) else { return trees };
+    let mut loads = branch_loads(topology, &split[0]);
+    loads.add(&branch_loads(topology, &split[1]));
+    let limit = seconds(topology, &branch_loads(topology, branch)) * (1.0 + SPLIT_COST);
+    match seconds(topology, &loads) <= limit {
+        true => TreePlan { branches: split.into() },
+        false => trees,
+    }
+}
+
+/// A branch with a sharded exchange as one of CPU machines and one of GPU machines, if either role
+/// does the same part of the work in every rack.
+fn split_by_role(topology: &Topology, branch: &Branch) -> Option<[Branch; 2]> {
+    let [racks] = &branch.levels[..] else { return None };
+    let work = hub_work(topology, branch, racks)?;
+    let is_cpu = |node: usize| topology.cluster().machines()[node].role == crate::Role::Cpu;
+    let whole: f64 = branch.roots.iter().sum();
+    let count = racks.groups.iter().flatten().max()? + 1;
+    let (mut of_cpus, mut roots) = (vec![0.0; count], vec![0.0; count]);
+    for (node, group) in racks.groups.iter().enumerate() {
+        let Some(group) = *group else { continue };
+        of_cpus[group] += if is_cpu(node) { work[node] / whole } else { 0.0 };
+        roots[group] += branch.roots[node] / whole;
+    }
+    let least = of_cpus.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = of_cpus.iter().copied().fold(0.0, f64::max);
+    let is_even = branch.exchange == Exchange::Star && most - least < SPLIT_COST;
+    if !is_even || least < SPLIT_COST || most > 1.0 - SPLIT_COST {
+        return None;
+    }
+    let of_role = |cpu: bool| {
+        let hubs: Vec<f64> = (0..work.len())
+            .map(|node| if is_cpu(node) == cpu { work[node] } else { 0.0 })
+            .collect();
+        let part = |(node, hub): (usize, &f64)| racks.groups[node].map_or(0.0, |g| hub * roots[g]);
+        let roots = hubs.iter().enumerate().map(part).collect();
+        let levels = vec![GroupLevel { hubs, ..racks.clone() }];
+        Branch { exchange: Exchange::Star, roots, levels }
+    };
+    Some([of_role(true), of_role(false)])
+}
+
+/// For how much of the model each machine is its rack's hub, the root included; `None` if a machine
+/// outside all racks with workers is a root.
+fn hub_work(topology: &Topology, branch: &Branch, racks: &GroupLevel) -> Option<Vec<f64>> {
+    let whole: f64 = branch.roots.iter().sum();
+    let count = topology.trunks_gbps().len();
+    let (mut roots, mut hubs) = (vec![0.0; count], vec![0.0; count]);
+    for (node, &rack) in topology.rack_of().iter().enumerate() {
+        if racks.groups[node].is_none() && branch.roots[node] > 0.0 {
+            return None;
+        }
+        roots[rack] += branch.roots[node];
+        hubs[rack] += racks.hubs[node];
+    }
+    let work = |(node, &rack): (usize, &usize)| {
+        let of_hubs = if hubs[rack] > 0.0 { racks.hubs[node] / hubs[rack] } else { 0.0 };
+        branch.roots[node] + (whole - roots[rack]) * of_hubs
+    };
+    Some(topology.rack_of().iter().enumerate().map(work).collect())
+}
+
 impl Shape {
     /// As messages and reports call it.
     fn name(self) -> &'static str {
