@@ -125,6 +125,7 @@ class Cluster:
                 "SUMPTER_JOB": "red",
                 "SUMPTER_SERVERS": "1",
                 "SUMPTER_MACHINE": f"gpu{rank}",
+                "SUMPTER_RACK": f"rack{rank}",
                 "SUMPTER_COORDINATOR": self.address,
                 "SUMPTER_METRICS_PORT": str(self.worker_port),
                 "SUMPTER_START_TIMEOUT_S": str(PATIENCE_S),
