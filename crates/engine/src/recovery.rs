@@ -254,8 +254,8 @@ pub fn retained_rounds(
 /// passes on and `standing` its own worker's.
 #[must_use]
 pub fn first_passed_on(layout: &Layout, repairs: &[Repair], standing: &Standing) -> Round {
-    // The last repair is of this hub's round or the one before, however far other shards are: it
-    // tells of all rounds up to that, and what of them is not repaired here as a sum is over.
+    // Repairs reach up to the round at which any holder of a shard is. So where none is passed on
+    // from here, all rounds up to the last one are over or relayed for this hub's shard.
     match (layout.repaired.first(), repairs.last()) {
         (Some((round, _)), _) => *round,
         (None, Some(repair)) => repair.round.next(),
