@@ -502,13 +502,6 @@ MUTANTS = [
         "out.sums.push((span, members[..members.len().max(2) - 1].to_vec()));",
     ),
     Mutant(
-        "one shard's hub begins where the repairs of another shard end",
-        "4: lanes carry nothing over",
-        "recovery.rs",
-        "let mut first = standing.round;",
-        "let mut first = repairs.last().map_or(standing.round, |repair| repair.round.next());",
-    ),
-    Mutant(
         "stretches of repairs cross the ends of shards",
         "4: lanes carry nothing over",
         "recovery.rs",

@@ -94,9 +94,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations and {} shards checked, {} bytes carried in {} steps, {} subtotals passed \
-             on, {} partitions of racks, and {} partitions without a result; {} helpers passed on \
-             {} subtotals, and {} partitions without a result; faults injected: {} \
+            "{} operations and {} shards checked, {} bytes carried in {} steps, {} subtotals \
+             passed on, {} partitions of racks, and {} partitions without a result; {} helpers \
+             passed on {} subtotals, and {} partitions without a result; faults injected: {} \
              connections cut ({} of them half-open), {} chunks received again; {} changes of epoch \
              ({} of them within another, {} to other sizes), {} helpers and {} workers killed, {} \
              stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} \
