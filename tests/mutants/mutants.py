@@ -247,8 +247,8 @@ MUTANTS = [
         "what is restored of a result is not reported",
         "3: a killed server loses nothing",
         "client/mod.rs",
-        "if self.operations[id].request.supply == Supply::Ranges {",
-        "if self.operations[id].request.supply == Supply::Chunks {",
+        "if self.operations[op].request.supply == Supply::Ranges {",
+        "if self.operations[op].request.supply == Supply::Chunks {",
     ),
     Mutant(
         "a round of a variable is applied twice",
