@@ -219,8 +219,8 @@ MUTANTS = [
         "what is restored of a result is not reported",
         "3: a killed server loses nothing",
         "client/mod.rs",
-        "if self.operations[id].request.supply == Supply::Ranges {",
-        "if self.operations[id].request.supply == Supply::Chunks {",
+        "if self.operations[op].request.supply == Supply::Ranges {",
+        "if self.operations[op].request.supply == Supply::Chunks {",
     ),
     Mutant(
         "a round of a variable is applied twice",
@@ -472,13 +472,6 @@ MUTANTS = [
         "recovery.rs",
         "out.sums.push((span, members.to_vec()));",
         "out.sums.push((span, members[..members.len().max(2) - 1].to_vec()));",
-    ),
-    Mutant(
-        "one shard's hub begins where the repairs of another shard end",
-        "4: lanes carry nothing over",
-        "recovery.rs",
-        "let mut first = standing.round;",
-        "let mut first = repairs.last().map_or(standing.round, |repair| repair.round.next());",
     ),
     Mutant(
         "stretches of repairs cross the ends of shards",

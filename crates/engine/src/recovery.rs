@@ -254,16 +254,13 @@ pub fn retained_rounds(
 /// passes on and `standing` its own worker's.
 #[must_use]
 pub fn first_passed_on(layout: &Layout, repairs: &[Repair], standing: &Standing) -> Round {
-    if let Some((round, _)) = layout.repaired.first() {
-        return *round;
+    // Repairs reach up to the round at which any holder of a shard is. So where none is passed on
+    // from here, all rounds up to the last one are over or relayed for this hub's shard.
+    match (layout.repaired.first(), repairs.last()) {
+        (Some((round, _)), _) => *round,
+        (None, Some(repair)) => repair.round.next(),
+        (None, None) => standing.round,
     }
-    // What is repaired without this hub is not passed on by it; and the holders of other shards may
-    // have repairs of rounds that are over here.
-    let mut first = standing.round;
-    while repairs.iter().any(|repair| repair.round == first) {
-        first = first.next();
-    }
-    first
 }
 
 /// The first mirror of a stretch, if it has the round's result.

@@ -276,6 +276,44 @@ impl World {
 /// What a worker passes on between two tiers.
 type Passed = ((Tier, Tier), Layout);
 
+/// A tensor as the holders of each shard have it, of those that a worker takes part in, and who
+/// takes part beside it. A tensor without shards is laid out on those that take no part as well.
+fn views(tensor: &Tensor, rank: Rank, on: &Machines) -> Vec<(Tensor, Beside)> {
+    let takes_part = |view: &Tensor| tensor.shards.is_empty() || view.members.contains(&rank);
+    let views = tensor.views().into_iter().filter(takes_part);
+    let with_those_beside = |view: Tensor| {
+        let beside = view.beside(rank, on);
+        (view, beside)
+    };
+    views.map(with_those_beside).collect()
+}
+
+/// A worker's part in rounds that are not repaired: its tier, its places, and what it passes on.
+fn in_every_round(
+    views: &[(Tensor, Beside)],
+    rank: Rank,
+    n: usize,
+) -> (Option<Tier>, Vec<Place>, Vec<Passed>) {
+    let (mut tier, mut own, mut passed) = (None, Vec::new(), Vec::<Passed>::new());
+    for (view, beside) in views {
+        let (all, tiers) = (view.all(), view.tiers(beside));
+        assert!(tier.is_none_or(|known| known == tiers[0]), "shards of several tiers: {view:?}");
+        tier = Some(tiers[0]);
+        own.extend(view.places(rank, n, beside, &all));
+        for pass in tiers.windows(2).map(|pair| (pair[0], pair[1])) {
+            let mut places = view.passed_on(rank, n, (beside, pass.0, pass.1), &all);
+            match passed.iter_mut().find(|(known, _)| *known == pass) {
+                Some((_, layout)) => {
+                    places.splice(0..0, layout.places.iter().copied());
+                    *layout = Layout::new(places);
+                }
+                None => passed.push((pass, Layout::new(places))),
+            }
+        }
+    }
+    (tier, own, passed)
+}
+
 /// Tells a worker where a tensor is summed in this epoch; what it is to pass on of it.
 fn lay_out(
     worker: &mut Worker,
@@ -290,42 +328,15 @@ fn lay_out(
         places.iter_mut().for_each(|place| place.offset = place.origin - start);
         places
     };
-    // A tensor without shards is laid out on those that take no part as well.
-    let takes_part = |view: &Tensor| tensor.shards.is_empty() || view.members.contains(&rank);
-    let views: Vec<(Tensor, Beside)> = tensor
-        .views()
-        .into_iter()
-        .filter(takes_part)
-        .map(|view| {
-            let beside = view.beside(rank, on);
-            (view, beside)
-        })
-        .collect();
+    let views = views(tensor, rank, on);
     let mut define = |(view, beside): &(Tensor, Beside), parts: &[(u32, Part, Vec<Rank>)]| {
         let groups = parts.iter().flat_map(|(_, part, of)| view.groups(beside, part, of));
         for members in groups {
             assert_eq!(client.define_group(&members), group(&members, n));
         }
     };
-    let (mut tier, mut own, mut passed) = (None, Vec::new(), Vec::<Passed>::new());
-    for of @ (view, beside) in &views {
-        let all = view.all();
-        define(of, &all);
-        let tiers = view.tiers(beside);
-        assert!(tier.is_none_or(|known| known == tiers[0]), "shards of several tiers: {tensor:?}");
-        tier = Some(tiers[0]);
-        own.extend(view.places(rank, n, beside, &all));
-        for pass in tiers.windows(2).map(|pair| (pair[0], pair[1])) {
-            let mut places = view.passed_on(rank, n, (beside, pass.0, pass.1), &all);
-            match passed.iter_mut().find(|(known, _)| *known == pass) {
-                Some((_, layout)) => {
-                    places.splice(0..0, layout.places.iter().copied());
-                    *layout = Layout::new(places);
-                }
-                None => passed.push((pass, Layout::new(places))),
-            }
-        }
-    }
+    views.iter().for_each(|of| define(of, &of.0.all()));
+    let (tier, own, mut passed) = in_every_round(&views, rank, n);
     let mut layout = Layout { start, ..Layout::new(placed(own)) };
     let (mut number, mut relays) = (REPAIRED, Vec::new());
     let mut groups: Vec<Vec<Rank>> = Vec::new();

@@ -86,15 +86,16 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations and {} shards checked, {} bytes carried in {} steps, {} subtotals passed on, {} \
-             partitions of racks, and {} partitions without a result; faults injected: {} \
-             connections cut ({} of them half-open), {} chunks received again; {} changes of epoch \
-             ({} of them within another, {} to other sizes), {} helpers and {} workers killed, {} \
-             stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} \
-             damaged frames noticed; {} ranges supplied late; {} rounds that changed a variable, \
-             and {} of its parts put into lanes; {} rounds of one worker alone, {} of them \
-             replayed; {} decisions after the norm was known, {} of them to skip the round; {} \
-             stretches of variables with a new mirror, {} variables lost with both mirrors",
+            "{} operations and {} shards checked, {} bytes carried in {} steps, {} subtotals \
+             passed on, {} partitions of racks, and {} partitions without a result; faults \
+             injected: {} connections cut ({} of them half-open), {} chunks received again; {} \
+             changes of epoch ({} of them within another, {} to other sizes), {} helpers and {} \
+             workers killed, {} stretches of interrupted rounds passed on and {} summed again; {} \
+             bits flipped, {} damaged frames noticed; {} ranges supplied late; {} rounds that \
+             changed a variable, and {} of its parts put into lanes; {} rounds of one worker \
+             alone, {} of them replayed; {} decisions after the norm was known, {} of them to \
+             skip the round; {} stretches of variables with a new mirror, {} variables lost with \
+             both mirrors",
             self.operations,
             self.shards,
             self.bytes,

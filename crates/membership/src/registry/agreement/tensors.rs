@@ -278,8 +278,8 @@ mod tests {
         };
         assert!(
             text.contains(
-                "rank 0 declared shape [4] float32 all_reduce sum (reduced in device groups first), \
-                 rank 1 declared shape [4] float32 all_reduce sum;"
+                "rank 0 declared shape [4] float32 all_reduce sum (reduced in device groups \
+                 first), rank 1 declared shape [4] float32 all_reduce sum;"
             ) && text.contains("put it there on all ranks or none"),
             "{text}"
         );
