@@ -30,7 +30,7 @@ from sumpter._core.tensor import (
     TensorUse,
     ready_times,
 )
-from sumpter._errors import ConfigError, MismatchError, SumpterError
+from sumpter._errors import ConfigError, MismatchError, SumpterError, UnsupportedError
 
 
 class Session:
@@ -229,6 +229,11 @@ class Session:
         Returns the last rank to do so. Names count from 0 again, on all ranks, since each has
         counted what it has begun itself.
         """
+        if self.device_link is not None:
+            raise UnsupportedError(
+                "a rank of a device group cannot run out of data before the others: its device has "
+                "to reduce with theirs; give all ranks as many batches, or unset device_group"
+            )
         last = self.worker.out_of_data()
         self._counters.clear()
         for cycle in self._cycles.values():

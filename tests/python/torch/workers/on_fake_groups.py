@@ -89,6 +89,8 @@ def check_what_is_not_reduced_in_the_group() -> None:
         total = hvd.allreduce(own, op=hvd.Sum, process_set=some)
         same(total, of_rank(0, 1000) + of_rank(WORLD_SIZE - 1, 1000))
     hvd.remove_process_set(some)
+    with raises(hvd.UnsupportedError, "cannot run out of data"):
+        hvd.join()
 
 
 def check_that_ranks_begin_in_any_order() -> None:
