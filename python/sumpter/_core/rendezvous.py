@@ -81,6 +81,11 @@ def has_timeline(given: Mapping[str, str]) -> bool:
     return bool(_setting(given, "timeline"))
 
 
+def device_group(given: Mapping[str, str]) -> str:
+    """The name of this rank's device group, or how to find it; nothing without one."""
+    return _setting(given, "device_group")
+
+
 def job_name(given: Mapping[str, str]) -> str:
     """The name of the job."""
     return _setting(given, "job") or _row("job")["default"]

@@ -13,9 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sumpter import _native
-from sumpter._core import callbacks, seat
+from sumpter._core import callbacks, device_link, seat
 from sumpter._core.handles import RoundHandle
-from sumpter._core.rendezvous import Board, has_timeline, is_elastic, job_name, meet
+from sumpter._core.rendezvous import (
+    Board,
+    device_group,
+    has_timeline,
+    is_elastic,
+    job_name,
+    meet,
+)
 from sumpter._core.tensor import (
     Description,
     Tensor,
@@ -23,7 +30,7 @@ from sumpter._core.tensor import (
     TensorUse,
     ready_times,
 )
-from sumpter._errors import MismatchError, SumpterError
+from sumpter._errors import ConfigError, MismatchError, SumpterError, UnsupportedError
 
 
 class Session:
@@ -31,11 +38,12 @@ class Session:
 
     def __init__(self, settings: dict[str, str], board: Callable[[], Board] | None) -> None:
         meeting = meet(settings, board)
+        place = _find_device_group(meeting.settings)
         self.settings = settings
         self._meeting = meeting
         self._coordinator = meeting.coordinator
         try:
-            self.worker = _join(settings, meeting.settings)
+            self.worker = _join(settings, {**meeting.settings, **place})
         except BaseException:
             if self._coordinator is not None:
                 self._coordinator.stop()
@@ -63,8 +71,22 @@ class Session:
         self.late: BaseException | None = None
         # What is entered before the worker finishes what is in flight, and left when it has.
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+        # Whether devices reduce among each other what all ranks reduce: the same on all ranks.
+        self.has_device_groups = bool(device_group({**meeting.settings, **place}))
+        # The connection to this rank's device group, unless it is a group of one.
+        self.device_link = self._open_device_link()
         for opened in at_open:
             opened(self)
+
+    def _open_device_link(self) -> device_link.DeviceLink | None:
+        try:
+            link = device_link.open_link(self)
+        except BaseException:
+            self.close()
+            raise
+        if link is not None:
+            self.around_close.append(link.around_close)
+        return link
 
     def close(self) -> None:
         """Leaves the job, then stops the embedded coordinator if there is one."""
@@ -134,6 +156,10 @@ class Session:
             tensor = self._declared[key] = Tensor(self, name, described)
         return tensor
 
+    def is_of_all(self, ranks: Sequence[int] | None) -> bool:
+        """Whether an operation among `ranks` is one of all ranks; None means all."""
+        return ranks is None or len(ranks) == self.world_size
+
     def check_meaning(self, tensor: Tensor) -> None:
         """Raises MismatchError if another tensor has the name, as other ranks would find it."""
         # Ranks need not agree about averaging, which each does by itself.
@@ -201,6 +227,11 @@ class Session:
         Returns the last rank to do so. Names count from 0 again, on all ranks, since each has
         counted what it has begun itself.
         """
+        if self.device_link is not None:
+            raise UnsupportedError(
+                "a rank of a device group cannot run out of data before the others: its device has "
+                "to reduce with theirs; give all ranks as many batches, or unset device_group"
+            )
         last = self.worker.out_of_data()
         self._counters.clear()
         for cycle in self._cycles.values():
@@ -229,6 +260,26 @@ class Session:
 
 # Called with each session when it has opened.
 at_open: list[Callable[[Session], object]] = []
+
+# What find this rank's device group, where the setting is to be found out, from the settings: the
+# settings `device_group` and `device_shards`, or None if they know nothing of devices.
+group_finders: list[Callable[[Mapping[str, str]], dict[str, str] | None]] = []
+
+AUTOMATIC = "auto"
+
+
+def _find_device_group(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings of this rank's device group, if its name is to be found out."""
+    if device_group(given) != AUTOMATIC:
+        return {}
+    for find in group_finders:
+        found = find(given)
+        if found is not None:
+            return found
+    raise ConfigError(
+        "device_group is auto, but this process has not imported a front that knows its device: "
+        "import sumpter.torch before, or give the group's name"
+    )
 
 
 def _join(given: dict[str, str], settings: dict[str, str]) -> _native.Worker:

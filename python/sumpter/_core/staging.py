@@ -14,6 +14,10 @@ A caller can let its stream wait for the network, and go on. The copies back are
 then, each behind a gate: a word in host memory, for which the stream waits and which is written
 when the slice is final.
 
+A round of a device group moves only this rank's shard through host memory: before that, the
+devices of the group reduce their tensors, and after it they gather the result. A round of a rank
+without a group is one of a group of one.
+
 A round of a variable sends a gradient and receives a value, which go to different memory: its value
 has host memory of its own. The result of a round may also stay in host memory.
 
@@ -24,19 +28,21 @@ import contextlib
 import ctypes
 import functools
 import logging
+import math
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sumpter._core.action_queue import Action, ActionQueue
+from sumpter._core.device_order import GATHER, REDUCE
 from sumpter._core.handles import Done, RoundHandle
 from sumpter._core.session import Session
-from sumpter._core.streams import Arrival, Device, Event, Gate, HostMemory
+from sumpter._core.streams import Arrival, Device, DeviceGroup, Event, Gate, HostMemory
 from sumpter._core.tensor import Tensor
-from sumpter._errors import ClosedError, DeadlineError
+from sumpter._errors import ClosedError, DeadlineError, PeerLostError
 from sumpter._native import Decision, Supply
 from sumpter._native import Handle as NativeHandle
 
@@ -65,14 +71,20 @@ def stage(
     tag: str = "",
     update: Sequence[float] | None = None,
     order: Sequence[tuple[int, int, int, int]] | None = None,
+    group: DeviceGroup | None = None,
 ) -> RoundHandle:
     """Starts a round on contiguous memory of a device, as `Tensor.submit` does on the host's.
 
-    What is received may stay in the host's, if `receive` is `HostMemory`.
+    What is received may stay in the host's, if `receive` is `HostMemory`. The devices of `group`
+    reduce and gather a tensor that is sharded; None for a group of one.
     """
-    if not tensor.bytes:
+    if not math.prod(tensor.description.shape):
         return Done()
-    staged = DeviceRound(tensor.session, device, _target(tensor, send, receive))
+    exchange = None
+    if group is not None:
+        exchange = Exchange(tensor, group, send, receive, priority, tag)
+        send = receive = exchange.shard
+    staged = DeviceRound(tensor.session, device, _target(tensor, send, receive), exchange)
     submit = functools.partial(tensor.submit_staged, update=update, order=order)
     staged.start(submit, tensor, send, receive, priority, tag)
     return staged
@@ -119,9 +131,16 @@ class DeviceRound:
     stream wait for it. What opens a gate never calls the driver, which may itself wait for it.
     """
 
-    def __init__(self, session: Session, device: Device, target: Any | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        device: Device,
+        target: Any | None,
+        exchange: "Exchange | None" = None,
+    ) -> None:
         self._session = session
         self._device = device
+        self._exchange = exchange
         self._queues = _queues_of(session)
         self._changed = threading.Condition()
         self._done = threading.Event()
@@ -152,11 +171,17 @@ class DeviceRound:
         self._size = tensor.bytes
         self._ready = self._device.mark(self._device.current())
         sent, received = self._host_memory(tensor, source, receive)
-        slices = self._slices = self._copy_to_host(source, sent, received)
+        slices = self._slices = [
+            _Slice(received, start, min(SLICE_BYTES, self._size - start))
+            for start in range(0, self._size, SLICE_BYTES)
+        ]
+        exchange = self._exchange
+        if source is not None and exchange is None:
+            self._copy_to_host(slices, source, sent, self._ready)
         # A round that changes a variable asynchronously has an order, known at its end.
         self._is_ordered = tensor.description.staleness != 0
         # Slices to wait for: their copies back are not enqueued, or their gates shut.
-        self._remaining = len(slices) + self._is_ordered
+        self._remaining = len(slices) + self._is_ordered + (exchange is not None)
         # Of these, the slices that are final and in the queue to be copied back.
         self._queued = 0
         round_, supply, *more = submit(
@@ -168,11 +193,14 @@ class DeviceRound:
             priority=priority,
             tag=tag,
         )
-        round_.on_done(lambda: self._end_round(slices, round_))
         # Nothing of this object refers to the core's round, which holds on to this object.
-        for part in slices if source is not None else ():
-            action = functools.partial(self._supply, part, supply)
-            self._queues.to_host.put(action, self._conclude)
+        if exchange is not None:
+            reduced = functools.partial(self._reduced, slices, source, sent, supply)
+            exchange.begin(self._ready, reduced, self._gathered, self._conclude)
+            exchange.await_computed(self._device)
+        elif source is not None:
+            self._supply_slices(slices, supply)
+        round_.on_done(lambda: self._end_round(slices, round_))
         return more
 
     def poll(self) -> bool:
@@ -195,8 +223,12 @@ class DeviceRound:
             self._order()
 
     def streams_wait(self) -> bool:
-        """Whether wait_on_stream() can be called."""
-        return self._device.streams_wait
+        """Whether wait_on_stream() can be called.
+
+        Not in a group: its collectives are launched when all ranks have what they gather, and a
+        stream that waits for a launch could keep the launch waiting.
+        """
+        return self._device.streams_wait and self._exchange is None
 
     def wait_on_stream(self) -> None:
         """Lets the current stream wait for the result, and the calling thread for nothing.
@@ -256,20 +288,33 @@ class DeviceRound:
         return sent, received
 
     def _copy_to_host(
-        self, source: Any | None, sent: HostMemory, received: HostMemory
-    ) -> list[_Slice]:
-        """Enqueues the copies to the host and returns all slices."""
-        device, slices = self._device, []
-        if source is not None:
-            device.device_to_host.wait_event(self._ready)
-        for start in range(0, self._size, SLICE_BYTES):
-            part = _Slice(received, start, min(SLICE_BYTES, self._size - start))
-            if source is not None:
-                stream = device.device_to_host
-                device.copy_to_host(sent, source, part.start, part.size, stream)
-                part.arrived = device.arrival(stream)
-            slices.append(part)
-        return slices
+        self, slices: list[_Slice], source: Any, sent: HostMemory, after: Event
+    ) -> None:
+        """Enqueues the copies to the host."""
+        device, stream = self._device, self._device.device_to_host
+        stream.wait_event(after)
+        for part in slices:
+            device.copy_to_host(sent, source, part.start, part.size, stream)
+            part.arrived = device.arrival(stream)
+
+    def _supply_slices(self, slices: list[_Slice], supply: Supply) -> None:
+        """Has slices supplied to the round as they arrive."""
+        for part in slices:
+            self._queues.to_host.put(functools.partial(self._supply, part, supply), self._fail)
+
+    def _reduced(
+        self, slices: list[_Slice], source: Any, sent: HostMemory, supply: Supply, after: Event
+    ) -> None:
+        """The group's devices reduce, until `after`: this rank's shard can go to the host."""
+        self._copy_to_host(slices, source, sent, after)
+        self._supply_slices(slices, supply)
+        # A rank without a shard has nothing else to wait for.
+        self._count_down()
+
+    def _gathered(self, after: Event) -> None:
+        """The group's devices gather the result, until `after`."""
+        self._returned = after
+        self._conclude(None)
 
     def _supply(self, part: _Slice, supply: Supply) -> None:
         """Supplies a slice to the round as soon as it is in host memory."""
@@ -290,7 +335,9 @@ class DeviceRound:
             for part in slices:
                 if not part.over:
                     self._end(part, error)
-            if self._is_ordered:
+            if self._exchange is not None:
+                self._exchange.core_fails(error)
+            elif self._is_ordered:
                 # Also where every slice is final, and only the order is lacking.
                 self._conclude(error)
             return
@@ -310,22 +357,22 @@ class DeviceRound:
         if part.gate is not None:
             if error is not None:
                 # First, so that the cause is known where no number is found.
-                self._conclude(error)
+                self._fail(error)
                 ctypes.memset(part.host.address + part.start, ALL_ONES, part.size)
             part.gate.open()
             if error is None:
                 self._count_down()
         elif error is not None:
-            self._conclude(error)
+            self._fail(error)
         else:
             self._put_to_device(lambda: self._return(part))
 
-    def _put_to_device(self, action: "_Action") -> None:
+    def _put_to_device(self, action: Action) -> None:
         """Has the thread for copies to the device do something, since it may call the driver."""
         try:
-            self._queues.to_device.put(action, self._conclude)
+            self._queues.to_device.put(action, self._fail)
         except ClosedError as closed:
-            self._conclude(closed)
+            self._fail(closed)
 
     def _return(self, part: _Slice) -> None:
         """Enqueues the copy of a slice to the device, unless another slice has failed."""
@@ -385,8 +432,11 @@ class DeviceRound:
             if self._remaining:
                 return
             marks = self._returns and not self._stream_waits
-        if marks:
-            self._returned = self._device.mark(self._device.host_to_device)
+        returned = self._device.mark(self._device.host_to_device) if marks else None
+        if self._exchange is not None and returned is not None:
+            self._exchange.ready_to_gather(returned)
+            return
+        self._returned = self._returned if returned is None else returned
         self._conclude(None)
 
     def _order(self) -> None:
@@ -397,9 +447,18 @@ class DeviceRound:
     def _raise_error(self) -> None:
         """Raises what has gone wrong, if anything has; the next call need not raise it then."""
         if self._error is not None:
+            # The memory may be used again after collectives that were launched before.
+            self._order()
             if self._session.late is self._error:
                 self._session.late = None
             raise self._error.with_traceback(None)
+
+    def _fail(self, error: BaseException) -> None:
+        """Something went wrong here: with a group once all of its ranks know."""
+        if self._exchange is not None:
+            self._exchange.fail(error)
+        else:
+            self._conclude(error)
 
     def _conclude(self, error: BaseException | None) -> None:
         """Says that all is done or what went wrong; only the first call does anything."""
@@ -407,6 +466,8 @@ class DeviceRound:
             if self._done.is_set():
                 return
             self._error = error
+            if error is not None and self._exchange is not None:
+                self._returned = self._exchange.launched
             if self._stream_waits and error is not None:
                 _log.error("an operation failed for which a stream of the device waits: %s", error)
                 self._session.late = self._session.late or error
@@ -420,6 +481,107 @@ class DeviceRound:
                 callback()
             except Exception:
                 _log.exception("a callback of an operation failed")
+
+
+class Exchange:
+    """The collectives of a round on the devices of its group, launched in the group's order.
+
+    `shard` is the part of what is received that this rank has reduced, and moves through the host's
+    memory: the collectives need no memory of their own, and change only what is received.
+    """
+
+    def __init__(
+        self,
+        tensor: Tensor,
+        group: DeviceGroup,
+        source: Any,
+        receive: Any,
+        priority: int,
+        tag: str,
+    ) -> None:
+        link = tensor.session.device_link
+        assert link is not None and tensor.shard is not None and tensor.shards is not None
+        self._link = link
+        described = tensor.description
+        self._tensor = tensor
+        self._group = group
+        self._memory: tuple[Any, Any] | None = (source, receive)
+        self._parts = [(start, size) for _, start, size in tensor.shards]
+        self._what = f"{described.dtype} {described.op} {described.shape}"
+        self._priority = priority
+        self._tag = tag
+        self.shard = group.part(receive, *tensor.shard)
+        # The end of what has been launched.
+        self.launched: Event | None = None
+        # Whether other ranks need not be told that this one does not contribute.
+        self._contributed = False
+
+    def begin(
+        self,
+        ready: Event,
+        reduced: Callable[[Event], None],
+        gathered: Callable[[Event], None],
+        conclude: Callable[[BaseException], None],
+    ) -> None:
+        """Takes its place among the group's rounds.
+
+        `reduced` and `gathered` are called when the collectives have been enqueued, with their end;
+        the first comes after `ready`. `conclude` is called instead when one of them never will be.
+        """
+        self._after = ready
+        self._reduced, self._gathered, self._conclude = reduced, gathered, conclude
+        self._operation = self._link.begin(self._tensor.name, self._what, self)
+
+    def await_computed(self, device: Device) -> None:
+        """Is ready for the first collective when the caller's current stream has come so far."""
+        arrival = device.arrival(device.current())
+
+        def ready() -> None:
+            arrival.synchronize()
+            self._link.ready(self._operation, REDUCE, self._priority, self._tag)
+
+        self._link.computed.put(ready, self.fail)
+
+    def ready_to_gather(self, returned: Event) -> None:
+        """The result of this rank's shard is on the device after `returned`."""
+        self._after = returned
+        self._link.ready(self._operation, GATHER, self._priority)
+
+    def launch(self, stage: str) -> None:
+        group, memory = self._group, self._memory
+        if memory is None:
+            return
+        source, receive = memory
+        described = self._tensor.description
+        group.stream.wait_event(self._after)
+        if stage == REDUCE:
+            group.reduce_scatter(source, receive, self._parts, described.dtype, described.op)
+        else:
+            group.all_gather(receive, self._parts, described.dtype)
+        self.launched = group.mark()
+        self._link.watch(group.arrival().synchronize)
+        if stage == REDUCE:
+            self._contributed = True
+            self._reduced(self.launched)
+        else:
+            self._memory = None
+            self._gathered(self.launched)
+
+    def fail(self, error: BaseException) -> None:
+        """The round has failed on this rank."""
+        self._link.fail(self._operation, error)
+
+    def core_fails(self, error: BaseException) -> None:
+        """The round has failed on all ranks that take part in it."""
+        self._contributed = True
+        self.fail(error)
+
+    def conclude(self, error: BaseException) -> None:
+        if not self._contributed and not isinstance(error, (PeerLostError, ClosedError)):
+            # Ranks of other groups wait for it, and the core knows only of ranks that are gone.
+            self._tensor.refuse(f"rank {self._tensor.session.rank} cannot contribute: {error}")
+        self._memory = None
+        self._conclude(error)
 
 
 def settle(session: Session) -> None:
@@ -444,62 +606,12 @@ def _outcome(round_: RoundHandle) -> BaseException | None:
     return None
 
 
-class CopyQueue:
-    """A thread that carries out actions in the order in which they came."""
-
-    def __init__(self, name: str) -> None:
-        self._actions: queue.SimpleQueue[tuple[_Action, _Failed] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._carried_out = 0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def put(self, action: "_Action", failed: "_Failed") -> None:
-        """Adds an action; `failed` is called with what it raises. ClosedError after close()."""
-        with self._lock:
-            if self._closed:
-                raise ClosedError("Sumpter was shut down before the operation was done")
-            self._actions.put((action, failed))
-
-    def close(self, patience_s: float | None = None) -> None:
-        """Carries out what is left and ends the thread.
-
-        It is not waited for any more when it has carried out nothing for `patience_s`.
-        """
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._actions.put(None)
-        if threading.current_thread() is not self._thread:
-            before = None
-            while self._thread.is_alive() and self._carried_out != before:
-                before = self._carried_out
-                self._thread.join(patience_s)
-
-    def _run(self) -> None:
-        while (item := self._actions.get()) is not None:
-            action, failed = item
-            try:
-                action()
-            except BaseException as error:
-                # Raised by the handle of the operation.
-                failed(error)
-            self._carried_out += 1
-            # What an action holds, such as memory, must not wait here for the next one.
-            del item, action, failed
-
-
-_Action = Callable[[], object]
-_Failed = Callable[[BaseException], object]
-
-
 class _CopyQueues:
     """The two threads of a session."""
 
     def __init__(self, ranks_here: int) -> None:
-        self.to_host = CopyQueue("sumpter-copies-to-host")
-        self.to_device = CopyQueue("sumpter-copies-to-device")
+        self.to_host = ActionQueue("sumpter-copies-to-host")
+        self.to_device = ActionQueue("sumpter-copies-to-device")
         # Rounds under way for which a stream waits, and no thread, in their order; their bytes.
         self.awaited: dict[DeviceRound, int] = {}
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,10 +10,14 @@ A front implements `Device` for its framework; staging.py moves rounds through i
 - `gate()`, `hold(stream, gate)`: a stream that waits until the host opens a gate. A device whose
   streams cannot do so says `streams_wait = False`; threads wait for the network then.
 
+A `DeviceGroup` is what devices of one machine do among each other, past the host's memory. Its
+ranks call it in the order that device_link.py brings them.
+
 Memory on the device is an object of the front's own, which staging only hands on.
 """
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 
@@ -96,3 +100,42 @@ class Device(Protocol):
         self, memory: Any, host: HostMemory, start: int, size: int, stream: Any
     ) -> None:
         """The same in the other direction."""
+
+
+class DeviceGroup(Protocol):
+    """The devices of some ranks of a machine, each of which reduces a part of a tensor.
+
+    `parts` are the bytes of each member, by its place in the group: where they start and how many
+    there are, perhaps none. They follow each other and are all of the tensor. Ranks must call the
+    collectives in one order.
+    """
+
+    # Where collectives run.
+    stream: Stream
+
+    def part(self, memory: Any, start: int, size: int) -> Any:
+        """`size` bytes of the device's `memory` from `start` on."""
+
+    def mark(self) -> Event:
+        """The point in `stream` when all that it has been given is done."""
+
+    def arrival(self) -> Arrival:
+        """That point for a thread."""
+
+    def reduce_scatter(
+        self, source: Any, target: Any, parts: Sequence[tuple[int, int]], dtype: str, op: str
+    ) -> None:
+        """Enqueues: this rank's part of `target` becomes the reduction of all ranks' `source`.
+
+        `dtype` and `op` are as in a `Description`. `target` may be `source`, whose other parts do
+        not change. It holds both until it is done.
+        """
+
+    def all_gather(self, memory: Any, parts: Sequence[tuple[int, int]], dtype: str) -> None:
+        """Enqueues: the parts of `memory` become those of the ranks that have them."""
+
+    def abort(self) -> None:
+        """Ends collectives that wait for a rank which will never come. Nothing is called after."""
+
+    def close(self, together: bool) -> None:
+        """Frees what it has; `together` if all ranks do so, and none uses another's memory."""

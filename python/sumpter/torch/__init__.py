@@ -86,6 +86,7 @@ from sumpter.torch.collectives.exchange import (
     sparse_allreduce_async,
 )
 from sumpter.torch.compression import Compression
+from sumpter.torch.device_places import install as _find_device_groups
 from sumpter.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -233,3 +234,4 @@ __all__ = [
 
 # A checkout has no entry point by which torch could find the backend.
 _register_backend()
+_find_device_groups()

@@ -22,6 +22,11 @@ class TensorDevice(Device, Protocol):
 
     # For torch.futures.Future(devices=...) with results on this device.
     future_devices: list[torch.device]
+    # For collectives of a device group.
+    device_to_device: Stream
+
+    def keep(self, memory: torch.Tensor, stream: Any) -> None:
+        """Keeps memory from being reused before `stream` has done what it has been given."""
 
 
 class TorchDevice:
@@ -32,6 +37,7 @@ class TorchDevice:
         self._module = torch.get_device_module(device)
         self.device_to_host = self._module.Stream(device)
         self.host_to_device = self._module.Stream(device)
+        self.device_to_device = self._module.Stream(device)
         self.future_devices = [device]
         # For the driver's calls of functions.
         self._calls = self._module.Stream(device)
@@ -94,12 +100,15 @@ class TorchDevice:
         self, host: HostMemory, memory: torch.Tensor, start: int, size: int, stream: Any
     ) -> None:
         self._copy(host.owner, memory, (start, size), stream)
-        memory.record_stream(stream)
+        self.keep(memory, stream)
 
     def copy_to_device(
         self, memory: torch.Tensor, host: HostMemory, start: int, size: int, stream: Any
     ) -> None:
         self._copy(memory, host.owner, (start, size), stream)
+        self.keep(memory, stream)
+
+    def keep(self, memory: torch.Tensor, stream: Any) -> None:
         memory.record_stream(stream)
 
     def _copy(

@@ -12,10 +12,11 @@ import torch
 
 from sumpter._core import staging
 from sumpter._core.handles import RoundHandle
+from sumpter._core.session import Session
 from sumpter._core.streams import Device
 from sumpter._core.tensor import Tensor
 from sumpter._errors import UnsupportedError
-from sumpter.torch import devices
+from sumpter.torch import device_groups, devices
 
 if TYPE_CHECKING:
     from sumpter._native import Decision
@@ -114,6 +115,14 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def is_sharded(session: Session, tensor: torch.Tensor, ranks: Sequence[int] | None) -> bool:
+    """Whether the devices of a machine reduce a tensor before it goes through the host.
+
+    In a job with device groups, of all-reduces of all ranks, if the tensor is on a device.
+    """
+    return session.has_device_groups and not tensor.is_cpu and session.is_of_all(ranks)
+
+
 def start_round(
     declared: Tensor,
     send: torch.Tensor | None,
@@ -153,6 +162,7 @@ def start_round(
         tag,
         update,
         order,
+        device_groups.of(declared, near),
     )
 
 

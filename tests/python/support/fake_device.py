@@ -8,6 +8,7 @@ with ordinary ones is an error, as between devices.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import inspect
@@ -44,6 +45,18 @@ class Name(NamedTuple):
     index: int
 
 
+class Place(NamedTuple):
+    """Where the device is in a machine, by the names of the links that lead to it."""
+
+    gpu: str = "gpu"
+    switch: str = "switch"
+    nvlink: bool = False
+
+
+# What went wrong on the device. As with CUDA, whoever waits for it next is told.
+errors: list[BaseException] = []
+
+
 class Event:
     """A point in a stream."""
 
@@ -58,6 +71,12 @@ class Event:
         return self._happened.is_set()
 
     def synchronize(self) -> None:
+        self.hold()
+        if errors:
+            raise RuntimeError(f"the device failed: {errors[0]}")
+
+    def hold(self) -> None:
+        """Waits for it in a stream, which goes on whatever went wrong."""
         assert self._happened.wait(HANG_S), "a stream did not come to an event"
 
 
@@ -95,7 +114,7 @@ class Stream:
         self._work.put(work)
 
     def wait_event(self, event: Event) -> None:
-        self.enqueue(event.synchronize)
+        self.enqueue(event.hold)
 
     def mark(self) -> Event:
         event = Event()
@@ -125,10 +144,16 @@ class FakeDevice:
 
     future_devices: list[torch.device] = []
 
-    def __init__(self, pause_s: float = 0.0, streams_wait: bool = True) -> None:
+    def __init__(
+        self, pause_s: float = 0.0, streams_wait: bool = True, place: Place | None = None
+    ) -> None:
         self.streams_wait = streams_wait
+        self.place = place or Place()
+        # Bytes that went over a link: its lower end, its upper end, and the direction.
+        self.carried: collections.Counter[tuple[str, str, str]] = collections.Counter()
         self.device_to_host = Stream(pause_s, seed=1)
         self.host_to_device = Stream(pause_s, seed=2)
+        self.device_to_device = Stream(pause_s, seed=4)
         self.main = Stream(pause_s, seed=3)
         self._here = threading.local()
         # The bytes of each copy that has been done.
@@ -167,16 +192,29 @@ class FakeDevice:
         self, host: HostMemory, memory: torch.Tensor, start: int, size: int, stream: Stream
     ) -> None:
         target, source = host.owner.narrow(0, start, size), memory.narrow(0, start, size)
-        self._copy(target, source, stream, self.copied_to_host)
+        self._copy(target, source, stream, self.copied_to_host, "up")
 
     def copy_to_device(
         self, memory: torch.Tensor, host: HostMemory, start: int, size: int, stream: Stream
     ) -> None:
         target, source = memory.narrow(0, start, size), host.owner.narrow(0, start, size)
-        self._copy(target, source, stream, self.copied_to_device)
+        self._copy(target, source, stream, self.copied_to_device, "down")
+
+    def keep(self, memory: torch.Tensor, stream: Stream) -> None:
+        """Memory is freed when nothing refers to it."""
+
+    def count_exchange(self, size: int, direction: str) -> None:
+        """Bytes to or from another device: over NVLink, or the switch that they share."""
+        upper = "NVLink" if self.place.nvlink else self.place.switch
+        self.carried[self.place.gpu, upper, direction] += size
 
     def _copy(
-        self, target: torch.Tensor, source: torch.Tensor, stream: Stream, done: list[int]
+        self,
+        target: torch.Tensor,
+        source: torch.Tensor,
+        stream: Stream,
+        done: list[int],
+        direction: str,
     ) -> None:
         assert target.is_cpu != source.is_cpu, "copies are between the device and the host"
         into, of = plain(target), plain(source)
@@ -184,6 +222,9 @@ class FakeDevice:
         def work() -> None:
             into.copy_(of)
             done.append(len(into))
+            gpu, switch, _ = self.place
+            for link in ((gpu, switch), (switch, "cpu")):
+                self.carried[(*link, direction)] += len(into)
 
         stream.enqueue(work)
 
@@ -234,9 +275,11 @@ class OnFake(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def install(pause_s: float = 0.0, streams_wait: bool = True) -> FakeDevice:
+def install(
+    pause_s: float = 0.0, streams_wait: bool = True, place: Place | None = None
+) -> FakeDevice:
     """Makes the device known to Sumpter, once a process."""
-    made = FakeDevice(pause_s, streams_wait)
+    made = FakeDevice(pause_s, streams_wait, place)
     devices.makers["fake"] = lambda _: made
     torch.Tensor._make_wrapper_subclass = staticmethod(_make_wrapper_subclass)
     torch.Tensor.to = _to

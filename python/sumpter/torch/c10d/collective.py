@@ -22,6 +22,7 @@ from sumpter.torch.c10d.work import SumpterWork
 from sumpter.torch.tensors import (
     DTYPE_NAMES,
     check_carried,
+    is_sharded,
     moved_form,
     readable,
     start_round,
@@ -35,8 +36,9 @@ SLOTS = 4
 # Rounds a group keeps. A model has tens of sizes; a script without end of them starts anew.
 KEPT_ROUNDS = 1024
 
-# Of a round: its kind, the call, element type, layout, elements, reduction, root.
-_Key = tuple[str, str, torch.dtype, torch.layout, int, int | None, int | None]
+# Of a round: its kind, the call, element type, layout, elements, reduction, root, and whether a
+# device group reduces it.
+_Key = tuple[str, str, torch.dtype, torch.layout, int, int | None, int | None, bool]
 
 _OPS = {
     dist.ReduceOp.RedOpType.SUM: "sum",
@@ -112,23 +114,31 @@ class Group:
         # As a number, since torch's names of reductions take long to compare.
         number, found = int(op.op), []
         for tensor, _, root in each:
-            key = (kind, call, tensor.dtype, tensor.layout, tensor.numel(), number, root)
+            sharded = kind == "all_reduce" and is_sharded(self.session, tensor, self.ranks)
+            key = (kind, call, tensor.dtype, tensor.layout, tensor.numel(), number, root, sharded)
             kept = self._kept.get(key)
             if kept is None:
                 how = _find_kernel(tensor.dtype, op.op)
                 if how is None or tensor.layout is not torch.strided:
                     return None
-                kept = self._keep(key, self._make_reduction(kind, call, tensor, how, root))
+                made = self._make_reduction(kind, call, tensor, how, root, sharded)
+                kept = self._keep(key, made)
             found.append(kept)
         return found
 
     def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         """How a `call` copies `tensor` from the group's rank `root`."""
-        key = ("broadcast", call, tensor.dtype, tensor.layout, tensor.numel(), None, root)
+        key = ("broadcast", call, tensor.dtype, tensor.layout, tensor.numel(), None, root, False)
         return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
 
     def _make_reduction(
-        self, kind: str, call: str, tensor: torch.Tensor, how: "_Reduction", root: int | None
+        self,
+        kind: str,
+        call: str,
+        tensor: torch.Tensor,
+        how: "_Reduction",
+        root: int | None,
+        sharded: bool,
     ) -> "_Kept":
         count = tensor.numel()
         described = Description(
@@ -139,8 +149,10 @@ class Group:
             root=self._global(root or 0),
             average=how.averages,
             ranks=self.ranks,
+            sharded=sharded,
         )
         detail = how.word if root is None else f"{how.word}, root {root}"
+        detail = f"{detail} on devices" if sharded else detail
         label, name = _words(call, tensor.dtype, count, detail)
         return _Kept(self._cycle(name, described), label, root, how.premultiplies, how.divides)
 
@@ -282,6 +294,8 @@ class Call:
                 priority=priority,
                 tag=tag,
             )
+            if tensor.session.device_link is not None:
+                tensor.session.device_link.follow(tensor.name, tag, round_)
         else:
             round_ = start_round(tensor, send, receive, priority, tag)
         self._rounds.append(round_)

@@ -18,6 +18,7 @@ from sumpter._core.tensor import Tensor
 from sumpter.torch.tensors import (
     check_carried,
     dtype_name,
+    is_sharded,
     readable,
     reduced_form,
     start_round,
@@ -39,17 +40,19 @@ def reduce_async(
     ranks = None if process_set is global_process_set else tuple(members(process_set))
     packed, context = _pack(tensor, reduction)
     op = reduction.op
-    key = (kind, name, packed.dtype, packed.shape, op.wire_name, op is Average, ranks)
+    sharded = is_sharded(session, packed, ranks)
+    key = (kind, name, packed.dtype, packed.shape, op.wire_name, op is Average, ranks, sharded)
     operation = session.operations.get(key)
     if operation is None:
         reduced_form(packed, op.wire_name)  # raises before the call is counted
+        detail = f"{op.wire_name} on devices" if sharded else op.wire_name
         operation = session.operations[key] = Operation(
-            session, kind, name, dtype_name(packed), packed.shape, op.wire_name, process_set
+            session, kind, name, dtype_name(packed), packed.shape, detail, process_set
         )
     identity = operation.next()
     declared = operation.tensors.get(identity.name)
     if declared is None:
-        declared = _declare(session, identity.name, packed, reduction, ranks)
+        declared = _declare(session, identity.name, packed, reduction, ranks, sharded)
         operation.tensors[identity.name] = declared
     handle = _start(declared, packed, context, output, reduction, priority, identity.tag)
     identity.note(handle.round)
@@ -67,6 +70,7 @@ class RepeatedReduction:
         self._declared: Tensor | None = None
         self._dtype: torch.dtype | None = None
         self._shape: torch.Size | None = None
+        self._sharded = False
 
     def start(self, tensor: torch.Tensor, priority: int = 0) -> Handle[torch.Tensor]:
         """Starts one round."""
@@ -74,14 +78,17 @@ class RepeatedReduction:
         process_set = self._process_set
         ranks = None if process_set is global_process_set else tuple(members(process_set))
         packed, context = _pack(tensor, reduction)
+        sharded = is_sharded(session, packed, ranks)
         if (
             declared is None
             or declared.session is not session
             or packed.dtype is not self._dtype
             or packed.shape != self._shape
+            or sharded != self._sharded
         ):
-            declared = _declare(session, self.name, packed, reduction, ranks)
+            declared = _declare(session, self.name, packed, reduction, ranks, sharded)
             self._declared, self._dtype, self._shape = declared, packed.dtype, packed.shape
+            self._sharded = sharded
         return _start(declared, packed, context, tensor, reduction, priority, "")
 
 
@@ -111,6 +118,7 @@ def _declare(
     packed: torch.Tensor,
     reduction: Reduction,
     ranks: tuple[int, ...] | None,
+    sharded: bool,
 ) -> Tensor:
     wire_name = reduction.op.wire_name
     return session.declare(
@@ -121,6 +129,7 @@ def _declare(
         # Averages of integers are rounded here.
         average=reduction.op is Average and packed.dtype.is_floating_point,
         ranks=ranks,
+        sharded=sharded,
     )
 
 
@@ -144,6 +153,8 @@ def _start(
         round_ = declared.submit(
             send.data_ptr(), receive.data_ptr(), keep=(send, receive), priority=priority, tag=tag
         )
+        if declared.session.device_link is not None:
+            declared.session.device_link.follow(declared.name, tag, round_)
     else:
         round_ = start_round(declared, send, receive, priority, tag)
 
