@@ -597,7 +597,8 @@ mod tests {
                     }
                     seen.extend([a, b]);
                 }
-                let (workers, servers) = seen.iter().partition::<BTreeSet<_>, _>(|r| r.0 < 8);
+                let (workers, servers): (Vec<Rank>, Vec<Rank>) =
+                    seen.iter().copied().partition(|rank| rank.0 < 8);
                 assert!(workers.iter().any(|rank| rank.0 < 4) || !servers.is_empty());
                 assert_eq!(!servers.is_empty(), server == Some("a"), "{seen:?}");
                 let all = servers.is_empty().then_some(8);
