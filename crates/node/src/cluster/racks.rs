@@ -48,8 +48,8 @@ impl Racks {
     }
 
     /// The reduction trees over the servers of these machines, all of one shape: flat, or with
-    /// racks as the only level. With `deterministic` the order of additions must not change with the
-    /// servers that a job has, so the shape is that of the workers' machines alone.
+    /// racks as the only level. With `deterministic` the order of additions must not change with
+    /// the servers that a job has, so the shape is that of the workers' machines alone.
     pub(super) fn trees(
         &self,
         (groups, machines): (&[Group<'_>], &[Machine]),
