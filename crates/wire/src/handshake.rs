@@ -31,7 +31,7 @@ const REPLY_REFUSED: u16 = 3;
 pub struct Hello {
     /// The job's run.
     pub job: JobId,
-    /// The worker's rank, or that of a server which passes aggregates on: these follow the workers'.
+    /// The worker's rank, or that of a server which passes aggregates on, behind the workers'.
     pub rank: Rank,
     /// Workers in the job.
     pub world_size: u32,

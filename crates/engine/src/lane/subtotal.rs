@@ -98,9 +98,9 @@ impl Lane {
         Ok(())
     }
 
-    /// The next total of a job that is on this machine: where its workers may die, in all of them, which
-    /// keep it until it has been [released](Self::release_total); else in this lane. The lane that
-    /// made it may be notified.
+    /// The next total of a job that is on this machine: where its workers may die, in all of them,
+    /// which keep it until it has been [released](Self::release_total); else in this lane. The lane
+    /// that made it may be notified.
     pub fn next_total(&mut self, job: JobId) -> Option<Total> {
         let of_job = self.jobs.find(job)?;
         let (at, round) = self.jobs[of_job].totals.pop_front()?;

@@ -631,22 +631,14 @@ mod tests {
                     let owner = lanes[root.0].owner;
                     let chosen = hubs.next(owner, None, tree);
                     let [a, b] = chosen.racks[..] else { panic!("one hub a rack") };
-                    // The server's rank follows those of the eight workers.
-                    let is_served = server == Some("a") && a.0 == 8;
-                    assert!((a.0 < 4 || is_served) && (4..8).contains(&b.0), "{a} {b}");
+                    assert!(a.0 < 4 && (4..8).contains(&b.0), "{a} {b}");
                     if let Owner::Worker(_) = owner {
                         let root = lanes[root.0].hub;
                         assert!(chosen.racks.contains(&root), "a root is the hub of its rack");
                     }
                     seen.extend([a, b]);
                 }
-                let (workers, servers) = seen.iter().partition::<BTreeSet<_>, _>(|r| r.0 < 8);
-                assert!(workers.iter().any(|rank: &Rank| rank.0 < 4) || !servers.is_empty());
-                assert_eq!(!servers.is_empty(), server == Some("a"), "{seen:?}");
-                let all = servers.is_empty().then_some(8);
-                assert!(all.is_none_or(|all| workers.len() == all), "all have a part: {seen:?}");
-                let text = cluster.racks().unwrap();
-                assert_eq!(text.contains("1 server"), server == Some("a"), "{text}");
+                assert_eq!(seen.len(), 8, "all have a part: {seen:?}");
             }
         }
         let apart = build(&view(&["a", "b"], &["s"]), Architecture::Sumpter).unwrap();
@@ -660,8 +652,10 @@ mod tests {
     #[test]
     fn a_member_says_where_the_subtotal_of_a_server_goes() {
         let mut view = in_racks(Some(1.0), Some("a"));
-        view.servers[0].bandwidth_gbps = Some(4.0);
-        let server = ConnId(8);
+        // A server in each rack, whose ranks follow those of the eight workers.
+        let mut other = ServerView { member: MemberId(1), ..view.servers[0].clone() };
+        (other.machine, other.rack) = ("y".into(), view.workers[7].rack.clone());
+        view.servers.push(other);
         for (deterministic, is_served) in [(false, true), (true, false)] {
             let policy = Policy { deterministic, ..policy(Architecture::Sumpter) };
             let mut routes = Vec::new();
@@ -694,8 +688,10 @@ mod tests {
                 for place in &route.places {
                     assert_eq!(place.route.is_some(), place.lane.0 >= 8, "{place:?}");
                     if let Some(route) = place.route {
-                        assert_eq!((route.rank, route.keeps), (Rank(8), route.lane >= 8));
-                        assert_eq!(rank, Rank(1), "the other rack has no server");
+                        let server = if rank == Rank(1) { 8 } else { 9 };
+                        assert_eq!((route.rank, route.keeps), (Rank(server), route.lane >= 8));
+                        let lane = cluster.lanes[place.lane.0].hub;
+                        assert_eq!(lane, route.rank, "its subtotals are those of this lane");
                         routes.push((place.number, route));
                     }
                 }
@@ -705,7 +701,8 @@ mod tests {
                 }
             }
             assert_eq!(!routes.is_empty(), is_served, "{deterministic}");
-            assert!(routes.iter().all(|(_, route)| route.lane <= server.0 as u32 + 1));
+            let text = Cluster::new(&view, policy).unwrap().racks().unwrap();
+            assert_eq!(text.contains("2 servers"), is_served, "{text}");
         }
     }
 }

@@ -47,9 +47,9 @@ impl Racks {
         Racks { rack_of, trunks_gbps, is_known }
     }
 
-    /// The reduction trees over the servers of these machines, all of one shape: flat, or with racks
-    /// as the only level. With `deterministic` the order of additions must not change with the
-    /// servers that a job has, so the shape is that of the workers' machines alone.
+    /// The reduction trees over the servers of these machines, all of one shape: flat, or with
+    /// racks as the only level. With `deterministic` the order of additions must not change with
+    /// the servers that a job has, so the shape is that of the workers' machines alone.
     pub(super) fn trees(
         &self,
         (groups, machines): (&[Group<'_>], &[Machine]),

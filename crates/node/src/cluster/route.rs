@@ -51,14 +51,7 @@ pub(crate) fn route(
         (*number, PlacedPartition { root: share.unwrap_or(partition.root), ..*partition })
     });
     if !spec.staleness.is_synchronous() {
-        let group = client.define_group(&[rank]);
-        let place = |(number, PlacedPartition { root, offset, bytes, variable, .. })| {
-            let place = Place::new(root, number, (offset, bytes), group, contributors);
-            Place { variable, ..place }
-        };
-        let takes_part = members.contains(&rank);
-        let places = partitions.filter(|_| takes_part).map(place).collect();
-        return Route { tier: Tier::Worker, places, passed_on: Vec::new() };
+        return route_alone(client, rank, members, partitions);
     }
     // Two workers of a machine cannot mirror what one of them passes on.
     let is_mirrored_twice = spec.collective == Collective::Update && cluster.policy.elastic;
@@ -120,4 +113,21 @@ pub(crate) fn route(
         }
     }
     Route { tier: tiers[0], places, passed_on }
+}
+
+/// The same of a variable that each worker changes alone.
+fn route_alone(
+    client: &mut WorkerClient,
+    rank: Rank,
+    members: &[Rank],
+    partitions: impl Iterator<Item = (u32, PlacedPartition)>,
+) -> Route {
+    let (group, contributors) = (client.define_group(&[rank]), members.len() as u32);
+    let place = |(number, PlacedPartition { root, offset, bytes, variable, .. })| {
+        let place = Place::new(root, number, (offset, bytes), group, contributors);
+        Place { variable, ..place }
+    };
+    let takes_part = members.contains(&rank);
+    let places = partitions.filter(|_| takes_part).map(place).collect();
+    Route { tier: Tier::Worker, places, passed_on: Vec::new() }
 }

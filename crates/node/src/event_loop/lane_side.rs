@@ -121,8 +121,8 @@ impl LaneSide {
     /// Whether a worker is on another machine.
     pub(crate) fn is_away(&self, hello: &Hello) -> bool {
         let machine = |job: &KnownJob| {
-            let all = job.machines.iter().chain(&job.servers);
-            all.skip(hello.rank.0 as usize).next() == Some(&self.machine)
+            let mut all = job.machines.iter().chain(&job.servers);
+            all.nth(hello.rank.0 as usize) == Some(&self.machine)
         };
         !self.jobs.get(&hello.job).is_some_and(machine)
     }

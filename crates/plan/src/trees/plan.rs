@@ -166,8 +166,8 @@ const SPLIT_COST: f64 = 0.01;
 /// The same trees, but all rack hubs of a partition on machines of one role, where that puts no
 /// more on any link.
 ///
-/// A worker's link sends contributions ahead of results, so that a result which waits for a hub on a
-/// worker is late; where the other hubs are CPU machines, whose links send nothing but results,
+/// A worker's link sends contributions ahead of results, so that a result which waits for a hub on
+/// a worker is late; where the other hubs are CPU machines, whose links send nothing but results,
 /// these idle first and are a bottleneck afterwards.
 ///
 /// # Errors
