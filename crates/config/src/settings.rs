@@ -404,7 +404,8 @@ pub const SETTINGS: &[Setting] = &[
         range: "a name of at most 128 bytes without white space",
         doc: "The device group of this rank: equal for ranks of one machine whose devices reduce \
               among themselves before anything leaves the machine, in a PCIe switch or an NVLink \
-              island. Each then sends and receives a shard of the sum. Default: none.",
+              island. Each then sends and receives a shard of the sum. With \"auto\" \
+              the front takes it from the machine's topology. Default: none.",
         put: |c, v| word(v, NAME_LIMIT).map(|x| c.device_group = Some(x)),
     },
     Setting {
