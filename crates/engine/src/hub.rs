@@ -15,7 +15,7 @@
 //! it makes the value of the gradient. What is the hub of an outer aggregate is that of its inner
 //! one too, so that it has begun whatever it passes on.
 //!
-//! A hub beside a worker knows the tensors, and has been told of the partitions that it passes on.
+//! A hub beside a worker knows the tensors, and its worker registers the partitions to pass on.
 //! One in a server learns of each with its first subtotal, whose [route](Route) says where it goes,
 //! and counts the rounds of each partition apart from all others.
 //!
@@ -85,7 +85,7 @@ pub struct Hub {
     tensors: HashMap<Sequence, Passage>,
     running: HashMap<OpId, Running>,
     failed: HashSet<TensorId>,
-    /// Lanes to which routes lead, and those of them that the driver has not been told of.
+    /// Lanes to which routes lead, and those of them that the driver has not connected yet.
     lanes: HashSet<ConnId>,
     unconnected: Vec<ConnId>,
     closed: bool,

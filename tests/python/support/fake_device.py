@@ -53,7 +53,7 @@ class Place(NamedTuple):
     nvlink: bool = False
 
 
-# What went wrong on the device. As with CUDA, whoever waits for it next is told.
+# What went wrong on the device. As with CUDA, the next thread that waits for it gets it.
 errors: list[BaseException] = []
 
 

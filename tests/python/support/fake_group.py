@@ -248,7 +248,7 @@ def _tensor(content: bytes, like: torch.Tensor) -> torch.Tensor:
 
 
 def _send(end: socket.socket, content: bytes) -> None:
-    # Whoever receives notices that it ended.
+    # The receiver notices that it ended.
     with contextlib.suppress(OSError):
         end.sendall(_LENGTH.pack(len(content)) + content)
 

@@ -1,4 +1,4 @@
-//! Whoever has connections to the lanes of a job: a worker, or a server that passes aggregates on.
+//! A process with connections to lanes of a job: a worker, or a server that passes aggregates on.
 
 use std::net::SocketAddr;
 use std::time::Instant;
