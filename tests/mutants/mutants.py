@@ -188,25 +188,11 @@ MUTANTS = [
         "let next = ConnId((next as usize).saturating_sub(of.partition as usize % 2));",
     ),
     Mutant(
-        "what a server acknowledged is not acknowledged again after a cut",
-        "3: a killed server loses nothing",
-        "client/passing.rs",
-        "if link.releases && !link.retains && !link.resident {",
-        "if link.releases && !link.retains && !link.resident && number > 1 << 30 {",
-    ),
-    Mutant(
         "a server counts the rounds of a partition from zero in every epoch",
         "4: servers join and leave",
         "hub.rs",
         "client.register_alone(of.tensor, to, place, of.round);",
         "client.register_alone(of.tensor, to, place, Round(0));",
-    ),
-    Mutant(
-        "a rack lets go of results as soon as it has them, though others may not",
-        "3: a killed server loses nothing",
-        "hub.rs",
-        "if !is_reported && self.tensors.contains_key(&(tensor, tier, Some(partition))) {",
-        "if self.tensors.contains_key(&(tensor, tier, Some(partition))) {",
     ),
     Mutant(
         "the hub of a rack goes on with the round of the epoch before",

@@ -225,7 +225,7 @@ def played(library: Path, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Played
 def test_a_device_tries_what_it_needs(played: Played, stub: Stub) -> None:
     device = TorchDevice(torch.device("cuda", 0))
     assert device.streams_wait
-    out, back, calls = played.streams
+    out, back, _within, calls = played.streams
     assert stub.see("waited_stream") == back.cuda_stream and stub.passes()
     assert stub.see("launched_stream") == calls.cuda_stream
     arrival = device.arrival(out)

@@ -369,6 +369,8 @@ def test_every_metric_that_people_were_promised_is_shown() -> None:
         "sumpter_job_workers_wanted",
         "sumpter_job_machines",
         "sumpter_job_tensors",
+        "sumpter_rack_hubs",
+        "sumpter_member_rack",
         "sumpter_member_uptime_seconds",
         "sumpter_colocated_bytes_total",
         "sumpter_step",

@@ -256,8 +256,12 @@ fn chunk_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>, Op
 }
 
 fn sent(client: &mut Client<OwnedMemory>) -> Vec<(FrameKind, u32, u32)> {
-    let bytes: Vec<u8> = client.pending(ConnId(0)).iter().flat_map(|s| s.to_vec()).collect();
-    client.sent(ConnId(0), bytes.len());
+    sent_to(client, ConnId(0))
+}
+
+fn sent_to<M: Memory>(client: &mut Client<M>, lane: ConnId) -> Vec<(FrameKind, u32, u32)> {
+    let bytes: Vec<u8> = client.pending(lane).iter().flat_map(|s| s.to_vec()).collect();
+    client.sent(lane, bytes.len());
     let (mut rest, mut frames) = (&bytes[..], Vec::new());
     while !rest.is_empty() {
         let head = head(rest);
@@ -346,10 +350,15 @@ fn a_subtotal_of_another_hub_fails_its_tensor_and_nothing_else() {
 /// A lane in a server that may pass subtotals on to two lanes of the job; two workers and, as the
 /// third rank, the server itself.
 fn server_lane() -> (Lane, [ConnId; 2]) {
+    server_lane_of(false)
+}
+
+/// The same, of workers that keep results or do not.
+fn server_lane_of(keeps: bool) -> (Lane, [ConnId; 2]) {
     let mut lane = Lane::new(LaneLimits { hub: false, ..LIMITS });
     let (max_bytes, max_connections) = (10_000, 9);
     lane.know(JOB, JobLimits { max_bytes, max_connections, servers: 1, lanes: 2 });
-    let conns = [0, 1].map(|rank| lane.open(peer(rank)).expect("fits").0);
+    let conns = [0, 1].map(|rank| lane.open(Peer { keeps, ..peer(rank) }).expect("fits").0);
     (lane, conns)
 }
 
@@ -430,4 +439,108 @@ fn members_that_say_different_routes_are_told_so() {
     feed(&mut lane, b, &routed(&[1, 2], Route { lane: 0, ..ROUTE })).unwrap();
     let frame = drain(&mut lane, b);
     assert_eq!(head(&frame).kind, FrameKind::Error);
+}
+
+/// A server that passes on what two workers, which keep results, have contributed: its hub and
+/// client, the lane beside them, the workers, and the lane to which it all goes.
+struct Server {
+    hub: Hub,
+    client: Client<OpMemory<OwnedMemory>>,
+    lane: Lane,
+    members: [ConnId; 2],
+    outer: ConnId,
+}
+
+impl Server {
+    /// One that has sent its rack's subtotal, to a lane that keeps results for others or does not.
+    fn new(keeps: bool) -> Server {
+        let (mut lane, members) = server_lane_of(true);
+        for conn in members {
+            feed(&mut lane, conn, &routed(&[1, 2], Route { keeps, ..ROUTE })).unwrap();
+            feed(&mut lane, conn, &of_rack(push(0, &[1, 2, 3]))).unwrap();
+        }
+        let settings = ClientSettings {
+            rank: Rank(2),
+            world_size: 2,
+            epoch: Epoch(1),
+            chunk_bytes: spec(3).chunk_bytes,
+            credit_bytes: 1,
+            deterministic: false,
+            checksum: false,
+        };
+        let (client, outer) = (Client::new(settings, 2), ConnId(1));
+        let hub = Hub::new(JOB, settings.chunk_bytes);
+        let mut server = Server { hub, client, lane, members, outer };
+        server.client.connected(outer);
+        assert!(server.hub.pass_on(&mut server.client, &mut server.lane));
+        assert_eq!((server.hub.next_lane(), server.hub.next_lane()), (Some(outer), None));
+        let kinds = [FrameKind::Group, FrameKind::Begin, FrameKind::Push];
+        assert!(server.sent().iter().map(|frame| frame.0).eq(kinds));
+        server
+    }
+
+    fn sent(&mut self) -> Vec<(FrameKind, u32, u32)> {
+        sent_to(&mut self.client, self.outer)
+    }
+
+    /// Takes a frame of the lane to which subtotals go; each worker acknowledges a result.
+    fn take(&mut self, frame: &[u8]) {
+        let Server { hub, client, lane, members, outer } = self;
+        feed(client, *outer, frame).unwrap();
+        while let Some(event) = client.next_event() {
+            assert!(hub.on_event(event, client, lane).unwrap().is_none());
+        }
+        for conn in *members {
+            let bytes = drain(lane, conn);
+            if !bytes.is_empty() && head(&bytes).kind == FrameKind::Result {
+                let ack = header(FrameKind::Ack, 0).encode();
+                feed(lane, conn, &of_rack(ack.to_vec())).unwrap();
+            }
+        }
+        hub.pass_on(client, lane);
+    }
+
+    /// The results that workers may lack who are not beside this lane.
+    fn undelivered(&mut self) -> usize {
+        self.lane.take_undelivered(JOB).len()
+    }
+
+    fn reconnect(&mut self) {
+        self.client.disconnected(self.outer);
+        self.client.connected(self.outer);
+    }
+}
+
+fn total() -> Vec<u8> {
+    [&header(FrameKind::Result, 3).encode()[..], &[9; 3]].concat()
+}
+
+#[test]
+fn a_server_acknowledges_again_after_a_cut_until_the_lane_releases_the_result() {
+    let mut server = Server::new(true);
+    server.take(&total());
+    let acknowledged = [(FrameKind::Ack, 0, 0)];
+    assert_eq!(server.sent(), acknowledged);
+    for _ in 0..2 {
+        server.reconnect();
+        assert_eq!(server.sent(), acknowledged);
+    }
+    server.take(&header(FrameKind::Released, 0).encode());
+    server.reconnect();
+    assert_eq!(server.sent(), []);
+}
+
+#[test]
+fn a_rack_keeps_results_of_a_lane_that_may_die_until_all_racks_have_them() {
+    let released = header(FrameKind::Released, 0).encode();
+    for (keeps, is_released, undelivered) in [(true, false, 1), (true, true, 0), (false, false, 0)]
+    {
+        let mut server = Server::new(keeps);
+        server.take(&total());
+        if is_released {
+            server.take(&released);
+        }
+        // What a worker's lane has made is there as long as the job is.
+        assert_eq!(server.undelivered(), undelivered, "{keeps} {is_released}");
+    }
 }

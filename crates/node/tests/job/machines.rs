@@ -6,6 +6,9 @@ use sumpter_types::{Collective, Dtype, Rank, TensorSpec};
 use crate::harness::{Job, spec, submit, submit_as, wait};
 
 const PAIRS: [&str; 4] = ["gpu-a", "gpu-a", "gpu-b", "gpu-b"];
+/// Two machines of eight ranks.
+const EIGHT_EACH: [&str; 16] =
+    ["a", "a", "a", "a", "a", "a", "a", "a", "b", "b", "b", "b", "b", "b", "b", "b"];
 
 #[test]
 fn every_rank_gets_the_sum_whatever_the_machines_and_the_servers() {
@@ -130,7 +133,9 @@ fn a_groups_members_on_one_machine_contribute_once() {
 fn a_machines_link_carries_the_model_once_however_many_workers_it_has() {
     const LEN: u64 = 1_000_000;
     const ROUNDS: u32 = 3;
-    for (machines, servers) in [(&PAIRS[..], 0), (&PAIRS, 1), (&["a", "b"], 0)] {
+    let clusters =
+        [(&PAIRS[..], 0), (&PAIRS, 1), (&["a", "b"], 0), (&EIGHT_EACH, 0), (&EIGHT_EACH, 2)];
+    for (machines, servers) in clusters {
         let job = Job::start(servers);
         let counted = job.run_on(machines, &[], |worker| {
             for _ in 0..ROUNDS {
@@ -200,7 +205,8 @@ fn every_collective_costs_a_machine_what_one_rank_on_it_would_cost() {
     const LEN: u64 = 500_000;
     let clusters: [&[&str]; 3] =
         [&["a", "a", "b", "b"], &["a", "a", "b", "b", "c", "c"], &["a", "a", "a", "b", "b", "b"]];
-    for (machines, servers) in clusters.into_iter().flat_map(|m| [(m, 0), (m, 1)]) {
+    let clusters = clusters.into_iter().flat_map(|m| [(m, 0), (m, 1)]);
+    for (machines, servers) in clusters.chain([(&EIGHT_EACH[..], 0), (&EIGHT_EACH, 2)]) {
         let n = machines.len() as u32;
         let on_each = machines.iter().filter(|machine| **machine == "a").count();
         let hosts = machines.len() / on_each;
