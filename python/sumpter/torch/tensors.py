@@ -120,7 +120,7 @@ def is_sharded(session: Session, tensor: torch.Tensor, ranks: Sequence[int] | No
 
     In a job with device groups, of all-reduces of all ranks, if the tensor is on a device.
     """
-    return session.has_device_groups and not tensor.is_cpu and session.is_of_all(ranks)
+    return not tensor.is_cpu and session.has_device_groups and session.is_of_all(ranks)
 
 
 def start_round(
