@@ -7,8 +7,8 @@ use std::ops::Range;
 use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
-    Lane, Layout, Place, Progress, REPAIRED, Relay, Repair, RepairSpec, Request, Supply,
-    VariablePlace, first_passed_on, repairs, retained_rounds,
+    Lane, Layout, Place, Progress, REPAIRED, Relay, Repair, RepairSpec, Request, VariablePlace,
+    first_passed_on, repairs, retained_rounds,
 };
 use sumpter_membership::ClusterView;
 use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
@@ -20,6 +20,7 @@ use crate::cluster::mirrors::among_mirrors;
 use crate::cluster::route::{Participants, Route, route};
 use crate::cluster::shards::Stretch;
 use crate::run::progress;
+use crate::run::table::relay_request;
 use crate::run::{WorkerRun, client_settings, policy};
 
 /// What this worker passes on of a round.
@@ -295,20 +296,4 @@ fn cut(
 
 fn bytes(spec: &TensorSpec) -> usize {
     (spec.elements().unwrap_or(0) * spec.dtype.size() as u64) as usize
-}
-
-fn relay_request(tensor: TensorId, spec: &TensorSpec) -> Request {
-    Request {
-        tensor,
-        tier: Tier::Root,
-        collective: spec.collective.on_wire(),
-        dtype: spec.dtype,
-        op: spec.op,
-        root: spec.root,
-        average: false,
-        priority: i32::MAX,
-        supply: Supply::Whole,
-        call: None,
-        update: None,
-    }
 }

@@ -269,6 +269,12 @@ fn request(tensor: TensorId, tier: Tier, spec: &TensorSpec) -> Request {
     }
 }
 
+/// A round in which a worker passes on what it has of a result; lanes compare it with the others'
+/// rounds of the tensor.
+pub(crate) fn relay_request(tensor: TensorId, spec: &TensorSpec) -> Request {
+    Request { priority: i32::MAX, ..request(tensor, Tier::Root, spec) }
+}
+
 /// The members of a tensor's rounds at the start.
 pub(crate) fn members(spec: &TensorSpec, world_size: u32) -> Vec<Rank> {
     match spec.ranks.is_empty() {
@@ -371,5 +377,17 @@ mod tests {
         table.move_to(TensorId(0), Tier::Machine);
         let Lookup::Ready(_, request) = table.find(SUM, submission(0)) else { panic!() };
         assert_eq!(request.tier, Tier::Machine);
+    }
+
+    #[test]
+    fn a_relay_of_a_tensor_reduces_as_its_rounds_do() {
+        for collective in Collective::ALL {
+            let spec = TensorSpec { collective, ..spec("x", 4) };
+            let (round, relay) =
+                (request(TensorId(3), Tier::Root, &spec), relay_request(TensorId(3), &spec));
+            assert_eq!(relay, Request { priority: i32::MAX, ..round });
+        }
+        let barrier = TensorSpec { collective: Collective::Barrier, ..spec("end", 1) };
+        assert_eq!(relay_request(TensorId(0), &barrier).op, ReduceOp::Max);
     }
 }
