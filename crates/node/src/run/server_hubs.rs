@@ -20,7 +20,7 @@ use crate::run::dials::Dials;
 use crate::run::lane_user::LaneUser;
 
 /// The rank of a lane that is not in the view: no route leads through it.
-const NOBODY: Rank = Rank(u32::MAX);
+const NO_HUB: Rank = Rank(u32::MAX);
 
 /// The jobs whose aggregates a lane may pass on.
 #[derive(Debug, Default)]
@@ -102,7 +102,7 @@ impl HubRun {
         let (lanes, _) = all_lanes(view);
         let is_own = |of: &LaneAddress| of.view.address() == own.address();
         let on_client = lanes.iter().position(is_own).map(ConnId);
-        let rank = on_client.map_or(NOBODY, |at| lanes[at.0].hub);
+        let rank = on_client.map_or(NO_HUB, |at| lanes[at.0].hub);
         let world_size = view.workers.len() as u32;
         let settings = ClientSettings {
             rank,
