@@ -24,9 +24,9 @@ def read(source: Any) -> tuple[np.ndarray, Restore]:
     Takes a NumPy array, any DLPack array on the host, or what NumPy can make an array of.
     """
     if type(source) is np.ndarray and source.flags.c_contiguous and source.dtype.isnative:
-        return source, _unchanged
+        return source, unchanged
     if isinstance(source, np.ndarray) or not hasattr(source, "__dlpack__"):
-        return _contiguous(np.asarray(source)), _unchanged
+        return _contiguous(np.asarray(source)), unchanged
     device_type, device = source.__dlpack_device__()
     if int(device_type) not in HOST_DEVICES:
         name = getattr(source, "device", f"{device_type}:{device}")
@@ -42,6 +42,28 @@ def read(source: Any) -> tuple[np.ndarray, Restore]:
             f"({error}); for torch tensors use sumpter.torch"
         ) from error
     return _contiguous(array), _restorer(source)
+
+
+def unchanged(result: np.ndarray) -> np.ndarray:
+    """Gives back a NumPy array to a caller of NumPy."""
+    return result
+
+
+def check_out(out: np.ndarray, given: np.ndarray) -> None:
+    """Raises unless the result of summing `given` can be written to `out`."""
+    if not isinstance(out, np.ndarray):
+        raise UnsupportedError(f"out is a {type(out).__name__}, but has to be a NumPy array")
+    if (out.shape, out.dtype) != (given.shape, given.dtype):
+        raise UnsupportedError(
+            f"out is {out.dtype.name}{list(out.shape)}, but the result is "
+            f"{given.dtype.name}{list(given.shape)}"
+        )
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        raise UnsupportedError(
+            "out has to be writable and contiguous; give numpy.empty_like(array), or no out"
+        )
+    if out.ctypes.data != given.ctypes.data and np.may_share_memory(out, given):
+        raise UnsupportedError("out overlaps the array: give the array itself, or other memory")
 
 
 def check_summable(array: np.ndarray) -> str:
@@ -74,13 +96,9 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(native).reshape(array.shape)
 
 
-def _unchanged(result: np.ndarray) -> np.ndarray:
-    return result
-
-
 def _restorer(source: Any) -> Restore:
     if hasattr(source, "__array_namespace__"):
         namespace = source.__array_namespace__()
     else:
         namespace = sys.modules.get(type(source).__module__.partition(".")[0])
-    return getattr(namespace, "from_dlpack", _unchanged)
+    return getattr(namespace, "from_dlpack", unchanged)

@@ -22,21 +22,43 @@ def init(**settings: object) -> None:
     membership.join(settings)
 
 
-def push_pull(array: Any, average: bool = True, name: str | None = None, priority: int = 0) -> Any:
+def push_pull(
+    array: Any,
+    average: bool = True,
+    name: str | None = None,
+    priority: int = 0,
+    *,
+    out: np.ndarray | None = None,
+) -> Any:
     """Returns the sum of `array` over all workers, or its average.
 
     The result is of the caller's kind of array. Averages of integers are rounded down. An
     operation without a name is matched with the other ranks' by the order of calls.
+
+    With `out`, a contiguous NumPy array of the shape and element type of `array`, the result is
+    written there, and returned; it may be `array` itself. That saves the allocation of a new array,
+    which takes longer than the sum of a large one. Raises UnsupportedError for any other array.
     """
-    return push_pull_async(array, average, name, priority).synchronize()
+    return push_pull_async(array, average, name, priority, out=out).synchronize()
 
 
 def push_pull_async(
-    array: Any, average: bool = True, name: str | None = None, priority: int = 0
+    array: Any,
+    average: bool = True,
+    name: str | None = None,
+    priority: int = 0,
+    *,
+    out: np.ndarray | None = None,
 ) -> Handle[Any]:
-    """Starts a push_pull. The array must not change before synchronize() has returned."""
+    """Starts a push_pull. The array must not change before synchronize() has returned.
+
+    Nor must `out` be read or written until then.
+    """
     session = membership.current()
     given, restore = _arrays.read(array)
+    if out is not None:
+        _arrays.check_out(out, given)
+        restore = _arrays.unchanged
     key = ("push_pull", name, given.dtype, given.shape, average)
     operation = session.operations.get(key)
     if operation is None:
@@ -47,7 +69,7 @@ def push_pull_async(
         detail = "average" if average else "sum"
         operation = _Operation(session, "push_pull", name, given, detail, described)
         session.operations[key] = operation
-    total = np.empty_like(given)
+    total = np.empty_like(given) if out is None else out
     started = operation.start(given.ctypes.data, total.ctypes.data, (given, total), priority)
 
     def finish() -> Any:

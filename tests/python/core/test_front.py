@@ -70,6 +70,36 @@ class TestAlone:
         with pytest.raises(ValueError, match="root_rank is 1"):
             sumpter.broadcast(np.ones(2), root_rank=1)
 
+    @pytest.mark.parametrize("dtype", [np.float32, np.int64])
+    def test_a_result_goes_where_the_caller_wants_it(self, dtype: type) -> None:
+        array = np.arange(12, dtype=dtype).reshape(3, 4)
+        out = np.empty_like(array)
+        assert sumpter.push_pull(array, name="into", out=out) is out
+        np.testing.assert_array_equal(out, np.arange(12).reshape(3, 4))
+        assert sumpter.push_pull(array, name="into", out=array) is array
+        np.testing.assert_array_equal(array, out)
+        # The result of another kind of array is in what was given, too.
+        assert sumpter.push_pull(torch.from_numpy(array), name="tensor", out=out) is out
+
+    def test_memory_that_no_result_can_go_to_is_refused(self) -> None:
+        array = np.ones((4, 4), np.float32)
+        read_only = np.empty_like(array)
+        read_only.flags.writeable = False
+        for out, why in [
+            ([0.0] * 16, "out is a list"),
+            (np.empty((4, 5), np.float32), r"out is float32\[4, 5\], but the result is float32"),
+            (np.empty((4, 4)), r"out is float64\[4, 4\]"),
+            (read_only, "writable"),
+            (np.empty((4, 8), np.float32)[:, ::2], "contiguous"),
+            (np.ones((5, 4), np.float32)[1:].T, "contiguous"),
+        ]:
+            with pytest.raises(sumpter.UnsupportedError, match=why):
+                sumpter.push_pull(array, name="refused", out=out)
+        both = np.ones((5, 4), np.float32)
+        with pytest.raises(sumpter.UnsupportedError, match="overlaps"):
+            sumpter.push_pull(both[:4], name="refused", out=both[1:])
+        assert sumpter.push_pull(array, name="refused").sum() == 16, "the name is free"
+
     def test_a_name_serves_other_arrays_one_after_another(self) -> None:
         assert sumpter.push_pull(np.ones(2), name="kept").shape == (2,)
         handle = sumpter.push_pull_async(np.ones(3), name="kept")

@@ -19,7 +19,7 @@ from sumpter_lab.cli import bench  # noqa: E402
 SUMPTER = (sys.executable, "-m", "sumpter")
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600
-WAYS = ["core", "push_pull", "numpy", "backend", "gloo"]
+WAYS = ["core", "push_pull", "numpy", "numpy-out", "backend", "gloo"]
 
 
 def test_sizes_grow_by_four_up_to_the_largest() -> None:
