@@ -8,30 +8,31 @@
 /// The least: four partitions of the smallest size, one for each of several servers.
 const SLOW_BYTES: f64 = (128 << 10) as f64;
 
-/// The most: eight partitions of 128 KiB, from where on larger ones hardly cost less.
-const FAST_BYTES: f64 = (1 << 20) as f64;
+/// The most: eight partitions of 256 KiB, from where on larger ones hardly cost less.
+const FAST_BYTES: f64 = (2 << 20) as f64;
 
-/// Where the links are not known: between both.
-const UNKNOWN_BYTES: u64 = 256 << 10;
+/// Where the links are not known. Those that report no speed are mostly virtual ones, on fast
+/// networks.
+const UNKNOWN_BYTES: u64 = 1 << 20;
 
 /// Multiples of this.
 const GRAIN_BYTES: u64 = 4 << 10;
 
 /// The credit, in bytes, for machines the slowest of which carries `gbps` Gb/s each way: what it
-/// sends in a millisecond, from 128 KiB to 1 MiB; 256 KiB if that is not known.
+/// sends in a millisecond, from 128 KiB to 2 MiB; 1 MiB if that is not known.
 ///
 /// ```
 /// use sumpter_plan::default_credit;
 ///
 /// assert_eq!(default_credit(Some(0.2)), 128 << 10);
 /// assert_eq!(default_credit(Some(4.0)), 488 << 10);
-/// assert_eq!(default_credit(Some(25.0)), 1 << 20);
-/// assert_eq!(default_credit(None), 256 << 10);
+/// assert_eq!(default_credit(Some(25.0)), 2 << 20);
+/// assert_eq!(default_credit(None), 1 << 20);
 /// ```
 #[must_use]
 pub fn default_credit(gbps: Option<f64>) -> u64 {
     let Some(gbps) = gbps else { return UNKNOWN_BYTES };
     let millisecond = (gbps * 1e9 / 8.0 * 1e-3).clamp(SLOW_BYTES, FAST_BYTES);
-    // At most 1 MiB, so it is exact.
+    // At most 2 MiB, so it is exact.
     millisecond as u64 / GRAIN_BYTES * GRAIN_BYTES
 }

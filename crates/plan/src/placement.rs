@@ -24,9 +24,13 @@ use crate::{LaneAssigner, PlanError, ReductionTree, TreeDealer, TreePlan};
 /// vector register straddles two partitions of an aligned tensor.
 pub const PARTITION_ALIGN_BYTES: u64 = 64;
 
-/// Partitions of a tensor for each server that sums. A server's share of a tensor is off by up to
-/// one partition, so of an even share by up to 1/256.
+/// Partitions of a tensor for each server that sums, where half of the largest size allows it. A
+/// server's share of a tensor is off by up to one partition, so of an even share by up to 1/256.
 const PARTITIONS_PER_SERVER: u64 = 256;
+
+/// The least of them, as far as the smallest size allows it. Dealing evens the shares of many
+/// tensors; so many keep the links busy with one.
+const LEAST_PARTITIONS_PER_SERVER: u64 = 8;
 
 /// Below this, frames and system calls cost more than finer shares gain.
 const SMALLEST_PARTITION_BYTES: u64 = 32 << 10;
@@ -130,18 +134,22 @@ pub fn largest_partition(partition_bytes: u64, credit_bytes: u64) -> u64 {
 }
 
 /// How large the partitions of a tensor are: the largest size, halved while that makes the shares
-/// of the servers that sum more even, but not below the smallest size.
+/// of the servers that sum more even. Each partition costs processor time, which is what limits
+/// fast links, and there the largest size is large (`default_credit`): sizes below its half are
+/// for tensors of which a server would get fewer than eight, down to 32 KiB.
 ///
 /// ```
 /// use sumpter_plan::partition_of;
 ///
 /// assert_eq!(partition_of(1 << 20, 128 << 10, 4), 32 << 10);
+/// assert_eq!(partition_of(16 << 20, 128 << 10, 4), 64 << 10);
 /// assert_eq!(partition_of(512 << 20, 128 << 10, 4), 128 << 10);
 /// assert_eq!(partition_of(1 << 20, 4096, 4), 4096);
 /// ```
 #[must_use]
 pub fn partition_of(tensor_bytes: u64, largest: u64, summing: u64) -> u64 {
-    let even = tensor_bytes / (PARTITIONS_PER_SERVER * summing.max(1));
+    let cut = |each: u64| tensor_bytes / (each * summing.max(1));
+    let even = cut(PARTITIONS_PER_SERVER).max(largest / 2).min(cut(LEAST_PARTITIONS_PER_SERVER));
     let fits = |size: &u64| *size <= even;
     sizes(largest).find(fits).or_else(|| sizes(largest).last()).unwrap_or(largest)
 }

@@ -146,17 +146,24 @@ fn every_partition_has_a_tree_and_there_are_few() {
 
 #[test]
 fn large_tensors_are_cut_finer_the_more_servers_share_them() {
-    let sizes = |servers: usize, tensor_bytes: u64| {
+    let sizes = |partition_bytes: u64, servers: usize, tensor_bytes: u64| {
         let (trees, dealing) = (TreePlan::flat(vec![1.0; servers]), Dealing::Balanced);
         let lanes = vec![1; servers];
-        let plan = Plan { epoch: 0, partition_bytes: 1 << 20, lanes, trees, dealing };
+        let plan = Plan { epoch: 0, partition_bytes, lanes, trees, dealing };
         let places = Placement::new(&plan).unwrap().place(tensor_bytes);
         assert_eq!(places.iter().map(|place| place.bytes).sum::<u64>(), tensor_bytes);
         places[0].bytes
     };
-    assert_eq!(sizes(2, 64 << 20), 128 << 10);
-    assert_eq!(sizes(6, 64 << 20), 32 << 10);
-    assert_eq!(sizes(2, 1 << 30), 1 << 20);
-    assert_eq!(sizes(2, 1 << 20), 32 << 10);
-    assert_eq!(sizes(2, 100), 100);
+    let (slow, fast) = (64 << 10, 256 << 10);
+    // 256 for each server as far as half of the largest size allows it,
+    assert_eq!(sizes(slow, 2, 64 << 20), 64 << 10);
+    assert_eq!(sizes(slow, 6, 64 << 20), 32 << 10);
+    assert_eq!(sizes(fast, 2, 64 << 20), 128 << 10);
+    assert_eq!(sizes(fast, 6, 64 << 20), 128 << 10);
+    assert_eq!(sizes(fast, 2, 1 << 30), 256 << 10);
+    // eight as far as the smallest allows it.
+    assert_eq!(sizes(fast, 2, 1 << 20), 64 << 10);
+    assert_eq!(sizes(fast, 8, 1 << 20), 32 << 10);
+    assert_eq!(sizes(slow, 2, 1 << 20), 32 << 10);
+    assert_eq!(sizes(fast, 2, 100), 100);
 }
