@@ -256,8 +256,8 @@ impl Deal {
         let sums_away = roles.enumerate().any(|(at, role)| role == Role::Cpu && is_root(at));
         let lanes = servers.iter().map(|(_, range)| range.len() as u32).collect();
         let Policy { partition_bytes, dealing, .. } = policy;
-        // A tensor's partitions have trees of one shape.
-        let racks = (!trees.branches[0].levels.is_empty()).then_some(&racks);
+        let has_hubs = trees.branches.iter().any(|branch| !branch.levels.is_empty());
+        let racks = has_hubs.then_some(&racks);
         let workers = sources.iter().filter_map(|source| match source.owner {
             Owner::Worker(rank) if takes_part(&rank) => Some((rank, source.machine.as_str())),
             Owner::Worker(_) | Owner::Server(_) => None,
@@ -404,7 +404,7 @@ mod tests {
         let credit = |view: &ClusterView| {
             crate::in_force(&config, view).unwrap()["credit_bytes"].parse::<u64>().unwrap()
         };
-        assert_eq!(credit(&view), 256 << 10);
+        assert_eq!(credit(&view), 1 << 20);
         // One process of a machine knows for all.
         view.workers[0].bandwidth_gbps = Some(25.0);
         view.workers[2].bandwidth_gbps = Some(4.0);
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(credit(&view), 488 << 10);
         // Those that have died do not count, and what is set does.
         view.gone.insert(Rank(2));
-        assert_eq!(credit(&view), 1 << 20);
+        assert_eq!(credit(&view), 1220 << 10);
         view.changes.insert("credit_bytes".into(), "65536".into());
         assert_eq!(credit(&view), 64 << 10);
     }
@@ -626,10 +626,14 @@ mod tests {
                 let (hubs, lanes) = cluster.hubs_of(&[]);
                 assert_eq!(hubs.is_some(), has_hubs, "{server:?} {trunk:?}");
                 let Some(hubs) = hubs else { continue };
-                let mut seen = BTreeSet::<Rank>::new();
+                let (mut seen, mut flat) = (BTreeSet::<Rank>::new(), 0);
                 for PlacedPartition { root, tree, .. } in placed {
                     let owner = lanes[root.0].owner;
                     let chosen = hubs.next(owner, None, tree);
+                    if chosen.racks.is_empty() {
+                        flat += 1;
+                        continue;
+                    }
                     let [a, b] = chosen.racks[..] else { panic!("one hub a rack") };
                     assert!(a.0 < 4 && (4..8).contains(&b.0), "{a} {b}");
                     if let Owner::Worker(_) = owner {
@@ -639,6 +643,7 @@ mod tests {
                     seen.extend([a, b]);
                 }
                 assert_eq!(seen.len(), 8, "all have a part: {seen:?}");
+                assert!(flat > 0, "{server:?}: some trees of the server's are flat");
             }
         }
         let apart = build(&view(&["a", "b"], &["s"]), Architecture::Sumpter).unwrap();
