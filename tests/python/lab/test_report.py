@@ -27,7 +27,7 @@ RESNET50 = NETAI / "resnet50.bk.log"
 ADDITIONS = NETAI / "cuda_vec_add.log"
 BATCH_S = 0.12808580219559176
 EMULATE = RECORDS / "emulate-uniform/2026-11-22-n8.csv"
-TUNE = RECORDS / "tune/2026-11-23-switch.json"
+TUNE = RECORDS / "tune/2026-11-24-switch.json"
 REPLAY = RECORDS / "replay-completion-order/2026-11-22-resnet50-40mbps.json"
 NASTY = "<script>alert(1)</script><a href='https://example.org'>x</a>&"
 

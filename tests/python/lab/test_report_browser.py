@@ -78,7 +78,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         RECORDS / "tenants/2026-11-22-before-windows.json",
         RECORDS / "chaos/2026-11-22.json",
         RECORDS / "allreduce-latency/2026-11-24-n2-1.csv",
-        RECORDS / "tune/2026-11-23-switch.json",
+        RECORDS / "tune/2026-11-24-switch.json",
     ]
     with pytest.MonkeyPatch.context() as patch:
         made = fake_trace.trace(tensor=NASTY)
