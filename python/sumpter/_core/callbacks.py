@@ -100,7 +100,7 @@ class CallbackQueue:
 
     def add(self, settle: Action, conclude: Action) -> None:
         """Calls `settle`, which blocks until operations are over, and then `conclude`."""
-        turn = getattr(_here, "turn", None)
+        turn = _here.turn
         if turn is None:
             self._put(_Entry(settle, conclude))
         else:
@@ -182,7 +182,7 @@ def run(action: Action) -> None:
 
 def is_in_callback() -> bool:
     """Whether the caller is in a callback of a `CallbackQueue`."""
-    return getattr(_here, "turn", None) is not None
+    return _here.turn is not None
 
 
 def finish() -> None:
@@ -197,8 +197,14 @@ def _carry_out(action: Action) -> None:
         _log.exception("a callback of an operation failed")
 
 
+class _Here(threading.local):
+    """What the calling thread does."""
+
+    turn: _Turn | None = None
+
+
 _threads = _Threads()
-_here = threading.local()
+_here = _Here()
 
 
 def _after_fork() -> None:

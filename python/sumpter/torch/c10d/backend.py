@@ -132,18 +132,18 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
     # Reductions.
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any, priority: int = 0) -> dist.Work:
-        each = list(zip(tensors, tensors, itertools.repeat(None)))
-        call = self._reduce("all_reduce", "all_reduce", each, opts, priority)
+        each = [(tensor, tensor, None) for tensor in tensors]
+        call = self._reduce("all_reduce", "all_reduce", each, tensors, opts, priority)
         if call is None:
             return self._reduced("all_reduce", "allreduce", tensors, opts)
-        return call.work(tensors)
+        return call
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        each = list(zip(tensors, tensors, itertools.repeat(None)))
-        call = self._reduce("all_reduce", "all_reduce", each, opts)
+        each = [(tensor, tensor, None) for tensor in tensors]
+        call = self._reduce("all_reduce", "all_reduce", each, tensors, opts)
         if call is None:
             return self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)
-        return call.work(tensors)
+        return call
 
     def average_bucket(self, bucket: torch.Tensor, priority: int) -> dist.Work:
         """Averages one bucket of gradients, before other tensors of a lower priority."""
@@ -152,29 +152,18 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         return self.allreduce([bucket], opts, priority)
 
     def work_of(
-        self, rounds: Sequence[RoundHandle], outputs: list[torch.Tensor], label: str
+        self, rounds: list[RoundHandle], outputs: list[torch.Tensor], label: str
     ) -> SumpterWork:
         """The Work of rounds that were begun elsewhere, which `label` names in messages."""
-        group = self._group
-        label = collective.in_group(label, group)
-        return SumpterWork(
-            rounds,
-            outputs,
-            lambda: None,
-            group.timeout_s,
-            label,
-            # They have names of their own.
-            lambda: None,
-            group.callbacks,
-            group.streams_wait,
-        )
+        return SumpterWork(self._group, label, outputs, rounds)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         root = opts.rootRank
-        call = self._reduce("reduce", "reduce", [(t, t, root) for t in tensors], opts)
+        each = [(tensor, tensor, root) for tensor in tensors]
+        call = self._reduce("reduce", "reduce", each, tensors, opts)
         if call is None:
             return self._reduced("reduce", "reduce", tensors, opts, f", root {root}")
-        return call.work(tensors)
+        return call
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
@@ -184,10 +173,10 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
             for output, pieces in zip(outputs, inputs, strict=True)
             for root, piece in enumerate(pieces)
         ]
-        call = self._reduce("reduce_scatter", "reduce_scatter", each, opts)
+        call = self._reduce("reduce_scatter", "reduce_scatter", each, outputs, opts)
         if call is None:
             return self._gloo.group.reduce_scatter(outputs, inputs, opts)
-        return call.work(outputs)
+        return call
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any
@@ -208,6 +197,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         kind: str,
         name: str,
         each: list[tuple[torch.Tensor, torch.Tensor | None, int | None]],
+        outputs: list[torch.Tensor],
         opts: Any,
         priority: int = 0,
     ) -> Call | None:
@@ -219,7 +209,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         rounds = self._group.reductions(kind, name, each, op)
         if rounds is None:
             return None
-        call = Call(self._group, name, opts)
+        call = Call(self._group, name, opts, outputs)
         for kept, (source, target, _) in zip(rounds, each, strict=True):
             call.reduce(kept, source, target, op, priority)
         return call
@@ -227,15 +217,16 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
     # Copies.
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        call = Call(self._group, "broadcast", opts)
+        call = Call(self._group, "broadcast", opts, tensors)
         for tensor in tensors:
             call.broadcast(tensor, opts.rootRank)
-        return call.work(tensors)
+        return call
 
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> dist.Work:
-        call = Call(self._group, "all_gather", opts)
+        received = [piece for pieces in outputs for piece in pieces]
+        call = Call(self._group, "all_gather", opts, received)
         for pieces, source in zip(outputs, inputs, strict=True):
             own = pieces[self.rank()]
             if (own.numel(), own.dtype) != (source.numel(), source.dtype):
@@ -246,7 +237,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
             own.detach().copy_(source.detach().reshape(own.shape))
             for root, piece in enumerate(pieces):
                 call.broadcast(piece, root)
-        return call.work([piece for pieces in outputs for piece in pieces])
+        return call
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> dist.Work:
         return self.all_gather_single_coalesced([output], [input], opts)
@@ -267,9 +258,9 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs, opts)
 
     def barrier(self, opts: Any) -> dist.Work:
-        call = Call(self._group, "barrier", opts)
+        call = Call(self._group, "barrier", opts, [])
         call.barrier()
-        return call.work([])
+        return call
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
         timeout_s = opts.timeout.total_seconds()

@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 
 from sumpter._core.callbacks import CallbackQueue, is_in_callback
-from sumpter._core.handles import RoundHandle
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description, Tensor, TensorCycle
 from sumpter.torch.c10d.work import SumpterWork
 from sumpter.torch.tensors import (
     DTYPE_NAMES,
     check_carried,
+    is_plain,
     is_sharded,
     moved_form,
     readable,
@@ -92,6 +92,10 @@ class Group:
     def size(self) -> int:
         return self.session.world_size if self.ranks is None else len(self.ranks)
 
+    def shown(self, call: str) -> str:
+        """A call and its group, as error messages show them."""
+        return f"{call} of group {self.label}"
+
     def begin_era(self, after: int) -> None:
         """Ranks differed in the call number `after`."""
         if after >= self.era:
@@ -114,7 +118,7 @@ class Group:
         # As a number, since torch's names of reductions take long to compare.
         number, found = int(op.op), []
         for tensor, _, root in each:
-            sharded = kind == "all_reduce" and is_sharded(self.session, tensor, self.ranks)
+            sharded = not tensor.is_cpu and self._is_sharded(kind, tensor)
             key = (kind, call, tensor.dtype, tensor.layout, tensor.numel(), number, root, sharded)
             kept = self._kept.get(key)
             if kept is None:
@@ -130,6 +134,9 @@ class Group:
         """How a `call` copies `tensor` from the group's rank `root`."""
         key = ("broadcast", call, tensor.dtype, tensor.layout, tensor.numel(), None, root, False)
         return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
+
+    def _is_sharded(self, kind: str, tensor: torch.Tensor) -> bool:
+        return kind == "all_reduce" and is_sharded(self.session, tensor, self.ranks)
 
     def _make_reduction(
         self,
@@ -154,7 +161,9 @@ class Group:
         detail = how.word if root is None else f"{how.word}, root {root}"
         detail = f"{detail} on devices" if sharded else detail
         label, name = _words(call, tensor.dtype, count, detail)
-        return _Kept(self._cycle(name, described), label, root, how.premultiplies, how.divides)
+        in_place = root in (None, self.rank) and not how.premultiplies and not how.divides
+        cycle = self._cycle(name, described)
+        return _Kept(cycle, label, root, how.premultiplies, how.divides, in_place)
 
     def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         shape, dtype = moved_form(tensor)
@@ -190,31 +199,20 @@ def label_of(session: Session, name: str) -> str:
     return name if groups[name] == 1 else f"{name}:{groups[name]}"
 
 
-def in_group(label: str, group: Group) -> str:
-    """A call and its group, as error messages show them."""
-    return f"{label} of group {group.label}"
-
-
-class Call:
-    """One collective while its rounds are being submitted.
+class Call(SumpterWork):
+    """One collective of a group, to which its rounds are added as they are submitted.
 
     A round's tensor is seen as flat, since torch's collectives compare sizes and not shapes.
     """
 
-    def __init__(self, group: Group, kind: str, opts: Any) -> None:
+    def __init__(self, group: Group, kind: str, opts: Any, outputs: list[torch.Tensor]) -> None:
         if group.session.late is not None:
             group.session.raise_late()
-        self._group = group
-        self._kind = kind
-        self._label = kind
+        super().__init__(group, kind, outputs, [], opts)
         self._sequence = group.sequence
         if group.is_numbered and is_in_callback():
             group.is_numbered = False
         group.sequence += 1
-        timeout_s = opts.timeout.total_seconds()
-        self._timeout_s = timeout_s if timeout_s > 0 else group.timeout_s
-        self._rounds: list[RoundHandle] = []
-        self._after: list[Callable[[], object]] = []
 
     def reduce(
         self,
@@ -225,6 +223,11 @@ class Call:
         priority: int = 0,
     ) -> None:
         """Adds a reduction of `source` into `target`, if this rank is to receive it."""
+        if target is source and kept.is_in_place and source.is_cpu and is_plain(source):
+            address = source.data_ptr()
+            # The memory, even if the caller's tensor gets another meanwhile.
+            self._submit(kept, address, address, source.untyped_storage(), priority)
+            return
         if not source.is_cpu:
             check_carried(source)
         send = readable(source)
@@ -237,7 +240,7 @@ class Call:
         if receives and kept.divides:
             # Rounded towards zero, as NCCL does; Lightning averages counts so.
             divisor = self._group.size
-            self._after.append(lambda: receive.div_(divisor, rounding_mode="trunc"))
+            self._then(lambda: receive.div_(divisor, rounding_mode="trunc"))
         if receives and not in_place:
             self._copy_back(target, receive)
 
@@ -261,21 +264,6 @@ class Call:
         tensor = self._group.agreement(label)
         self._rounds.append(tensor.submit(0, 0, keep=None, tag=self._tag(label)))
 
-    def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
-        """The Work of all rounds added so far."""
-        label = in_group(self._label, self._group)
-        return SumpterWork(
-            self._rounds,
-            outputs,
-            self._finish,
-            self._timeout_s,
-            label,
-            self._disagreed,
-            # In a group of one rank, everything is done already.
-            self._group.callbacks if self._group.size > 1 else None,
-            self._group.streams_wait,
-        )
-
     def _add_round(
         self,
         kept: "_Kept",
@@ -283,22 +271,30 @@ class Call:
         receive: torch.Tensor | None,
         priority: int = 0,
     ) -> None:
+        if (send if receive is None else receive).is_cpu:
+            sent = 0 if send is None else send.data_ptr()
+            received = 0 if receive is None else receive.data_ptr()
+            self._submit(kept, sent, received, (send, receive), priority)
+        else:
+            tensor, tag = self._next(kept)
+            self._rounds.append(start_round(tensor, send, receive, priority, tag))
+
+    def _submit(
+        self, kept: "_Kept", send: int, receive: int, keep: object, priority: int
+    ) -> None:
+        """Adds a round on host memory at two addresses, which `keep` holds."""
+        tensor, tag = self._next(kept)
+        round_ = tensor.submit(send, receive, keep=keep, priority=priority, tag=tag)
+        link = self._group.session.device_link
+        if link is not None:
+            link.follow(tensor.name, tag, round_)
+        self._rounds.append(round_)
+
+    def _next(self, kept: "_Kept") -> tuple[Tensor, str]:
+        """The tensor and the tag of the next round."""
         if not self._rounds:
             self._label = kept.label
-        tensor, tag = next(kept.tensors.turns), self._tag(kept.label)
-        if (send if receive is None else receive).is_cpu:
-            round_ = tensor.submit(
-                0 if send is None else send.data_ptr(),
-                0 if receive is None else receive.data_ptr(),
-                keep=(send, receive),
-                priority=priority,
-                tag=tag,
-            )
-            if tensor.session.device_link is not None:
-                tensor.session.device_link.follow(tensor.name, tag, round_)
-        else:
-            round_ = start_round(tensor, send, receive, priority, tag)
-        self._rounds.append(round_)
+        return next(kept.tensors.turns), self._tag(kept.label)
 
     def _tag(self, label: str) -> str:
         """What the next round says of itself: by its place, ranks that differ are found."""
@@ -311,14 +307,13 @@ class Call:
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():
-            self._after.append(lambda: target.detach().copy_(memory))
+            self._then(lambda: target.detach().copy_(memory))
+
+    def _then(self, action: Callable[[], object]) -> None:
+        self._after = (*self._after, action)
 
     def _disagreed(self) -> None:
         self._group.begin_era(self._sequence)
-
-    def _finish(self) -> None:
-        for action in self._after:
-            action()
 
 
 class _Kept(NamedTuple):
@@ -332,6 +327,8 @@ class _Kept(NamedTuple):
     # What is left to do here: PREMUL_SUM's factor, and averages of integers.
     premultiplies: bool = False
     divides: bool = False
+    # Whether what is sent is what lies in the tensor, and what is received the result.
+    is_in_place: bool = False
 
 
 @dataclass(frozen=True)
