@@ -62,7 +62,7 @@ class _Refused:
 
 def test_a_delegated_call_that_differs_is_completed_before_its_turn() -> None:
     group = SimpleNamespace(timeout_s=1.0)
-    agreement = SumpterWork(group, "gather", [], [_Refused()])
+    agreement = SumpterWork().begin(group, "gather", [], [_Refused()])
     queue = CallbackQueue()
     work = DelegatedWork("gather", Future(), [], Loan(), queue, agreement)
     assert work.is_completed() and not work.is_success()

@@ -23,7 +23,7 @@ from sumpter._core import membership, staging
 from sumpter._core.handles import RoundHandle
 from sumpter.torch import devices, tensors
 from sumpter.torch.c10d import collective, delegate, own_work, work
-from sumpter.torch.c10d.collective import Call, Group, label_of
+from sumpter.torch.c10d.collective import Call, Group, label_of, op_number
 from sumpter.torch.c10d.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.c10d.monitored_barrier import MonitoredBarrier
 from sumpter.torch.c10d.registration import NAME, register
@@ -131,19 +131,15 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
     # Reductions.
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any, priority: int = 0) -> dist.Work:
-        each = [(tensor, tensor, None) for tensor in tensors]
-        call = self._reduce("all_reduce", "all_reduce", each, tensors, opts, priority)
-        if call is None:
-            return self._reduced("all_reduce", "allreduce", tensors, opts)
-        return call
+    def allreduce(
+        self, tensors: list[torch.Tensor], opts: Any, priority: int = 0
+    ) -> dist.Work:
+        call = self._reduce_in_place("all_reduce", tensors, None, opts, priority)
+        return call or self._reduced("all_reduce", "allreduce", tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        each = [(tensor, tensor, None) for tensor in tensors]
-        call = self._reduce("all_reduce", "all_reduce", each, tensors, opts)
-        if call is None:
-            return self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)
-        return call
+        call = self._reduce_in_place("all_reduce", tensors, None, opts)
+        return call or self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)
 
     def average_bucket(self, bucket: torch.Tensor, priority: int) -> dist.Work:
         """Averages one bucket of gradients, before other tensors of a lower priority."""
@@ -155,27 +151,29 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         self, rounds: list[RoundHandle], outputs: list[torch.Tensor], label: str
     ) -> SumpterWork:
         """The Work of rounds that were begun elsewhere, which `label` names in messages."""
-        return SumpterWork(self._group, label, outputs, rounds)
+        return SumpterWork().begin(self._group, label, outputs, rounds)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         root = opts.rootRank
-        each = [(tensor, tensor, root) for tensor in tensors]
-        call = self._reduce("reduce", "reduce", each, tensors, opts)
-        if call is None:
-            return self._reduced("reduce", "reduce", tensors, opts, f", root {root}")
-        return call
+        call = self._reduce_in_place("reduce", tensors, root, opts)
+        return call or self._reduced("reduce", "reduce", tensors, opts, f", root {root}")
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> dist.Work:
         each = [
-            (piece, output if root == self.rank() else None, root)
+            (piece, root, output if root == self.rank() else None)
             for output, pieces in zip(outputs, inputs, strict=True)
             for root, piece in enumerate(pieces)
         ]
-        call = self._reduce("reduce_scatter", "reduce_scatter", each, outputs, opts)
-        if call is None:
+        op = opts.reduceOp
+        number, group = op_number(op), self._group
+        kept = [group.reduction("reduce_scatter", piece, number, root) for piece, root, _ in each]
+        if None in kept:
             return self._gloo.group.reduce_scatter(outputs, inputs, opts)
+        call = Call.of(group, "reduce_scatter", opts, outputs)
+        for how, (piece, _, target) in zip(kept, each, strict=True):
+            call.reduce(how, piece, target, op)
         return call
 
     def reduce_scatter_single(
@@ -192,32 +190,34 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         ]
         return self.reduce_scatter(outputs, pieces, opts)
 
-    def _reduce(
+    def _reduce_in_place(
         self,
         kind: str,
-        name: str,
-        each: list[tuple[torch.Tensor, torch.Tensor | None, int | None]],
-        outputs: list[torch.Tensor],
+        tensors: list[torch.Tensor],
+        root: int | None,
         opts: Any,
         priority: int = 0,
     ) -> Call | None:
-        """The call `name`, which reduces each source into its target for its root.
+        """A call that reduces each tensor for all ranks, or for the group's `root`.
 
         None, and nothing is begun, if the core has no kernel for one of them.
         """
-        op = opts.reduceOp
-        rounds = self._group.reductions(kind, name, each, op)
-        if rounds is None:
-            return None
-        call = Call(self._group, name, opts, outputs)
-        for kept, (source, target, _) in zip(rounds, each, strict=True):
-            call.reduce(kept, source, target, op, priority)
+        group, op, kept = self._group, opts.reduceOp, []
+        number = op_number(op)
+        for tensor in tensors:
+            how = group.reduction(kind, tensor, number, root)
+            if how is None:
+                return None
+            kept.append(how)
+        call = Call.of(group, kind, opts, tensors)
+        for how, tensor in zip(kept, tensors):
+            call.reduce(how, tensor, tensor, op, priority)
         return call
 
     # Copies.
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        call = Call(self._group, "broadcast", opts, tensors)
+        call = Call.of(self._group, "broadcast", opts, tensors)
         for tensor in tensors:
             call.broadcast(tensor, opts.rootRank)
         return call
@@ -226,7 +226,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> dist.Work:
         received = [piece for pieces in outputs for piece in pieces]
-        call = Call(self._group, "all_gather", opts, received)
+        call = Call.of(self._group, "all_gather", opts, received)
         for pieces, source in zip(outputs, inputs, strict=True):
             own = pieces[self.rank()]
             if (own.numel(), own.dtype) != (source.numel(), source.dtype):
@@ -258,7 +258,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs, opts)
 
     def barrier(self, opts: Any) -> dist.Work:
-        call = Call(self._group, "barrier", opts, [])
+        call = Call.of(self._group, "barrier", opts, [])
         call.barrier()
         return call
 

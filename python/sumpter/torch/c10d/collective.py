@@ -6,6 +6,7 @@ small counter; the tag says which call of the group it was, for the message when
 
 import collections
 import math
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,9 +37,9 @@ SLOTS = 4
 # Rounds a group keeps. A model has tens of sizes; a script without end of them starts anew.
 KEPT_ROUNDS = 1024
 
-# Of a round: its kind, the call, element type, layout, elements, reduction, root, and whether a
-# device group reduces it.
-_Key = tuple[str, str, torch.dtype, torch.layout, int, int | None, int | None, bool]
+# Of a round: the call, element type, layout, elements, reduction, root, and whether a device group
+# reduces it.
+_Key = tuple[str, torch.dtype, torch.layout, int, int | None, int | None, bool]
 
 _OPS = {
     dist.ReduceOp.RedOpType.SUM: "sum",
@@ -104,35 +105,26 @@ class Group:
             # Their tensors have the names of the last era.
             self._kept.clear()
 
-    def reductions(
-        self,
-        kind: str,
-        call: str,
-        each: Sequence[tuple[torch.Tensor, torch.Tensor | None, int | None]],
-        op: dist.ReduceOp,
-    ) -> "list[_Kept] | None":
-        """How a `call` reduces each source into its target, for all ranks or the group's `root`.
+    def reduction(
+        self, kind: str, tensor: torch.Tensor, op: int, root: int | None
+    ) -> "_Kept | None":
+        """How a collective reduces a tensor for all ranks, or for the group's rank `root`.
 
-        None if the core has no kernel for one of them.
+        None if the core has no kernel for it. `op` is a number of op_number().
         """
-        # As a number, since torch's names of reductions take long to compare.
-        number, found = int(op.op), []
-        for tensor, _, root in each:
-            sharded = not tensor.is_cpu and self._is_sharded(kind, tensor)
-            key = (kind, call, tensor.dtype, tensor.layout, tensor.numel(), number, root, sharded)
-            kept = self._kept.get(key)
-            if kept is None:
-                how = _find_kernel(tensor.dtype, op.op)
-                if how is None or tensor.layout is not torch.strided:
-                    return None
-                made = self._make_reduction(kind, call, tensor, how, root, sharded)
-                kept = self._keep(key, made)
-            found.append(kept)
-        return found
+        sharded = not tensor.is_cpu and self._is_sharded(kind, tensor)
+        key = (kind, tensor.dtype, tensor.layout, tensor.numel(), op, root, sharded)
+        kept = self._kept.get(key)
+        if kept is None:
+            how = _find_kernel(tensor.dtype, dist.ReduceOp.RedOpType(op))
+            if how is None or tensor.layout is not torch.strided:
+                return None
+            kept = self._keep(key, self._make_reduction(kind, tensor, how, root, sharded))
+        return kept
 
     def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         """How a `call` copies `tensor` from the group's rank `root`."""
-        key = ("broadcast", call, tensor.dtype, tensor.layout, tensor.numel(), None, root, False)
+        key = (call, tensor.dtype, tensor.layout, tensor.numel(), None, root, False)
         return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
 
     def _is_sharded(self, kind: str, tensor: torch.Tensor) -> bool:
@@ -141,7 +133,6 @@ class Group:
     def _make_reduction(
         self,
         kind: str,
-        call: str,
         tensor: torch.Tensor,
         how: "_Reduction",
         root: int | None,
@@ -160,7 +151,7 @@ class Group:
         )
         detail = how.word if root is None else f"{how.word}, root {root}"
         detail = f"{detail} on devices" if sharded else detail
-        label, name = _words(call, tensor.dtype, count, detail)
+        label, name = _words(kind, tensor.dtype, count, detail)
         in_place = root in (None, self.rank) and not how.premultiplies and not how.divides
         cycle = self._cycle(name, described)
         return _Kept(cycle, label, root, how.premultiplies, how.divides, in_place)
@@ -192,6 +183,11 @@ class Group:
         return made
 
 
+def op_number(op: dist.ReduceOp) -> int:
+    """torch's number of a reduction: its names take long to make and to compare."""
+    return int(op.op)
+
+
 def label_of(session: Session, name: str) -> str:
     """The label of the next group of this name, which has no call in common with the last one."""
     groups = _groups.setdefault(session, collections.Counter())
@@ -205,14 +201,19 @@ class Call(SumpterWork):
     A round's tensor is seen as flat, since torch's collectives compare sizes and not shapes.
     """
 
-    def __init__(self, group: Group, kind: str, opts: Any, outputs: list[torch.Tensor]) -> None:
+    @classmethod
+    def of(cls, group: Group, kind: str, opts: Any, outputs: list[torch.Tensor]) -> "Call":
+        """Begins a collective; raises what went wrong with one that was not waited for."""
         if group.session.late is not None:
             group.session.raise_late()
-        super().__init__(group, kind, outputs, [], opts)
-        self._sequence = group.sequence
+        call = cls()
+        call.begin(group, kind, outputs, [])
+        call._opts = opts
+        call._sequence = group.sequence
         if group.is_numbered and is_in_callback():
             group.is_numbered = False
         group.sequence += 1
+        return call
 
     def reduce(
         self,
@@ -276,40 +277,37 @@ class Call(SumpterWork):
             received = 0 if receive is None else receive.data_ptr()
             self._submit(kept, sent, received, (send, receive), priority)
         else:
-            tensor, tag = self._next(kept)
+            tensor, tag = next(kept.cycle.turns), self._tag(kept.label)
             self._rounds.append(start_round(tensor, send, receive, priority, tag))
 
     def _submit(
         self, kept: "_Kept", send: int, receive: int, keep: object, priority: int
     ) -> None:
         """Adds a round on host memory at two addresses, which `keep` holds."""
-        tensor, tag = self._next(kept)
+        tensor, tag = next(kept.cycle.turns), self._tag(kept.label)
         round_ = tensor.submit(send, receive, keep=keep, priority=priority, tag=tag)
         link = self._group.session.device_link
         if link is not None:
             link.follow(tensor.name, tag, round_)
         self._rounds.append(round_)
 
-    def _next(self, kept: "_Kept") -> tuple[Tensor, str]:
-        """The tensor and the tag of the next round."""
-        if not self._rounds:
-            self._label = kept.label
-        return next(kept.tensors.turns), self._tag(kept.label)
-
     def _tag(self, label: str) -> str:
         """What the next round says of itself: by its place, ranks that differ are found."""
-        group = self._group
+        group, index = self._group, len(self._rounds)
+        if not index:
+            self._label = label
         if not group.is_numbered:
             return label
-        place = f"{group.label}#{self._sequence}"
-        label = f"{label}{group.after}"
-        return f"{place}.{len(self._rounds)}|{label}" if self._rounds else f"{place}|{label}"
+        part = f".{index}" if index else ""
+        return f"{group.label}#{self._sequence}{part}|{label}{group.after}"
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():
             self._then(lambda: target.detach().copy_(memory))
 
     def _then(self, action: Callable[[], object]) -> None:
+        if self._finishing is None:
+            self._finishing = threading.Lock()
         self._after = (*self._after, action)
 
     def _disagreed(self) -> None:
@@ -319,7 +317,7 @@ class Call(SumpterWork):
 class _Kept(NamedTuple):
     """What every call of one kind on so many elements of one type has in common."""
 
-    tensors: TensorCycle
+    cycle: TensorCycle
     # The call as messages show it.
     label: str
     # The group's rank that differs from the others.

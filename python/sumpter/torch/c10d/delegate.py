@@ -360,7 +360,7 @@ class DelegatedCollectives:
         *arguments: Any,
     ) -> DelegatedWork:
         carry_out = getattr(self._gloo.group, method)
-        agreement = Call(self._group, method, opts, [])
+        agreement = Call.of(self._group, method, opts, [])
         agreement.meet(label)
         started = self._gloo.start_after(agreement, lambda: carry_out(*arguments, opts))
         return DelegatedWork(

@@ -43,32 +43,29 @@ class SumpterWork(OwnWork):
 
     # A collective on few bytes costs as much as the Python that begins it. So what most collectives
     # leave as it is belongs to the class, and what only some callers need is made when they ask.
-    _is_finished = False
-    _finished: Event | None = None
+    _opts: Any = None
     _over: "Completion | None" = None
     _future: torch.futures.Future | None = None
     _staged: list[DeviceRound] | None = None
-    # What remains to do when the rounds are done.
+    # What remains to do when the rounds are done, if there is a lock for doing it once.
     _after: Sequence[Callable[[], object]] = ()
+    _finishing: "threading.Lock | None" = None
+    _is_finished = False
+    _finished: Event | None = None
 
-    def __init__(
-        self,
-        group: "Group",
-        label: str,
-        outputs: list[torch.Tensor],
-        rounds: list[RoundHandle],
-        opts: Any = None,
-    ) -> None:
-        """`label` is the collective as messages show it; `opts` may have a timeout of its own."""
-        super().__init__()
+    def begin(
+        self, group: "Group", label: str, outputs: list[torch.Tensor], rounds: list[RoundHandle]
+    ) -> "SumpterWork":
+        """Sets what every collective has; `label` is the collective as messages show it."""
         self._group = group
         self._label = label
         self._outputs = outputs
         self._rounds = rounds
-        self._opts = opts
         self._begun = time.monotonic()
         self._group_timeout_s = group.timeout_s
-        self._finishing = threading.Lock()
+        if outputs and not outputs[0].is_cpu:
+            self._finishing = threading.Lock()
+        return self
 
     @property
     def label(self) -> str:
@@ -105,7 +102,7 @@ class SumpterWork(OwnWork):
         given_s = timeout.total_seconds()
         if given_s > 0:
             self._complete(time.monotonic() + given_s, f"{given_s:g} s")
-        elif self._on_stream:
+        elif self._finishing is not None and self._on_stream:
             self._wait_on_stream()
         else:
             self._complete(self._deadline)
@@ -169,6 +166,7 @@ class SumpterWork(OwnWork):
 
     def _wait_on_stream(self) -> None:
         """Lets the current stream wait for the rounds."""
+        assert self._finishing is not None
         with self._finishing:
             if self._over is None:
                 self._over = Completion(self._on_stream, self._deadline, self._check)
@@ -205,6 +203,8 @@ class SumpterWork(OwnWork):
 
     def _finish_once(self) -> None:
         """Does what remains to do, in the current stream where there are streams."""
+        if self._finishing is None:
+            return
         with self._finishing:
             if not self._is_finished:
                 for action in self._after:
