@@ -10,12 +10,13 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from sumpter._core.callbacks import CallbackQueue, is_in_callback
+from sumpter._core.callbacks import CallbackQueue, is_in_callback, running
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description, Tensor, TensorCycle
 from sumpter.torch.c10d.work import SumpterWork
@@ -41,6 +42,7 @@ KEPT_ROUNDS = 1024
 # reduces it.
 _Key = tuple[str, torch.dtype, torch.layout, int, int | None, int | None, bool]
 
+_PREMUL_SUM = dist.ReduceOp.RedOpType.PREMUL_SUM
 _OPS = {
     dist.ReduceOp.RedOpType.SUM: "sum",
     dist.ReduceOp.RedOpType.AVG: "sum",
@@ -57,7 +59,7 @@ _groups: "weakref.WeakKeyDictionary[Session, collections.Counter[str]]" = (
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class Group:
     """The members of a process group, and how many collectives it has begun.
 
@@ -87,7 +89,7 @@ class Group:
     is_numbered: bool = True
     # A collective on few bytes costs as much as the Python that leads to it, so what does not
     # change from call to call is made once.
-    _kept: "dict[_Key, _Kept]" = field(default_factory=dict)
+    kept: "dict[_Key, _Kept]" = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -103,42 +105,34 @@ class Group:
             self.era = after + 1
             self.after = f", after call #{after} failed"
             # Their tensors have the names of the last era.
-            self._kept.clear()
+            self.kept.clear()
 
     def reduction(
         self, kind: str, tensor: torch.Tensor, op: int, root: int | None
     ) -> "_Kept | None":
         """How a collective reduces a tensor for all ranks, or for the group's rank `root`.
 
-        None if the core has no kernel for it. `op` is a number of op_number().
+        None if the core has no kernel for it. `op` is an op_number().
         """
-        sharded = not tensor.is_cpu and self._is_sharded(kind, tensor)
+        sharded = not tensor.is_cpu and self.is_sharded(kind, tensor)
         key = (kind, tensor.dtype, tensor.layout, tensor.numel(), op, root, sharded)
-        kept = self._kept.get(key)
-        if kept is None:
-            how = _find_kernel(tensor.dtype, dist.ReduceOp.RedOpType(op))
-            if how is None or tensor.layout is not torch.strided:
-                return None
-            kept = self._keep(key, self._make_reduction(kind, tensor, how, root, sharded))
-        return kept
+        return self.kept.get(key) or self.make_reduction(key)
 
     def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         """How a `call` copies `tensor` from the group's rank `root`."""
         key = (call, tensor.dtype, tensor.layout, tensor.numel(), None, root, False)
-        return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
+        return self.kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
 
-    def _is_sharded(self, kind: str, tensor: torch.Tensor) -> bool:
+    def is_sharded(self, kind: str, tensor: torch.Tensor) -> bool:
+        """Whether devices reduce a tensor in collectives of a kind."""
         return kind == "all_reduce" and is_sharded(self.session, tensor, self.ranks)
 
-    def _make_reduction(
-        self,
-        kind: str,
-        tensor: torch.Tensor,
-        how: "_Reduction",
-        root: int | None,
-        sharded: bool,
-    ) -> "_Kept":
-        count = tensor.numel()
+    def make_reduction(self, key: _Key) -> "_Kept | None":
+        """How the reduction of this key is done from now on."""
+        kind, dtype, layout, count, op, root, sharded = key
+        how = _find_kernel(dtype, dist.ReduceOp.RedOpType(op))
+        if how is None or layout is not torch.strided:
+            return None
         described = Description(
             kind,
             (count,),
@@ -151,10 +145,11 @@ class Group:
         )
         detail = how.word if root is None else f"{how.word}, root {root}"
         detail = f"{detail} on devices" if sharded else detail
-        label, name = _words(kind, tensor.dtype, count, detail)
+        label, name = _words(kind, dtype, count, detail)
         in_place = root in (None, self.rank) and not how.premultiplies and not how.divides
         cycle = self._cycle(name, described)
-        return _Kept(cycle, label, root, how.premultiplies, how.divides, in_place)
+        made = _Kept(cycle, label, root, how.premultiplies, how.divides, in_place)
+        return self._keep(key, made)
 
     def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         shape, dtype = moved_form(tensor)
@@ -177,15 +172,10 @@ class Group:
         return rank if self.ranks is None else self.ranks[rank]
 
     def _keep(self, key: _Key, made: "_Kept") -> "_Kept":
-        if len(self._kept) == KEPT_ROUNDS:
-            self._kept.clear()
-        self._kept[key] = made
+        if len(self.kept) == KEPT_ROUNDS:
+            self.kept.clear()
+        self.kept[key] = made
         return made
-
-
-def op_number(op: dist.ReduceOp) -> int:
-    """torch's number of a reduction: its names take long to make and to compare."""
-    return int(op.op)
 
 
 def label_of(session: Session, name: str) -> str:
@@ -206,13 +196,21 @@ class Call(SumpterWork):
         """Begins a collective; raises what went wrong with one that was not waited for."""
         if group.session.late is not None:
             group.session.raise_late()
+        if running and group.is_numbered and is_in_callback():
+            group.is_numbered = False
         call = cls()
-        call.begin(group, kind, outputs, [])
+        # What begin() does as well.
+        call._group = group
+        call._label = kind
+        call._outputs = outputs
+        call._rounds = []
+        call._begun = monotonic()
+        call._group_timeout_s = group.timeout_s
         call._opts = opts
         call._sequence = group.sequence
-        if group.is_numbered and is_in_callback():
-            group.is_numbered = False
         group.sequence += 1
+        if outputs and not outputs[0].is_cpu:
+            call._finishing = threading.Lock()
         return call
 
     def reduce(
@@ -224,11 +222,6 @@ class Call(SumpterWork):
         priority: int = 0,
     ) -> None:
         """Adds a reduction of `source` into `target`, if this rank is to receive it."""
-        if target is source and kept.is_in_place and source.is_cpu and is_plain(source):
-            address = source.data_ptr()
-            # The memory, even if the caller's tensor gets another meanwhile.
-            self._submit(kept, address, address, source.untyped_storage(), priority)
-            return
         if not source.is_cpu:
             check_carried(source)
         send = readable(source)
@@ -245,15 +238,19 @@ class Call(SumpterWork):
         if receives and not in_place:
             self._copy_back(target, receive)
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        """Adds a broadcast in place from the group's rank `root`."""
+    def broadcast(self, tensor: torch.Tensor, root: int, kind: str = "broadcast") -> None:
+        """Adds a broadcast in place from the group's rank `root`, as part of a `kind`."""
         check_carried(tensor)
         is_root = root == self._group.rank
         memory = readable(tensor) if is_root else writable(tensor)
-        kept = self._group.broadcast(self._kind, tensor, root)
+        kept = self._group.broadcast(kind, tensor, root)
         self._add_round(kept, memory if is_root else None, memory)
         if not is_root:
             self._copy_back(tensor, memory)
+
+    def done(self) -> None:
+        """Waits, in place of a caller to which a collective returns when it is done."""
+        self.wait()
 
     def barrier(self) -> None:
         """Adds a barrier of the group."""
@@ -275,21 +272,26 @@ class Call(SumpterWork):
         if (send if receive is None else receive).is_cpu:
             sent = 0 if send is None else send.data_ptr()
             received = 0 if receive is None else receive.data_ptr()
-            self._submit(kept, sent, received, (send, receive), priority)
+            self.submit(kept, sent, received, (send, receive), priority)
         else:
             tensor, tag = next(kept.cycle.turns), self._tag(kept.label)
             self._rounds.append(start_round(tensor, send, receive, priority, tag))
 
-    def _submit(
+    def submit(
         self, kept: "_Kept", send: int, receive: int, keep: object, priority: int
     ) -> None:
         """Adds a round on host memory at two addresses, which `keep` holds."""
-        tensor, tag = next(kept.cycle.turns), self._tag(kept.label)
+        tensor, rounds, group = next(kept.cycle.turns), self._rounds, self._group
+        if rounds or not group.is_numbered:
+            tag = self._tag(kept.label)
+        else:
+            self._label = kept.label
+            tag = f"{group.label}#{self._sequence}|{kept.label}{group.after}"
         round_ = tensor.submit(send, receive, keep=keep, priority=priority, tag=tag)
-        link = self._group.session.device_link
+        link = group.session.device_link
         if link is not None:
             link.follow(tensor.name, tag, round_)
-        self._rounds.append(round_)
+        rounds.append(round_)
 
     def _tag(self, label: str) -> str:
         """What the next round says of itself: by its place, ranks that differ are found."""
@@ -312,6 +314,50 @@ class Call(SumpterWork):
 
     def _disagreed(self) -> None:
         self._group.begin_era(self._sequence)
+
+
+def _number_by_name(op: dist.ReduceOp) -> int:
+    return int(op.op)
+
+
+# torch's number of a reduction. Its names take long to make and to compare; its hash is its number.
+op_number: Callable[[dist.ReduceOp], int] = (
+    hash if all(hash(dist.ReduceOp(op)) == int(op) for op in _OPS if op != _PREMUL_SUM)
+    else _number_by_name
+)
+
+
+def reduce_in_place(
+    group: Group,
+    kind: str,
+    tensors: list[torch.Tensor],
+    root: int | None,
+    opts: Any,
+    priority: int = 0,
+) -> Call | None:
+    """A collective that reduces each tensor for all ranks, or for the group's rank `root`.
+
+    None, and nothing is begun, if the core has no kernel for one of them. With cold caches, every
+    function on the way takes microseconds, so there are few.
+    """
+    op, kept = opts.reduceOp, []
+    number = op_number(op)
+    for tensor in tensors:
+        sharded = not tensor.is_cpu and group.is_sharded(kind, tensor)
+        key = (kind, tensor.dtype, tensor.layout, tensor.numel(), number, root, sharded)
+        how = group.kept.get(key) or group.make_reduction(key)
+        if how is None:
+            return None
+        kept.append(how)
+    call = Call.of(group, kind, opts, tensors)
+    for how, tensor in zip(kept, tensors):
+        if how.is_in_place and tensor.is_cpu and is_plain(tensor):
+            address = tensor.data_ptr()
+            # What is kept is the memory, even if the caller's tensor gets another meanwhile.
+            call.submit(how, address, address, tensor.untyped_storage(), priority)
+        else:
+            call.reduce(how, tensor, tensor, op, priority)
+    return call
 
 
 class _Kept(NamedTuple):
