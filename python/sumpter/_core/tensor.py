@@ -158,7 +158,6 @@ class Tensor:
         self,
         send: int,
         receive: int,
-        *,
         keep: object,
         priority: int = 0,
         tag: str = "",

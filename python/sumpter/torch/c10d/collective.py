@@ -23,7 +23,6 @@ from sumpter.torch.c10d.work import SumpterWork
 from sumpter.torch.tensors import (
     DTYPE_NAMES,
     check_carried,
-    is_plain,
     is_sharded,
     moved_form,
     readable,
@@ -146,9 +145,9 @@ class Group:
         detail = how.word if root is None else f"{how.word}, root {root}"
         detail = f"{detail} on devices" if sharded else detail
         label, name = _words(kind, dtype, count, detail)
-        in_place = root in (None, self.rank) and not how.premultiplies and not how.divides
+        plain = root in (None, self.rank) and not how.premultiplies and not how.divides
         cycle = self._cycle(name, described)
-        made = _Kept(cycle, label, root, how.premultiplies, how.divides, in_place)
+        made = _Kept(cycle, label, root, how.premultiplies, how.divides, plain)
         return self._keep(key, made)
 
     def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
@@ -192,25 +191,59 @@ class Call(SumpterWork):
     """
 
     @classmethod
-    def of(cls, group: Group, kind: str, opts: Any, outputs: list[torch.Tensor]) -> "Call":
-        """Begins a collective; raises what went wrong with one that was not waited for."""
-        if group.session.late is not None:
-            group.session.raise_late()
+    def of(
+        cls,
+        group: Group,
+        kind: str,
+        opts: Any,
+        outputs: list[torch.Tensor],
+        in_place: "Sequence[_Kept]" = (),
+        priority: int = 0,
+    ) -> "Call":
+        """Begins a collective, with a reduction of each output into itself for those `in_place`.
+
+        Raises what went wrong with one that was not waited for. It is in one piece since, with cold
+        caches, every function on the way takes microseconds.
+        """
+        session, sequence = group.session, group.sequence
+        if session.late is not None:
+            session.raise_late()
         if running and group.is_numbered and is_in_callback():
             group.is_numbered = False
+        group.sequence = sequence + 1
         call = cls()
         # What begin() does as well.
         call._group = group
         call._label = kind
         call._outputs = outputs
-        call._rounds = []
+        call._rounds = rounds = []
         call._begun = monotonic()
         call._group_timeout_s = group.timeout_s
         call._opts = opts
-        call._sequence = group.sequence
-        group.sequence += 1
+        call._sequence = sequence
         if outputs and not outputs[0].is_cpu:
             call._finishing = threading.Lock()
+        for kept, output in zip(in_place, outputs):
+            if not (
+                kept.is_plain
+                and output.is_cpu
+                and output.is_contiguous()
+                and not output.is_conj()
+                and not output.is_neg()
+            ):
+                call.reduce(kept, output, output, opts.reduceOp, priority)
+                continue
+            if rounds or not group.is_numbered:
+                tag = call._tag(kept.label)
+            else:
+                call._label = kept.label
+                tag = f"{group.label}#{sequence}|{kept.label}{group.after}"
+            address, tensor = output.data_ptr(), next(kept.cycle.turns)
+            # What is kept is the memory, even if the caller's tensor gets another meanwhile.
+            round_ = tensor.submit(address, address, output.untyped_storage(), priority, tag)
+            if session.device_link is not None:
+                session.device_link.follow(tensor.name, tag, round_)
+            rounds.append(round_)
         return call
 
     def reduce(
@@ -269,29 +302,12 @@ class Call(SumpterWork):
         receive: torch.Tensor | None,
         priority: int = 0,
     ) -> None:
-        if (send if receive is None else receive).is_cpu:
-            sent = 0 if send is None else send.data_ptr()
-            received = 0 if receive is None else receive.data_ptr()
-            self.submit(kept, sent, received, (send, receive), priority)
-        else:
-            tensor, tag = next(kept.cycle.turns), self._tag(kept.label)
-            self._rounds.append(start_round(tensor, send, receive, priority, tag))
-
-    def submit(
-        self, kept: "_Kept", send: int, receive: int, keep: object, priority: int
-    ) -> None:
-        """Adds a round on host memory at two addresses, which `keep` holds."""
-        tensor, rounds, group = next(kept.cycle.turns), self._rounds, self._group
-        if rounds or not group.is_numbered:
-            tag = self._tag(kept.label)
-        else:
-            self._label = kept.label
-            tag = f"{group.label}#{self._sequence}|{kept.label}{group.after}"
-        round_ = tensor.submit(send, receive, keep=keep, priority=priority, tag=tag)
-        link = group.session.device_link
-        if link is not None:
+        tensor, tag = next(kept.cycle.turns), self._tag(kept.label)
+        round_ = start_round(tensor, send, receive, priority, tag)
+        link = self._group.session.device_link
+        if link is not None and (send if receive is None else receive).is_cpu:
             link.follow(tensor.name, tag, round_)
-        rounds.append(round_)
+        self._rounds.append(round_)
 
     def _tag(self, label: str) -> str:
         """What the next round says of itself: by its place, ranks that differ are found."""
@@ -340,8 +356,7 @@ def reduce_in_place(
     None, and nothing is begun, if the core has no kernel for one of them. With cold caches, every
     function on the way takes microseconds, so there are few.
     """
-    op, kept = opts.reduceOp, []
-    number = op_number(op)
+    number, kept = op_number(opts.reduceOp), []
     for tensor in tensors:
         sharded = not tensor.is_cpu and group.is_sharded(kind, tensor)
         key = (kind, tensor.dtype, tensor.layout, tensor.numel(), number, root, sharded)
@@ -349,15 +364,7 @@ def reduce_in_place(
         if how is None:
             return None
         kept.append(how)
-    call = Call.of(group, kind, opts, tensors)
-    for how, tensor in zip(kept, tensors):
-        if how.is_in_place and tensor.is_cpu and is_plain(tensor):
-            address = tensor.data_ptr()
-            # What is kept is the memory, even if the caller's tensor gets another meanwhile.
-            call.submit(how, address, address, tensor.untyped_storage(), priority)
-        else:
-            call.reduce(how, tensor, tensor, op, priority)
-    return call
+    return Call.of(group, kind, opts, tensors, kept, priority)
 
 
 class _Kept(NamedTuple):
@@ -372,7 +379,7 @@ class _Kept(NamedTuple):
     premultiplies: bool = False
     divides: bool = False
     # Whether what is sent is what lies in the tensor, and what is received the result.
-    is_in_place: bool = False
+    is_plain: bool = False
 
 
 @dataclass(frozen=True)
