@@ -147,7 +147,8 @@ class Group:
         label, name = _words(kind, dtype, count, detail)
         plain = root in (None, self.rank) and not how.premultiplies and not how.divides
         cycle = self._cycle(name, described)
-        made = _Kept(cycle, label, root, how.premultiplies, how.divides, plain)
+        alone = self.size == 1
+        made = _Kept(cycle, label, root, how.premultiplies, how.divides, plain, alone)
         return self._keep(key, made)
 
     def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
@@ -232,6 +233,8 @@ class Call(SumpterWork):
                 and not output.is_neg()
             ):
                 call.reduce(kept, output, output, opts.reduceOp, priority)
+                continue
+            if kept.is_alone and not session.has_timeline:
                 continue
             if rounds or not group.is_numbered:
                 tag = call._tag(kept.label)
@@ -380,6 +383,8 @@ class _Kept(NamedTuple):
     divides: bool = False
     # Whether what is sent is what lies in the tensor, and what is received the result.
     is_plain: bool = False
+    # Whether no other rank takes part.
+    is_alone: bool = False
 
 
 @dataclass(frozen=True)
