@@ -222,7 +222,9 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
                 call.broadcast(piece, root, "all_gather")
         return call if opts.asyncOp else call.done()
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> dist.Work | None:
+    def all_gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any
+    ) -> dist.Work | None:
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(

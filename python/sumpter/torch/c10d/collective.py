@@ -146,9 +146,15 @@ class Group:
         detail = f"{detail} on devices" if sharded else detail
         label, name = _words(kind, dtype, count, detail)
         plain = root in (None, self.rank) and not how.premultiplies and not how.divides
-        cycle = self._cycle(name, described)
-        alone = self.size == 1
-        made = _Kept(cycle, label, root, how.premultiplies, how.divides, plain, alone)
+        made = _Kept(
+            self._cycle(name, described),
+            label,
+            root,
+            premultiplies=how.premultiplies,
+            divides=how.divides,
+            is_plain=plain,
+            is_alone=self.size == 1,
+        )
         return self._keep(key, made)
 
     def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
@@ -224,12 +230,12 @@ class Call(SumpterWork):
         call._sequence = sequence
         if outputs and not outputs[0].is_cpu:
             call._finishing = threading.Lock()
-        for kept, output in zip(in_place, outputs):
+        for kept, output in zip(in_place, outputs, strict=False):
             if not (
                 kept.is_plain
                 and output.is_cpu
                 and output.is_contiguous()
-                and not output.is_conj()
+                # What is reduced is real, so nothing is conjugated.
                 and not output.is_neg()
             ):
                 call.reduce(kept, output, output, opts.reduceOp, priority)
@@ -241,7 +247,7 @@ class Call(SumpterWork):
             else:
                 call._label = kept.label
                 tag = f"{group.label}#{sequence}|{kept.label}{group.after}"
-            address, tensor = output.data_ptr(), next(kept.cycle.turns)
+            address, tensor = output.data_ptr(), next(kept.tensors.turns)
             # What is kept is the memory, even if the caller's tensor gets another meanwhile.
             round_ = tensor.submit(address, address, output.untyped_storage(), priority, tag)
             if session.device_link is not None:
@@ -305,7 +311,7 @@ class Call(SumpterWork):
         receive: torch.Tensor | None,
         priority: int = 0,
     ) -> None:
-        tensor, tag = next(kept.cycle.turns), self._tag(kept.label)
+        tensor, tag = next(kept.tensors.turns), self._tag(kept.label)
         round_ = start_round(tensor, send, receive, priority, tag)
         link = self._group.session.device_link
         if link is not None and (send if receive is None else receive).is_cpu:
@@ -341,7 +347,8 @@ def _number_by_name(op: dist.ReduceOp) -> int:
 
 # torch's number of a reduction. Its names take long to make and to compare; its hash is its number.
 op_number: Callable[[dist.ReduceOp], int] = (
-    hash if all(hash(dist.ReduceOp(op)) == int(op) for op in _OPS if op != _PREMUL_SUM)
+    hash
+    if all(hash(dist.ReduceOp(op)) == int(op) for op in _OPS if op != _PREMUL_SUM)
     else _number_by_name
 )
 
@@ -373,7 +380,7 @@ def reduce_in_place(
 class _Kept(NamedTuple):
     """What every call of one kind on so many elements of one type has in common."""
 
-    cycle: TensorCycle
+    tensors: TensorCycle
     # The call as messages show it.
     label: str
     # The group's rank that differs from the others.
