@@ -85,11 +85,11 @@ class SumpterWork(OwnWork):
     def _on_stream(self) -> list[DeviceRound]:
         """The rounds for which streams can wait, and no thread, if that is so for all."""
         if self._staged is None:
-            self._staged = []
+            staged = []
             if self._group.streams_wait and self._outputs and not self._outputs[0].is_cpu:
                 staged = [handle for handle in self._rounds if not isinstance(handle, Done)]
-                if all(isinstance(each, DeviceRound) and each.streams_wait() for each in staged):
-                    self._staged = staged
+            wait = all(isinstance(each, DeviceRound) and each.streams_wait() for each in staged)
+            self._staged = staged if wait else []
         return self._staged
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
