@@ -154,7 +154,9 @@ def _start(
         receive = writable(output)
     if send.is_cpu:
         received = address if receive is send else receive.data_ptr()
-        round_ = declared.submit(address, received, (send, receive), priority, tag)
+        round_ = declared.submit(
+            address, received, keep=(send, receive), priority=priority, tag=tag
+        )
         if declared.session.device_link is not None:
             declared.session.device_link.follow(declared.name, tag, round_)
     else:
