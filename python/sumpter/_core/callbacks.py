@@ -100,7 +100,7 @@ class CallbackQueue:
 
     def add(self, settle: Action, conclude: Action) -> None:
         """Calls `settle`, which blocks until operations are over, and then `conclude`."""
-        turn = getattr(_here, "turn", None)
+        turn = _here.turn
         if turn is None:
             self._put(_Entry(settle, conclude))
         else:
@@ -135,7 +135,9 @@ class CallbackQueue:
             _carry_out(entry.settle)
             turn.since = time.monotonic()
             _here.turn = turn
+            running.add(turn)
             _carry_out(entry.conclude)
+            running.discard(turn)
             _here.turn = None
             turn.since = None
             # What it holds, such as memory, must not wait here for the next one.
@@ -181,8 +183,8 @@ def run(action: Action) -> None:
 
 
 def is_in_callback() -> bool:
-    """Whether the caller is in a callback of a `CallbackQueue`."""
-    return getattr(_here, "turn", None) is not None
+    """Whether the caller is in a callback of a `CallbackQueue`, which only is if one is running."""
+    return _here.turn is not None
 
 
 def finish() -> None:
@@ -197,8 +199,18 @@ def _carry_out(action: Action) -> None:
         _log.exception("a callback of an operation failed")
 
 
+class _Thread(threading.local):
+    """What the calling thread does."""
+
+    # That of a `CallbackQueue`, while the thread is in one of its callbacks.
+    turn: _Turn | None = None
+
+
+# The turns of queues that are in a callback, for callers that ask often: what belongs to a thread
+# takes longer to find.
+running: set[_Turn] = set()
 _threads = _Threads()
-_here = threading.local()
+_here = _Thread()
 
 
 def _after_fork() -> None:
@@ -206,6 +218,7 @@ def _after_fork() -> None:
     # The parent's threads do not exist in the child.
     _threads = _Threads()
     _here.turn = None
+    running.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

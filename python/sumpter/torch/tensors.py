@@ -92,11 +92,16 @@ def moved_form(tensor: torch.Tensor) -> WireForm:
     return WireForm((tensor.numel() * tensor.element_size(),), "uint8")
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's memory has its elements as they are, in order and without gaps."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if its memory can be sent as it lies, else a contiguous copy."""
     # An alias, which keeps the memory even if the caller's tensor gets another meanwhile.
     tensor = tensor.detach()
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+    if is_plain(tensor):
         return tensor
     return tensor.resolve_conj().resolve_neg().contiguous()
 
@@ -105,7 +110,7 @@ def writable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if results can be received into it, else contiguous memory like it."""
     # An alias, which keeps the memory even if the caller's tensor gets another meanwhile.
     tensor = tensor.detach()
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+    if is_plain(tensor):
         return tensor
     return tensor.new_empty(tensor.shape)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,10 +61,8 @@ class _Refused:
 
 
 def test_a_delegated_call_that_differs_is_completed_before_its_turn() -> None:
-    def nothing() -> None:
-        return
-
-    agreement = SumpterWork([_Refused()], [], nothing, 1.0, "gather", nothing, None, False)
+    group = SimpleNamespace(timeout_s=1.0)
+    agreement = SumpterWork().begin(group, "gather", [], [_Refused()])
     queue = CallbackQueue()
     work = DelegatedWork("gather", Future(), [], Loan(), queue, agreement)
     assert work.is_completed() and not work.is_success()

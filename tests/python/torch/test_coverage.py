@@ -160,8 +160,7 @@ def test_what_a_collective_is_made_of_is_kept_for_the_next_of_its_kind(
 
     def reduction(name: str) -> Any:
         op = dist.ReduceOp(getattr(dist.ReduceOp.RedOpType, name))
-        found = two.reductions("all_reduce", "all_reduce", [(tensor.clone(), None, None)], op)
-        return None if found is None else found[0]
+        return two.reduction("all_reduce", tensor.clone(), collective.op_number(op), None)
 
     first = reduction("SUM")
     assert reduction("SUM") is first

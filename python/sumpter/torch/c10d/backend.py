@@ -23,7 +23,7 @@ from sumpter._core import membership, staging
 from sumpter._core.handles import RoundHandle
 from sumpter.torch import devices, tensors
 from sumpter.torch.c10d import collective, delegate, own_work, work
-from sumpter.torch.c10d.collective import Call, Group, label_of
+from sumpter.torch.c10d.collective import Call, Group, label_of, op_number, reduce_in_place
 from sumpter.torch.c10d.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.c10d.monitored_barrier import MonitoredBarrier
 from sumpter.torch.c10d.registration import NAME, register
@@ -131,111 +131,85 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
     # Reductions.
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any, priority: int = 0) -> dist.Work:
-        each = list(zip(tensors, tensors, itertools.repeat(None)))
-        call = self._reduce("all_reduce", "all_reduce", each, opts, priority)
+    def allreduce(
+        self, tensors: list[torch.Tensor], opts: Any, priority: int = 0
+    ) -> dist.Work | None:
+        call = reduce_in_place(self._group, "all_reduce", tensors, None, opts, priority)
         if call is None:
             return self._reduced("all_reduce", "allreduce", tensors, opts)
-        return call.work(tensors)
+        return call if opts.asyncOp else call.done()
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        each = list(zip(tensors, tensors, itertools.repeat(None)))
-        call = self._reduce("all_reduce", "all_reduce", each, opts)
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work | None:
+        call = reduce_in_place(self._group, "all_reduce", tensors, None, opts)
         if call is None:
             return self._reduced("all_reduce", "allreduce_coalesced", tensors, opts)
-        return call.work(tensors)
+        return call if opts.asyncOp else call.done()
 
     def average_bucket(self, bucket: torch.Tensor, priority: int) -> dist.Work:
         """Averages one bucket of gradients, before other tensors of a lower priority."""
         opts = dist.AllreduceOptions()
         opts.reduceOp = dist.ReduceOp.AVG
-        return self.allreduce([bucket], opts, priority)
+        call = reduce_in_place(self._group, "all_reduce", [bucket], None, opts, priority)
+        return call or self._reduced("all_reduce", "allreduce", [bucket], opts)
 
     def work_of(
-        self, rounds: Sequence[RoundHandle], outputs: list[torch.Tensor], label: str
+        self, rounds: list[RoundHandle], outputs: list[torch.Tensor], label: str
     ) -> SumpterWork:
         """The Work of rounds that were begun elsewhere, which `label` names in messages."""
-        group = self._group
-        label = collective.in_group(label, group)
-        return SumpterWork(
-            rounds,
-            outputs,
-            lambda: None,
-            group.timeout_s,
-            label,
-            # They have names of their own.
-            lambda: None,
-            group.callbacks,
-            group.streams_wait,
-        )
+        return SumpterWork().begin(self._group, label, outputs, rounds)
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work | None:
         root = opts.rootRank
-        call = self._reduce("reduce", "reduce", [(t, t, root) for t in tensors], opts)
+        call = reduce_in_place(self._group, "reduce", tensors, root, opts)
         if call is None:
             return self._reduced("reduce", "reduce", tensors, opts, f", root {root}")
-        return call.work(tensors)
+        return call if opts.asyncOp else call.done()
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
-    ) -> dist.Work:
+    ) -> dist.Work | None:
         each = [
-            (piece, output if root == self.rank() else None, root)
+            (piece, root, output if root == self.rank() else None)
             for output, pieces in zip(outputs, inputs, strict=True)
             for root, piece in enumerate(pieces)
         ]
-        call = self._reduce("reduce_scatter", "reduce_scatter", each, opts)
-        if call is None:
+        op = opts.reduceOp
+        number, group = op_number(op), self._group
+        kept = [group.reduction("reduce_scatter", piece, number, root) for piece, root, _ in each]
+        if None in kept:
             return self._gloo.group.reduce_scatter(outputs, inputs, opts)
-        return call.work(outputs)
+        call = Call.of(group, "reduce_scatter", opts, outputs)
+        for how, (piece, _, target) in zip(kept, each, strict=True):
+            call.reduce(how, piece, target, op)
+        return call if opts.asyncOp else call.done()
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any
-    ) -> dist.Work:
+    ) -> dist.Work | None:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
-    ) -> dist.Work:
+    ) -> dist.Work | None:
         pieces = [
             _split(whole, self.size(), output)
             for output, whole in zip(outputs, inputs, strict=True)
         ]
         return self.reduce_scatter(outputs, pieces, opts)
 
-    def _reduce(
-        self,
-        kind: str,
-        name: str,
-        each: list[tuple[torch.Tensor, torch.Tensor | None, int | None]],
-        opts: Any,
-        priority: int = 0,
-    ) -> Call | None:
-        """The call `name`, which reduces each source into its target for its root.
-
-        None, and nothing is begun, if the core has no kernel for one of them.
-        """
-        op = opts.reduceOp
-        rounds = self._group.reductions(kind, name, each, op)
-        if rounds is None:
-            return None
-        call = Call(self._group, name, opts)
-        for kept, (source, target, _) in zip(rounds, each, strict=True):
-            call.reduce(kept, source, target, op, priority)
-        return call
-
     # Copies.
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        call = Call(self._group, "broadcast", opts)
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work | None:
+        call = Call.of(self._group, "broadcast", opts, tensors)
         for tensor in tensors:
             call.broadcast(tensor, opts.rootRank)
-        return call.work(tensors)
+        return call if opts.asyncOp else call.done()
 
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
-    ) -> dist.Work:
-        call = Call(self._group, "all_gather", opts)
+    ) -> dist.Work | None:
+        received = [piece for pieces in outputs for piece in pieces]
+        call = Call.of(self._group, "all_gather", opts, received)
         for pieces, source in zip(outputs, inputs, strict=True):
             own = pieces[self.rank()]
             if (own.numel(), own.dtype) != (source.numel(), source.dtype):
@@ -245,15 +219,17 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
                 )
             own.detach().copy_(source.detach().reshape(own.shape))
             for root, piece in enumerate(pieces):
-                call.broadcast(piece, root)
-        return call.work([piece for pieces in outputs for piece in pieces])
+                call.broadcast(piece, root, "all_gather")
+        return call if opts.asyncOp else call.done()
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> dist.Work:
+    def all_gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any
+    ) -> dist.Work | None:
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
-    ) -> dist.Work:
+    ) -> dist.Work | None:
         pieces = [
             _split(whole, self.size(), source)
             for whole, source in zip(outputs, inputs, strict=True)
@@ -262,14 +238,14 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
 
     def allgather_coalesced(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
-    ) -> dist.Work:
+    ) -> dist.Work | None:
         # Here the outer list is by rank, the inner one by tensor.
         return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs, opts)
 
-    def barrier(self, opts: Any) -> dist.Work:
-        call = Call(self._group, "barrier", opts)
+    def barrier(self, opts: Any) -> dist.Work | None:
+        call = Call.of(self._group, "barrier", opts, [])
         call.barrier()
-        return call.work([])
+        return call if opts.asyncOp else call.done()
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
         timeout_s = opts.timeout.total_seconds()

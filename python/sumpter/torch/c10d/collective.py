@@ -6,16 +6,17 @@ small counter; the tag says which call of the group it was, for the message when
 
 import collections
 import math
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from sumpter._core.callbacks import CallbackQueue, is_in_callback
-from sumpter._core.handles import RoundHandle
+from sumpter._core.callbacks import CallbackQueue, is_in_callback, running
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description, Tensor, TensorCycle
 from sumpter.torch.c10d.work import SumpterWork
@@ -36,10 +37,11 @@ SLOTS = 4
 # Rounds a group keeps. A model has tens of sizes; a script without end of them starts anew.
 KEPT_ROUNDS = 1024
 
-# Of a round: its kind, the call, element type, layout, elements, reduction, root, and whether a
-# device group reduces it.
-_Key = tuple[str, str, torch.dtype, torch.layout, int, int | None, int | None, bool]
+# Of a round: the call, element type, layout, elements, reduction, root, and whether a device group
+# reduces it.
+_Key = tuple[str, torch.dtype, torch.layout, int, int | None, int | None, bool]
 
+_PREMUL_SUM = dist.ReduceOp.RedOpType.PREMUL_SUM
 _OPS = {
     dist.ReduceOp.RedOpType.SUM: "sum",
     dist.ReduceOp.RedOpType.AVG: "sum",
@@ -56,7 +58,7 @@ _groups: "weakref.WeakKeyDictionary[Session, collections.Counter[str]]" = (
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class Group:
     """The members of a process group, and how many collectives it has begun.
 
@@ -86,11 +88,15 @@ class Group:
     is_numbered: bool = True
     # A collective on few bytes costs as much as the Python that leads to it, so what does not
     # change from call to call is made once.
-    _kept: "dict[_Key, _Kept]" = field(default_factory=dict)
+    kept: "dict[_Key, _Kept]" = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         return self.session.world_size if self.ranks is None else len(self.ranks)
+
+    def shown(self, call: str) -> str:
+        """A call and its group, as error messages show them."""
+        return f"{call} of group {self.label}"
 
     def begin_era(self, after: int) -> None:
         """Ranks differed in the call number `after`."""
@@ -98,49 +104,34 @@ class Group:
             self.era = after + 1
             self.after = f", after call #{after} failed"
             # Their tensors have the names of the last era.
-            self._kept.clear()
+            self.kept.clear()
 
-    def reductions(
-        self,
-        kind: str,
-        call: str,
-        each: Sequence[tuple[torch.Tensor, torch.Tensor | None, int | None]],
-        op: dist.ReduceOp,
-    ) -> "list[_Kept] | None":
-        """How a `call` reduces each source into its target, for all ranks or the group's `root`.
+    def reduction(
+        self, kind: str, tensor: torch.Tensor, op: int, root: int | None
+    ) -> "_Kept | None":
+        """How a collective reduces a tensor for all ranks, or for the group's rank `root`.
 
-        None if the core has no kernel for one of them.
+        None if the core has no kernel for it. `op` is an op_number().
         """
-        # As a number, since torch's names of reductions take long to compare.
-        number, found = int(op.op), []
-        for tensor, _, root in each:
-            sharded = kind == "all_reduce" and is_sharded(self.session, tensor, self.ranks)
-            key = (kind, call, tensor.dtype, tensor.layout, tensor.numel(), number, root, sharded)
-            kept = self._kept.get(key)
-            if kept is None:
-                how = _find_kernel(tensor.dtype, op.op)
-                if how is None or tensor.layout is not torch.strided:
-                    return None
-                made = self._make_reduction(kind, call, tensor, how, root, sharded)
-                kept = self._keep(key, made)
-            found.append(kept)
-        return found
+        sharded = not tensor.is_cpu and self.is_sharded(kind, tensor)
+        key = (kind, tensor.dtype, tensor.layout, tensor.numel(), op, root, sharded)
+        return self.kept.get(key) or self.make_reduction(key)
 
     def broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         """How a `call` copies `tensor` from the group's rank `root`."""
-        key = ("broadcast", call, tensor.dtype, tensor.layout, tensor.numel(), None, root, False)
-        return self._kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
+        key = (call, tensor.dtype, tensor.layout, tensor.numel(), None, root, False)
+        return self.kept.get(key) or self._keep(key, self._make_broadcast(call, tensor, root))
 
-    def _make_reduction(
-        self,
-        kind: str,
-        call: str,
-        tensor: torch.Tensor,
-        how: "_Reduction",
-        root: int | None,
-        sharded: bool,
-    ) -> "_Kept":
-        count = tensor.numel()
+    def is_sharded(self, kind: str, tensor: torch.Tensor) -> bool:
+        """Whether devices reduce a tensor in collectives of a kind."""
+        return kind == "all_reduce" and is_sharded(self.session, tensor, self.ranks)
+
+    def make_reduction(self, key: _Key) -> "_Kept | None":
+        """How the reduction of this key is done from now on."""
+        kind, dtype, layout, count, op, root, sharded = key
+        how = _find_kernel(dtype, dist.ReduceOp.RedOpType(op))
+        if how is None or layout is not torch.strided:
+            return None
         described = Description(
             kind,
             (count,),
@@ -153,8 +144,18 @@ class Group:
         )
         detail = how.word if root is None else f"{how.word}, root {root}"
         detail = f"{detail} on devices" if sharded else detail
-        label, name = _words(call, tensor.dtype, count, detail)
-        return _Kept(self._cycle(name, described), label, root, how.premultiplies, how.divides)
+        label, name = _words(kind, dtype, count, detail)
+        plain = root in (None, self.rank) and not how.premultiplies and not how.divides
+        made = _Kept(
+            self._cycle(name, described),
+            label,
+            root,
+            premultiplies=how.premultiplies,
+            divides=how.divides,
+            is_plain=plain,
+            is_alone=self.size == 1,
+        )
+        return self._keep(key, made)
 
     def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         shape, dtype = moved_form(tensor)
@@ -177,9 +178,9 @@ class Group:
         return rank if self.ranks is None else self.ranks[rank]
 
     def _keep(self, key: _Key, made: "_Kept") -> "_Kept":
-        if len(self._kept) == KEPT_ROUNDS:
-            self._kept.clear()
-        self._kept[key] = made
+        if len(self.kept) == KEPT_ROUNDS:
+            self.kept.clear()
+        self.kept[key] = made
         return made
 
 
@@ -190,31 +191,69 @@ def label_of(session: Session, name: str) -> str:
     return name if groups[name] == 1 else f"{name}:{groups[name]}"
 
 
-def in_group(label: str, group: Group) -> str:
-    """A call and its group, as error messages show them."""
-    return f"{label} of group {group.label}"
-
-
-class Call:
-    """One collective while its rounds are being submitted.
+class Call(SumpterWork):
+    """One collective of a group, to which its rounds are added as they are submitted.
 
     A round's tensor is seen as flat, since torch's collectives compare sizes and not shapes.
     """
 
-    def __init__(self, group: Group, kind: str, opts: Any) -> None:
-        if group.session.late is not None:
-            group.session.raise_late()
-        self._group = group
-        self._kind = kind
-        self._label = kind
-        self._sequence = group.sequence
-        if group.is_numbered and is_in_callback():
+    @classmethod
+    def of(
+        cls,
+        group: Group,
+        kind: str,
+        opts: Any,
+        outputs: list[torch.Tensor],
+        in_place: "Sequence[_Kept]" = (),
+        priority: int = 0,
+    ) -> "Call":
+        """Begins a collective, with a reduction of each output into itself for those `in_place`.
+
+        Raises what went wrong with one that was not waited for. It is in one piece since, with cold
+        caches, every function on the way takes microseconds.
+        """
+        session, sequence = group.session, group.sequence
+        if session.late is not None:
+            session.raise_late()
+        if running and group.is_numbered and is_in_callback():
             group.is_numbered = False
-        group.sequence += 1
-        timeout_s = opts.timeout.total_seconds()
-        self._timeout_s = timeout_s if timeout_s > 0 else group.timeout_s
-        self._rounds: list[RoundHandle] = []
-        self._after: list[Callable[[], object]] = []
+        group.sequence = sequence + 1
+        call = cls()
+        # What begin() does as well.
+        call._group = group
+        call._label = kind
+        call._outputs = outputs
+        call._rounds = rounds = []
+        call._begun = monotonic()
+        call._group_timeout_s = group.timeout_s
+        call._opts = opts
+        call._sequence = sequence
+        if outputs and not outputs[0].is_cpu:
+            call._finishing = threading.Lock()
+        for kept, output in zip(in_place, outputs, strict=False):
+            if not (
+                kept.is_plain
+                and output.is_cpu
+                and output.is_contiguous()
+                # What is reduced is real, so nothing is conjugated.
+                and not output.is_neg()
+            ):
+                call.reduce(kept, output, output, opts.reduceOp, priority)
+                continue
+            if kept.is_alone and not session.has_timeline:
+                continue
+            if rounds or not group.is_numbered:
+                tag = call._tag(kept.label)
+            else:
+                call._label = kept.label
+                tag = f"{group.label}#{sequence}|{kept.label}{group.after}"
+            address, tensor = output.data_ptr(), next(kept.tensors.turns)
+            # What is kept is the memory, even if the caller's tensor gets another meanwhile.
+            round_ = tensor.submit(address, address, output.untyped_storage(), priority, tag)
+            if session.device_link is not None:
+                session.device_link.follow(tensor.name, tag, round_)
+            rounds.append(round_)
+        return call
 
     def reduce(
         self,
@@ -237,19 +276,23 @@ class Call:
         if receives and kept.divides:
             # Rounded towards zero, as NCCL does; Lightning averages counts so.
             divisor = self._group.size
-            self._after.append(lambda: receive.div_(divisor, rounding_mode="trunc"))
+            self._then(lambda: receive.div_(divisor, rounding_mode="trunc"))
         if receives and not in_place:
             self._copy_back(target, receive)
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        """Adds a broadcast in place from the group's rank `root`."""
+    def broadcast(self, tensor: torch.Tensor, root: int, kind: str = "broadcast") -> None:
+        """Adds a broadcast in place from the group's rank `root`, as part of a `kind`."""
         check_carried(tensor)
         is_root = root == self._group.rank
         memory = readable(tensor) if is_root else writable(tensor)
-        kept = self._group.broadcast(self._kind, tensor, root)
+        kept = self._group.broadcast(kind, tensor, root)
         self._add_round(kept, memory if is_root else None, memory)
         if not is_root:
             self._copy_back(tensor, memory)
+
+    def done(self) -> None:
+        """Waits, in place of a caller to which a collective returns when it is done."""
+        self.wait()
 
     def barrier(self) -> None:
         """Adds a barrier of the group."""
@@ -261,21 +304,6 @@ class Call:
         tensor = self._group.agreement(label)
         self._rounds.append(tensor.submit(0, 0, keep=None, tag=self._tag(label)))
 
-    def work(self, outputs: list[torch.Tensor]) -> SumpterWork:
-        """The Work of all rounds added so far."""
-        label = in_group(self._label, self._group)
-        return SumpterWork(
-            self._rounds,
-            outputs,
-            self._finish,
-            self._timeout_s,
-            label,
-            self._disagreed,
-            # In a group of one rank, everything is done already.
-            self._group.callbacks if self._group.size > 1 else None,
-            self._group.streams_wait,
-        )
-
     def _add_round(
         self,
         kept: "_Kept",
@@ -283,42 +311,70 @@ class Call:
         receive: torch.Tensor | None,
         priority: int = 0,
     ) -> None:
-        if not self._rounds:
-            self._label = kept.label
         tensor, tag = next(kept.tensors.turns), self._tag(kept.label)
-        if (send if receive is None else receive).is_cpu:
-            round_ = tensor.submit(
-                0 if send is None else send.data_ptr(),
-                0 if receive is None else receive.data_ptr(),
-                keep=(send, receive),
-                priority=priority,
-                tag=tag,
-            )
-            if tensor.session.device_link is not None:
-                tensor.session.device_link.follow(tensor.name, tag, round_)
-        else:
-            round_ = start_round(tensor, send, receive, priority, tag)
+        round_ = start_round(tensor, send, receive, priority, tag)
+        link = self._group.session.device_link
+        if link is not None and (send if receive is None else receive).is_cpu:
+            link.follow(tensor.name, tag, round_)
         self._rounds.append(round_)
 
     def _tag(self, label: str) -> str:
         """What the next round says of itself: by its place, ranks that differ are found."""
-        group = self._group
+        group, index = self._group, len(self._rounds)
+        if not index:
+            self._label = label
         if not group.is_numbered:
             return label
-        place = f"{group.label}#{self._sequence}"
-        label = f"{label}{group.after}"
-        return f"{place}.{len(self._rounds)}|{label}" if self._rounds else f"{place}|{label}"
+        part = f".{index}" if index else ""
+        return f"{group.label}#{self._sequence}{part}|{label}{group.after}"
 
     def _copy_back(self, target: torch.Tensor, memory: torch.Tensor) -> None:
         if memory.data_ptr() != target.data_ptr():
-            self._after.append(lambda: target.detach().copy_(memory))
+            self._then(lambda: target.detach().copy_(memory))
+
+    def _then(self, action: Callable[[], object]) -> None:
+        if self._finishing is None:
+            self._finishing = threading.Lock()
+        self._after = (*self._after, action)
 
     def _disagreed(self) -> None:
         self._group.begin_era(self._sequence)
 
-    def _finish(self) -> None:
-        for action in self._after:
-            action()
+
+def _number_by_name(op: dist.ReduceOp) -> int:
+    return int(op.op)
+
+
+# torch's number of a reduction. Its names take long to make and to compare; its hash is its number.
+op_number: Callable[[dist.ReduceOp], int] = (
+    hash
+    if all(hash(dist.ReduceOp(op)) == int(op) for op in _OPS if op != _PREMUL_SUM)
+    else _number_by_name
+)
+
+
+def reduce_in_place(
+    group: Group,
+    kind: str,
+    tensors: list[torch.Tensor],
+    root: int | None,
+    opts: Any,
+    priority: int = 0,
+) -> Call | None:
+    """A collective that reduces each tensor for all ranks, or for the group's rank `root`.
+
+    None, and nothing is begun, if the core has no kernel for one of them. With cold caches, every
+    function on the way takes microseconds, so there are few.
+    """
+    number, kept = op_number(opts.reduceOp), []
+    for tensor in tensors:
+        sharded = not tensor.is_cpu and group.is_sharded(kind, tensor)
+        key = (kind, tensor.dtype, tensor.layout, tensor.numel(), number, root, sharded)
+        how = group.kept.get(key) or group.make_reduction(key)
+        if how is None:
+            return None
+        kept.append(how)
+    return Call.of(group, kind, opts, tensors, kept, priority)
 
 
 class _Kept(NamedTuple):
@@ -332,6 +388,10 @@ class _Kept(NamedTuple):
     # What is left to do here: PREMUL_SUM's factor, and averages of integers.
     premultiplies: bool = False
     divides: bool = False
+    # Whether what is sent is what lies in the tensor, and what is received the result.
+    is_plain: bool = False
+    # Whether no other rank takes part.
+    is_alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from sumpter._core.callbacks import CallbackQueue
 from sumpter._core.names import describe
 from sumpter._errors import DeadlineError, PeerLostError, SumpterError, UnsupportedError
 from sumpter.torch import devices
-from sumpter.torch.c10d.collective import Call, Group, in_group
+from sumpter.torch.c10d.collective import Call, Group
 from sumpter.torch.c10d.own_work import OwnWork
 from sumpter.torch.c10d.work import SumpterWork
 from sumpter.torch.tensors import DTYPE_NAMES, dtype_name, readable
@@ -360,12 +360,11 @@ class DelegatedCollectives:
         *arguments: Any,
     ) -> DelegatedWork:
         carry_out = getattr(self._gloo.group, method)
-        call = Call(self._group, method, opts)
-        call.meet(label)
-        agreement = call.work([])
+        agreement = Call.of(self._group, method, opts, [])
+        agreement.meet(label)
         started = self._gloo.start_after(agreement, lambda: carry_out(*arguments, opts))
         return DelegatedWork(
-            in_group(label, self._group), started, outputs, loan, self._group.callbacks, agreement
+            self._group.shown(label), started, outputs, loan, self._group.callbacks, agreement
         )
 
     def _transfer(
@@ -377,7 +376,7 @@ class DelegatedCollectives:
         start: Callable[[], dist.Work],
     ) -> DelegatedWork:
         tensor = tensors[0]
-        label = in_group(describe(kind, dtype_name(tensor), tensor.shape, whom), self._group)
+        label = self._group.shown(describe(kind, dtype_name(tensor), tensor.shape, whom))
         started: concurrent.futures.Future[dist.Work] = concurrent.futures.Future()
         try:
             started.set_result(start())

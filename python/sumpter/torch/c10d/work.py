@@ -22,10 +22,10 @@ import datetime
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sumpter._core.callbacks import CallbackQueue
 from sumpter._core.deadlines import deadlines
 from sumpter._core.handles import Done, RoundHandle
 from sumpter._core.staging import DeviceRound
@@ -34,40 +34,63 @@ from sumpter.torch import devices
 from sumpter.torch.c10d.own_work import OwnWork
 from sumpter.torch.devices import Event
 
+if TYPE_CHECKING:
+    from sumpter.torch.c10d.collective import Group
+
 
 class SumpterWork(OwnWork):
     """One collective: the rounds it consists of, and what remains to do when they are done."""
 
-    def __init__(
-        self,
-        rounds: Sequence[RoundHandle],
-        outputs: list[torch.Tensor],
-        finish: Callable[[], None],
-        timeout_s: float,
-        label: str,
-        disagreed: Callable[[], None],
-        callbacks: CallbackQueue | None,
-        streams_wait: bool,
-    ) -> None:
-        super().__init__()
-        self._rounds = rounds
-        self._outputs = outputs
-        self._finish: Callable[[], None] | None = finish
-        self._finishing = threading.Lock()
-        self._finished: Event | None = None
-        self._deadline = time.monotonic() + timeout_s
-        self._timeout_s = timeout_s
+    # A collective on few bytes costs as much as the Python that begins it. So what most collectives
+    # leave as it is belongs to the class, and what only some callers need is made when they ask.
+    _opts: Any = None
+    _over: "Completion | None" = None
+    _future: torch.futures.Future | None = None
+    _staged: list[DeviceRound] | None = None
+    # What remains to do when the rounds are done, if there is a lock for doing it once.
+    _after: Sequence[Callable[[], object]] = ()
+    _finishing: "threading.Lock | None" = None
+    _is_finished = False
+    _finished: Event | None = None
+
+    def begin(
+        self, group: "Group", label: str, outputs: list[torch.Tensor], rounds: list[RoundHandle]
+    ) -> "SumpterWork":
+        """Sets what every collective has; `label` is the collective as messages show it."""
+        self._group = group
         self._label = label
-        self._disagreed = disagreed
-        self._callbacks = callbacks
-        # The rounds for which streams can wait, and no thread, if that is so for all.
-        self._on_stream: list[DeviceRound] = []
-        if streams_wait and outputs and not outputs[0].is_cpu:
-            staged = [handle for handle in rounds if not isinstance(handle, Done)]
-            if all(isinstance(handle, DeviceRound) and handle.streams_wait() for handle in staged):
-                self._on_stream = staged
-        self._over: Completion | None = None
-        self._future: torch.futures.Future | None = None
+        self._outputs = outputs
+        self._rounds = rounds
+        self._begun = time.monotonic()
+        self._group_timeout_s = group.timeout_s
+        if outputs and not outputs[0].is_cpu:
+            self._finishing = threading.Lock()
+        return self
+
+    @property
+    def label(self) -> str:
+        """The collective and its group as messages show them."""
+        return self._group.shown(self._label)
+
+    @property
+    def _timeout_s(self) -> float:
+        given_s = 0.0 if self._opts is None else self._opts.timeout.total_seconds()
+        return given_s if given_s > 0 else self._group_timeout_s
+
+    @property
+    def _deadline(self) -> float:
+        return self._begun + self._timeout_s
+
+    @property
+    def _on_stream(self) -> list[DeviceRound]:
+        """The rounds for which streams can wait, and no thread, if that is so for all."""
+        if self._staged is None:
+            staged = []
+            if self._group.streams_wait and self._outputs and not self._outputs[0].is_cpu:
+                staged = [handle for handle in self._rounds if not isinstance(handle, Done)]
+            wait = all(isinstance(each, DeviceRound) and each.streams_wait() for each in staged)
+            self._staged = staged if wait else []
+        return self._staged
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
         """Blocks until the collective is done; raises if it failed or took too long.
@@ -79,7 +102,7 @@ class SumpterWork(OwnWork):
         given_s = timeout.total_seconds()
         if given_s > 0:
             self._complete(time.monotonic() + given_s, f"{given_s:g} s")
-        elif self._on_stream:
+        elif self._finishing is not None and self._on_stream:
             self._wait_on_stream()
         else:
             self._complete(self._deadline)
@@ -125,10 +148,11 @@ class SumpterWork(OwnWork):
         if self._future is None:
             done = torch.futures.Future(devices=devices.for_futures(self._outputs))
             self._future = done.then(lambda _: self._value())
-            if self._on_stream or self._callbacks is None:
+            alone = self._group.size == 1 and self.is_completed()
+            if self._on_stream or alone:
                 done.set_result(None)
             else:
-                self._callbacks.add(self.settle, lambda: done.set_result(None))
+                self._group.callbacks.add(self.settle, lambda: done.set_result(None))
         return self._future
 
     def _value(self) -> list[torch.Tensor]:
@@ -142,6 +166,7 @@ class SumpterWork(OwnWork):
 
     def _wait_on_stream(self) -> None:
         """Lets the current stream wait for the rounds."""
+        assert self._finishing is not None
         with self._finishing:
             if self._over is None:
                 self._over = Completion(self._on_stream, self._deadline, self._check)
@@ -158,7 +183,7 @@ class SumpterWork(OwnWork):
         for handle in self._on_stream:
             if late:
                 limit = f"{self._timeout_s:g} s, the timeout of the process group"
-                handle.abort(DeadlineError(f"{self._label} was not complete after {limit}"))
+                handle.abort(DeadlineError(f"{self.label} was not complete after {limit}"))
             elif isinstance(handle.error, MismatchError):
                 self._disagreed()
 
@@ -169,7 +194,7 @@ class SumpterWork(OwnWork):
             except DeadlineError as error:
                 limit = limit or f"{self._timeout_s:g} s, the timeout of the process group"
                 raise DeadlineError(
-                    f"{self._label} was not complete after {limit}: {error}"
+                    f"{self.label} was not complete after {limit}: {error}"
                 ) from None
             except MismatchError:
                 self._disagreed()
@@ -178,16 +203,23 @@ class SumpterWork(OwnWork):
 
     def _finish_once(self) -> None:
         """Does what remains to do, in the current stream where there are streams."""
+        if self._finishing is None:
+            return
         with self._finishing:
-            if self._finish is not None:
-                self._finish()
-                self._finish = None
+            if not self._is_finished:
+                for action in self._after:
+                    action()
+                self._after = ()
+                self._is_finished = True
                 if self._outputs and not self._outputs[0].is_cpu:
                     device = devices.of(self._outputs[0])
                     self._finished = device.mark(device.current())
             elif self._finished is not None:
                 # The first to wait may have been in another stream.
                 devices.of(self._outputs[0]).current().wait_event(self._finished)
+
+    def _disagreed(self) -> None:
+        """Ranks made different calls. Rounds that have names of their own affect no others."""
 
 
 class Completion:

@@ -18,6 +18,7 @@ from sumpter._core.tensor import Tensor
 from sumpter.torch.tensors import (
     check_carried,
     dtype_name,
+    is_plain,
     is_sharded,
     readable,
     reduced_form,
@@ -40,7 +41,7 @@ def reduce_async(
     ranks = None if process_set is global_process_set else tuple(members(process_set))
     packed, context = _pack(tensor, reduction)
     op = reduction.op
-    sharded = is_sharded(session, packed, ranks)
+    sharded = not packed.is_cpu and is_sharded(session, packed, ranks)
     key = (kind, name, packed.dtype, packed.shape, op.wire_name, op is Average, ranks, sharded)
     operation = session.operations.get(key)
     if operation is None:
@@ -142,16 +143,19 @@ def _start(
     priority: int,
     tag: str,
 ) -> Handle[torch.Tensor]:
-    send = readable(packed)
+    # It is an alias already, in most cases.
+    send = packed if is_plain(packed) else readable(packed)
+    address = send.data_ptr()
     if output is None or packed.dtype != output.dtype:
         receive = torch.empty_like(send)
-    elif send.data_ptr() == output.data_ptr() and output.is_contiguous() and not output.is_neg():
+    elif address == output.data_ptr() and output.is_contiguous() and not output.is_neg():
         receive = send
     else:
         receive = writable(output)
     if send.is_cpu:
+        received = address if receive is send else receive.data_ptr()
         round_ = declared.submit(
-            send.data_ptr(), receive.data_ptr(), keep=(send, receive), priority=priority, tag=tag
+            address, received, keep=(send, receive), priority=priority, tag=tag
         )
         if declared.session.device_link is not None:
             declared.session.device_link.follow(declared.name, tag, round_)

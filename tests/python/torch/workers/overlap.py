@@ -306,9 +306,17 @@ def check_buckets() -> None:
     """DDP with the hook: later buckets, with the first layers, go first; the same result."""
     given: list[int] = []
 
-    def submit(*arguments: object, **options: object) -> object:
-        given.append(options["priority"])
-        return begin(*arguments, **options)
+    def submit(
+        tensor: Tensor,
+        send: int,
+        receive: int,
+        keep: object,
+        priority: int,
+        *rest: object,
+        **options: object,
+    ) -> object:
+        given.append(priority)
+        return begin(tensor, send, receive, keep, priority, *rest, **options)
 
     begin = Tensor.submit
     results = []

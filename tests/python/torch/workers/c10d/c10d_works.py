@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import sys
 import time
+import types
 
 import torch
 import torch.distributed as dist
 from c10d_common import BEFORE, LAST, NEXT, equal, join
 
 from common import ALL, RANK, WORLD_SIZE, raises
+from sumpter.torch.c10d.collective import SLOTS
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -124,6 +127,57 @@ def check_works() -> None:
         equal(torch.cat(gathered), (torch.arange(2 * WORLD_SIZE) // 2 + 1).to(torch.int16))
 
 
+def check_blocking_calls() -> None:
+    """A caller that waits at once gets no Work: the collective is done when it returns."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    own = ones(4)
+    opts = dist.AllreduceOptions()
+    opts.asyncOp = False
+    assert backend.allreduce([own], opts) is None
+    equal(own, torch.full((4,), float(sum(rank + 1 for rank in ALL))))
+    opts = dist.BroadcastOptions()
+    opts.asyncOp, opts.rootRank = False, LAST
+    assert backend.broadcast([own := ones(2)], opts) is None
+    equal(own, torch.full((2,), LAST + 1.0))
+    opts = dist.BarrierOptions()
+    opts.asyncOp = False
+    assert backend.barrier(opts) is None
+
+
+def check_memory() -> None:
+    """A result comes into the memory that the tensor had, as its elements look there."""
+    sum_of_ranks = float(sum(rank + 1 for rank in ALL))
+    own = ones(5)
+    seen = own.detach()
+    work = dist.all_reduce(own, async_op=True)
+    own.data = torch.zeros(1)
+    work.wait()
+    equal(seen, torch.full((5,), sum_of_ranks))
+    equal(own, torch.zeros(1))
+    # By itself, torch would pass a copy, which it forgets.
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend.allreduce([torch._neg_view(own := ones(3))], dist.AllreduceOptions()).wait()
+    equal(own, torch.full((3,), sum_of_ranks))
+
+
+def check_repeated_calls() -> None:
+    """Each Python function on the way of a small collective costs microseconds."""
+    called = []
+
+    def note(frame: types.FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_globals["__name__"].startswith("sumpter."):
+            called.append(frame.f_code.co_name)
+
+    own = ones(4)
+    # The first of a kind are declared.
+    for number in range(SLOTS + 1):
+        sys.setprofile(note if number == SLOTS else None)
+        work = dist.all_reduce(own, async_op=True)
+        sys.setprofile(None)
+        work.wait()
+    assert called == ["allreduce", "reduce_in_place", "of", "submit"], called
+
+
 def check_other_backends_works() -> None:
     """A Gloo group beside ours answers as it always does."""
     gloo = dist.new_group(backend="gloo")
@@ -156,6 +210,9 @@ check_any_source()
 check_batch()
 check_objects()
 check_works()
+check_blocking_calls()
+check_memory()
+check_repeated_calls()
 check_other_backends_works()
 check_unsupported()
 dist.monitored_barrier()
