@@ -222,7 +222,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "256KiB",
         range: "a size from 4KiB to 1GiB that is a multiple of 4KiB",
         doc: "The largest slice of a tensor that is scheduled and placed as one; a tensor is cut \
-              finer so that the credit has room for eight, to half of that size for up to 256 \
+              finer so that the credit has room for eight, to a quarter of that for up to 256 \
               partitions on each server that sums, and down to 32KiB for up to eight. Equal on \
               every rank.",
         put: |c, v| size_in(v, 4 * KIB..=GIB, 4 * KIB).map(|x| c.partition_bytes = x),
@@ -245,8 +245,9 @@ pub const SETTINGS: &[Setting] = &[
         doc: "Flow control: bytes of partitions that a worker may have started and not yet sent. \
               A small credit keeps queues short and lets an urgent tensor overtake sooner. Less \
               than a partition counts as one. auto: what the slowest machine's link sends in a \
-              millisecond (see bandwidth_gbps), from 128KiB to 2MiB; 1MiB if no bandwidth is \
-              known; 2MiB on a single machine. Equal on every rank.",
+              millisecond (see bandwidth_gbps), from 128KiB to 1MiB, and where that is more in a \
+              third of one, up to 2MiB; 1MiB if no bandwidth is known; 2MiB on a single machine. \
+              Equal on every rank.",
         put: |c, v| match v.trim() {
             AUTO => {
                 c.credit_bytes = None;

@@ -24,8 +24,8 @@ use crate::{LaneAssigner, PlanError, ReductionTree, TreeDealer, TreePlan};
 /// vector register straddles two partitions of an aligned tensor.
 pub const PARTITION_ALIGN_BYTES: u64 = 64;
 
-/// Partitions of a tensor for each server that sums, where half of the largest size allows it. A
-/// server's share of a tensor is off by up to one partition, so of an even share by up to 1/256.
+/// Partitions of a tensor for each server that sums, where a quarter of the largest size allows it.
+/// A server's share of a tensor is off by up to one partition, so of an even share by up to 1/256.
 const PARTITIONS_PER_SERVER: u64 = 256;
 
 /// The least of them, as far as the smallest size allows it. Dealing evens the shares of many
@@ -135,21 +135,21 @@ pub fn largest_partition(partition_bytes: u64, credit_bytes: u64) -> u64 {
 
 /// How large the partitions of a tensor are: the largest size, halved while that makes the shares
 /// of the servers that sum more even. Each partition costs processor time, which is what limits
-/// fast links, and there the largest size is large (`default_credit`): sizes below its half are
+/// fast links, and there the largest size is large (`default_credit`): sizes below its quarter are
 /// for tensors of which a server would get fewer than eight, down to 32 KiB.
 ///
 /// ```
 /// use sumpter_plan::partition_of;
 ///
 /// assert_eq!(partition_of(1 << 20, 128 << 10, 4), 32 << 10);
-/// assert_eq!(partition_of(16 << 20, 128 << 10, 4), 64 << 10);
+/// assert_eq!(partition_of(16 << 20, 256 << 10, 4), 64 << 10);
 /// assert_eq!(partition_of(512 << 20, 128 << 10, 4), 128 << 10);
 /// assert_eq!(partition_of(1 << 20, 4096, 4), 4096);
 /// ```
 #[must_use]
 pub fn partition_of(tensor_bytes: u64, largest: u64, summing: u64) -> u64 {
     let cut = |each: u64| tensor_bytes / (each * summing.max(1));
-    let even = cut(PARTITIONS_PER_SERVER).max(largest / 2).min(cut(LEAST_PARTITIONS_PER_SERVER));
+    let even = cut(PARTITIONS_PER_SERVER).max(largest / 4).min(cut(LEAST_PARTITIONS_PER_SERVER));
     let fits = |size: &u64| *size <= even;
     sizes(largest).find(fits).or_else(|| sizes(largest).last()).unwrap_or(largest)
 }

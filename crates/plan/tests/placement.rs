@@ -155,11 +155,11 @@ fn large_tensors_are_cut_finer_the_more_servers_share_them() {
         places[0].bytes
     };
     let (slow, fast) = (64 << 10, 256 << 10);
-    // 256 for each server as far as half of the largest size allows it,
+    // 256 for each server as far as a quarter of the largest size allows it,
     assert_eq!(sizes(slow, 2, 64 << 20), 64 << 10);
     assert_eq!(sizes(slow, 6, 64 << 20), 32 << 10);
     assert_eq!(sizes(fast, 2, 64 << 20), 128 << 10);
-    assert_eq!(sizes(fast, 6, 64 << 20), 128 << 10);
+    assert_eq!(sizes(fast, 6, 64 << 20), 64 << 10);
     assert_eq!(sizes(fast, 2, 1 << 30), 256 << 10);
     // eight as far as the smallest allows it.
     assert_eq!(sizes(fast, 2, 1 << 20), 64 << 10);

@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(credit(&view), 488 << 10);
         // Those that have died do not count, and what is set does.
         view.gone.insert(Rank(2));
-        assert_eq!(credit(&view), 1220 << 10);
+        assert_eq!(credit(&view), 1 << 20);
         view.changes.insert("credit_bytes".into(), "65536".into());
         assert_eq!(credit(&view), 64 << 10);
     }
