@@ -19,6 +19,8 @@ from sumpter.torch.training.variables import load_exactly
 class OnServers(Wrapped):
     """Leaves the updates to the servers."""
 
+    is_shared = True
+
     _exchange: ServerUpdates
 
     def synchronize(self) -> None:
