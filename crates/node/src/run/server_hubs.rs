@@ -273,3 +273,64 @@ impl LaneUser for HubRun {
 
     fn progressed(&mut self) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use sumpter_membership::{ServerView, WorkerView};
+    use sumpter_types::Epoch;
+
+    use super::*;
+
+    /// The hub on server 7 of a job with a worker and another server, 8.
+    fn hub_run() -> HubRun {
+        let lanes = |port| vec![LaneView::from(([127, 0, 0, 1], port))];
+        let server = |(member, port)| ServerView {
+            member: MemberId(member),
+            host: format!("cpu{member}"),
+            machine: format!("cpu{member}"),
+            lanes: lanes(port),
+            bandwidth_gbps: None,
+            rack: None,
+        };
+        let worker = WorkerView {
+            rank: Rank(0),
+            host: "gpu0".into(),
+            machine: "gpu0".into(),
+            lanes: lanes(1),
+            bandwidth_gbps: None,
+            rack: None,
+            device_group: None,
+        };
+        let servers = [(7, 2), (8, 3)].map(server).into();
+        let view = ClusterView { workers: vec![worker], servers, ..ClusterView::default() };
+        let settings = ClientSettings {
+            rank: Rank(1),
+            world_size: 1,
+            epoch: Epoch(1),
+            chunk_bytes: 64,
+            credit_bytes: 1,
+            deterministic: false,
+            checksum: false,
+        };
+        let (lanes, _) = all_lanes(&view);
+        let client = Client::new(settings, lanes.len());
+        let (hub, dials) = (Hub::new(view.job, 64), Dials::new(lanes.len()));
+        let own = Some((ConnId(1), ConnId(0)));
+        HubRun { view, rank: Rank(1), lanes, client, hub, dials, own, warned: false }
+    }
+
+    #[test]
+    fn a_job_goes_on_without_the_server_that_cannot_be_reached_or_cannot_reach_a_worker() {
+        let limit = Duration::from_secs(5);
+        for (lane, server, words) in [(2, 8, "no route"), (0, 7, "rank 0 on gpu0")] {
+            let mut run = hub_run();
+            let lane = ConnId(lane);
+            assert_eq!(run.dial_failed(lane, "no route", limit), None, "it has just begun");
+            run.dials.end(lane);
+            run.lost(lane, Instant::now() - 2 * limit);
+            let suspect = run.dial_failed(lane, "no route", limit).expect("late");
+            assert_eq!(suspect.server, MemberId(server));
+            assert!(suspect.reason.contains(words) && suspect.reason.ends_with("no route"));
+        }
+    }
+}
