@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +23,6 @@ from sumpter_lab.cli.bench import _emulate as emulate_cells
 from sumpter_lab.emulate import cell, report
 from sumpter_lab.scaffold import spec, units
 from sumpter_lab.scaffold.jobs import emulated
-from sumpter_lab.scaffold.jobs.payload import Payload
 from sumpter_lab.scaffold.network import cluster, counters, mesh, namespaces
 from sumpter_lab.scaffold.network.cluster import Machine
 from sumpter_lab.scaffold.network.probe import Exchanged
@@ -121,16 +119,6 @@ def test_sizes_hold_whole_elements() -> None:
     assert units.parse_sizes("64MiB,4", "--bytes") == [64 << 20, 4]
     with pytest.raises(UsageError, match="multiple of 4"):
         units.parse_sizes("4,6", "--bytes")
-
-
-def test_a_sum_is_exact_in_tensors_with_more_elements_than_float32_has_integers() -> None:
-    payload = Payload(0, 1, (1 << 24) + 1100)
-    tensors = [torch.empty((1 << 24) + 1100)]
-    payload.fill(tensors, 3)
-    payload.check(tensors, 3)
-    tensors[0][-1] += 1
-    with pytest.raises(ArithmeticError, match="element 16778315 of tensor 0"):
-        payload.check(tensors, 3)
 
 
 @pytest.mark.parametrize("text", ["0", "0.5", "10001", "nan", "inf", "fast"])

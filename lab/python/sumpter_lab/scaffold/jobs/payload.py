@@ -22,9 +22,7 @@ class Payload:
     def __init__(self, rank: int, world_size: int, elements: int) -> None:
         self._rank = rank
         self._world_size = world_size
-        # Not a range of all elements: float32 does not have every integer beyond 2**24.
-        period = torch.arange(PERIOD, dtype=torch.float32)
-        self._pattern = period.repeat(-(-elements // PERIOD))[:elements]
+        self._pattern = torch.arange(elements, dtype=torch.float32).remainder_(PERIOD)
 
     def fill(self, tensors: list[torch.Tensor], number: int) -> None:
         """Writes this rank's contribution of round `number`."""
