@@ -270,6 +270,7 @@ fn a_server_that_cannot_reach_its_peers_names_one_or_itself() {
     scene.world.say(a, suspect(b, "no route", 1));
     scene.suspended(2, "the server on a cannot reach the server on b: no route");
     scene.settle(2, &[a, c]);
+    assert_eq!(scene.world.told(b), [MemberEvent::JobEnded { job }]);
     // It takes no part any more, and what it says of others is nothing.
     scene.world.say(b, suspect(c, "no route", 2));
     scene.world.pass(Duration::from_secs(1));
