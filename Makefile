@@ -94,9 +94,10 @@ bench: setup ## Two numbers of an emulated cluster (root): share of the optimum,
 	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5
 
 chaos: setup ## Train while servers, links and connections fail (root): SEED=n, CHAOS_SECONDS=n.
-	$(BIN)/sumpter bench chaos --seconds $(CHAOS_SECONDS) --seed $(or $(SEED),1) \
-		--coordinator-restarts \
-		-- $(BIN)/python examples/digits.py
+	for example in digits server_optimizer_digits; do \
+		$(BIN)/sumpter bench chaos --seconds $(CHAOS_SECONDS) --seed $(or $(SEED),1) \
+			--coordinator-restarts -- $(BIN)/python examples/$$example.py || exit 1; \
+	done
 
 docs: setup ## Regenerate the pages made from code.
 	$(BIN)/sumpter config --markdown > docs/user/configuration.md

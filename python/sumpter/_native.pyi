@@ -284,7 +284,8 @@ class Supply:
     def supply(self, start: int, size: int) -> None:
         """`size` bytes from `start` on are in the memory, and do not change any more.
 
-        Raises ConfigError if the tensor has no such bytes.
+        The round of a rank that holds nothing of a sharded tensor lasts until it has supplied 0
+        bytes. Raises ConfigError if the tensor has no such bytes.
         """
 
     def refuse(self, reason: str) -> None:

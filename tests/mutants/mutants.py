@@ -474,6 +474,13 @@ MUTANTS = [
         "                decided.map(|u| Update::defer(u.rule)).or(self.request.update);",
     ),
     Mutant(
+        "a worker that holds no shard is done before its group has reduced",
+        "10: a failure has a name",
+        "client/mod.rs",
+        "let is_over = partitions == 0 && !op.awaits_supply(self.settings.rank);",
+        "let is_over = partitions == 0;",
+    ),
+    Mutant(
         "a shard is passed on to a worker that does not hold it",
         "1: exactly once",
         "recovery.rs",

@@ -88,6 +88,8 @@ pub struct Hub {
     /// Lanes to which routes lead, and those of them that the driver has not connected yet.
     lanes: HashSet<ConnId>,
     unconnected: Vec<ConnId>,
+    /// Bytes of a rack's subtotals that were passed on.
+    rack_bytes: u64,
     closed: bool,
 }
 
@@ -145,8 +147,9 @@ impl Hub {
     #[must_use]
     pub fn new(job: JobId, chunk_bytes: u32) -> Hub {
         let (tensors, running, failed, lanes) = Default::default();
-        let (chunk_bytes, unconnected, closed) = (chunk_bytes as usize, Vec::new(), false);
-        Hub { job, chunk_bytes, tensors, running, failed, lanes, unconnected, closed }
+        let (chunk_bytes, unconnected) = (chunk_bytes as usize, Vec::new());
+        let (rack_bytes, closed) = (0, false);
+        Hub { job, chunk_bytes, tensors, running, failed, lanes, unconnected, rack_bytes, closed }
     }
 
     /// Nothing is passed on any more, and what fails from now on is not reported to this machine's
@@ -193,6 +196,13 @@ impl Hub {
     fn passage(&self, tensor: TensorId, tier: Tier, partition: u32) -> Option<&Passage> {
         let whole = self.tensors.get(&(tensor, tier, None));
         whole.or_else(|| self.tensors.get(&(tensor, tier, Some(partition))))
+    }
+
+    /// Bytes that were passed on of what the machines of a rack contribute, as a worker contributes
+    /// them.
+    #[must_use]
+    pub fn rack_bytes(&self) -> u64 {
+        self.rack_bytes
     }
 
     /// Between two epochs: whatever was lent is given back as it comes, and nothing is passed on
@@ -260,6 +270,13 @@ impl Hub {
             match client.memory_mut(op) {
                 Some(OpMemory::Subtotals(held)) => {
                     held.chunks[slot] = Some(bytes);
+                    if of.tier == Tier::Rack
+                        && spec.collective.contributes(client.rank(), spec.root)
+                    {
+                        let before = of.chunk as usize * self.chunk_bytes;
+                        let left = (spec.bytes as usize).saturating_sub(before);
+                        self.rack_bytes += left.min(self.chunk_bytes) as u64;
+                    }
                     client.supply_chunks(op, of.partition, of.chunk + 1);
                 }
                 _ => lane.recycle(bytes),

@@ -159,6 +159,8 @@ families! {
         "Partitions that the member's lanes have reduced.");
     SUMMED = counter(Member, "sumpter_lane_summed", "bytes",
         "Bytes of contributions that the member's lanes have reduced.");
+    RACK_BYTES = counter(Member, "sumpter_rack_aggregates", "bytes",
+        "Bytes of sums that the member has passed on for its rack; 0 where it is no rack's hub.");
     LANE_WAITING = gauge(Member, "sumpter_lane_waiting_partitions", "",
         "Partitions in the member's lanes that wait for a rank's contribution.");
     LANE_MEMORY = gauge(Member, "sumpter_lane_memory", "bytes",

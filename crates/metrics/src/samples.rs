@@ -208,6 +208,7 @@ static PLAIN: &[(&str, &Family)] = &[
     ("credit_used_bytes", &CREDIT),
     ("lane_rounds", &LANE_ROUNDS),
     ("summed_bytes", &SUMMED),
+    ("rack_bytes", &RACK_BYTES),
     ("lane_waiting_partitions", &LANE_WAITING),
     ("lane_memory_bytes", &LANE_MEMORY),
 ];

@@ -9,7 +9,7 @@ use sumpter_types::{
 };
 
 /// Every counter that a member reports, with a number of its own.
-const COUNTERS: [&str; 31] = [
+const COUNTERS: [&str; 32] = [
     "bytes_sent",
     "bytes_received",
     "bytes_sent_away",
@@ -41,6 +41,7 @@ const COUNTERS: [&str; 31] = [
     "max_job_bytes",
     "drained_bytes",
     "rack_hubs",
+    "rack_bytes",
 ];
 
 fn counters() -> BTreeMap<String, f64> {

@@ -1,7 +1,7 @@
 //! What other threads ask of an event loop.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Member(MemberEvent),
     /// The session with the coordinator is there.
     Joined(Arc<Member>),
+    /// The same, of the server to which this lane belongs, and which keeps it.
+    Serves(Weak<Member>),
     /// What operations on a tensor have in common; the last is whether they average.
     Declare(DeclarationId, TensorSpec, bool),
     Submit(DeclarationId, Submission),

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use sumpter_engine::{Backlog, LaneStats};
 use sumpter_types::{Late, Stats};
 
+use crate::cluster::RackHubs;
+
 /// How often the coordinator gets the counters, while something happens.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
@@ -31,8 +33,8 @@ pub(crate) struct OfClient {
     /// Bytes that take credit.
     pub admitted_bytes: usize,
     pub operations: usize,
-    /// Whether the racks of the job's machines sum; none if no rack is known.
-    pub rack_hubs: Option<bool>,
+    /// Whether the racks of the job's machines sum, and where; none if no rack is known.
+    pub rack_hubs: Option<RackHubs>,
 }
 
 /// What an event loop knows from elsewhere when it reports.
@@ -45,6 +47,8 @@ pub(crate) struct Surroundings<'a> {
     pub lane_waiting: usize,
     /// Corrupt frames that the client received.
     pub corrupt_results: u64,
+    /// Bytes that were passed on for racks.
+    pub rack_bytes: u64,
     pub tensors: usize,
     pub client: Option<OfClient>,
     pub elapsed: Duration,
@@ -169,7 +173,7 @@ impl Counters {
     pub(crate) fn report(&self, around: &Surroundings<'_>) -> Stats {
         let Surroundings { lane, elapsed, .. } = around;
         let running = self.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let counters: [(&str, f64); 20] = [
+        let counters: [(&str, f64); 21] = [
             ("bytes_sent", self.bytes_sent as f64),
             ("bytes_received", self.bytes_received as f64),
             ("bytes_sent_away", self.away_sent as f64),
@@ -184,6 +188,7 @@ impl Counters {
             ("elapsed_s", elapsed.as_secs_f64()),
             ("lane_rounds", lane.rounds as f64),
             ("summed_bytes", lane.summed_bytes as f64),
+            ("rack_bytes", around.rack_bytes as f64),
             ("duplicate_chunks", lane.duplicate_chunks as f64),
             ("corrupt_frames", (lane.corrupt_frames + around.corrupt_results) as f64),
             ("lane_memory_bytes", around.lane_bytes as f64),
@@ -219,8 +224,15 @@ impl Counters {
             ("pauses", self.pauses as f64),
             ("drained_bytes", self.drained as f64),
         ];
-        let rack_hubs = client.rack_hubs.map(|hubs| ("rack_hubs", f64::from(u8::from(hubs))));
-        now.into_iter().chain(rack_hubs).chain(waited).collect()
+        let flag = |value| f64::from(u8::from(value));
+        let rack_hubs = client.rack_hubs.map(|hubs| {
+            [
+                ("rack_hubs", flag(hubs.sum)),
+                ("rack_hubs_on_workers", flag(hubs.on_workers)),
+                ("rack_hubs_on_servers", hubs.on_servers as f64),
+            ]
+        });
+        now.into_iter().chain(rack_hubs.into_iter().flatten()).chain(waited).collect()
     }
 }
 
@@ -239,6 +251,7 @@ mod tests {
             lane_bytes: 0,
             lane_waiting: 3,
             corrupt_results: 0,
+            rack_bytes: 5,
             tensors: 0,
             client,
             elapsed: Duration::ZERO,
@@ -263,10 +276,14 @@ mod tests {
         assert_eq!(waited, [0.030, 0.070, 0.005, 0.0]);
         let queues = ["queued_partitions", "queued_bytes", "credit_used_bytes", "operations"];
         assert_eq!(queues.map(|name| told[name]), [7.0, 11.0, 9.0, 2.0]);
-        for rack_hubs in [None, Some(false), Some(true)] {
+        assert!(!told.contains_key("rack_hubs"));
+        for (sum, on_workers, on_servers) in [(false, false, 0), (true, true, 0), (true, false, 4)]
+        {
+            let rack_hubs = Some(RackHubs { sum, on_workers, on_servers });
             let told = report(&counters, Some(OfClient { rack_hubs, ..client }));
-            let value = told.get("rack_hubs").copied();
-            assert_eq!(value, rack_hubs.map(|hubs| f64::from(u8::from(hubs))));
+            let flags = [told["rack_hubs"], told["rack_hubs_on_workers"]];
+            assert_eq!(flags, [sum, on_workers].map(|flag| f64::from(u8::from(flag))));
+            assert_eq!(told["rack_hubs_on_servers"], f64::from(on_servers as u8));
         }
     }
 
@@ -291,7 +308,7 @@ mod tests {
     #[test]
     fn a_server_tells_nothing_of_what_only_workers_have() {
         let told = report(&Counters::default(), None);
-        assert_eq!(told["lane_waiting_partitions"], 3.0);
+        assert_eq!((told["lane_waiting_partitions"], told["rack_bytes"]), (3.0, 5.0));
         assert!(WAITING.iter().all(|name| !told.contains_key(*name)));
     }
 }

@@ -82,6 +82,9 @@ pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(
             }
         };
         metrics.joined(member.id());
+        for remote in &lanes.remotes {
+            remote.send(Command::Serves(Arc::downgrade(&member)));
+        }
         let (coordinator, count) = (&options.coordinator, lanes.remotes.len());
         tracing::info!(target: NOTICE, "joined {coordinator} with {count} lanes; waiting for jobs");
         match attend(&member, &news, &lanes, drain_limit, interrupted) {

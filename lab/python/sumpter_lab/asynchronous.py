@@ -22,7 +22,9 @@ from typing import Any
 from sumpter import _native
 from sumpter_lab.scaffold.jobs import remote
 from sumpter_lab.scaffold.jobs.remote import Remote, call_all, end_all
-from sumpter_lab.scaffold.network import cluster, counters
+from sumpter_lab.scaffold.network import cluster, counters, namespaces
+from sumpter_lab.scaffold.results import record
+from sumpter_lab.scaffold.results.output import check_writable
 from sumpter_lab.scaffold.signals import orderly
 
 PATIENCE_S = 300.0
@@ -50,13 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("-o", "--output", type=Path, help="also write every turn, as JSON")
     asked = parser.parse_args(arguments)
+    check_writable(asked.output, "--output")
+    namespaces.check_tools()
     remote.preload("sumpter_lab.asynchronous_rank")
+    about = record.environment()
     rates = [asked.rate_mbit]
     with orderly(), cluster.emulated(rates * asked.workers, rates * asked.servers) as machines:
         turns = measure(machines, asked)
     print_rows(turns, asked.workers)
     if asked.output:
-        document = {"asked": vars(asked) | {"output": None}, "turns": turns}
+        document = {"about": about, "asked": vars(asked) | {"output": None}, "turns": turns}
         asked.output.write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -308,7 +308,9 @@ class DeviceRound:
         """The group's devices reduce, until `after`: this rank's shard can go to the host."""
         self._copy_to_host(slices, source, sent, after)
         self._supply_slices(slices, supply)
-        # A rank without a shard has nothing else to wait for.
+        if not slices:
+            # The core's round of a rank without a shard lasts until then.
+            supply.supply(0, 0)
         self._count_down()
 
     def _gathered(self, after: Event) -> None:

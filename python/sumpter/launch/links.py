@@ -96,7 +96,13 @@ def describe_racks(job: Job) -> str:
         return ""
     many = len(job.racks) > _RACKS_NAMED
     names = f"{len(job.racks)} racks" if many else f"racks {', '.join(job.racks)}"
-    return names if job.rack_hubs is None else f"{names}: {_RACKS_SUM[job.rack_hubs]}"
+    hubs = job.rack_hubs
+    if hubs is None:
+        return names
+    # Not where they are summed by workers only, which is what a job without servers does.
+    servers = f"{hubs.on_servers} server{'s' * (hubs.on_servers != 1)}"
+    where = f", on {'workers and ' * hubs.on_workers}{servers}" if hubs.on_servers else ""
+    return f"{names}: {_RACKS_SUM[hubs.sum]}{where}"
 
 
 def optimal_s_per_byte(job: Job) -> float | None:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 # How a machine without a configured name is identified: its boot's UUID, and what follows.
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(/|$)|[0-9a-f]{32}$")
@@ -53,6 +53,14 @@ class Stats:
         return drained / waited_s if waited_s > 0 and drained > 0 else None
 
 
+class RackHubs(NamedTuple):
+    """What the plan makes of a job's racks."""
+
+    sum: bool  # whether each sums its machines' contributions before they leave it
+    on_workers: bool  # whether workers may do so
+    on_servers: int  # how many servers may
+
+
 @dataclass(frozen=True)
 class Late:
     """How often, and for how long in all, a rank was the last that a member waited for."""
@@ -76,7 +84,7 @@ class Member:
     bandwidth_source: str = ""  # who says so: "configured" or "interface"
     rack: str = ""  # of its machine, if it is known
     trunk_gbps: float | None = None  # what that rack's uplink carries each way, if it is known
-    rack_hubs: bool | None = None  # whether racks sum, as a worker reports it
+    rack_hubs: RackHubs | None = None  # what the plan makes of racks, as a worker reports it
     silent_s: float = 0  # since its last heartbeat
     draining: bool = False
     gone: bool = False  # these are its last numbers
@@ -118,10 +126,10 @@ class Job:
         return tuple(sorted({member.rack for member in self.workers + self.servers} - {""}))
 
     @property
-    def rack_hubs(self) -> bool | None:
-        """Whether each rack sums its machines' contributions; None until a worker reports it."""
+    def rack_hubs(self) -> RackHubs | None:
+        """What the plan makes of the racks; None until a worker reports it."""
         known = [worker.rack_hubs for worker in self.workers if worker.rack_hubs is not None]
-        return any(known) if known else None
+        return max(known, default=None)
 
     def waited_for(self) -> list[Late]:
         """All members' waiting added up by rank, the longest first."""
@@ -222,11 +230,19 @@ def _member(role: str, key: str, entry: Mapping[str, Any]) -> Member:
         bandwidth_source=str(entry.get("bandwidth_source") or ""),
         rack=str(entry.get("rack") or ""),
         trunk_gbps=_number(entry.get("trunk_gbps")) or None,
-        rack_hubs=bool(_number(counters["rack_hubs"])) if "rack_hubs" in counters else None,
+        rack_hubs=_rack_hubs(counters),
         silent_s=_number(entry.get("silent_s")),
         draining=bool(entry.get("draining")),
         gone=bool(entry.get("gone")),
     )
+
+
+def _rack_hubs(counters: Mapping[str, Any]) -> RackHubs | None:
+    if "rack_hubs" not in counters:
+        return None
+    names = ("rack_hubs", "rack_hubs_on_workers", "rack_hubs_on_servers")
+    sum_, on_workers, on_servers = (_number(counters.get(name)) for name in names)
+    return RackHubs(bool(sum_), bool(on_workers), int(on_servers))
 
 
 def _late(entry: Mapping[str, Any]) -> Late:

@@ -155,7 +155,7 @@ def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
         without_bandwidth=why_no_optimum(job) if without_bandwidth(job) else "",
         waited_for=_waited_for(before, job),
         racks=describe_racks(job),
-        rack_hubs=job.rack_hubs,
+        rack_hubs=None if job.rack_hubs is None else job.rack_hubs.sum,
         stall=job.stall,
         members=tuple(_member(old.get(worker.number), worker, seconds) for worker in workers),
     )

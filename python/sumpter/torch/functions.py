@@ -80,7 +80,7 @@ def broadcast_optimizer_state(
         handle.synchronize()
     if not optimizer.state:
         _make_gradients(optimizer)
-    if not is_root:
+    if not is_root or getattr(optimizer, "is_shared", False):
         optimizer.load_state_dict(state)
 
 

@@ -64,7 +64,10 @@ def test_wide_uplinks_need_no_hubs_and_the_status_says_what_is_so(
     assert [worker["rack"] for worker in workers] == [name[0] for name in MACHINES.values()]
     assert {worker["trunk_gbps"] for worker in workers} == {trunk_gbps}
     (known,) = read_status(text)
-    assert known.rack_hubs is hubs and said in describe_racks(known)
+    assert known.rack_hubs is not None and known.rack_hubs.sum is hubs
+    assert said in describe_racks(known)
+    passed_on = [worker["stats"]["counters"]["rack_bytes"] for worker in workers]
+    assert all(passed_on) if hubs else not any(passed_on), passed_on
 
 
 def test_servers_die_while_racks_sum(make_job: Callable[..., Job]) -> None:
@@ -78,7 +81,10 @@ def test_servers_sum_for_their_racks(make_job: Callable[..., Job]) -> None:
     settings = {"partition_bytes": "16KiB", "chunk_bytes": "4KiB"}
     job = make_job(len(MACHINES), 2, of_servers=SERVERS, **settings)
     start(job, "racks.py", trunk_gbps=1).finish()
-    assert f"{SUMMED_THERE}, on workers and 2 servers" in job.output(0)
+    said = f"{SUMMED_THERE}, on workers and 2 servers"
+    assert said in job.output(0)
+    (known,) = read_status(_native.status({"coordinator": job.address, "token": TOKEN}))
+    assert said in describe_racks(known)
 
 
 def test_servers_die_that_sum_for_their_racks(make_job: Callable[..., Job]) -> None:

@@ -263,18 +263,22 @@ def test_without_root_there_is_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_a_small_run_with_cut_connections_and_a_stall_ends_with_the_same_bytes(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("example", "faults"),
+    [("digits.py", "cut,stall"), ("server_optimizer_digits.py", "kill,join")],
+)
+def test_a_small_run_with_faults_ends_with_the_same_bytes(
+    tmp_path: Path, example: str, faults: str
 ) -> None:
     if not hasattr(os, "pidfd_open"):
         pytest.skip("pidfd_open is missing: no connection can be cut here")
     figures = tmp_path / "figures.json"
     command = (
         *(sys.executable, "-m", "sumpter", "bench", "chaos", "--local", "-n", "2", "-s", "1"),
-        *("--slots", "1", "--faults", "cut,stall", "--seconds", "4", "--seed", "1"),
+        *("--slots", "1", "--faults", faults, "--seconds", "4", "--seed", "1"),
         # A loaded machine stops processes for longer than what the test is about.
         *("--set", "peer_timeout_s=120", "-o", str(figures)),
-        *("--", sys.executable, "examples/digits.py"),
+        *("--", sys.executable, f"examples/{example}"),
     )
     ended = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False
@@ -284,7 +288,7 @@ def test_a_small_run_with_cut_connections_and_a_stall_ends_with_the_same_bytes(
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = json.loads(figures.read_text())
     assert found["passed"] and found["bytes_lost"] == 0
-    assert {"cut", "stall"} <= set(found["faults"])
+    assert set(faults.split(",")) <= set(found["faults"])
     assert len(set(found["digests"] + found["quiet_digests"])) == 1
     assert found["rounds"] > found["epochs_trained"] > 0
     assert "equal to those of the undisturbed run" in ended.stdout

@@ -1,4 +1,4 @@
-"""`sumpter bench memory` and `bench refill`: their arithmetic, refusals, and small runs."""
+"""`bench memory`, `refill` and `asynchronous`: their arithmetic, refusals, and small runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sumpter._failure import Failure, UsageError
-from sumpter_lab import diloco, memory, refill
+from sumpter_lab import asynchronous, diloco, memory, refill
 from sumpter_lab.scaffold import units
 from sumpter_lab.scaffold.network import counters, namespaces
 
@@ -120,14 +120,14 @@ def test_what_a_death_costs_is_the_difference_to_the_next_round() -> None:
     assert row["planned_s"] == pytest.approx(6.0)
 
 
-@pytest.mark.parametrize("bench", [memory, refill])
+@pytest.mark.parametrize("bench", [asynchronous, memory, refill])
 def test_without_root_one_line_says_so(bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Failure, match="needs root"):
         bench.main([])
 
 
-@pytest.mark.parametrize("bench", [memory, refill, diloco])
+@pytest.mark.parametrize("bench", [asynchronous, memory, refill, diloco])
 def test_a_result_that_could_not_be_written_is_refused_at_once(bench, tmp_path: Path) -> None:
     with pytest.raises(Failure, match="--output .* does not exist"):
         bench.main(["-o", str(tmp_path / "absent" / "rows.json")])
@@ -138,8 +138,8 @@ def test_an_unknown_rule_is_refused() -> None:
         refill.main(["--rules", "magic"])
 
 
-def run(bench: str, output: Path, *arguments: str) -> list[dict[str, Any]]:
-    """The rows of a small run, which leaves no namespace."""
+def run(bench: str, output: Path, *arguments: str) -> dict[str, Any]:
+    """What a small run writes, which leaves no namespace."""
     try:
         namespaces.check_tools()
     except Failure as failure:
@@ -153,13 +153,15 @@ def run(bench: str, output: Path, *arguments: str) -> list[dict[str, Any]]:
         process.kill()
     assert process.returncode == 0, err
     assert not namespaces.of_run(f"{namespaces.PREFIX}-{process.pid}-")
-    return json.loads(output.read_text())["rows"]
+    document: dict[str, Any] = json.loads(output.read_text())
+    assert document["about"]["commit"]
+    return document
 
 
 @pytest.mark.exclusive
 def test_a_small_run_finds_the_memory_of_a_model(tmp_path: Path) -> None:
     options = ("-n", "2", "-s", "n", "--megabytes", "16", "--steps", "2")
-    (row,) = run("memory", tmp_path / "memory.json", *options)
+    (row,) = run("memory", tmp_path / "memory.json", *options)["rows"]
     # Parameters, gradients and, in the workers, two moments.
     assert 64e6 < row["worker_bytes_workers"] < 90e6
     assert 32e6 < row["worker_bytes_servers"] < row["worker_bytes_workers"]
@@ -169,8 +171,17 @@ def test_a_small_run_finds_the_memory_of_a_model(tmp_path: Path) -> None:
 @pytest.mark.exclusive
 def test_a_small_run_fills_the_lanes_with_the_bytes_that_are_planned(tmp_path: Path) -> None:
     options = ("-n", "2", "--megabytes", "4", "--rules", "adam", "--turns", "1")
-    sums, adam = run("refill", tmp_path / "refill.json", *options)
+    sums, adam = run("refill", tmp_path / "refill.json", *options)["rows"]
     assert sums["system"] == refill.SUMS and adam["system"] == "adam"
     # More are headers, and what had been sent to the server that died.
     assert 0.95 < adam["more_megabytes"] / adam["planned_megabytes"] < 2
     assert sums["more_megabytes"] < adam["more_megabytes"]
+
+
+@pytest.mark.exclusive
+def test_a_small_run_takes_steps_in_every_mode(tmp_path: Path) -> None:
+    options = ("-n", "2", "-k", "1", "--megabytes", "0.1", "--compute-s", "0.02")
+    file = tmp_path / "asynchronous.json"
+    turns = run("asynchronous", file, *options, "--seconds", "0.3", "--turns", "1")["turns"]
+    assert [turn["mode"] for turn in turns] == list(asynchronous.MODES)
+    assert all(rank["steps"] > 0 for turn in turns for rank in turn["ranks"])

@@ -143,9 +143,12 @@ def test_it_fits_every_width(monkeypatch: pytest.MonkeyPatch, width: int) -> Non
     assert ("silent for 3 s" in text) == (width >= 200)
 
 
-def in_racks(hubs: float | None, names: str = "ab") -> list[dict]:
-    """Two workers in each rack, who report whether racks sum."""
-    counters = {} if hubs is None else {"rack_hubs": hubs}
+def in_racks(
+    hubs: float | None, names: str = "ab", on_workers: float = 0.0, on_servers: float = 0.0
+) -> list[dict]:
+    """Two workers in each rack, which report whether racks sum, and where."""
+    where = {"rack_hubs_on_workers": on_workers, "rack_hubs_on_servers": on_servers}
+    counters = {} if hubs is None else {"rack_hubs": hubs, **where}
     racks = [{"rack": name, "trunk_gbps": 4.0} for name in names for _ in range(2)]
     return [worker(rank, elapsed_s=1.0, **counters) | rack for rank, rack in enumerate(racks)]
 
@@ -158,6 +161,9 @@ NONE_SUMS = "their uplinks limit nothing that is known, so no rack sums by itsel
     ("workers", "hubs", "said"),
     [
         (in_racks(1.0), True, f"racks a, b: {SUM}"),
+        (in_racks(1.0, on_workers=1.0), True, f"racks a, b: {SUM}"),
+        (in_racks(1.0, on_servers=1.0), True, f"racks a, b: {SUM}, on 1 server"),
+        (in_racks(1.0, "ab", 1.0, 4.0), True, f"racks a, b: {SUM}, on workers and 4 servers"),
         (in_racks(0.0), False, f"racks a, b: {NONE_SUMS}"),
         (in_racks(None), None, "racks a, b"),
         (in_racks(1.0, "abcdefghi"), True, f"9 racks: {SUM}"),

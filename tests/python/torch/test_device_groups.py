@@ -99,6 +99,14 @@ def test_a_rank_of_a_group_that_dies_is_an_error_of_all(make_job: Callable[..., 
     assert codes == [0, 0, 0, -signal.SIGKILL], job.report(f"exit codes {codes}")
 
 
+def test_a_rank_that_never_begins_is_named_though_the_others_hold_nothing(
+    make_job: Callable[..., Job],
+) -> None:
+    job = make_job(2, stall_shutdown_s=5)
+    job.make_pipe("over")
+    start(job, "on_fake_stalls.py", 2).finish()
+
+
 # A machine of four GPUs below two switches, whose links are so much faster than those of the
 # switches that no part is better copied as it is.
 MACHINE = """

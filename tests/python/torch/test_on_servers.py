@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,29 @@ def test_servers_that_die_change_neither_parameters_nor_state(
 
     undisturbed, killed = results(die=False), results(die=True)
     assert len(set(undisturbed + killed)) == 1, "not the same bytes"
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adamw"])
+def test_a_state_goes_on_with_another_number_of_servers(
+    make_job: Callable[..., Job], tmp_path: Path, rule: str
+) -> None:
+    file = str(tmp_path / "state.pt")
+
+    def results(servers: int, partition: str, *arguments: str) -> list[bytes]:
+        job = make_job(3, servers, partition_bytes=partition)
+        job.start("other_servers.py", rule, *arguments).finish()
+        return [job.result(rank) for rank in range(3)]
+
+    undisturbed = results(1, "16KiB", "8", "-", "-")
+    results(1, "16KiB", "4", "-", file)
+    assert results(3, "4KiB", "8", file, "-") == undisturbed
+
+
+@pytest.mark.parametrize("broadcast", ["state", "parameters"])
+def test_scripts_broadcast_what_is_on_the_servers_already(
+    make_job: Callable[..., Job], broadcast: str
+) -> None:
+    make_job(2, 1).start("byteps_script.py", "on servers", broadcast).finish()
 
 
 def test_a_variable_that_failed_stops_no_other(make_job: Callable[..., Job]) -> None:

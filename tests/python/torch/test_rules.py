@@ -64,6 +64,7 @@ OPTIMIZERS = {
     ),
     "adam": (torch.optim.Adam, rules.adam, {"lr": 0.01, "weight_decay": 1e-3}),
     "adam-amsgrad": (torch.optim.Adam, rules.adam, {"lr": 0.01, "amsgrad": True}),
+    "adam-maximize": (torch.optim.Adam, rules.adam, {"lr": 0.01, "eps": 1e-6, "maximize": True}),
     "adamw": (
         torch.optim.AdamW,
         lambda step, **given: rules.adam(step, decoupled_weight_decay=True, **given),
@@ -75,7 +76,13 @@ OPTIMIZERS = {
         rules.rmsprop,
         {"lr": 0.01, "centered": True, "momentum": 0.9, "weight_decay": 1e-3},
     ),
+    "rmsprop-maximize": (torch.optim.RMSprop, rules.rmsprop, {"lr": 0.01, "maximize": True}),
     "adagrad": (torch.optim.Adagrad, rules.adagrad, {"lr": 0.1, "lr_decay": 1e-3}),
+    "adagrad-maximize": (
+        torch.optim.Adagrad,
+        rules.adagrad,
+        {"lr": 0.1, "weight_decay": 1e-3, "eps": 1e-8, "maximize": True},
+    ),
     "lion": (Lion, rules.lion, {"lr": 1e-3, "weight_decay": 0.1}),
     "lion-maximize": (Lion, rules.lion, {"lr": 1e-3, "betas": (0.95, 0.98), "maximize": True}),
 }

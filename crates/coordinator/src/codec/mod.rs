@@ -204,9 +204,9 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
         FromMember::Progress(proto::Progress { epoch, payload }) => {
             Ok(Message::Progress(Epoch(epoch), payload))
         }
-        FromMember::Suspect(proto::Suspect { member, reason, epoch }) => {
+        FromMember::Suspect(proto::Suspect { member, reason, epoch, run }) => {
             let (server, reason) = (MemberId(member), cut(reason));
-            Ok(Message::Suspect { server, reason, epoch: Epoch(epoch) })
+            Ok(Message::Suspect { server, reason, plan: (JobId(run), Epoch(epoch)) })
         }
         FromMember::Drain(_) => Ok(Message::Drain),
         FromMember::Leave(_) => Ok(Message::Leave),

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sumpter_membership::MemberEvent;
-use sumpter_types::{Epoch, MemberId, Role, Stats, StatusReport, TensorId, TensorSpec};
+use sumpter_types::{Epoch, JobId, MemberId, Role, Stats, StatusReport, TensorId, TensorSpec};
 use sumpter_wire::Token;
 use tokio::runtime;
 use tokio::sync::mpsc;
@@ -125,8 +125,8 @@ impl Member {
 
     /// Says that this worker cannot reach a server of its run: the run goes on without it. Of no
     /// effect once a later plan is under way.
-    pub fn suspect(&self, server: MemberId, reason: String) {
-        self.ask(Command::Suspect(server, reason));
+    pub fn suspect(&self, server: MemberId, plan: (JobId, Epoch), reason: String) {
+        self.ask(Command::Suspect(server, plan, reason));
     }
 
     /// Asks to be taken out of all runs (for servers); the answer is [`MemberEvent::Drained`].

@@ -38,7 +38,7 @@ pub(super) enum Command {
     OutOfData,
     Began(TensorId, u64),
     Progress(Epoch, Vec<u8>),
-    Suspect(MemberId, String),
+    Suspect(MemberId, (JobId, Epoch), String),
     Drain,
     /// Some of a trace: the request, the bytes, whether they are the last.
     Trace(u64, Vec<u8>, bool),
@@ -170,12 +170,8 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             Command::Progress(Epoch(epoch), payload) => {
                 FromMember::Progress(proto::Progress { epoch, payload })
             }
-            Command::Suspect(MemberId(member), reason) => {
-                // Of the plan we know: a server that is already in another may well close.
-                let Some(Epoch(epoch)) = self.memory.run().map(|run| run.view.epoch) else {
-                    return;
-                };
-                FromMember::Suspect(proto::Suspect { member, reason, epoch })
+            Command::Suspect(MemberId(member), (JobId(run), Epoch(epoch)), reason) => {
+                FromMember::Suspect(proto::Suspect { member, reason, epoch, run })
             }
             Command::Drain => FromMember::Drain(proto::Drain {}),
             Command::Trace(request, payload, last) => {

@@ -80,7 +80,7 @@ fn a_run_goes_on_without_a_server_that_dies_and_with_one_that_comes() {
         assert_eq!(view, plan);
     }
 
-    workers[1].member.suspect(other.member.id(), "no route".to_owned());
+    workers[1].member.suspect(other.member.id(), (job, Epoch(3)), "no route".to_owned());
     for worker in &workers {
         let reason = "rank 1 on host1 cannot reach the server on helper: no route".to_owned();
         assert_eq!(worker.next(), MemberEvent::Suspend { epoch: Epoch(4), reason });

@@ -418,10 +418,15 @@ impl<M: Memory> Client<M> {
             return;
         };
         debug_assert_eq!(op.request.supply, Supply::Ranges);
-        op.supplied.insert(bytes.clone());
-        if op.stage == Stage::Active && !self.suspended {
-            self.offer(id, &bytes);
-            self.admit();
+        op.supplied.get_or_insert_default().insert(bytes.clone());
+        let (active, has_part) = (op.stage == Stage::Active, !op.places.is_empty());
+        match active && !self.suspended {
+            true if has_part => {
+                self.offer(id, &bytes);
+                self.admit();
+            }
+            true => self.succeed(id),
+            false => {}
         }
     }
 
@@ -452,9 +457,10 @@ impl<M: Memory> Client<M> {
     }
 
     /// Bytes of this worker's contribution to the active operations on a tensor that are to come in
-    /// ranges and are not in the memory yet.
+    /// ranges and are not in the memory yet: `Some(0)` if it has none to contribute, which was not
+    /// supplied either.
     #[must_use]
-    pub fn unsupplied(&self, tensor: TensorId) -> usize {
+    pub fn unsupplied(&self, tensor: TensorId) -> Option<usize> {
         outstanding::unsupplied(tensor, &self.operations, self.settings.rank)
     }
 
@@ -557,6 +563,7 @@ impl<M: Memory> Client<M> {
         }
         let op = &self.operations[id];
         let (partitions, priority) = (op.places.len(), op.request.priority);
+        let is_over = partitions == 0 && !op.awaits_supply(self.settings.rank);
         if op.request.supply == Supply::Chunks {
             let lacks = self.mirrors.lacks(op.request.tensor);
             let begins = |index: &usize| {
@@ -568,7 +575,7 @@ impl<M: Memory> Client<M> {
         } else {
             self.offer(id, &(0..usize::MAX));
         }
-        if partitions == 0 {
+        if is_over {
             self.succeed(id);
         }
         self.admit();

@@ -160,7 +160,8 @@ pub enum Supply {
     /// admission once [`Client::supply`](super::Client::supply) has covered it, and each byte of
     /// the result is reported by one [`Event::Available`](super::Event::Available), whatever epochs
     /// the round takes. Both count from the first byte of the memory, which holds what this worker
-    /// contributes of the tensor.
+    /// contributes of the tensor. Of a worker that holds nothing of it, the operation ends once
+    /// an empty range was supplied.
     Ranges,
     /// Chunk by chunk while its partition is on the connection: nothing of it is looked at before
     /// [`Client::supply_chunks`](super::Client::supply_chunks), and each chunk of the result is
@@ -191,8 +192,8 @@ pub(super) struct Op<M> {
     pub left: usize,
     /// What earlier epochs have completed of the result.
     pub done: Spans,
-    /// What of the contribution is there, if it comes in ranges.
-    pub supplied: Spans,
+    /// What of the contribution is there, if it comes in ranges; `None` before the first of them.
+    pub supplied: Option<Spans>,
     /// The norm of a gradient, if the update was deferred.
     norm: Option<Box<Norm>>,
     /// What of a variable was reported as final, if the contribution comes in ranges.
@@ -363,7 +364,14 @@ impl<M> Op<M> {
             return 0;
         }
         let Place { offset, bytes, .. } = self.places[part];
-        bytes - self.supplied.overlap(&(offset..offset + bytes))
+        let there = |supplied: &Spans| supplied.overlap(&(offset..offset + bytes));
+        bytes - self.supplied.as_ref().map_or(0, there)
+    }
+
+    /// Whether nothing was supplied of a contribution that comes in ranges.
+    pub(super) fn awaits_supply(&self, rank: Rank) -> bool {
+        let Request { supply, collective, root, .. } = self.request;
+        supply == Supply::Ranges && collective.contributes(rank, root) && self.supplied.is_none()
     }
 
     /// Whether partition `part` of an operation that is supplied in chunks is begun: where `rank`

@@ -7,6 +7,7 @@ use sumpter_types::{Rank, TensorId};
 
 use super::ClientSettings;
 use super::link::Links;
+use super::op::Op;
 use super::operations::Operations;
 
 /// What is not done of a tensor at one lane.
@@ -50,9 +51,13 @@ pub(super) fn backlog<M>(ops: &Operations<M>, links: &Links, settings: &ClientSe
     backlog
 }
 
-pub(super) fn unsupplied<M>(tensor: TensorId, ops: &Operations<M>, rank: Rank) -> usize {
-    let ops = ops.active().filter(|op| op.request.tensor == tensor);
-    ops.flat_map(|op| (0..op.parts.len()).map(|part| op.unsupplied(part, rank))).sum()
+pub(super) fn unsupplied<M>(tensor: TensorId, ops: &Operations<M>, rank: Rank) -> Option<usize> {
+    let of_tensor = |op: &&Op<M>| op.request.tensor == tensor;
+    let awaits = ops.active().filter(of_tensor).any(|op| op.awaits_supply(rank));
+    let of_op =
+        |op: &Op<M>| (0..op.parts.len()).map(|part| op.unsupplied(part, rank)).sum::<usize>();
+    let bytes = ops.active().filter(of_tensor).map(of_op).sum();
+    (awaits || bytes > 0).then_some(bytes)
 }
 
 pub(super) fn of_tensor<M>(
@@ -85,7 +90,7 @@ pub(super) fn of_tensor<M>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{Client, Place, Request, Supply};
+    use crate::client::{Client, Event, Layout, Place, Request, Supply};
     use sumpter_endpoint::Endpoint;
     use sumpter_endpoint::OwnedMemory;
     use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp};
@@ -168,11 +173,38 @@ mod tests {
         let now = |client: &Client<_>| {
             (client.unsupplied(TensorId(5)), client.admitted_bytes(), client.backlog().partitions)
         };
-        assert_eq!(now(&client), (4 * CHUNK, 0, 0));
+        assert_eq!(now(&client), (Some(4 * CHUNK), 0, 0));
         // Half of the first partition, and all of the second.
         client.supply(op, CHUNK..4 * CHUNK);
-        assert_eq!(now(&client), (CHUNK, 2 * CHUNK, 1));
+        assert_eq!(now(&client), (Some(CHUNK), 2 * CHUNK, 1));
         client.supply(op, 0..CHUNK);
-        assert_eq!(now(&client), (0, 4 * CHUNK, 2));
+        assert_eq!(now(&client), (None, 4 * CHUNK, 2));
+    }
+
+    #[test]
+    fn a_worker_that_holds_nothing_is_done_once_that_was_supplied_in_the_order_of_rounds() {
+        let mut client = Client::new(settings(CHUNK), 1);
+        client.register(TensorId(5), Tier::Root, Layout::default());
+        let request = Request { supply: Supply::Ranges, ..request() };
+        let nothing = || OwnedMemory { separate: None, bytes: Vec::new() };
+        let ops = [0, 1].map(|_| client.submit(request, nothing()));
+        let finished = |client: &mut Client<_>| {
+            let mut ended = Vec::new();
+            while let Some(event) = client.next_event() {
+                if let Event::Finished(op, Ok(())) = event {
+                    ended.push(op);
+                }
+            }
+            ended
+        };
+        client.supply(ops[1], 0..0);
+        assert_eq!((client.unsupplied(TensorId(5)), finished(&mut client)), (Some(0), vec![]));
+        // Another epoch changes nothing about it.
+        client.suspend();
+        client.resume(settings(CHUNK), 1);
+        client.lay_out(TensorId(5), Tier::Root, Layout::default());
+        assert_eq!((client.unsupplied(TensorId(5)), finished(&mut client)), (Some(0), vec![]));
+        client.supply(ops[0], 0..0);
+        assert_eq!((client.unsupplied(TensorId(5)), finished(&mut client)), (None, ops.to_vec()));
     }
 }

@@ -151,14 +151,15 @@ pub enum Message {
     JobReady(JobId, Epoch),
     /// What a suspended worker has.
     Progress(Epoch, Vec<u8>),
-    /// A worker cannot reach a server in the plan of that epoch.
+    /// A member cannot reach a server in a plan of a run, or is a server that cannot reach a worker
+    /// and names itself.
     Suspect {
         /// The server.
         server: MemberId,
         /// What was noticed.
         reason: String,
-        /// The epoch of the plan.
-        epoch: Epoch,
+        /// The run, and the epoch of its plan.
+        plan: (JobId, Epoch),
     },
     /// A server asks to be taken out of all runs.
     Drain,

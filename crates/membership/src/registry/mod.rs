@@ -334,10 +334,10 @@ impl Registry {
                     self.with_job(&name, |job, c| job.progress(rank, epoch, payload, c));
                 }
             }
-            Message::Suspect { server, reason, epoch } => {
-                if let Some((name, rank)) = self.members.worker(id) {
+            Message::Suspect { server, reason, plan } => {
+                for name in self.names() {
                     self.with_job(&name, |job, context| {
-                        job.suspect((id, rank), server, &reason, epoch, context);
+                        job.suspect(id, server, &reason, plan, context);
                     });
                 }
             }

@@ -49,6 +49,16 @@ struct Source {
     lanes: Range<usize>,
 }
 
+/// What the plan makes of a job's racks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RackHubs {
+    /// Whether each sums what its machines contribute before that leaves it.
+    pub sum: bool,
+    /// Whether workers may do so, and how many servers may.
+    pub on_workers: bool,
+    pub on_servers: usize,
+}
+
 /// A plan, dealt out tensor by tensor.
 #[derive(Debug)]
 struct Deal {
@@ -176,14 +186,14 @@ impl Cluster {
             1..=8 => format!("racks {}", names.join(", ")),
             many => format!("{many} racks"),
         };
-        let sums = match self.whole.hubs.as_ref().is_some_and(Hubs::has_racks) {
+        let RackHubs { sum, on_workers, on_servers } = self.rack_hubs()?;
+        let sums = match sum {
             true => "each sums its machines' contributions before they leave it",
             false => "their uplinks limit nothing that is known, so no rack sums by itself",
         };
         // Not where they are summed by workers only, which is what a job without servers does.
-        let (of_workers, of_servers) = self.whole.rack_hubs();
-        let beside = if of_workers { "workers and " } else { "" };
-        let on = match of_servers {
+        let beside = if on_workers { "workers and " } else { "" };
+        let on = match on_servers {
             0 => String::new(),
             1 => format!(", on {beside}1 server"),
             many => format!(", on {beside}{many} servers"),
@@ -191,10 +201,12 @@ impl Cluster {
         Some(format!("{names}: {sums}{on}"))
     }
 
-    /// Whether each rack sums what its machines contribute; `None` if no rack is known.
-    pub(crate) fn rack_hubs(&self) -> Option<bool> {
+    /// Whether each rack sums what its machines contribute, and where; `None` if no rack is known.
+    pub(crate) fn rack_hubs(&self) -> Option<RackHubs> {
         let is_known = self.sources.iter().any(|source| source.rack.is_some());
-        is_known.then(|| self.whole.hubs.as_ref().is_some_and(Hubs::has_racks))
+        let sum = self.whole.hubs.as_ref().is_some_and(Hubs::has_racks);
+        let (on_workers, on_servers) = self.whole.rack_hubs();
+        is_known.then_some(RackHubs { sum, on_workers, on_servers })
     }
 
     /// Whether a lane's process may go without ending the job.
@@ -621,7 +633,7 @@ mod tests {
         for server in [None, Some("a"), Some("c")] {
             for (trunk, has_hubs) in [(Some(1.0), true), (Some(8.0), false), (None, false)] {
                 let mut cluster = build(&in_racks(trunk, server), Architecture::Sumpter).unwrap();
-                assert_eq!(cluster.rack_hubs(), Some(has_hubs));
+                assert_eq!(cluster.rack_hubs().map(|hubs| hubs.sum), Some(has_hubs));
                 let placed = cluster.place(&[], 1 << 20);
                 let (hubs, lanes) = cluster.hubs_of(&[]);
                 assert_eq!(hubs.is_some(), has_hubs, "{server:?} {trunk:?}");

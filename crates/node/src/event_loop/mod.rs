@@ -162,6 +162,7 @@ impl EventLoop {
                 worker_side.joined(member);
                 report.now();
             }
+            Command::Serves(member) => self.server_hubs.joined(member),
             Command::Declare(id, spec, average) => worker_side.declare(id, spec, average),
             Command::Submit(id, submission) => worker_side.submit(id, submission, report),
             Command::Mirrored(id, answer) => drop(answer.send(worker_side.mirrored(id))),
@@ -240,7 +241,10 @@ impl EventLoop {
     /// A lane could not be connected to; with `permanent`, it never can.
     fn dial_failed(&mut self, ToLane { job, lane }: ToLane, reason: &str, permanent: bool) {
         match self.server_hubs.get_mut(job) {
-            Some(run) => run.dial_failed(lane, reason, self.config.server_timeout()),
+            Some(run) => {
+                let suspect = run.dial_failed(lane, reason, self.config.server_timeout());
+                suspect.into_iter().for_each(|suspect| self.server_hubs.suspect(job, suspect));
+            }
             None => self.worker_side.dial_failed(lane, reason, permanent),
         }
     }
@@ -296,6 +300,7 @@ impl EventLoop {
             lane_bytes: lane.allocated_bytes(),
             lane_waiting: lane.waiting_partitions(),
             corrupt_results: run.map_or(0, |run| run.client.corrupt_frames()),
+            rack_bytes: self.server_hubs.rack_bytes() + run.map_or(0, |run| run.hub.rack_bytes()),
             tensors: run.map_or(0, |run| run.table.len()),
             client: run.map(|run| OfClient {
                 backlog: run.client.backlog(),

@@ -4,16 +4,18 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
+use sumpter_coordinator::Member;
 use sumpter_endpoint::{ConnId, Violation};
 use sumpter_engine::{Client, ClientSettings, Hub, Lane, Passing, Peer, exchange};
 use sumpter_membership::{ClusterView, LaneView};
 use sumpter_transport::in_process;
-use sumpter_types::{JobId, Rank};
+use sumpter_types::{JobId, MemberId, Rank};
 use sumpter_wire::{Hello, Token};
 
-use crate::cluster::lanes::{LaneAddress, all_lanes, described};
+use crate::cluster::lanes::{LaneAddress, Owner, all_lanes, described};
 use crate::cluster::paths::{NetworkPath, Sources, connection_number, paths};
 use crate::cluster::route::WorkerClient;
 use crate::run::dials::Dials;
@@ -27,6 +29,17 @@ const NO_HUB: Rank = Rank(u32::MAX);
 pub(crate) struct ServerHubs {
     views: HashMap<JobId, ClusterView>,
     runs: HashMap<JobId, HubRun>,
+    /// The session with the coordinator, which the server keeps.
+    member: Weak<Member>,
+    /// Bytes that were passed on for racks in runs that are over.
+    past_bytes: u64,
+}
+
+/// A server that a job must do without, and why.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Suspect {
+    pub server: MemberId,
+    pub reason: String,
 }
 
 /// A lane's part in a job of which it passes aggregates on.
@@ -50,10 +63,29 @@ impl ServerHubs {
         self.views.insert(view.job, view.clone());
     }
 
+    /// The server's session with the coordinator is there.
+    pub(crate) fn joined(&mut self, member: Weak<Member>) {
+        self.member = member;
+    }
+
+    /// A lane of a run could not be connected to: asks that the run goes on without a server.
+    pub(crate) fn suspect(&self, job: JobId, Suspect { server, reason }: Suspect) {
+        if let (Some(member), Some(view)) = (self.member.upgrade(), self.views.get(&job)) {
+            member.suspect(server, (job, view.epoch), reason);
+        }
+    }
+
     /// A run is over.
     pub(crate) fn end(&mut self, job: JobId) {
         self.views.remove(&job);
-        self.runs.remove(&job);
+        if let Some(run) = self.runs.remove(&job) {
+            self.past_bytes += run.hub.rack_bytes();
+        }
+    }
+
+    /// Bytes that were passed on for racks.
+    pub(crate) fn rack_bytes(&self) -> u64 {
+        self.past_bytes + self.runs.values().map(|run| run.hub.rack_bytes()).sum::<u64>()
     }
 
     pub(crate) fn get_mut(&mut self, job: JobId) -> Option<&mut HubRun> {
@@ -158,16 +190,36 @@ impl HubRun {
         self.own.is_some_and(|(own, _)| own == lane)
     }
 
-    /// A lane could not be connected to.
-    pub(crate) fn dial_failed(&mut self, lane: ConnId, reason: &str, limit: Duration) {
+    /// A lane could not be connected to. Once that has lasted for `limit`: without which server
+    /// the job can go on, the lane's own or, where a worker's lane cannot be reached, this one.
+    pub(crate) fn dial_failed(
+        &mut self,
+        lane: ConnId,
+        reason: &str,
+        limit: Duration,
+    ) -> Option<Suspect> {
         let now = Instant::now();
         self.lost(lane, now);
         let failing = self.dials.failing_since(lane);
         let is_late = failing.is_some_and(|since| now.saturating_duration_since(since) > limit);
-        if is_late && !std::mem::replace(&mut self.warned, true) {
-            let (job, lane) = (&self.view.name, self.describe(lane));
+        // Another interface may still lead to it.
+        if !is_late || self.dials.has_another_path(lane) {
+            return None;
+        }
+        let described = self.describe(lane);
+        if !std::mem::replace(&mut self.warned, true) {
+            let (job, lane) = (&self.view.name, &described);
             tracing::warn!(%lane, %reason, "no connection, as the hub of a rack for job '{job}'");
         }
+        let own = self.own.map(|(on_client, _)| self.lanes[on_client.0].owner);
+        match (self.lanes[lane.0].owner, own) {
+            (Owner::Server(id), _) => Some((id, reason.to_owned())),
+            (Owner::Worker(_), Some(Owner::Server(id))) => {
+                Some((id, format!("{described}: {reason}")))
+            }
+            (Owner::Worker(_), _) => None,
+        }
+        .map(|(id, reason)| Suspect { server: MemberId(id), reason })
     }
 }
 
@@ -220,4 +272,65 @@ impl LaneUser for HubRun {
     }
 
     fn progressed(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use sumpter_membership::{ServerView, WorkerView};
+    use sumpter_types::Epoch;
+
+    use super::*;
+
+    /// The hub on server 7 of a job with a worker and another server, 8.
+    fn hub_run() -> HubRun {
+        let lanes = |port| vec![LaneView::from(([127, 0, 0, 1], port))];
+        let server = |(member, port)| ServerView {
+            member: MemberId(member),
+            host: format!("cpu{member}"),
+            machine: format!("cpu{member}"),
+            lanes: lanes(port),
+            bandwidth_gbps: None,
+            rack: None,
+        };
+        let worker = WorkerView {
+            rank: Rank(0),
+            host: "gpu0".into(),
+            machine: "gpu0".into(),
+            lanes: lanes(1),
+            bandwidth_gbps: None,
+            rack: None,
+            device_group: None,
+        };
+        let servers = [(7, 2), (8, 3)].map(server).into();
+        let view = ClusterView { workers: vec![worker], servers, ..ClusterView::default() };
+        let settings = ClientSettings {
+            rank: Rank(1),
+            world_size: 1,
+            epoch: Epoch(1),
+            chunk_bytes: 64,
+            credit_bytes: 1,
+            deterministic: false,
+            checksum: false,
+        };
+        let (lanes, _) = all_lanes(&view);
+        let client = Client::new(settings, lanes.len());
+        let (hub, dials) = (Hub::new(view.job, 64), Dials::new(lanes.len()));
+        let own = Some((ConnId(1), ConnId(0)));
+        HubRun { view, rank: Rank(1), lanes, client, hub, dials, own, warned: false }
+    }
+
+    #[test]
+    fn a_job_goes_on_without_the_server_that_cannot_be_reached_or_cannot_reach_a_worker() {
+        let limit = Duration::from_secs(5);
+        for (lane, server, words) in [(2, 8, "no route"), (0, 7, "rank 0 on gpu0")] {
+            let mut run = hub_run();
+            let lane = ConnId(lane);
+            assert_eq!(run.dial_failed(lane, "no route", limit), None, "it has just begun");
+            run.dials.end(lane);
+            run.lost(lane, Instant::now() - 2 * limit);
+            let suspect = run.dial_failed(lane, "no route", limit).expect("late");
+            assert_eq!(suspect.server, MemberId(server));
+            assert!(suspect.reason.contains(words) && suspect.reason.ends_with("no route"));
+        }
+    }
 }

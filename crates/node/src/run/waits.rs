@@ -48,15 +48,10 @@ impl WorkerRun {
         if self.suspended {
             return waits_for("the new plan of who sums what", Suspicion::Away);
         }
-        let unsupplied = self.client.unsupplied(tensor);
-        if unsupplied > 0 {
-            let bytes = megabytes(unsupplied);
-            let words =
-                format!("{bytes} of its own contribution, which its device has not computed");
-            return PendingOp {
-                left_bytes: unsupplied as u64,
-                ..waits_for(&words, Suspicion::Own)
-            };
+        if let Some(bytes) = self.client.unsupplied(tensor) {
+            let sharded = self.table.spec(tensor).is_some_and(|spec| spec.sharded);
+            let waits = waits_for(&uncomputed(bytes, sharded), Suspicion::Own);
+            return PendingOp { left_bytes: bytes as u64, ..waits };
         }
         let outstanding = self.client.outstanding(tensor);
         let suspicion = |outstanding: &Outstanding| match outstanding.up {
@@ -103,6 +98,21 @@ fn connected(outstanding: &Outstanding) -> String {
     }
 }
 
+/// What of a contribution has not come from a device, or of a shard from the devices of a group.
+fn uncomputed(bytes: usize, sharded: bool) -> String {
+    match (bytes, sharded) {
+        (0, _) => "the devices of its group, which have not reduced the tensor".to_owned(),
+        (_, true) => format!(
+            "{} of its own shard, which the devices of its group have not reduced",
+            megabytes(bytes)
+        ),
+        (_, false) => format!(
+            "{} of its own contribution, which its device has not computed",
+            megabytes(bytes)
+        ),
+    }
+}
+
 /// `3.1 MB`, `12 kB`.
 fn megabytes(bytes: usize) -> String {
     match bytes {
@@ -128,6 +138,17 @@ mod tests {
         assert_eq!(connected(&outstanding(12_000, 3_100_000)), "connected, 12 kB still to send");
         assert!(connected(&outstanding(0, 0)).starts_with("connected, its word"));
         assert_eq!(megabytes(999), "999 B");
+    }
+
+    #[test]
+    fn a_rank_of_a_device_group_waits_for_the_devices_of_all() {
+        assert_eq!(
+            uncomputed(0, true),
+            "the devices of its group, which have not reduced the tensor"
+        );
+        let shard = "12 kB of its own shard, which the devices of its group have not reduced";
+        assert_eq!(uncomputed(12_000, true), shard);
+        assert!(uncomputed(12_000, false).ends_with("which its device has not computed"));
     }
 
     #[test]

@@ -253,7 +253,8 @@ impl WorkerSide {
         let suspect = run.server_of(lane).filter(|_| permanent || late);
         if let (Some(server), Some(member)) = (suspect, &self.member) {
             // The job goes on without it.
-            return member.suspect(server, reason.to_owned());
+            let plan = (run.view.job, run.view.epoch);
+            return member.suspect(server, plan, reason.to_owned());
         }
         let lane = run.describe(lane);
         tracing::debug!(%lane, %reason, "no connection yet");

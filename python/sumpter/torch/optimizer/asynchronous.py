@@ -11,6 +11,8 @@ from sumpter.torch.training.asynchronous import AsynchronousSteps
 class Asynchronous(Wrapped):
     """Takes a step of the user's optimizer on each rank and adds it to what all ranks share."""
 
+    is_shared = True
+
     _exchange: AsynchronousSteps
 
     def synchronize(self) -> None:

@@ -19,11 +19,19 @@ from sumpter.torch.training.variables import load_exactly
 class OnServers(Wrapped):
     """Leaves the updates to the servers."""
 
+    is_shared = True
+
     _exchange: ServerUpdates
+    _synchronized = False
 
     def synchronize(self) -> None:
-        """Waits until all parameters are updated, as step() does."""
-        self._exchange.finish()
+        """Waits until all parameters are updated by what backward has made.
+
+        The step() that follows is the same step. Without a backward pass before, it does nothing.
+        """
+        if self._exchange.begun:
+            self._exchange.finish()
+            self._synchronized = True
 
     def skip_synchronize(self) -> Any:
         """Refused: gradients and steps are one."""
@@ -37,7 +45,9 @@ class OnServers(Wrapped):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._exchange.finish()
+        if self._exchange.begun or not self._synchronized:
+            self._exchange.finish()
+        self._synchronized = False
         return loss
 
     def clip_grad_norm_(self, max_norm: float, **_: Any) -> torch.Tensor:
@@ -59,6 +69,7 @@ class OnServers(Wrapped):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Has the servers go on from this state and the parameters as they are; on all ranks."""
         self._exchange.check_settled("load_state_dict()")
+        self._synchronized = False
         super().load_state_dict(state_dict)
         load_exactly(self, state_dict)
         self._exchange.load(self)

@@ -25,6 +25,9 @@ def wrap(
 class Wrapped:
     """What both kinds of DistributedOptimizer add to, and change in, the user's class."""
 
+    # Whether ranks share what a state is loaded into, so that all of them must load it.
+    is_shared = False
+
     _exchange: PassCounter
     _parameter_names: dict[torch.nn.Parameter, str]
 

@@ -451,23 +451,32 @@ impl Job {
         }
     }
 
-    /// A worker cannot reach a server: the run goes on without that server. A worker that speaks
-    /// of an older plan may only have met a server that is in a newer one already.
+    /// A member of the run cannot reach a server, or is one that cannot reach a worker: the run
+    /// goes on without that server. A member that speaks of an older plan may only have met a
+    /// server that is in a newer one already.
     pub fn suspect(
         &mut self,
-        (by, rank): (MemberId, Rank),
+        by: MemberId,
         server: MemberId,
         reason: &str,
-        epoch: Epoch,
+        plan: (JobId, Epoch),
         context: &mut Context<'_>,
     ) {
         let (on, host) = (context.members.host(by), context.members.host(server));
+        let rank = self.present.iter().find(|(_, id)| **id == by).map(|(rank, _)| *rank);
         let Some(run) = self.running() else { return };
-        if run.view.epoch != epoch || !run.uses(server) {
+        let takes_part = rank.is_some() || run.uses(by);
+        if (run.view.job, run.view.epoch) != plan || !takes_part || !run.uses(server) {
             return;
         }
         run.epochs.drop_server(server);
-        let why = format!("rank {rank} on {on} cannot reach the server on {host}: {reason}");
+        let why = match rank {
+            Some(rank) => {
+                format!("rank {rank} on {on} cannot reach the server on {host}: {reason}")
+            }
+            None if by == server => format!("the server on {on} cannot reach {reason}"),
+            None => format!("the server on {on} cannot reach the server on {host}: {reason}"),
+        };
         warn!(job = %context.name, "{why}");
         self.replan(context, &why);
     }

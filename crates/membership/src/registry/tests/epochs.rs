@@ -238,10 +238,11 @@ fn what_comes_during_a_change_makes_a_newer_epoch_and_answers_for_the_older_are_
 fn a_server_that_a_worker_cannot_reach_is_out_of_that_run_for_good() {
     let mut scene = Scene::new(&["a", "b"], 2);
     let [a, b] = [scene.servers[0], scene.servers[1]];
+    let job = scene.job;
     let suspect = |server, epoch| Message::Suspect {
         server,
         reason: "no route".to_owned(),
-        epoch: Epoch(epoch),
+        plan: (job, Epoch(epoch)),
     };
     scene.world.say(scene.workers[1], suspect(a, 1));
     scene.suspended(2, "rank 1 on host1 cannot reach the server on a: no route");
@@ -254,6 +255,29 @@ fn a_server_that_a_worker_cannot_reach_is_out_of_that_run_for_good() {
     scene.untold();
     scene.world.leave(a);
     scene.untold();
+}
+
+#[test]
+fn a_server_that_cannot_reach_its_peers_names_one_or_itself() {
+    let mut scene = Scene::new(&["a", "b", "c"], 2);
+    let [a, b, c] = [scene.servers[0], scene.servers[1], scene.servers[2]];
+    let job = scene.job;
+    let suspect = |server, reason: &str, epoch| Message::Suspect {
+        server,
+        reason: reason.to_owned(),
+        plan: (job, Epoch(epoch)),
+    };
+    scene.world.say(a, suspect(b, "no route", 1));
+    scene.suspended(2, "the server on a cannot reach the server on b: no route");
+    scene.settle(2, &[a, c]);
+    assert_eq!(scene.world.told(b), [MemberEvent::JobEnded { job }]);
+    // It takes no part any more, and what it says of others is nothing.
+    scene.world.say(b, suspect(c, "no route", 2));
+    scene.world.pass(Duration::from_secs(1));
+    scene.untold();
+    scene.world.say(c, suspect(c, "lane 0 of rank 1 on host1: no route", 2));
+    scene.suspended(3, "the server on c cannot reach lane 0 of rank 1 on host1: no route");
+    scene.settle(3, &[a]);
 }
 
 #[test]

@@ -140,9 +140,10 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
         Act::Ready { member, back } => ears.ready(MemberId(member), back),
         Act::Answer { member, newest } => ears.answer(MemberId(member), newest),
         Act::Suspect { member, server } => {
-            let epoch = ears.views.get(&MemberId(member)).map_or(Epoch(0), |view| view.epoch);
+            let view = ears.views.get(&MemberId(member));
+            let plan = view.map_or((JobId(0), Epoch(0)), |view| (view.job, view.epoch));
             let (server, reason) = (MemberId(server), "no route".to_owned());
-            Input::Message(MemberId(member), Message::Suspect { server, reason, epoch })
+            Input::Message(MemberId(member), Message::Suspect { server, reason, plan })
         }
         Act::Drain { member, itself: true } => Input::Message(MemberId(member), Message::Drain),
         Act::Drain { member, itself: false } => Input::Drain(MemberId(member)),

@@ -214,6 +214,26 @@ if WORLD_SIZE > 2:
         with raises(hvd.UnsupportedError, "is outside", "plain optimizer"):
             distributed(model, "adamw", on_servers=True, process_set=some)
 
+# Scripts of Horovod synchronize before a step, and at the end: neither is a step more.
+models = []
+for synchronizes in (False, True):
+    model = new_model()
+    optimizer = distributed(model, "sgd", on_servers=True)
+    for step in range(3):
+        optimizer.zero_grad()
+        x, y = batch(step)
+        nn.functional.mse_loss(model(x), y).backward()
+        if synchronizes:
+            optimizer.synchronize()
+        optimizer.step()
+    if synchronizes:
+        optimizer.synchronize()
+    # Without a backward pass, a step is one by the gradients that there are.
+    optimizer.step()
+    models.append(model)
+for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+    same(one.detach(), other.detach())
+
 # What cannot be, is refused where it is asked for.
 model = new_model()
 with raises(hvd.UnsupportedError, "LBFGS"):
