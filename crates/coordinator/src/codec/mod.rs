@@ -2,8 +2,12 @@
 //!
 //! Whatever a peer sent that has no meaning here becomes an error text, never a panic.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
+use prost::bytes::Bytes;
 use sumpter_membership::{
     ClusterView, FatalKind, Join, LaneView, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD,
     MemberEvent, Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name,
@@ -102,8 +106,8 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         }
         ToMember::Resume(resume) => {
             let view = resume.view.ok_or("a new epoch without a plan")?;
-            let progress = resume.progress.into_iter().map(|p| (Rank(p.rank), p.payload));
-            MemberEvent::Resume { view: view_from_proto(view)?, progress: progress.collect() }
+            let progress = answers_from_proto(resume.progress)?;
+            MemberEvent::Resume { view: view_from_proto(view)?, progress }
         }
         ToMember::Stalled(proto::Stalled { message, over }) => {
             MemberEvent::Stalled { message, over }
@@ -118,6 +122,14 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         ToMember::Fatal(fatal) => {
             MemberEvent::Fatal { kind: kind_from_proto(fatal.kind), message: fatal.message }
         }
+        ToMember::Shared(encoded) => match proto::CoordinatorMessage::decode(encoded) {
+            Ok(proto::CoordinatorMessage { body: Some(ToMember::Shared(_)) }) => {
+                return Err("a message within a message within a message".to_owned());
+            }
+            Ok(proto::CoordinatorMessage { body: Some(body) }) => return event_from_proto(body),
+            Ok(_) => return Ok(None),
+            Err(error) => return Err(format!("a message that is none: {error}")),
+        },
         ToMember::Challenge(_)
         | ToMember::Welcome(_)
         | ToMember::Refused(_)
@@ -246,9 +258,7 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
             ToMember::Suspend(proto::Suspend { epoch: epoch.0, reason })
         }
         MemberEvent::Resume { view, progress } => {
-            let answer =
-                |(rank, payload): (Rank, Vec<u8>)| proto::WorkerProgress { rank: rank.0, payload };
-            let progress = progress.into_iter().map(answer).collect();
+            let progress = answers_to_proto(progress);
             ToMember::Resume(proto::Resume { view: Some(view_to_proto(view)), progress })
         }
         MemberEvent::Stalled { message, over } => {
@@ -268,6 +278,52 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
             ToMember::Fatal(proto::Fatal { kind: kind_to_proto(kind), message })
         }
     }
+}
+
+/// An event that many members get, encoded once: what a copy costs is a reference.
+pub(crate) fn shared_to_proto(event: MemberEvent) -> ToMember {
+    let message = proto::CoordinatorMessage { body: Some(event_to_proto(event)) };
+    ToMember::Shared(Bytes::from(message.encode_to_vec()))
+}
+
+/// What workers answered, equal answers once.
+fn answers_to_proto(progress: Vec<(Rank, Arc<[u8]>)>) -> Vec<proto::WorkerProgress> {
+    let mut answers: Vec<proto::WorkerProgress> = Vec::new();
+    let mut known: HashMap<Arc<[u8]>, usize> = HashMap::new();
+    for (rank, payload) in progress {
+        match known.get(&payload) {
+            Some(at) => answers[*at].also.push(rank.0),
+            None => {
+                let (rank, bytes, also) = (rank.0, payload.to_vec(), Vec::new());
+                known.insert(payload, answers.len());
+                answers.push(proto::WorkerProgress { rank, payload: bytes, also });
+            }
+        }
+    }
+    answers
+}
+
+/// The same by rank.
+fn answers_from_proto(
+    answers: Vec<proto::WorkerProgress>,
+) -> Result<Vec<(Rank, Arc<[u8]>)>, Malformed> {
+    let mut progress = Vec::new();
+    for proto::WorkerProgress { rank, payload, also } in answers {
+        let payload: Arc<[u8]> = payload.into();
+        let ranks = [rank].into_iter().chain(also);
+        progress.extend(ranks.map(|rank| (Rank(rank), payload.clone())));
+    }
+    progress.sort_by_key(|(rank, _)| *rank);
+    if progress.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        return Err("two answers of one rank".to_owned());
+    }
+    Ok(progress)
+}
+
+/// The bytes that an event takes on the way to a member.
+#[must_use]
+pub fn message_bytes(event: MemberEvent) -> usize {
+    proto::CoordinatorMessage { body: Some(event_to_proto(event)) }.encoded_len()
 }
 
 /// An error's class.
@@ -559,7 +615,6 @@ fn lanes_from_proto(lanes: Vec<proto::Lane>) -> Result<Vec<LaneView>, Malformed>
 /// refused.
 #[cfg(any(fuzzing, test))]
 pub fn decode_any(bytes: &[u8]) {
-    use prost::Message as _;
     if let Ok(message) = proto::MemberMessage::decode(bytes) {
         let _ = message_from_proto(message);
     }
@@ -578,7 +633,6 @@ mod tests {
     use crate::testing::spec;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use prost::Message as _;
 
     fn view() -> ClusterView {
         let (first, second) = ("10.0.0.1:7000".parse().unwrap(), "[::1]:7001".parse().unwrap());
@@ -643,7 +697,13 @@ mod tests {
             MemberEvent::WorkerLost { rank, host, reason: reason.clone() },
             MemberEvent::WorkerLeft { rank },
             MemberEvent::Suspend { epoch: Epoch(7), reason },
-            MemberEvent::Resume { view: view(), progress: vec![(rank, vec![1, 0, 255])] },
+            MemberEvent::Resume {
+                view: view(),
+                progress: (0..)
+                    .map(Rank)
+                    .zip([[1, 0, 9], [2; 3], [1, 0, 9]].map(Arc::from))
+                    .collect(),
+            },
             MemberEvent::Stalled { message: message.clone(), over: true },
             MemberEvent::TraceAsked { request: 3, job: JobId(7) },
             MemberEvent::Drained,
@@ -664,6 +724,29 @@ mod tests {
             let body = proto::CoordinatorMessage::decode(&bytes[..]).unwrap().body.unwrap();
             assert_eq!(event_from_proto(body), Ok(Some(event)));
         }
+    }
+
+    #[test]
+    fn a_message_for_many_arrives_as_it_was_sent_and_holds_no_other() {
+        for event in every_event() {
+            let shared = shared_to_proto(event.clone());
+            assert_eq!(event_from_proto(shared), Ok(Some(event)));
+        }
+        let inner = shared_to_proto(MemberEvent::Finished);
+        let inner = proto::CoordinatorMessage { body: Some(inner) }.encode_to_vec();
+        let refused = event_from_proto(ToMember::Shared(inner.into()));
+        assert!(refused.is_err_and(|what| what.contains("within a message")));
+        assert!(event_from_proto(ToMember::Shared(vec![0xff; 9].into())).is_err());
+    }
+
+    #[test]
+    fn equal_answers_are_sent_once() {
+        let same: Arc<[u8]> = vec![7; 1000].into();
+        let progress: Vec<_> = (0..100).map(|rank| (Rank(rank), same.clone())).collect();
+        let bytes = message_bytes(MemberEvent::Resume { view: view(), progress });
+        assert!((1000..2000).contains(&bytes), "{bytes}");
+        let twice = |rank| proto::WorkerProgress { rank, payload: vec![1], also: vec![3] };
+        assert!(answers_from_proto(vec![twice(1), twice(2)]).is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use sumpter_config::make_room_for_files;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::VariablePlace;
 use sumpter_membership::{ClusterView, LaneView, ServerView, WorkerView};
@@ -53,6 +54,30 @@ pub(crate) fn all_lanes(view: &ClusterView) -> (Vec<LaneAddress>, Vec<Range<usiz
         add(Owner::Server(member.0), hub, host, machine, lanes);
     }
     (all, ranges)
+}
+
+/// Makes room for a worker's connections: to every lane elsewhere, and from every other worker.
+///
+/// # Errors
+/// In words, if the system does not allow so many open files.
+pub(crate) fn make_room(view: &ClusterView) -> Result<(), String> {
+    let (workers, servers) = (view.living().count(), view.servers.len());
+    let of_workers: usize = view.living().map(|worker| worker.lanes.len()).sum();
+    let of_servers: usize = view.servers.iter().map(|server| server.lanes.len()).sum();
+    let connections = of_workers + of_servers + workers;
+    let what =
+        format!("a worker's connections in a job of {workers} workers and {servers} servers");
+    make_room_for_files(connections as u64, &what)
+}
+
+/// The same of a server with so many lanes, to each of which every worker connects.
+///
+/// # Errors
+/// As above.
+pub(crate) fn make_room_on_server(view: &ClusterView, lanes: usize) -> Result<(), String> {
+    let workers = view.living().count();
+    let what = format!("the connections of {workers} workers to a server's {lanes} lanes");
+    make_room_for_files((workers * lanes) as u64, &what)
 }
 
 /// A lane in words: whose it is, and where.
