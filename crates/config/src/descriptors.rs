@@ -9,7 +9,7 @@ use std::fs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Files beside what is open and what is about to be: those of a checkpoint, of a data loader.
-const SPARE: u64 = 64;
+const SPARE: u64 = 32;
 
 /// Makes room for `more` open files beside those that there are, by raising the soft limit where
 /// that is needed. `what` says for what, as in "64 connections to lanes".

@@ -2,12 +2,9 @@
 //!
 //! Whatever a peer sent that has no meaning here becomes an error text, never a panic.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
-use prost::bytes::Bytes;
 use sumpter_membership::{
     ClusterView, FatalKind, Join, LaneView, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD,
     MemberEvent, Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name,
@@ -26,9 +23,13 @@ use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 
 mod rejoin;
+mod shared;
 mod status;
 
 pub(crate) use rejoin::{rejoin_from_proto, rejoin_to_proto};
+pub use shared::message_bytes;
+pub(crate) use shared::{MESSAGE_LIMIT, shared_to_proto};
+use shared::{answers_from_proto, answers_to_proto};
 pub(crate) use status::{report_from_proto, report_to_proto, run_members_to_proto};
 
 /// What is wrong with a peer's message.
@@ -278,52 +279,6 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
             ToMember::Fatal(proto::Fatal { kind: kind_to_proto(kind), message })
         }
     }
-}
-
-/// An event that many members get, encoded once: what a copy costs is a reference.
-pub(crate) fn shared_to_proto(event: MemberEvent) -> ToMember {
-    let message = proto::CoordinatorMessage { body: Some(event_to_proto(event)) };
-    ToMember::Shared(Bytes::from(message.encode_to_vec()))
-}
-
-/// What workers answered, equal answers once.
-fn answers_to_proto(progress: Vec<(Rank, Arc<[u8]>)>) -> Vec<proto::WorkerProgress> {
-    let mut answers: Vec<proto::WorkerProgress> = Vec::new();
-    let mut known: HashMap<Arc<[u8]>, usize> = HashMap::new();
-    for (rank, payload) in progress {
-        match known.get(&payload) {
-            Some(at) => answers[*at].also.push(rank.0),
-            None => {
-                let (rank, bytes, also) = (rank.0, payload.to_vec(), Vec::new());
-                known.insert(payload, answers.len());
-                answers.push(proto::WorkerProgress { rank, payload: bytes, also });
-            }
-        }
-    }
-    answers
-}
-
-/// The same by rank.
-fn answers_from_proto(
-    answers: Vec<proto::WorkerProgress>,
-) -> Result<Vec<(Rank, Arc<[u8]>)>, Malformed> {
-    let mut progress = Vec::new();
-    for proto::WorkerProgress { rank, payload, also } in answers {
-        let payload: Arc<[u8]> = payload.into();
-        let ranks = [rank].into_iter().chain(also);
-        progress.extend(ranks.map(|rank| (Rank(rank), payload.clone())));
-    }
-    progress.sort_by_key(|(rank, _)| *rank);
-    if progress.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-        return Err("two answers of one rank".to_owned());
-    }
-    Ok(progress)
-}
-
-/// The bytes that an event takes on the way to a member.
-#[must_use]
-pub fn message_bytes(event: MemberEvent) -> usize {
-    proto::CoordinatorMessage { body: Some(event_to_proto(event)) }.encoded_len()
 }
 
 /// An error's class.
@@ -629,12 +584,14 @@ pub fn decode_any(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::testing::spec;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    fn view() -> ClusterView {
+    pub(super) fn view() -> ClusterView {
         let (first, second) = ("10.0.0.1:7000".parse().unwrap(), "[::1]:7001".parse().unwrap());
         let both = LaneView { addresses: vec![first, second], own: 1, bandwidth: 25_000 };
         let lanes = vec![both, LaneView::from(first)];
@@ -664,7 +621,7 @@ mod tests {
         }
     }
 
-    fn every_event() -> Vec<MemberEvent> {
+    pub(super) fn every_event() -> Vec<MemberEvent> {
         let (host, reason) = ("host".to_owned(), "reason".to_owned());
         let (name, message) = ("name".to_owned(), "message".to_owned());
         let rank = Rank(2);
@@ -724,29 +681,6 @@ mod tests {
             let body = proto::CoordinatorMessage::decode(&bytes[..]).unwrap().body.unwrap();
             assert_eq!(event_from_proto(body), Ok(Some(event)));
         }
-    }
-
-    #[test]
-    fn a_message_for_many_arrives_as_it_was_sent_and_holds_no_other() {
-        for event in every_event() {
-            let shared = shared_to_proto(event.clone());
-            assert_eq!(event_from_proto(shared), Ok(Some(event)));
-        }
-        let inner = shared_to_proto(MemberEvent::Finished);
-        let inner = proto::CoordinatorMessage { body: Some(inner) }.encode_to_vec();
-        let refused = event_from_proto(ToMember::Shared(inner.into()));
-        assert!(refused.is_err_and(|what| what.contains("within a message")));
-        assert!(event_from_proto(ToMember::Shared(vec![0xff; 9].into())).is_err());
-    }
-
-    #[test]
-    fn equal_answers_are_sent_once() {
-        let same: Arc<[u8]> = vec![7; 1000].into();
-        let progress: Vec<_> = (0..100).map(|rank| (Rank(rank), same.clone())).collect();
-        let bytes = message_bytes(MemberEvent::Resume { view: view(), progress });
-        assert!((1000..2000).contains(&bytes), "{bytes}");
-        let twice = |rank| proto::WorkerProgress { rank, payload: vec![1], also: vec![3] };
-        assert!(answers_from_proto(vec![twice(1), twice(2)]).is_err());
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
 }
 
 #[test]
-fn the_same_holds_for_256_workers_and_64_helpers() {
+fn a_large_cluster_keeps_the_same_promises() {
     let seeds = number("SUMPTER_SIM_LARGE_SEEDS").unwrap_or(DEFAULT_LARGE_SEEDS);
     let next = AtomicU64::new(0);
     let simulate = || {

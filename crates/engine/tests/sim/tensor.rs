@@ -223,13 +223,6 @@ impl Tensor {
         }
     }
 
-    /// Whether the sums of hundreds of contributions are exact in the scalar model: no products,
-    /// no order of addition, and no digit of a sum for each worker.
-    pub fn is_exact_for_many(&self) -> bool {
-        let sums = self.request.op != ReduceOp::Product && !self.rough;
-        sums && self.staleness.is_synchronous()
-    }
-
     /// A tensor whose gradients change a variable.
     fn variable(rng: &mut Rng, index: usize, n: usize, on: &Machines) -> Tensor {
         let floats = [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::Bf16];

@@ -14,7 +14,9 @@ use sumpter_engine::{
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::{Side, SimLink, in_process};
-use sumpter_types::{Action, CallNumber, Collective, Epoch, JobId, Rank, Round, TensorId, Update};
+use sumpter_types::{
+    Action, CallNumber, Collective, Epoch, JobId, Rank, ReduceOp, Round, TensorId, Update,
+};
 use sumpter_wire::Tier;
 
 #[path = "epochs.rs"]
@@ -130,11 +132,16 @@ impl Size {
     /// What is quadratic, or counts members in too few bits, shows here.
     pub const LARGE: Size = Size { workers: 256..=256, helpers: 64..=64, tensors: 1..=3 };
 
-    /// A tensor that the scalar model can follow in a cluster of `n` workers.
+    /// A tensor that the scalar model can follow in a cluster of `n` workers. The sums of hundreds
+    /// are exact without products, an order of addition, and a digit for each worker.
     fn tensor(rng: &mut Rng, index: usize, n: usize, machines: &Machines) -> Tensor {
+        let is_exact = |tensor: &Tensor| {
+            let sums = tensor.request.op != ReduceOp::Product && !tensor.rough;
+            n <= *Size::SMALL.workers.end() || (sums && tensor.staleness.is_synchronous())
+        };
         loop {
             let tensor = Tensor::new(rng, index, n, machines);
-            if n <= *Size::SMALL.workers.end() || tensor.is_exact_for_many() {
+            if is_exact(&tensor) {
                 return tensor;
             }
         }

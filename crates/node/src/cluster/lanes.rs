@@ -115,3 +115,28 @@ pub(crate) struct PlacedPartition {
     /// What it is of a variable.
     pub variable: Option<VariablePlace>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_with_more_connections_than_open_files_is_named_with_the_remedy() {
+        let lanes = vec![LaneView::from(([10, 0, 0, 1], 1)); 1 << 22];
+        let server = ServerView {
+            member: sumpter_types::MemberId(1),
+            host: "helper".to_owned(),
+            machine: "helper".to_owned(),
+            lanes,
+            bandwidth_gbps: None,
+            rack: None,
+        };
+        let view = ClusterView { servers: vec![server], ..ClusterView::default() };
+        assert_eq!(make_room(&ClusterView::default()), Ok(()));
+        // Where nothing limits them, there is nothing to name.
+        if let Err(error) = make_room(&view) {
+            let job = "a worker's connections in a job of 0 workers and 1 servers take 4194304";
+            assert!(error.contains(job) && error.contains("`ulimit -n "), "{error}");
+        }
+    }
+}
