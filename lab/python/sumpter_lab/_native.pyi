@@ -99,5 +99,6 @@ class Members:
         """All leave; nothing happens the second time."""
 
 def placement_s(*, workers: int, servers: int, lanes: int, tensors: Sequence[int]) -> float:
-    """Seconds in which one worker places tensors of these bytes on the lanes of a job: one of each
-    worker and `lanes` of each server. ConfigError for numbers of which no plan can be made."""
+    """Processor seconds in which one worker places tensors of these bytes on the lanes of a job:
+    one of each worker and `lanes` of each server. ConfigError for numbers of which no plan can be
+    made."""

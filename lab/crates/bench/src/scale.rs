@@ -24,6 +24,7 @@ use sumpter_types::{
 use sumpter_wire::Token;
 
 use crate::BenchError;
+use crate::cpu::ThreadCpu;
 
 /// Members that join at once: fewer than a coordinator greets of one address.
 const JOINING: usize = 32;
@@ -31,7 +32,7 @@ const JOINING: usize = 32;
 const COUNTERS: usize = 32;
 /// Operations that a worker reports while it waits.
 const PENDING: usize = 16;
-/// How old an operation is that counts as a stall for nobody yet, but is compared between ranks.
+/// The age of an operation that is compared between ranks, and is no stall yet.
 const WAITED_MS: u64 = 1500;
 /// The stack of a thread that joins members.
 const STACK_BYTES: usize = 256 << 10;
@@ -300,7 +301,7 @@ impl Crowd {
     }
 }
 
-/// Seconds in which one worker places a model's tensors: on the lane of every worker and those of
+/// Processor seconds in which one worker places a model's tensors: on the lane of every worker and those of
 /// every server, each on a machine of its own with an equal link.
 ///
 /// # Errors
@@ -313,7 +314,8 @@ pub fn placement_s(
     let roles = (0..workers).map(|_| PlanRole::Gpu).chain((0..servers).map(|_| PlanRole::Cpu));
     let machines: Vec<Machine> = roles.map(machine).collect();
     let of_each = (0..workers).map(|_| 1).chain((0..servers).map(|_| lanes)).collect();
-    let begun = Instant::now();
+    let cpu = ThreadCpu::current().and_then(|thread| Ok((thread.seconds()?, thread)));
+    let (before, thread) = cpu.map_err(BenchError::io("the processor time of a thread"))?;
     let refused = |error: PlanError| BenchError::Argument(error.to_string());
     let trees = TreePlan::flat(server_weights(&machines).map_err(refused)?);
     let (partition_bytes, dealing) = (largest_partition(1 << 20, 1 << 20), Dealing::Balanced);
@@ -321,8 +323,9 @@ pub fn placement_s(
     let mut placement = Placement::new(&plan).map_err(refused)?;
     let placed: u64 =
         tensors.iter().flat_map(|bytes| placement.place(*bytes)).map(|place| place.bytes).sum();
-    let seconds = begun.elapsed().as_secs_f64();
-    if placed != tensors.iter().sum() {
+    let after = thread.seconds().map_err(BenchError::io("the processor time of a thread"))?;
+    let seconds = after - before;
+    if placed != tensors.iter().sum::<u64>() {
         return Err(BenchError::Wrong(format!("{placed} bytes were placed")));
     }
     Ok(seconds)
@@ -438,8 +441,12 @@ fn stats(tensors: u32, round: u64, load: Load) -> Stats {
 /// About what a worker says of so many tensors in the middle of a round.
 fn progress(tensors: u32, rank: Option<usize>) -> Vec<u8> {
     let standing = |number: u32| {
-        let differs = rank.map_or(0, |rank| (rank as u32).wrapping_mul(2_654_435_761) ^ number);
-        [0x0a, 4, 0x08, 7, 0x10, (differs % 2) as u8]
+        // A bit of a hash: whether this rank has begun the round of this tensor.
+        let begun = rank.map_or(0, |rank| {
+            let of_both = (rank as u64) << 32 | u64::from(number);
+            of_both.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63
+        });
+        [0x0a, 4, 0x08, 7, 0x10, begun as u8]
     };
     (0..tensors).flat_map(standing).collect()
 }

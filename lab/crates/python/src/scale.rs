@@ -88,7 +88,7 @@ impl Members {
     }
 }
 
-/// Seconds in which one worker places tensors of these sizes on the lanes of a job.
+/// Processor seconds in which one worker places tensors of these sizes on the lanes of a job.
 #[pyfunction]
 #[pyo3(signature = (*, workers, servers, lanes, tensors))]
 pub fn placement_s(

@@ -14,6 +14,8 @@ from sumpter_lab.scaffold.results import record
 from sumpter_lab.scaffold.results.table import Column, Row, figure
 from sumpter_lab.scale.coordinator import Coordinator, running
 
+# How often a member says that it is there, within the silence after which it counts as dead.
+_BEATS_PER_TIMEOUT = 4
 # How long a phase may take; a slower one has failed.
 _PATIENCE_S = 300.0
 # A member here: a thread, its runtime and its session; and what it keeps of each other member.
@@ -126,6 +128,8 @@ def _phases(spec: Spec, workers: int, coordinator: Coordinator) -> Row:
     for load, waiting in (("training", False), ("waiting", True)):
         _, beat_s, beat_cpu_s = phase(lambda w=waiting: members.beat(spec.beat_s, w))
         row[f"{load}_cpu_share"] = beat_cpu_s / beat_s
+        beats = count * beat_s / (spec.peer_timeout_s / _BEATS_PER_TIMEOUT)
+        row[f"{load}_cpu_us_per_heartbeat"] = 1e6 * beat_cpu_s / beats
     for kind, apart in (("change", False), ("unlike_change", True)):
         (change_s, suspended_s, message_bytes), _, cpu_s = phase(lambda a=apart: members.change(a))
         row |= {
