@@ -29,7 +29,7 @@ use tracing::warn;
 
 use crate::codec::{
     event_to_proto, join_from_proto, kind_to_proto, message_from_proto, milliseconds,
-    report_to_proto, run_members_to_proto, shared_to_proto,
+    report_to_proto, run_members_to_proto, shared,
 };
 use crate::handshake::{Transcript, nonce};
 use crate::keys::{Keys, Scope, keep_to_job};
@@ -290,7 +290,7 @@ impl State {
                 let encode = |event: &MemberEvent| {
                     let mut event = event.clone();
                     keys.complete(&mut event);
-                    shared_to_proto(event)
+                    shared(event_to_proto(event))
                 };
                 match &self.announced {
                     Some((known, body)) if Arc::ptr_eq(known, &event) => body.clone(),

@@ -27,8 +27,7 @@ mod shared;
 mod status;
 
 pub(crate) use rejoin::{rejoin_from_proto, rejoin_to_proto};
-pub use shared::message_bytes;
-pub(crate) use shared::{MESSAGE_LIMIT, shared_to_proto};
+pub(crate) use shared::{MESSAGE_LIMIT, shared};
 use shared::{answers_from_proto, answers_to_proto};
 pub(crate) use status::{report_from_proto, report_to_proto, run_members_to_proto};
 
@@ -279,6 +278,12 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
             ToMember::Fatal(proto::Fatal { kind: kind_to_proto(kind), message })
         }
     }
+}
+
+/// The bytes that an event takes on the way to a member.
+#[must_use]
+pub fn message_bytes(event: MemberEvent) -> usize {
+    proto::CoordinatorMessage { body: Some(event_to_proto(event)) }.encoded_len()
 }
 
 /// An error's class.
@@ -591,7 +596,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    pub(super) fn view() -> ClusterView {
+    fn view() -> ClusterView {
         let (first, second) = ("10.0.0.1:7000".parse().unwrap(), "[::1]:7001".parse().unwrap());
         let both = LaneView { addresses: vec![first, second], own: 1, bandwidth: 25_000 };
         let lanes = vec![both, LaneView::from(first)];
@@ -621,7 +626,7 @@ mod tests {
         }
     }
 
-    pub(super) fn every_event() -> Vec<MemberEvent> {
+    fn every_event() -> Vec<MemberEvent> {
         let (host, reason) = ("host".to_owned(), "reason".to_owned());
         let (name, message) = ("name".to_owned(), "message".to_owned());
         let rank = Rank(2);
@@ -681,6 +686,19 @@ mod tests {
             let body = proto::CoordinatorMessage::decode(&bytes[..]).unwrap().body.unwrap();
             assert_eq!(event_from_proto(body), Ok(Some(event)));
         }
+    }
+
+    #[test]
+    fn a_message_for_many_arrives_as_it_was_sent_and_holds_no_other() {
+        for event in every_event() {
+            let shared = shared(event_to_proto(event.clone()));
+            assert_eq!(event_from_proto(shared), Ok(Some(event)));
+        }
+        let inner = shared(event_to_proto(MemberEvent::Finished));
+        let inner = proto::CoordinatorMessage { body: Some(inner) }.encode_to_vec();
+        let refused = event_from_proto(ToMember::Shared(inner.into()));
+        assert!(refused.is_err_and(|what| what.contains("within a message")));
+        assert!(event_from_proto(ToMember::Shared(vec![0xff; 9].into())).is_err());
     }
 
     #[test]

@@ -5,20 +5,18 @@ use std::sync::Arc;
 
 use prost::Message as _;
 use prost::bytes::Bytes;
-use sumpter_membership::{FatalKind, MemberEvent};
 use sumpter_types::Rank;
 
-use super::{Malformed, event_to_proto};
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 
 /// The largest message of a coordinator: a plan with the answers of all workers of a large job.
 pub(crate) const MESSAGE_LIMIT: usize = 64 << 20;
 
-/// An event that many members get, encoded once: what a copy costs is a reference. An event that
+/// A message that many members get, encoded once: what a copy costs is a reference. A message that
 /// is too large for them becomes the error that says so.
-pub(crate) fn shared_to_proto(event: MemberEvent) -> ToMember {
-    let message = proto::CoordinatorMessage { body: Some(event_to_proto(event)) };
+pub(crate) fn shared(body: ToMember) -> ToMember {
+    let message = proto::CoordinatorMessage { body: Some(body) };
     let bytes = message.encoded_len();
     // Room for what the message is wrapped in.
     if bytes > MESSAGE_LIMIT - 64 {
@@ -27,13 +25,17 @@ pub(crate) fn shared_to_proto(event: MemberEvent) -> ToMember {
              are possible: use fewer workers, or declare fewer and larger tensors"
         );
         tracing::error!("{message}");
-        return event_to_proto(MemberEvent::Fatal { kind: FatalKind::Start, message });
+        let kind = proto::FatalKind::Start.into();
+        return ToMember::Fatal(proto::Fatal { kind, message });
     }
     ToMember::Shared(Bytes::from(message.encode_to_vec()))
 }
 
+/// What workers answered, by rank.
+type Answers = Vec<(Rank, Arc<[u8]>)>;
+
 /// What workers answered, equal answers once.
-pub(super) fn answers_to_proto(progress: Vec<(Rank, Arc<[u8]>)>) -> Vec<proto::WorkerProgress> {
+pub(super) fn answers_to_proto(progress: Answers) -> Vec<proto::WorkerProgress> {
     let mut answers: Vec<proto::WorkerProgress> = Vec::new();
     let mut known: HashMap<Arc<[u8]>, usize> = HashMap::new();
     for (rank, payload) in progress {
@@ -50,9 +52,7 @@ pub(super) fn answers_to_proto(progress: Vec<(Rank, Arc<[u8]>)>) -> Vec<proto::W
 }
 
 /// The same by rank.
-pub(super) fn answers_from_proto(
-    answers: Vec<proto::WorkerProgress>,
-) -> Result<Vec<(Rank, Arc<[u8]>)>, Malformed> {
+pub(super) fn answers_from_proto(answers: Vec<proto::WorkerProgress>) -> Result<Answers, String> {
     let mut progress = Vec::new();
     for proto::WorkerProgress { rank, payload, also } in answers {
         let payload: Arc<[u8]> = payload.into();
@@ -66,48 +66,28 @@ pub(super) fn answers_from_proto(
     Ok(progress)
 }
 
-/// The bytes that an event takes on the way to a member.
-#[must_use]
-pub fn message_bytes(event: MemberEvent) -> usize {
-    proto::CoordinatorMessage { body: Some(event_to_proto(event)) }.encoded_len()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::event_from_proto;
-    use crate::codec::tests::{every_event, view};
-
-    #[test]
-    fn a_message_for_many_arrives_as_it_was_sent_and_holds_no_other() {
-        for event in every_event() {
-            let shared = shared_to_proto(event.clone());
-            assert_eq!(event_from_proto(shared), Ok(Some(event)));
-        }
-        let inner = shared_to_proto(MemberEvent::Finished);
-        let inner = proto::CoordinatorMessage { body: Some(inner) }.encode_to_vec();
-        let refused = event_from_proto(ToMember::Shared(inner.into()));
-        assert!(refused.is_err_and(|what| what.contains("within a message")));
-        assert!(event_from_proto(ToMember::Shared(vec![0xff; 9].into())).is_err());
-    }
 
     #[test]
     fn what_is_too_large_for_members_is_an_error_that_says_so() {
-        let progress = vec![(Rank(0), vec![0; MESSAGE_LIMIT].into())];
-        let event = MemberEvent::Resume { view: view(), progress };
-        let Ok(Some(MemberEvent::Fatal { message, .. })) = event_from_proto(shared_to_proto(event))
-        else {
+        let tensor = proto::TensorError { name: "x".repeat(MESSAGE_LIMIT), ..Default::default() };
+        let ToMember::Fatal(fatal) = shared(ToMember::TensorError(tensor)) else {
             panic!("it was sent")
         };
-        assert!(message.contains("at most 67108864 are possible"), "{message}");
+        assert!(fatal.message.contains("at most 67108864 are possible"), "{}", fatal.message);
     }
 
     #[test]
     fn equal_answers_are_sent_once() {
         let same: Arc<[u8]> = vec![7; 1000].into();
-        let progress: Vec<_> = (0..100).map(|rank| (Rank(rank), same.clone())).collect();
-        let bytes = message_bytes(MemberEvent::Resume { view: view(), progress });
-        assert!((1000..2000).contains(&bytes), "{bytes}");
+        let other: Arc<[u8]> = vec![8].into();
+        let mut progress: Vec<_> = (0..100).map(|rank| (Rank(rank), same.clone())).collect();
+        progress[50].1 = other;
+        let answers = answers_to_proto(progress.clone());
+        assert_eq!((answers.len(), answers[0].also.len()), (2, 98));
+        assert_eq!(answers_from_proto(answers), Ok(progress));
         let twice = |rank| proto::WorkerProgress { rank, payload: vec![1], also: vec![3] };
         assert!(answers_from_proto(vec![twice(1), twice(2)]).is_err());
     }

@@ -48,7 +48,7 @@ use world::{Size, World};
 
 const DEFAULT_SEEDS: u64 = 10_000;
 /// Of clusters with 256 workers and 64 helpers.
-const DEFAULT_LARGE_SEEDS: u64 = 4;
+const DEFAULT_LARGE_SEEDS: u64 = 2;
 const PROGRESS_EVERY: u64 = 50_000;
 
 fn number(name: &str) -> Option<u64> {

@@ -117,6 +117,8 @@ const MANY_STEPS: u64 = 20_000_000;
 /// Steps in a row in which nothing moves, for each connection: they are taken at random.
 const MANY_IDLE_STEPS: usize = 100;
 const LEAST_IDLE_STEPS: usize = 100_000;
+/// One connection more is tried in a step for so many that there are.
+const KEYS_FOR_A_TRY: usize = 100;
 
 /// How large a cluster is.
 #[derive(Clone, Debug)]
@@ -297,8 +299,10 @@ impl World {
                 self.damage(key)
             }
             _ if !keys.is_empty() => {
-                let key = keys[self.rng.usize(0..keys.len())];
-                self.carry(key)
+                // Where there are many connections, most have nothing to carry.
+                let first = self.rng.usize(0..keys.len());
+                let tries = 1 + keys.len() / KEYS_FOR_A_TRY;
+                (first..first + tries).any(|at| self.carry(keys[at % keys.len()]))
             }
             _ => self.pump(),
         }
