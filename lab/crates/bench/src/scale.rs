@@ -301,8 +301,8 @@ impl Crowd {
     }
 }
 
-/// Processor seconds in which one worker places a model's tensors: on the lane of every worker and those of
-/// every server, each on a machine of its own with an equal link.
+/// Processor seconds in which one worker places a model's tensors: on the lane of every worker and
+/// those of every server, each on a machine of its own with an equal link.
 ///
 /// # Errors
 /// Numbers of which no plan can be made.
