@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sumpter._errors import ConfigError
 from sumpter._failure import Failure
 from sumpter_lab import _native
 from sumpter_lab.scaffold.results.document import SCALE
@@ -75,7 +76,7 @@ def test_members_that_this_process_cannot_hold_are_refused_before_anything_start
 
 
 def test_numbers_of_which_no_plan_can_be_made_are_named() -> None:
-    with pytest.raises(ValueError, match="lanes of server 1.*4096"):
+    with pytest.raises(ConfigError, match="lanes of server 1.*4096"):
         _native.placement_s(workers=1, servers=1, lanes=5000, tensors=[1 << 20])
 
 
