@@ -133,7 +133,7 @@ impl Size {
     pub const SMALL: Size = Size { workers: 1..=6, helpers: 0..=3, tensors: 1..=6 };
     /// A few seeds in seconds.
     pub const MEDIUM: Size = Size { workers: 32..=32, helpers: 8..=8, tensors: 1..=3 };
-    /// What is quadratic, or counts members in too few bits, shows here. A seed takes minutes.
+    /// What is quadratic, or counts members in too few bits, shows here. A seed takes many minutes.
     pub const LARGE: Size = Size { workers: 256..=256, helpers: 64..=64, tensors: 1..=3 };
 
     /// A tensor that the scalar model can follow in a cluster of `n` workers. The sums of hundreds
