@@ -34,7 +34,7 @@ _JOB_MARKS = (
 
 _OWN_PREFIX = "SUMPTER_"
 # The only variables of this prefix that are not in the table, as they are none of a job.
-_OF_TESTS = ("SUMPTER_SIM_SEED", "SUMPTER_SIM_SEEDS")
+_OF_TESTS = ("SUMPTER_SIM_SEED", "SUMPTER_SIM_SEEDS", "SUMPTER_SIM_LARGE_SEEDS")
 
 _IDENTITY = ("rank", "world_size")
 _PLACE = (*_IDENTITY, "local_rank", "local_size")

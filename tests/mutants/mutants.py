@@ -521,6 +521,7 @@ def simulate(tree: Path, seeds: int) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants"),
         "SUMPTER_SIM_SEEDS": str(seeds),
+        "SUMPTER_SIM_LARGE_SEEDS": "0",
         "RUST_BACKTRACE": "0",
     }
     command = ["cargo", "test", "--release", "-q", "-p", "sumpter-engine", "--test", "sim"]

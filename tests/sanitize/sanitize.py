@@ -64,6 +64,7 @@ def run(sanitizer: str, host: str, arguments: list[str]) -> int:
         # A process may end before the threads of its last worker do, which are not joined then.
         "TSAN_OPTIONS": f"suppressions={HERE / 'thread.txt'}:report_thread_leaks=0",
         "SUMPTER_SIM_SEEDS": os.environ.get("SUMPTER_SIM_SEEDS", "300"),
+        "SUMPTER_SIM_LARGE_SEEDS": "0",
     }
     packages = [word for crate in CRATES for word in ("-p", f"sumpter-{crate}")]
     where = [

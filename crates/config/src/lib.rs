@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod descriptors;
 mod error;
 mod load;
 mod local;
@@ -18,6 +19,7 @@ mod tls;
 mod tuning;
 
 pub use config::Config;
+pub use descriptors::make_room_for_files;
 pub use error::{ConfigError, Source};
 pub use load::{load, load_from};
 pub use local::{Colocated, LocalLink};

@@ -25,6 +25,7 @@ mod unauthenticated;
 
 #[cfg(fuzzing)]
 pub use codec::decode_any;
+pub use codec::message_bytes;
 pub use coordinator::{Coordinator, CoordinatorOptions};
 pub use error::{CoordinatorError, JoinError};
 pub use member::{

@@ -7,15 +7,18 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use sumpter_config::make_room_for_files;
 use sumpter_membership::{
-    Event, FatalKind, Input, Message, Options, Registry, Rejoin, TuneReport, TuneRequest,
+    Event, FatalKind, Input, MAX_WORLD, MemberEvent, Message, Options, Registry, Rejoin,
+    TuneReport, TuneRequest,
 };
 use sumpter_observe::monotonic_ns;
-use sumpter_types::{MemberId, StatusReport};
+use sumpter_types::{MemberId, Role, StatusReport};
 use sumpter_wire::{PROTOCOL_VERSION, Proof, ProofRole};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -26,7 +29,7 @@ use tracing::warn;
 
 use crate::codec::{
     event_to_proto, join_from_proto, kind_to_proto, message_from_proto, milliseconds,
-    report_to_proto, run_members_to_proto,
+    report_to_proto, run_members_to_proto, shared,
 };
 use crate::handshake::{Transcript, nonce};
 use crate::keys::{Keys, Scope, keep_to_job};
@@ -60,6 +63,8 @@ pub(crate) struct Shared {
     greetings: Mutex<Shares>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Members of the largest job for whose sessions there is room.
+    room: AtomicU32,
 }
 
 pub(crate) struct State {
@@ -69,6 +74,8 @@ pub(crate) struct State {
     sessions: HashMap<MemberId, Session>,
     last_member: u64,
     stopping: bool,
+    /// What several members are being notified of, encoded.
+    announced: Option<(Arc<MemberEvent>, ToMember)>,
 }
 
 /// The coordinator's end of a member's session.
@@ -103,8 +110,10 @@ impl Shared {
                 last_member: 0,
                 traces: Traces::default(),
                 stopping: false,
+                announced: None,
             }),
             changed: Condvar::new(),
+            room: AtomicU32::new(0),
         }
     }
 
@@ -151,6 +160,20 @@ impl Shared {
         state.sessions.insert(id, session);
         state.apply(self.started.elapsed(), Input::Join(id, Box::new(join)));
         Some(id)
+    }
+
+    /// Makes room for the sessions of a member's job.
+    fn make_room(&self, join: &sumpter_membership::Join) -> Result<(), String> {
+        let Role::Worker { world_size, .. } = join.role else { return Ok(()) };
+        // What is impossible is refused by the registry.
+        let sessions = world_size.min(MAX_WORLD).saturating_add(join.expected_servers);
+        if sessions <= self.room.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let what = format!("the coordinator's sessions with a job of {world_size} workers");
+        make_room_for_files(u64::from(sessions), &what)?;
+        self.room.fetch_max(sessions, Ordering::Relaxed);
+        Ok(())
     }
 
     /// What a member says; of a heartbeat it is noted when it was received.
@@ -233,6 +256,7 @@ impl State {
                 }
             }
         }
+        self.announced = None;
     }
 
     pub(crate) fn tell(&mut self, member: MemberId, event: Event) -> Result<(), String> {
@@ -260,6 +284,22 @@ impl State {
             Event::Tell(mut event) => {
                 self.keys.complete(&mut event);
                 event_to_proto(event)
+            }
+            Event::Announce(event) => {
+                let keys = &self.keys;
+                let encode = |event: &MemberEvent| {
+                    let mut event = event.clone();
+                    keys.complete(&mut event);
+                    shared(event_to_proto(event))
+                };
+                match &self.announced {
+                    Some((known, body)) if Arc::ptr_eq(known, &event) => body.clone(),
+                    _ => {
+                        let body = encode(&event);
+                        self.announced = Some((event, body.clone()));
+                        body
+                    }
+                }
             }
         };
         session.outbound.try_send(Ok(CoordinatorMessage { body: Some(body) })).map_err(|error| {
@@ -383,6 +423,10 @@ impl Reader {
             Some(proto::purpose::Body::Join(join)) => {
                 let join = join_from_proto(join);
                 let join = join.map_err(|what| refused(FatalKind::Protocol, &what, false))?;
+                self.shared.make_room(&join).map_err(|what| {
+                    warn!("{what}");
+                    refused(FatalKind::Start, &what, false)
+                })?;
                 let run = join.rejoin.as_ref().and_then(|rejoin| rejoin.run.as_ref());
                 if run.is_some_and(|run| !self.shared.keys.shows_membership(&run.view)) {
                     warn!(peer = ?self.peer, "refused a process: it was in no such run");

@@ -146,7 +146,10 @@ impl Raw {
     /// What comes next; `None` at the end of the session.
     fn next(&mut self) -> Option<ToMember> {
         let message = self.runtime.block_on(self.inbound.message());
-        message.ok().flatten().map(|message| message.body.unwrap())
+        match message.ok().flatten()?.body.unwrap() {
+            ToMember::Shared(encoded) => CoordinatorMessage::decode(encoded).unwrap().body,
+            body => Some(body),
+        }
     }
 
     fn refused(&mut self) -> (proto::FatalKind, String) {

@@ -1,5 +1,7 @@
 //! What a coordinator notifies its members of.
 
+use std::sync::Arc;
+
 use sumpter_types::{Epoch, JobId, Rank, TensorId, TensorSpec};
 
 use crate::view::ClusterView;
@@ -75,8 +77,8 @@ pub enum MemberEvent {
         /// The same run and the same workers, those that have left included, in a new epoch.
         view: ClusterView,
         /// What each worker that is here answered to the newest [`Suspend`](Self::Suspend), by
-        /// rank; the same for all.
-        progress: Vec<(Rank, Vec<u8>)>,
+        /// rank; the same for all. Equal answers are held once.
+        progress: Vec<(Rank, Arc<[u8]>)>,
     },
     /// The straggler that operations wait for, or the end of the stall (to the lowest rank).
     Stalled {

@@ -14,6 +14,7 @@ use sumpter_membership::{LaneView, MemberEvent, Serves};
 use sumpter_types::{JobId, Role, StatusReport};
 
 use crate::cluster::interfaces::Interfaces;
+use crate::cluster::lanes::make_room_on_server;
 use crate::cluster::numa::{cores_near, cores_of_lanes, pin};
 use crate::command::Command;
 use crate::error::NodeError;
@@ -248,6 +249,10 @@ fn handler(remotes: Vec<Remote>, news: Sender<News>) -> impl FnMut(MemberEvent) 
         };
         let end = match &event {
             MemberEvent::JobStarted(view) => {
+                if let Err(what) = make_room_on_server(view, remotes.len()) {
+                    let _ = news.send(News::Ended(End::Failed(NodeError::Start(what))));
+                    return;
+                }
                 let (name, workers, epoch) = (&view.name, view.workers.len(), view.epoch);
                 if jobs.insert(view.job) {
                     tracing::info!(target: NOTICE, "summing for job '{name}' of {workers} workers");

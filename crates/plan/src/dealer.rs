@@ -32,7 +32,14 @@
 //!
 //! Invariants: the outcome depends on nothing but the weights, `P` and the sizes. Weights are
 //! quantized once to integers, the largest to `2^40`; from there on all is integer arithmetic,
-//! exact and the same on every machine. One partition costs one pass over the servers.
+//! exact and the same on every machine.
+//!
+//! **Cost.** Of servers of one weight, the one with the least so far is both the first to be
+//! eligible and the one with the earliest deadline. So it is enough to keep the servers of each
+//! weight in that order and to compare the first of each: a partition costs one step for every
+//! different weight and the logarithm of the number of servers.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::PlanError;
 
@@ -56,20 +63,23 @@ const MAX_SERVERS: usize = 1 << 17;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dealer {
-    servers: Vec<Server>,
+    /// The servers by weight.
+    classes: Vec<Class>,
+    /// Bytes dealt so far (`S`).
+    dealt: i128,
     /// Sum of the quantized weights. Lags are counted in units of `1/whole` byte.
     whole: i128,
     /// `cP`: how far ahead or behind a server may be.
     slack: i128,
 }
 
+/// Servers of one weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Server {
-    index: usize,
-    /// Its part of the whole; never zero.
+struct Class {
+    /// The part of the whole that each has; never zero.
     weight: i128,
-    /// `w_j S - X_j`: how far behind its exact share it is.
-    lag: i128,
+    /// Bytes of each (`X_j`) and its index, the least first.
+    given: BTreeSet<(i128, usize)>,
 }
 
 impl Dealer {
@@ -79,20 +89,21 @@ impl Dealer {
     /// # Errors
     /// A weight that is negative or not finite, no positive weight, or more than 2^17 servers.
     pub fn new(weights: &[f64], largest_bytes: u64) -> Result<Self, PlanError> {
-        let servers: Vec<Server> = quantize(weights)?
-            .into_iter()
-            .enumerate()
-            .filter(|&(_, weight)| weight > 0)
-            .map(|(index, weight)| Server { index, weight, lag: 0 })
-            .collect();
-        let whole = servers.iter().map(|server| server.weight).sum();
+        let quantized = quantize(weights)?;
+        let (mut classes, mut servers) = (BTreeMap::<i128, BTreeSet<_>>::new(), 0);
+        for (index, weight) in quantized.iter().enumerate().filter(|(_, weight)| **weight > 0) {
+            classes.entry(*weight).or_default().insert((0, index));
+            servers += 1;
+        }
+        let classes = classes.into_iter().map(|(weight, given)| Class { weight, given }).collect();
+        let whole = quantized.iter().sum();
         let largest = i128::from(largest_bytes) * whole;
-        let slack = match servers.len() as i128 {
+        let slack = match servers {
             1 => 0,
             // Rounded up: a little more slack than c P keeps the bound's proof.
             m => largest - largest / (2 * m - 2),
         };
-        Ok(Self { servers, whole, slack })
+        Ok(Self { classes, dealt: 0, whole, slack })
     }
 
     /// Deals the next partition of the stream and returns the index of its server.
@@ -100,30 +111,36 @@ impl Dealer {
     /// The bound holds while no partition exceeds `largest_bytes`. A larger one is still dealt,
     /// to the server furthest behind if it would put every server too far ahead.
     pub fn deal(&mut self, bytes: u64) -> usize {
-        let mut chosen = 0;
-        let mut chosen_rank = None;
         let size = i128::from(bytes) * self.whole;
-        for (position, server) in self.servers.iter_mut().enumerate() {
-            let deadline = server.remaining(self.slack);
-            server.lag += server.weight * i128::from(bytes);
+        let before = self.dealt;
+        self.dealt += i128::from(bytes);
+        let (dealt, whole, slack) = (self.dealt, self.whole, self.slack);
+        let rank = |(number, class): (usize, &Class)| {
+            let (given, index) = *class.given.first()?;
+            let lag = class.weight * dealt - given * whole;
             // Ranks order the eligible by deadline and put the others behind them, by lag.
-            let eligible = server.lag - size >= -self.slack;
-            let rank = (!eligible, if eligible { deadline } else { -server.lag });
-            if chosen_rank.is_none_or(|best| rank < best) {
-                chosen = position;
-                chosen_rank = Some(rank);
-            }
+            let eligible = lag - size >= -slack;
+            let order = match eligible {
+                true => class.remaining(slack - (class.weight * before - given * whole)),
+                false => -lag,
+            };
+            Some((!eligible, order, index, number))
+        };
+        // There is a class, and each has a server.
+        let chosen = self.classes.iter().enumerate().filter_map(rank).min();
+        let (index, number) = chosen.map_or((0, 0), |(_, _, index, number)| (index, number));
+        let servers = &mut self.classes[number].given;
+        if let Some((given, index)) = servers.pop_first() {
+            servers.insert((given + i128::from(bytes), index));
         }
-        self.servers[chosen].lag -= size;
-        self.servers[chosen].index
+        index
     }
 }
 
-impl Server {
-    /// Bytes of stream from now to its deadline, rounded up. Now is a whole byte, so that these
-    /// order as the deadlines do.
-    fn remaining(&self, slack: i128) -> i128 {
-        let room = slack - self.lag;
+impl Class {
+    /// Bytes of stream from now to the deadline of a server with so much room, rounded up. Now is
+    /// a whole byte, so that these order as the deadlines do.
+    fn remaining(&self, room: i128) -> i128 {
         room.div_euclid(self.weight) + i128::from(room.rem_euclid(self.weight) != 0)
     }
 }
@@ -181,12 +198,52 @@ mod tests {
             let mut dealer = Dealer::new(&weights, 1_000).unwrap();
             for size in sizes {
                 dealer.deal(size);
-                prop_assert_eq!(dealer.servers.iter().map(|server| server.lag).sum::<i128>(), 0);
-                for server in &dealer.servers {
-                    prop_assert!(server.lag.abs() <= dealer.slack, "{:?}", server);
+                let lags = lags(&dealer);
+                prop_assert_eq!(lags.values().sum::<i128>(), 0);
+                for lag in lags.values() {
+                    prop_assert!(lag.abs() <= dealer.slack, "{:?}", dealer);
                 }
             }
         }
+
+        #[test]
+        fn it_deals_as_a_pass_over_all_servers_does(
+            weights in weights(),
+            sizes in proptest::collection::vec(0..=1_200_u64, 1..300),
+        ) {
+            let mut dealer = Dealer::new(&weights, 1_000).unwrap();
+            for size in sizes {
+                let expected = by_one_pass(&dealer, size);
+                prop_assert_eq!(dealer.deal(size), expected);
+            }
+        }
+    }
+
+    /// How far behind its exact share each server is, `w_j S - X_j`, in units of `1/whole` byte.
+    fn lags(dealer: &Dealer) -> BTreeMap<usize, i128> {
+        let of_class = |class: &Class| {
+            let (weight, given) = (class.weight, class.given.clone());
+            let lag = move |(given, index)| (index, weight * dealer.dealt - given * dealer.whole);
+            given.into_iter().map(lag)
+        };
+        dealer.classes.iter().flat_map(of_class).collect()
+    }
+
+    /// The rule as it is written above: who gets the next partition.
+    fn by_one_pass(dealer: &Dealer, bytes: u64) -> usize {
+        let weight = |index: usize| {
+            let has = |class: &&Class| class.given.iter().any(|(_, of)| *of == index);
+            dealer.classes.iter().find(has).expect("its class").weight
+        };
+        let rank = |(index, before): (usize, i128)| {
+            let weight = weight(index);
+            let room = dealer.slack - before;
+            let deadline = (room + weight - 1).div_euclid(weight);
+            let lag = before + weight * i128::from(bytes);
+            let eligible = lag - i128::from(bytes) * dealer.whole >= -dealer.slack;
+            (!eligible, if eligible { deadline } else { -lag }, index)
+        };
+        lags(dealer).into_iter().map(rank).min().expect("a server").2
     }
 
     #[test]

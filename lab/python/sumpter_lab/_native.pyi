@@ -61,3 +61,44 @@ def bench_connections(
     *, counts: Sequence[int], bytes: int, chunk_bytes: int, rounds: int
 ) -> list[tuple[int, float, float]]:
     """Connections, seconds for `bytes` there and back, processor seconds."""
+
+class Members:
+    """Members of one coordinator, each with a thread and a session of its own in this process.
+
+    A method is a phase of a job: it returns when every member is done, and raises SumpterError
+    when one is lost or the phase takes longer than `patience_s`.
+    """
+
+    def __new__(
+        cls,
+        *,
+        coordinator: str,
+        token: str,
+        workers: int,
+        servers: int,
+        lanes: int,
+        patience_s: float,
+        peer_timeout_s: float,
+    ) -> Members: ...
+    @property
+    def plan_bytes(self) -> int:
+        """Bytes of the message with the first plan."""
+
+    def declare(self, tensors: int) -> int:
+        """Every worker declares so many tensors; the bytes of the table that each gets."""
+
+    def beat(self, duration_s: float, waiting: bool) -> None:
+        """Heartbeats for so many seconds, of a job that trains, or whose every operation waits for
+        one rank."""
+
+    def change(self, apart: bool) -> tuple[float, float, int]:
+        """A server dies: seconds until all workers have the plan without it, seconds until all
+        were told to stop, bytes of the message. With `apart`, no two workers answer alike."""
+
+    def leave(self) -> None:
+        """All leave; nothing happens the second time."""
+
+def placement_s(*, workers: int, servers: int, lanes: int, tensors: Sequence[int]) -> float:
+    """Processor seconds in which one worker places tensors of these bytes on the lanes of a job:
+    one of each worker and `lanes` of each server. ConfigError for numbers of which no plan can be
+    made."""

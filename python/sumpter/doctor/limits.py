@@ -41,14 +41,16 @@ def check_descriptors(probe: Probe) -> list[Finding]:
     said = f"{'unlimited' if soft == -1 else soft}"
     suggested = max(4 * this, large, 65536)
     remedy = f"ulimit -n {suggested}; for a service LimitNOFILE={suggested}"
-    if 0 <= soft < this:
+    # Processes raise the soft limit by themselves as far as their job needs.
+    if 0 <= hard < this:
         job_size = f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
         said += f", but a process of a job of {job_size} takes {this}"
-        if 0 <= hard < this:
-            remedy += f"; an administrator must raise the hard limit, which is {hard}"
+        remedy += f"; an administrator must raise the hard limit, which is {hard}"
         return [error("open files", said, remedy)]
+    if 0 <= soft != hard:
+        said += f", raised as needed to {'any number' if hard == -1 else hard}"
     said += f"; {_LARGE_JOB} workers and as many servers of {lanes} lanes take {large} a process"
-    return [note("open files", said, remedy) if 0 <= soft < large else ok("open files", said)]
+    return [note("open files", said, remedy) if 0 <= hard < large else ok("open files", said)]
 
 
 def _descriptors(workers: int, servers: int, lanes: int) -> int:

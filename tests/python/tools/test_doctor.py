@@ -329,8 +329,9 @@ def test_a_port_that_is_really_in_use_is_seen_with_its_owner() -> None:
     [
         ((-1, -1), {}, OK, ("unlimited",)),
         ((65536, 65536), {}, OK, ("65536",)),
-        ((1024, 4096), {"SUMPTER_LANES": "32"}, NOTE, ("ulimit -n",)),
-        ((1024, 4096), {"WORLD_SIZE": "512"}, ERROR, ("512 workers", "LimitNOFILE")),
+        ((1024, 2048), {"SUMPTER_LANES": "32"}, NOTE, ("ulimit -n",)),
+        ((1024, 4096), {"WORLD_SIZE": "512"}, OK, ("raised as needed to 4096",)),
+        ((1024, 4096), {"WORLD_SIZE": "2048"}, ERROR, ("2,048 workers", "LimitNOFILE")),
         ((256, 256), {}, ERROR, ("hard limit, which is 256",)),
     ],
 )

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use prost::Message as _;
 use sumpter_membership::{
     ClusterView, FatalKind, Join, LaneView, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD,
     MemberEvent, Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name,
@@ -22,9 +23,12 @@ use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 
 mod rejoin;
+mod shared;
 mod status;
 
 pub(crate) use rejoin::{rejoin_from_proto, rejoin_to_proto};
+pub(crate) use shared::{MESSAGE_LIMIT, shared};
+use shared::{answers_from_proto, answers_to_proto};
 pub(crate) use status::{report_from_proto, report_to_proto, run_members_to_proto};
 
 /// What is wrong with a peer's message.
@@ -102,8 +106,8 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         }
         ToMember::Resume(resume) => {
             let view = resume.view.ok_or("a new epoch without a plan")?;
-            let progress = resume.progress.into_iter().map(|p| (Rank(p.rank), p.payload));
-            MemberEvent::Resume { view: view_from_proto(view)?, progress: progress.collect() }
+            let progress = answers_from_proto(resume.progress)?;
+            MemberEvent::Resume { view: view_from_proto(view)?, progress }
         }
         ToMember::Stalled(proto::Stalled { message, over }) => {
             MemberEvent::Stalled { message, over }
@@ -118,6 +122,14 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         ToMember::Fatal(fatal) => {
             MemberEvent::Fatal { kind: kind_from_proto(fatal.kind), message: fatal.message }
         }
+        ToMember::Shared(encoded) => match proto::CoordinatorMessage::decode(encoded) {
+            Ok(proto::CoordinatorMessage { body: Some(ToMember::Shared(_)) }) => {
+                return Err("a message within a message within a message".to_owned());
+            }
+            Ok(proto::CoordinatorMessage { body: Some(body) }) => return event_from_proto(body),
+            Ok(_) => return Ok(None),
+            Err(error) => return Err(format!("a message that is none: {error}")),
+        },
         ToMember::Challenge(_)
         | ToMember::Welcome(_)
         | ToMember::Refused(_)
@@ -246,9 +258,7 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
             ToMember::Suspend(proto::Suspend { epoch: epoch.0, reason })
         }
         MemberEvent::Resume { view, progress } => {
-            let answer =
-                |(rank, payload): (Rank, Vec<u8>)| proto::WorkerProgress { rank: rank.0, payload };
-            let progress = progress.into_iter().map(answer).collect();
+            let progress = answers_to_proto(progress);
             ToMember::Resume(proto::Resume { view: Some(view_to_proto(view)), progress })
         }
         MemberEvent::Stalled { message, over } => {
@@ -268,6 +278,12 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
             ToMember::Fatal(proto::Fatal { kind: kind_to_proto(kind), message })
         }
     }
+}
+
+/// The bytes that an event takes on the way to a member.
+#[must_use]
+pub fn message_bytes(event: MemberEvent) -> usize {
+    proto::CoordinatorMessage { body: Some(event_to_proto(event)) }.encoded_len()
 }
 
 /// An error's class.
@@ -559,7 +575,6 @@ fn lanes_from_proto(lanes: Vec<proto::Lane>) -> Result<Vec<LaneView>, Malformed>
 /// refused.
 #[cfg(any(fuzzing, test))]
 pub fn decode_any(bytes: &[u8]) {
-    use prost::Message as _;
     if let Ok(message) = proto::MemberMessage::decode(bytes) {
         let _ = message_from_proto(message);
     }
@@ -574,11 +589,12 @@ pub fn decode_any(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::testing::spec;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use prost::Message as _;
 
     fn view() -> ClusterView {
         let (first, second) = ("10.0.0.1:7000".parse().unwrap(), "[::1]:7001".parse().unwrap());
@@ -643,7 +659,13 @@ mod tests {
             MemberEvent::WorkerLost { rank, host, reason: reason.clone() },
             MemberEvent::WorkerLeft { rank },
             MemberEvent::Suspend { epoch: Epoch(7), reason },
-            MemberEvent::Resume { view: view(), progress: vec![(rank, vec![1, 0, 255])] },
+            MemberEvent::Resume {
+                view: view(),
+                progress: (0..)
+                    .map(Rank)
+                    .zip([[1, 0, 9], [2; 3], [1, 0, 9]].map(Arc::from))
+                    .collect(),
+            },
             MemberEvent::Stalled { message: message.clone(), over: true },
             MemberEvent::TraceAsked { request: 3, job: JobId(7) },
             MemberEvent::Drained,
@@ -664,6 +686,19 @@ mod tests {
             let body = proto::CoordinatorMessage::decode(&bytes[..]).unwrap().body.unwrap();
             assert_eq!(event_from_proto(body), Ok(Some(event)));
         }
+    }
+
+    #[test]
+    fn a_message_for_many_arrives_as_it_was_sent_and_holds_no_other() {
+        for event in every_event() {
+            let shared = shared(event_to_proto(event.clone()));
+            assert_eq!(event_from_proto(shared), Ok(Some(event)));
+        }
+        let inner = shared(event_to_proto(MemberEvent::Finished));
+        let inner = proto::CoordinatorMessage { body: Some(inner) }.encode_to_vec();
+        let refused = event_from_proto(ToMember::Shared(inner.into()));
+        assert!(refused.is_err_and(|what| what.contains("within a message")));
+        assert!(event_from_proto(ToMember::Shared(vec![0xff; 9].into())).is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status, Streaming};
 use tracing::warn;
 
-use crate::codec::kind_from_proto;
+use crate::codec::{MESSAGE_LIMIT, kind_from_proto};
 use crate::error::{JoinError, root_cause};
 use crate::handshake::{Transcript, nonce};
 use crate::proto;
@@ -31,9 +31,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The interval of the message that says what is waited for.
 const NOTICE_EVERY: Duration = Duration::from_secs(3);
-
-/// The largest message of a coordinator: the answers of all workers of a large job together.
-const MESSAGE_LIMIT: usize = 64 << 20;
 
 /// A session whose coordinator has proved itself.
 pub(super) struct Greeted {

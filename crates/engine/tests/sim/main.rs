@@ -44,9 +44,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use report::Report;
-use world::World;
+use world::{Size, World};
 
 const DEFAULT_SEEDS: u64 = 10_000;
+/// Of clusters of medium size; what is asked for by SUMPTER_SIM_LARGE_SEEDS is large.
+const DEFAULT_MEDIUM_SEEDS: u64 = 4;
 const PROGRESS_EVERY: u64 = 50_000;
 
 fn number(name: &str) -> Option<u64> {
@@ -78,7 +80,7 @@ fn simulate(next: &AtomicU64, end: u64) -> Report {
 /// A cluster, and if it has changed variables asynchronously, another one that does so in the same
 /// order.
 fn simulate_one(seed: u64) -> Vec<Report> {
-    let mut world = World::new(seed);
+    let mut world = World::new(seed, &Size::SMALL);
     let mut reports = vec![world.run()];
     if let Some(mut replay) = world.replay(seed) {
         reports.push(replay.run());
@@ -120,4 +122,33 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.alone > 500, "{total}");
         assert!(total.replayed > 500, "{total}");
     }
+}
+
+#[test]
+fn a_large_cluster_keeps_the_same_promises() {
+    let (size, seeds) = match number("SUMPTER_SIM_LARGE_SEEDS") {
+        Some(seeds) => (Size::LARGE, seeds),
+        None => (Size::MEDIUM, DEFAULT_MEDIUM_SEEDS),
+    };
+    let next = AtomicU64::new(0);
+    let simulate = || {
+        let mut total = Report::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return total;
+            }
+            total.add(&World::new(seed, &size).run());
+        }
+    };
+    let mut total = Report::default();
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(simulate)).collect();
+        for thread in threads {
+            total.add(&thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+    });
+    println!("large simulation: {seeds} seeds, {total}");
+    assert!(total.operations >= *size.workers.start() as u64 * seeds, "{total}");
 }

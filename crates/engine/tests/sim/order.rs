@@ -8,7 +8,7 @@ use sumpter_types::{Rank, TensorId};
 
 use crate::model;
 use crate::tensor::Tensor;
-use crate::world::World;
+use crate::world::{Size, World};
 
 /// By the tensor's index, the worker and the round.
 pub type Orders = HashMap<(usize, Rank, u32), Vec<OrderSpan>>;
@@ -66,7 +66,7 @@ impl World {
     /// partitions and chunks; nothing if no tensor has an order.
     pub fn replay(&self, seed: u64) -> Option<World> {
         let orders = self.orders();
-        (!orders.is_empty()).then(|| World::following(seed, Some(orders)))
+        (!orders.is_empty()).then(|| World::following(seed, &Size::SMALL, Some(orders)))
     }
 
     /// Checks that a replay has given the same, in the same order.

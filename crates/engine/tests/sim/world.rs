@@ -1,7 +1,7 @@
 //! A simulated cluster: workers with colocated lanes, helper lanes, connections that misbehave.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,7 +14,9 @@ use sumpter_engine::{
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::{Side, SimLink, in_process};
-use sumpter_types::{Action, CallNumber, Collective, Epoch, JobId, Rank, Round, TensorId, Update};
+use sumpter_types::{
+    Action, CallNumber, Collective, Epoch, JobId, Rank, ReduceOp, Round, TensorId, Update,
+};
 use sumpter_wire::Tier;
 
 #[path = "epochs.rs"]
@@ -110,8 +112,45 @@ pub struct World {
 
 const JOB: JobId = JobId(77);
 
-/// A world takes ten thousand steps, and few a million.
+/// A small world takes ten thousand steps, and few a million; a large one some millions.
 const MANY_STEPS: u64 = 20_000_000;
+/// Steps in a row in which nothing moves, for each connection: they are taken at random.
+const MANY_IDLE_STEPS: usize = 100;
+const LEAST_IDLE_STEPS: usize = 100_000;
+/// One connection more is tried in a step for so many that there are.
+const KEYS_FOR_A_TRY: usize = 100;
+
+/// How large a cluster is.
+#[derive(Clone, Debug)]
+pub struct Size {
+    pub workers: RangeInclusive<usize>,
+    pub helpers: RangeInclusive<usize>,
+    pub tensors: RangeInclusive<usize>,
+}
+
+impl Size {
+    /// Every kind of tensor, and thousands of seeds in seconds.
+    pub const SMALL: Size = Size { workers: 1..=6, helpers: 0..=3, tensors: 1..=6 };
+    /// A few seeds in seconds.
+    pub const MEDIUM: Size = Size { workers: 32..=32, helpers: 8..=8, tensors: 1..=3 };
+    /// What is quadratic, or counts members in too few bits, shows here. A seed takes many minutes.
+    pub const LARGE: Size = Size { workers: 256..=256, helpers: 64..=64, tensors: 1..=3 };
+
+    /// A tensor that the scalar model can follow in a cluster of `n` workers. The sums of hundreds
+    /// are exact without products, an order of addition, and a digit for each worker.
+    fn tensor(rng: &mut Rng, index: usize, n: usize, machines: &Machines) -> Tensor {
+        let is_exact = |tensor: &Tensor| {
+            let sums = tensor.request.op != ReduceOp::Product && !tensor.rough;
+            n <= *Size::SMALL.workers.end() || (sums && tensor.staleness.is_synchronous())
+        };
+        loop {
+            let tensor = Tensor::new(rng, index, n, machines);
+            if is_exact(&tensor) {
+                return tensor;
+            }
+        }
+    }
+}
 
 /// A lane of a worker, whose client knows the tensors, or of a helper.
 fn fresh_lane(hub: bool) -> Lane {
@@ -119,20 +158,21 @@ fn fresh_lane(hub: bool) -> Lane {
 }
 
 impl World {
-    pub fn new(seed: u64) -> World {
-        World::following(seed, None)
+    pub fn new(seed: u64, size: &Size) -> World {
+        World::following(seed, size, None)
     }
 
     /// The same workers and tensors; in the order of another run, nothing dies.
-    pub fn following(seed: u64, follows: Option<Orders>) -> World {
+    pub fn following(seed: u64, size: &Size, follows: Option<Orders>) -> World {
         let mut rng = Rng::with_seed(seed);
-        let n = rng.usize(1..=6);
-        let lanes = n + rng.usize(0..=3);
+        let n = rng.usize(size.workers.clone());
+        let lanes = n + rng.usize(size.helpers.clone());
         let mut chunk_bytes = 64 * rng.u32(1..=8);
         let deterministic = rng.bool();
         let machines = Machines::new(&mut rng, n);
+        let count = rng.usize(size.tensors.clone());
         let mut tensors: Vec<_> =
-            (0..rng.usize(1..=6)).map(|t| Tensor::new(&mut rng, t, n, &machines)).collect();
+            (0..count).map(|index| Size::tensor(&mut rng, index, n, &machines)).collect();
         if follows.is_some() {
             rng = Rng::with_seed(!seed);
             chunk_bytes = 64 * rng.u32(1..=8);
@@ -210,13 +250,14 @@ impl World {
     pub fn run(&mut self) -> Report {
         let mut keys: Vec<_> = self.wires.keys().copied().collect();
         keys.sort_unstable();
+        let most_idle = LEAST_IDLE_STEPS.max(MANY_IDLE_STEPS * keys.len());
         self.keys = keys.into();
         let mut idle = 0;
         while !self.done() {
             let changes = self.changes_left > 0 && self.rng.u32(0..400) == 0;
             let moved = if changes { self.change() } else { self.step() };
             idle = if moved { 0 } else { idle + 1 };
-            assert!(idle < 100_000, "stuck: {}", self.describe());
+            assert!(idle < most_idle, "stuck: {}", self.describe());
             assert!(self.report.steps < MANY_STEPS, "it never ends: {}", self.describe());
         }
         self.check();
@@ -260,8 +301,10 @@ impl World {
                 self.damage(key)
             }
             _ if !keys.is_empty() => {
-                let key = keys[self.rng.usize(0..keys.len())];
-                self.carry(key)
+                // Where there are many connections, most have nothing to carry.
+                let first = self.rng.usize(0..keys.len());
+                let tries = 1 + keys.len() / KEYS_FOR_A_TRY;
+                (first..first + tries).any(|at| self.carry(keys[at % keys.len()]))
             }
             _ => self.pump(),
         }

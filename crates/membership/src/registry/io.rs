@@ -185,6 +185,8 @@ pub enum Event {
     LeaveSeen,
     /// It is notified.
     Tell(MemberEvent),
+    /// It is notified of what others are as well, which is held once.
+    Announce(Arc<MemberEvent>),
     /// End the session; the member is gone already.
     Close,
 }

@@ -226,13 +226,10 @@ impl Members {
         lowest.map_or_else(StallLimits::default, |member| member.join.stalls)
     }
 
-    /// What these workers last reported of their operations.
-    pub fn calls(&self, present: &BTreeMap<Rank, MemberId>) -> Vec<Calls<'_>> {
-        let calls = |(rank, id): (&Rank, &MemberId)| {
-            let Stats { pending, refused, .. } = &self.get(*id)?.stats;
-            Some(Calls { rank: *rank, pending, refused })
-        };
-        present.iter().filter_map(calls).collect()
+    /// What a worker last reported of its operations.
+    pub fn calls(&self, rank: Rank, id: MemberId) -> Option<Calls<'_>> {
+        let Stats { pending, refused, .. } = &self.get(id)?.stats;
+        Some(Calls { rank, pending, refused })
     }
 
     /// What these workers last reported, and when.

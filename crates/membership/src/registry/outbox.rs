@@ -1,5 +1,7 @@
 //! What the sessions of members are to do, in the order in which it was decided.
 
+use std::sync::Arc;
+
 use sumpter_types::MemberId;
 
 use super::io::Event;
@@ -18,7 +20,16 @@ impl Outbox {
     }
 
     pub fn notify_all(&mut self, ids: impl IntoIterator<Item = MemberId>, event: &MemberEvent) {
-        ids.into_iter().for_each(|id| self.notify(id, event.clone()));
+        let mut ids = ids.into_iter().peekable();
+        let Some(first) = ids.next() else { return };
+        if ids.peek().is_none() {
+            return self.notify(first, event.clone());
+        }
+        // A plan names every worker: a copy for each would be quadratic in their number.
+        let event = Arc::new(event.clone());
+        for id in [first].into_iter().chain(ids) {
+            self.push(id, Event::Announce(event.clone()));
+        }
     }
 
     /// Takes everything out.

@@ -13,10 +13,11 @@ pub(crate) fn seconds(duration: Duration) -> String {
 
 /// The entries with commas between; a long list is cut and says how much is left out.
 pub(crate) fn list<T: ToString>(entries: impl IntoIterator<Item = T>) -> String {
-    let entries: Vec<String> = entries.into_iter().map(|entry| entry.to_string()).collect();
-    let shown = entries.len().min(LIST_LIMIT);
-    let text = entries[..shown].join(", ");
-    match entries.len() - shown {
+    let mut entries = entries.into_iter();
+    let shown: Vec<String> =
+        entries.by_ref().take(LIST_LIMIT).map(|entry| entry.to_string()).collect();
+    let text = shown.join(", ");
+    match entries.count() {
         0 => text,
         rest => format!("{text} and {rest} more"),
     }

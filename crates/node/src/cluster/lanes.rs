@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use sumpter_config::make_room_for_files;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::VariablePlace;
 use sumpter_membership::{ClusterView, LaneView, ServerView, WorkerView};
@@ -55,6 +56,30 @@ pub(crate) fn all_lanes(view: &ClusterView) -> (Vec<LaneAddress>, Vec<Range<usiz
     (all, ranges)
 }
 
+/// Makes room for a worker's connections: to every lane elsewhere, and from every other worker.
+///
+/// # Errors
+/// In words, if the system does not allow so many open files.
+pub(crate) fn make_room(view: &ClusterView) -> Result<(), String> {
+    let (workers, servers) = (view.living().count(), view.servers.len());
+    let of_workers: usize = view.living().map(|worker| worker.lanes.len()).sum();
+    let of_servers: usize = view.servers.iter().map(|server| server.lanes.len()).sum();
+    let connections = of_workers + of_servers + workers;
+    let what =
+        format!("a worker's connections in a job of {workers} workers and {servers} servers");
+    make_room_for_files(connections as u64, &what)
+}
+
+/// The same of a server with so many lanes, to each of which every worker connects.
+///
+/// # Errors
+/// As above.
+pub(crate) fn make_room_on_server(view: &ClusterView, lanes: usize) -> Result<(), String> {
+    let workers = view.living().count();
+    let what = format!("the connections of {workers} workers to a server's {lanes} lanes");
+    make_room_for_files((workers * lanes) as u64, &what)
+}
+
 /// A lane in words: whose it is, and where.
 pub(crate) fn described(lane: &LaneAddress) -> String {
     let owner = match lane.owner {
@@ -89,4 +114,29 @@ pub(crate) struct PlacedPartition {
     pub tree: usize,
     /// What it is of a variable.
     pub variable: Option<VariablePlace>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_with_more_connections_than_open_files_is_named_with_the_remedy() {
+        let lanes = vec![LaneView::from(([10, 0, 0, 1], 1)); 1 << 22];
+        let server = ServerView {
+            member: sumpter_types::MemberId(1),
+            host: "helper".to_owned(),
+            machine: "helper".to_owned(),
+            lanes,
+            bandwidth_gbps: None,
+            rack: None,
+        };
+        let view = ClusterView { servers: vec![server], ..ClusterView::default() };
+        assert_eq!(make_room(&ClusterView::default()), Ok(()));
+        // Where nothing limits them, there is nothing to name.
+        if let Err(error) = make_room(&view) {
+            let job = "a worker's connections in a job of 0 workers and 1 servers take 4194304";
+            assert!(error.contains(job) && error.contains("`ulimit -n "), "{error}");
+        }
+    }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Cluster {
     whole: Deal,
     /// The plans for tensors of some ranks.
     parts: HashMap<Vec<Rank>, Deal>,
+    /// The first lane of each worker that lives.
+    first_lanes: HashMap<Rank, ConnId>,
 }
 
 /// A process with lanes, and its part in a plan.
@@ -88,7 +90,6 @@ pub(crate) struct Policy {
 }
 
 struct Group<'a> {
-    machine: &'a str,
     role: Role,
     bandwidth_gbps: Option<f64>,
     rack: Option<&'a Rack>,
@@ -115,8 +116,13 @@ impl Cluster {
         let epoch = u64::from(view.epoch.0);
         let assumed_gbps = view.lowest_known_gbps().unwrap_or(1.0);
         let whole = Deal::new(epoch, policy, (&sources, &lanes, assumed_gbps), |_| true)?;
-        let parts = HashMap::new();
-        Ok(Cluster { lanes, policy, epoch, sources, assumed_gbps, whole, parts })
+        let (parts, mut first_lanes) = (HashMap::new(), HashMap::new());
+        for (number, lane) in lanes.iter().enumerate() {
+            if let Owner::Worker(rank) = lane.owner {
+                first_lanes.entry(rank).or_insert(ConnId(number));
+            }
+        }
+        Ok(Cluster { lanes, policy, epoch, sources, assumed_gbps, whole, parts, first_lanes })
     }
 
     /// Places the next tensor of the table: one of `ranks`, or of all if there are none. A plan
@@ -216,14 +222,8 @@ impl Cluster {
 
     /// The first lane of a worker that lives; the only one, as workers are.
     pub(crate) fn lane_of(&self, rank: Rank) -> Option<ConnId> {
-        lane_of(&self.lanes, rank)
+        self.first_lanes.get(&rank).copied()
     }
-}
-
-/// As [`Cluster::lane_of`], of these lanes.
-pub(crate) fn lane_of(lanes: &[LaneAddress], rank: Rank) -> Option<ConnId> {
-    let owned = |lane: &LaneAddress| lane.owner == Owner::Worker(rank);
-    lanes.iter().position(owned).map(ConnId)
 }
 
 impl Deal {
@@ -234,11 +234,11 @@ impl Deal {
         (sources, all, assumed_gbps): (&[Source], &[LaneAddress], f64),
         takes_part: impl Fn(&Rank) -> bool,
     ) -> Result<Deal, PlanError> {
-        let mut groups: Vec<Group<'_>> = Vec::new();
+        let (mut groups, mut known) = (Vec::new(), HashMap::new());
         for source in sources {
             match &source.owner {
                 Owner::Worker(rank) if !takes_part(rank) => {}
-                Owner::Worker(_) | Owner::Server(_) => join(&mut groups, source),
+                Owner::Worker(_) | Owner::Server(_) => join(&mut groups, &mut known, source),
             }
         }
         for group in &mut groups {
@@ -274,10 +274,8 @@ impl Deal {
             Owner::Worker(rank) if takes_part(&rank) => Some((rank, source.machine.as_str())),
             Owner::Worker(_) | Owner::Server(_) => None,
         });
-        let rack_of = |machine: &str| {
-            let at = groups.iter().position(|group| group.machine == machine);
-            racks.zip(at).map(|(racks, at)| racks.rack_of[at])
-        };
+        let rack_of =
+            |machine: &str| racks.zip(known.get(machine)).map(|(racks, at)| racks.rack_of[*at]);
         let of_servers = sources.iter().filter_map(|source| match source.owner {
             Owner::Server(_) => Some((all[source.lanes.start].hub, source.machine.as_str())),
             Owner::Worker(_) => None,
@@ -359,19 +357,20 @@ fn share_what_is_known(sources: &mut [Source]) {
 
 /// Adds a server to its machine. A server beside workers shares their link, so it takes a part
 /// of their machine's share and makes no CPU machine.
-fn join<'a>(groups: &mut Vec<Group<'a>>, source: &'a Source) {
+fn join<'a>(groups: &mut Vec<Group<'a>>, known: &mut HashMap<&'a str, usize>, source: &'a Source) {
     let Source { role, bandwidth_gbps, .. } = *source;
     let (machine, rack) = (source.machine.as_str(), source.rack.as_ref());
     let server = (source.owner, source.lanes.clone());
-    match groups.iter_mut().find(|g| g.machine == machine) {
+    match known.get(machine).map(|at| &mut groups[*at]) {
         Some(group) => {
             group.bandwidth_gbps = group.bandwidth_gbps.or(bandwidth_gbps);
             group.rack = group.rack.or(rack);
             group.servers.push(server);
         }
         None => {
+            known.insert(machine, groups.len());
             let servers = vec![server];
-            groups.push(Group { machine, role, bandwidth_gbps, rack, servers });
+            groups.push(Group { role, bandwidth_gbps, rack, servers });
         }
     }
 }

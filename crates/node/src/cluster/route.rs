@@ -8,8 +8,8 @@ use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, TensorSpec};
 use sumpter_wire::{Route as SourceRoute, Tier};
 
+use crate::cluster::Cluster;
 use crate::cluster::lanes::{Owner, PlacedPartition, lane_of_hub};
-use crate::cluster::{Cluster, lane_of};
 
 /// The client of a worker: its own tensors, and what it passes on for its machine.
 pub(crate) type WorkerClient = Client<OpMemory<TensorMemory>>;
@@ -57,6 +57,8 @@ pub(crate) fn route(
     let is_mirrored_twice = spec.collective == Collective::Update && cluster.policy.elastic;
     let are_direct = is_mirrored_twice && !cluster.are_apart(members);
     let workers_may_fail = cluster.policy.workers_may_fail;
+    let rooted = spec.collective.has_root().then_some(spec.root);
+    let at_root = rooted.and_then(|rank| cluster.lane_of(rank));
     let (hubs, lanes) = cluster.hubs_of(planned);
     let Some(hubs) = hubs.filter(|_| !are_direct) else {
         let group = client.define_group(members);
@@ -67,7 +69,6 @@ pub(crate) fn route(
         let (tier, places) = (Tier::Root, partitions.map(place).collect());
         return Route { tier, places, passed_on: Vec::new() };
     };
-    let rooted = spec.collective.has_root().then_some(spec.root);
     let beside = rooted.map_or(&[][..], |rank| hubs.machine_of(rank)).to_vec();
     let tiers = hubs.tiers(rank);
     let passes = tiers.windows(2).map(|pair| ((pair[0], pair[1]), Vec::new()));
@@ -81,8 +82,8 @@ pub(crate) fn route(
             false => hubs.of_mirrors(&mirrors),
         };
         // What a lane beside the root would sum, the root's own sums: that saves a hop.
-        let own = match (owner, rooted) {
-            (Owner::Worker(rank), Some(rooted)) if beside.contains(&rank) => lane_of(lanes, rooted),
+        let own = match owner {
+            Owner::Worker(rank) if beside.contains(&rank) => at_root,
             _ => None,
         };
         let outermost = own.unwrap_or(root);

@@ -1,8 +1,9 @@
 //! A worker between two epochs: everything stops, every worker tells what it has, and under the new
 //! plan interrupted rounds are completed and all others go on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
@@ -43,14 +44,10 @@ impl WorkerRun {
         &mut self,
         config: &Config,
         view: ClusterView,
-        progress: &[(Rank, Vec<u8>)],
+        progress: &[(Rank, Arc<[u8]>)],
         resident: Option<ConnId>,
     ) -> Result<(), String> {
-        let mut all = BTreeMap::new();
-        for (rank, bytes) in progress {
-            let decoded = progress::decode(bytes);
-            all.insert(*rank, decoded.map_err(|error| format!("rank {rank}: {error}"))?);
-        }
+        let all = decoded(progress)?;
         // Sizes and credit are part of the plan: they change where all have stopped.
         let config = config.changed(&view.changes).map_err(|error| error.to_string())?;
         self.cluster =
@@ -239,6 +236,22 @@ impl WorkerRun {
         }
         places
     }
+}
+
+/// What all workers answered; equal answers, which are one in memory, are decoded once.
+fn decoded(answers: &[(Rank, Arc<[u8]>)]) -> Result<BTreeMap<Rank, Progress>, String> {
+    let mut all: BTreeMap<Rank, Progress> = BTreeMap::new();
+    let mut known: HashMap<*const u8, Rank> = HashMap::new();
+    for (rank, bytes) in answers {
+        let same = known.get(&bytes.as_ptr()).and_then(|first| all.get(first)).cloned();
+        let progress = match same {
+            Some(progress) => progress,
+            None => progress::decode(bytes).map_err(|error| format!("rank {rank}: {error}"))?,
+        };
+        known.entry(bytes.as_ptr()).or_insert(*rank);
+        all.insert(*rank, progress);
+    }
+    Ok(all)
 }
 
 /// This worker's part in some partitions of a tensor.

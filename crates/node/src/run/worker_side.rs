@@ -17,6 +17,7 @@ use sumpter_membership::{ClusterView, FatalKind, MemberEvent};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Epoch, Rank, TensorId, TensorSpec, Update};
 
+use crate::cluster::lanes::make_room;
 use crate::command::{DeclarationId, MirroredParts, Submission, Subscription};
 use crate::completion::Promise;
 use crate::counters::Report;
@@ -193,7 +194,8 @@ impl WorkerSide {
     /// All members are there: connects to every lane, and lets the caller go on.
     fn begin_run(&mut self, view: ClusterView, lane_side: &mut LaneSide) {
         lane_side.expect_job(&view);
-        let resident = self.open_resident(&view, lane_side);
+        let room = make_room(&view);
+        let resident = room.and_then(|()| self.open_resident(&view, lane_side));
         let built = resident.map_err(NodeError::Start).and_then(|resident| {
             WorkerRun::new(&self.config, view.clone(), resident)
                 .map_err(|error| NodeError::Start(format!("no plan for this job: {error}")))
@@ -509,14 +511,15 @@ impl WorkerSide {
     fn resume(
         &mut self,
         view: ClusterView,
-        progress: &[(Rank, Vec<u8>)],
+        progress: &[(Rank, Arc<[u8]>)],
         lane_side: &mut LaneSide,
     ) {
         if self.run.is_none() {
             return;
         }
         lane_side.expect_job(&view);
-        let resident = self.open_resident(&view, lane_side);
+        let room = make_room(&view);
+        let resident = room.and_then(|()| self.open_resident(&view, lane_side));
         let (epoch, servers) = (view.epoch, view.servers.len());
         let workers = view.living().count();
         let Some(run) = self.run.as_mut() else { return };

@@ -10,6 +10,7 @@ mod cpu;
 mod driver;
 mod error;
 mod pattern;
+mod scale;
 mod server;
 
 pub use ablate::{
@@ -18,4 +19,5 @@ pub use ablate::{
 };
 pub use driver::Calls;
 pub use error::BenchError;
+pub use scale::{Change, Crowd, CrowdSpec, Load, placement_s};
 pub use server::{Sample, ServerSpec, Variant, server};

@@ -5,6 +5,7 @@
 
 mod bench;
 mod errors;
+mod scale;
 mod whatif;
 
 use pyo3::prelude::*;
@@ -14,6 +15,8 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     bench::register(module)?;
+    module.add_class::<scale::Members>()?;
+    module.add_function(wrap_pyfunction!(scale::placement_s, module)?)?;
     module.add_function(wrap_pyfunction!(whatif::whatif_machines, module)?)?;
     module.add_function(wrap_pyfunction!(whatif::whatif, module)?)
 }

@@ -17,6 +17,7 @@ from sumpter_lab.cli import group, scripted
 from sumpter_lab.cli import local as bench_local
 from sumpter_lab.cli import regret as bench_regret
 from sumpter_lab.cli import replay as bench_replay
+from sumpter_lab.cli import scale as bench_scale
 from sumpter_lab.cli import tenants as bench_tenants
 from sumpter_lab.cli import tune as bench_tune
 from sumpter_lab.cli.options import (
@@ -368,6 +369,7 @@ app.command("regret", epilog=bench_regret.EXAMPLE)(bench_regret.regret)
 app.command("sum", epilog=bench_local.SUM_EXAMPLE)(bench_local.sum_)
 app.command("server", epilog=bench_local.SERVER_EXAMPLE)(bench_local.server)
 app.command("ablate", epilog=bench_local.ABLATE_EXAMPLE)(bench_local.ablate)
+app.command("scale", epilog=bench_scale.EXAMPLE)(bench_scale.scale)
 app.command("tenants", epilog=bench_tenants.EXAMPLE)(bench_tenants.tenants)
 scripted(app, "overhead", "Measure what tracing, the metrics endpoint and recording cost a job.")
 scripted(app, "costs", "Measure what encryption, checksums and retained results cost a round.")

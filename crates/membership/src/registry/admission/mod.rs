@@ -124,29 +124,31 @@ impl Admission<'_> {
     ) -> Result<(), Refusal> {
         let Join { job: name, host, .. } = join;
         let here =
-            list(job.present.iter().map(|(r, m)| format!("{r} ({})", self.members.host(*m))));
+            || list(job.present.iter().map(|(r, m)| format!("{r} ({})", self.members.host(*m))));
         match (job.stage(), &job.failure) {
             (Stage::Failed, Some(failure)) => {
                 let message = format!(
-                    "job '{name}' has failed ({}) and is still ending; present: {here}",
-                    failure.message
+                    "job '{name}' has failed ({}) and is still ending; present: {}",
+                    failure.message,
+                    here()
                 );
                 let retry = job.run.is_some();
                 return Err(Refusal { kind: FatalKind::Start, message, retry });
             }
             (Stage::Running, _) if job.run.as_ref().is_some_and(|run| !run.left.is_empty()) => {
-                let message = format!("job '{name}' is still ending; present: {here}");
+                let message = format!("job '{name}' is still ending; present: {}", here());
                 return Err(Refusal { kind: FatalKind::Start, message, retry: true });
             }
             (Stage::Waiting, _) => {}
             (Stage::Returning, _) => {
-                let message = format!("the run of job '{name}' is still coming back: {here}");
+                let message = format!("the run of job '{name}' is still coming back: {}", here());
                 return Err(Refusal { kind: FatalKind::Start, message, retry: true });
             }
             _ => {
                 return Err(start(format!(
-                    "job '{name}' is already running with ranks {here}; rank {rank} on {host} \
-                     comes too late. Give another run another job name"
+                    "job '{name}' is already running with ranks {}; rank {rank} on {host} comes \
+                     too late. Give another run another job name",
+                    here()
                 )));
             }
         }

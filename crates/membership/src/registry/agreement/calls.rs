@@ -8,7 +8,7 @@
 //! Invariant: once a call has failed on one rank, every operation of it that any rank reports,
 //! then or later, is refused. No rank waits in a call that another has given up.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use sumpter_types::{PendingOp, Rank, RefusedOp, Tag};
 
@@ -20,6 +20,9 @@ const WORTH_A_LOOK_MS: u64 = 1000;
 /// Calls that are remembered for ranks which come later; a program that fails as often in one run
 /// goes on because it ignores the errors.
 const MAX_CALLS: usize = 4096;
+
+/// Rounds whose signature is remembered: those in which ranks wait now.
+const MAX_ROUNDS: usize = 4096;
 
 /// What the signatures of calls after a failed one end with, before its number.
 const AFTER: &str = ", after call #";
@@ -51,6 +54,16 @@ pub(crate) struct FailedCalls {
     calls: BTreeMap<String, Failed>,
     /// The oldest first.
     order: VecDeque<String>,
+    alike: Alike,
+}
+
+/// The signature with which ranks wait in a round, by the round's position. Whoever waits there
+/// with the same need not be compared with the others: all have been, and were found alike.
+#[derive(Debug, Default)]
+struct Alike {
+    signatures: HashMap<String, String>,
+    /// The positions, the oldest first.
+    order: VecDeque<String>,
 }
 
 #[derive(Debug)]
@@ -64,17 +77,19 @@ struct Failed {
 }
 
 impl FailedCalls {
-    /// Looks at the calls of `rank`, which has just reported, beside those of all ranks.
+    /// Looks at the calls of a rank, which has just reported, beside those of all ranks, which
+    /// `all` gives. These are looked at only if a call fails or might: of `n` ranks that wait for
+    /// the same, each report costs one look, not `n`.
     ///
     /// Returns the tensors that are refused from now on. `refusal` says why a tensor is refused
     /// already.
-    pub fn compare(
+    pub fn compare<'a>(
         &mut self,
-        rank: Rank,
-        ranks: &[Calls<'_>],
+        own: &Calls<'a>,
+        all: impl Fn() -> Vec<Calls<'a>>,
         refusal: impl Fn(&str) -> Option<String>,
     ) -> Vec<Unmatched> {
-        let Some(own) = ranks.iter().find(|calls| calls.rank == rank) else { return Vec::new() };
+        let rank = own.rank;
         let mut new = BTreeSet::new();
         for op in own.refused {
             let Some(tag) = Tag::parse(&op.tag) else { continue };
@@ -83,11 +98,20 @@ impl FailedCalls {
             }
             self.note(rank, &tag);
         }
-        for tag in differing(own, ranks) {
-            if self.add(&tag, || None) {
-                new.insert(tag.call);
+        let unlike: Vec<Tag<'a>> = waits(own).filter(|tag| !self.alike.has(tag)).collect();
+        if !unlike.is_empty() {
+            let differing = differing(&unlike, rank, &all());
+            for tag in &differing {
+                if self.add(tag, || None) {
+                    new.insert(tag.call);
+                }
             }
+            let position = |tag: &Tag<'a>| tag.position;
+            let differing: BTreeSet<&str> = differing.iter().map(position).collect();
+            let alike = unlike.iter().filter(|tag| !differing.contains(tag.position));
+            alike.for_each(|tag| self.alike.keep(tag));
         }
+        let ranks = if new.is_empty() { vec![*own] } else { all() };
         let affected: Vec<(&str, &str)> = ranks
             .iter()
             .flat_map(|calls| calls.pending.iter().map(|op| (calls.rank, op)))
@@ -170,18 +194,37 @@ fn head(signature: &str) -> usize {
     signature.rfind(AFTER).unwrap_or(signature.len())
 }
 
-/// The rounds in which a rank waits with another signature than one of the others.
-fn differing<'a>(own: &Calls<'a>, ranks: &[Calls<'a>]) -> Vec<Tag<'a>> {
-    let old = |op: &&PendingOp| op.since_ms >= WORTH_A_LOOK_MS;
-    let tags = |calls: &Calls<'a>| {
-        calls.pending.iter().filter(old).filter_map(|op| Tag::parse(&op.tag)).collect::<Vec<_>>()
-    };
-    let own_tags: BTreeMap<&str, Tag<'a>> =
-        tags(own).into_iter().map(|tag| (tag.position, tag)).collect();
-    if own_tags.is_empty() {
-        return Vec::new();
+impl Alike {
+    /// Whether those that wait in the round of `tag` do so with its signature.
+    fn has(&self, tag: &Tag<'_>) -> bool {
+        self.signatures.get(tag.position).is_some_and(|known| known == tag.signature)
     }
-    let others = ranks.iter().filter(|calls| calls.rank != own.rank).flat_map(tags);
+
+    /// All that wait in the round of `tag` do so with its signature.
+    fn keep(&mut self, tag: &Tag<'_>) {
+        let (position, signature) = (tag.position.to_owned(), tag.signature.to_owned());
+        if self.signatures.insert(position.clone(), signature).is_none() {
+            self.order.push_back(position);
+        }
+        if self.order.len() > MAX_ROUNDS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.signatures.remove(&oldest);
+        }
+    }
+}
+
+/// The rounds in which a rank waits for so long that they are compared.
+fn waits<'a>(calls: &Calls<'a>) -> impl Iterator<Item = Tag<'a>> + use<'a> {
+    let old = |op: &&PendingOp| op.since_ms >= WORTH_A_LOOK_MS;
+    calls.pending.iter().filter(old).filter_map(|op| Tag::parse(&op.tag))
+}
+
+/// Of the rounds in which `rank` waits, those in which one of the others does so with another
+/// signature.
+fn differing<'a>(own: &[Tag<'a>], rank: Rank, ranks: &[Calls<'a>]) -> Vec<Tag<'a>> {
+    let own_tags: BTreeMap<&str, Tag<'a>> = own.iter().map(|tag| (tag.position, *tag)).collect();
+    let others = ranks.iter().filter(|calls| calls.rank != rank).flat_map(waits);
     let differs = |other: Tag<'a>| {
         let tag = own_tags.get(other.position)?;
         (tag.signature != other.signature).then_some(*tag)

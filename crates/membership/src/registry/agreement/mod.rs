@@ -84,12 +84,16 @@ impl Agreement {
         (&self.out_of_data, MemberEvent::Began { tensor, round })
     }
 
-    /// The tensors of calls that ranks cannot match, now that `rank` has reported; they are
+    /// The tensors of calls that ranks cannot match, now that one has reported its own; they are
     /// refused from now on.
-    pub fn compare(&mut self, rank: Rank, ranks: &[Calls<'_>]) -> Vec<Unmatched> {
+    pub fn compare<'a>(
+        &mut self,
+        own: &Calls<'a>,
+        ranks: impl Fn() -> Vec<Calls<'a>>,
+    ) -> Vec<Unmatched> {
         let table = &self.table;
         let refusal = |tensor: &str| table.refusal(tensor).map(str::to_owned);
-        let found = self.failed_calls.compare(rank, ranks, refusal);
+        let found = self.failed_calls.compare(own, ranks, refusal);
         for Unmatched { tensor, message, .. } in &found {
             self.table.refuse(tensor, message);
         }
@@ -158,7 +162,7 @@ mod tests {
             .map(|(rank, pending)| Calls { rank, pending, refused: &[] })
             .collect();
         let mut agreement = Agreement::default();
-        let mut compare = || agreement.compare(Rank(0), &ranks).len();
+        let mut compare = || agreement.compare(&ranks[0], || ranks.clone()).len();
         assert_eq!((compare(), compare()), (2, 0));
         let declared = agreement.declare(Rank(1), spec("b", &[2]), 2);
         assert!(matches!(declared, Some(Notice::Sender(MemberEvent::TensorError { .. }))));

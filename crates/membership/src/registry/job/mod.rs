@@ -229,10 +229,12 @@ impl Job {
     /// Starts the run if all members are here: the view is fixed and the servers are notified.
     pub fn start_if_complete(&mut self, now: Duration, context: &mut Context<'_>) {
         let Context { name, members, .. } = *context;
+        // First what costs nothing: each of thousands of members that join leads here.
+        if self.present.len() < self.world_size as usize || self.stage() != Stage::Waiting {
+            return;
+        }
         let servers: BTreeSet<MemberId> = members.lasting_servers().collect();
-        let complete = self.present.len() == self.world_size as usize
-            && servers.len() >= members.expected_servers(&self.present) as usize;
-        if self.stage() != Stage::Waiting || !complete {
+        if servers.len() < members.expected_servers(&self.present) as usize {
             return;
         }
         let view = self.view(&servers, context);

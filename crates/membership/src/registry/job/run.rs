@@ -279,7 +279,10 @@ impl Run {
 
     /// Looks for calls that ranks cannot match, now that a worker has reported.
     pub fn compare_calls(&mut self, rank: Rank, workers: &Present, context: &mut Context<'_>) {
-        let unmatched = self.agreement.compare(rank, &context.members.calls(workers));
+        let calls = |(rank, id): (&Rank, &MemberId)| context.members.calls(*rank, *id);
+        let Some(own) = workers.get_key_value(&rank).and_then(calls) else { return };
+        let all = || workers.iter().filter_map(calls).collect();
+        let unmatched = self.agreement.compare(&own, all);
         let new = unmatched.iter().filter(|found| found.is_new);
         let messages: BTreeSet<&String> = new.map(|found| &found.message).collect();
         messages.into_iter().for_each(|message| warn!(job = %context.name, "{message}"));

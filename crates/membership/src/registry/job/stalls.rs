@@ -89,7 +89,8 @@ fn missing(
     round: u64,
     waiter: Rank,
 ) -> (Vec<usize>, usize) {
-    let takes_part = |rank| spec.ranks.is_empty() || spec.ranks.contains(&rank);
+    // The ranks of a spec are in order.
+    let takes_part = |rank| spec.ranks.is_empty() || spec.ranks.binary_search(&rank).is_ok();
     let begun = |report: &Report<'_>| report.begun.get(index).is_some_and(|n| *n > round);
     let root_begun = reports.iter().any(|report| report.rank == spec.root && begun(report));
     let root_only = needs_root_first(spec, waiter) && !root_begun;

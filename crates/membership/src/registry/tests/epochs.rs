@@ -63,7 +63,7 @@ impl Scene {
             let planned: Vec<MemberId> = view.servers.iter().map(|s| s.member).collect();
             assert_eq!(planned, servers);
             for (rank, payload) in &progress {
-                assert_eq!(*payload, [rank.0 as u8, epoch as u8]);
+                assert_eq!(**payload, [rank.0 as u8, epoch as u8]);
             }
             assert_eq!(progress.len(), self.workers.len());
         }

@@ -14,6 +14,7 @@ mod tensors;
 mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sumpter_types::{
@@ -89,6 +90,14 @@ fn server(host: &str) -> Join {
 }
 
 /// A registry, its clock, and the events of its members that have not been looked at.
+/// The same for one member.
+fn alone(event: Event) -> Event {
+    match event {
+        Event::Announce(event) => Event::Tell(Arc::unwrap_or_clone(event)),
+        other => other,
+    }
+}
+
 struct World {
     registry: Registry,
     now: Duration,
@@ -128,7 +137,7 @@ impl World {
 
     fn step(&mut self, input: Input) {
         for (member, event) in self.registry.step(self.now, input) {
-            self.told.entry(member).or_default().push(event);
+            self.told.entry(member).or_default().push(alone(event));
         }
     }
 

@@ -159,7 +159,7 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
 }
 
 /// What workers said, by rank.
-type Answers = Vec<(Rank, Vec<u8>)>;
+type Answers = Vec<(Rank, Arc<[u8]>)>;
 
 /// The events of every member, checked as they come.
 #[derive(Default)]
@@ -198,7 +198,7 @@ impl Ears {
     }
 
     fn hear(&mut self, member: MemberId, event: Event) -> Result<(), TestCaseError> {
-        match event {
+        match alone(event) {
             Event::Welcome { .. } => {
                 prop_assert_eq!(self.welcome.insert(member, true), None);
             }

@@ -36,7 +36,7 @@ impl Ranks {
             self.pending.iter().map(Vec::as_slice).enumerate().map(calls).collect();
         let tensors = &self.tensors;
         let found =
-            self.failed.compare(Rank(rank as u32), &calls, |name| tensors.get(name).cloned());
+            self.failed.compare(&calls[rank], || calls.clone(), |name| tensors.get(name).cloned());
         let added = found.iter().map(|found| (found.tensor.clone(), found.message.clone()));
         self.tensors.extend(added);
         found

@@ -1,0 +1,1 @@
+"""`sumpter bench scale`: what membership costs by the number of members, without training."""
