@@ -7,7 +7,7 @@ use sumpter_plan::{PartitionPlace, ReductionTree, TreePlan};
 use sumpter_types::{GroupId, Rank};
 use sumpter_wire::{Tier, group_id};
 
-/// Reduction trees over machines, of which the first ones have a worker each.
+/// Reduction trees of one shape over machines, of which the first ones have a worker each.
 #[derive(Clone, Copy)]
 pub struct Trees<'a> {
     pub plan: &'a TreePlan,
@@ -25,8 +25,8 @@ pub struct Route {
 impl Trees<'_> {
     /// The workers of a worker's rack; itself alone if racks pass nothing on.
     fn rack_of(self, rank: Rank) -> Vec<Rank> {
-        let racks = self.plan.branches.iter().find_map(|branch| branch.levels.first());
-        let Some(racks) = racks else { return vec![rank] };
+        let [branch] = &self.plan.branches[..] else { panic!("a mixture of shapes") };
+        let Some(racks) = branch.levels.first() else { return vec![rank] };
         let workers = || (0..).map(Rank).zip(&racks.groups[..self.workers]);
         let own = racks.groups[rank.0 as usize].expect("a worker is in a rack");
         workers().filter(|(_, group)| **group == Some(own)).map(|(rank, _)| rank).collect()
@@ -66,11 +66,8 @@ impl Trees<'_> {
                 places.push(outer);
                 continue;
             }
-            // A worker passes on its own part of a flat tree.
-            let is_flat = trees[tree].hubs.is_empty();
-            let members = if is_flat { vec![rank] } else { rack.clone() };
-            let hub = at_the_root.iter().find(|hub| members.contains(hub)).expect("a hub");
-            places.push(place(hub.0 as usize, &members));
+            let hub = at_the_root.iter().find(|hub| rack.contains(hub)).expect("a hub a rack");
+            places.push(place(hub.0 as usize, &rack));
             if *hub == rank {
                 passed_on.push(outer);
             }
@@ -91,27 +88,21 @@ fn a_worker_sends_to_its_racks_hub_and_the_hub_to_the_root() {
         hubs: vec![1.0, 1.0, 1.0, 0.0],
     };
     let roots = vec![0.0, 0.0, 0.0, 1.0];
-    let flat = Branch { exchange: Exchange::Star, roots: roots.clone(), levels: Vec::new() };
     let plan = TreePlan {
-        branches: vec![Branch { exchange: Exchange::Star, roots, levels: vec![racks] }, flat],
+        branches: vec![Branch { exchange: Exchange::Star, roots, levels: vec![racks] }],
     };
     let trees = Trees { plan: &plan, workers: 3 };
     let tree = ReductionTree { branch: 0, root: 3, hubs: vec![vec![1, 2]] };
-    let flat = ReductionTree { branch: 1, root: 3, hubs: Vec::new() };
     let partition = PartitionPlace { offset: 0, bytes: 64, server: 3, lane: 0, tree: 0 };
-    let route = |rank: u32, tree: &ReductionTree| {
+    let route = |rank: u32| {
         let define = |ranks: &[Rank]| group_id(ranks);
-        let of = trees.route(Rank(rank), (&[partition], std::slice::from_ref(tree)), define);
+        let of = trees.route(Rank(rank), (&[partition], std::slice::from_ref(&tree)), define);
         let ends = |places: &[Place]| (places[0].lane.0, places[0].group);
         (of.tier, ends(&of.places), of.passed_on.map(|(tiers, places)| (tiers, ends(&places))))
     };
     let (rack, hubs) = (group_id(&[Rank(0), Rank(1)]), group_id(&[Rank(1), Rank(2)]));
-    assert_eq!(route(0, &tree), (Tier::Rack, (1, rack), None));
+    assert_eq!(route(0), (Tier::Rack, (1, rack), None));
     let passes = ((Tier::Rack, Tier::Root), (3, hubs));
-    assert_eq!(route(1, &tree), (Tier::Rack, (1, rack), Some(passes)));
-    assert_eq!(route(2, &tree), (Tier::Root, (3, hubs), None));
-    let (own, all) = (group_id(&[Rank(0)]), group_id(&[0, 1, 2].map(Rank)));
-    let passes = ((Tier::Rack, Tier::Root), (3, all));
-    assert_eq!(route(0, &flat), (Tier::Rack, (0, own), Some(passes)));
-    assert_eq!(route(2, &flat), (Tier::Root, (3, all), None));
+    assert_eq!(route(1), (Tier::Rack, (1, rack), Some(passes)));
+    assert_eq!(route(2), (Tier::Root, (3, hubs), None));
 }

@@ -30,7 +30,7 @@ pub(crate) struct Hubs {
     fixed: bool,
     /// Partitions summed on CPU machines so far.
     turn: usize,
-    /// The hubs of racks by the number of the reduction tree; none in flat ones.
+    /// The hubs of racks by the number of the reduction tree.
     trees: Vec<Vec<Rank>>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Hubs {
 pub(crate) struct ChosenHubs {
     /// One of each machine, in the order of ranks.
     pub machines: Vec<Rank>,
-    /// One of each rack, in the order of racks; none if racks pass nothing on of it.
+    /// One of each rack, in the order of racks; none if racks pass nothing on.
     pub racks: Vec<Rank>,
 }
 
@@ -101,7 +101,7 @@ impl Hubs {
         self.trees.len()
     }
 
-    /// The next reduction tree: the hubs of racks in it, none if it is flat.
+    /// The next reduction tree: the hubs of racks in it.
     pub(crate) fn add_tree(&mut self, rack_hubs: Vec<Rank>) {
         self.trees.push(rack_hubs);
     }
@@ -124,10 +124,7 @@ impl Hubs {
         let of_tree = self.trees.get(tree).filter(|_| !self.fixed && !self.racks.is_empty());
         let preferred: Vec<Rank> =
             root.into_iter().chain(of_tree.into_iter().flatten().copied()).collect();
-        match of_tree.is_some_and(Vec::is_empty) {
-            true => self.of_machines((turn, &preferred), Vec::new()),
-            false => self.in_turn(turn, &preferred),
-        }
+        self.in_turn(turn, &preferred)
     }
 
     /// The hubs for a partition of a variable, whatever the plan: the workers that mirror it, of
@@ -150,12 +147,7 @@ impl Hubs {
             let first = &self.machines[rack[0]];
             preferred.unwrap_or(first[turn % first.len()])
         };
-        let racks = self.racks.iter().enumerate().map(of_rack).collect();
-        self.of_machines((turn, preferred), racks)
-    }
-
-    /// The hubs of machines beside those of racks.
-    fn of_machines(&self, (turn, preferred): (usize, &[Rank]), racks: Vec<Rank>) -> ChosenHubs {
+        let racks: Vec<Rank> = self.racks.iter().enumerate().map(of_rack).collect();
         let of_machine = |machine: &Vec<Rank>| {
             // What a rack prefers goes before what a machine does.
             let hubs = racks.iter().chain(preferred);
@@ -188,11 +180,6 @@ impl Hubs {
                 let machine = self.machine_of(rank).to_vec();
                 let own = hub(&chosen.machines, &machine);
                 (machine, own)
-            }
-            // Of a flat tree in a rack that passes others on: each machine is its own hub.
-            Tier::Rack if chosen.racks.is_empty() => {
-                let own = hub(&chosen.machines, self.machine_of(rank));
-                (own.into_iter().collect(), own)
             }
             Tier::Rack => {
                 let rack: Vec<Rank> = self.rack_beside(rank).into_iter().flatten().collect();
@@ -327,27 +314,6 @@ mod tests {
             (ranks(&rooted.machines), ranks(&rooted.racks)),
             (vec![0, 3, 4, 6], vec![0, 4, 6])
         );
-    }
-
-    #[test]
-    fn in_a_flat_tree_each_machine_passes_on_its_own() {
-        let mut hubs = racked(&["a1", "a1", "a2", "b1", "b2", "c1"], false).unwrap();
-        hubs.add_tree([2, 3, 5].map(Rank).to_vec());
-        hubs.add_tree(Vec::new());
-        let chosen = hubs.next(Owner::Worker(Rank(1)), None, 1);
-        assert_eq!((ranks(&chosen.machines), chosen.racks.len()), (vec![1, 2, 3, 4, 5], 0));
-        let group = |tier, rank| {
-            let (members, hub) = hubs.group(tier, Rank(rank), &chosen);
-            (ranks(&members), hub.map(|hub| hub.0))
-        };
-        assert_eq!(group(Tier::Machine, 0), (vec![0, 1], Some(1)));
-        assert_eq!(group(Tier::Rack, 1), (vec![1], Some(1)));
-        assert_eq!(group(Tier::Rack, 2), (vec![2], Some(2)));
-        assert_eq!(group(Tier::Root, 2), (vec![1, 2, 3, 4, 5], None));
-        // The root of a broadcast is the hub of its machine.
-        let rooted = hubs.next(Owner::Worker(Rank(1)), Some(Rank(0)), 1);
-        assert_eq!((ranks(&rooted.machines), rooted.racks.len()), (vec![0, 2, 3, 4, 5], 0));
-        assert_eq!(ranks(&hubs.next(Owner::Worker(Rank(1)), None, 0).racks), [2, 3, 5]);
     }
 
     #[test]

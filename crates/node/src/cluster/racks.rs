@@ -8,6 +8,9 @@ use sumpter_plan::{
 use crate::cluster::Group;
 use crate::cluster::lanes::Owner;
 
+/// What the run time can do: the partitions of a tensor have trees of one shape.
+const OPTIONS: TreeOptions = TreeOptions { hubs: Hubs::Any, mixed: false };
+
 /// The rack of each machine. One of which it is not known is in a rack of its own, whose uplink
 /// carries what the machine's link does.
 #[derive(Debug)]
@@ -44,9 +47,9 @@ impl Racks {
         Racks { rack_of, trunks_gbps, is_known }
     }
 
-    /// The reduction trees over the servers of these machines: flat, with racks as the only level,
-    /// or some of each. With `deterministic` the order of additions must not change with the
-    /// servers that a job has, so all have one shape, that of the workers' machines alone.
+    /// The reduction trees over the servers of these machines, all of one shape: flat, or with
+    /// racks as the only level. With `deterministic` the order of additions must not change with
+    /// the servers that a job has, so the shape is that of the workers' machines alone.
     pub(super) fn trees(
         &self,
         (groups, machines): (&[Group<'_>], &[Machine]),
@@ -58,9 +61,9 @@ impl Racks {
         }
         let planned = match deterministic {
             true => of_workers(groups, machines)?,
-            false => self.planned(machines, true)?,
+            false => self.planned(machines)?,
         };
-        if planned.branches.iter().all(|branch| branch.levels.is_empty()) {
+        if planned.branches[0].levels.is_empty() {
             return Ok(flat);
         }
         let counts: Vec<u32> = machines.iter().map(|machine| machine.servers).collect();
@@ -83,13 +86,12 @@ impl Racks {
         Ok(trees)
     }
 
-    /// The reduction trees over the machines, perhaps of several shapes.
-    fn planned(&self, machines: &[Machine], mixed: bool) -> Result<TreePlan, PlanError> {
-        let options = TreeOptions { hubs: Hubs::Any, mixed };
+    /// The reduction trees over the machines.
+    fn planned(&self, machines: &[Machine]) -> Result<TreePlan, PlanError> {
         let cluster = Cluster::new(machines.to_vec())?;
         let (rack_of, trunks) = (self.rack_of.clone(), self.trunks_gbps.clone());
         let topology = Topology::new(cluster, rack_of, trunks, None)?;
-        Ok(hubs_by_role(&topology, plan_trees_with(&topology, options)?.trees))
+        Ok(hubs_by_role(&topology, plan_trees_with(&topology, OPTIONS)?.trees))
     }
 }
 
@@ -107,7 +109,7 @@ fn of_workers(groups: &[Group<'_>], machines: &[Machine]) -> Result<TreePlan, Pl
         |at: &usize| Machine { role: Role::Gpu, bandwidth_gbps: bandwidth(at), servers: 1 };
     let alone: Vec<Machine> = workers.iter().map(machine).collect();
     let racks = Racks::of(workers.iter().map(|at| &groups[*at]).zip(&alone));
-    let mut trees = racks.planned(&alone, false)?;
+    let mut trees = racks.planned(&alone)?;
     for branch in &mut trees.branches {
         branch.roots = spread(&workers, &branch.roots, machines.len());
         for level in &mut branch.levels {

@@ -160,7 +160,7 @@ pub fn plan_trees_with(
     })
 }
 
-/// What splitting branches by roles may cost, relatively.
+/// What splitting a branch by roles may cost, relatively.
 const SPLIT_COST: f64 = 0.01;
 
 /// The same trees, but all rack hubs of a partition on machines of one role, where that puts no
@@ -174,18 +174,13 @@ const SPLIT_COST: f64 = 0.01;
 /// None: trees that cannot be split stay as they are.
 #[must_use]
 pub fn hubs_by_role(topology: &Topology, trees: TreePlan) -> TreePlan {
-    let split = |branch: &Branch| match split_by_role(topology, branch) {
-        Some(of_roles) => of_roles.to_vec(),
-        None => vec![branch.clone()],
-    };
-    let branches: Vec<Branch> = trees.branches.iter().flat_map(split).collect();
-    let time = |branches: &[Branch]| {
-        let mut loads = branch_loads(topology, &branches[0]);
-        branches[1..].iter().for_each(|branch| loads.add(&branch_loads(topology, branch)));
-        seconds(topology, &loads)
-    };
-    match time(&branches) <= time(&trees.branches) * (1.0 + SPLIT_COST) {
-        true => TreePlan { branches },
+    let [branch] = &trees.branches[..] else { return trees };
+    let Some(split) = split_by_role(topology, branch) else { return trees };
+    let mut loads = branch_loads(topology, &split[0]);
+    loads.add(&branch_loads(topology, &split[1]));
+    let limit = seconds(topology, &branch_loads(topology, branch)) * (1.0 + SPLIT_COST);
+    match seconds(topology, &loads) <= limit {
+        true => TreePlan { branches: split.into() },
         false => trees,
     }
 }
