@@ -101,9 +101,9 @@ def test_predictions_for_racks_are_near_what_emulated_racks_took() -> None:
     assert len(plain) >= 7
     # Trunks carry headers and acknowledgements as well.
     assert all(abs(one.error) < 0.02 and -0.01 < one.bytes_error < 0 for one in plain), plain
-    # The plan has hubs on CPU machines, a job of that commit on workers only.
+    # The plan mixes flat trees and hubs, a job does not.
     (helped,) = [one for one in comparisons if one.servers]
-    assert helped.error < -0.1 and helped.bytes_error > 0.2, helped
+    assert abs(helped.error) < 0.05 and helped.bytes_error > 0.2, helped
     shown = racks.as_markdown(comparisons)
     assert "- sumpter without CPU machines: 4 cells, median error 0." in shown
 
