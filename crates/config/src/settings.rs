@@ -245,9 +245,8 @@ pub const SETTINGS: &[Setting] = &[
         doc: "Flow control: bytes of partitions that a worker may have started and not yet sent. \
               A small credit keeps queues short and lets an urgent tensor overtake sooner. Less \
               than a partition counts as one. auto: what the slowest machine's link sends in a \
-              millisecond (see bandwidth_gbps), from 128KiB to 1MiB, and where that is more in a \
-              third of one, up to 2MiB; 1MiB if no bandwidth is known; 2MiB on a single machine. \
-              Equal on every rank.",
+              millisecond (see bandwidth_gbps), from 128KiB to 1MiB; 1MiB if no bandwidth is \
+              known; 2MiB on a single machine. Equal on every rank.",
         put: |c, v| match v.trim() {
             AUTO => {
                 c.credit_bytes = None;

@@ -8,13 +8,12 @@
 /// The least: four partitions of the smallest size, one for each of several servers.
 const SLOW_BYTES: f64 = (128 << 10) as f64;
 
-/// What a millisecond counts for at most: eight partitions of 128 KiB.
+/// The most on a network: eight partitions of 128 KiB. Larger ones cost less processor time, but
+/// with many servers few of them receive at a time.
 const FAST_BYTES: f64 = (1 << 20) as f64;
 
-/// The most: eight partitions of 256 KiB, from where on larger ones hardly cost less. So much
-/// where a link sends it in a third of a millisecond: at 10 Gb/s, iterations that overlap lose 2 %
-/// of the bound with a fifth more than 1 MiB.
-const FASTEST_BYTES: f64 = (2 << 20) as f64;
+/// On one machine: eight partitions of 256 KiB, from where on larger ones hardly cost less.
+const LOCAL_BYTES: u64 = 2 << 20;
 
 /// Where the links are not known. Those that report no speed are mostly virtual ones, on fast
 /// networks.
@@ -24,8 +23,8 @@ const UNKNOWN_BYTES: u64 = 1 << 20;
 const GRAIN_BYTES: u64 = 4 << 10;
 
 /// The credit, in bytes, for machines the slowest of which carries `gbps` Gb/s each way: what it
-/// sends in a millisecond, from 128 KiB to 1 MiB, or in a third of one, if that is more, up to 2
-/// MiB; 1 MiB if it is not known.
+/// sends in a millisecond, from 128 KiB to 1 MiB; 1 MiB if that is not known, and 2 MiB without a
+/// link, that is for infinitely many.
 ///
 /// ```
 /// use sumpter_plan::default_credit;
@@ -33,14 +32,16 @@ const GRAIN_BYTES: u64 = 4 << 10;
 /// assert_eq!(default_credit(Some(0.2)), 128 << 10);
 /// assert_eq!(default_credit(Some(4.0)), 488 << 10);
 /// assert_eq!(default_credit(Some(25.0)), 1 << 20);
-/// assert_eq!(default_credit(Some(100.0)), 2 << 20);
+/// assert_eq!(default_credit(Some(f64::INFINITY)), 2 << 20);
 /// assert_eq!(default_credit(None), 1 << 20);
 /// ```
 #[must_use]
 pub fn default_credit(gbps: Option<f64>) -> u64 {
     let Some(gbps) = gbps else { return UNKNOWN_BYTES };
-    let millisecond = gbps * 1e9 / 8.0 * 1e-3;
-    let bytes = millisecond.min(FAST_BYTES).max(millisecond / 3.0).clamp(SLOW_BYTES, FASTEST_BYTES);
-    // At most 2 MiB, so it is exact.
-    bytes as u64 / GRAIN_BYTES * GRAIN_BYTES
+    if gbps.is_infinite() {
+        return LOCAL_BYTES;
+    }
+    let millisecond = (gbps * 1e9 / 8.0 * 1e-3).clamp(SLOW_BYTES, FAST_BYTES);
+    // At most 1 MiB, so it is exact.
+    millisecond as u64 / GRAIN_BYTES * GRAIN_BYTES
 }
