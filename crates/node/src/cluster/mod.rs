@@ -415,7 +415,7 @@ mod tests {
         let credit = |view: &ClusterView| {
             crate::in_force(&config, view).unwrap()["credit_bytes"].parse::<u64>().unwrap()
         };
-        assert_eq!(credit(&view), 256 << 10);
+        assert_eq!(credit(&view), 1 << 20);
         // One process of a machine knows for all.
         view.workers[0].bandwidth_gbps = Some(25.0);
         view.workers[2].bandwidth_gbps = Some(4.0);
