@@ -28,6 +28,9 @@ LAYERS, HIDDEN, HEAD = 2, 24, 32
 FEATURES, NUMBERS = 3, 9
 # How far a job's measurements may move the last layer, over how much they scatter.
 PRIOR = 0.01
+# The binary logarithm of a bandwidth over what a job needs from which on more limits nothing: the
+# most that the network was trained with. A rate at which sockets' buffers were filled is larger.
+AMPLE = 3.0
 
 
 def layer_features(job: Job) -> np.ndarray:
@@ -37,8 +40,9 @@ def layer_features(job: Job) -> np.ndarray:
 
 
 def numbers(job: Job, point: Point) -> np.ndarray:
-    """Shape (NUMBERS,): both bandwidths against what the job sends while it computes, n and k,
-    both sizes, bytes and compute of an iteration, and whether the forward pass overlaps."""
+    """Shape (NUMBERS,): both bandwidths against what the job sends while it computes, as far as
+    more of them matters, n and k, both sizes, bytes and compute of an iteration, and whether the
+    forward pass overlaps."""
     sent = float(job.layers[:, 2].sum()) * link_bytes(job)
     compute = max(job.compute_s, 1e-9)
     up, down = (
@@ -47,8 +51,8 @@ def numbers(job: Job, point: Point) -> np.ndarray:
     )
     return np.array(
         [
-            np.log2(up),
-            np.log2(down),
+            min(np.log2(up), AMPLE),
+            min(np.log2(down), AMPLE),
             np.log2(job.workers) - 2,
             np.log2(1 + job.servers) - 1,
             np.log2(_native.cut_bytes(point.partition, point.credit) / (32 * KIB)),

@@ -197,6 +197,14 @@ def test_adapting_makes_a_wrong_prediction_nearly_right() -> None:
     assert statistics.median(errors()) < 0.1
 
 
+def test_bandwidth_that_limits_nothing_is_not_faster_than_the_compute() -> None:
+    network, at = MetaNetwork(), point(256 * KIB, 256 * KIB)
+    for seed in range(5):
+        predicted = [network.speeds(job(seed, gbps), [at])[0] for gbps in (1e3, 1e4, 1e6)]
+        assert len(set(predicted)) == 1
+        assert predicted[0] < 1.1 / job(seed).compute_s
+
+
 def test_a_prediction_costs_little() -> None:
     tuner = AutoByte()
     run(tuner, job(1), 3)
