@@ -110,7 +110,7 @@ def test_settings_that_are_sizes_are_divided_and_stay_valid(scale: float) -> Non
         assert sizes == {
             "partition_bytes": 1 << 18,
             "chunk_bytes": 1 << 18,
-            "credit_bytes": 1 << 18,
+            "credit_bytes": 1 << 20,
         }
     assert sizes["chunk_bytes"] <= sizes["partition_bytes"]
 
