@@ -36,8 +36,8 @@ def push_pull(
     operation without a name is matched with the other ranks' by the order of calls.
 
     With `out`, a contiguous NumPy array of the shape and element type of `array`, the result is
-    written there, and returned; it may be `array` itself. That saves the allocation of a new array,
-    which takes longer than the sum of a large one. Raises UnsupportedError for any other array.
+    written there, and returned; it may be `array` itself. That saves a new array, whose memory the
+    system zeroes first. Raises UnsupportedError for any other array.
     """
     return push_pull_async(array, average, name, priority, out=out).synchronize()
 
