@@ -57,7 +57,7 @@ pub(crate) struct FailedCalls {
     alike: Alike,
 }
 
-/// The signature with which ranks wait in a round, by the round's position. Whoever waits there
+/// The signature with which ranks wait in a round, by the round's position. A rank that waits there
 /// with the same need not be compared with the others: all have been, and were found alike.
 #[derive(Debug, Default)]
 struct Alike {
