@@ -1,7 +1,7 @@
 //! Open files: how many this process has and needs, and how many the system lets it have.
 //!
 //! A connection is a file. In a job of `n` workers each process has about `2 n`, and many systems
-//! allow 1024 at first (`ulimit -n`), but more to whoever asks (`ulimit -Hn`). What is asked for is
+//! allow 1024 at first (`ulimit -n`), but more on request (`ulimit -Hn`). What is asked for is
 //! what a job needs and no more: programs that use `select` break beyond 1024.
 
 use std::fs;
