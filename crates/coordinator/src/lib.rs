@@ -15,6 +15,7 @@ mod member;
 mod proto;
 mod seat_service;
 mod service;
+mod session_stream;
 mod shares;
 #[cfg(test)]
 mod testing;

@@ -1,35 +1,11 @@
-//! What many members get: encoded once, and the answers of workers that are equal held once.
+//! The answers of workers to a change of plan: those that are equal are held and sent once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use prost::Message as _;
-use prost::bytes::Bytes;
 use sumpter_types::Rank;
 
 use crate::proto;
-use crate::proto::coordinator_message::Body as ToMember;
-
-/// The largest message of a coordinator: a plan with the answers of all workers of a large job.
-pub(crate) const MESSAGE_LIMIT: usize = 64 << 20;
-
-/// A message that many members get, encoded once: what a copy costs is a reference. A message that
-/// is too large for them becomes the error that says so.
-pub(crate) fn shared(body: ToMember) -> ToMember {
-    let message = proto::CoordinatorMessage { body: Some(body) };
-    let bytes = message.encoded_len();
-    // Room for what the message is wrapped in.
-    if bytes > MESSAGE_LIMIT - 64 {
-        let message = format!(
-            "a plan with the answers of all workers takes {bytes} bytes, at most {MESSAGE_LIMIT} \
-             are possible: use fewer workers, or declare fewer and larger tensors"
-        );
-        tracing::error!("{message}");
-        let kind = proto::FatalKind::Start.into();
-        return ToMember::Fatal(proto::Fatal { kind, message });
-    }
-    ToMember::Shared(Bytes::from(message.encode_to_vec()))
-}
 
 /// What workers answered, by rank.
 type Answers = Vec<(Rank, Arc<[u8]>)>;
@@ -69,15 +45,6 @@ pub(super) fn answers_from_proto(answers: Vec<proto::WorkerProgress>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_too_large_for_members_is_an_error_that_says_so() {
-        let tensor = proto::TensorError { name: "x".repeat(MESSAGE_LIMIT), ..Default::default() };
-        let ToMember::Fatal(fatal) = shared(ToMember::TensorError(tensor)) else {
-            panic!("it was sent")
-        };
-        assert!(fatal.message.contains("at most 67108864 are possible"), "{}", fatal.message);
-    }
 
     #[test]
     fn equal_answers_are_sent_once() {
