@@ -24,9 +24,12 @@ import sumpter.torch as bps
 from sumpter._core import membership
 from sumpter._failure import Failure, UsageError
 from sumpter.launch.figures import format_bytes
+from sumpter_lab.scaffold.jobs.ddp import GradientReplay
 from sumpter_lab.scaffold.jobs.payload import Payload
+from sumpter_lab.scaffold.jobs.rank import PushPull, System
 from sumpter_lab.scaffold.network import counters
 from sumpter_lab.scaffold.results.table import Column, figure
+from sumpter_lab.scaffold.spec import Load
 
 # Small operations are timed in blocks, whose first one only puts the ranks in step: a barrier's
 # own unevenness would be as long as what is measured.
@@ -39,7 +42,7 @@ FEWEST, MOST = 5, 200
 COPIES = 6
 
 COLUMNS = (
-    Column("size", 9, lambda row: format_bytes(row["bytes"])),
+    Column("size", 10, lambda row: row["model"] or format_bytes(row["bytes"])),
     Column("way", 9, figure("way", "{}")),
     Column("rounds", 6, figure("rounds", "{}")),
     Column("median us", 11, lambda row: f"{row['seconds'] * 1e6:.1f}"),
@@ -55,16 +58,23 @@ COLUMNS = (
 
 # Waits for an operation; what it returns is the sum, which else is where the tensor is.
 Finish = Callable[[], torch.Tensor | None]
-# Begins an operation.
-Way = Callable[[], Finish]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to sum what each rank has."""
+
+    prepare: Callable[[int], None]  # fills in the contributions of a round
+    begin: Callable[[], Finish]
+    check: Callable[[int, torch.Tensor | None], None]  # of a round, what `Finish` returned
 
 
 @dataclass(frozen=True)
 class Spec:
     """What to measure."""
 
-    sizes: tuple[int, ...]
-    rounds: int | None  # of each size; by default as many as the size allows
+    loads: tuple[Load, ...]
+    rounds: int | None  # of each load; by default as many as its size allows
     gloo: bool
 
 
@@ -112,29 +122,38 @@ class Ranks:
         dist.all_reduce(total, group=self.gloo)
         return float(total) / self.size
 
-    def largest_bytes(self) -> int:
-        """The largest tensor for which every machine has the memory."""
-        here = counters.available_bytes() // (COPIES * bps.local_size())
-        limit = torch.tensor(here)
+    def memory_bytes(self) -> int:
+        """What every rank may take of its machine's memory."""
+        limit = torch.tensor(counters.available_bytes() // bps.local_size())
         dist.all_reduce(limit, op=dist.ReduceOp.MIN, group=self.gloo)
         return int(limit)
 
 
 def run(ranks: Ranks, asked: Spec) -> Iterator[dict[str, Any]]:
-    """Yields the row of each size and way, on every rank."""
-    limit = ranks.largest_bytes()
-    fitting = [size for size in asked.sizes if size <= limit]
-    if len(fitting) < len(asked.sizes) and ranks.rank == 0:
-        left_out = ", ".join(format_bytes(size) for size in asked.sizes if size > limit)
+    """Yields the row of each load and way, on every rank."""
+    limit = ranks.memory_bytes()
+    left_out = [load for load in asked.loads if needed_bytes(load) > limit]
+    if left_out and ranks.rank == 0:
+        names = ", ".join(load.name or format_bytes(load.bytes) for load in left_out)
         print(
-            f"left out: {left_out}; the ranks have memory for tensors of "
-            f"{format_bytes(limit)} at most",
+            f"left out: {names}; a rank has {format_bytes(limit)} of memory, and the smallest of "
+            f"these needs {format_bytes(min(map(needed_bytes, left_out)))}",
             file=sys.stderr,
         )
-    if not fitting:
-        raise Failure("no size is left to measure: free memory or take smaller sizes")
-    for size in fitting:
-        yield from _measure(ranks, asked, size)
+    if len(left_out) == len(asked.loads):
+        raise Failure("nothing is left to measure: free memory, or take smaller sizes or models")
+    for load in asked.loads:
+        if load not in left_out:
+            yield from _measure(ranks, asked, load)
+
+
+def needed_bytes(load: Load) -> int:
+    """The memory that a rank needs for a load."""
+    if not load.name:
+        return COPIES * load.bytes
+    # In both modules of DDP: parameters, gradients and buckets; the tensors and the transports'
+    # copies of them; the pattern, and the gradients that are replayed.
+    return 8 * load.bytes + 3 * load.largest_bytes
 
 
 def repetitions(size: int, rounds: int | None) -> int:
@@ -144,13 +163,11 @@ def repetitions(size: int, rounds: int | None) -> int:
     return max(FEWEST, min(MOST, REPEATED_BYTES // size))
 
 
-def _measure(ranks: Ranks, asked: Spec, size: int) -> list[dict[str, Any]]:
-    """The rows of one size."""
-    tensor = torch.zeros(size // 4)
-    payload = Payload(ranks.rank, ranks.size, tensor.numel())
-    ways = _ways(ranks, asked, tensor)
-    count = repetitions(size, asked.rounds)
-    in_blocks = size < BLOCK_BYTES
+def _measure(ranks: Ranks, asked: Spec, load: Load) -> list[dict[str, Any]]:
+    """The rows of one load."""
+    ways = _ways_of_model(ranks, asked, load) if load.name else _ways(ranks, asked, load.bytes)
+    count = repetitions(load.bytes, asked.rounds)
+    in_blocks = load.bytes < BLOCK_BYTES
     spent: dict[str, list[Spent]] = {name: [] for name in ways}
     number = 0
     while len(spent["push_pull"]) < count:
@@ -158,33 +175,36 @@ def _measure(ranks: Ranks, asked: Spec, size: int) -> list[dict[str, Any]]:
             block = min(BLOCK, count - len(spent[name])) if in_blocks else 1
             if not in_blocks:
                 dist.barrier(group=ranks.gloo)
-            # The very first operation of a name makes its tensor known: never timed.
+            # The very first operation of a name makes its tensor known: never timed. DDP forms
+            # its buckets anew after its first round.
             lead = 1 if in_blocks or not spent[name] else 0
             for index in range(lead + block):
-                one = _once(way, payload, tensor, number)
+                one = _once(way, number)
                 number += 1
                 if index >= lead:
                     spent[name].append(one)
     slowest = {name: ranks.slowest([one.seconds for one in ones]) for name, ones in spent.items()}
-    return [_row(ranks, size, name, slowest) | _costs(ranks, spent[name]) for name in ways]
+    return [_row(ranks, load, name, slowest) | _costs(ranks, spent[name]) for name in ways]
 
 
-def _once(begin: Way, payload: Payload, tensor: torch.Tensor, number: int) -> Spent:
+def _once(way: Way, number: int) -> Spent:
     """One checked operation, and what it took on this rank."""
-    payload.fill([tensor], number)
+    way.prepare(number)
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    finish = begin()
+    finish = way.begin()
     called = time.perf_counter()
     result = finish()
     done, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-    payload.check([tensor if result is None else result], number)
+    way.check(number, result)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
     return Spent(called - start, done - start, cpu_s, switches)
 
 
-def _ways(ranks: Ranks, asked: Spec, tensor: torch.Tensor) -> dict[str, Way]:
-    """The ways to sum `tensor`."""
+def _ways(ranks: Ranks, asked: Spec, size: int) -> dict[str, Way]:
+    """The ways to sum one tensor of so many bytes."""
+    tensor = torch.zeros(size // 4)
+    payload = Payload(ranks.rank, ranks.size, tensor.numel())
     name = f"allreduce.{tensor.numel()}"
     array, address = tensor.numpy(), tensor.data_ptr()
     session = membership.current()
@@ -201,7 +221,7 @@ def _ways(ranks: Ranks, asked: Spec, tensor: torch.Tensor) -> dict[str, Way]:
         handle = sumpter.push_pull_async(array, average=False, name=name, out=array)
         return lambda: torch.from_numpy(handle.synchronize())
 
-    ways: dict[str, Way] = {
+    begins: dict[str, Callable[[], Finish]] = {
         "core": core,
         # The interface of BytePS on a tensor, in place.
         "push_pull": lambda: bps.push_pull_async_inplace(tensor, False, name).synchronize,
@@ -211,10 +231,40 @@ def _ways(ranks: Ranks, asked: Spec, tensor: torch.Tensor) -> dict[str, Way]:
         "backend": lambda: _without_result(dist.all_reduce(tensor, async_op=True)),
     }
     if asked.gloo:
-        ways["gloo"] = lambda: _without_result(
+        begins["gloo"] = lambda: _without_result(
             dist.all_reduce(tensor, group=ranks.gloo, async_op=True)
         )
-    return ways
+
+    def check(number: int, result: torch.Tensor | None) -> None:
+        payload.check([tensor if result is None else result], number)
+
+    def prepare(number: int) -> None:
+        payload.fill([tensor], number)
+
+    return {name: Way(prepare, begin, check) for name, begin in begins.items()}
+
+
+def _ways_of_model(ranks: Ranks, asked: Spec, load: Load) -> dict[str, Way]:
+    """The ways to sum the gradients of a model."""
+    payload = Payload(ranks.rank, ranks.size, load.largest_bytes // 4)
+    tensors = [torch.zeros(shape) for shape in load.shapes]
+    systems: dict[str, System] = {
+        "push_pull": PushPull(payload, tensors),
+        "ddp": GradientReplay(payload, load.shapes, None),
+    }
+    if asked.gloo:
+        systems["gloo-ddp"] = GradientReplay(payload, load.shapes, ranks.gloo)
+    return {name: _whole(system) for name, system in systems.items()}
+
+
+def _whole(system: System) -> Way:
+    """A system whose calls return when all is summed."""
+
+    def begin() -> Finish:
+        system.run()
+        return lambda: None
+
+    return Way(system.prepare, begin, lambda number, _: system.check(number))
 
 
 def _without_result(work: dist.Work) -> Finish:
@@ -224,19 +274,21 @@ def _without_result(work: dist.Work) -> Finish:
     return finish
 
 
-def _row(ranks: Ranks, size: int, name: str, times: dict[str, np.ndarray]) -> dict[str, Any]:
+def _row(ranks: Ranks, load: Load, name: str, times: dict[str, np.ndarray]) -> dict[str, Any]:
     low, median, high = (float(value) for value in np.percentile(times[name], (10, 50, 90)))
-    gloo = float(np.median(times["gloo"])) if "gloo" in times else None
+    peer = "gloo-ddp" if load.name else "gloo"
+    gloo = float(np.median(times[peer])) if peer in times else None
     return {
         "workers": ranks.size,
         "machines": _machines(),
-        "bytes": size,
+        "model": load.name or None,
+        "bytes": load.bytes,
         "way": name,
         "rounds": len(times[name]),
         "seconds": median,
         "p10_seconds": low,
         "p90_seconds": high,
-        "goodput_gbps": size * 8e-9 / median,
+        "goodput_gbps": load.bytes * 8e-9 / median,
         "gloo_seconds": gloo,
         "gain_over_gloo": None if gloo is None else gloo / median,
     }

@@ -65,3 +65,38 @@ def test_every_way_is_measured_and_checked_in_a_job(unlaunched, tmp_path: Path) 
         assert 0 < float(row["call_seconds"]) <= high
         assert 0 < float(row["cpu_seconds"]) and 0 < float(row["context_switches"])
         assert row["workers"] == "2"
+
+
+def test_the_gradients_of_a_model_are_summed_by_push_pull_and_by_ddp(
+    unlaunched, tmp_path: Path
+) -> None:
+    table = tmp_path / "rows.csv"
+    measure = (*SUMPTER, "bench", "allreduce", "--model", "resnet18", "--rounds", "2")
+    command = [*SUMPTER, "run", "-n", "2", "--", *measure, "--csv", str(table)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with table.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["model"], row["way"]) for row in rows] == [
+        ("resnet18", way) for way in ("push_pull", "ddp", "gloo-ddp")
+    ]
+    assert {int(row["bytes"]) for row in rows} == {4 * 11_689_512}
+    for row in rows:
+        assert float(row["seconds"]) > 0 and int(row["rounds"]) == 2
+        assert float(row["gain_over_gloo"]) == pytest.approx(
+            float(rows[-1]["seconds"]) / float(row["seconds"])
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--sizes", "4", "--model", "resnet18"), "--sizes and --model exclude each other"),
+        (("--model", "resnet19"), "--model: "),
+    ],
+)
+def test_a_model_that_is_none_is_refused(words, expected: str, unlaunched, capsys) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["bench", "allreduce", *words])
+    assert exit_info.value.code == 2
+    assert expected in " ".join(capsys.readouterr().err.split())

@@ -124,6 +124,15 @@ SizesOption = Annotated[
     str | None,
     typer.Option("--sizes", metavar="SIZE,..", help="Exactly these sizes instead of a range."),
 ]
+ModelsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME,..",
+        help="Instead of single tensors, all gradients of alexnet, bert-large, gpt2, resnet18, "
+        "resnet50 or vgg16, by push_pull and by DDP; the peer is then DDP over Gloo.",
+    ),
+]
 MinBytesOption = Annotated[
     str, typer.Option("--min-bytes", metavar="SIZE", help="The smallest size.")
 ]
@@ -298,6 +307,7 @@ def allreduce(
     min_bytes: MinBytesOption = "4",
     max_bytes: MaxBytesOption = "1GiB",
     sizes: SizesOption = None,
+    model: ModelsOption = None,
     rounds: RepeatOption = None,
     peers: PeersOption = "gloo",
     as_json: JsonOption = False,
@@ -310,7 +320,15 @@ def allreduce(
     """
 
     check_writable(csv, "--csv")
-    wanted = _range(min_bytes, max_bytes) if sizes is None else _sizes(sizes)
+    from sumpter_lab.scaffold import spec
+
+    if sizes is not None and model is not None:
+        raise UsageError("--sizes and --model exclude each other: a model has its own sizes")
+    if model is not None:
+        wanted = [spec.model(name.strip()) for name in model.split(",")]
+    else:
+        asked = _range(min_bytes, max_bytes) if sizes is None else _sizes(sizes)
+        wanted = [spec.tensor(size) for size in asked]
     if set(_peers(peers)) - {"gloo"}:
         raise UsageError("--peers: bench allreduce measures beside gloo or none")
     rows = _allreduce(wanted, rounds, "gloo" in _peers(peers), as_json, csv)
@@ -319,7 +337,7 @@ def allreduce(
 
 
 def _allreduce(
-    sizes: list[int], rounds: int | None, gloo: bool, as_json: bool, csv: Path | None
+    loads: list[Load], rounds: int | None, gloo: bool, as_json: bool, csv: Path | None
 ) -> list[dict[str, Any]]:
     """Runs all sizes; the rows on rank 0, nothing elsewhere. The file has each as it comes."""
     from sumpter_lab.allreduce import COLUMNS, Ranks, Spec, run
@@ -328,7 +346,7 @@ def _allreduce(
     rows: list[dict[str, Any]] = []
     about = record.environment()
     with Ranks() as ranks:
-        for row in run(ranks, Spec(tuple(sizes), rounds, gloo)):
+        for row in run(ranks, Spec(tuple(loads), rounds, gloo)):
             if ranks.rank != 0:
                 continue
             if not as_json:

@@ -1,6 +1,6 @@
 """Predictions beside what `sumpter bench replay -o FILE` measured on an emulated cluster.
 
-    python -m sumpter_lab.whatif.replayed lab/records/replay-models/*.json
+    python -m sumpter_lab.whatif.replayed lab/records/scheduling/*.json
 
 prints a table of both and the distribution of errors.
 """

@@ -130,7 +130,9 @@ KINDS: dict[str, Kind] = {
             "p10_seconds": POSITIVE,
             "p90_seconds": POSITIVE,
             "goodput_gbps": optional(NUMBER),
+            "model": optional(TEXT),
         },
+        frozenset({"model"}),
     ),
     "ablate": Kind(
         "sumpter bench ablate", frozenset({"ablation", "equal_results"}), {"ablation": TEXT}
