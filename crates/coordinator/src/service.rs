@@ -340,7 +340,8 @@ impl Control for Service {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let peer = request.remote_addr();
         let (outbound, told) = mpsc::channel(UNREAD_LIMIT);
-        let reader = Reader { shared: self.0.clone(), peer, inbound: Unpacked::new(request.into_inner()) };
+        let reader =
+            Reader { shared: self.0.clone(), peer, inbound: Unpacked::new(request.into_inner()) };
         tokio::spawn(reader.run(outbound));
         let packed = Packed::new(ReceiverStream::new(told)).map(Ok);
         Ok(Response::new(Box::pin(packed)))
