@@ -24,7 +24,7 @@ NETAI = ROOT / "tests" / "data" / "netai"
 FILES = (
     NETAI / "resnet50.bk.log",
     ROOT / "lab/records/emulate-uniform/2026-11-22-n8.csv",
-    ROOT / "lab/records/replay-completion-order/2026-11-22-resnet50-40mbps.json",
+    ROOT / "lab/records/scheduling/2026-11-25-resnet50.json",
 )
 QUESTION = report.Question(
     workers=64,

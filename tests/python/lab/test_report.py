@@ -27,8 +27,8 @@ RESNET50 = NETAI / "resnet50.bk.log"
 ADDITIONS = NETAI / "cuda_vec_add.log"
 BATCH_S = 0.12808580219559176
 EMULATE = RECORDS / "emulate-uniform/2026-11-22-n8.csv"
-TUNE = RECORDS / "tune/2026-11-24-switch.json"
-REPLAY = RECORDS / "replay-completion-order/2026-11-22-resnet50-40mbps.json"
+TUNE = RECORDS / "tune/2026-11-26-switch.json"
+REPLAY = RECORDS / "scheduling/2026-11-25-resnet50.json"
 NASTY = "<script>alert(1)</script><a href='https://example.org'>x</a>&"
 
 
@@ -462,8 +462,8 @@ def test_bytes_within_a_process_cross_no_link(traced) -> None:
 @pytest.mark.parametrize("value", [10**400, "x", [1], {"a": 1}, None])
 @pytest.mark.parametrize("field", ["part", "part_beside_greedy", "weight"])
 def test_no_value_of_a_field_is_a_traceback(field: str, value: object, tmp_path: Path) -> None:
-    found = json.loads((RECORDS / "tenants/2026-11-22-before-windows.json").read_text())
-    found[0]["jobs"][1][field] = value
+    found = json.loads((RECORDS / "tenants/2026-11-25-shaped.json").read_text())
+    found["jobs"][1][field] = value
     file = tmp_path / "tenants.json"
     file.write_text(json.dumps(found))
     if value is None and field != "weight":

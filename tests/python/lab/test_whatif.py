@@ -307,9 +307,8 @@ def test_profiles_that_are_cut_short_foreign_or_newer_are_refused(run, tmp_path:
 
 
 def test_predictions_are_near_what_an_emulated_cluster_measured() -> None:
-    # Those of replay-completion-order are older than results that wait by priority.
-    records = sorted(ROOT.glob("lab/records/replay-grid/2026-11-22-*.json"))
-    records += sorted(ROOT.glob("lab/records/replay-models/2026-11-22-*.json"))
+    records = sorted(ROOT.glob("lab/records/partition-credit/*.json"))
+    records += sorted(ROOT.glob("lab/records/scheduling/*.json"))
     comparisons = [one for record in records for one in replayed.compare(record)]
     assert len(comparisons) >= 90
     as_run = [one for one in comparisons if one.system in ("credit", "overlap")]
