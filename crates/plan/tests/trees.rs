@@ -338,6 +338,30 @@ fn the_core_is_a_limit_of_all_racks_together() {
 }
 
 #[test]
+fn shapes_of_which_the_solver_leaves_a_trace_are_left_out() {
+    // The solver gives a ten-millionth to flat trees and no machine as their root.
+    let trunks = vec![5.006539167517444, 19.01660885978567, 14.797917702452866, 14.284973831459567];
+    let gpus = [(0, 10.0), (1, 10.0), (2, 10.0), (3, 10.0), (0, 25.65341379500613), (0, 10.0)];
+    let cpus = [
+        (0, 25.0),
+        (0, 1.0),
+        (3, 26.12135914312462),
+        (1, 10.65630611956753),
+        (1, 5.903195131329334),
+    ];
+    let of = |role, list: &[(usize, f64)]| -> Vec<Machine> {
+        list.iter().map(|(_, gbps)| machine(role, *gbps)).collect()
+    };
+    let cluster = Cluster::new([of(Role::Gpu, &gpus), of(Role::Cpu, &cpus)].concat()).unwrap();
+    let racks = gpus.iter().chain(&cpus).map(|(rack, _)| *rack).collect();
+    let topology = Topology::new(cluster, racks, trunks, None).unwrap();
+    let planned = plan_trees(&topology).unwrap();
+    assert!(TreeDealer::new(&planned.trees, 1).is_ok(), "{planned:?}");
+    let best = best_mixture(&topology, &candidates(&topology, Hubs::Any));
+    assert!(close(planned.seconds_per_gigabit, best), "{best} {planned:?}");
+}
+
+#[test]
 fn bandwidths_far_apart_are_planned_or_refused() {
     let narrow = equal_racks(2, 3, 1, [1e5, 1e-3, 1e-4]);
     let planned = plan_trees(&narrow).unwrap();

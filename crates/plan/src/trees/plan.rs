@@ -20,8 +20,12 @@ use crate::trees::model::{Hubs, Model, Parts, SHAPES, Shape, Solution};
 use crate::trees::tree::{Branch, Exchange, GroupLevel, Level, TreePlan};
 use crate::{PlanError, Topology, link_loads, shares};
 
-/// Fractions below this are rounding.
+/// Fractions of the trees of a shape below this are rounding.
 const LEAST_PART: f64 = 1e-9;
+
+/// Shapes with less of the model are left out: the solver's rows hold within 1e-7, so a shape with
+/// as little may have no root at all.
+const LEAST_SHAPE: f64 = 1e-6;
 
 /// By how much a plan has to be better than flat trees, relatively, to be preferred to them: hubs
 /// cost two hops.
@@ -257,7 +261,7 @@ struct Outcome {
 
 impl Outcome {
     fn new((topology, hubs): (&Topology, Hubs), solution: &Solution) -> Self {
-        let total: f64 = solution.shapes.iter().filter(|part| **part > LEAST_PART).sum();
+        let total: f64 = solution.shapes.iter().filter(|part| **part > LEAST_SHAPE).sum();
         let mut trees = TreePlan::default();
         let mut loads = Loads {
             machines: vec![0.0; topology.rack_of().len()],
@@ -265,7 +269,7 @@ impl Outcome {
         };
         for shape in SHAPES {
             let part = solution.shapes[shape as usize] / total;
-            if part > LEAST_PART {
+            if part > LEAST_SHAPE {
                 let branch = branch((topology, hubs), &solution.machines, shape, part);
                 loads.add(&branch_loads(topology, &branch));
                 trees.branches.push(branch);
@@ -292,7 +296,7 @@ fn branch(
     part: f64,
 ) -> Branch {
     let groups = groups(topology, hubs);
-    let rounded = |value: f64| if value < LEAST_PART { 0.0 } else { value };
+    let rounded = |value: f64| if value < LEAST_PART * part { 0.0 } else { value };
     let of = |each: fn(&Parts) -> f64| -> Vec<f64> {
         machines.iter().map(|parts| rounded(each(parts))).collect()
     };
