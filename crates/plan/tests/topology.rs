@@ -65,6 +65,17 @@ fn racks_give_trees_trunks_and_the_paper_s_decision() {
     assert!(close(number(&cases[2]["hubs_s"]), 1.0 + 0.75));
 }
 
+/// GPU machines of two GPUs below one switch, and the bandwidth of its link to the CPU.
+fn with_devices(rack: &str, pcie_gbps: f64) -> String {
+    format!(
+        "[[machine]]\nname = 'trainer'\nrole = 'gpu'\ncount = 4\n{rack}\
+         nics = [{{ name = 'nic', gbps = 10, device = 'switch' }}]\n\
+         devices = [{{ name = 'cpu', kind = 'cpu' }}, \
+         {{ name = 'switch', kind = 'switch', parent = 'cpu', gbps = {pcie_gbps:?} }}, \
+         {{ name = 'gpu', kind = 'gpu', parent = 'switch', gbps = 100, count = 2 }}]\n"
+    )
+}
+
 #[test]
 fn machines_have_racks_interfaces_and_parts() {
     let report = ask(&json!({"machines": RACKS, "bytes": 1_250_000_000}));
@@ -184,6 +195,21 @@ fn a_bad_list_of_racks_names_rack_field_and_value() {
             "machine 1 (\"m\"): devices is missing; expected the devices that nics",
         ),
         (format!("{rack}speed = 1\n{machine}"), "the machine list is not valid TOML: "),
+        (
+            format!("{rack}{machine}{machine}"),
+            "machine 2: name is \"m\"; expected a name of its own",
+        ),
+        (
+            format!(
+                "[[rack]]\nname = 'a'\ncount = 2\ntrunk_gbps = 1\n\
+                 [[rack]]\nname = 'a-2'\ntrunk_gbps = 1\n{machine}"
+            ),
+            "rack 2 (\"a-2\"): name is \"a-2\"; expected a name of its own",
+        ),
+        (
+            with_devices("", 1.0).replace("'gpu'\ncount", "'cpu'\ncount"),
+            "machine 1 (\"trainer\"): devices is a list; expected none in a machine with role",
+        ),
     ];
     for (list, expected) in cases {
         let text = parse_machines(&list).unwrap_err().to_string();

@@ -153,9 +153,8 @@ impl Machines {
     pub(crate) fn limits(&self, network: &[f64]) -> Result<Vec<Vec<InsideLimit>>, WhatifError> {
         let limits = |(at, named): (usize, &sumpter_plan::NamedMachine)| {
             let Some(of) = named.devices else { return Ok(Vec::new()) };
-            let gpu = named.machine.role == Role::Gpu;
             let links = self.inside(at, of, network[at])?.links;
-            Ok(tightest(links.iter().filter(|link| !link.nic).flat_map(|link| both(link, gpu))))
+            Ok(tightest(links.iter().filter(|link| !link.nic).flat_map(both)))
         };
         self.list.machines.iter().enumerate().map(limits).collect()
     }
@@ -239,10 +238,9 @@ fn reduction_word(inside: &Inside) -> &'static str {
     }
 }
 
-/// Both directions of a link. A machine without workers has the network's traffic only.
-fn both(link: &InsideLink, gpu: bool) -> [InsideLimit; 2] {
-    let own = |load: f64| if gpu { load } else { 0.0 };
-    let (to, from) = (own(link.inward + link.exchange), own(link.outward + link.exchange));
+/// Both directions of a link.
+fn both(link: &InsideLink) -> [InsideLimit; 2] {
+    let (to, from) = (link.inward + link.exchange, link.outward + link.exchange);
     let rate = link.gbps * 1e9 / 8.0;
     [
         InsideLimit { reduce: to, result: from, sends: 0.0, receives: link.network, rate },
