@@ -40,7 +40,7 @@ pub struct PlanReport {
     pub link_bytes_gpu: Option<f64>,
     /// The optimum.
     pub time_s: f64,
-    /// Ring all-reduce.
+    /// Ring all-reduce, one rack after another.
     pub allreduce_time_s: f64,
     /// Non-colocated parameter server.
     pub ps_time_s: Option<f64>,
