@@ -66,6 +66,25 @@ fn racks_give_trees_trunks_and_the_paper_s_decision() {
     assert!(close(number(&cases[2]["hubs_s"]), 1.0 + 0.75));
 }
 
+#[test]
+fn a_job_s_trees_stand_beside_a_mixture() {
+    // Two racks of four GPU machines and two CPU machines, 6:1.
+    let list = "[[rack]]\nname = 'r'\ncount = 2\noversubscription = 6\n\
+                [[machine]]\nrole = 'gpu'\nbandwidth_gbps = 10\ncount = 4\nrack = 'r'\n\
+                [[machine]]\nrole = 'cpu'\nbandwidth_gbps = 10\ncount = 2\nrack = 'r'\n";
+    let report = ask(&json!({"machines": list, "bytes": 1_250_000_000}));
+    let (trees, job) = (&report["trees"], &report["trees"]["job"]);
+    assert_eq!(trees["parts"].as_array().unwrap().len(), 2, "flat trees and hubs");
+    assert_eq!(job["shape"], "rack hubs, sharded exchange");
+    let hubs = number(&trees["alternatives"][1]["time_s"]);
+    assert!(close(number(&job["time_s"]), hubs));
+    assert!(hubs > 1.005 * number(&report["time_s"]));
+    // Each rack's aggregate once each way.
+    let over = job["trunk_bytes"].as_array().unwrap();
+    assert!(over.len() == 2 && over.iter().all(|bytes| close(number(bytes), 1.25e9)), "{over:?}");
+    assert!(number(&trees["racks"][0]["trunk_bytes"]) > 1.3 * 1.25e9);
+}
+
 /// GPU machines of two GPUs below one switch, and the bandwidth of its link to the CPU.
 fn with_devices(rack: &str, pcie_gbps: f64) -> String {
     format!(

@@ -5,8 +5,8 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem};
 use proptest::prelude::*;
 use sumpter_plan::{
     Branch, Cluster, Exchange, GroupLevel, Hubs, Level, Machine, PlanError, PlannedTrees,
-    ReductionTree, Role, Topology, TreeDealer, TreeOptions, TreePlan, hubs_by_role, plan_trees,
-    plan_trees_with, predict, shares,
+    ReductionTree, Role, Topology, TreeDealer, TreeOptions, TreePlan, hubs_by_role, plan_job_trees,
+    plan_trees, plan_trees_with, predict, predict_trees, shares,
 };
 
 fn machine(role: Role, bandwidth_gbps: f64) -> Machine {
@@ -250,6 +250,28 @@ proptest! {
         let shapes = planned.alternatives.iter().filter(|other| !other.name.contains("ring"));
         let best = shapes.map(|other| other.seconds_per_gigabit).reduce(f64::min);
         prop_assert!(best.is_none_or(|best| close(planned.seconds_per_gigabit, best)));
+    }
+
+    #[test]
+    fn no_ring_from_rack_to_rack_is_faster_than_the_plan(topology in small(6)) {
+        let planned = plan_trees(&topology).unwrap();
+        let gain = predict_trees(&topology, &planned, 1 << 30).unwrap().gain_over_allreduce;
+        prop_assert!(gain.unwrap() >= 1.0 - 1e-6, "{:?} {:?}", gain, planned);
+    }
+
+    #[test]
+    fn a_job_has_trees_of_one_shape_that_put_the_planned_loads_on_links(topology in small(6)) {
+        let planned = plan_job_trees(&topology).unwrap();
+        let one_shape = TreeOptions { hubs: Hubs::Any, mixed: false };
+        let best = plan_trees_with(&topology, one_shape).unwrap().seconds_per_gigabit;
+        prop_assert!((0.999_999..1.010_001).contains(&(planned.seconds_per_gigabit / best)));
+        let levels: Vec<usize> =
+            planned.trees.branches.iter().map(|branch| branch.levels.len()).collect();
+        prop_assert!(levels.iter().all(|count| *count == levels[0]), "{:?}", planned);
+        let expected = planned.loads.machines.iter().chain(&planned.loads.trunks);
+        for (found, expected) in measured(&topology, &planned, 2_000).iter().zip(expected) {
+            prop_assert!((found - expected).abs() < 0.02, "{} {} {:?}", found, expected, planned);
+        }
     }
 
     #[test]
@@ -512,6 +534,11 @@ fn hubs_of_one_role_at_a_time_put_the_same_on_every_link() {
     for (degree, load) in degrees.iter().zip(&planned.loads.machines) {
         assert!((*degree as f64 / f64::from(rounds) - load).abs() < 1e-3, "{degrees:?}");
     }
+    // Which is what a job has, and what it is planned to take.
+    let job = plan_job_trees(&topology).unwrap();
+    assert_eq!(job.trees, split);
+    assert!(job.loads.machines.iter().zip(&planned.loads.machines).all(|(a, b)| close(*a, *b)));
+    assert!(close(job.seconds_per_gigabit, planned.seconds_per_gigabit));
     // Where only one rack has CPU machines, a partition needs hubs of both roles.
     let topology = cluster([2, 0]);
     let planned = plan_trees_with(&topology, options).unwrap().trees;

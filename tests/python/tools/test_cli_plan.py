@@ -126,3 +126,14 @@ def test_a_bad_list_is_an_error_that_names_the_place(
 def test_prices_need_the_time_of_computing(plan: Command) -> None:
     code, _, err = plan("-n", "4", "--prices", str(CLUSTERS / "prices.toml"))
     assert code == 2 and "--prices needs --compute-s" in err
+
+
+def test_a_job_s_trees_are_shown_beside_the_plan(plan: Command) -> None:
+    listed = ("--machines", str(CLUSTERS / "racks.toml"))
+    report = of_json(plan, *listed)
+    job = report["trees"]["job"]
+    assert job["shape"] == "rack hubs, sharded exchange"
+    assert job["time_s"] > report["time_s"]
+    _, out, _ = plan(*listed)
+    assert "a job: rack hubs, sharded exchange" in out
+    assert "all-reduce, a ring from rack to rack" in out

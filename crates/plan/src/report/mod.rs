@@ -9,14 +9,15 @@ mod racks;
 
 use serde::Serialize;
 
+use crate::trees::plan_trees_and_job;
 use crate::{
     Cluster, InsideReport, MachineList, MinimumBandwidth, NamedMachine, Offer, PlanError,
-    PlanRequest, Prediction, Role, Uniform, offers, parse_machines, parse_prices, plan_trees,
-    predict, predict_trees, reduce_inside,
+    PlanRequest, Prediction, Role, Uniform, offers, parse_machines, parse_prices, predict,
+    predict_trees, reduce_inside,
 };
 
 pub use optimizer::OptimizerReport;
-pub use racks::{RackCase, RackDecision, RackReport, TreesPart, TreesReport, TreesTime};
+pub use racks::{JobTrees, RackCase, RackDecision, RackReport, TreesPart, TreesReport, TreesTime};
 
 /// The answer to a [`PlanRequest`]. With equal interfaces the shares of a CPU and a GPU machine
 /// are given by role (zero for a role that has no machine); with a machine list, by machine.
@@ -179,7 +180,7 @@ impl PlanRequest {
             }
         }
 
-        let planned = plan_trees(&topology)?;
+        let (planned, job) = plan_trees_and_job(&topology)?;
         let prediction = predict_trees(&topology, &planned, self.bytes)?;
         let mut report = self.bare(cluster.workers(), cluster.servers(), prediction);
         let parts = racks::parts(&topology, &planned);
@@ -189,7 +190,8 @@ impl PlanRequest {
         });
         report.machines = Some(rows.collect());
         if !list.racks.is_empty() {
-            report.trees = Some(TreesReport::new(list, &topology, &planned, self.bytes));
+            let trees = TreesReport::new(list, &topology, (&planned, &job), self.bytes);
+            report.trees = Some(trees);
         } else if let Some(bandwidth_gbps) = cluster.common_bandwidth_gbps() {
             let uniform = Uniform::new(cluster.workers(), cluster.servers())?;
             report.fill_by_role(uniform, bandwidth_gbps);
