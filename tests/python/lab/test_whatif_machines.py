@@ -89,7 +89,8 @@ def test_a_narrow_trunk_takes_as_long_as_the_plan_says(run, tmp_path: Path) -> N
         planned = json.loads(_native.plan(request))
         case = whatif.listed(text, architecture="sumpter")
         took = whatif.simulate(profile, [case])[0]
-        assert planned["time_s"] / took.overhead_s == pytest.approx(0.97, abs=0.03)
+        job = planned["trees"]["job"]
+        assert job["time_s"] / took.overhead_s == pytest.approx(0.97, abs=0.03)
         assert took.bottleneck == "network"
 
 
@@ -97,15 +98,13 @@ def test_predictions_for_racks_are_near_what_emulated_racks_took() -> None:
     records = sorted((ROOT / "lab" / "records" / "trees").glob("*.csv"))
     comparisons = [one for record in records for one in racks.compare(record)]
     assert {one.system for one in comparisons} == {"sumpter", "gloo"}
-    plain = [one for one in comparisons if not one.servers]
-    assert len(plain) >= 7
-    # Trunks carry headers and acknowledgements as well.
-    assert all(abs(one.error) < 0.02 and -0.01 < one.bytes_error < 0 for one in plain), plain
-    # The plan mixes flat trees and hubs, a job does not.
-    (helped,) = [one for one in comparisons if one.servers]
-    assert abs(helped.error) < 0.05 and helped.bytes_error > 0.2, helped
+    assert len(comparisons) >= 8 and any(one.servers for one in comparisons)
+    for one in comparisons:
+        # Trunks carry headers and acknowledgements as well.
+        assert -0.01 < one.bytes_error < 0, one
+        assert abs(one.error) < 0.02, one
     shown = racks.as_markdown(comparisons)
-    assert "- sumpter without CPU machines: 4 cells, median error 0." in shown
+    assert "- sumpter: 5 cells, median error 0." in shown
 
 
 def test_records_without_racks_are_refused(tmp_path: Path) -> None:

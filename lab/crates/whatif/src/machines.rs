@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sumpter_plan::{
     Architecture, Inside, InsideLink, LocalChoice, MachineList, PlanError, PlannedTrees, Role,
-    Topology, TreePlan, inside, parse_machines, plan_trees, ring_gbps,
+    Topology, TreePlan, inside, parse_machines, plan_job_trees, ring_gbps,
 };
 
 use crate::{Case, WhatifError};
@@ -110,15 +110,14 @@ impl Machines {
         self.racks() <= 1 && self.with_devices().is_empty() && self.list.machines.iter().all(alike)
     }
 
-    /// The reduction trees: those of [`plan_trees`], or with [`Architecture::Ps`] flat ones whose
-    /// roots are CPU machines.
+    /// The reduction trees: those of a job ([`plan_job_trees`]), or with [`Architecture::Ps`] flat
+    /// ones whose roots are CPU machines.
     ///
     /// # Errors
-    /// What [`plan_trees`] refuses.
+    /// What [`plan_job_trees`] refuses.
     pub fn plan(&self, architecture: Architecture) -> Result<PlannedTrees, WhatifError> {
-        let planned = plan_trees(&self.topology)?;
         if architecture != Architecture::Ps {
-            return Ok(planned);
+            return Ok(plan_job_trees(&self.topology)?);
         }
         let machines = self.topology.cluster().machines();
         let weight = |machine: &sumpter_plan::Machine| match machine.role {
@@ -126,7 +125,7 @@ impl Machines {
             Role::Cpu => machine.bandwidth_gbps,
         };
         let trees = TreePlan::flat(machines.iter().map(weight).collect());
-        Ok(PlannedTrees { trees, ..planned })
+        Ok(PlannedTrees::of(&self.topology, trees))
     }
 
     /// Checks a case against the list.
