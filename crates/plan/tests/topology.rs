@@ -97,6 +97,57 @@ fn with_devices(rack: &str, pcie_gbps: f64) -> String {
 }
 
 #[test]
+fn machines_of_an_entry_that_carry_different_loads_are_shown_apart() {
+    // The second rack has more machines, so a hub there has more to do.
+    let list = format!(
+        "[[rack]]\nname = 'r'\ncount = 2\ntrunk_gbps = 3\n{}\
+         [[machine]]\nrole = 'gpu'\nrack = 'r-2'\nbandwidth_gbps = 10\ncount = 3\n",
+        with_devices("rack = 'r'\n", 100.0)
+    );
+    let report = ask(&json!({"machines": list}));
+    let inside = report["inside"].as_array().unwrap();
+    let kinds: Vec<(&str, u64)> = inside
+        .iter()
+        .map(|kind| (kind["machine"].as_str().unwrap(), kind["count"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(kinds, [("r-1/trainer-1", 4), ("r-2/trainer-1", 4)]);
+    for kind in inside {
+        let links = kind["report"]["links"].as_array().unwrap();
+        let nic = links.iter().find(|link| link["device"] == "nic").unwrap();
+        let machines = report["machines"].as_array().unwrap();
+        let machine = machines.iter().find(|one| one["name"] == kind["machine"]).unwrap();
+        assert!(close(number(&nic["bytes"]), number(&machine["link_bytes"])));
+    }
+}
+
+#[test]
+fn links_inside_that_take_longer_than_those_between_machines_are_noted() {
+    let notes = |pcie_gbps: f64| {
+        let report = ask(&json!({"machines": with_devices("", pcie_gbps)}));
+        report["notes"].as_array().unwrap().iter().map(Value::to_string).collect::<String>()
+    };
+    assert_eq!(notes(100.0), "");
+    // 1.5 of the model over the NIC of 10 Gb/s; 2.5 over the link between switch and CPU.
+    let told = notes(5.0);
+    assert!(told.contains("Links inside trainer-1 take 3.333 times as long"), "{told}");
+}
+
+#[test]
+fn only_slow_interfaces_are_said_to_be_slow() {
+    // Roots are where the trunk is wide: that says nothing of the other rack's interfaces.
+    let list = "[[rack]]\nname = 'a'\ntrunk_gbps = 40\n[[rack]]\nname = 'b'\ntrunk_gbps = 2\n\
+                [[machine]]\nname = 'm'\nrole = 'gpu'\nrack = 'a'\nbandwidth_gbps = 10\n\
+                count = 4\n[[machine]]\nname = 'n'\nrole = 'gpu'\nrack = 'b'\n\
+                bandwidth_gbps = 10\ncount = 4\n[[rack]]\nname = 'c'\ntrunk_gbps = 2\n\
+                [[machine]]\nname = 'o'\nrole = 'gpu'\nrack = 'c'\nbandwidth_gbps = 10\n\
+                count = 4\n";
+    let report = ask(&json!({"machines": list}));
+    let idle = |row: &&Value| number(&row["share"]) == 0.0;
+    assert_eq!(report["machines"].as_array().unwrap().iter().filter(idle).count(), 8);
+    assert_eq!(report["notes"], json!([]));
+}
+
+#[test]
 fn machines_have_racks_interfaces_and_parts() {
     let report = ask(&json!({"machines": RACKS, "bytes": 1_250_000_000}));
     let machines = report["machines"].as_array().unwrap();
@@ -349,6 +400,8 @@ fn bad_prices_name_the_place() {
     assert!(text.starts_with("compute_s is missing"), "{text}");
     let text = refusal(&json!({"workers": 2, "compute_s": 0}));
     assert!(text.starts_with("compute_s is 0; expected a number of seconds"), "{text}");
-    let text = refusal(&json!({"machines": RACKS, "compute_s": 1, "prices": PRICES}));
-    assert!(text.starts_with("machines beside prices is a list of others"), "{text}");
+    for list in [RACKS.to_owned(), with_devices("", 100.0)] {
+        let text = refusal(&json!({"machines": list, "compute_s": 1, "prices": PRICES}));
+        assert!(text.starts_with("machines beside prices is a list of others"), "{text}");
+    }
 }
