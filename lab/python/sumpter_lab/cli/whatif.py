@@ -14,6 +14,7 @@ import typer
 from sumpter._failure import UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption
+from sumpter.cli.printing import print_parts
 from sumpter_lab.cli import single
 from sumpter_lab.cli.options import AddEstimateOption
 from sumpter_lab.cli.profile import ProfileOption, published
@@ -51,7 +52,6 @@ _MOST_MACHINES = 100_000
 _MOST_CASES = 100_000
 _MOST_BYTES = 1 << 60
 
-_WIDEST = 1000  # characters of a table in a file
 # Columns of text.
 _IN_WORDS = ("machines", "inside", "architecture")
 
@@ -240,7 +240,7 @@ def _advise(profile: Profile, case: Case, names: dict[str, str], as_json: bool) 
 
 
 def _print(profile: Profile, rows: list[Row], names: dict[str, str]) -> None:
-    from rich.console import Console, Group
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -265,15 +265,10 @@ def _print(profile: Profile, rows: list[Row], names: dict[str, str]) -> None:
     head = f"{profile.name}: {format_bytes(profile.bytes)} of gradients"
     if len({time_s for _, time_s, _ in rows}) == 1:
         head += f", {format_seconds(profile.iteration_s)} an iteration without communication"
-    console = Console(highlight=False)
-    console.print(Text(head, style="bold"))
+    Console(highlight=False).print(Text(head, style="bold"))
     for line in _listed(rows, names):
         typer.echo(line)
-    if not console.is_terminal:
-        # What is written to a file is not cut to the width of a terminal.
-        options = console.options.update(max_width=_WIDEST)
-        console.width = max(console.width, console.measure(table, options=options).maximum)
-    console.print(Group("", table))
+    print_parts(["", table], wraps=True)
 
 
 def _listed(rows: list[Row], names: dict[str, str]) -> Iterator[str]:
