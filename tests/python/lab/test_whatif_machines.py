@@ -163,6 +163,7 @@ def test_latency_of_a_ring_and_a_server_s_optimizer_take_time(run, plain: Path) 
         (PLAIN, ("--local-reduction", "direct"), "local reduction is direct; expected rule, or"),
         (PLAIN, ("--hop-latency-us", -1), "hop_latency_s is -0.000001; expected a finite time"),
         (PLAIN, ("--update-gb-per-s", 0), "update_bytes_per_s is 0; expected a finite number"),
+        (PLAIN, ("--hop-latency-us", 17), "--hop-latency-us is for all-reduce: add it to"),
         (PLAIN.replace("gpu", "gpus"), (), 'list.toml: machine 1 ("machine-1"): role is "gpus"'),
         (PLAIN.replace('role = "gpu"', 'role = "cpu"'), (), "none of the 6 machines has role"),
         (PLAIN.replace("= 10", "= 10\nrack = \"a\"", 1), (), "rack is \"a\"; expected no rack, or"),
@@ -186,6 +187,10 @@ def test_what_belongs_to_a_list_needs_one(run) -> None:
             "needs --machines",
         ),
         (("--machines", "nowhere.toml"), "--machines nowhere.toml: cannot be read"),
+        (
+            ("--workers", 4, "--bandwidth-gbps", 1, "--update-gb-per-s", 2),
+            "--update-gb-per-s is for servers: give --architecture ps or sumpter",
+        ),
     ]:
         code, out, err = run("--profile", "resnet18", *arguments)
         assert code == 2 and out == "" and words in err, err

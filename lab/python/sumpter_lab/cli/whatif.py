@@ -108,6 +108,7 @@ def whatif(
     _check_count({"machines": lists or [None], **values}, architectures, times_s, advise)
     profiles = [_load(profile, format, time_s, add_estimate) for time_s in times_s]
     cases = _cases(lists, values, architectures)
+    _check_used(values, {case.architecture for case in cases})
     names = {text: name for name, text in lists.items()}
     if advise:
         _advise(profiles[0], cases[0], names, as_json)
@@ -180,6 +181,14 @@ def _check_count(
         raise UsageError(f"the lists make {count} cases; expected at most {_MOST_CASES}")
     if advise and count > 1:
         raise UsageError(f"--advise is about one case, but the lists make {count}")
+
+
+def _check_used(values: dict[str, list[Any]], architectures: set[str]) -> None:
+    """Refuses what would change nothing, as no case has what it is about."""
+    if "allreduce" not in architectures and any(time_s > 0 for time_s in values["hop_latency_s"]):
+        raise UsageError("--hop-latency-us is for all-reduce: add it to --architecture")
+    if architectures == {"allreduce"} and values["update_bytes_per_s"] != [None]:
+        raise UsageError("--update-gb-per-s is for servers: give --architecture ps or sumpter")
 
 
 def _load(file: str, format: str, time_s: float | None, additions: Path | None) -> Profile:
