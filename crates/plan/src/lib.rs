@@ -111,8 +111,8 @@ pub use placement::{
 pub use policy::{Architecture, Dealing};
 pub use predict::{MAX_MODEL_BYTES, Prediction, predict, predict_trees};
 pub use report::{
-    InsideMachine, MachineReport, NicReport, OptimizerReport, PlanReport, RackCase, RackDecision,
-    RackReport, TreesPart, TreesReport, TreesTime, report_json,
+    InsideMachine, JobTrees, MachineReport, NicReport, OptimizerReport, PlanReport, RackCase,
+    RackDecision, RackReport, TreesPart, TreesReport, TreesTime, report_json,
 };
 pub use request::{
     MachineList, NamedMachine, NamedRack, Nic, PlanRequest, parse_machines, parse_prices,
@@ -122,6 +122,7 @@ pub use shares::{link_loads, server_weights, shares};
 pub use topology::Topology;
 pub use trees::{
     Alternative, Branch, Edge, Exchange, GroupLevel, Hubs, Level, Loads, PlannedTrees,
-    ReductionTree, TreeDealer, TreeOptions, TreePlan, hubs_by_role, plan_trees, plan_trees_with,
+    ReductionTree, TreeDealer, TreeOptions, TreePlan, hubs_by_role, plan_job_trees, plan_trees,
+    plan_trees_with,
 };
 pub use uniform::Uniform;

@@ -10,15 +10,15 @@ use crate::{Cluster, Machine, PlanError, PlannedTrees, Role, Topology, plan_tree
 /// Most bytes a model may have: one EiB.
 pub const MAX_MODEL_BYTES: u64 = 1 << 60;
 
-/// Predicted times of one round of the whole model. All-reduce is the ring (equally the
-/// colocated parameter server); the parameter server is the non-colocated one, on the CPU
-/// machines only, and has no time where there are none. Gains are their times over ours; there
-/// is none with one GPU machine, where our time is zero.
+/// Predicted times of one round of the whole model. All-reduce is the ring (equally the colocated
+/// parameter server, but for trunks of racks); the parameter server is the non-colocated one, on
+/// the CPU machines only, and has no time where there are none. Gains are their times over ours;
+/// there is none with one GPU machine, where our time is zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
     /// The optimum, with the shares of this crate.
     pub time_s: f64,
-    /// Ring all-reduce over the GPU machines.
+    /// Ring all-reduce over the GPU machines, one rack after another.
     pub allreduce_time_s: f64,
     /// Parameter servers on the CPU machines.
     pub ps_time_s: Option<f64>,
@@ -63,18 +63,17 @@ pub fn predict_trees(
     let cluster = topology.cluster();
     let workers = f64::from(cluster.workers());
     let cpu_total = cluster.summing_total(Role::Cpu);
-    let shares = |gpu: f64, cpu: f64| -> Vec<f64> {
-        let share = |machine: &Machine| match machine.role {
-            Role::Gpu => gpu,
-            Role::Cpu if machine.servers > 0 => cpu * machine.bandwidth_gbps,
-            Role::Cpu => 0.0,
+    let on_servers = || {
+        let share = |machine: &Machine| match (machine.role, machine.servers) {
+            (Role::Gpu, _) | (Role::Cpu, 0) => 0.0,
+            (Role::Cpu, _) => machine.bandwidth_gbps / cpu_total,
         };
-        cluster.machines().iter().map(share).collect()
+        let shares: Vec<f64> = cluster.machines().iter().map(share).collect();
+        gigabits * flat_seconds(topology, &shares)
     };
-    let of = |shares: &[f64]| gigabits * flat_seconds(topology, shares);
     let time_s = gigabits * planned.seconds_per_gigabit;
-    let allreduce_time_s = of(&shares(1.0 / workers, 0.0));
-    let ps_time_s = (cpu_total > 0.0).then(|| of(&shares(0.0, 1.0 / cpu_total)));
+    let allreduce_time_s = gigabits * ring_seconds(topology);
+    let ps_time_s = (cpu_total > 0.0).then(on_servers);
     let gain = |other: f64| (workers > 1.0).then(|| other / time_s);
     Ok(Prediction {
         time_s,
@@ -83,6 +82,20 @@ pub fn predict_trees(
         gain_over_allreduce: gain(allreduce_time_s),
         gain_over_ps: ps_time_s.and_then(gain),
     })
+}
+
+/// The time of a ring all-reduce for a gigabit. A ring visits one rack after another, so it crosses
+/// each trunk once each way.
+fn ring_seconds(topology: &Topology) -> f64 {
+    let workers = f64::from(topology.cluster().workers());
+    let load = 2.0 * (workers - 1.0) / workers;
+    let by_rack = topology.workers_by_rack();
+    let joined = by_rack.iter().filter(|workers| **workers > 0).count();
+    let several = joined > 1;
+    let trunks = by_rack.iter().zip(topology.trunks_gbps());
+    let trunks = trunks.filter(|(workers, _)| **workers > 0 && several).map(|(_, trunk)| *trunk);
+    let core = topology.core_gbps().filter(|_| several).map(|core| core / joined as f64);
+    load / trunks.chain(core).fold(topology.cluster().slowest_worker_gbps(), f64::min)
 }
 
 /// Seconds for a fraction of the model over a link.

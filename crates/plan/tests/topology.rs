@@ -47,9 +47,10 @@ fn racks_give_trees_trunks_and_the_paper_s_decision() {
     assert_eq!((&racks[1]["name"], &racks[1]["workers"]), (&json!("row-2"), &json!(4)));
     assert!(close(number(&racks[0]["trunk_gbps"]), 10.0));
     assert!(close(number(&racks[0]["trunk_bytes"]), 1.25e9));
-    // Flat trees carry four times as much over trunks: all-reduce takes 4 s.
-    assert!(close(number(&report["allreduce_time_s"]), 4.0));
-    assert!(close(number(&report["gain_over_allreduce"]), 4.0 / 1.75));
+    // A ring from rack to rack crosses each trunk once each way.
+    assert!(close(number(&report["allreduce_time_s"]), 1.75));
+    assert!(close(number(&report["gain_over_allreduce"]), 1.0));
+    assert!(close(number(&trees["alternatives"][0]["time_s"]), 4.0), "flat trees: N times");
     assert_eq!(report["ps_time_s"], Value::Null);
     let phub = &trees["phub"];
     assert_eq!((&phub["workers"], &phub["racks"]), (&json!(4), &json!(2)));
@@ -63,6 +64,87 @@ fn racks_give_trees_trunks_and_the_paper_s_decision() {
     // (N-1)/Bbn = 3/10 of 10 Gb; N/BPBox + (N-1)/(N Bbn).
     assert!(close(number(&cases[2]["flat_s"]), 3.0));
     assert!(close(number(&cases[2]["hubs_s"]), 1.0 + 0.75));
+}
+
+#[test]
+fn a_job_s_trees_stand_beside_a_mixture() {
+    // Two racks of four GPU machines and two CPU machines, 6:1.
+    let list = "[[rack]]\nname = 'r'\ncount = 2\noversubscription = 6\n\
+                [[machine]]\nrole = 'gpu'\nbandwidth_gbps = 10\ncount = 4\nrack = 'r'\n\
+                [[machine]]\nrole = 'cpu'\nbandwidth_gbps = 10\ncount = 2\nrack = 'r'\n";
+    let report = ask(&json!({"machines": list, "bytes": 1_250_000_000}));
+    let (trees, job) = (&report["trees"], &report["trees"]["job"]);
+    assert_eq!(trees["parts"].as_array().unwrap().len(), 2, "flat trees and hubs");
+    assert_eq!(job["shape"], "rack hubs, sharded exchange");
+    let hubs = number(&trees["alternatives"][1]["time_s"]);
+    assert!(close(number(&job["time_s"]), hubs));
+    assert!(hubs > 1.005 * number(&report["time_s"]));
+    // Each rack's aggregate once each way.
+    let over = job["trunk_bytes"].as_array().unwrap();
+    assert!(over.len() == 2 && over.iter().all(|bytes| close(number(bytes), 1.25e9)), "{over:?}");
+    assert!(number(&trees["racks"][0]["trunk_bytes"]) > 1.3 * 1.25e9);
+}
+
+/// GPU machines of two GPUs below one switch, and the bandwidth of its link to the CPU.
+fn with_devices(rack: &str, pcie_gbps: f64) -> String {
+    format!(
+        "[[machine]]\nname = 'trainer'\nrole = 'gpu'\ncount = 4\n{rack}\
+         nics = [{{ name = 'nic', gbps = 10, device = 'switch' }}]\n\
+         devices = [{{ name = 'cpu', kind = 'cpu' }}, \
+         {{ name = 'switch', kind = 'switch', parent = 'cpu', gbps = {pcie_gbps:?} }}, \
+         {{ name = 'gpu', kind = 'gpu', parent = 'switch', gbps = 100, count = 2 }}]\n"
+    )
+}
+
+#[test]
+fn machines_of_an_entry_that_carry_different_loads_are_shown_apart() {
+    // The second rack has more machines, so a hub there has more to do.
+    let list = format!(
+        "[[rack]]\nname = 'r'\ncount = 2\ntrunk_gbps = 3\n{}\
+         [[machine]]\nrole = 'gpu'\nrack = 'r-2'\nbandwidth_gbps = 10\ncount = 3\n",
+        with_devices("rack = 'r'\n", 100.0)
+    );
+    let report = ask(&json!({"machines": list}));
+    let inside = report["inside"].as_array().unwrap();
+    let kinds: Vec<(&str, u64)> = inside
+        .iter()
+        .map(|kind| (kind["machine"].as_str().unwrap(), kind["count"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(kinds, [("r-1/trainer-1", 4), ("r-2/trainer-1", 4)]);
+    for kind in inside {
+        let links = kind["report"]["links"].as_array().unwrap();
+        let nic = links.iter().find(|link| link["device"] == "nic").unwrap();
+        let machines = report["machines"].as_array().unwrap();
+        let machine = machines.iter().find(|one| one["name"] == kind["machine"]).unwrap();
+        assert!(close(number(&nic["bytes"]), number(&machine["link_bytes"])));
+    }
+}
+
+#[test]
+fn links_inside_that_take_longer_than_those_between_machines_are_noted() {
+    let notes = |pcie_gbps: f64| {
+        let report = ask(&json!({"machines": with_devices("", pcie_gbps)}));
+        report["notes"].as_array().unwrap().iter().map(Value::to_string).collect::<String>()
+    };
+    assert_eq!(notes(100.0), "");
+    // 1.5 of the model over the NIC of 10 Gb/s; 2.5 over the link between switch and CPU.
+    let told = notes(5.0);
+    assert!(told.contains("Links inside trainer-1 take 3.333 times as long"), "{told}");
+}
+
+#[test]
+fn only_slow_interfaces_are_said_to_be_slow() {
+    // Roots are where the trunk is wide: that says nothing of the other rack's interfaces.
+    let list = "[[rack]]\nname = 'a'\ntrunk_gbps = 40\n[[rack]]\nname = 'b'\ntrunk_gbps = 2\n\
+                [[machine]]\nname = 'm'\nrole = 'gpu'\nrack = 'a'\nbandwidth_gbps = 10\n\
+                count = 4\n[[machine]]\nname = 'n'\nrole = 'gpu'\nrack = 'b'\n\
+                bandwidth_gbps = 10\ncount = 4\n[[rack]]\nname = 'c'\ntrunk_gbps = 2\n\
+                [[machine]]\nname = 'o'\nrole = 'gpu'\nrack = 'c'\nbandwidth_gbps = 10\n\
+                count = 4\n";
+    let report = ask(&json!({"machines": list}));
+    let idle = |row: &&Value| number(&row["share"]) == 0.0;
+    assert_eq!(report["machines"].as_array().unwrap().iter().filter(idle).count(), 8);
+    assert_eq!(report["notes"], json!([]));
 }
 
 #[test]
@@ -184,6 +266,21 @@ fn a_bad_list_of_racks_names_rack_field_and_value() {
             "machine 1 (\"m\"): devices is missing; expected the devices that nics",
         ),
         (format!("{rack}speed = 1\n{machine}"), "the machine list is not valid TOML: "),
+        (
+            format!("{rack}{machine}{machine}"),
+            "machine 2: name is \"m\"; expected a name of its own",
+        ),
+        (
+            format!(
+                "[[rack]]\nname = 'a'\ncount = 2\ntrunk_gbps = 1\n\
+                 [[rack]]\nname = 'a-2'\ntrunk_gbps = 1\n{machine}"
+            ),
+            "rack 2 (\"a-2\"): name is \"a-2\"; expected a name of its own",
+        ),
+        (
+            with_devices("", 1.0).replace("'gpu'\ncount", "'cpu'\ncount"),
+            "machine 1 (\"trainer\"): devices is a list; expected none in a machine with role",
+        ),
     ];
     for (list, expected) in cases {
         let text = parse_machines(&list).unwrap_err().to_string();
@@ -303,6 +400,8 @@ fn bad_prices_name_the_place() {
     assert!(text.starts_with("compute_s is missing"), "{text}");
     let text = refusal(&json!({"workers": 2, "compute_s": 0}));
     assert!(text.starts_with("compute_s is 0; expected a number of seconds"), "{text}");
-    let text = refusal(&json!({"machines": RACKS, "compute_s": 1, "prices": PRICES}));
-    assert!(text.starts_with("machines beside prices is a list of others"), "{text}");
+    for list in [RACKS.to_owned(), with_devices("", 100.0)] {
+        let text = refusal(&json!({"machines": list, "compute_s": 1, "prices": PRICES}));
+        assert!(text.starts_with("machines beside prices is a list of others"), "{text}");
+    }
 }

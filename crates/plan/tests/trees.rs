@@ -5,8 +5,8 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem};
 use proptest::prelude::*;
 use sumpter_plan::{
     Branch, Cluster, Exchange, GroupLevel, Hubs, Level, Machine, PlanError, PlannedTrees,
-    ReductionTree, Role, Topology, TreeDealer, TreeOptions, TreePlan, hubs_by_role, plan_trees,
-    plan_trees_with, predict, shares,
+    ReductionTree, Role, Topology, TreeDealer, TreeOptions, TreePlan, hubs_by_role, plan_job_trees,
+    plan_trees, plan_trees_with, predict, predict_trees, shares,
 };
 
 fn machine(role: Role, bandwidth_gbps: f64) -> Machine {
@@ -253,6 +253,28 @@ proptest! {
     }
 
     #[test]
+    fn no_ring_from_rack_to_rack_is_faster_than_the_plan(topology in small(6)) {
+        let planned = plan_trees(&topology).unwrap();
+        let gain = predict_trees(&topology, &planned, 1 << 30).unwrap().gain_over_allreduce;
+        prop_assert!(gain.unwrap() >= 1.0 - 1e-6, "{:?} {:?}", gain, planned);
+    }
+
+    #[test]
+    fn a_job_has_trees_of_one_shape_that_put_the_planned_loads_on_links(topology in small(6)) {
+        let planned = plan_job_trees(&topology).unwrap();
+        let one_shape = TreeOptions { hubs: Hubs::Any, mixed: false };
+        let best = plan_trees_with(&topology, one_shape).unwrap().seconds_per_gigabit;
+        prop_assert!((0.999_999..1.010_001).contains(&(planned.seconds_per_gigabit / best)));
+        let levels: Vec<usize> =
+            planned.trees.branches.iter().map(|branch| branch.levels.len()).collect();
+        prop_assert!(levels.iter().all(|count| *count == levels[0]), "{:?}", planned);
+        let expected = planned.loads.machines.iter().chain(&planned.loads.trunks);
+        for (found, expected) in measured(&topology, &planned, 2_000).iter().zip(expected) {
+            prop_assert!((found - expected).abs() < 0.02, "{} {} {:?}", found, expected, planned);
+        }
+    }
+
+    #[test]
     fn dealt_partitions_put_the_planned_loads_on_links(
         topology in small(6),
         workers in any::<bool>(),
@@ -335,6 +357,30 @@ fn the_core_is_a_limit_of_all_racks_together() {
     let planned = plan_trees(&topology).unwrap();
     assert!(close(planned.seconds_per_gigabit, 6.0), "{planned:?}");
     assert!(close(planned.alternatives[0].seconds_per_gigabit, 24.0));
+}
+
+#[test]
+fn shapes_of_which_the_solver_leaves_a_trace_are_left_out() {
+    // The solver gives a ten-millionth to flat trees and no machine as their root.
+    let trunks = vec![5.006539167517444, 19.01660885978567, 14.797917702452866, 14.284973831459567];
+    let gpus = [(0, 10.0), (1, 10.0), (2, 10.0), (3, 10.0), (0, 25.65341379500613), (0, 10.0)];
+    let cpus = [
+        (0, 25.0),
+        (0, 1.0),
+        (3, 26.12135914312462),
+        (1, 10.65630611956753),
+        (1, 5.903195131329334),
+    ];
+    let of = |role, list: &[(usize, f64)]| -> Vec<Machine> {
+        list.iter().map(|(_, gbps)| machine(role, *gbps)).collect()
+    };
+    let cluster = Cluster::new([of(Role::Gpu, &gpus), of(Role::Cpu, &cpus)].concat()).unwrap();
+    let racks = gpus.iter().chain(&cpus).map(|(rack, _)| *rack).collect();
+    let topology = Topology::new(cluster, racks, trunks, None).unwrap();
+    let planned = plan_trees(&topology).unwrap();
+    assert!(TreeDealer::new(&planned.trees, 1).is_ok(), "{planned:?}");
+    let best = best_mixture(&topology, &candidates(&topology, Hubs::Any));
+    assert!(close(planned.seconds_per_gigabit, best), "{best} {planned:?}");
 }
 
 #[test]
@@ -488,6 +534,11 @@ fn hubs_of_one_role_at_a_time_put_the_same_on_every_link() {
     for (degree, load) in degrees.iter().zip(&planned.loads.machines) {
         assert!((*degree as f64 / f64::from(rounds) - load).abs() < 1e-3, "{degrees:?}");
     }
+    // Which is what a job has, and what it is planned to take.
+    let job = plan_job_trees(&topology).unwrap();
+    assert_eq!(job.trees, split);
+    assert!(job.loads.machines.iter().zip(&planned.loads.machines).all(|(a, b)| close(*a, *b)));
+    assert!(close(job.seconds_per_gigabit, planned.seconds_per_gigabit));
     // Where only one rack has CPU machines, a partition needs hubs of both roles.
     let topology = cluster([2, 0]);
     let planned = plan_trees_with(&topology, options).unwrap().trees;

@@ -89,7 +89,8 @@ def test_a_narrow_trunk_takes_as_long_as_the_plan_says(run, tmp_path: Path) -> N
         planned = json.loads(_native.plan(request))
         case = whatif.listed(text, architecture="sumpter")
         took = whatif.simulate(profile, [case])[0]
-        assert planned["time_s"] / took.overhead_s == pytest.approx(0.97, abs=0.03)
+        job = planned["trees"]["job"]
+        assert job["time_s"] / took.overhead_s == pytest.approx(0.97, abs=0.03)
         assert took.bottleneck == "network"
 
 
@@ -97,15 +98,13 @@ def test_predictions_for_racks_are_near_what_emulated_racks_took() -> None:
     records = sorted((ROOT / "lab" / "records" / "trees").glob("*.csv"))
     comparisons = [one for record in records for one in racks.compare(record)]
     assert {one.system for one in comparisons} == {"sumpter", "gloo"}
-    plain = [one for one in comparisons if not one.servers]
-    assert len(plain) >= 7
-    # Trunks carry headers and acknowledgements as well.
-    assert all(abs(one.error) < 0.02 and -0.01 < one.bytes_error < 0 for one in plain), plain
-    # The plan mixes flat trees and hubs, a job does not.
-    (helped,) = [one for one in comparisons if one.servers]
-    assert abs(helped.error) < 0.05 and helped.bytes_error > 0.2, helped
+    assert len(comparisons) >= 8 and any(one.servers for one in comparisons)
+    for one in comparisons:
+        # Trunks carry headers and acknowledgements as well.
+        assert -0.01 < one.bytes_error < 0, one
+        assert abs(one.error) < 0.02, one
     shown = racks.as_markdown(comparisons)
-    assert "- sumpter without CPU machines: 4 cells, median error 0." in shown
+    assert "- sumpter: 5 cells, median error 0." in shown
 
 
 def test_records_without_racks_are_refused(tmp_path: Path) -> None:
@@ -164,6 +163,7 @@ def test_latency_of_a_ring_and_a_server_s_optimizer_take_time(run, plain: Path) 
         (PLAIN, ("--local-reduction", "direct"), "local reduction is direct; expected rule, or"),
         (PLAIN, ("--hop-latency-us", -1), "hop_latency_s is -0.000001; expected a finite time"),
         (PLAIN, ("--update-gb-per-s", 0), "update_bytes_per_s is 0; expected a finite number"),
+        (PLAIN, ("--hop-latency-us", 17), "--hop-latency-us is for all-reduce: add it to"),
         (PLAIN.replace("gpu", "gpus"), (), 'list.toml: machine 1 ("machine-1"): role is "gpus"'),
         (PLAIN.replace('role = "gpu"', 'role = "cpu"'), (), "none of the 6 machines has role"),
         (PLAIN.replace("= 10", "= 10\nrack = \"a\"", 1), (), "rack is \"a\"; expected no rack, or"),
@@ -187,6 +187,10 @@ def test_what_belongs_to_a_list_needs_one(run) -> None:
             "needs --machines",
         ),
         (("--machines", "nowhere.toml"), "--machines nowhere.toml: cannot be read"),
+        (
+            ("--workers", 4, "--bandwidth-gbps", 1, "--update-gb-per-s", 2),
+            "--update-gb-per-s is for servers: give --architecture ps or sumpter",
+        ),
     ]:
         code, out, err = run("--profile", "resnet18", *arguments)
         assert code == 2 and out == "" and words in err, err

@@ -126,3 +126,30 @@ def test_a_bad_list_is_an_error_that_names_the_place(
 def test_prices_need_the_time_of_computing(plan: Command) -> None:
     code, _, err = plan("-n", "4", "--prices", str(CLUSTERS / "prices.toml"))
     assert code == 2 and "--prices needs --compute-s" in err
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_tables_are_whole_where_the_output_is_no_terminal(
+    plan: Command, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    arguments = ("-n", "8", "--bandwidth-gbps", "25", "--compute-s", "0.1")
+    prices = ("--prices", str(CLUSTERS / "prices.toml"))
+    listed = ("--machines", str(CLUSTERS / "racks.toml"))
+    for given in ((*arguments, *prices), listed):
+        monkeypatch.setenv("COLUMNS", "200")
+        _, whole, _ = plan(*given)
+        monkeypatch.setenv("COLUMNS", columns)
+        _, out, _ = plan(*given)
+        assert "…" not in out
+        assert out == whole
+
+
+def test_a_job_s_trees_are_shown_beside_the_plan(plan: Command) -> None:
+    listed = ("--machines", str(CLUSTERS / "racks.toml"))
+    report = of_json(plan, *listed)
+    job = report["trees"]["job"]
+    assert job["shape"] == "rack hubs, sharded exchange"
+    assert job["time_s"] > report["time_s"]
+    _, out, _ = plan(*listed)
+    assert "a job: rack hubs, sharded exchange" in out
+    assert "all-reduce, a ring from rack to rack" in out

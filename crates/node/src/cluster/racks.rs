@@ -1,15 +1,12 @@
 //! The racks of a job's machines, and the reduction trees that suit their uplinks.
 
 use sumpter_plan::{
-    BANDWIDTH_GBPS, Cluster, Hubs, Machine, PlanError, Role, Topology, TreeOptions, TreePlan,
-    hubs_by_role, plan_trees_with, server_weights,
+    BANDWIDTH_GBPS, Cluster, Machine, PlanError, Role, Topology, TreePlan, plan_job_trees,
+    server_weights,
 };
 
 use crate::cluster::Group;
 use crate::cluster::lanes::Owner;
-
-/// What the run time can do: the partitions of a tensor have trees of one shape.
-const OPTIONS: TreeOptions = TreeOptions { hubs: Hubs::Any, mixed: false };
 
 /// The rack of each machine. One of which it is not known is in a rack of its own, whose uplink
 /// carries what the machine's link does.
@@ -91,7 +88,7 @@ impl Racks {
         let cluster = Cluster::new(machines.to_vec())?;
         let (rack_of, trunks) = (self.rack_of.clone(), self.trunks_gbps.clone());
         let topology = Topology::new(cluster, rack_of, trunks, None)?;
-        Ok(hubs_by_role(&topology, plan_trees_with(&topology, OPTIONS)?.trees))
+        Ok(plan_job_trees(&topology)?.trees)
     }
 }
 

@@ -9,14 +9,18 @@ mod racks;
 
 use serde::Serialize;
 
+use crate::trees::plan_trees_and_job;
 use crate::{
     Cluster, InsideReport, MachineList, MinimumBandwidth, NamedMachine, Offer, PlanError,
-    PlanRequest, Prediction, Role, Uniform, offers, parse_machines, parse_prices, plan_trees,
-    predict, predict_trees, reduce_inside,
+    PlanRequest, Prediction, Role, Uniform, offers, parse_machines, parse_prices, predict,
+    predict_trees, reduce_inside,
 };
 
 pub use optimizer::OptimizerReport;
-pub use racks::{RackCase, RackDecision, RackReport, TreesPart, TreesReport, TreesTime};
+pub use racks::{JobTrees, RackCase, RackDecision, RackReport, TreesPart, TreesReport, TreesTime};
+
+/// Machines whose links carry parts of the model that differ by less are alike.
+const SAME_LOAD: f64 = 1e-6;
 
 /// The answer to a [`PlanRequest`]. With equal interfaces the shares of a CPU and a GPU machine
 /// are given by role (zero for a role that has no machine); with a machine list, by machine.
@@ -40,7 +44,7 @@ pub struct PlanReport {
     pub link_bytes_gpu: Option<f64>,
     /// The optimum.
     pub time_s: f64,
-    /// Ring all-reduce.
+    /// Ring all-reduce, one rack after another.
     pub allreduce_time_s: f64,
     /// Non-colocated parameter server.
     pub ps_time_s: Option<f64>,
@@ -179,7 +183,7 @@ impl PlanRequest {
             }
         }
 
-        let planned = plan_trees(&topology)?;
+        let (planned, job) = plan_trees_and_job(&topology)?;
         let prediction = predict_trees(&topology, &planned, self.bytes)?;
         let mut report = self.bare(cluster.workers(), cluster.servers(), prediction);
         let parts = racks::parts(&topology, &planned);
@@ -189,29 +193,38 @@ impl PlanRequest {
         });
         report.machines = Some(rows.collect());
         if !list.racks.is_empty() {
-            report.trees = Some(TreesReport::new(list, &topology, &planned, self.bytes));
+            let trees = TreesReport::new(list, &topology, (&planned, &job), self.bytes);
+            report.trees = Some(trees);
         } else if let Some(bandwidth_gbps) = cluster.common_bandwidth_gbps() {
             let uniform = Uniform::new(cluster.workers(), cluster.servers())?;
             report.fill_by_role(uniform, bandwidth_gbps);
         }
         report.inside = self.inside(list, &planned.loads.machines);
         report.note_idle_machines();
+        report.note_inside();
         self.add_costs(&mut report)?;
         Ok(report)
     }
 
-    /// Machines of each entry with devices, the first of each for all.
+    /// Machines of each entry with devices, those that carry the same between machines as one.
     fn inside(&self, list: &MachineList, loads: &[f64]) -> Option<Vec<InsideMachine>> {
-        let of = |entry: usize| {
-            let same = |named: &&NamedMachine| named.devices == Some(entry);
-            let at = list.machines.iter().position(|named| named.devices == Some(entry))?;
-            Some(InsideMachine {
-                machine: list.machines[at].name.clone(),
-                count: list.machines.iter().filter(same).count(),
-                report: reduce_inside(&list.devices[entry], self.bytes, loads[at]),
-            })
+        let mut kinds: Vec<(usize, usize, usize)> = Vec::new();
+        for (at, named) in list.machines.iter().enumerate() {
+            let Some(entry) = named.devices else { continue };
+            let same = |&&mut (known, first, _): &&mut (usize, usize, usize)| {
+                known == entry && (loads[at] - loads[first]).abs() <= SAME_LOAD
+            };
+            match kinds.iter_mut().find(same) {
+                Some((.., count)) => *count += 1,
+                None => kinds.push((entry, at, 1)),
+            }
+        }
+        let of = |(entry, first, count): (usize, usize, usize)| InsideMachine {
+            machine: list.machines[first].name.clone(),
+            count,
+            report: reduce_inside(&list.devices[entry], self.bytes, loads[first]),
         };
-        let inside: Vec<_> = (0..list.devices.len()).filter_map(of).collect();
+        let inside: Vec<_> = kinds.into_iter().map(of).collect();
         (!inside.is_empty()).then_some(inside)
     }
 
@@ -228,8 +241,8 @@ impl PlanRequest {
         report.plan_minimum_gbps = busiest.map(|bytes| bytes * rate).reduce(f64::max);
         let Some(prices) = &self.prices else { return Ok(()) };
         let prices = parse_prices(prices)?;
-        let Some(bandwidth_gbps) = report.bandwidth_gbps else {
-            let expected = "machines of one bandwidth that are not in racks";
+        let Some(bandwidth_gbps) = report.bandwidth_gbps.filter(|_| report.inside.is_none()) else {
+            let expected = "machines of one bandwidth, without racks and devices";
             return Err(PlanError::field("machines beside prices", "a list of others", expected));
         };
         let round_s = |workers, servers, gbps| {
@@ -283,8 +296,12 @@ impl PlanReport {
         }
     }
 
-    /// With three machines or more, a worker without a share has a link that is full already.
+    /// With three machines or more, a worker without a share has a link that is full already. In
+    /// racks, trunks may be why.
     fn note_idle_machines(&mut self) {
+        if self.trees.is_some() {
+            return;
+        }
         let rows = self.machines.iter().flatten();
         let idle = rows.filter(|row| row.role == Role::Gpu && row.share == 0.0).count();
         if self.workers > 2 && idle > 0 && idle < self.workers as usize {
@@ -293,6 +310,21 @@ impl PlanReport {
                  their links busy for as long as the others need."
             ));
         }
+    }
+
+    /// Times of a round are those of links between machines.
+    fn note_inside(&mut self) {
+        let slower = |inside: &&InsideMachine| inside.report.time_s > self.time_s * (1.0 + 1e-9);
+        let note = |inside: &InsideMachine| {
+            let times = inside.report.time_s / self.time_s;
+            format!(
+                "Links inside {} take {times:.3} times as long as those between machines: a round \
+                 takes at least that long.",
+                inside.machine
+            )
+        };
+        let notes: Vec<String> = self.inside.iter().flatten().filter(slower).map(note).collect();
+        self.notes.extend(notes);
     }
 }
 

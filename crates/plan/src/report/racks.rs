@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use crate::{Exchange, MachineList, PlannedTrees, RackModel, Reading, Role, Topology, TreePlan};
+use crate::{
+    Branch, Exchange, MachineList, PlannedTrees, RackModel, Reading, Role, Topology, TreePlan,
+};
 
 /// The reduction trees of a cluster with racks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -11,6 +13,8 @@ pub struct TreesReport {
     pub parts: Vec<TreesPart>,
     /// Each shape by itself at its best.
     pub alternatives: Vec<TreesTime>,
+    /// What a job does, whose partitions all have trees of one shape.
+    pub job: JobTrees,
     /// The racks.
     pub racks: Vec<RackReport>,
     /// What all racks together may send to each other, if that is a limit.
@@ -37,6 +41,17 @@ pub struct TreesTime {
     pub shape: &'static str,
     /// The time of a round.
     pub time_s: f64,
+}
+
+/// The reduction trees of a job ([`plan_job_trees`](crate::plan_job_trees)).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobTrees {
+    /// As in [`TreesPart`].
+    pub shape: &'static str,
+    /// The time of a round.
+    pub time_s: f64,
+    /// Bytes on each rack's trunk each way, in the order of racks.
+    pub trunk_bytes: Vec<f64>,
 }
 
 /// A rack.
@@ -121,7 +136,7 @@ impl TreesReport {
     pub(super) fn new(
         list: &MachineList,
         topology: &Topology,
-        planned: &PlannedTrees,
+        (planned, job): (&PlannedTrees, &PlannedTrees),
         bytes: u64,
     ) -> Self {
         let gigabits = bytes as f64 * 8e-9;
@@ -151,6 +166,11 @@ impl TreesReport {
         Self {
             parts: shapes(&planned.trees),
             alternatives: planned.alternatives.iter().map(time).collect(),
+            job: JobTrees {
+                shape: shape(&job.trees.branches[0]),
+                time_s: job.seconds_per_gigabit * gigabits,
+                trunk_bytes: job.loads.trunks.iter().map(|load| load * bytes as f64).collect(),
+            },
             racks: list.racks.iter().enumerate().map(rack).collect(),
             core_gbps: list.core_gbps,
             core_bytes: planned.loads.trunks.iter().sum::<f64>() * bytes as f64,
@@ -161,15 +181,19 @@ impl TreesReport {
 
 fn shapes(trees: &TreePlan) -> Vec<TreesPart> {
     let total: f64 = trees.branches.iter().flat_map(|branch| &branch.roots).sum();
-    let part = |branch: &crate::Branch| TreesPart {
-        shape: match (branch.levels.is_empty(), branch.exchange) {
-            (true, _) => "flat",
-            (false, Exchange::Star) => "rack hubs, sharded exchange",
-            (false, Exchange::Ring) => "rack hubs, ring",
-        },
+    let part = |branch: &Branch| TreesPart {
+        shape: shape(branch),
         part: branch.roots.iter().sum::<f64>() / total,
     };
     trees.branches.iter().map(part).collect()
+}
+
+fn shape(branch: &Branch) -> &'static str {
+    match (branch.levels.is_empty(), branch.exchange) {
+        (true, _) => "flat",
+        (false, Exchange::Star) => "rack hubs, sharded exchange",
+        (false, Exchange::Ring) => "rack hubs, ring",
+    }
 }
 
 /// PHub's decision where racks with GPU machines have as many each, two or more.

@@ -1,5 +1,7 @@
 //! Reads a machine list: the TOML of `sumpter plan --machines`.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 
 use crate::machine::{bandwidth_expected, check_count, count_expected};
@@ -123,12 +125,13 @@ pub fn parse_machines(toml: &str) -> Result<MachineList, PlanError> {
         devices: Vec::new(),
     };
     let mut racks = Vec::new();
+    let mut names = HashSet::new();
     for (index, entry) in raw.rack.into_iter().enumerate() {
         let rack = RackEntry::read(entry, index + 1, list.racks.len())?;
-        let known = racks.iter().any(|known: &RackEntry| known.name == rack.name);
-        if known {
-            let expected = "a name of its own";
-            return Err(PlanError::field(rack.field("name"), format!("{:?}", rack.name), expected));
+        // A machine names an entry or one of the racks that it stands for.
+        let several = rack.names().filter(|name| *name != rack.name);
+        for name in std::iter::once(rack.name.clone()).chain(several) {
+            own_name(&mut names, name, || rack.field("name"))?;
         }
         list.racks.extend(rack.names().map(|name| NamedRack { name, trunk_gbps: 0.0 }));
         racks.push(rack);
@@ -141,8 +144,13 @@ pub fn parse_machines(toml: &str) -> Result<MachineList, PlanError> {
         let core = within(Some(core), "core_gbps", &BANDWIDTH_GBPS, &bandwidth_expected())?;
         list.core_gbps = Some(core);
     }
+    let mut names = HashSet::new();
     for (index, entry) in raw.machine.into_iter().enumerate() {
+        let first = list.machines.len();
         entry.expand(index + 1, &racks, &mut list)?;
+        for machine in &list.machines[first..] {
+            own_name(&mut names, machine.name.clone(), || format!("machine {}: name", index + 1))?;
+        }
         if list.machines.len() > MAX_LISTED {
             let expected = format!("at most {MAX_LISTED}");
             return Err(PlanError::field("number of machines", list.machines.len(), expected));
@@ -158,6 +166,21 @@ pub fn parse_machines(toml: &str) -> Result<MachineList, PlanError> {
         rack.set_trunks(&mut list.racks, &totals)?;
     }
     Ok(list)
+}
+
+/// Notes a name, which may be given once.
+fn own_name(
+    names: &mut HashSet<String>,
+    name: String,
+    field: impl FnOnce() -> String,
+) -> Result<(), PlanError> {
+    match names.get(&name) {
+        Some(known) => Err(PlanError::field(field(), format!("{known:?}"), "a name of its own")),
+        None => {
+            names.insert(name);
+            Ok(())
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -329,6 +352,11 @@ impl RawMachine {
             None => {
                 let expected = "the devices that nics and nvlinks name";
                 return Err(PlanError::field(field("devices"), "missing", expected));
+            }
+            Some(_) if role == Role::Cpu => {
+                let expected = "none in a machine with role \"cpu\", which has no GPUs that \
+                                contribute";
+                return Err(PlanError::field(field("devices"), "a list", expected));
             }
             Some(raw) => {
                 let devices = devices(&place, raw, (&nics, attached), nvlinks)?;

@@ -31,8 +31,9 @@ mod tree;
 
 pub use deal::TreeDealer;
 pub use model::Hubs;
-pub(crate) use plan::flat_seconds;
 pub use plan::{
-    Alternative, Loads, PlannedTrees, TreeOptions, hubs_by_role, plan_trees, plan_trees_with,
+    Alternative, Loads, PlannedTrees, TreeOptions, hubs_by_role, plan_job_trees, plan_trees,
+    plan_trees_with,
 };
+pub(crate) use plan::{flat_seconds, plan_trees_and_job};
 pub use tree::{Branch, Edge, Exchange, GroupLevel, Level, ReductionTree, TreePlan};

@@ -176,13 +176,21 @@ impl Model {
         Ok(Some(self.unit * self.optimize(&allowed, None)?.0))
     }
 
-    /// The best use of the shapes that are allowed, if they can do it.
+    /// The best use of the shapes that are allowed, if they can do it. `known` is what
+    /// [`fastest`](Self::fastest) says of them, if that was asked.
     ///
     /// # Errors
     /// What the solver could not handle.
-    pub(super) fn solve(&self, allowed: &[Shape]) -> Result<Option<Solution>, PlanError> {
+    pub(super) fn solve(
+        &self,
+        allowed: &[Shape],
+        known: Option<f64>,
+    ) -> Result<Option<Solution>, PlanError> {
         let Some(allowed) = self.possible(allowed) else { return Ok(None) };
-        let (fastest, _) = self.optimize(&allowed, None)?;
+        let fastest = match known {
+            Some(seconds) => seconds / self.unit,
+            None => self.optimize(&allowed, None)?.0,
+        };
         let (_, solution) = self.optimize(&allowed, Some(fastest * (1.0 + SLACK)))?;
         Ok(Some(solution))
     }
@@ -225,26 +233,34 @@ impl Model {
                 }
             }
         }
-        let variables: Vec<Variable> = costs
+        // What has to be zero is left out.
+        let variables: Vec<Option<Variable>> = costs
             .iter()
             .zip(self.bounds(allowed))
-            .map(|(cost, most)| problem.add_var(*cost, (0.0, most)))
+            .map(|(cost, most)| (most > 0.0).then(|| problem.add_var(*cost, (0.0, most))))
             .collect();
+        let known = |terms: &[(usize, f64)]| -> Vec<(Variable, f64)> {
+            terms.iter().filter_map(|&(at, of)| Some((variables[at]?, of))).collect()
+        };
         for Row { terms, capacity, .. } in &rows {
-            let terms = terms.iter().map(|&(at, coefficient)| (variables[at], coefficient));
-            let load = terms.chain([(time, -capacity)]);
+            let load = known(terms).into_iter().chain([(time, -capacity)]);
             problem.add_constraint(load, ComparisonOp::Le, 0.0);
         }
         for (terms, right) in self.balances() {
-            let terms = terms.iter().map(|&(at, coefficient)| (variables[at], coefficient));
-            problem.add_constraint(terms, ComparisonOp::Eq, right);
+            let terms = known(&terms);
+            if !terms.is_empty() {
+                problem.add_constraint(terms, ComparisonOp::Eq, right);
+            }
         }
         let failed = |error: String| PlanError::Solver(error);
         let outcome = problem.solve().map_err(|error| failed(error.to_string()))?;
         let solved = outcome
             .into_solution()
             .map_err(|_| failed("the solver stopped before it had an answer".to_owned()))?;
-        let values = variables.iter().map(|variable| solved.var_value(*variable).max(0.0));
+        let value = |variable: &Option<Variable>| {
+            variable.map_or(0.0, |variable| solved.var_value(variable).max(0.0))
+        };
+        let values = variables.iter().map(value);
         Ok((solved.var_value(time), self.solution(&values.collect::<Vec<_>>())))
     }
 

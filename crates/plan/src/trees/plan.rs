@@ -20,8 +20,12 @@ use crate::trees::model::{Hubs, Model, Parts, SHAPES, Shape, Solution};
 use crate::trees::tree::{Branch, Exchange, GroupLevel, Level, TreePlan};
 use crate::{PlanError, Topology, link_loads, shares};
 
-/// Fractions below this are rounding.
+/// Fractions of the trees of a shape below this are rounding.
 const LEAST_PART: f64 = 1e-9;
+
+/// Shapes with less of the model are left out: the solver's rows hold within 1e-7, so a shape with
+/// as little may have no root at all.
+const LEAST_SHAPE: f64 = 1e-6;
 
 /// By how much a plan has to be better than flat trees, relatively, to be preferred to them: hubs
 /// cost two hops.
@@ -109,55 +113,143 @@ pub fn plan_trees_with(
     options: TreeOptions,
 ) -> Result<PlannedTrees, PlanError> {
     let TreeOptions { hubs, mixed } = options;
-    let flat_shares = shares(topology.cluster());
-    let flat = flat_loads(topology, &flat_shares);
-    let filled = Loads { trunks: vec![0.0; flat.trunks.len()], ..flat.clone() };
-    let (with_trunks, without) = (seconds(topology, &flat), seconds(topology, &filled));
-    let suffices = with_trunks <= without * (1.0 + WORTHWHILE);
-    let as_flat = |alternatives| PlannedTrees {
-        trees: TreePlan::flat(flat_shares.clone()),
-        loads: flat.clone(),
-        seconds_per_gigabit: with_trunks,
-        alternatives,
-    };
-    if topology.cluster().workers() == 1 || topology.trunks_gbps().is_empty() {
-        return Ok(as_flat(Vec::new()));
-    }
-    let model = Model::new(topology, hubs);
-    let mut alternatives = Vec::new();
-    for shape in SHAPES {
-        let seconds_per_gigabit = match shape {
-            Shape::Flat if suffices => Some(with_trunks),
-            _ => model.fastest(&[shape])?,
+    Planner::new(topology, hubs, &SHAPES)?.plan(mixed)
+}
+
+/// The reduction trees of a job, which can do less than [`plan_trees`] assumes: all partitions have
+/// trees of one shape, and rack hubs of a partition are machines of one role ([`hubs_by_role`]).
+///
+/// ```
+/// use sumpter_plan::{Cluster, Machine, Role, Topology, plan_job_trees, plan_trees};
+///
+/// // Two racks of four GPU machines and two CPU machines, 6:1.
+/// let machine = |role| Machine { role, bandwidth_gbps: 1.0, servers: 1 };
+/// let rack = [[Role::Gpu; 4].as_slice(), &[Role::Cpu; 2]].concat();
+/// let cluster = Cluster::new([rack.clone(), rack].concat().into_iter().map(machine).collect())?;
+/// let racks = [[0; 6], [1; 6]].concat();
+/// let topology = Topology::new(cluster, racks, vec![1.0; 2], None)?;
+/// let (job, best) = (plan_job_trees(&topology)?, plan_trees(&topology)?);
+/// // A mixture would take a hundredth less time, and send a third more over trunks.
+/// assert!((job.loads.trunks[0] - 1.0).abs() < 1e-6 && best.loads.trunks[0] > 1.3);
+/// assert!((1.005..1.015).contains(&(job.seconds_per_gigabit / best.seconds_per_gigabit)));
+/// # Ok::<(), sumpter_plan::PlanError>(())
+/// ```
+///
+/// # Errors
+/// As [`plan_trees`].
+pub fn plan_job_trees(topology: &Topology) -> Result<PlannedTrees, PlanError> {
+    Planner::new(topology, Hubs::Any, &[Shape::Flat, Shape::Sharded])?.plan_job()
+}
+
+/// The trees of [`plan_trees`], and those of [`plan_job_trees`].
+pub(crate) fn plan_trees_and_job(
+    topology: &Topology,
+) -> Result<(PlannedTrees, PlannedTrees), PlanError> {
+    let planner = Planner::new(topology, Hubs::Any, &SHAPES)?;
+    Ok((planner.plan(true)?, planner.plan_job()?))
+}
+
+/// What all plans with the same hubs begin with.
+struct Planner<'a> {
+    topology: &'a Topology,
+    hubs: Hubs,
+    /// Flat trees by water-filling, with the alternatives.
+    flat: PlannedTrees,
+    /// Where these are not the best.
+    model: Option<Model>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(topology: &'a Topology, hubs: Hubs, shapes: &[Shape]) -> Result<Self, PlanError> {
+        let shares = shares(topology.cluster());
+        let loads = flat_loads(topology, &shares);
+        let filled = Loads { trunks: vec![0.0; loads.trunks.len()], ..loads.clone() };
+        let (with_trunks, without) = (seconds(topology, &loads), seconds(topology, &filled));
+        let suffices = with_trunks <= without * (1.0 + WORTHWHILE);
+        let mut flat = PlannedTrees {
+            trees: TreePlan::flat(shares),
+            loads,
+            seconds_per_gigabit: with_trunks,
+            alternatives: Vec::new(),
         };
-        alternatives.extend(
-            seconds_per_gigabit
-                .map(|seconds_per_gigabit| Alternative { name: shape.name(), seconds_per_gigabit }),
-        );
+        if topology.cluster().workers() == 1 || topology.trunks_gbps().is_empty() {
+            return Ok(Self { topology, hubs, flat, model: None });
+        }
+        let model = Model::new(topology, hubs);
+        for &shape in shapes {
+            let seconds_per_gigabit = match shape {
+                Shape::Flat if suffices => Some(with_trunks),
+                _ => model.fastest(&[shape])?,
+            };
+            let alternative =
+                |seconds_per_gigabit| Alternative { name: shape.name(), seconds_per_gigabit };
+            flat.alternatives.extend(seconds_per_gigabit.map(alternative));
+        }
+        Ok(Self { topology, hubs, flat, model: (!suffices).then_some(model) })
     }
-    if suffices {
-        return Ok(as_flat(alternatives));
+
+    /// The best trees, of one shape unless `mixed`.
+    fn plan(&self, mixed: bool) -> Result<PlannedTrees, PlanError> {
+        let Some(model) = &self.model else { return Ok(self.flat.clone()) };
+        let solved = |allowed: &[Shape], known: Option<f64>| {
+            let solution = model.solve(allowed, known)?;
+            let outcome =
+                solution.map(|solution| Outcome::new((self.topology, self.hubs), &solution));
+            outcome.ok_or(PlanError::NoServer { machines: self.topology.rack_of().len() })
+        };
+        let (flat, hubs) = (self.fastest(Shape::Flat), self.fastest(Shape::Sharded));
+        let suffices = |best: f64| flat.is_some_and(|flat| flat <= best * (1.0 + WORTHWHILE));
+        let best = match hubs {
+            Some(hubs) if !mixed && !suffices(hubs) => solved(&[Shape::Sharded], Some(hubs))?,
+            Some(_) if mixed => solved(&[Shape::Flat, Shape::Sharded], None)?,
+            _ => solved(&[Shape::Flat], flat)?,
+        };
+        let has_hubs = best.trees.branches.iter().any(|branch| !branch.levels.is_empty());
+        let best = match has_hubs && suffices(best.seconds) {
+            true => solved(&[Shape::Flat], flat)?,
+            false => best,
+        };
+        Ok(PlannedTrees {
+            trees: best.trees,
+            loads: best.loads,
+            seconds_per_gigabit: best.seconds,
+            alternatives: self.flat.alternatives.clone(),
+        })
     }
-    let solved = |allowed: &[Shape]| {
-        let solution = model.solve(allowed)?;
-        let outcome = solution.map(|solution| Outcome::new((topology, hubs), &solution));
-        outcome.ok_or(PlanError::NoServer { machines: topology.rack_of().len() })
-    };
-    let mut best = match mixed {
-        true => solved(&[Shape::Flat, Shape::Sharded])?,
-        false => solved(&[Shape::Sharded]).or_else(|_| solved(&[Shape::Flat]))?,
-    };
-    let flat_suffices = alternatives[0].seconds_per_gigabit <= best.seconds * (1.0 + WORTHWHILE);
-    let has_hubs = best.trees.branches.iter().any(|branch| !branch.levels.is_empty());
-    if flat_suffices && has_hubs {
-        best = solved(&[Shape::Flat])?;
+
+    /// Trees of one shape with hubs of one role.
+    fn plan_job(&self) -> Result<PlannedTrees, PlanError> {
+        let planned = self.plan(false)?;
+        let trees = hubs_by_role(self.topology, planned.trees.clone());
+        if trees == planned.trees {
+            return Ok(planned);
+        }
+        let alternatives = planned.alternatives;
+        Ok(PlannedTrees { alternatives, ..PlannedTrees::of(self.topology, trees) })
     }
-    Ok(PlannedTrees {
-        trees: best.trees,
-        loads: best.loads,
-        seconds_per_gigabit: best.seconds,
-        alternatives,
-    })
+
+    /// The time of a shape by itself.
+    fn fastest(&self, shape: Shape) -> Option<f64> {
+        let found = self.flat.alternatives.iter().find(|other| other.name == shape.name());
+        found.map(|other| other.seconds_per_gigabit)
+    }
+}
+
+impl PlannedTrees {
+    /// These trees over the machines, with what they put on links; no alternatives.
+    #[must_use]
+    pub fn of(topology: &Topology, trees: TreePlan) -> Self {
+        let total: f64 = trees.branches.iter().flat_map(|branch| &branch.roots).sum();
+        let mut loads = Loads::none(topology);
+        for branch in &trees.branches {
+            loads.add(&branch_loads(topology, branch));
+        }
+        for load in loads.machines.iter_mut().chain(&mut loads.trunks) {
+            *load /= total;
+        }
+        let seconds_per_gigabit = seconds(topology, &loads);
+        Self { trees, loads, seconds_per_gigabit, alternatives: Vec::new() }
+    }
 }
 
 /// What splitting a branch by roles may cost, relatively.
@@ -257,15 +349,12 @@ struct Outcome {
 
 impl Outcome {
     fn new((topology, hubs): (&Topology, Hubs), solution: &Solution) -> Self {
-        let total: f64 = solution.shapes.iter().filter(|part| **part > LEAST_PART).sum();
+        let total: f64 = solution.shapes.iter().filter(|part| **part > LEAST_SHAPE).sum();
         let mut trees = TreePlan::default();
-        let mut loads = Loads {
-            machines: vec![0.0; topology.rack_of().len()],
-            trunks: vec![0.0; topology.trunks_gbps().len()],
-        };
+        let mut loads = Loads::none(topology);
         for shape in SHAPES {
             let part = solution.shapes[shape as usize] / total;
-            if part > LEAST_PART {
+            if part > LEAST_SHAPE {
                 let branch = branch((topology, hubs), &solution.machines, shape, part);
                 loads.add(&branch_loads(topology, &branch));
                 trees.branches.push(branch);
@@ -277,6 +366,13 @@ impl Outcome {
 }
 
 impl Loads {
+    fn none(topology: &Topology) -> Self {
+        Self {
+            machines: vec![0.0; topology.cluster().machines().len()],
+            trunks: vec![0.0; topology.trunks_gbps().len()],
+        }
+    }
+
     fn add(&mut self, other: &Self) {
         let machines = self.machines.iter_mut().zip(&other.machines);
         let trunks = self.trunks.iter_mut().zip(&other.trunks);
@@ -292,7 +388,7 @@ fn branch(
     part: f64,
 ) -> Branch {
     let groups = groups(topology, hubs);
-    let rounded = |value: f64| if value < LEAST_PART { 0.0 } else { value };
+    let rounded = |value: f64| if value < LEAST_PART * part { 0.0 } else { value };
     let of = |each: fn(&Parts) -> f64| -> Vec<f64> {
         machines.iter().map(|parts| rounded(each(parts))).collect()
     };

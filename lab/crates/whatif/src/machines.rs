@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sumpter_plan::{
     Architecture, Inside, InsideLink, LocalChoice, MachineList, PlanError, PlannedTrees, Role,
-    Topology, TreePlan, inside, parse_machines, plan_trees, ring_gbps,
+    Topology, TreePlan, inside, parse_machines, plan_job_trees, ring_gbps,
 };
 
 use crate::{Case, WhatifError};
@@ -110,15 +110,14 @@ impl Machines {
         self.racks() <= 1 && self.with_devices().is_empty() && self.list.machines.iter().all(alike)
     }
 
-    /// The reduction trees: those of [`plan_trees`], or with [`Architecture::Ps`] flat ones whose
-    /// roots are CPU machines.
+    /// The reduction trees: those of a job ([`plan_job_trees`]), or with [`Architecture::Ps`] flat
+    /// ones whose roots are CPU machines.
     ///
     /// # Errors
-    /// What [`plan_trees`] refuses.
+    /// What [`plan_job_trees`] refuses.
     pub fn plan(&self, architecture: Architecture) -> Result<PlannedTrees, WhatifError> {
-        let planned = plan_trees(&self.topology)?;
         if architecture != Architecture::Ps {
-            return Ok(planned);
+            return Ok(plan_job_trees(&self.topology)?);
         }
         let machines = self.topology.cluster().machines();
         let weight = |machine: &sumpter_plan::Machine| match machine.role {
@@ -126,7 +125,7 @@ impl Machines {
             Role::Cpu => machine.bandwidth_gbps,
         };
         let trees = TreePlan::flat(machines.iter().map(weight).collect());
-        Ok(PlannedTrees { trees, ..planned })
+        Ok(PlannedTrees::of(&self.topology, trees))
     }
 
     /// Checks a case against the list.
@@ -153,9 +152,8 @@ impl Machines {
     pub(crate) fn limits(&self, network: &[f64]) -> Result<Vec<Vec<InsideLimit>>, WhatifError> {
         let limits = |(at, named): (usize, &sumpter_plan::NamedMachine)| {
             let Some(of) = named.devices else { return Ok(Vec::new()) };
-            let gpu = named.machine.role == Role::Gpu;
             let links = self.inside(at, of, network[at])?.links;
-            Ok(tightest(links.iter().filter(|link| !link.nic).flat_map(|link| both(link, gpu))))
+            Ok(tightest(links.iter().filter(|link| !link.nic).flat_map(both)))
         };
         self.list.machines.iter().enumerate().map(limits).collect()
     }
@@ -239,10 +237,9 @@ fn reduction_word(inside: &Inside) -> &'static str {
     }
 }
 
-/// Both directions of a link. A machine without workers has the network's traffic only.
-fn both(link: &InsideLink, gpu: bool) -> [InsideLimit; 2] {
-    let own = |load: f64| if gpu { load } else { 0.0 };
-    let (to, from) = (own(link.inward + link.exchange), own(link.outward + link.exchange));
+/// Both directions of a link.
+fn both(link: &InsideLink) -> [InsideLimit; 2] {
+    let (to, from) = (link.inward + link.exchange, link.outward + link.exchange);
     let rate = link.gbps * 1e9 / 8.0;
     [
         InsideLimit { reduce: to, result: from, sends: 0.0, receives: link.network, rate },

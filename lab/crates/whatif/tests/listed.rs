@@ -139,6 +139,23 @@ fn trunks_take_as_long_as_the_planner_says() {
 }
 
 #[test]
+fn plans_are_those_of_a_job_or_of_parameter_servers() {
+    // At 4:1 the planner would mix flat trees and hubs.
+    let list = machines(&racks(2, 4, 12.5));
+    let mixed = sumpter_plan::plan_trees(list.topology()).unwrap();
+    assert_eq!(mixed.trees.branches.iter().filter(|one| one.levels.is_empty()).count(), 1);
+    let job = list.plan(Architecture::Sumpter).unwrap();
+    assert!(job.trees.branches.iter().all(|one| !one.levels.is_empty()), "{job:?}");
+    assert!(job.loads.trunks[0] < 1.0 + 1e-6 && mixed.loads.trunks[0] > 1.1);
+    // Workers send and receive once, two servers half of the model of eight workers each.
+    let servers = list.plan(Architecture::Ps).unwrap();
+    let expected = [[1.0; 8].as_slice(), &[4.0; 2]].concat();
+    let near = |(load, expected): (&f64, f64)| (load - expected).abs() < 1e-9;
+    assert!(servers.loads.machines.iter().zip(expected).all(near), "{servers:?}");
+    assert_eq!(servers.loads.trunks, [4.0, 4.0]);
+}
+
+#[test]
 fn a_core_is_a_limit_of_all_racks() {
     let profile = tensors(8);
     let open = racks(3, 4, 10.0);

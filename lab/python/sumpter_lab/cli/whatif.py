@@ -14,6 +14,7 @@ import typer
 from sumpter._failure import UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption
+from sumpter.cli.printing import print_parts
 from sumpter_lab.cli import single
 from sumpter_lab.cli.options import AddEstimateOption
 from sumpter_lab.cli.profile import ProfileOption, published
@@ -51,7 +52,6 @@ _MOST_MACHINES = 100_000
 _MOST_CASES = 100_000
 _MOST_BYTES = 1 << 60
 
-_WIDEST = 1000  # characters of a table in a file
 # Columns of text.
 _IN_WORDS = ("machines", "inside", "architecture")
 
@@ -108,6 +108,7 @@ def whatif(
     _check_count({"machines": lists or [None], **values}, architectures, times_s, advise)
     profiles = [_load(profile, format, time_s, add_estimate) for time_s in times_s]
     cases = _cases(lists, values, architectures)
+    _check_used(values, {case.architecture for case in cases})
     names = {text: name for name, text in lists.items()}
     if advise:
         _advise(profiles[0], cases[0], names, as_json)
@@ -182,6 +183,14 @@ def _check_count(
         raise UsageError(f"--advise is about one case, but the lists make {count}")
 
 
+def _check_used(values: dict[str, list[Any]], architectures: set[str]) -> None:
+    """Refuses what would change nothing, as no case has what it is about."""
+    if "allreduce" not in architectures and any(time_s > 0 for time_s in values["hop_latency_s"]):
+        raise UsageError("--hop-latency-us is for all-reduce: add it to --architecture")
+    if architectures == {"allreduce"} and values["update_bytes_per_s"] != [None]:
+        raise UsageError("--update-gb-per-s is for servers: give --architecture ps or sumpter")
+
+
 def _load(file: str, format: str, time_s: float | None, additions: Path | None) -> Profile:
     from sumpter.profiles import ProfileError
     from sumpter_lab import profiles
@@ -240,7 +249,7 @@ def _advise(profile: Profile, case: Case, names: dict[str, str], as_json: bool) 
 
 
 def _print(profile: Profile, rows: list[Row], names: dict[str, str]) -> None:
-    from rich.console import Console, Group
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -265,15 +274,10 @@ def _print(profile: Profile, rows: list[Row], names: dict[str, str]) -> None:
     head = f"{profile.name}: {format_bytes(profile.bytes)} of gradients"
     if len({time_s for _, time_s, _ in rows}) == 1:
         head += f", {format_seconds(profile.iteration_s)} an iteration without communication"
-    console = Console(highlight=False)
-    console.print(Text(head, style="bold"))
+    Console(highlight=False).print(Text(head, style="bold"))
     for line in _listed(rows, names):
         typer.echo(line)
-    if not console.is_terminal:
-        # What is written to a file is not cut to the width of a terminal.
-        options = console.options.update(max_width=_WIDEST)
-        console.width = max(console.width, console.measure(table, options=options).maximum)
-    console.print(Group("", table))
+    print_parts(["", table], wraps=True)
 
 
 def _listed(rows: list[Row], names: dict[str, str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from sumpter._failure import Failure, UsageError
 from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption
 from sumpter.cli.plan import tables, topology
+from sumpter.cli.printing import print_parts
 
 EXAMPLE = "Example: sumpter plan --workers 32 --servers 16 --bytes 1GiB --bandwidth-gbps 25"
 
@@ -122,7 +123,6 @@ def _report(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], compute_s: float | None) -> None:
-    from rich.console import Console, Group
     from rich.text import Text
 
     parts: list[Any] = [[Text(_headline(report), style="bold")], [tables.shares(report)]]
@@ -142,7 +142,7 @@ def _print(report: dict[str, Any], compute_s: float | None) -> None:
     if report["notes"]:
         parts.append([Text(note, style="yellow") for note in report["notes"]])
     lines = [line for part in parts for line in ("", *part)]
-    Console(highlight=False).print(Group(*lines[1:]))
+    print_parts(lines[1:])
 
 
 def _headline(report: dict[str, Any]) -> str:

@@ -104,9 +104,15 @@ def times(report: dict[str, Any]) -> Any:
     from sumpter.launch.figures import format_seconds
 
     made = table("way", "time of a round", "gain of this plan")
-    rows = [
-        ("this plan", report["time_s"], None),
-        ("all-reduce", report["allreduce_time_s"], report["gain_over_allreduce"]),
+    rows: list[tuple[str, float | None, float | None]] = [("this plan", report["time_s"], None)]
+    ring = "all-reduce"
+    if "trees" in report:
+        job = report["trees"]["job"]
+        gain = job["time_s"] / report["time_s"] if report["time_s"] else None
+        rows.append((f"a job: {job['shape']}", job["time_s"], gain))
+        ring = "all-reduce, a ring from rack to rack"
+    rows += [
+        (ring, report["allreduce_time_s"], report["gain_over_allreduce"]),
         ("parameter server on the CPU machines", report["ps_time_s"], report["gain_over_ps"]),
     ]
     for way, time_s, gain in rows:

@@ -87,7 +87,7 @@ def inside(found: dict[str, Any]) -> list[Any]:
         figures = (link["parent"], link["gbps"], rounded(link["bytes"]), link["time_s"])
         groups.setdefault(figures[:3], [figures[3], link["bytes"]]).append(link["device"])
     for (parent, gbps, _), (time_s, carried, *devices) in groups.items():
-        names = devices[0] if len(devices) == 1 else f"{devices[0]} to {devices[-1]}"
+        names = ", ".join(devices) if len(devices) < 3 else f"{devices[0]} to {devices[-1]}"
         carries, takes = format_bytes(carried), format_seconds(time_s)
         made.add_row(f"{names} - {parent}", f"{gbps:g} Gb/s", carries, takes)
     return [title, made, _verdict(report)]
