@@ -69,6 +69,18 @@ def own_variable(name: str) -> str:
     return os.environ.get(_own_names()[name], "")
 
 
+def rack(given: Mapping[str, str]) -> dict[str, str]:
+    """The setting `rack` as the launcher of this process says it, for a server.
+
+    Nothing if an argument or the setting's own variable gives it, or the launcher says nothing.
+    """
+    rows = [row for row in TUNING if row.setting == "rack"]
+    if "rack" in given or own_variable("rack").strip():
+        return {}
+    said = {row.setting: _value(row, os.environ) for row in rows}
+    return {name: text for name, text in said.items() if text is not None}
+
+
 def misspelled() -> list[str]:
     """A sentence for each SUMPTER_* variable of this process that no setting reads."""
     return [_about_unknown(name, meant) for name, meant in unknown_variables(os.environ)]

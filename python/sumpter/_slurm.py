@@ -14,15 +14,23 @@ def first_host(hosts: str) -> str:
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", name[1])
 
 
-def rack_of(address: str, pattern: str) -> str | None:
+def rack_of(address: str, pattern: str, node: str = "") -> str | None:
     """The innermost switch or block of a node with this address in Slurm's topology, if it has one.
 
     `s0.s2.node7` with the pattern `switch.switch.node` is below `s2`; a flat topology has none.
+    Names may have dots themselves: `node`, where it is known, tells what is the node's. Where the
+    others are not one for each level, all of them are the rack's name.
     """
-    names, kinds = address.strip().split("."), pattern.strip().split(".")
-    if len(names) != len(kinds):
+    address, levels = address.strip(), pattern.strip().count(".")
+    if not levels:
+        return None
+    if node and address.endswith(f".{node}"):
+        above = address.removesuffix(f".{node}")
+        return above.rpartition(".")[2] if above.count(".") < levels else above
+    names = address.split(".", levels)
+    if len(names) <= levels:
         raise ValueError("must have a name for each level of SLURM_TOPOLOGY_ADDR_PATTERN")
-    return names[-2] if len(names) > 1 else None
+    return names[-2]
 
 
 def tasks_on(node: int, tasks: str) -> int:

@@ -138,14 +138,26 @@ def _lanes(environment: Environment) -> str:
     return text
 
 
+def in_slurm_step(environment: Environment) -> bool:
+    """Whether srun started this process, or one above it.
+
+    A batch script and an allocation's shell have a rank too, but are no tasks.
+    """
+    return bool(environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID"))
+
+
 def _slurm_tasks(environment: Environment) -> str:
     node = environment.get("SLURM_NODEID", "0").strip()
     return str(_slurm.tasks_on(int(node or 0), environment["SLURM_STEP_TASKS_PER_NODE"]))
 
 
 def _slurm_rack(environment: Environment) -> str | None:
+    if not in_slurm_step(environment):
+        # Of the machine where the script runs that starts the job elsewhere.
+        return None
     address = environment["SLURM_TOPOLOGY_ADDR"]
-    return _slurm.rack_of(address, environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "node"))
+    pattern = environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "node")
+    return _slurm.rack_of(address, pattern, environment.get("SLURMD_NODENAME", "").strip())
 
 
 def _first_host(name: str) -> Callable[[Environment], str | None]:
@@ -238,12 +250,6 @@ LAUNCHERS = (
             ),
             Variable("SLURM_NTASKS_PER_NODE", "local_size"),
             Variable(
-                "SLURM_TOPOLOGY_ADDR",
-                "rack",
-                "the switch above the node, with the plugin topology/tree or topology/block",
-                _slurm_rack,
-            ),
-            Variable(
                 "SLURM_STEP_NODELIST",
                 "master_host",
                 "its first host",
@@ -256,10 +262,7 @@ LAUNCHERS = (
                 _first_host("SLURM_JOB_NODELIST"),
             ),
         ),
-        # A batch script and an allocation's shell have a rank too, but are no tasks.
-        lambda environment: bool(
-            environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID")
-        ),
+        in_slurm_step,
     ),
     Launcher(
         "BytePS",
@@ -289,9 +292,17 @@ LAUNCHERS = (
 
 _TUNED_BY_PLAN = "tensors are cut and scheduled in order of need, not fused"
 _NO_TRACE = "SUMPTER_TIMELINE, or start_timeline(), writes a timeline"
-_NO_GPU_REDUCTION = "gradients are not reduced inside a machine by NCCL"
+_OF_DEVICE_GROUPS = "the setting device_group says which GPUs reduce among themselves"
 
 TUNING = (
+    # Of the node, hence the same for whatever a task of srun starts there.
+    Variable(
+        "SLURM_TOPOLOGY_ADDR",
+        "rack",
+        "the switch above the node, with the plugin topology/tree or topology/block; only in a "
+        "step of `srun`",
+        _slurm_rack,
+    ),
     Variable("HOROVOD_GLOO_IFACE", "interfaces"),
     Variable(
         "HOROVOD_GLOO_TIMEOUT_SECONDS",
@@ -334,7 +345,7 @@ TUNING = (
     Variable("HOROVOD_CONTROLLER", note="Sumpter's coordinator takes its place"),
     Variable("HOROVOD_CPU_OPERATIONS", note="Sumpter carries the tensors itself"),
     Variable("HOROVOD_GPU_OPERATIONS", note="Sumpter carries the tensors itself"),
-    Variable("HOROVOD_NUM_NCCL_STREAMS", note=_NO_GPU_REDUCTION),
+    Variable("HOROVOD_NUM_NCCL_STREAMS", note=_OF_DEVICE_GROUPS),
     Variable("HOROVOD_THREAD_AFFINITY", note="lanes run near their interface: pin_lanes"),
     Variable("DMLC_NODE_HOST", "interfaces", "an address of this machine"),
     Variable("DMLC_INTERFACE", "interfaces"),
@@ -359,10 +370,10 @@ TUNING = (
     Variable("BYTEPS_KEY_HASH_FN", note="partitions are dealt in proportion, not hashed"),
     Variable("BYTEPS_MIN_COMPRESS_BYTES", note="there is no compression by the library"),
     Variable("BYTEPS_SERVER_ENABLE_SCHEDULE", note="servers always follow the order of need"),
-    Variable("BYTEPS_PCIE_SWITCH_SIZE", note=_NO_GPU_REDUCTION),
-    Variable("BYTEPS_REDUCE_ROOTS", note=_NO_GPU_REDUCTION),
-    Variable("BYTEPS_NCCL_NUM_RINGS", note=_NO_GPU_REDUCTION),
-    Variable("BYTEPS_NCCL_GROUP_SIZE", note=_NO_GPU_REDUCTION),
+    Variable("BYTEPS_PCIE_SWITCH_SIZE", note=_OF_DEVICE_GROUPS),
+    Variable("BYTEPS_REDUCE_ROOTS", note=_OF_DEVICE_GROUPS),
+    Variable("BYTEPS_NCCL_NUM_RINGS", note=_OF_DEVICE_GROUPS),
+    Variable("BYTEPS_NCCL_GROUP_SIZE", note=_OF_DEVICE_GROUPS),
     Variable("BYTEPS_ENABLE_IPC", note="processes of one machine always use shared memory"),
     Variable("BYTEPS_TRACE_ON", note=_NO_TRACE),
     Variable("BYTEPS_TRACE_START_STEP", note=_NO_TRACE),

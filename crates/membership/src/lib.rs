@@ -23,4 +23,4 @@ pub use registry::{
 };
 pub use rejoin::{Idle, KnownRun, Rejoin};
 pub use tenants::{Tenant, Tenants, base_name};
-pub use view::{ClusterView, LaneView, ServerView, WorkerView};
+pub use view::{ClusterView, LaneView, ServerView, UNKNOWN_GBPS, WorkerView};

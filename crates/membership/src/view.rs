@@ -8,6 +8,9 @@ use sumpter_wire::Token;
 
 use crate::registry::words::list;
 
+/// What the links of all machines count as where none is known, in Gb/s.
+pub const UNKNOWN_GBPS: f64 = 1.0;
+
 /// Who takes part in a run, the same for all. The servers and what was changed of the settings
 /// change with the epoch; the workers stay, but for those that die.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,10 +67,10 @@ impl ClusterView {
     }
 
     /// The machines of which nothing is known and what they count as, in words for the log; none
-    /// if all are known, or none is and all count as equal.
+    /// if all are known, or if none is, all count as equal, and no trunk is there to compare with.
     #[must_use]
     pub fn assumed_links(&self) -> Option<String> {
-        let assumed = self.lowest_known_gbps()?;
+        let Some(assumed) = self.lowest_known_gbps() else { return self.trunks_without_links() };
         let unknown: Vec<String> = self
             .links()
             .into_iter()
@@ -81,6 +84,22 @@ impl ClusterView {
                 "no bandwidth is known of the {link} of {}: {it} as {assumed} Gb/s, the least \
                  that is known of the others; set bandwidth_gbps there",
                 list(unknown)
+            )
+        })
+    }
+
+    /// The racks of which the trunk is known though no machine's link is, in words for the log.
+    fn trunks_without_links(&self) -> Option<String> {
+        let workers = self.living().map(|worker| &worker.rack);
+        let racks = workers.chain(self.servers.iter().map(|server| &server.rack)).flatten();
+        let known = racks.filter(|rack| rack.trunk_gbps.is_some());
+        let names: BTreeSet<&str> = known.map(|rack| rack.name.as_str()).collect();
+        let (trunk, rack) = if names.len() == 1 { ("trunk", "rack") } else { ("trunks", "racks") };
+        (!names.is_empty()).then(|| {
+            format!(
+                "no bandwidth is known of any machine: all links count as {UNKNOWN_GBPS} Gb/s \
+                 beside the {trunk} of {rack} {}; set bandwidth_gbps on every machine",
+                list(names)
             )
         })
     }

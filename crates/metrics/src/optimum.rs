@@ -2,37 +2,56 @@
 
 use std::collections::BTreeMap;
 
-use sumpter_plan::{Cluster, Machine, Role, predict};
-use sumpter_types::{JobStatus, MemberStatus};
+use sumpter_plan::{
+    Cluster, Machine, Role, Topology, plan_trees, predict, predict_trees, racks_by_name,
+};
+use sumpter_types::{JobStatus, MemberStatus, Rack};
 
 /// Bytes that are planned for; the time is proportional to them.
 const PLANNED_BYTES: u64 = 1 << 40;
 
-/// Tensor bytes in a second under the optimal plan: `M / t_opt` of BytePS (OSDI'20, section 4).
+/// Tensor bytes in a second under the optimal plan: `M / t_opt` of BytePS (OSDI'20, section 4), or
+/// of the linear program where trunks of racks are known.
 /// `None` with one machine of workers, where nothing crosses the network, and unless the
 /// bandwidth of every machine is known.
 pub(crate) fn goodput(job: &JobStatus, servers: &BTreeMap<u64, &MemberStatus>) -> Option<f64> {
     let workers = job.workers.iter().filter(|worker| !worker.gone);
     let workers = workers.map(|worker| (Role::Gpu, worker));
     let servers = job.servers.iter().filter_map(|member| servers.get(member));
-    let mut machines: BTreeMap<&str, Machine> = BTreeMap::new();
-    let mut unknown = BTreeMap::new();
+    let mut machines: BTreeMap<&str, (Machine, Option<&Rack>)> = BTreeMap::new();
     for (role, member) in workers.chain(servers.map(|server| (Role::Cpu, *server))) {
         let name = member.machine.as_str();
         // A server beside workers is one more server of their machine.
-        let known =
-            machines.entry(name).or_insert(Machine { role, bandwidth_gbps: 0.0, servers: 1 });
+        let machine = Machine { role, bandwidth_gbps: 0.0, servers: 1 };
+        let (known, rack) = machines.entry(name).or_insert((machine, None));
         if known.bandwidth_gbps == 0.0 {
             known.bandwidth_gbps = member.bandwidth.map_or(0.0, |known| known.gbps);
         }
-        unknown.insert(name, known.bandwidth_gbps == 0.0);
+        *rack = rack.or(member.rack.as_ref());
     }
-    if unknown.values().any(|unknown| *unknown) {
+    if machines.values().any(|(machine, _)| machine.bandwidth_gbps == 0.0) {
         return None;
     }
-    let cluster = Cluster::new(machines.into_values().collect()).ok()?;
-    let prediction = predict(&cluster, PLANNED_BYTES).ok()?;
-    (cluster.workers() > 1).then(|| PLANNED_BYTES as f64 / prediction.time_s)
+    let (machines, racks): (Vec<Machine>, Vec<Option<&Rack>>) = machines.into_values().unzip();
+    let cluster = Cluster::new(machines).ok()?;
+    let workers = cluster.workers();
+    let time_s = time_s(cluster, &racks)?;
+    (workers > 1).then(|| PLANNED_BYTES as f64 / time_s)
+}
+
+/// The time of the optimal plan for machines in these racks, in seconds.
+fn time_s(cluster: Cluster, racks: &[Option<&Rack>]) -> Option<f64> {
+    let trunk = |rack: &Rack| rack.trunk_gbps;
+    if !racks.iter().flatten().any(|rack| rack.trunk_gbps.is_some()) {
+        return predict(&cluster, PLANNED_BYTES).ok().map(|prediction| prediction.time_s);
+    }
+    let said = cluster.machines().iter().zip(racks).map(|(machine, rack)| {
+        (rack.map(|rack| rack.name.as_str()), rack.and_then(trunk), machine.bandwidth_gbps)
+    });
+    let (rack_of, trunks) = racks_by_name(said);
+    let topology = Topology::new(cluster, rack_of, trunks, None).ok()?;
+    let planned = plan_trees(&topology).ok()?;
+    predict_trees(&topology, &planned, PLANNED_BYTES).ok().map(|prediction| prediction.time_s)
 }
 
 #[cfg(test)]
@@ -74,6 +93,25 @@ mod tests {
     fn workers_of_one_machine_share_its_link_and_need_state_it_once() {
         let two = [("a", Some(8.0)), ("a", None), ("b", Some(8.0))];
         assert!((optimum(&two, &[]).unwrap() - 1e9).abs() < 1.0);
+    }
+
+    #[test]
+    fn narrow_trunks_of_racks_are_a_limit_too() {
+        let told = |trunks: [Option<f64>; 2]| {
+            let worker = |number: u64| {
+                let rack = number as usize / 4;
+                let name = ["a", "b"][rack].to_owned();
+                let rack = Some(Rack { name, trunk_gbps: trunks[rack] });
+                MemberStatus { rack, ..member(number, &number.to_string(), Some(8.0)) }
+            };
+            let job = JobStatus { workers: (0..8).map(worker).collect(), ..JobStatus::default() };
+            goodput(&job, &BTreeMap::new()).unwrap()
+        };
+        // Every link carries 1.75 of the model; a trunk at least the aggregate of its rack.
+        for wide in [[None; 2], [Some(32.0), None], [Some(8.0); 2]] {
+            assert!((told(wide) - 1e9 / 1.75).abs() < 1e3, "{wide:?}");
+        }
+        assert!((told([Some(2.0); 2]) - 0.25e9).abs() < 1e3);
     }
 
     #[test]

@@ -119,7 +119,7 @@ pub use request::{
 };
 pub use shards::{SMALL_SHARD_BYTES, Shard, shard_cut, shard_turn, shards};
 pub use shares::{link_loads, server_weights, shares};
-pub use topology::Topology;
+pub use topology::{Topology, racks_by_name};
 pub use trees::{
     Alternative, Branch, Edge, Exchange, GroupLevel, Hubs, Level, Loads, PlannedTrees,
     ReductionTree, TreeDealer, TreeOptions, TreePlan, hubs_by_role, plan_job_trees, plan_trees,

@@ -10,6 +10,35 @@
 use crate::machine::bandwidth_expected;
 use crate::{BANDWIDTH_GBPS, Cluster, PlanError, Role};
 
+/// The rack of each machine and what each rack's trunk carries, from what members say: the name of
+/// the machine's rack and of what its trunk carries, as far as these are known, and the machine's
+/// bandwidth, in Gb/s.
+///
+/// A machine of which no rack is known is one. The least that is said of a trunk counts; one of
+/// which nothing is said carries all that the rack's machines can send.
+pub fn racks_by_name<'a>(
+    machines: impl Iterator<Item = (Option<&'a str>, Option<f64>, f64)>,
+) -> (Vec<usize>, Vec<f64>) {
+    let mut names: Vec<Option<&str>> = Vec::new();
+    let mut trunks: Vec<(Option<f64>, f64)> = Vec::new();
+    let mut rack_of = Vec::new();
+    for (name, said, bandwidth_gbps) in machines {
+        let known = names.iter().position(|known| name.is_some() && *known == name);
+        let at = known.unwrap_or(names.len());
+        if at == names.len() {
+            names.push(name);
+            trunks.push((None, 0.0));
+        }
+        let (trunk, of_machines) = &mut trunks[at];
+        *trunk = [*trunk, said].into_iter().flatten().reduce(f64::min);
+        *of_machines += bandwidth_gbps;
+        rack_of.push(at);
+    }
+    let most = *BANDWIDTH_GBPS.end();
+    let trunk = |(said, of_machines): (Option<f64>, f64)| said.unwrap_or(of_machines).min(most);
+    (rack_of, trunks.into_iter().map(trunk).collect())
+}
+
 /// The machines of a job and the racks they are in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {

@@ -250,6 +250,13 @@ proptest! {
         let shapes = planned.alternatives.iter().filter(|other| !other.name.contains("ring"));
         let best = shapes.map(|other| other.seconds_per_gigabit).reduce(f64::min);
         prop_assert!(best.is_none_or(|best| close(planned.seconds_per_gigabit, best)));
+        let time = |shape: &str| {
+            let found = planned.alternatives.iter().find(|other| other.name.contains(shape));
+            found.map(|other| other.seconds_per_gigabit)
+        };
+        if let (Some(ring), Some(sharded)) = (time("ring"), time("sharded")) {
+            prop_assert!(ring >= sharded * (1.0 - 1e-6), "{} {}", ring, sharded);
+        }
     }
 
     #[test]

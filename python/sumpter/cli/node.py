@@ -11,6 +11,7 @@ import typer
 
 from sumpter import _native
 from sumpter._assignments import parse_assignments
+from sumpter._environment import rack
 from sumpter._failure import Failure
 from sumpter.cli.options import (
     InterfacesOption,
@@ -62,6 +63,7 @@ def serve(
     settings |= token_settings(token, token_file)
     settings |= given(coordinator=join, lanes=lanes, port=port, interfaces=interfaces)
     settings |= given(metrics_port=metrics_port)
+    settings |= rack(settings)
     _leave_on_sigterm()
     _native.serve(settings)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sumpter import _native
 from sumpter._assignments import parse_assignments
 from sumpter._failure import Failure, UsageError
 from sumpter._words import counted
@@ -174,6 +175,16 @@ def _layout(
     return on_hosts(_worker_hosts(workers, hosts, hostfile, here), workers, helpers)
 
 
+def _check_settings(hosts: list[Host], hostfile: Path) -> None:
+    """Refuses what a machine's processes would refuse, before any of them starts."""
+    variables = {row["name"]: row["env"] for row in _native.settings()}
+    for host in hosts:
+        try:
+            _native.check_environment({variables[name]: text for name, text in host.settings})
+        except _native.ConfigError as error:
+            raise UsageError(f"{hostfile}, {host.name or 'this machine'}: {error}") from None
+
+
 def _worker_hosts(
     workers: int | None, hosts: str | None, hostfile: Path | None, here: tuple[str, ...]
 ) -> list[Host]:
@@ -188,6 +199,8 @@ def _worker_hosts(
             text = hostfile.read_text()
         except OSError as error:
             raise Failure(f"cannot read {hostfile}: {error.strerror}") from error
-        return parse_hostfile(text, str(hostfile), here)
+        found = parse_hostfile(text, str(hostfile), here)
+        _check_settings(found, hostfile)
+        return found
     assert workers is not None
     return [Host(HERE, workers)]

@@ -46,7 +46,10 @@ Hosts = Annotated[
 Hostfile = Annotated[
     Path | None,
     typer.Option(
-        "--hostfile", metavar="FILE", help="Hosts from a file, one `HOST slots=N` a line."
+        "--hostfile",
+        metavar="FILE",
+        help="Hosts from a file, one `HOST slots=N` a line; after it may stand settings of the "
+        "machine, such as rack=NAME.",
     ),
 ]
 ServerHosts = Annotated[

@@ -135,6 +135,7 @@ def _other_variables() -> list[tuple[str, Variable]]:
     """Every variable of the table, after the launcher or library that it belongs to."""
     placing = [(launcher.name, row) for launcher in LAUNCHERS for row in launcher.variables]
     owners = {"HOROVOD_": "Horovod", "BYTEPS_": "BytePS", "DMLC_": "BytePS", "PS_": "BytePS"}
+    owners |= {"SLURM_": "Slurm"}
     tuning = [
         (next(owner for prefix, owner in owners.items() if row.name.startswith(prefix)), row)
         for row in TUNING

@@ -97,7 +97,7 @@ def _route(
 def _given_interface(wanted: str, interfaces: list[Interface]) -> Finding:
     """An entry of SUMPTER_INTERFACES: the name of an interface, or an address of this machine."""
     for each in interfaces:
-        if wanted == each.name or wanted in each.addresses:
+        if wanted == each.name or _has(each, wanted):
             if each.addresses and not each.up:
                 return error(
                     "way",
@@ -105,7 +105,7 @@ def _given_interface(wanted: str, interfaces: list[Interface]) -> Finding:
                     f"`ip link set {each.name} up`, or take it out of the list",
                 )
             if each.addresses:
-                own = wanted if wanted in each.addresses else each.addresses[0]
+                own = each.addresses[0] if wanted == each.name else wanted
                 return ok("way", f"{own} ({each.name}), as SUMPTER_INTERFACES says")
             return error(
                 "way",
@@ -118,6 +118,16 @@ def _given_interface(wanted: str, interfaces: list[Interface]) -> Finding:
         f"SUMPTER_INTERFACES has {wanted!r}, which this machine does not have",
         f"choose one of {names}",
     )
+
+
+def _has(interface: Interface, address: str) -> bool:
+    """Whether an interface has an address; loopback has all of its network."""
+    if address in interface.addresses:
+        return True
+    try:
+        return interface.loopback and ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def _faster_than(chosen: Interface | None, interfaces: list[Interface]) -> Interface | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sumpter import _native
 from sumpter._failure import UsageError
 from sumpter._variables import LAUNCHERS
 from sumpter.launch.layout import Layout, Seat
@@ -117,9 +118,14 @@ class Environment:
         if seat.machine is not None:
             merged["SUMPTER_MACHINE"] = seat.machine
         merged |= self.variables
+        merged |= {_variable(name): text for name, text in seat.settings}
         merged["SUMPTER_COORDINATOR"] = self.coordinators[seat.host]
         merged["SUMPTER_SERVERS"] = str(self.layout.all_servers)
         return merged | {name: str(value) for name, value in own.items()}
+
+
+def _variable(setting: str) -> str:
+    return next(row["env"] for row in _native.settings() if row["name"] == setting)
 
 
 def passed_on(requested: Sequence[str]) -> dict[str, str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sumpter._failure import UsageError
 from sumpter.launch.place import HERE
+
+# Settings that a line of a hostfile may give: what is true of a machine, not of the job.
+SETTINGS_OF_MACHINES = ("bandwidth_gbps", "interfaces", "pin_lanes", "rack", "trunk_gbps")
 
 # A host is never taken for an option of ssh.
 _HOST = r"(?:\w[\w.-]*@)?(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:]+(?:%\w+)?\])"
@@ -15,10 +18,14 @@ _HOST = r"(?:\w[\w.-]*@)?(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:]+(?:%\w+)?\])"
 
 @dataclass(frozen=True)
 class Host:
-    """A machine and how many processes it takes; named HERE if it is the launching one."""
+    """A machine and how many processes it takes; named HERE if it is the launching one.
+
+    `settings` are those of all its processes.
+    """
 
     name: str
     slots: int
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class Seat:
 
     host: str
     machine: str | None = None  # the machine that it pretends to be on
+    settings: tuple[tuple[str, str], ...] = ()  # those of its machine
     local_rank: int = 0
     local_size: int = 1
     cross_rank: int = 0  # among the machines' processes of this local rank
@@ -66,25 +74,36 @@ def on_one_machine(workers: int, servers: int, machines: int) -> Layout:
 
 
 def on_hosts(hosts: Sequence[Host], workers: int | None, servers: Sequence[Host]) -> Layout:
-    """Ranks fill the hosts' slots in the order in which they are given."""
+    """Ranks fill the hosts' slots in the order in which they are given.
+
+    A server on one of these hosts has the settings of that one, too.
+    """
     slots = sum(host.slots for host in hosts)
     workers = slots if workers is None else workers
     if workers > slots:
         raise UsageError(f"-n {workers}: the hosts have only {slots} slots")
+    known = {host.name: host.settings for host in hosts}
     left = workers
     taken = []
     for host in hosts:
         taken.append((host.name, None, min(left, host.slots)))
         left -= taken[-1][2]
-    seats = _fill([entry for entry in taken if entry[2]])
-    helpers = tuple(Seat(host.name) for host in servers for _ in range(host.slots))
+    seats = tuple(
+        replace(seat, settings=known[seat.host])
+        for seat in _fill([entry for entry in taken if entry[2]])
+    )
+    helpers = tuple(
+        Seat(host.name, settings=known.get(host.name, ()))
+        for host in servers
+        for _ in range(host.slots)
+    )
     return Layout(seats, helpers, 0, workers, len(helpers))
 
 
 def part_of_job(machine: int, machines: int, local_size: int, servers: int) -> Layout:
     """The workers of this machine in a job whose machines are launched one by one."""
     seats = tuple(
-        Seat(HERE, None, local_rank, local_size, machine, machines)
+        Seat(HERE, None, (), local_rank, local_size, machine, machines)
         for local_rank in range(local_size)
     )
     return Layout(seats, (), machine * local_size, machines * local_size, servers)
@@ -96,6 +115,7 @@ def _fill(machines: Sequence[tuple[str, str | None, int]]) -> tuple[Seat, ...]:
         Seat(
             host,
             machine,
+            (),
             local_rank,
             size,
             sum(before > local_rank for _, _, before in machines[:index]),
@@ -119,27 +139,49 @@ def parse_hosts(text: str, option: str, here: Sequence[str]) -> list[Host]:
 
 
 def parse_hostfile(text: str, file: str, here: Sequence[str]) -> list[Host]:
-    """Hosts from lines of `host slots=N`; text after `#` is a comment."""
-    pattern = re.compile(rf"({_HOST})(?:\s+slots\s*=\s*(\d+))?")
+    """Hosts from lines of `host slots=N NAME=VALUE...`; text after `#` is a comment.
+
+    The names are those of SETTINGS_OF_MACHINES. A line without slots (`slots=0`) is about a
+    machine of servers.
+    """
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("#")[0].strip()
         if not line:
             continue
-        match = pattern.fullmatch(line)
-        if match is None:
-            raise UsageError(f"{file}, line {number}: '{line}' is not `HOST slots=N`")
-        hosts.append(_host(match[1], match[2], f"{file}, line {number}", here))
-    if not hosts:
+        source = f"{file}, line {number}"
+        name, *words = re.sub(r"\s*=\s*", "=", line).split()
+        pairs = [word.partition("=")[::2] for word in words]
+        if re.fullmatch(_HOST, name) is None or not all(value for _, value in pairs):
+            raise UsageError(f"{source}: '{line}' is not `HOST slots=N NAME=VALUE...`")
+        given = dict(pairs)
+        if len(given) < len(pairs):
+            raise UsageError(f"{source}: '{line}' gives something twice")
+        slots = given.pop("slots", None)
+        if slots is not None and not slots.isdecimal():
+            raise UsageError(f"{source}: slots={slots} is no number")
+        for key in given:
+            if key not in SETTINGS_OF_MACHINES:
+                known = ", ".join(SETTINGS_OF_MACHINES)
+                raise UsageError(f"{source}: '{key}' is neither slots nor one of {known}")
+        hosts.append(_host(name, slots, source, here, tuple(given.items())))
+    if not any(host.slots for host in hosts):
         raise UsageError(f"{file} names no host")
     return _distinct(hosts, file)
 
 
-def _host(name: str, slots: str | None, source: str, here: Sequence[str]) -> Host:
+def _host(
+    name: str,
+    slots: str | None,
+    source: str,
+    here: Sequence[str],
+    settings: tuple[tuple[str, str], ...] = (),
+) -> Host:
     count = 1 if slots is None else int(slots)
-    if count < 1:
+    if count < 1 and not settings:
         raise UsageError(f"{source}: {name} has no slot; leave the host out")
-    return Host(HERE if name in here else name.replace("[", "").replace("]", ""), count)
+    own = HERE if name in here else name.replace("[", "").replace("]", "")
+    return Host(own, count, settings)
 
 
 def _distinct(hosts: list[Host], source: str) -> list[Host]:

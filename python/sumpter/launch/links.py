@@ -21,6 +21,9 @@ _PLANNED_BYTES = 10**12
 _NAMED = 4
 
 
+# The largest bandwidth that a plan takes.
+_MOST_GBPS = 10_000.0
+
 _RACKS_NAMED = 8
 _RACKS_SUM = {
     True: "each sums its machines' contributions before they leave it",
@@ -35,6 +38,8 @@ class Link(NamedTuple):
     host: str
     gbps: float | None
     source: str  # "configured" or "interface"; empty if nothing is known
+    rack: str = ""  # empty if it is not known
+    trunk_gbps: float | None = None  # of that rack, as this machine says
 
 
 def links(job: Job) -> list[Link]:
@@ -51,10 +56,20 @@ def _by_machine(role: str, members: Iterable[Member]) -> dict[str, Link]:
     for member in members:
         # One process of a machine may know what the others do not.
         machine = member.machine or f"{member.role} {member.number}"
-        if machine not in known or known[machine].gbps is None:
-            known[machine] = Link(
-                role, member.host or machine, member.bandwidth_gbps, member.bandwidth_source
-            )
+        link = Link(
+            role,
+            member.host or machine,
+            member.bandwidth_gbps,
+            member.bandwidth_source,
+            member.rack,
+            member.trunk_gbps,
+        )
+        before = known.get(machine, link)
+        if before.gbps is not None:
+            link = link._replace(host=before.host, gbps=before.gbps, source=before.source)
+        if before.rack:
+            link = link._replace(rack=before.rack, trunk_gbps=before.trunk_gbps)
+        known[machine] = link
     return known
 
 
@@ -106,18 +121,43 @@ def describe_racks(job: Job) -> str:
 
 
 def optimal_s_per_byte(job: Job) -> float | None:
-    """t_opt of a byte under the optimal plan (BytePS, OSDI'20, section 4).
+    """t_opt of a byte under the optimal plan (BytePS, OSDI'20, section 4; with racks whose trunks
+    are known, that of the linear program).
 
     None with one machine of workers, and unless the bandwidth of every machine is known.
     """
     if why_no_optimum(job):
         return None
-    return _planned(tuple((link.role, link.gbps) for link in links(job)))
+    known = links(job)
+    # As a job's own plan has it: a machine of which no rack is known is one.
+    racks = list(dict.fromkeys(link.rack or index for index, link in enumerate(known)))
+    places = [racks.index(link.rack or index) for index, link in enumerate(known)]
+    trunks = [_trunk_gbps(known, places, rack) for rack in range(len(racks))]
+    machines = tuple((link.role, link.gbps) for link in known)
+    if all(link.trunk_gbps is None for link in known):
+        return _planned(machines, (), ())
+    return _planned(machines, tuple(places), tuple(trunks))
+
+
+def _trunk_gbps(known: list[Link], places: list[int], rack: int) -> float:
+    """The least that a machine of a rack says of its uplink, else what they all can send."""
+    here = [link for link, place in zip(known, places, strict=True) if place == rack]
+    said = [link.trunk_gbps for link in here if link.trunk_gbps is not None]
+    return min([*(said or [sum(link.gbps or 0.0 for link in here)]), _MOST_GBPS])
 
 
 @lru_cache(maxsize=64)
-def _planned(machines: tuple[tuple[str, float], ...]) -> float:
-    entries = [f'[[machine]]\nrole = "{role}"\nbandwidth_gbps = {gbps}' for role, gbps in machines]
+def _planned(
+    machines: tuple[tuple[str, float | None], ...],
+    places: tuple[int, ...],
+    trunks: tuple[float, ...],
+) -> float:
+    entries = [
+        f'[[rack]]\nname = "{rack}"\ntrunk_gbps = {gbps}' for rack, gbps in enumerate(trunks)
+    ]
+    for index, (role, gbps) in enumerate(machines):
+        entries.append(f'[[machine]]\nrole = "{role}"\nbandwidth_gbps = {gbps}')
+        entries += [f'rack = "{places[index]}"'] if places else []
     request = {"bytes": _PLANNED_BYTES, "machines": "\n".join(entries)}
     return float(json.loads(_native.plan(json.dumps(request)))["time_s"]) / _PLANNED_BYTES
 

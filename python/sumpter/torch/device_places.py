@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-import socket
 from collections.abc import Mapping
 
 import torch
 
+from sumpter import _native
 from sumpter._core import session
 from sumpter._environment import own_variable
 from sumpter.topology import read_topology
@@ -28,7 +28,8 @@ def find(given: Mapping[str, str]) -> dict[str, str]:
     """
     address, why = _address(given)
     group = device_group(read_topology(), address) if address else DeviceGroup("", why=why)
-    name, machine = group.name, _setting(given, "machine") or socket.gethostname()
+    # As the core tells machines apart: two may have one host name.
+    name, machine = group.name, _setting(given, "machine") or _native.machine_id()
     if not name:
         _log.warning(
             "device_group=auto: this rank's GPU reduces with no other: %s (give device_group a "

@@ -376,5 +376,52 @@ def test_the_tasks_of_a_slurm_node(node: int, tasks: int) -> None:
 def test_the_rack_of_a_slurm_node_is_the_switch_above_it() -> None:
     assert rack_of("s0.s2.node7", "switch.switch.node") == "s2"
     assert rack_of("node7", "node") is None
+    assert rack_of("b1.node7", "block.node") == "b1"
     with pytest.raises(ValueError, match="each level"):
-        rack_of("s2.node7", "node")
+        rack_of("s2.node7", "switch.switch.node")
+
+
+def test_names_in_slurms_topology_may_have_dots() -> None:
+    """Nodes may have domain names, and switches such as `leaf.3` too."""
+    assert rack_of("gpu1.example.com", "node") is None
+    assert rack_of("s0.s2.gpu1.example.com", "switch.switch.node") == "s2"
+    assert rack_of("s0.s2.gpu1.example.com", "switch.switch.node", "gpu1.example.com") == "s2"
+    found = {rack_of(f"leaf.{n}.gpu1", "switch.node", "gpu1") for n in (3, 4)}
+    assert found == {"leaf.3", "leaf.4"}
+    # What is called otherwise here does not count.
+    assert rack_of("s0.s2.node7", "switch.switch.node", "gpu1") == "s2"
+
+
+SLURM_TREE = {
+    "SLURM_TOPOLOGY_ADDR": "s0.s2.n1",
+    "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node",
+}
+OF_TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    "launched",
+    [SLURM, {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", **OF_TORCHRUN}],
+)
+def test_the_rack_of_a_node_is_that_of_all_that_run_in_its_step(launched: dict[str, str]) -> None:
+    """Of tasks of srun and of what these start: torchrun on each node has ranks of its own."""
+    assert understand({**launched, **SLURM_TREE}, {}).settings["rack"] == "s2"
+    given = {**launched, **SLURM_TREE, "SUMPTER_RACK": "mine"}
+    assert "rack" not in understand(given, {}).settings
+    assert "rack" not in understand({**launched, **SLURM_TREE}, {"rack": "mine"}).settings
+    flat = {"SLURM_TOPOLOGY_ADDR": "n1.example.com", "SLURM_TOPOLOGY_ADDR_PATTERN": "node"}
+    assert "rack" not in understand({**launched, **flat}, {}).settings
+
+
+def test_the_rack_of_a_batch_script_is_not_that_of_what_it_starts_elsewhere() -> None:
+    script = {name: text for name, text in SLURM.items() if "STEP" not in name}
+    assert understand({**script, **SLURM_TREE, **OF_TORCHRUN}, {}).settings.get("rack") is None
+
+
+def test_a_server_in_a_step_has_the_rack_of_its_node(unlaunched: pytest.MonkeyPatch) -> None:
+    for name, text in {**SLURM, **SLURM_TREE}.items():
+        unlaunched.setenv(name, text)
+    assert _environment.rack({}) == {"rack": "s2"}
+    assert _environment.rack({"rack": "mine"}) == {}
+    unlaunched.setenv("SUMPTER_RACK", "mine")
+    assert _environment.rack({}) == {}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sumpter._failure import Failure, UsageError
 from sumpter.cli import main
+from sumpter_lab.cli import bench
 from sumpter_lab.emulate import report, trunks
 from sumpter_lab.report import emulated as shown
 from sumpter_lab.scaffold import spec
@@ -217,6 +218,20 @@ def test_bad_options_are_named_before_anything_is_built(
     with pytest.raises(SystemExit):
         main(["bench", "emulate", "-n", "4", "-s", "0", *options])
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_numbers_of_servers_by_default_fill_the_racks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(namespaces, "check_tools", lambda: None)
+    given: list[spec.Spec] = []
+    monkeypatch.setattr(bench, "_emulate", lambda asked, *_: given.append(asked) or [])
+    for options in ((), ("--racks", "2", "--trunk-mbit", "200")):
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", "emulate", *options])
+        assert not ended.value.code
+        spec.check_racks(given[-1])
+    assert [asked.servers for asked in given] == [[0, 1, 2, 4], [0, 2, 4]]
 
 
 # --- figures ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -123,6 +124,25 @@ def test_a_job_sums_across_hosts_with_a_server_of_its_own(shell: str, tmp_path: 
     calls = (tmp_path / "calls").read_text().splitlines()
     started = sorted(call.split()[0] for call in calls)
     assert started == ["host1", "host3"], "this machine needs no remote shell"
+
+
+def test_processes_have_the_settings_of_their_machine(shell: str, tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    lines = ("host1 slots=1 rack=a trunk_gbps=0.1", "host2 rack=b trunk_gbps=0.1")
+    lines += ("host3 slots=0 rack=b bandwidth_gbps=2",)
+    hostfile.write_text("".join(f"{line}\n" for line in lines))
+    options = ("--hostfile", str(hostfile), "--server-hosts", "host3", "--bandwidth-gbps", "1")
+    options += ("--python", sys.executable)
+    names = "('SUMPTER_RACK', 'SUMPTER_TRUNK_GBPS', 'SUMPTER_BANDWIDTH_GBPS')"
+    said = f"import os\nprint(*map(os.environ.get, {names}))\n"
+    result = run(shell, *options, worker=said + SUM, SUMPTER_RACK="here")
+    assert result.returncode == 0, result.stderr
+    assert shown(result.stdout)[1::2] == ["[worker 0] a 0.1 1.0", "[worker 1] b 0.1 1.0"]
+    assert re.search(r"server 0 .*\bb\b", result.stdout), result.stdout
+    hostfile.write_text("host1 slots=2 trunk_gbps=wide\n")
+    refused = run(shell, *options, worker="pass")
+    assert refused.returncode == 2
+    assert "host1" in refused.stderr and "trunk_gbps" in refused.stderr, refused.stderr
 
 
 def test_the_token_is_on_no_command_line_and_in_no_log(shell: str, tmp_path: Path) -> None:
@@ -337,11 +357,28 @@ class TestHosts:
             ("a slots=2\na slots=2\n", "twice"),
             ("# nobody\n", "no host"),
             ("a slots=0\n", "line 1: a has no slot"),
+            ("a slots=x\n", "slots=x is no number"),
+            ("a slots=1 rack=r rack=s\n", "twice"),
+            ("a slots=1 rack=\n", "line 1"),
+            ("a slots=1 partition_bytes=4KiB\n", "neither slots nor one of .*rack"),
+            ("a slots=0 rack=r\n", "names no host"),
         ],
     )
     def test_what_is_no_hostfile_is_refused(self, text: str, said: str) -> None:
         with pytest.raises(UsageError, match=said):
             parse_hostfile(text, "hosts", ())
+
+    def test_a_line_of_a_hostfile_may_have_settings_of_its_machine(self) -> None:
+        text = "a slots = 2 rack=r  trunk_gbps = 25\nb\nc slots=0 rack=s\n"
+        a, c = (("rack", "r"), ("trunk_gbps", "25")), (("rack", "s"),)
+        hosts = parse_hostfile(text, "hosts", ())
+        assert hosts == [Host("a", 2, a), Host("b", 1), Host("c", 0, c)]
+        layout = on_hosts(hosts, None, [Host("c", 1), Host("d", 1), Host("a", 1)])
+        assert [(seat.host, seat.settings) for seat in layout.workers] == [
+            *[("a", a)] * 2,
+            ("b", ()),
+        ]
+        assert [seat.settings for seat in layout.servers] == [c, (), a]
 
     def test_fewer_workers_than_slots_fill_the_first_hosts(self) -> None:
         layout = on_hosts([Host("a", 2), Host("b", 2), Host("c", 1)], 3, [Host("d", 2)])

@@ -114,6 +114,20 @@ def test_without_a_bandwidth_of_every_machine_there_is_no_share(
     assert "of the optimum -: no bandwidth is known of gpu1: set bandwidth_gbps there" in shown
 
 
+@pytest.mark.parametrize(("trunk_gbps", "optimum_s"), [(2.0, 4.0), (16.0, 1.5), (None, 1.5)])
+def test_narrow_trunks_of_racks_limit_the_optimum(
+    monkeypatch: pytest.MonkeyPatch, trunk_gbps: float | None, optimum_s: float
+) -> None:
+    """Of 1 GB among two racks of two machines: the aggregate of a rack crosses its trunk."""
+    workers = [worker(rank, tensor_bytes=1e9, busy_s=8.0) for rank in range(4)]
+    for rank, each in enumerate(workers):
+        each["rack"] = "ab"[rank // 2]
+        # One machine of each rack says so.
+        each["trunk_gbps"] = trunk_gbps if rank % 2 else None
+    (view,) = looks(monkeypatch, 1.0, document(workers, servers=[], world_size=4))
+    assert view.jobs[0].optimum_share == pytest.approx(optimum_s / 8.0)
+
+
 def test_a_member_that_came_back_counts_from_its_new_start(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [worker(rank, elapsed_s=100.0, bytes_sent_away=1e9) for rank in (0, 1)]
     after = [worker(rank, elapsed_s=2.0, bytes_sent_away=6e6) for rank in (0, 1)]

@@ -247,6 +247,13 @@ def test_every_interface_of_a_list_is_explained() -> None:
     says(third, ERROR, "'ib0'", "lo, eth0, eth1")
 
 
+def test_any_address_of_loopback_is_one_of_this_machine() -> None:
+    machine = Machine(SUMPTER_INTERFACES="127.0.0.1,127.0.0.2")
+    one, other = network.check_route(machine)
+    says(one, OK, "127.0.0.1 (lo)")
+    says(other, OK, "127.0.0.2 (lo)")
+
+
 def test_a_missing_route_is_an_error() -> None:
     machine = Machine(**FAR)
     machine.routes = {}

@@ -11,7 +11,7 @@ import torch
 
 import sumpter.torch  # noqa: F401 - finds groups
 from recorded_machines import topology
-from sumpter import ConfigError
+from sumpter import ConfigError, _native
 from sumpter._core import session
 from sumpter.topology import Topology
 from sumpter.topology.groups import device_group
@@ -103,6 +103,18 @@ def test_a_rank_finds_the_group_of_its_gpu(
     assert find(monkeypatch, tmp_path, "pcie", 0, one)["device_group"] == last
     assert find(monkeypatch, tmp_path, "pcie", 1, choice)["device_group"] == last
     assert not caplog.text
+
+
+def test_machines_of_one_host_name_have_groups_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = topology("pcie", tmp_path)
+    gpus_of = {name for switch in found.facts.switches for name in switch.gpus}
+    address = next(address for address, name in found.names().items() if name in gpus_of)
+    monkeypatch.setattr(torch, "cuda", Gpus(address))
+    monkeypatch.setattr(device_places, "read_topology", lambda: found)
+    group = session._find_device_group({"device_group": "auto"})["device_group"]
+    assert group == f"{_native.machine_id()}/{device_group(found, address).name}"
 
 
 def test_a_rank_that_cannot_tell_is_alone_and_says_why(

@@ -233,6 +233,12 @@ impl<M: Memory> Client<M> {
         self.links[lane].up
     }
 
+    /// Whether anything under way is sent to `lane`, or its result comes from there.
+    #[must_use]
+    pub fn needs(&self, lane: ConnId) -> bool {
+        outstanding::needs(&self.operations, lane)
+    }
+
     /// Bytes of partitions that have credit and are not sent.
     #[must_use]
     pub fn admitted_bytes(&self) -> usize {

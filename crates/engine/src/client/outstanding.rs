@@ -51,6 +51,14 @@ pub(super) fn backlog<M>(ops: &Operations<M>, links: &Links, settings: &ClientSe
     backlog
 }
 
+/// Whether anything under way is sent to a lane, or its result comes from there.
+pub(super) fn needs<M>(ops: &Operations<M>, lane: ConnId) -> bool {
+    ops.active().any(|op| {
+        let mut parts = op.parts.iter().zip(op.places.iter());
+        parts.any(|(part, place)| !part.done && place.lane == lane)
+    })
+}
+
 pub(super) fn unsupplied<M>(tensor: TensorId, ops: &Operations<M>, rank: Rank) -> Option<usize> {
     let of_tensor = |op: &&Op<M>| op.request.tensor == tensor;
     let awaits = ops.active().filter(of_tensor).any(|op| op.awaits_supply(rank));

@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use sumpter_endpoint::ConnId;
-use sumpter_membership::{ClusterView, ServerView, WorkerView};
+use sumpter_membership::{ClusterView, ServerView, UNKNOWN_GBPS, WorkerView};
 use sumpter_plan::{Architecture, Dealing, Machine, Placement, Plan, PlanError, Role, TreePlan};
 use sumpter_types::{Rack, Rank};
 
@@ -114,7 +114,7 @@ impl Cluster {
         }
         share_what_is_known(&mut sources);
         let epoch = u64::from(view.epoch.0);
-        let assumed_gbps = view.lowest_known_gbps().unwrap_or(1.0);
+        let assumed_gbps = view.lowest_known_gbps().unwrap_or(UNKNOWN_GBPS);
         let whole = Deal::new(epoch, policy, (&sources, &lanes, assumed_gbps), |_| true)?;
         let (parts, mut first_lanes) = (HashMap::new(), HashMap::new());
         for (number, lane) in lanes.iter().enumerate() {
@@ -473,6 +473,22 @@ mod tests {
         };
         let mut again = build(&view, Architecture::Sumpter).unwrap();
         assert_eq!(roots(again.place(&ranks, 72 << 15)), roots(expected));
+    }
+
+    #[test]
+    fn trunks_that_no_known_link_can_be_compared_with_are_named() {
+        let mut view = in_racks(Some(25.0), Some("c"));
+        assert_eq!(view.assumed_links(), None, "all links are known");
+        view.workers.iter_mut().for_each(|worker| worker.bandwidth_gbps = None);
+        view.servers[0].bandwidth_gbps = None;
+        assert_eq!(
+            view.assumed_links().unwrap(),
+            "no bandwidth is known of any machine: all links count as 1 Gb/s beside the trunks of \
+             racks a, b, c; set bandwidth_gbps on every machine"
+        );
+        let without = ClusterView { workers: in_racks(None, None).workers, ..view.clone() };
+        let without = ClusterView { servers: Vec::new(), ..without };
+        assert_eq!(without.assumed_links(), None);
     }
 
     fn build(view: &ClusterView, architecture: Architecture) -> Result<Cluster, PlanError> {

@@ -1,7 +1,8 @@
 //! The racks of a job's machines, and the reduction trees that suit their uplinks.
 
+use sumpter_membership::UNKNOWN_GBPS;
 use sumpter_plan::{
-    BANDWIDTH_GBPS, Cluster, Machine, PlanError, Role, Topology, TreePlan, plan_job_trees,
+    Cluster, Machine, PlanError, Role, Topology, TreePlan, plan_job_trees, racks_by_name,
     server_weights,
 };
 
@@ -20,27 +21,12 @@ pub(crate) struct Racks {
 impl Racks {
     /// The racks of these groups of processes, each of which is one of the machines.
     pub(super) fn of<'a>(machines: impl Iterator<Item = (&'a Group<'a>, &'a Machine)>) -> Racks {
-        let mut names: Vec<Option<&str>> = Vec::new();
-        let mut uplinks: Vec<(Option<f64>, f64)> = Vec::new();
-        let mut rack_of = Vec::new();
-        for (group, machine) in machines {
+        let mut is_known = false;
+        let (rack_of, trunks_gbps) = racks_by_name(machines.map(|(group, machine)| {
+            is_known |= group.rack.is_some();
             let name = group.rack.map(|rack| rack.name.as_str());
-            let known = names.iter().position(|known| name.is_some() && *known == name);
-            let at = known.unwrap_or(names.len());
-            if at == names.len() {
-                names.push(name);
-                uplinks.push((None, 0.0));
-            }
-            let (trunk, of_machines) = &mut uplinks[at];
-            let stated = group.rack.and_then(|rack| rack.trunk_gbps);
-            *trunk = [*trunk, stated].into_iter().flatten().reduce(f64::min);
-            *of_machines += machine.bandwidth_gbps;
-            rack_of.push(at);
-        }
-        let most = *BANDWIDTH_GBPS.end();
-        let trunk = |(trunk, of_machines): (Option<f64>, f64)| trunk.unwrap_or(of_machines);
-        let trunks_gbps = uplinks.into_iter().map(|uplink| trunk(uplink).min(most)).collect();
-        let is_known = names.iter().any(Option::is_some);
+            (name, group.rack.and_then(|rack| rack.trunk_gbps), machine.bandwidth_gbps)
+        }));
         Racks { rack_of, trunks_gbps, is_known }
     }
 
@@ -100,7 +86,7 @@ fn of_workers(groups: &[Group<'_>], machines: &[Machine]) -> Result<TreePlan, Pl
         return Ok(TreePlan::flat(vec![1.0; machines.len()]));
     }
     let known = workers.iter().filter_map(|at| groups[*at].bandwidth_gbps);
-    let assumed = known.reduce(f64::min).unwrap_or(1.0);
+    let assumed = known.reduce(f64::min).unwrap_or(UNKNOWN_GBPS);
     let bandwidth = |at: &usize| groups[*at].bandwidth_gbps.unwrap_or(assumed);
     let machine =
         |at: &usize| Machine { role: Role::Gpu, bandwidth_gbps: bandwidth(at), servers: 1 };

@@ -190,8 +190,9 @@ impl HubRun {
         self.own.is_some_and(|(own, _)| own == lane)
     }
 
-    /// A lane could not be connected to. Once that has lasted for `limit`: without which server
-    /// the job can go on, the lane's own or, where a worker's lane cannot be reached, this one.
+    /// A lane could not be connected to. Once that has lasted for `limit`, and the lane is needed:
+    /// without which server the job can go on, the lane's own or, where a worker's lane cannot be
+    /// reached, this one. A worker that has left the job needs nothing more of this one.
     pub(crate) fn dial_failed(
         &mut self,
         lane: ConnId,
@@ -203,7 +204,7 @@ impl HubRun {
         let failing = self.dials.failing_since(lane);
         let is_late = failing.is_some_and(|since| now.saturating_duration_since(since) > limit);
         // Another interface may still lead to it.
-        if !is_late || self.dials.has_another_path(lane) {
+        if !is_late || self.dials.has_another_path(lane) || !self.client.needs(lane) {
             return None;
         }
         let described = self.describe(lane);
@@ -276,8 +277,10 @@ impl LaneUser for HubRun {
 
 #[cfg(test)]
 mod tests {
+    use sumpter_engine::{Layout, OpMemory, Place, Request, Supply};
     use sumpter_membership::{ServerView, WorkerView};
-    use sumpter_types::Epoch;
+    use sumpter_types::{Collective, Dtype, Epoch, ReduceOp, TensorId};
+    use sumpter_wire::Tier;
 
     use super::*;
 
@@ -319,6 +322,27 @@ mod tests {
         HubRun { view, rank: Rank(1), lanes, client, hub, dials, own, warned: false }
     }
 
+    /// An operation whose only partition goes to a lane.
+    fn send_to(client: &mut WorkerClient, lane: ConnId) {
+        let group = client.define_group(&[Rank(1)]);
+        let place = Place::new(lane, 0, (0, 64), group, 1);
+        client.register(TensorId(0), Tier::Root, Layout::new(vec![place]));
+        let request = Request {
+            tensor: TensorId(0),
+            tier: Tier::Root,
+            collective: Collective::AllReduce,
+            dtype: Dtype::F32,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            average: false,
+            priority: 0,
+            supply: Supply::Whole,
+            call: None,
+            update: None,
+        };
+        client.submit(request, OpMemory::Results(vec![0; 64]));
+    }
+
     #[test]
     fn a_job_goes_on_without_the_server_that_cannot_be_reached_or_cannot_reach_a_worker() {
         let limit = Duration::from_secs(5);
@@ -328,6 +352,9 @@ mod tests {
             assert_eq!(run.dial_failed(lane, "no route", limit), None, "it has just begun");
             run.dials.end(lane);
             run.lost(lane, Instant::now() - 2 * limit);
+            let text = "a worker that has left the job is not called for anything";
+            assert_eq!(run.dial_failed(lane, "no route", limit), None, "{text}");
+            send_to(&mut run.client, lane);
             let suspect = run.dial_failed(lane, "no route", limit).expect("late");
             assert_eq!(suspect.server, MemberId(server));
             assert!(suspect.reason.contains(words) && suspect.reason.ends_with("no route"));

@@ -24,7 +24,6 @@ from sumpter_lab.cli.options import (
     CsvOption,
     RateOption,
     RulesOption,
-    ServersOption,
     WorkersOption,
 )
 from sumpter_lab.scaffold.network import namespaces
@@ -40,6 +39,7 @@ EMULATE_EXAMPLE = (
 )
 ALLREDUCE_EXAMPLE = "Example: sumpter run -n 2 -- sumpter bench allreduce --max-bytes 64MiB"
 DEFAULT_BYTES = "64MiB"
+DEFAULT_SERVERS = (0, 1, 2, 4)
 # Each size is this many times the one before.
 SIZE_STEP = 4
 
@@ -110,6 +110,15 @@ TrunkOption = Annotated[
         help="Rate of each rack's trunk, each way, in Mb/s; with --racks.",
     ),
 ]
+CpuMachinesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--servers",
+        "-s",
+        metavar="K,..",
+        help="Numbers of CPU machines (default: 0,1,2,4, with --racks the multiples of R).",
+    ),
+]
 PlotOption = Annotated[
     Path | None,
     typer.Option(
@@ -150,7 +159,7 @@ RepeatOption = Annotated[
 @app.command("emulate", epilog=EMULATE_EXAMPLE)
 def emulate(
     workers: WorkersOption = "4",
-    servers: ServersOption = "0,1,2,4",
+    servers: CpuMachinesOption = None,
     rate_mbit: RateOption = 200.0,
     worker_rates: WorkerRatesOption = None,
     server_rates: ServerRatesOption = None,
@@ -180,6 +189,9 @@ def emulate(
     if clean:
         return _clean()
     namespaces.check_tools()
+    if servers is None:
+        counts = [count for count in DEFAULT_SERVERS if racks is None or count % racks == 0]
+        servers = ",".join(map(str, counts))
     gpu, cpu = _machines(workers, servers, rate_mbit, worker_rates, server_rates)
     asked = spec.Spec(
         *(gpu[0], cpu[0], gpu[1], cpu[1]),
