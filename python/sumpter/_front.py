@@ -11,6 +11,9 @@ from sumpter._core.handles import Handle, RoundHandle
 from sumpter._core.membership import check_root
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description
+from sumpter._results import ResultMemory
+
+_results = ResultMemory()
 
 
 def init(**settings: object) -> None:
@@ -37,7 +40,8 @@ def push_pull(
 
     With `out`, a contiguous NumPy array of the shape and element type of `array`, the result is
     written there, and returned; it may be `array` itself. That saves a new array, whose memory the
-    system zeroes first. Raises UnsupportedError for any other array.
+    system zeroes first, unless an earlier result of this size is gone. Raises UnsupportedError for
+    any other array.
     """
     return push_pull_async(array, average, name, priority, out=out).synchronize()
 
@@ -69,7 +73,7 @@ def push_pull_async(
         detail = "average" if average else "sum"
         operation = _Operation(session, "push_pull", name, given, detail, described)
         session.operations[key] = operation
-    total = np.empty_like(given) if out is None else out
+    total = _results.empty_like(given) if out is None else out
     started = operation.start(given.ctypes.data, total.ctypes.data, (given, total), priority)
 
     def finish() -> Any:

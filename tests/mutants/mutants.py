@@ -508,6 +508,13 @@ MUTANTS = [
         "let within = chunk.origin - start..chunk.origin - start + chunk.len;",
         "let within = chunk.origin.min(start)..chunk.origin.min(start) + chunk.len;",
     ),
+    Mutant(
+        "a chunk that is summed in place is not counted as received",
+        "1: exactly once",
+        "resident.rs",
+        "                    client.take(on_client, chunk, len, None)?;",
+        "                    let _ = len;",
+    ),
 ]
 # A bug may need a word that the sources lack.
 HELPERS = {

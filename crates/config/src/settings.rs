@@ -222,9 +222,9 @@ pub const SETTINGS: &[Setting] = &[
         default: "256KiB",
         range: "a size from 4KiB to 1GiB that is a multiple of 4KiB",
         doc: "The largest slice of a tensor that is scheduled and placed as one; a tensor is cut \
-              finer so that the credit has room for eight, to a quarter of that for up to 256 \
-              partitions on each server that sums, and down to 32KiB for up to eight. Equal on \
-              every rank.",
+              finer so that the credit has room for eight, where link speeds are known to a \
+              quarter of that for up to 256 partitions on each server that sums, and down to \
+              32KiB for up to eight. Equal on every rank.",
         put: |c, v| size_in(v, 4 * KIB..=GIB, 4 * KIB).map(|x| c.partition_bytes = x),
     },
     Setting {

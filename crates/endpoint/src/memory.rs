@@ -9,6 +9,13 @@ pub trait Memory {
 
     /// `len` bytes of the result, from `offset`.
     fn result(&mut self, offset: usize, len: usize) -> &mut [u8];
+
+    /// `len` bytes from `offset` that are the contribution and are to be the result; `None` if the
+    /// two are, or may be, in different places.
+    fn in_place(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        let _ = (offset, len);
+        None
+    }
 }
 
 /// Memory of its own, for tests and simulation.
@@ -27,5 +34,9 @@ impl Memory for OwnedMemory {
 
     fn result(&mut self, offset: usize, len: usize) -> &mut [u8] {
         &mut self.bytes[offset..offset + len]
+    }
+
+    fn in_place(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        self.separate.is_none().then(|| self.result(offset, len))
     }
 }

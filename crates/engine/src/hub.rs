@@ -22,8 +22,7 @@
 //! Invariants: the subtotals of a round are passed on by one operation a tier, whose rounds keep
 //! step with the workers'; a buffer is in one place, the lane, the operation or on its way between.
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashSet};
 use sumpter_sum::AlignedBuf;
 use sumpter_types::{JobId, Round, TensorId};
 use sumpter_wire::{PartitionSpec, Route, Tier};
@@ -72,6 +71,13 @@ impl<M: Memory> Memory for OpMemory<M> {
                 let chunk = chunks[offset / *chunk_bytes].as_mut().expect("a chunk that was lent");
                 &mut chunk[offset % *chunk_bytes..][..len]
             }
+        }
+    }
+
+    fn in_place(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        match self {
+            OpMemory::Tensor(memory) => memory.in_place(offset, len),
+            OpMemory::Results(_) | OpMemory::Subtotals(_) => None,
         }
     }
 }
@@ -317,7 +323,7 @@ impl Hub {
         let (to, bytes) = (Tier::Root, spec.bytes as usize);
         let place = Place::new(next, of.partition, (0, bytes), group, members.len() as u32);
         client.register_alone(of.tensor, to, place, of.round);
-        let partitions = HashMap::from([(of.partition, (bytes, 0))]);
+        let partitions = [(of.partition, (bytes, 0))].into_iter().collect();
         let (chunks, latest, awaited) = (spec.chunks() as usize, None, false);
         self.tensors.insert(key, Passage { to, partitions, chunks, latest, awaited });
         Ok(())

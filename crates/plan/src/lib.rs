@@ -106,7 +106,8 @@ pub use lanes::{LaneAssigner, lane_interfaces, lpt};
 pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
 pub use phub::{MinimumBandwidth, RackModel, RackTimes, Reading};
 pub use placement::{
-    PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, largest_partition, partition_of,
+    PARTITION_ALIGN_BYTES, PartitionPlace, Placement, Plan, even_partition, largest_partition,
+    partition_of,
 };
 pub use policy::{Architecture, Dealing};
 pub use predict::{MAX_MODEL_BYTES, Prediction, predict, predict_trees};

@@ -2,9 +2,9 @@
 //!
 //! A tensor is cut into partitions of one size (the last may be smaller), in the order in which
 //! they are sent: what the plan allows, halved until every server gets its share of this tensor
-//! to within a few percent. What the plan allows leaves room in the credit
-//! ([`largest_partition`]). A [`TreeDealer`] gives each a reduction tree, whose root is its server;
-//! on every server a [`LaneAssigner`] gives each to a lane.
+//! to within a few percent, or not below what [`Placement::cut_to`] says. What the plan allows
+//! leaves room in the credit ([`largest_partition`]). A [`TreeDealer`] gives each a reduction tree,
+//! whose root is its server; on every server a [`LaneAssigner`] gives each to a lane.
 //!
 //! Each size has a dealer of its own. A dealer lets every stretch of its stream deviate by two of
 //! its largest partitions; were there one for all, a tensor that is cut finely would still be
@@ -24,8 +24,8 @@ use crate::{LaneAssigner, PlanError, ReductionTree, TreeDealer, TreePlan};
 /// vector register straddles two partitions of an aligned tensor.
 pub const PARTITION_ALIGN_BYTES: u64 = 64;
 
-/// Partitions of a tensor for each server that sums, where a quarter of the largest size allows it.
-/// A server's share of a tensor is off by up to one partition, so of an even share by up to 1/256.
+/// Partitions of a tensor for each server that sums, where [`even_partition`] allows it. A server's
+/// share of a tensor is off by up to one partition, so of an even share by up to 1/256.
 const PARTITIONS_PER_SERVER: u64 = 256;
 
 /// The least of them, as far as the smallest size allows it. Dealing evens the shares of many
@@ -91,6 +91,8 @@ pub struct PartitionPlace {
 pub struct Placement {
     epoch: u64,
     partition_bytes: u64,
+    /// Down to which size partitions are halved for even shares.
+    even_bytes: u64,
     /// Servers that get a share.
     summing: u64,
     /// By how often the plan's partition size was halved; one for all if it does not matter.
@@ -133,23 +135,42 @@ pub fn largest_partition(partition_bytes: u64, credit_bytes: u64) -> u64 {
         .unwrap_or(partition_bytes)
 }
 
+/// Down to which size partitions are halved so that the shares of servers are even, if `largest` is
+/// their largest size and the slowest link carries `gbps` Gb/s, for [`Placement::cut_to`]: a
+/// quarter of the largest. Where no speed is known, or processes share a machine, processors are
+/// the limit, and for these fewer partitions count for more than the last percent of evenness.
+///
+/// ```
+/// use sumpter_plan::even_partition;
+///
+/// assert_eq!(even_partition(128 << 10, Some(10.0)), 32 << 10);
+/// assert_eq!(even_partition(128 << 10, None), 128 << 10);
+/// assert_eq!(even_partition(256 << 10, Some(f64::INFINITY)), 256 << 10);
+/// ```
+#[must_use]
+pub fn even_partition(largest: u64, gbps: Option<f64>) -> u64 {
+    if gbps.is_some_and(f64::is_finite) { largest / 4 } else { largest }
+}
+
 /// How large the partitions of a tensor are: the largest size, halved while that makes the shares
 /// of the servers that sum more even. Each partition costs processor time, which is what limits
-/// fast links, and there the largest size is large (`default_credit`): sizes below its quarter are
-/// for tensors of which a server would get fewer than eight, down to 32 KiB.
+/// fast links, and there the largest size is large (`default_credit`): sizes below `even`
+/// ([`even_partition`]) are for tensors of which a server would get fewer than eight, down to 32
+/// KiB.
 ///
 /// ```
 /// use sumpter_plan::partition_of;
 ///
-/// assert_eq!(partition_of(1 << 20, 128 << 10, 4), 32 << 10);
-/// assert_eq!(partition_of(16 << 20, 256 << 10, 4), 64 << 10);
-/// assert_eq!(partition_of(512 << 20, 128 << 10, 4), 128 << 10);
-/// assert_eq!(partition_of(1 << 20, 4096, 4), 4096);
+/// assert_eq!(partition_of(1 << 20, (128 << 10, 32 << 10), 4), 32 << 10);
+/// assert_eq!(partition_of(16 << 20, (256 << 10, 64 << 10), 4), 64 << 10);
+/// assert_eq!(partition_of(16 << 20, (256 << 10, 256 << 10), 4), 256 << 10);
+/// assert_eq!(partition_of(512 << 20, (128 << 10, 32 << 10), 4), 128 << 10);
+/// assert_eq!(partition_of(1 << 20, (4096, 1024), 4), 4096);
 /// ```
 #[must_use]
-pub fn partition_of(tensor_bytes: u64, largest: u64, summing: u64) -> u64 {
+pub fn partition_of(tensor_bytes: u64, (largest, even): (u64, u64), summing: u64) -> u64 {
     let cut = |each: u64| tensor_bytes / (each * summing.max(1));
-    let even = cut(PARTITIONS_PER_SERVER).max(largest / 4).min(cut(LEAST_PARTITIONS_PER_SERVER));
+    let even = cut(PARTITIONS_PER_SERVER).max(even).min(cut(LEAST_PARTITIONS_PER_SERVER));
     let fits = |size: &u64| *size <= even;
     sizes(largest).find(fits).or_else(|| sizes(largest).last()).unwrap_or(largest)
 }
@@ -188,12 +209,20 @@ impl Placement {
         Ok(Self {
             epoch: plan.epoch,
             partition_bytes: size,
+            even_bytes: size / 4,
             summing: (0..plan.lanes.len()).filter(summing).count() as u64,
             dealers,
             lanes: lanes.collect(),
             trees: Vec::new(),
             numbers: HashMap::new(),
         })
+    }
+
+    /// With partitions halved down to `even_bytes` so that the shares of servers are even, in place
+    /// of a quarter of the largest size; see [`even_partition`].
+    #[must_use]
+    pub fn cut_to(self, even_bytes: u64) -> Self {
+        Self { even_bytes, ..self }
     }
 
     /// With the lanes of a server at interfaces of their own, as in [`LaneAssigner::over`]: its
@@ -248,7 +277,8 @@ impl Placement {
 
     /// How large the partitions of a tensor are, and by how many halvings.
     fn partition_size(&self, tensor_bytes: u64) -> (usize, u64) {
-        let size = partition_of(tensor_bytes, self.partition_bytes, self.summing);
+        let sizes_of = (self.partition_bytes, self.even_bytes);
+        let size = partition_of(tensor_bytes, sizes_of, self.summing);
         (sizes(self.partition_bytes).take_while(|larger| *larger > size).count(), size)
     }
 

@@ -167,3 +167,18 @@ fn large_tensors_are_cut_finer_the_more_servers_share_them() {
     assert_eq!(sizes(slow, 2, 1 << 20), 32 << 10);
     assert_eq!(sizes(fast, 2, 100), 100);
 }
+
+/// Where processors are the limit, few large partitions count for more than even shares.
+#[test]
+fn a_tensor_is_cut_no_finer_than_asked_while_every_server_gets_eight_partitions() {
+    let (trees, dealing) = (TreePlan::flat(vec![1.0; 4]), Dealing::Balanced);
+    let plan = Plan { epoch: 0, partition_bytes: 128 << 10, lanes: vec![1; 4], trees, dealing };
+    let size = |even: u64, tensor_bytes: u64| {
+        let mut placement = Placement::new(&plan).unwrap().cut_to(even);
+        placement.place(tensor_bytes)[0].bytes
+    };
+    assert_eq!(size(32 << 10, 25 << 20), 32 << 10);
+    assert_eq!(size(64 << 10, 25 << 20), 64 << 10);
+    assert_eq!(size(128 << 10, 25 << 20), 128 << 10);
+    assert_eq!(size(128 << 10, 1 << 20), 32 << 10);
+}

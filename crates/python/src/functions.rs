@@ -212,7 +212,9 @@ pub fn cut_bytes(
     servers: u64,
 ) -> u64 {
     let largest = sumpter_plan::largest_partition(partition_bytes, credit_bytes);
-    tensor_bytes.map_or(largest, |bytes| sumpter_plan::partition_of(bytes, largest, servers))
+    // The models that ask know the speed of the links.
+    let sizes = (largest, sumpter_plan::even_partition(largest, Some(1.0)));
+    tensor_bytes.map_or(largest, |bytes| sumpter_plan::partition_of(bytes, sizes, servers))
 }
 
 /// The table of settings.

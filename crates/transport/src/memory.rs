@@ -63,6 +63,11 @@ impl Memory for TensorMemory {
         // SAFETY: as above; `&mut self` makes the borrow exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.result.add(offset), len) }
     }
+
+    fn in_place(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        let is_same = std::ptr::eq(self.contribution, self.result);
+        is_same.then(|| self.result(offset, len))
+    }
 }
 
 impl fmt::Debug for TensorMemory {

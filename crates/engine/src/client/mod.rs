@@ -44,10 +44,11 @@ mod sender;
 mod sending;
 mod trace;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt};
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Endpoint, Incoming, Now, Outgoing, Violation};
 use sumpter_observe::{EventKind, Peer, Recorder};

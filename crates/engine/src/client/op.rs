@@ -261,8 +261,11 @@ impl Part {
     }
 }
 
-/// The index of the partition with a number.
+/// The index of the partition with a number: that number, where this rank takes part in all.
 pub(super) fn find(places: &[Place], number: u32) -> Option<usize> {
+    if places.get(number as usize).is_some_and(|place| place.number == number) {
+        return Some(number as usize);
+    }
     places.binary_search_by_key(&number, |place| place.number).ok()
 }
 

@@ -1,10 +1,11 @@
 //! The operations of a client, and the order of the rounds of each tensor: they run one after
 //! another. What is relayed for an interrupted round is an operation beside them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::{Index, IndexMut, Range};
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use sumpter_endpoint::{ConnId, Memory, Violation};
 use sumpter_types::{Rank, Round, TensorId};
 use sumpter_wire::Tier;

@@ -415,23 +415,43 @@ impl<M: Memory> Client<M> {
         Ok(Some(op.memory.contribution(offset, len)))
     }
 
-    /// Takes a chunk of a result from the lane in this process.
+    /// This worker's contribution to a chunk, if its result is the next to come and goes to the
+    /// same memory, as it is.
+    pub(crate) fn in_place(
+        &mut self,
+        lane: ConnId,
+        of: ChunkId,
+    ) -> Result<Option<&mut [u8]>, Violation> {
+        let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(None) };
+        let op = &mut self.operations[id];
+        let state = &op.parts[part];
+        let is_next = of.chunk < state.supplied && of.chunk == state.have && !state.done;
+        if !is_next || op.request.update.is_some() || !op.receives(part, self.settings.rank) {
+            return Ok(None);
+        }
+        let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
+        Ok(op.memory.in_place(offset, len))
+    }
+
+    /// Takes a chunk of a result from the lane in this process, of `len` bytes; without a `value`,
+    /// it is in the memory already.
     pub(crate) fn take(
         &mut self,
         lane: ConnId,
         of: ChunkId,
-        value: &[u8],
+        len: usize,
+        value: Option<&[u8]>,
     ) -> Result<(), Violation> {
-        if let InboundFrame::Chunk { chunk, at, buffer, .. } = self.expect(lane, of, value.len())? {
+        if let InboundFrame::Chunk { chunk, at, buffer, .. } = self.expect(lane, of, len)? {
             buffer.into_iter().for_each(|buffer| self.retained.recycle(buffer));
             let op = &mut self.operations[at.op];
             if chunk == 0 {
                 self.trace.partition(EventKind::CopyBegin, op, at.part);
             }
-            if op.mirrors(at.part, self.settings.rank) {
-                self.mirror(at, value);
-            } else {
-                op.memory.result(at.offset, at.len).copy_from_slice(value);
+            match value {
+                None => {}
+                Some(value) if op.mirrors(at.part, self.settings.rank) => self.mirror(at, value),
+                Some(value) => op.memory.result(at.offset, at.len).copy_from_slice(value),
             }
             self.chunk_done(chunk, at);
         }

@@ -1,8 +1,9 @@
 //! The sending half of a client's connection: partitions that may start, and frames on their way.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
+use foldhash::{HashSet, HashSetExt};
 use sumpter_endpoint::{MAX_SLICES, Memory, Outgoing, push_after};
 use sumpter_types::GroupId;
 use sumpter_wire::{Header, checksum};

@@ -9,9 +9,9 @@ use sumpter_wire::PartitionSpec;
 use super::order::Turns;
 use super::state::State;
 
-/// A run of contributions is added block by block, so that a block's sum stays in the first-level
-/// cache meanwhile: half of the smallest such cache (32 KiB) holds a wide sum and one operand. A
-/// multiple of every element.
+/// What is done to a sum several times is done block by block, so that a block's sum stays in the
+/// first-level cache meanwhile: half of the smallest such cache (32 KiB) holds a wide sum and one
+/// operand. A multiple of every element.
 const RUN_BLOCK_BYTES: usize = 4 << 10;
 
 #[derive(Debug, Default)]
@@ -145,6 +145,17 @@ impl Chunk {
         true
     }
 
+    /// Adds the last contribution, where [nothing is narrowed](widens) then, and writes the sum
+    /// over it.
+    pub(super) fn complete_in_place(&mut self, spec: &PartitionSpec, bytes: &mut [u8]) {
+        let sum = self.sum.as_mut().expect("a counted contribution has a sum");
+        let blocks = sum.chunks_mut(RUN_BLOCK_BYTES).zip(bytes.chunks_mut(RUN_BLOCK_BYTES));
+        for (sum, bytes) in blocks {
+            sum::reduce(spec.op, spec.dtype, sum, bytes);
+            bytes.copy_from_slice(sum);
+        }
+    }
+
     /// Adds a contribution that is not the first.
     pub(super) fn sum_up(
         &mut self,
@@ -175,7 +186,7 @@ impl Chunk {
 }
 
 /// Of more than two contributions in 16-bit floats the sum is held in `f32` until the last.
-fn widens(spec: &PartitionSpec, contributors: usize) -> bool {
+pub(super) fn widens(spec: &PartitionSpec, contributors: usize) -> bool {
     contributors > 2 && spec.dtype.accumulator() != spec.dtype
 }
 

@@ -1,7 +1,8 @@
 //! One child's connection in a lane: the frame being received and the frames to send.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
+use foldhash::{HashSet, HashSetExt};
 use sumpter_sum::AlignedBuf;
 use sumpter_types::Rank;
 use sumpter_wire::{APPLY_BYTES, FrameError, Header, MAX_BEGIN_BYTES, checksum};
@@ -31,7 +32,7 @@ pub(super) struct Conn {
     pub dirty: bool,
     /// The same, at the end of the driver's turn.
     pub late: bool,
-    /// The partition the last chunk was of.
+    /// The partition that the last chunk was of, which mostly is that of the next frame as well.
     pub last: PartitionIndex,
 }
 

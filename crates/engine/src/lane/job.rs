@@ -1,9 +1,10 @@
 //! A job's state in one lane: who is connected, its groups and its partitions.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt};
 use sumpter_sum::BufferPool;
 use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 use sumpter_wire::{Header, PartitionSpec, Route, Tier, VariableSpec, group_id};
@@ -141,7 +142,7 @@ impl Job {
             subtotals: VecDeque::new(),
             totals: VecDeque::new(),
             decisions: VecDeque::new(),
-            groups: HashMap::from([(GroupId(0), world)]),
+            groups: [(GroupId(0), world)].into_iter().collect(),
             index: HashMap::new(),
             keys: Vec::new(),
             refused: HashMap::new(),

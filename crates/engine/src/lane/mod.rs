@@ -286,6 +286,7 @@ impl Lane {
             Some(of) => (Visit::Deliver, of),
             None => (Visit::Ask, visits.ask.pop_front()?),
         };
+        conn.last = at;
         let Key { tensor, tier, partition, .. } = job.key(at);
         let round = job.partition(at).round(place.slot).expect("a live round");
         Some((ChunkId { tensor, tier, partition, round, chunk: place.chunk }, visit))
@@ -295,16 +296,16 @@ impl Lane {
     pub(crate) fn value(&self, id: ConnId, of: ChunkId) -> Option<&[u8]> {
         let conn = self.conns[id.0].as_ref()?;
         let job = &self.jobs[conn.job];
-        let at = job.find(of.key(conn.rank), 0)?;
+        let at = job.find(of.key(conn.rank), conn.last)?;
         job.value(at, of.place(), job.partition(at).is_mirror(conn.rank))
     }
 
     /// Adds the contribution of the client in this process to a chunk.
     pub(crate) fn contribute_resident(&mut self, id: ConnId, of: ChunkId, bytes: &[u8]) {
         let Some(conn) = self.conns[id.0].as_ref() else { return };
-        let (of_job, rank) = (conn.job, conn.rank);
+        let (of_job, rank, near) = (conn.job, conn.rank, conn.last);
         let job = &mut self.jobs[of_job];
-        let Some(at) = job.find(of.key(rank), 0) else { return };
+        let Some(at) = job.find(of.key(rank), near) else { return };
         if job.partition(at).adding_begins(of.place()) {
             self.note(EventKind::SumBegin, (of_job, at, of.place().slot), None);
         }
@@ -312,6 +313,37 @@ impl Lane {
         let progress = partition.contribute_resident(of.place(), bytes, &mut self.pool, state);
         self.stats.summed_bytes += bytes.len() as u64;
         self.distribute(of_job, at, of.place().slot, &progress);
+    }
+
+    /// Whether only the contribution of the client in this process to a chunk is missing, which is
+    /// to receive the sum as it is.
+    pub(crate) fn lacks_only_resident(&self, id: ConnId, of: ChunkId) -> bool {
+        let Some(conn) = self.conns[id.0].as_ref() else { return false };
+        let (job, place) = (&self.jobs[conn.job], of.place());
+        let receives = |at| {
+            let child = job.partition(at).lacks_only_resident(place)?;
+            self.listener(conn.job, at, place.slot, child, true)
+        };
+        let to = job.find(of.key(conn.rank), conn.last).and_then(receives);
+        to.is_some_and(|(to, _)| to == id)
+    }
+
+    /// Adds the contribution of the client in this process, [the last](Self::lacks_only_resident)
+    /// to a chunk, and writes the sum over it: the client has it then. False if it was not the
+    /// last.
+    pub(crate) fn complete_in_place(&mut self, id: ConnId, of: ChunkId, bytes: &mut [u8]) -> bool {
+        let Some(conn) = self.conns[id.0].as_ref() else { return false };
+        let (of_job, rank, near, place) = (conn.job, conn.rank, conn.last, of.place());
+        let Some(at) = self.jobs[of_job].find(of.key(rank), near) else { return false };
+        if self.jobs[of_job].partition(at).adding_begins(place) {
+            self.note(EventKind::SumBegin, (of_job, at, place.slot), None);
+        }
+        let partition = self.jobs[of_job].partition_mut(at);
+        let progress = partition.complete_in_place(place, bytes, &mut self.pool);
+        self.stats.summed_bytes += bytes.len() as u64;
+        self.distribute(of_job, at, place.slot, &progress);
+        let visits = self.conns[id.0].as_mut().and_then(|conn| conn.resident.as_mut());
+        visits.and_then(|visits| visits.deliver.pop_back_if(|last| *last == (at, place))).is_some()
     }
 
     /// There is something new to send on a connection.

@@ -36,7 +36,7 @@ use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{CallNumber, Collective, ExactSum, Rank, Round, Update};
 use sumpter_wire::{OrderEntry, PartitionSpec, Tier, checksum};
 
-use super::accumulate::{Chunk, is_ordered};
+use super::accumulate::{Chunk, is_ordered, widens};
 use super::decision::Decision;
 use super::order::{CatchUp, RoundStart, entries, turns};
 use super::outcome::{Acknowledged, Beginning, ChunkPlace, Expect, Listener, Progress, Serial};
@@ -619,6 +619,31 @@ impl Partition {
         }
         chunk.resident = true;
         self.settle(place, pool, state, CatchUp::All)
+    }
+
+    /// The resident child, if only its contribution to a chunk is missing, and with it the sum is
+    /// what all receivers get.
+    pub(super) fn lacks_only_resident(&self, place: ChunkPlace) -> Option<usize> {
+        let (spec, contributors) = (&self.spec, self.contributors);
+        let chunk = self.slots[place.slot].chunks.get(place.chunk as usize)?;
+        let lacks_one = chunk.summed + 1 == contributors && !chunk.resident;
+        let is_result = self.tier == Tier::Root && spec.variable.is_none();
+        let plain = is_result && contributors > 1 && !widens(spec, contributors);
+        self.resident.filter(|_| lacks_one && plain).map(|resident| resident.child)
+    }
+
+    /// Takes the resident child's contribution, [the last](Self::lacks_only_resident) to a chunk,
+    /// from where it lies, and writes the sum there.
+    pub(super) fn complete_in_place(
+        &mut self,
+        place: ChunkPlace,
+        bytes: &mut [u8],
+        pool: &mut BufferPool,
+    ) -> Progress {
+        let chunk = &mut self.slots[place.slot].chunks[place.chunk as usize];
+        chunk.complete_in_place(&self.spec, bytes);
+        chunk.resident = true;
+        self.settle(place, pool, None, CatchUp::All)
     }
 
     /// Applies the sums that waited for the variable's state, or for what the round does, as far as

@@ -80,6 +80,8 @@ struct Deal {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
     pub partition_bytes: u64,
+    /// Down to which size partitions are halved for even shares.
+    pub even_bytes: u64,
     pub architecture: Architecture,
     pub dealing: Dealing,
     pub deterministic: bool,
@@ -267,7 +269,7 @@ impl Deal {
         let is_root = |at: usize| trees.branches.iter().any(|branch| branch.roots[at] > 0.0);
         let sums_away = roles.enumerate().any(|(at, role)| role == Role::Cpu && is_root(at));
         let lanes = servers.iter().map(|(_, range)| range.len() as u32).collect();
-        let Policy { partition_bytes, dealing, .. } = policy;
+        let Policy { partition_bytes, even_bytes, dealing, .. } = policy;
         // A tensor's partitions have trees of one shape.
         let racks = (!trees.branches[0].levels.is_empty()).then_some(&racks);
         let workers = sources.iter().filter_map(|source| match source.owner {
@@ -284,7 +286,7 @@ impl Deal {
         let ranks = servers.iter().map(|(_, lanes)| all[lanes.start].hub).collect();
         let plan = Plan { epoch, partition_bytes, lanes, trees, dealing };
         let of_server = servers.iter().map(|(_, lanes)| by_interface(&all[lanes.clone()]));
-        let placed = Placement::new(&plan)?;
+        let placed = Placement::new(&plan)?.cut_to(even_bytes);
         let placement = of_server
             .enumerate()
             .fold(placed, |placement, (server, lanes)| placement.over_interfaces(server, &lanes));
@@ -430,6 +432,18 @@ mod tests {
     }
 
     #[test]
+    fn where_no_link_speed_is_known_tensors_are_not_cut_finer_for_even_shares() {
+        let config = sumpter_config::load_from(&[], |_| None).unwrap();
+        let mut view = view(&["a", "b"], &[]);
+        let mut cut = |gbps| {
+            view.workers[0].bandwidth_gbps = gbps;
+            let mut cluster = Cluster::new(&view, crate::run::policy(&config, &view)).unwrap();
+            cluster.place(&[], 25 << 20)[0].bytes
+        };
+        assert_eq!([cut(None), cut(Some(10.0))], [128 << 10, 32 << 10]);
+    }
+
+    #[test]
     fn one_machine_has_no_slow_link() {
         assert_eq!(view(&["a", "a"], &["a"]).slowest_gbps(), Some(f64::INFINITY));
         assert_eq!(view(&["a"], &["s"]).slowest_gbps(), None);
@@ -500,6 +514,7 @@ mod tests {
         let (deterministic, workers_may_fail, elastic) = (false, false, false);
         Policy {
             partition_bytes: 1 << 15,
+            even_bytes: 1 << 15,
             architecture,
             dealing,
             deterministic,

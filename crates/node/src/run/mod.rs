@@ -26,7 +26,7 @@ use sumpter_engine::{
 };
 use sumpter_membership::ClusterView;
 use sumpter_observe::Peer;
-use sumpter_plan::{PlanError, default_credit, largest_partition};
+use sumpter_plan::{PlanError, default_credit, even_partition, largest_partition};
 use sumpter_types::{ExactSum, MemberId, Rank, TensorId, TensorSpec};
 use sumpter_wire::{Hello, Tier, Token};
 
@@ -114,8 +114,10 @@ pub fn in_force(config: &Config, view: &ClusterView) -> Result<Texts, ConfigErro
 }
 
 pub(crate) fn policy(config: &Config, view: &ClusterView) -> Policy {
+    let partition_bytes = largest_partition(config.partition_bytes, credit(config, view));
     Policy {
-        partition_bytes: largest_partition(config.partition_bytes, credit(config, view)),
+        partition_bytes,
+        even_bytes: even_partition(partition_bytes, view.slowest_gbps()),
         architecture: config.architecture,
         dealing: config.placement,
         deterministic: config.deterministic,

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use sumpter_endpoint::{ConnId, Endpoint, LinkError};
 use sumpter_engine::{Lane, LaneLimits, Peer, Place};
-use sumpter_plan::{Dealing, Placement, Plan, TreePlan, largest_partition};
+use sumpter_plan::{Dealing, Placement, Plan, TreePlan, even_partition, largest_partition};
 use sumpter_types::{Epoch, GroupId, JobId, Rank, Rule};
 
 use self::bare::BareServer;
@@ -138,6 +138,8 @@ impl ServerSpec {
         let (partition_bytes, dealing) = (largest_partition(partition, credit), Dealing::default());
         let plan = Plan { epoch: 1, partition_bytes, lanes, trees, dealing };
         let placement = Placement::new(&plan);
+        // As workers place tensors over loopback, whose speed is not known.
+        let placement = placement.map(|p| p.cut_to(even_partition(partition_bytes, None)));
         let mut placement = placement.map_err(|e| BenchError::Argument(e.to_string()))?;
         let place = |(number, p): (u32, sumpter_plan::PartitionPlace)| {
             let stretch = (p.offset as usize, p.bytes as usize);
