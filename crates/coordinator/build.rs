@@ -5,9 +5,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(["sumpter.proto"], ["proto"])?;
     tonic_prost_build::configure()
         .btree_map(".")
-        .bytes(".sumpter.v1.CoordinatorMessage.batch")
+        .bytes(".sumpter.v1.CoordinatorMessage.shared")
         .bytes(".sumpter.v1.CoordinatorMessage.compressed")
-        .bytes(".sumpter.v1.MemberMessage.batch")
         .type_attribute(".sumpter.v1.DrainReport", SERIALIZE)
         .type_attribute(".sumpter.v1.ServerName", SERIALIZE)
         .type_attribute(".sumpter.v1.TuneReport", SERIALIZE)

@@ -15,7 +15,6 @@ mod member;
 mod proto;
 mod seat_service;
 mod service;
-mod session_stream;
 mod shares;
 #[cfg(test)]
 mod testing;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sumpter_elastic::{Input, Request, Response, Seats};
 use sumpter_membership::{FatalKind, Serves, Tenants};
 use sumpter_types::MemberId;
+use tonic::Streaming;
 use tracing::{info, warn};
 
 use crate::codec::kind_to_proto;
@@ -15,7 +16,6 @@ use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
 use crate::service::Outbound;
-use crate::session_stream::Unpacked;
 
 /// The seats of all elastic jobs, and the sessions of those who sit or wait.
 pub(crate) struct SeatService {
@@ -59,7 +59,7 @@ impl SeatService {
     pub async fn serve(
         &self,
         outbound: Outbound,
-        inbound: &mut Unpacked<MemberMessage>,
+        inbound: &mut Streaming<MemberMessage>,
         request: proto::SeatRequest,
     ) {
         let request = request_from_proto(request);
@@ -110,7 +110,7 @@ impl State {
             for (id, response) in self.seats.step(now, input) {
                 let Some(outbound) = self.sessions.get(&id) else { continue };
                 let body = response_to_proto(response);
-                if outbound.try_send(CoordinatorMessage { body: Some(body) }).is_err() {
+                if outbound.try_send(Ok(CoordinatorMessage { body: Some(body) })).is_err() {
                     warn!("a process with a seat does not read its messages");
                     self.sessions.remove(&id);
                     inputs.push(Input::Closed(id));

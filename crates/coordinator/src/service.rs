@@ -23,9 +23,7 @@ use sumpter_wire::{PROTOCOL_VERSION, Proof, ProofRole};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
-use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
@@ -42,7 +40,6 @@ use crate::proto::drain_request::Who;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
 use crate::seat_service::SeatService;
-use crate::session_stream::{Packed, Unpacked};
 use crate::shares::{Origin, Shares};
 use crate::traces::Traces;
 
@@ -56,7 +53,7 @@ const GREETINGS_AT_ONCE: usize = 256;
 /// How long a session that is over may take to hang up by itself.
 const HANGUP_LIMIT: Duration = Duration::from_secs(1);
 
-pub(crate) type Outbound = mpsc::Sender<CoordinatorMessage>;
+pub(crate) type Outbound = mpsc::Sender<Result<CoordinatorMessage, Status>>;
 
 /// What all sessions share.
 pub(crate) struct Shared {
@@ -305,7 +302,7 @@ impl State {
                 }
             }
         };
-        session.outbound.try_send(CoordinatorMessage { body: Some(body) }).map_err(|error| {
+        session.outbound.try_send(Ok(CoordinatorMessage { body: Some(body) })).map_err(|error| {
             match error {
                 TrySendError::Full(_) => format!("it left {UNREAD_LIMIT} events unread"),
                 TrySendError::Closed(_) => CLOSED.to_owned(),
@@ -332,7 +329,7 @@ pub(crate) struct Service(pub Arc<Shared>);
 
 #[tonic::async_trait]
 impl Control for Service {
-    type SessionStream = BoxStream<CoordinatorMessage>;
+    type SessionStream = ReceiverStream<Result<CoordinatorMessage, Status>>;
 
     async fn session(
         &self,
@@ -340,11 +337,9 @@ impl Control for Service {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let peer = request.remote_addr();
         let (outbound, told) = mpsc::channel(UNREAD_LIMIT);
-        let reader =
-            Reader { shared: self.0.clone(), peer, inbound: Unpacked::new(request.into_inner()) };
+        let reader = Reader { shared: self.0.clone(), peer, inbound: request.into_inner() };
         tokio::spawn(reader.run(outbound));
-        let packed = Packed::new(ReceiverStream::new(told)).map(Ok);
-        Ok(Response::new(Box::pin(packed)))
+        Ok(Response::new(ReceiverStream::new(told)))
     }
 }
 
@@ -360,7 +355,7 @@ enum Purpose {
 struct Reader {
     shared: Arc<Shared>,
     peer: Option<SocketAddr>,
-    inbound: Unpacked<MemberMessage>,
+    inbound: Streaming<MemberMessage>,
 }
 
 impl Reader {
@@ -368,12 +363,12 @@ impl Reader {
         match self.greet(&outbound).await {
             Ok(Some((Purpose::Join(join), proof))) => self.serve(outbound, *join, proof).await,
             Ok(Some((Purpose::Seat(request), proof))) => {
-                let _ = outbound.try_send(message(welcome(
+                let _ = outbound.try_send(Ok(message(welcome(
                     MemberId(0),
                     &proof,
                     Duration::ZERO,
                     Duration::ZERO,
-                )));
+                ))));
                 self.shared.seats.serve(outbound, &mut self.inbound, request).await;
             }
             Ok(Some((Purpose::Trace(request), _))) => {
@@ -385,7 +380,7 @@ impl Reader {
             Ok(None) => drop(outbound),
             Err(refused) => {
                 // A closed queue has no reader.
-                let _ = outbound.try_send(message(ToMember::Refused(refused)));
+                let _ = outbound.try_send(Ok(message(ToMember::Refused(refused))));
                 drop(outbound);
             }
         }
@@ -409,7 +404,7 @@ impl Reader {
             protocol_version: u32::from(PROTOCOL_VERSION),
             nonce: nonce.to_vec(),
         };
-        let _ = outbound.try_send(message(ToMember::Challenge(challenge)));
+        let _ = outbound.try_send(Ok(message(ToMember::Challenge(challenge))));
         let hello = match timeout(GREETING_LIMIT, self.inbound.message()).await {
             Ok(Ok(Some(MemberMessage { body: Some(FromMember::Hello(hello)) }))) => hello,
             Ok(Ok(Some(_))) => {
@@ -565,7 +560,7 @@ fn answer(outbound: &Outbound, proof: &Proof, body: ToMember) {
     let welcome = welcome(MemberId(0), proof, Duration::ZERO, Duration::ZERO);
     for body in [welcome, body] {
         // A closed queue has no reader.
-        let _ = outbound.try_send(message(body));
+        let _ = outbound.try_send(Ok(message(body)));
     }
 }
 

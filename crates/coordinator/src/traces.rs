@@ -61,7 +61,7 @@ impl Shared {
         let request = piece.request;
         let Some(outbound) = state.traces.open.get(&request) else { return };
         let part = ToMember::TracePart(proto::TracePart { member, piece: Some(piece) });
-        match outbound.try_send(message(part)) {
+        match outbound.try_send(Ok(message(part))) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => warn!("the requester of a trace does not read it"),
             Err(TrySendError::Closed(_)) => drop(state.traces.open.remove(&request)),

@@ -23,7 +23,6 @@ use crate::proto::control_server::{Control, ControlServer};
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{self, CoordinatorMessage, MemberMessage};
-use crate::session_stream::Unpacked;
 use crate::{Coordinator, CoordinatorOptions, JoinError, JoinOptions, Member};
 
 /// Far longer than anything here takes.
@@ -88,7 +87,7 @@ fn spec(name: String) -> TensorSpec {
 struct Raw {
     runtime: Runtime,
     outbound: mpsc::UnboundedSender<MemberMessage>,
-    inbound: Unpacked<CoordinatorMessage>,
+    inbound: Streaming<CoordinatorMessage>,
     challenge: proto::Challenge,
 }
 
@@ -109,7 +108,7 @@ impl Raw {
             let channel = to.local_address(Some(from)).connect().await.unwrap();
             let mut client = ControlClient::new(channel);
             let response = client.session(UnboundedReceiverStream::new(said)).await.unwrap();
-            let mut inbound = Unpacked::new(response.into_inner());
+            let mut inbound = response.into_inner();
             let first = inbound.message().await.unwrap().unwrap().body.unwrap();
             (inbound, first)
         };
@@ -146,7 +145,11 @@ impl Raw {
 
     /// What comes next; `None` at the end of the session.
     fn next(&mut self) -> Option<ToMember> {
-        self.runtime.block_on(self.inbound.message()).ok().flatten()?.body
+        let message = self.runtime.block_on(self.inbound.message());
+        match message.ok().flatten()?.body.unwrap() {
+            ToMember::Shared(encoded) => CoordinatorMessage::decode(encoded).unwrap().body,
+            body => Some(body),
+        }
     }
 
     fn refused(&mut self) -> (proto::FatalKind, String) {

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use prost::Message as _;
+use prost::bytes::Bytes;
 use sumpter_membership::{
     ClusterView, FatalKind, Join, LaneView, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD,
     MemberEvent, Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name,
@@ -22,14 +23,13 @@ use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 
-mod answers;
-mod batch;
 mod rejoin;
+mod shared;
 mod status;
 
-use answers::{answers_from_proto, answers_to_proto};
-pub(crate) use batch::{Batch, MESSAGE_LIMIT, Opened, pack, shared, unpack};
 pub(crate) use rejoin::{rejoin_from_proto, rejoin_to_proto};
+pub(crate) use shared::{MESSAGE_LIMIT, shared};
+use shared::{answers_from_proto, answers_to_proto, decompress};
 pub(crate) use status::{report_from_proto, report_to_proto, run_members_to_proto};
 
 /// What is wrong with a peer's message.
@@ -123,9 +123,8 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         ToMember::Fatal(fatal) => {
             MemberEvent::Fatal { kind: kind_from_proto(fatal.kind), message: fatal.message }
         }
-        ToMember::Batch(_) | ToMember::Compressed(_) => {
-            return Err("a batch within a batch".to_owned());
-        }
+        ToMember::Shared(encoded) => return event_of(encoded),
+        ToMember::Compressed(compressed) => return event_of(decompress(&compressed)?),
         ToMember::Challenge(_)
         | ToMember::Welcome(_)
         | ToMember::Refused(_)
@@ -138,6 +137,18 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         | ToMember::SeatsOver(_)
         | ToMember::Status(_) => return Err("a greeting in the middle of a session".to_owned()),
     }))
+}
+
+/// The event of an encoded message that many members get.
+fn event_of(encoded: Bytes) -> Result<Option<MemberEvent>, Malformed> {
+    match proto::CoordinatorMessage::decode(encoded) {
+        Ok(proto::CoordinatorMessage {
+            body: Some(ToMember::Shared(_) | ToMember::Compressed(_)),
+        }) => Err("a message within a message within a message".to_owned()),
+        Ok(proto::CoordinatorMessage { body: Some(body) }) => event_from_proto(body),
+        Ok(_) => Ok(None),
+        Err(error) => Err(format!("a message that is none: {error}")),
+    }
 }
 
 /// An error's class; one this version does not know is the peer's breach of protocol.
@@ -219,7 +230,6 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
         FromMember::Drain(_) => Ok(Message::Drain),
         FromMember::Leave(_) => Ok(Message::Leave),
         FromMember::TracePiece(_) => Err("a trace that was not asked for".to_owned()),
-        FromMember::Batch(_) => Err("a batch within a batch".to_owned()),
         FromMember::AskSeat(_) | FromMember::LeaveSeat(_) => Err("a word of a seat".to_owned()),
     }
 }
@@ -573,31 +583,14 @@ fn lanes_from_proto(lanes: Vec<proto::Lane>) -> Result<Vec<LaneView>, Malformed>
 #[cfg(any(fuzzing, test))]
 pub fn decode_any(bytes: &[u8]) {
     if let Ok(message) = proto::MemberMessage::decode(bytes) {
-        each(message, |message| drop(message_from_proto(message)));
+        let _ = message_from_proto(message);
     }
     if let Ok(join) = proto::Join::decode(bytes) {
         let _ = join_from_proto(join);
     }
-    if let Ok(message) = proto::CoordinatorMessage::decode(bytes) {
-        each(message, |message: proto::CoordinatorMessage| {
-            drop(message.body.map(event_from_proto));
-        });
-    }
-}
-
-/// Does something with a message, or with each of a batch.
-#[cfg(any(test, fuzzing))]
-fn each<M: Batch>(message: M, mut take: impl FnMut(M)) {
-    match message.open() {
-        Err(_) => {}
-        Ok(Opened::One(message)) => take(message),
-        Ok(Opened::Batch(mut batch)) => {
-            while !batch.is_empty()
-                && let Ok(message) = unpack(&mut batch)
-            {
-                take(message);
-            }
-        }
+    let message = proto::CoordinatorMessage::decode(bytes);
+    if let Some(body) = message.ok().and_then(|message| message.body) {
+        let _ = event_from_proto(body);
     }
 }
 
@@ -703,16 +696,17 @@ mod tests {
     }
 
     #[test]
-    fn a_message_for_many_arrives_as_it_was_sent() {
+    fn a_message_for_many_arrives_as_it_was_sent_and_holds_no_other() {
         for event in every_event() {
-            let body = Some(shared(event_to_proto(event.clone())));
-            let Ok(Opened::Batch(mut batch)) = proto::CoordinatorMessage { body }.open() else {
-                panic!("{event:?} is no batch")
-            };
-            let message: proto::CoordinatorMessage = unpack(&mut batch).unwrap();
-            assert_eq!(event_from_proto(message.body.unwrap()), Ok(Some(event)));
-            assert!(batch.is_empty());
+            let shared = shared(event_to_proto(event.clone()));
+            assert_eq!(event_from_proto(shared), Ok(Some(event)));
         }
+        let inner = shared(event_to_proto(MemberEvent::Finished));
+        let inner = proto::CoordinatorMessage { body: Some(inner) }.encode_to_vec();
+        let refused = event_from_proto(ToMember::Shared(inner.into()));
+        assert!(refused.is_err_and(|what| what.contains("within a message")));
+        assert!(event_from_proto(ToMember::Shared(vec![0xff; 9].into())).is_err());
+        assert!(event_from_proto(ToMember::Compressed(vec![0xff; 9].into())).is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Endpoint;
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 use tracing::warn;
 
 use crate::codec::{MESSAGE_LIMIT, kind_from_proto};
@@ -20,7 +20,6 @@ use crate::proto::control_client::ControlClient;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 use crate::proto::{CoordinatorMessage, MemberMessage};
-use crate::session_stream::{Packed, Unpacked};
 use crate::tls::Tls;
 
 /// One attempt. A coordinator that is there answers in milliseconds; the shortest leaves room for
@@ -36,7 +35,7 @@ const NOTICE_EVERY: Duration = Duration::from_secs(3);
 /// A session whose coordinator has proved itself.
 pub(super) struct Greeted {
     pub outbound: mpsc::UnboundedSender<MemberMessage>,
-    pub inbound: Unpacked<CoordinatorMessage>,
+    pub inbound: Streaming<CoordinatorMessage>,
     pub welcome: proto::Welcome,
 }
 
@@ -128,11 +127,10 @@ impl Greeting<'_> {
         let channel = endpoint.connect_timeout(limit).tcp_nodelay(true).connect().await;
         let channel = channel.map_err(|e| Failed::ForNow(root_cause(&e)))?;
         let (outbound, said) = mpsc::unbounded_channel();
-        let said = Packed::new(UnboundedReceiverStream::new(said));
+        let said = UnboundedReceiverStream::new(said);
         let mut client = ControlClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
         let response = client.session(said).await;
-        let stream = response.map_err(|s| self.stranger(&s))?.into_inner();
-        let mut inbound = Unpacked::new(stream);
+        let mut inbound = response.map_err(|s| self.stranger(&s))?.into_inner();
 
         let ToMember::Challenge(challenge) = self.next(&mut inbound).await? else {
             return Err(self.not_a_coordinator("it did not greet"));
@@ -167,7 +165,7 @@ impl Greeting<'_> {
         }
     }
 
-    async fn next(&self, inbound: &mut Unpacked<CoordinatorMessage>) -> Result<ToMember, Failed> {
+    async fn next(&self, inbound: &mut Streaming<CoordinatorMessage>) -> Result<ToMember, Failed> {
         match inbound.message().await {
             Ok(Some(CoordinatorMessage { body: Some(body) })) => Ok(body),
             Ok(Some(_)) => Err(self.not_a_coordinator("it sent an empty message")),

@@ -1,0 +1,139 @@
+//! What many members get: encoded and compressed once, and the answers of workers that are equal held once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use prost::Message as _;
+use prost::bytes::Bytes;
+use sumpter_types::Rank;
+
+use crate::proto;
+use crate::proto::coordinator_message::Body as ToMember;
+
+/// The largest message of a coordinator: a plan with the answers of all workers of a large job.
+pub(crate) const MESSAGE_LIMIT: usize = 64 << 20;
+
+/// From here on, a message that many members get is compressed: plans and answers of thousands of
+/// workers are mostly alike, and the coordinator holds the bytes for each member until they are
+/// sent.
+const COMPRESSED_FROM: usize = 16 << 10;
+
+/// A message that many members get, encoded once: what a copy costs is a reference. A message that
+/// is too large for them becomes the error that says so.
+pub(crate) fn shared(body: ToMember) -> ToMember {
+    let message = proto::CoordinatorMessage { body: Some(body) };
+    let bytes = message.encoded_len();
+    // Room for what the message is wrapped in.
+    if bytes > MESSAGE_LIMIT - 64 {
+        let message = format!(
+            "a plan with the answers of all workers takes {bytes} bytes, at most {MESSAGE_LIMIT} \
+             are possible: use fewer workers, or declare fewer and larger tensors"
+        );
+        tracing::error!("{message}");
+        let kind = proto::FatalKind::Start.into();
+        return ToMember::Fatal(proto::Fatal { kind, message });
+    }
+    let encoded = message.encode_to_vec();
+    if encoded.len() < COMPRESSED_FROM {
+        return ToMember::Shared(encoded.into());
+    }
+    ToMember::Compressed(lz4_flex::compress_prepend_size(&encoded).into())
+}
+
+/// The encoded message of a compressed one.
+///
+/// # Errors
+/// In words, if there is none.
+pub(super) fn decompress(compressed: &[u8]) -> Result<Bytes, String> {
+    let unreadable = |error| format!("a compressed message that cannot be read: {error}");
+    let (bytes, _) = lz4_flex::block::uncompressed_size(compressed).map_err(unreadable)?;
+    // Before that much memory is taken.
+    if bytes > MESSAGE_LIMIT {
+        return Err(format!("a compressed message of {bytes} bytes, above {MESSAGE_LIMIT}"));
+    }
+    lz4_flex::decompress_size_prepended(compressed).map(Bytes::from).map_err(unreadable)
+}
+
+/// What workers answered, by rank.
+type Answers = Vec<(Rank, Arc<[u8]>)>;
+
+/// What workers answered, equal answers once.
+pub(super) fn answers_to_proto(progress: Answers) -> Vec<proto::WorkerProgress> {
+    let mut answers: Vec<proto::WorkerProgress> = Vec::new();
+    let mut known: HashMap<Arc<[u8]>, usize> = HashMap::new();
+    for (rank, payload) in progress {
+        match known.get(&payload) {
+            Some(at) => answers[*at].also.push(rank.0),
+            None => {
+                let (rank, bytes, also) = (rank.0, payload.to_vec(), Vec::new());
+                known.insert(payload, answers.len());
+                answers.push(proto::WorkerProgress { rank, payload: bytes, also });
+            }
+        }
+    }
+    answers
+}
+
+/// The same by rank.
+pub(super) fn answers_from_proto(answers: Vec<proto::WorkerProgress>) -> Result<Answers, String> {
+    let mut progress = Vec::new();
+    for proto::WorkerProgress { rank, payload, also } in answers {
+        let payload: Arc<[u8]> = payload.into();
+        let ranks = [rank].into_iter().chain(also);
+        progress.extend(ranks.map(|rank| (Rank(rank), payload.clone())));
+    }
+    progress.sort_by_key(|(rank, _)| *rank);
+    if progress.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        return Err("two answers of one rank".to_owned());
+    }
+    Ok(progress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_for_members_is_an_error_that_says_so() {
+        let tensor = proto::TensorError { name: "x".repeat(MESSAGE_LIMIT), ..Default::default() };
+        let ToMember::Fatal(fatal) = shared(ToMember::TensorError(tensor)) else {
+            panic!("it was sent")
+        };
+        assert!(fatal.message.contains("at most 67108864 are possible"), "{}", fatal.message);
+    }
+
+    #[test]
+    fn what_is_large_is_compressed() {
+        let name = "a name ".repeat(COMPRESSED_FROM);
+        let body = ToMember::TensorError(proto::TensorError { name, ..Default::default() });
+        let message = proto::CoordinatorMessage { body: Some(body.clone()) };
+        let ToMember::Compressed(compressed) = shared(body) else { panic!("it is not compressed") };
+        assert!(compressed.len() < message.encoded_len() / 50);
+        assert_eq!(decompress(&compressed), Ok(message.encode_to_vec().into()));
+    }
+
+    #[test]
+    fn what_decompresses_to_too_much_or_nothing_is_refused() {
+        let mut bomb = lz4_flex::compress_prepend_size(&[0; 100]);
+        bomb[..4].copy_from_slice(&(MESSAGE_LIMIT as u32 + 1).to_le_bytes());
+        assert!(decompress(&bomb).is_err_and(|what| what.contains("above 67108864")));
+        // Fewer bytes than announced, and no length at all.
+        bomb[..4].copy_from_slice(&50u32.to_le_bytes());
+        for broken in [&bomb[..], &[1, 2]] {
+            assert!(decompress(broken).is_err_and(|what| what.contains("cannot be read")));
+        }
+    }
+
+    #[test]
+    fn equal_answers_are_sent_once() {
+        let same: Arc<[u8]> = vec![7; 1000].into();
+        let other: Arc<[u8]> = vec![8].into();
+        let mut progress: Vec<_> = (0..100).map(|rank| (Rank(rank), same.clone())).collect();
+        progress[50].1 = other;
+        let answers = answers_to_proto(progress.clone());
+        assert_eq!((answers.len(), answers[0].also.len()), (2, 98));
+        assert_eq!(answers_from_proto(answers), Ok(progress));
+        let twice = |rank| proto::WorkerProgress { rank, payload: vec![1], also: vec![3] };
+        assert!(answers_from_proto(vec![twice(1), twice(2)]).is_err());
+    }
+}
