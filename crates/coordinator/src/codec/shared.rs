@@ -1,5 +1,5 @@
-//! What many members get: encoded and compressed once, and the answers of workers that are equal held
-//! once.
+//! What many members get: encoded and compressed once, and the answers of workers that are equal
+//! held once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
