@@ -140,7 +140,7 @@ fn places(words: &[u32], k: usize, elements: usize) -> Vec<(usize, usize)> {
     let border = |i: usize| i * elements / k;
     let place = |i: usize| {
         let length = border(i + 1) - border(i);
-        (border(i) + (words[i] as usize * length >> 32), length)
+        (border(i) + ((words[i] as usize * length) >> 32), length)
     };
     (0..k).map(place).collect()
 }

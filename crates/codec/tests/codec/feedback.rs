@@ -91,19 +91,19 @@ proptest! {
         for codec in levels(&codec) {
             let done = round(&codec, &x, &residual, &[], rescale);
             prop_assert_eq!(&done.code, &of_whole, "{}: not the code of x + r * e", spec);
-            for i in 0..x.len() {
-                let (decoded, left) = (done.decoded[i], done.residual[i]);
+            let parts = done.decoded.iter().zip(&done.residual);
+            for (whole, (&decoded, &left)) in whole.iter().zip(parts) {
                 if !decoded.is_finite() {
                     prop_assert_eq!(left, 0.0);
                     continue;
                 }
-                prop_assert_eq!(left.to_bits(), (whole[i] - decoded).to_bits());
+                prop_assert_eq!(left.to_bits(), (whole - decoded).to_bits());
                 let sum = decoded + left;
                 let tolerance = match is_exact(codec.spec()) {
                     true => 0.0,
-                    false => ulp(whole[i].abs().max(decoded.abs())),
+                    false => ulp(whole.abs().max(decoded.abs())),
                 };
-                prop_assert!((sum - whole[i]).abs() <= tolerance, "{spec}: {sum} of {}", whole[i]);
+                prop_assert!((sum - whole).abs() <= tolerance, "{spec}: {sum} of {whole}");
             }
         }
     }

@@ -22,7 +22,7 @@ proptest! {
         let mut byte = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let byte = (state >> 40) as u8;
-            if sparse && byte % 4 != 0 { 0 } else { byte }
+            if sparse && !byte.is_multiple_of(4) { 0 } else { byte }
         };
         let code: Vec<u8> = (0..codec.encoded_len(elements)).map(|_| byte()).collect();
         let mut first = None;

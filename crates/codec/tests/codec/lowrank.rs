@@ -1,5 +1,7 @@
 //! PowerSGD.
 
+use std::slice;
+
 use proptest::prelude::*;
 use sumpter_codec::{Key, LowRank};
 use sumpter_sum::InstructionSet;
@@ -42,7 +44,7 @@ fn round(
     shape: &LowRank,
     number: u32,
     matrices: &[Vec<f32>],
-    right: &mut Vec<f32>,
+    right: &mut [f32],
 ) -> (Vec<f32>, Vec<Vec<f32>>) {
     shape.refresh(key(number), right).unwrap();
     let mut left = vec![0.0; shape.left_len()];
@@ -73,7 +75,7 @@ fn a_matrix_of_the_rank_is_had_exactly_in_one_round() {
         let shape = LowRank::new(rank as u32, 3, (rows, columns)).unwrap();
         let matrix = of_rank(rows, columns, rank, 9);
         let mut right = vec![0.0; shape.right_len()];
-        let (decoded, residuals) = round(&shape, 0, &[matrix.clone()], &mut right);
+        let (decoded, residuals) = round(&shape, 0, slice::from_ref(&matrix), &mut right);
         let off = norm(&minus(&decoded, &matrix)) / norm(&matrix);
         assert!(off < 1e-5, "{rows} by {columns}: {off}");
         assert!(norm(&residuals[0]) < 1e-5 * norm(&matrix));
@@ -91,7 +93,7 @@ fn rounds_with_the_factor_before_approach_the_best_of_that_rank() {
     let mut right = vec![0.0; shape.right_len()];
     let mut left = Vec::new();
     for number in 0..6 {
-        let (decoded, _) = round(&shape, number, &[matrix.clone()], &mut right);
+        let (decoded, _) = round(&shape, number, slice::from_ref(&matrix), &mut right);
         left.push(norm(&minus(&matrix, &decoded)));
     }
     assert!(left[5] <= left[0] && left[5] < norm(&noise), "{left:?} of {}", norm(&noise));
@@ -204,7 +206,7 @@ fn what_is_no_number_shows_and_is_forgotten() {
     let (decoded, residuals) = round(&shape, 0, &[matrix], &mut right);
     assert!(decoded.iter().all(|x| x.is_nan()));
     assert!(residuals[0].iter().all(|x| *x == 0.0));
-    let (decoded, _) = round(&shape, 1, &[sound.clone()], &mut right);
+    let (decoded, _) = round(&shape, 1, slice::from_ref(&sound), &mut right);
     assert!(norm(&minus(&decoded, &sound)) < 1e-5 * norm(&sound));
 }
 
