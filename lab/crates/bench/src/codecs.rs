@@ -228,7 +228,7 @@ struct Matrix {
 
 impl Matrix {
     fn new(rank: u32, seed: u64, x: &[f32]) -> Result<Matrix, CodecError> {
-        let columns = (1..=x.len().isqrt()).rev().find(|columns| x.len() % columns == 0);
+        let columns = (1..=x.len().isqrt()).rev().find(|columns| x.len().is_multiple_of(*columns));
         let columns = columns.unwrap_or(1);
         let shape = LowRank::new(rank, seed, (x.len() / columns, columns))?;
         let mut right = vec![0.0; shape.right_len()];
