@@ -193,6 +193,9 @@ fn sample_json(sample: &Sample) -> serde_json::Value {
     })
 }
 
+/// Seconds of a codec's phases, in the order of [`sumpter_bench::CodecRound`].
+type CodecSeconds = (f64, f64, f64, f64, f64);
+
 /// A codec on so many elements in cache: the bytes they become, the part of their norm that is
 /// lost, and by round the seconds of encoding, the same with a residual, decoding, adding, copying.
 #[pyfunction]
@@ -202,7 +205,7 @@ pub fn bench_codec(
     codec: &str,
     elements: usize,
     rounds: usize,
-) -> PyResult<(usize, f64, Vec<(f64, f64, f64, f64, f64)>)> {
+) -> PyResult<(usize, f64, Vec<CodecSeconds>)> {
     let sample = measured(py, |stop| sumpter_bench::codec(codec, elements, rounds, stop))?;
     let row =
         |r: &sumpter_bench::CodecRound| (r.encode_s, r.feedback_s, r.decode_s, r.add_s, r.copy_s);
