@@ -6,10 +6,11 @@ use sumpter_sum::InstructionSet;
 use sumpter_types::{Dtype, ReduceOp};
 
 use crate::block::{BLOCK, Blocks, blocks};
+use crate::call::{At, Encoded, Next, Previous};
 use crate::error::CodecError;
-use crate::formats::{Custom, Dithering, Fp8, Half, Int8, Kept, Onebit, Randomk, SharedInt8, Topk};
-use crate::random::Key;
-use crate::registry::CustomCodec;
+use crate::formats::{
+    Custom, CustomCodec, Dithering, Fp8, Half, Int8, Kept, Onebit, Randomk, SharedInt8, Topk,
+};
 use crate::run::{Add, Decode, Encode, Maxima};
 use crate::spec::{Count, NanPolicy, Scheme, Spec};
 
@@ -49,54 +50,6 @@ macro_rules! with_format {
             Format::Custom($format) => $body,
         }
     };
-}
-
-/// Which elements of which contribution a call is about: from the first of a block to the end of a
-/// block, or of the tensor.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct At<'a> {
-    /// The contribution.
-    pub key: Key,
-    /// The number of the first block: its first element's number in the tensor, over
-    /// [`BLOCK`].
-    pub block: u64,
-    /// For `int8:scale=shared`, and empty for all others: the largest magnitude of each block in
-    /// any rank, as `f32` in the machine's order.
-    pub maxima: &'a [u8],
-}
-
-/// What is kept from round to round, before this one; `f32` in the machine's order.
-#[derive(Clone, Copy, Debug)]
-pub struct Previous<'a> {
-    /// What earlier rounds left out of the elements.
-    pub residual: Option<&'a [u8]>,
-    /// What the residual is multiplied by, 1 if not given: the learning rate with which it was
-    /// made, over the present one.
-    pub rescale: f32,
-    /// The momentum of the elements; needed if the spec has a factor of momentum.
-    pub velocity: Option<&'a [u8]>,
-}
-
-impl Default for Previous<'_> {
-    fn default() -> Self {
-        Previous { residual: None, rescale: 1.0, velocity: None }
-    }
-}
-
-/// Where what is kept goes after this round; needed for what was given before.
-#[derive(Debug, Default)]
-pub struct Next<'a> {
-    /// For the residual.
-    pub residual: Option<&'a mut [u8]>,
-    /// For the momentum.
-    pub velocity: Option<&'a mut [u8]>,
-}
-
-/// What became of the elements.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Encoded {
-    /// Blocks that had a NaN or an infinity and so contribute zeros; by `nan=skip` alone.
-    pub skipped: usize,
 }
 
 impl Codec {

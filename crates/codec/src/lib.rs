@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod call;
 mod codec;
 mod error;
 mod formats;
@@ -27,10 +28,12 @@ mod shared;
 mod spec;
 
 pub use block::{BLOCK, blocks};
-pub use codec::{At, Codec, Encoded, Next, Previous};
+pub use call::{At, Encoded, Next, Previous};
+pub use codec::Codec;
 pub use error::CodecError;
+pub use formats::CustomCodec;
 pub use lowrank::LowRank;
 pub use random::Key;
-pub use registry::{CustomCodec, Factory, Registry};
+pub use registry::{Factory, Registry};
 pub use shared::{MAX_SHARED_RANKS, SHARED_SUM_BYTES, add_codes, decode_sum};
 pub use spec::{Arguments, Count, Fp8Format, NanPolicy, Norm, Partition, Scheme, Spec};

@@ -4,7 +4,7 @@ use sumpter_sum::{InstructionSet, Kernel};
 use sumpter_types::Dtype;
 
 use crate::block::{BLOCK, Block, Blocks, Context, INFINITY, largest};
-use crate::codec::{At, Next, Previous};
+use crate::call::{At, Next, Previous};
 
 /// A block as `f32`s.
 type Wide = [f32; BLOCK];

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use crate::generic;
 use crate::half::{Bf16, Halves, SoftF16};
+use crate::kernel::Kernel;
 use crate::rules;
 #[cfg(target_arch = "x86_64")]
 use crate::x86::{avx2, avx512, avx512fp16};
@@ -130,17 +131,6 @@ enum Level {
     #[cfg(target_arch = "x86_64")]
     Avx2,
     Portable,
-}
-
-/// A computation that is compiled for every level; see [`InstructionSet::run`].
-pub trait Kernel {
-    /// What it returns.
-    type Output;
-
-    /// Computes. This and all that it calls must be `#[inline(always)]`: only what is inlined is
-    /// compiled for a level. Without fused multiplications and in a fixed order of additions, all
-    /// levels give the same bits.
-    fn run(self) -> Self::Output;
 }
 
 /// How 16-bit floats are converted without any processor features.

@@ -5,9 +5,9 @@
 //!
 //! Callers have checked that all slices hold the same number of whole elements.
 
-use crate::dispatch::Kernel;
 use crate::element::{Element, Float};
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
+use crate::kernel::Kernel;
 use sumpter_types::{Dtype, ReduceOp};
 
 /// A [`WideTile`] as bytes, because accumulators may lie anywhere.

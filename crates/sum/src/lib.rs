@@ -13,6 +13,7 @@ mod dispatch;
 mod element;
 mod generic;
 mod half;
+mod kernel;
 mod pool;
 mod rules;
 mod squares;
@@ -21,8 +22,9 @@ mod x86;
 
 pub use buffer::{ALIGNMENT, AlignedBuf};
 pub use dispatch::{
-    InstructionSet, Kernel, accumulate, accumulate_last, accumulate_pair, divide, instruction_set,
-    narrow, reduce, update, widen,
+    InstructionSet, accumulate, accumulate_last, accumulate_pair, divide, instruction_set, narrow,
+    reduce, update, widen,
 };
+pub use kernel::Kernel;
 pub use pool::BufferPool;
 pub use squares::add_squares;

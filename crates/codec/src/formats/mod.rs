@@ -9,6 +9,7 @@ mod onebit;
 mod sparse;
 
 pub(crate) use custom::Custom;
+pub use custom::CustomCodec;
 pub(crate) use dithering::Dithering;
 pub(crate) use fp8::Fp8;
 pub(crate) use half::Half;

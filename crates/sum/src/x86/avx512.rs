@@ -9,9 +9,9 @@ use std::arch::x86_64::{
 };
 
 use super::kernels;
-use crate::dispatch::Kernel;
 use crate::generic;
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
+use crate::kernel::Kernel;
 use crate::rules;
 use sumpter_types::{Dtype, ReduceOp, Update};
 
