@@ -45,7 +45,7 @@ use crate::run::out_of_data::OutOfData;
 use crate::run::refused::RefusedOps;
 use crate::run::table::{Table, is_member, members};
 use crate::worker::decision::Deferred;
-use crate::worker::staged::Unfinished;
+use crate::worker::staged::StagedShare;
 
 /// How long bytes that a worker has sent may take to arrive at least.
 const LEAST_PATIENCE: Duration = Duration::from_secs(2);
@@ -97,7 +97,8 @@ pub(crate) struct WorkerRun {
     pub over: Option<OpError>,
 }
 
-/// How far ahead of what they have sent this plan's workers begin with partitions.
+/// How far ahead of what they have sent this plan's workers begin with partitions, with all their
+/// event loops.
 fn credit(config: &Config, view: &ClusterView) -> u64 {
     config.credit_bytes.unwrap_or_else(|| default_credit(view.slowest_gbps()))
 }
@@ -132,7 +133,8 @@ pub(crate) fn client_settings(config: &Config, view: &ClusterView) -> ClientSett
         world_size: view.workers.len() as u32,
         epoch: view.epoch,
         chunk_bytes: config.chunk_bytes as u32,
-        credit_bytes: credit(config, view) as usize,
+        // Each loop has its part of the link.
+        credit_bytes: (credit(config, view) / u64::from(config.io_threads.max(1))) as usize,
         deterministic: config.deterministic,
         checksum: config.checksum,
     }
@@ -154,8 +156,8 @@ pub(crate) struct Running {
     pub tag: String,
     pub round: u64,
     pub completion: Promise,
-    /// If the contribution comes while it runs: what of the result is not final.
-    pub unfinished: Option<Unfinished>,
+    /// If the contribution comes while it runs.
+    pub staged: Option<StagedShare>,
     /// If it is decided later what its update does: who waits for the norm.
     pub deferred: Option<Arc<Deferred>>,
     /// When it was submitted.
@@ -181,11 +183,13 @@ impl WorkerRun {
         resident: Option<ConnId>,
     ) -> Result<WorkerRun, PlanError> {
         let rank = Rank(config.rank);
-        if let Some(assumed) = view.assumed_links().filter(|_| rank == Rank(0)) {
+        // Said once for the job.
+        let says = rank == Rank(0) && view.job.event_loop() == 0;
+        if let Some(assumed) = view.assumed_links().filter(|_| says) {
             tracing::warn!("{assumed}");
         }
         let cluster = Cluster::new(&view, policy(config, &view))?;
-        if let Some(racks) = cluster.racks().filter(|_| rank == Rank(0)) {
+        if let Some(racks) = cluster.racks().filter(|_| says) {
             tracing::info!(target: "notice", "{racks}");
         }
         let (settings, groups) = (client_settings(config, &view), DeviceGroups::of(&view));
@@ -352,14 +356,17 @@ impl WorkerRun {
         self.cluster.lanes[lane.0].machine != *own
     }
 
-    /// A new entry of the coordinator's table. Returns the submissions that waited for it.
+    /// A new entry of the coordinator's table; the part that this loop serves, and whether it
+    /// speaks for the tensor. Returns the submissions that waited for it.
     pub(crate) fn enter(
         &mut self,
         id: TensorId,
-        spec: TensorSpec,
+        declared: TensorSpec,
+        (spec, speaks): (TensorSpec, bool),
     ) -> Vec<(DeclarationId, Submission)> {
         let own = self.groups.own(&spec, &self.members(&spec), self.rank);
-        let waiting = self.table.enter(id, spec, Tier::Root, own.len() as u64);
+        let bytes = own.len() as u64;
+        let waiting = self.table.enter(id, declared, (spec, speaks), Tier::Root, bytes);
         if self.suspended {
             // It gets its places with all others.
             self.client.register(id, Tier::Root, Layout::default());
@@ -396,11 +403,9 @@ impl WorkerRun {
         let tensor = self.table.known_mut(request.tensor);
         let round = tensor.begun;
         tensor.begun += 1;
-        let unfinished = staged.map(|staged| Unfinished::new(staged, tensor.bytes as usize));
         let tensor = request.tensor;
         let begun = now;
-        let running =
-            Running { tensor, tag, round, completion, unfinished, deferred, since, begun };
+        let running = Running { tensor, tag, round, completion, staged, deferred, since, begun };
         self.running.insert(id, running);
         round
     }
@@ -413,10 +418,10 @@ impl WorkerRun {
     }
 
     /// More of a staged round's result is final.
-    pub(crate) fn slices_final(&mut self, id: OpId, bytes: Range<usize>) {
-        let running = self.running.get_mut(&id);
-        if let Some(unfinished) = running.and_then(|running| running.unfinished.as_mut()) {
-            unfinished.shrink(bytes);
+    pub(crate) fn slices_final(&self, id: OpId, bytes: Range<usize>) {
+        let running = self.running.get(&id);
+        if let Some(staged) = running.and_then(|running| running.staged.as_ref()) {
+            staged.shrink(bytes);
         }
     }
 
