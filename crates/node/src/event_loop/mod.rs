@@ -657,7 +657,8 @@ impl EventLoop {
     fn leave(&mut self, events: &mut Events) {
         // A rank that is late to a broadcast finds its result here, unless the job has failed.
         let serves = self.worker_side.run().is_some_and(|run| run.over.is_none());
-        self.worker_side.fail(&OpError::Closed("the session was shut down".to_owned()));
+        // The other loops of a worker leave by themselves.
+        self.worker_side.end(&OpError::Closed("the session was shut down".to_owned()));
         self.perform_actions();
         let last = Instant::now() + LAST_LINGER;
         let linger = patience(&self.config);

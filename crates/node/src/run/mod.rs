@@ -97,10 +97,14 @@ pub(crate) struct WorkerRun {
     pub over: Option<OpError>,
 }
 
-/// How far ahead of what they have sent this plan's workers begin with partitions, with all their
-/// event loops.
+/// How far ahead of what it has sent an event loop of this plan's workers begins with partitions:
+/// each has its part of what is set, or of the link.
 fn credit(config: &Config, view: &ClusterView) -> u64 {
-    config.credit_bytes.unwrap_or_else(|| default_credit(view.slowest_gbps()))
+    let loops = config.io_threads.max(1);
+    match config.credit_bytes {
+        Some(bytes) => bytes.div_ceil(u64::from(loops)),
+        None => default_credit(view.slowest_gbps().map(|gbps| gbps / f64::from(loops))),
+    }
 }
 
 /// The settings that may change while a job runs, as they are in this plan.
@@ -110,7 +114,9 @@ fn credit(config: &Config, view: &ClusterView) -> u64 {
 pub fn in_force(config: &Config, view: &ClusterView) -> Result<Texts, ConfigError> {
     let config = config.changed(&view.changes)?;
     let mut texts = config.tunable();
-    texts.insert("credit_bytes".to_owned(), credit(&config, view).to_string());
+    let of_all = || credit(&config, view) * u64::from(config.io_threads.max(1));
+    let credit = config.credit_bytes.unwrap_or_else(of_all);
+    texts.insert("credit_bytes".to_owned(), credit.to_string());
     Ok(texts)
 }
 
@@ -133,8 +139,7 @@ pub(crate) fn client_settings(config: &Config, view: &ClusterView) -> ClientSett
         world_size: view.workers.len() as u32,
         epoch: view.epoch,
         chunk_bytes: config.chunk_bytes as u32,
-        // Each loop has its part of the link.
-        credit_bytes: (credit(config, view) / u64::from(config.io_threads.max(1))) as usize,
+        credit_bytes: credit(config, view) as usize,
         deterministic: config.deterministic,
         checksum: config.checksum,
     }

@@ -481,11 +481,19 @@ impl WorkerSide {
     }
 
     /// The run cannot go on: fails all that is under way and all that will come.
+    /// The other event loops cannot, either.
     pub(crate) fn fail(&mut self, reason: &OpError) {
-        let Some(run) = self.run.as_mut().filter(|run| run.over.is_none()) else { return };
+        if self.end(reason) {
+            self.place.tell_others(|| Command::Fail(reason.clone()));
+        }
+    }
+
+    /// As [`fail`](Self::fail), of this loop alone; whether the run went on before.
+    pub(crate) fn end(&mut self, reason: &OpError) -> bool {
+        let Some(run) = self.run.as_mut().filter(|run| run.over.is_none()) else { return false };
         self.subscriptions.clear();
         run.fail(reason);
-        self.place.tell_others(|| Command::Fail(reason.clone()));
+        true
     }
 
     /// Another loop has reached this training step.

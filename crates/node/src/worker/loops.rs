@@ -118,8 +118,8 @@ impl LoopPlace {
     }
 
     /// Tells each loop how it reaches the others, before any of them runs.
-    pub(crate) fn connect(&self, remotes: &[Remote]) {
-        let _ = self.shared.remotes.set(remotes.to_vec());
+    pub(crate) fn connect(&self, remotes: Vec<Remote>) {
+        let _ = self.shared.remotes.set(remotes);
     }
 
     /// Whether this loop speaks for the worker.

@@ -30,6 +30,7 @@ use crate::error::{NodeError, OpError};
 use crate::event_loop::EventLoop;
 use crate::join::{data_tls, interfaces, join_options, lane_listeners};
 use crate::metrics::tell_of_worker;
+use crate::remote::Remote;
 use crate::run::table::members;
 use crate::stats::total;
 use crate::worker::loops::{LoopPlace, Loops};
@@ -71,10 +72,11 @@ impl Worker {
     ) -> Result<Worker, NodeError> {
         let interfaces = interfaces(config)?;
         let (started, start) = unbounded();
-        let begun = begin_loops(config, &interfaces, &started)?;
+        let (event_loops, lanes) = event_loops(config, &interfaces, &started)?;
         drop(started);
-        let options = worker_options(config, begun.lanes, &interfaces)?;
-        let (loops, loop_threads, host) = (begun.loops, begun.threads, options.host.clone());
+        let options = worker_options(config, lanes, &interfaces)?;
+        let host = options.host.clone();
+        let (loops, loop_threads) = begin(event_loops)?;
         let (notifier, callbacks) = unbounded::<Callback>();
         let notify_thread = spawn("sumpter-notify", move || {
             callbacks.into_iter().for_each(|callback| callback());
@@ -295,24 +297,20 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
         .map_err(NodeError::io("starting a thread"))
 }
 
-/// The event loops of a worker that are running, and their lanes.
-struct BegunLoops {
-    loops: Arc<Loops>,
-    lanes: Vec<LaneView>,
-    threads: Vec<JoinHandle<()>>,
-}
+/// An event loop that is not running, the cores that it may use, and how it is reached.
+type Resting = (EventLoop, Vec<usize>, Remote);
 
-/// Begins a worker's event loops, each of which reports the start by `started`.
-fn begin_loops(
+/// A worker's event loops, each of which reports the start by `started`; and their lanes.
+fn event_loops(
     config: &Config,
     interfaces: &Interfaces,
     started: &Sender<Result<ClusterView, NodeError>>,
-) -> Result<BegunLoops, NodeError> {
+) -> Result<(Vec<Resting>, Vec<LaneView>), NodeError> {
     let count = config.io_threads;
     warn_of_cores(count);
     let tls = data_tls(config)?;
     let places = LoopPlace::all(count);
-    let (mut lanes, mut remotes, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut event_loops, mut lanes) = (Vec::new(), Vec::new());
     for place in &places {
         let (number, own) = (place.number, own_interfaces(config, interfaces, place));
         let listeners = lane_listeners(config, interfaces, (number as u16, &own), tls.clone())?;
@@ -323,20 +321,35 @@ fn begin_loops(
             true => cores_near(&interfaces.all[own[0]].name),
             false => Vec::new(),
         };
-        remotes.push(remote);
-        bodies.push(move || {
+        event_loops.push((event_loop, cores, remote));
+    }
+    let remotes = event_loops.iter().map(|(.., remote)| remote.clone());
+    places[0].connect(remotes.collect());
+    Ok((event_loops, lanes))
+}
+
+/// Runs event loops, each in a thread of its own.
+fn begin(event_loops: Vec<Resting>) -> Result<(Arc<Loops>, Vec<JoinHandle<()>>), NodeError> {
+    let remotes = event_loops.iter().map(|(.., remote)| remote.clone());
+    let loops = Arc::new(Loops::new(remotes.collect()));
+    let run = |(number, (event_loop, cores, _)): (usize, Resting)| {
+        let name = match number {
+            0 => "sumpter-loop".to_owned(),
+            number => format!("sumpter-loop-{number}"),
+        };
+        spawn(&name, move || {
             pin(&cores);
             event_loop.run();
-        });
-    }
-    places[0].connect(&remotes);
-    let name = |number| match number {
-        0 => "sumpter-loop".to_owned(),
-        number => format!("sumpter-loop-{number}"),
+        })
     };
-    let threads = (0..).zip(bodies).map(|(number, body)| spawn(&name(number), body));
-    let threads = threads.collect::<Result<_, _>>()?;
-    Ok(BegunLoops { loops: Arc::new(Loops::new(remotes)), lanes, threads })
+    let threads = event_loops.into_iter().enumerate().map(run).collect::<Result<_, _>>();
+    match threads {
+        Ok(threads) => Ok((loops, threads)),
+        Err(error) => {
+            loops.send_all(|| Command::Leave(bounded(1).0));
+            Err(error)
+        }
+    }
 }
 
 /// Says so where a worker has more event loops than there are cores: they take turns then, and each
