@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
 
 from jobs import Job
+
+# Only so that a hang fails instead of blocking; no test's meaning depends on it.
+HANG_S = 120
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(2, 0), (2, 1), (4, 0), (4, 1)])
@@ -43,13 +47,39 @@ def test_a_killed_worker_is_named_to_the_others(make_job: Callable[..., Job]) ->
         assert job.exit_code(survivor) == 0, job.report("a survivor failed")
 
 
+@pytest.mark.parametrize("optimizer", ["in_workers", "on_servers"])
+def test_a_killed_worker_of_an_elastic_job_is_replaced(
+    make_job: Callable[..., Job], optimizer: str
+) -> None:
+    elastic = {"repeated": True, "min_workers": 2, "redo": False, "start_timeout_s": HANG_S}
+    job = make_job(3, 1, io_threads=2, **elastic)
+    job.make_pipe("alone")
+    for rank in range(3):
+        job.start_rank(rank, "elastic_training.py", optimizer, *["doomed"] * (rank == 0))
+    assert job.exit_code(0) == -signal.SIGKILL, job.report("no worker was killed")
+    job.wait_for("alone")
+    job.start_rank(0, "elastic_training.py", optimizer, "newcomer")
+    job.finish()
+    assert job.result(0) == job.result(1) == job.result(2)
+
+
+@pytest.mark.parametrize("optimizer", ["in_workers", "on_servers"])
+def test_survivors_complete_an_interrupted_step(
+    make_job: Callable[..., Job], optimizer: str
+) -> None:
+    job = make_job(3, 1, io_threads=3, repeated=True, min_workers=2, start_timeout_s=HANG_S)
+    for rank in range(3):
+        job.start_rank(rank, "elastic_redo.py", optimizer, *["doomed"] * (rank == 0))
+    assert job.exit_code(0) == -signal.SIGKILL, job.report("no worker was killed")
+    assert job.exit_code(1) == job.exit_code(2) == 0, job.report("the survivors failed")
+    assert job.result(1) == job.result(2)
+
+
 def test_other_numbers_of_loops_are_refused_with_both(make_job: Callable[..., Job]) -> None:
     job = make_job(2, io_threads=2, start_timeout_s=10)
     job.make_pipe("refused")
     job.start_rank(0, "join_only.py", "StartError", "rank 1")
-    job.start_rank(
-        1, "refused_setting.py", "io_threads", "has 2", "has 3", SUMPTER_IO_THREADS="3"
-    )
+    job.start_rank(1, "refused_setting.py", "io_threads", "has 2", "has 3", SUMPTER_IO_THREADS="3")
     job.wait_for("refused")
     assert job.exit_code(1) == 0, job.report("it was not refused")
 
