@@ -56,8 +56,14 @@ pub struct Worker {
     tensors: Mutex<HashMap<(TensorSpec, bool), Arc<Tensor>>>,
     timeline: Mutex<Option<Timeline>>,
     metrics: Mutex<Option<Endpoint>>,
-    /// Those of the event loops, and the notifying one.
-    threads: Mutex<Option<(Vec<JoinHandle<()>>, JoinHandle<()>)>>,
+    threads: Mutex<Option<Threads>>,
+}
+
+/// The threads of a worker that has not been shut down.
+#[derive(Debug)]
+struct Threads {
+    event_loops: Vec<JoinHandle<()>>,
+    notifier: JoinHandle<()>,
 }
 
 impl Worker {
@@ -76,7 +82,7 @@ impl Worker {
         drop(started);
         let options = worker_options(config, lanes, &interfaces)?;
         let host = options.host.clone();
-        let (loops, loop_threads) = begin(event_loops)?;
+        let (loops, event_loops) = begin(event_loops)?;
         let (notifier, callbacks) = unbounded::<Callback>();
         let notify_thread = spawn("sumpter-notify", move || {
             callbacks.into_iter().for_each(|callback| callback());
@@ -103,7 +109,7 @@ impl Worker {
                     tensors: Mutex::default(),
                     timeline: Mutex::new(None),
                     metrics: Mutex::new(None),
-                    threads: Mutex::new(Some((loop_threads, notify_thread))),
+                    threads: Mutex::new(Some(Threads { event_loops, notifier: notify_thread })),
                 };
                 worker.start_metrics(config, &host)?;
                 if let Some(path) = config.timeline.as_deref().filter(|_| config.rank == 0) {
@@ -260,7 +266,7 @@ impl Worker {
     /// Safe to call twice.
     pub fn shutdown(&self) {
         let threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        let Some((loop_threads, notify_thread)) = threads else { return };
+        let Some(Threads { event_loops, notifier }) = threads else { return };
         drop(self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
         let (answer, left) = bounded(self.loops.count() as usize);
         self.member.report(self.stats());
@@ -270,13 +276,13 @@ impl Worker {
         left.iter().for_each(drop);
         self.member.leave();
         // A loop that panicked has said so on standard error.
-        loop_threads.into_iter().for_each(|thread| drop(thread.join()));
+        event_loops.into_iter().for_each(|thread| drop(thread.join()));
         if let Err(error) = self.stop_timeline() {
             tracing::warn!(%error, "the timeline is not complete");
         }
         // The notifying thread ends with its last sender, which may be in a completion that the
         // caller keeps; it holds nothing, so it is not waited for.
-        drop(notify_thread);
+        drop(notifier);
     }
 }
 
