@@ -90,7 +90,8 @@ mod tests {
             turn: u64,
         ) {
             let parts = loop_parts((elements, item), loops, false, turn);
-            prop_assert_eq!((parts[0].elements.start, parts.last().unwrap().elements.end), (0, elements));
+            let ends = (parts[0].elements.start, parts.last().unwrap().elements.end);
+            prop_assert_eq!(ends, (0, elements));
             for pair in parts.windows(2) {
                 prop_assert_eq!(pair[0].elements.end, pair[1].elements.start);
                 prop_assert_eq!(pair[1].elements.start * item % GRAIN_BYTES, 0);
@@ -99,9 +100,11 @@ mod tests {
             prop_assert_eq!(numbers.len(), parts.len());
             prop_assert!(numbers.iter().all(|number| *number < loops));
             if parts.len() > 1 {
-                let sizes = parts.iter().map(|part| (part.elements.end - part.elements.start) * item);
-                let (least, most) = (sizes.clone().min().unwrap(), sizes.max().unwrap());
-                prop_assert!(most - least <= 2 * GRAIN_BYTES && least >= LEAST_PART_BYTES - GRAIN_BYTES);
+                let bytes = |part: &LoopPart| (part.elements.end - part.elements.start) * item;
+                let least = parts.iter().map(bytes).min().unwrap();
+                let most = parts.iter().map(bytes).max().unwrap();
+                prop_assert!(most - least <= 2 * GRAIN_BYTES, "{} {}", least, most);
+                prop_assert!(least >= LEAST_PART_BYTES - GRAIN_BYTES, "{}", least);
             }
         }
     }

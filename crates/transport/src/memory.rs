@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use sumpter_endpoint::Memory;
 
@@ -19,6 +19,13 @@ pub struct TensorMemory {
 // SAFETY: the addresses are plain memory without thread affinity; `new` demands that no other code
 // writes to it, or reads the result, while this exists.
 unsafe impl Send for TensorMemory {}
+
+/// What keeps the tensor alive of which several memories are parts.
+struct SharedOwner(#[allow(dead_code)] Box<dyn Any + Send>);
+
+// SAFETY: no thread has access to what is inside; the one that has the last part drops it, and it
+// may move to any thread.
+unsafe impl Sync for SharedOwner {}
 
 impl TensorMemory {
     /// Memory at `contribution` (may be null if nothing is contributed) and `result` (may be
@@ -54,8 +61,7 @@ impl TensorMemory {
     #[must_use]
     pub fn split(self, ranges: &[Range<usize>]) -> Vec<TensorMemory> {
         let TensorMemory { contribution, result, bytes, _owner: owner } = self;
-        // No thread locks it: it makes the owner, which may move between threads, one of several.
-        let owner = Arc::new(Mutex::new(owner));
+        let owner = Arc::new(SharedOwner(owner));
         let mut free = 0;
         let part = |range: &Range<usize>| {
             assert!(free <= range.start && range.start <= range.end && range.end <= bytes);

@@ -30,8 +30,8 @@ pub(crate) struct LaneAddress {
     pub view: LaneView,
 }
 
-/// All lanes of what an event loop serves of a job, in the order of their numbers, and those of each
-/// process: of the workers that live, then of the servers.
+/// All lanes of what an event loop serves of a job, in the order of their numbers, and those of
+/// each process: of the workers that live, then of the servers.
 pub(crate) fn all_lanes(view: &ClusterView) -> (Vec<LaneAddress>, Vec<Range<usize>>) {
     let (mut all, mut ranges) = (Vec::new(), Vec::new());
     let mut add = |owner, hub, (host, machine): (&str, &str), first, views: &[LaneView]| {

@@ -106,7 +106,8 @@ impl LaneSide {
         self.jobs.keys().copied().filter(|job| job.run() == run).collect()
     }
 
-    /// What an event loop serves of a run is over: frees its buffers. Returns the sockets of its connections.
+    /// What an event loop serves of a run is over: frees its buffers. Returns the sockets of its
+    /// connections.
     pub(crate) fn end_job(&mut self, job: JobId) -> Vec<usize> {
         self.jobs.remove(&job);
         let ended = self.lane.end_job(job);

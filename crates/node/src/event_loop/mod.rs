@@ -79,8 +79,8 @@ pub(crate) struct EventLoop {
 }
 
 impl EventLoop {
-    /// Of lane `index` of the `lanes` of this process; if it is a `worker`, of its loop there, which
-    /// signals the start.
+    /// Of lane `index` of the `lanes` of this process; if it is a `worker`, of its loop there,
+    /// which signals the start.
     pub(crate) fn new(
         config: &Config,
         listeners: Listeners,

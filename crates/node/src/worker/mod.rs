@@ -4,6 +4,7 @@ pub(crate) mod decision;
 pub(crate) mod deferred;
 pub(crate) mod loops;
 pub(crate) mod staged;
+pub(crate) mod staged_round;
 pub(crate) mod start;
 pub(crate) mod tensor;
 pub(crate) mod timeline;

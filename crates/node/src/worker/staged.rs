@@ -12,9 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::Sender;
 use sumpter_engine::OpId;
 
-use crate::command::Command;
-use crate::completion::{Callback, Completion};
-use crate::worker::loops::Loops;
+use crate::completion::Callback;
 
 /// How the result of a staged round is passed on.
 pub struct Slices {
@@ -22,52 +20,6 @@ pub struct Slices {
     pub bytes: usize,
     /// Called once for each slice, by its number, from the notifying thread.
     pub on_final: Box<dyn Fn(usize) + Send + Sync>,
-}
-
-/// A round whose contribution is supplied by its caller.
-#[derive(Debug)]
-pub struct StagedRound {
-    name: String,
-    completion: Arc<Completion>,
-    staged: Arc<Staged>,
-    loops: Arc<Loops>,
-}
-
-impl StagedRound {
-    pub(crate) fn new(
-        name: String,
-        completion: Arc<Completion>,
-        staged: Arc<Staged>,
-        loops: Arc<Loops>,
-    ) -> StagedRound {
-        StagedRound { name, completion, staged, loops }
-    }
-
-    /// What the end of the round is waited for by.
-    #[must_use]
-    pub fn completion(&self) -> &Arc<Completion> {
-        &self.completion
-    }
-
-    /// These bytes of the contribution are in the memory now, and must not change any more.
-    pub fn supply(&self, bytes: Range<usize>) {
-        let parts = &self.staged.parts;
-        for (share, StagedPart { number, bytes: own, .. }) in self.staged.shares().zip(parts) {
-            let (start, end) = (bytes.start.max(own.start), bytes.end.min(own.end));
-            // That a rank which contributes nothing has nothing is said as well.
-            if start < end || parts.len() == 1 {
-                let within = start - own.start..end.max(start) - own.start;
-                self.loops.send(*number, Command::Supply(share, within));
-            }
-        }
-    }
-
-    /// The rest of the contribution will never come, for this reason: the rounds of the tensor fail
-    /// on all ranks.
-    pub fn refuse(&self, reason: &str) {
-        let message = format!("tensor '{}': {reason}", self.name);
-        self.loops.send_first(Command::Refuse(self.name.clone(), message));
-    }
 }
 
 /// What caller and event loops share of a staged round.
@@ -96,6 +48,9 @@ pub(crate) struct StagedShare {
     part: usize,
 }
 
+/// The number of an event loop, its part, and bytes of that.
+type Supplied = (u32, StagedShare, Range<usize>);
+
 enum State {
     /// The client does not have the operation yet; what was supplied until then.
     Early(Vec<Range<usize>>),
@@ -122,6 +77,20 @@ impl Staged {
     /// Each of the parts, for its event loop.
     pub(crate) fn shares(self: &Arc<Self>) -> impl Iterator<Item = StagedShare> {
         (0..self.parts.len()).map(|part| StagedShare { staged: self.clone(), part })
+    }
+
+    /// What of a range of the memory is whose: each part with the number of its event loop, and the
+    /// bytes within the part.
+    pub(crate) fn of_parts(self: &Arc<Self>, bytes: &Range<usize>) -> Vec<Supplied> {
+        let mut supplied = Vec::new();
+        for (share, StagedPart { number, bytes: own, .. }) in self.shares().zip(&self.parts) {
+            let (start, end) = (bytes.start.max(own.start), bytes.end.min(own.end));
+            // That a rank which contributes nothing has nothing is said as well.
+            if start < end || self.parts.len() == 1 {
+                supplied.push((*number, share, start - own.start..end.max(start) - own.start));
+            }
+        }
+        supplied
     }
 }
 

@@ -16,7 +16,8 @@ use crate::error::OpError;
 use crate::worker::decision::Deferred;
 use crate::worker::deferred::DeferredRound;
 use crate::worker::loops::{Loops, TensorPart, tensor_parts};
-use crate::worker::staged::{Slices, Staged, StagedRound};
+use crate::worker::staged::{Slices, Staged};
+use crate::worker::staged_round::StagedRound;
 
 /// What differs between the operations of one tensor.
 #[derive(Debug, Default)]
