@@ -57,6 +57,7 @@ pub struct Config {
     pub device_shards: bool,
     pub interfaces: Vec<String>,
     pub pin_lanes: bool,
+    pub io_threads: u32,
     pub lanes: u32,
     pub port: u16,
     pub max_job_bytes: u64,

@@ -442,6 +442,17 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| boolean(v).map(|x| c.pin_lanes = x),
     },
     Setting {
+        name: "io_threads",
+        env: "SUMPTER_IO_THREADS",
+        unit: "threads",
+        default: "1",
+        range: "a number from 1 to 64",
+        doc: "Event loops of a worker, for links that are faster than one core: each serves its \
+              part of every large tensor, with a lane and connections of its own. See tuning.md. \
+              Equal on every rank.",
+        put: |c, v| number(v, 1..=64).map(|x| c.io_threads = x),
+    },
+    Setting {
         name: "lanes",
         env: "SUMPTER_LANES",
         unit: "lanes",

@@ -136,6 +136,8 @@ fn values_outside_their_range_are_refused() {
         ("device_group", "g 1"),
         ("device_shards", "some"),
         ("lanes", "2000"),
+        ("io_threads", "0"),
+        ("io_threads", "65"),
         ("port", "70000"),
         ("job", "two words"),
         ("log", "shout"),

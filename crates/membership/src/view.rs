@@ -156,6 +156,31 @@ impl ClusterView {
         Ok(())
     }
 
+    /// How many event loops each worker has: equally many, with a lane each.
+    #[must_use]
+    pub fn loops(&self) -> u32 {
+        let most = self.workers.iter().map(|worker| worker.lanes.len()).max();
+        most.unwrap_or(0).max(1) as u32
+    }
+
+    /// What event loop `number` of each worker serves: a run of its own with all servers, in which
+    /// each worker has one lane.
+    #[must_use]
+    pub fn of_loop(&self, number: u32) -> ClusterView {
+        let lane = |worker: &WorkerView| match worker.lanes.len() {
+            0 => Vec::new(),
+            lanes => vec![worker.lanes[number as usize % lanes].clone()],
+        };
+        let of_loop = |worker: &WorkerView| WorkerView { lanes: lane(worker), ..worker.clone() };
+        let workers = self.workers.iter().map(of_loop).collect();
+        ClusterView { job: self.job.of_loop(number), workers, ..self.clone() }
+    }
+
+    /// The parts of all event loops.
+    pub fn of_loops(&self) -> impl Iterator<Item = ClusterView> {
+        (0..self.loops()).map(|number| self.of_loop(number))
+    }
+
     /// The workers that have not died, in the order of ranks.
     pub fn living(&self) -> impl Iterator<Item = &WorkerView> {
         self.workers.iter().filter(|worker| !self.gone.contains(&worker.rank))
@@ -234,4 +259,45 @@ pub struct ServerView {
     pub bandwidth_gbps: Option<f64>,
     /// Where its machine is, if that is known.
     pub rack: Option<Rack>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(lanes: &[u16]) -> ClusterView {
+        let lanes = |rank: u16| lanes.iter().map(move |n| ([10, 0, 0, rank as u8], *n).into());
+        let worker = |rank: u16| WorkerView {
+            rank: Rank(rank.into()),
+            host: "h".into(),
+            machine: "m".into(),
+            lanes: lanes(rank).collect(),
+            bandwidth_gbps: None,
+            rack: None,
+            device_group: None,
+        };
+        let workers = (0..3).map(worker).collect();
+        ClusterView { job: JobId::drawn(u64::MAX), workers, ..ClusterView::default() }
+    }
+
+    #[test]
+    fn each_event_loop_has_a_run_with_its_lane_of_every_worker() {
+        let view = view(&[7000, 7001, 7002]);
+        let parts: Vec<ClusterView> = view.of_loops().collect();
+        assert_eq!((view.loops(), parts.len()), (3, 3));
+        for (number, part) in (0..).zip(&parts) {
+            assert_eq!((part.job.run(), part.job.event_loop()), (view.job, number));
+            let ports: Vec<_> = part.workers.iter().map(|w| w.lanes[0].address().port()).collect();
+            assert_eq!(ports, [7000 + number as u16; 3]);
+            assert!(part.workers.iter().all(|worker| worker.lanes.len() == 1));
+            assert_eq!(part.loops(), 1);
+        }
+    }
+
+    #[test]
+    fn with_one_event_loop_its_part_is_the_run() {
+        let view = view(&[7000]);
+        assert_eq!(view.of_loops().collect::<Vec<_>>(), [view]);
+        assert_eq!(ClusterView::default().loops(), 1);
+    }
 }

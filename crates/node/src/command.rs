@@ -15,7 +15,7 @@ use sumpter_types::{Epoch, JobId, Rank, Stats, TensorSpec, Update};
 use crate::completion::Promise;
 use crate::error::OpError;
 use crate::worker::decision::Deferred;
-use crate::worker::staged::Staged;
+use crate::worker::staged::StagedShare;
 use crate::worker::timeline::Record;
 
 /// A declaration's number in its worker, in the order of declaration.
@@ -35,7 +35,7 @@ pub(crate) struct Submission {
     pub memory: TensorMemory,
     pub completion: Promise,
     /// If its contribution comes while it runs.
-    pub staged: Option<Arc<Staged>>,
+    pub staged: Option<StagedShare>,
     /// If it is decided later what its update does.
     pub deferred: Option<Arc<Deferred>>,
     /// The rule and its coefficients, in an update.
@@ -71,14 +71,18 @@ pub(crate) enum Command {
     Mirrored(DeclarationId, Sender<Vec<MirroredParts>>),
     /// What a round does that was begun without saying so.
     Decide(Arc<Deferred>, Update),
-    /// These bytes of a contribution are in the memory now.
-    Supply(Arc<Staged>, Range<usize>),
+    /// These bytes of this loop's part of a contribution are in the memory now.
+    Supply(StagedShare, Range<usize>),
     /// This worker cannot contribute to the rounds of a name, for this reason: all fail.
     Refuse(String, String),
     /// No more data: take part with zeros until all workers are out of data, then answer with the
     /// last one.
     OutOfData(Sender<Result<Rank, OpError>>),
     Subscribe(Subscription),
+    /// Another loop of this worker cannot go on, for this reason.
+    Fail(OpError),
+    /// Another loop of this worker has stored what it has counted, and reached this training step.
+    Reached(u64),
     /// The user has trained on so many samples.
     Samples(u64),
     Stats(Sender<Stats>),

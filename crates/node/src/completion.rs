@@ -23,6 +23,10 @@ pub struct Completion {
 #[derive(Default)]
 struct State {
     outcome: Option<Result<(), OpError>>,
+    /// Parts that are not done, of an operation with several.
+    left: usize,
+    /// Why the first part to fail did, until all are done.
+    failure: Option<OpError>,
     callbacks: Vec<Callback>,
     order: Vec<OrderSpan>,
 }
@@ -73,6 +77,18 @@ impl Completion {
         self.notify(callback);
     }
 
+    /// One of the parts is done. Returns the outcome of all if it was the last one.
+    fn end_part(&self, outcome: Result<(), OpError>) -> Option<Result<(), OpError>> {
+        let mut state = self.lock();
+        state.left = state.left.saturating_sub(1);
+        let failure = state.failure.take().or(outcome.err());
+        if state.left > 0 {
+            state.failure = failure;
+            return None;
+        }
+        Some(failure.map_or(Ok(()), Err))
+    }
+
     pub(crate) fn finish(&self, outcome: Result<(), OpError>) {
         let mut state = self.lock();
         if state.outcome.is_some() {
@@ -99,34 +115,75 @@ impl Completion {
     }
 }
 
-/// The duty to finish an operation: dropping it unfinished, in a panic too, fails the operation.
+/// The duty to finish an operation, or one of its parts: dropping it unfinished, in a panic too,
+/// fails the operation.
 #[derive(Debug)]
-pub(crate) struct Promise(Arc<Completion>);
+pub(crate) struct Promise(Option<Arc<Completion>>);
+
+/// The end of an operation, announced when this is dropped.
+#[derive(Debug)]
+pub(crate) struct End {
+    completion: Arc<Completion>,
+    outcome: Result<(), OpError>,
+}
 
 impl Promise {
     pub(crate) fn new(completion: Arc<Completion>) -> Promise {
-        Promise(completion)
+        Promise(Some(completion))
+    }
+
+    /// Of an operation with so many parts, which is done when all of them are.
+    pub(crate) fn of_parts(completion: &Arc<Completion>, parts: usize) -> Vec<Promise> {
+        completion.lock().left = parts;
+        (0..parts).map(|_| Promise::new(completion.clone())).collect()
     }
 
     /// For an operation without a waiter.
     pub(crate) fn unwatched() -> Promise {
-        Promise(Completion::new(channel::unbounded().0))
+        Promise::new(Completion::new(channel::unbounded().0))
     }
 
-    pub(crate) fn finish(&self, outcome: Result<(), OpError>) {
-        self.0.finish(outcome);
+    pub(crate) fn finish(self, outcome: Result<(), OpError>) {
+        drop(self.end(outcome));
+    }
+
+    /// As [`finish`](Self::finish); if that ends the operation, only once the end is dropped.
+    pub(crate) fn end(mut self, outcome: Result<(), OpError>) -> Option<End> {
+        self.0.take().and_then(|completion| End::of(completion, outcome))
     }
 
     /// The order in which the operation has changed a variable, before it is finished.
     pub(crate) fn ordered(&self, order: Vec<OrderSpan>) {
-        self.0.lock().order = order;
+        if let Some(completion) = &self.0 {
+            completion.lock().order = order;
+        }
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        let reason = "the session has been shut down, or its event loop has failed".to_owned();
-        self.0.finish(Err(OpError::Closed(reason)));
+        if let Some(completion) = self.0.take() {
+            let reason = "the session has been shut down, or its event loop has failed".to_owned();
+            drop(End::of(completion, Err(OpError::Closed(reason))));
+        }
+    }
+}
+
+impl End {
+    /// The end, if this was the last part.
+    fn of(completion: Arc<Completion>, outcome: Result<(), OpError>) -> Option<End> {
+        let outcome = completion.end_part(outcome)?;
+        Some(End { completion, outcome })
+    }
+
+    pub(crate) fn is_failure(&self) -> bool {
+        self.outcome.is_err()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.completion.finish(self.outcome.clone());
     }
 }
 

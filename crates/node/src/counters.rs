@@ -119,11 +119,15 @@ impl Report {
 }
 
 impl Counters {
-    /// An operation on `bytes` has finished, after `rounds` of its tensor.
-    pub(crate) fn finished(&mut self, rounds: u64, bytes: u64) {
-        self.step = self.step.max(rounds);
-        self.operations += 1;
+    /// This loop's part of an operation, of so many bytes, has finished, after `rounds` of its
+    /// tensor; `counts` says whether this loop counts the operation. Returns whether the step is
+    /// another one.
+    pub(crate) fn finished(&mut self, rounds: u64, bytes: u64, counts: bool) -> bool {
+        let before = self.step;
+        self.step = before.max(rounds);
+        self.operations += u64::from(counts);
         self.tensor_bytes += bytes;
+        self.step > before
     }
 
     /// Bytes were sent over a connection; `away` says whether it leaves this machine.
@@ -223,6 +227,7 @@ impl Counters {
             ("operations", client.operations as f64),
             ("pauses", self.pauses as f64),
             ("drained_bytes", self.drained as f64),
+            ("event_loops", 1.0),
         ];
         let flag = |value| f64::from(u8::from(value));
         let rack_hubs = client.rack_hubs.map(|hubs| {

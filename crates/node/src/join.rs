@@ -148,6 +148,7 @@ pub(crate) fn join_options(
         ("partition_bytes", config.partition_bytes.to_string()),
         ("chunk_bytes", config.chunk_bytes.to_string()),
         ("credit_bytes", config.credit_text()),
+        ("io_threads", config.io_threads.to_string()),
         ("tuner", config.tuner.clone()),
         ("deterministic", config.deterministic.to_string()),
         ("checksum", config.checksum.to_string()),

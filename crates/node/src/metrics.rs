@@ -4,16 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam_channel::bounded;
 use sumpter_config::Config;
 use sumpter_coordinator::Coordinator;
 use sumpter_metrics::{Endpoint, Process, of_coordinator, of_process};
 use sumpter_types::MemberId;
 
-use crate::command::Command;
 use crate::error::NodeError;
 use crate::remote::Remote;
 use crate::stats::total;
+use crate::worker::loops::Loops;
 
 /// Serves the metrics of a coordinator in this process, if the settings give a port.
 ///
@@ -62,7 +61,7 @@ pub(crate) fn tell_of_worker(
     config: &Config,
     host: &str,
     member: MemberId,
-    remote: Remote,
+    loops: Arc<Loops>,
 ) -> Result<Option<Endpoint>, NodeError> {
     let process = Process {
         job: Some(config.job.clone()),
@@ -78,10 +77,9 @@ pub(crate) fn tell_of_worker(
         )));
     }
     start(config.worker_metrics(), move || {
-        let (answer, stats) = bounded(1);
-        remote.send(Command::Stats(answer));
-        // A loop that has ended exports nothing.
-        stats.recv().map(|stats| of_process(&process, &stats)).unwrap_or_default()
+        let stats = total(loops.remotes());
+        // Loops that have ended export nothing.
+        if stats.counters.is_empty() { Vec::new() } else { of_process(&process, &stats) }
     })
 }
 

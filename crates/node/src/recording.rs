@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, unbounded};
 use sumpter_config::Config;
 use sumpter_coordinator::Member;
-use sumpter_observe::{Event, Recorder, Recording, Source, monotonic_ns};
+use sumpter_observe::{Event, Part, Recorder, Recording, Source, monotonic_ns};
 use sumpter_types::JobId;
 
 use crate::command::Command;
@@ -16,16 +16,38 @@ pub(crate) fn recorder(config: &Config) -> Recorder {
     Recorder::new(config.trace_events as usize, monotonic_ns)
 }
 
-/// What a client has recorded: it takes part in one run, so its events carry none.
-pub(crate) fn of_client(recorder: &Recorder) -> Recording {
-    Recording { source: Source::Client, lost: recorder.lost(), events: recorder.snapshot() }
+/// What the client of an event loop has recorded: it takes part in one run, so its events carry
+/// none.
+pub(crate) fn of_client(recorder: &Recorder, event_loop: u32) -> Recording {
+    let events = recorder.snapshot().into_iter().map(|event| numbered(event, event_loop));
+    Recording { source: Source::Client, lost: recorder.lost(), events: events.collect() }
 }
 
 /// What lane `index` has recorded of a run; it may serve others as well.
-pub(crate) fn of_lane(recorder: &Recorder, index: u32, job: JobId) -> Recording {
-    let of_run = |event: &Event| event.run == job.0;
-    let events = recorder.snapshot().into_iter().filter(of_run).collect();
-    Recording { source: Source::Lane(index), lost: recorder.lost(), events }
+pub(crate) fn of_lane(recorder: &Recorder, index: u32, run: JobId) -> Recording {
+    let of_run = |event: &Event| JobId(event.run).run() == run;
+    let events = recorder.snapshot().into_iter().filter(of_run);
+    let events = events.map(|event| {
+        let number = JobId(event.run).event_loop();
+        numbered(Event { run: run.0, ..event }, number)
+    });
+    Recording { source: Source::Lane(index), lost: recorder.lost(), events: events.collect() }
+}
+
+/// Partitions of one event loop's part of a tensor, in a trace: more than any tensor has.
+const PARTITIONS_OF_A_LOOP: u32 = 1 << 24;
+
+/// An event of the part of a tensor that an event loop serves. Each loop counts the partitions of
+/// its part from 0; in a trace they follow those of the loops before it.
+fn numbered(event: Event, event_loop: u32) -> Event {
+    let part = match event.part.partition {
+        Part::WHOLE => event.part,
+        number => {
+            let partition = number.wrapping_add(event_loop * PARTITIONS_OF_A_LOOP);
+            Part { partition, ..event.part }
+        }
+    };
+    Event { part, ..event }
 }
 
 /// Lets the lanes of a server answer a request for a trace.

@@ -165,6 +165,33 @@ fn a_callback_runs_once() {
     assert_eq!(runs.load(Ordering::Relaxed), 1);
 }
 
+fn an_operation_in_parts_ends_once_with_the_last_of_them() {
+    let (notifier, callbacks) = unbounded::<Callback>();
+    let completion = Completion::new(notifier);
+    let tensor = Arc::new([Tensor(UnsafeCell::new(0)), Tensor(UnsafeCell::new(0))]);
+    completion.on_done(|| ());
+    let promises = Promise::of_parts(&completion, 2);
+    let loops = promises.into_iter().enumerate().map(|(part, promise)| {
+        let result = tensor.clone();
+        thread::spawn(move || {
+            // SAFETY: loom checks that no other thread has access to the cell.
+            result[part].0.with_mut(|cell| unsafe { *cell = 7 });
+            let lost = || Err(OpError::PeerLost("a rank died".into()));
+            promise.end(if part == 0 { Ok(()) } else { lost() }).is_some()
+        })
+    });
+    let loops: Vec<_> = loops.collect();
+    let outcome = completion.wait_until(soon()).expect("an outcome");
+    assert!(matches!(outcome, Err(OpError::PeerLost(_))), "{outcome:?}");
+    for part in &*tensor {
+        // SAFETY: as above.
+        assert_eq!(part.0.with(|cell| unsafe { *cell }), 7);
+    }
+    let last = loops.into_iter().map(|of| of.join().expect("the loop ends"));
+    assert_eq!(last.filter(|last| *last).count(), 1);
+    assert!(callbacks.try_recv().is_ok() && callbacks.try_recv().is_err());
+}
+
 /// As the loop does with its commands.
 fn obey(commands: &Receiver<Command>, waker: &Waker) {
     loop {
@@ -204,6 +231,10 @@ fn main() {
         a_waiting_thread_is_woken_and_sees_the_result,
     );
     model("a callback runs once", a_callback_runs_once);
+    model(
+        "an operation in parts ends once, with the last of them",
+        an_operation_in_parts_ends_once_with_the_last_of_them,
+    );
     model(
         "an operation ends though the loop may end first",
         an_operation_ends_though_the_loop_may_end_first,

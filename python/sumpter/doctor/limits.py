@@ -36,8 +36,9 @@ def check_descriptors(probe: Probe) -> list[Finding]:
     lanes = job.number(probe.environment, "lanes") or probe.cores()[1]
     workers = job.number(probe.environment, "world_size")
     servers = job.number(probe.environment, "servers")
-    this = _descriptors(workers, servers, lanes)
-    large = _descriptors(_LARGE_JOB, _LARGE_JOB, lanes)
+    loops = job.number(probe.environment, "io_threads")
+    this = _descriptors(workers, servers, lanes, loops)
+    large = _descriptors(_LARGE_JOB, _LARGE_JOB, lanes, loops)
     said = f"{'unlimited' if soft == -1 else soft}"
     suggested = max(4 * this, large, 65536)
     remedy = f"ulimit -n {suggested}; for a service LimitNOFILE={suggested}"
@@ -53,11 +54,11 @@ def check_descriptors(probe: Probe) -> list[Finding]:
     return [note("open files", said, remedy) if 0 <= hard < large else ok("open files", said)]
 
 
-def _descriptors(workers: int, servers: int, lanes: int) -> int:
+def _descriptors(workers: int, servers: int, lanes: int, loops: int) -> int:
     """What a process of such a job has open at most, be it a worker or a server."""
     worker = 2 * (workers - 1) + servers * lanes
     server = workers * lanes if servers else 0
-    return max(worker, server) + _DESCRIPTORS_BESIDE
+    return max(worker, server) * loops + _DESCRIPTORS_BESIDE
 
 
 def check_locked_memory(probe: Probe) -> list[Finding]:

@@ -376,6 +376,7 @@ def test_every_metric_that_people_were_promised_is_shown() -> None:
         "sumpter_colocated_bytes_total",
         "sumpter_step",
         "sumpter_pauses_total",
+        "sumpter_event_loops",
         "sumpter_queued_partitions",
         "sumpter_lane_partitions_total",
         "sumpter_lane_memory_bytes",

@@ -30,13 +30,13 @@ pub(crate) struct LaneAddress {
     pub view: LaneView,
 }
 
-/// All lanes of a job in the order of their numbers, and those of each process: of the workers that
-/// live, then of the servers.
+/// All lanes of what an event loop serves of a job, in the order of their numbers, and those of
+/// each process: of the workers that live, then of the servers.
 pub(crate) fn all_lanes(view: &ClusterView) -> (Vec<LaneAddress>, Vec<Range<usize>>) {
     let (mut all, mut ranges) = (Vec::new(), Vec::new());
-    let mut add = |owner, hub, host: &str, machine: &str, views: &[LaneView]| {
+    let mut add = |owner, hub, (host, machine): (&str, &str), first, views: &[LaneView]| {
         let start = all.len();
-        all.extend(views.iter().zip(0..).map(|(view, index)| LaneAddress {
+        all.extend(views.iter().zip(first..).map(|(view, index)| LaneAddress {
             owner,
             hub,
             host: host.to_owned(),
@@ -47,16 +47,18 @@ pub(crate) fn all_lanes(view: &ClusterView) -> (Vec<LaneAddress>, Vec<Range<usiz
         ranges.push(start..all.len());
     };
     for WorkerView { rank, host, machine, lanes, .. } in view.living() {
-        add(Owner::Worker(*rank), *rank, host, machine, lanes);
+        // The lane of that loop.
+        add(Owner::Worker(*rank), *rank, (host, machine), view.job.event_loop(), lanes);
     }
     for (at, ServerView { member, host, machine, lanes, .. }) in (0..).zip(&view.servers) {
         let hub = Rank(view.workers.len() as u32 + at);
-        add(Owner::Server(member.0), hub, host, machine, lanes);
+        add(Owner::Server(member.0), hub, (host, machine), 0, lanes);
     }
     (all, ranges)
 }
 
-/// Makes room for a worker's connections: to every lane elsewhere, and from every other worker.
+/// Makes room for a worker's connections: of each of its event loops to every lane elsewhere, and
+/// from every other worker.
 ///
 /// # Errors
 /// In words, if the system does not allow so many open files.
@@ -64,9 +66,13 @@ pub(crate) fn make_room(view: &ClusterView) -> Result<(), String> {
     let (workers, servers) = (view.living().count(), view.servers.len());
     let of_workers: usize = view.living().map(|worker| worker.lanes.len()).sum();
     let of_servers: usize = view.servers.iter().map(|server| server.lanes.len()).sum();
-    let connections = of_workers + of_servers + workers;
-    let what =
+    let loops = view.loops() as usize;
+    let connections = of_workers + (of_servers + workers) * loops;
+    let mut what =
         format!("a worker's connections in a job of {workers} workers and {servers} servers");
+    if loops > 1 {
+        what += &format!(", with {loops} event loops each (io_threads),");
+    }
     make_room_for_files(connections as u64, &what)
 }
 
@@ -75,9 +81,12 @@ pub(crate) fn make_room(view: &ClusterView) -> Result<(), String> {
 /// # Errors
 /// As above.
 pub(crate) fn make_room_on_server(view: &ClusterView, lanes: usize) -> Result<(), String> {
-    let workers = view.living().count();
-    let what = format!("the connections of {workers} workers to a server's {lanes} lanes");
-    make_room_for_files((workers * lanes) as u64, &what)
+    let (workers, loops) = (view.living().count(), view.loops() as usize);
+    let mut what = format!("the connections of {workers} workers to a server's {lanes} lanes");
+    if loops > 1 {
+        what += &format!(", from {loops} event loops each (io_threads),");
+    }
+    make_room_for_files((workers * lanes * loops) as u64, &what)
 }
 
 /// A lane in words: whose it is, and where.

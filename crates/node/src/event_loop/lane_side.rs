@@ -1,6 +1,6 @@
 //! The lane of an event loop, with the runs it serves and the sockets of its connections.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
@@ -74,8 +74,8 @@ impl LaneSide {
         }
     }
 
-    /// A run whose workers may connect.
-    pub(crate) fn expect_job(&mut self, view: &ClusterView) {
+    /// What one of the `loops` event loops of each worker serves of a run; these may connect.
+    pub(crate) fn expect_job(&mut self, view: &ClusterView, loops: u32) {
         let machines = view.workers.iter().map(|worker| worker.machine.clone()).collect();
         let servers: Vec<_> = view.servers.iter().map(|server| server.machine.clone()).collect();
         let (key, weight, epoch) = (view.key.clone(), view.quota.weight, view.epoch);
@@ -92,8 +92,8 @@ impl LaneSide {
             None => any,
             Some(ServerLimits { lanes, max_job_bytes }) => {
                 let max_bytes = view.quota.max_bytes.unwrap_or(u64::MAX).min(max_job_bytes);
-                let max_connections = view.quota.max_connections.unwrap_or(u32::MAX);
-                let max_bytes = max_bytes / lanes;
+                let max_connections = view.quota.max_connections.unwrap_or(u32::MAX) / loops;
+                let max_bytes = max_bytes / lanes / u64::from(loops);
                 let lanes = all_lanes(view).0.len() as u32;
                 JobLimits { max_bytes, max_connections, lanes, ..any }
             }
@@ -101,7 +101,13 @@ impl LaneSide {
         self.lane.know(view.job, limits);
     }
 
-    /// A run is over: frees its buffers. Returns the sockets of its connections.
+    /// What is known here of a run, by event loop of its workers.
+    pub(crate) fn parts_of(&self, run: JobId) -> Vec<JobId> {
+        self.jobs.keys().copied().filter(|job| job.run() == run).collect()
+    }
+
+    /// What an event loop serves of a run is over: frees its buffers. Returns the sockets of its
+    /// connections.
     pub(crate) fn end_job(&mut self, job: JobId) -> Vec<usize> {
         self.jobs.remove(&job);
         let ended = self.lane.end_job(job);
@@ -177,10 +183,13 @@ impl LaneSide {
 
     /// Counters of memory: what each run occupies, and in a server's lane, what one may.
     pub(crate) fn memory_counters(&self) -> impl Iterator<Item = (String, f64)> {
-        let used = |job: &JobId| (run_memory_counter(*job), self.lane.job_bytes(*job) as f64);
+        let mut used: BTreeMap<JobId, f64> = BTreeMap::new();
+        for job in self.jobs.keys() {
+            *used.entry(job.run()).or_default() += self.lane.job_bytes(*job) as f64;
+        }
         let limit = self.limits.as_ref().map(|limits| limits.max_job_bytes / limits.lanes);
         let limit = limit.map(|bytes| ("max_job_bytes".to_owned(), bytes as f64));
-        self.jobs.keys().map(used).chain(limit)
+        used.into_iter().map(|(run, bytes)| (run_memory_counter(run), bytes)).chain(limit)
     }
 
     /// What has been recorded of a run.

@@ -37,6 +37,7 @@ use crate::run::lane_user::LaneUser;
 use crate::run::server_hubs::ServerHubs;
 use crate::run::worker_side::{Action, WorkerSide};
 use crate::run::{WorkerRun, patience};
+use crate::worker::loops::LoopPlace;
 use crate::worker::start::StartSignal;
 
 const MAX_EVENTS: usize = 256;
@@ -78,13 +79,13 @@ pub(crate) struct EventLoop {
 }
 
 impl EventLoop {
-    /// Of lane `index` of the `lanes` of this process; of a worker too, if there is a `start`
-    /// signal.
+    /// Of lane `index` of the `lanes` of this process; if it is a `worker`, of its loop there,
+    /// which signals the start.
     pub(crate) fn new(
         config: &Config,
         listeners: Listeners,
         (index, lanes): (u32, u32),
-        start: Option<StartSignal>,
+        worker: Option<(LoopPlace, StartSignal)>,
     ) -> Result<(EventLoop, Remote), NodeError> {
         let failed = NodeError::io("making an event loop");
         let poll = Poll::new().map_err(&failed)?;
@@ -99,8 +100,8 @@ impl EventLoop {
             origin: Instant::now(),
             commands,
             sockets,
-            lane_side: LaneSide::new(config, (index, lanes), start.is_none()),
-            worker_side: WorkerSide::new(config, start),
+            lane_side: LaneSide::new(config, (index, lanes), worker.is_none()),
+            worker_side: WorkerSide::new(config, worker),
             server_hubs: ServerHubs::default(),
             own,
             report: Report::default(),
@@ -147,14 +148,18 @@ impl EventLoop {
         match command {
             Command::Member(MemberEvent::JobStarted(view)) => {
                 self.end_job(view.job);
-                self.lane_side.expect_job(&view);
-                self.server_hubs.expect(&view);
+                for of_loop in view.of_loops() {
+                    self.lane_side.expect_job(&of_loop, view.loops());
+                    self.server_hubs.expect(&of_loop);
+                }
             }
             Command::Member(MemberEvent::JobEnded { job }) => self.end_job(job),
             Command::Member(MemberEvent::TraceAsked { request, job }) => {
-                if let Some(member) = worker_side.member().cloned() {
-                    let recordings = self.recordings(job);
-                    answer_trace(request, member, move || recordings);
+                let place = worker_side.place().clone();
+                if let (true, Some(member)) = (place.is_first(), worker_side.member().cloned()) {
+                    let own = self.recordings(job);
+                    let others = place.recordings_of_others(job);
+                    answer_trace(request, member, move || own.into_iter().chain(others).collect());
                 }
             }
             Command::Member(event) => worker_side.on_event(event, lane_side, report),
@@ -178,6 +183,8 @@ impl EventLoop {
             Command::Recordings(job, answer) => drop(answer.send(self.recordings(job))),
             Command::Stats(answer) => drop(answer.send(self.stats())),
             Command::Subscribe(subscription) => worker_side.subscribe(subscription, report),
+            Command::Fail(reason) => worker_side.fail(&reason),
+            Command::Reached(step) => worker_side.reached(step, report),
             Command::Leave(_) => unreachable!("the loop itself leaves"),
         }
         self.perform_actions();
@@ -206,13 +213,16 @@ impl EventLoop {
     }
 
     /// A run is over: its buffers are freed, its connections closed.
-    fn end_job(&mut self, job: JobId) {
-        self.server_hubs.end(job);
+    fn end_job(&mut self, run: JobId) {
+        let is_of_run = |to: &ToLane| to.job.run() == run;
         self.sockets.remove_all(
-            |phase| matches!(phase, Phase::ToLane(to) | Phase::Dialing { to, .. } if to.job == job),
+            |phase| matches!(phase, Phase::ToLane(to) | Phase::Dialing { to, .. } if is_of_run(to)),
         );
-        let sockets = self.lane_side.end_job(job);
-        self.close(sockets);
+        for job in self.lane_side.parts_of(run) {
+            self.server_hubs.end(job);
+            let sockets = self.lane_side.end_job(job);
+            self.close(sockets);
+        }
     }
 
     /// Opens a connection to a lane.
@@ -277,8 +287,13 @@ impl EventLoop {
         self.worker_side.tend(now);
         self.perform_actions();
         if self.report.take_due(now) {
-            if let Some(member) = self.worker_side.member() {
-                member.report(self.stats());
+            let place = self.worker_side.place();
+            match self.worker_side.member() {
+                Some(member) if place.is_first() => member.report(place.total(self.stats())),
+                _ => {
+                    place.store(self.stats());
+                    place.tell_first(Command::Reached(self.report.counters.step));
+                }
             }
             if self.worker_side.run().is_some_and(|run| !run.is_idle()) {
                 self.report.soon();
@@ -288,8 +303,8 @@ impl EventLoop {
 
     /// What has been recorded here of a run.
     fn recordings(&self, job: JobId) -> Vec<Recording> {
-        let client = self.worker_side.run().filter(|run| run.view.job == job);
-        let client = client.map(|run| of_client(run.client.recorder()));
+        let client = self.worker_side.run().filter(|run| run.view.job.run() == job);
+        let client = client.map(|run| of_client(run.client.recorder(), run.view.job.event_loop()));
         [self.lane_side.recording(job)].into_iter().chain(client).collect()
     }
 
@@ -495,7 +510,7 @@ impl EventLoop {
                 socket.away = self.lane_side.is_away(hello);
                 socket.deadline = None;
                 self.sockets.greeted(index);
-                self.sockets.assign(index, hello.job, self.lane_side.weight_of(hello.job));
+                self.sockets.assign(index, hello.job.run(), self.lane_side.weight_of(hello.job));
                 if let Some(stale) = old.and_then(|old| self.lane_side.detach(old)) {
                     self.sockets.remove(stale);
                 }
@@ -642,7 +657,8 @@ impl EventLoop {
     fn leave(&mut self, events: &mut Events) {
         // A rank that is late to a broadcast finds its result here, unless the job has failed.
         let serves = self.worker_side.run().is_some_and(|run| run.over.is_none());
-        self.worker_side.fail(&OpError::Closed("the session was shut down".to_owned()));
+        // The other loops of a worker leave by themselves.
+        self.worker_side.end(&OpError::Closed("the session was shut down".to_owned()));
         self.perform_actions();
         let last = Instant::now() + LAST_LINGER;
         let linger = patience(&self.config);
@@ -706,7 +722,7 @@ impl EventLoop {
                     run.client().connected(to.lane);
                 }
                 if self.server_hubs.get_mut(to.job).is_some() {
-                    self.sockets.assign(index, to.job, self.lane_side.weight_of(to.job));
+                    self.sockets.assign(index, to.job.run(), self.lane_side.weight_of(to.job));
                 }
                 self.advance(index);
             }

@@ -1,9 +1,8 @@
 //! A worker between two epochs: everything stops, every worker tells what it has, and under the new
 //! plan interrupted rounds are completed and all others go on.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 
 use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
@@ -20,7 +19,6 @@ use crate::cluster::lanes::PlacedPartition;
 use crate::cluster::mirrors::among_mirrors;
 use crate::cluster::route::{Participants, Route, route};
 use crate::cluster::shards::Stretch;
-use crate::run::progress;
 use crate::run::table::relay_request;
 use crate::run::{WorkerRun, client_settings, policy};
 
@@ -44,10 +42,9 @@ impl WorkerRun {
         &mut self,
         config: &Config,
         view: ClusterView,
-        progress: &[(Rank, Arc<[u8]>)],
+        all: &BTreeMap<Rank, Progress>,
         resident: Option<ConnId>,
     ) -> Result<(), String> {
-        let all = decoded(progress)?;
         // Sizes and credit are part of the plan: they change where all have stopped.
         let config = config.changed(&view.changes).map_err(|error| error.to_string())?;
         self.cluster =
@@ -60,7 +57,7 @@ impl WorkerRun {
         self.mirrors.clear();
         for id in (0..self.table.len() as u32).map(TensorId) {
             if self.orphaned(id).is_none()
-                && let Err(lost) = self.choose_mirrors(id, &all)
+                && let Err(lost) = self.choose_mirrors(id, all)
             {
                 self.variables.remove(&id);
                 self.lost.insert(id, lost);
@@ -71,7 +68,7 @@ impl WorkerRun {
                 continue;
             }
             let spec = self.repair_spec(id);
-            let repairs = repairs(id, &spec, &all).map_err(|lost| lost.to_string())?;
+            let repairs = repairs(id, &spec, all).map_err(|lost| lost.to_string())?;
             retained.extend(retained_rounds(id, &spec, &repairs));
             relays.extend(self.lay_out(id, &repairs));
         }
@@ -236,22 +233,6 @@ impl WorkerRun {
         }
         places
     }
-}
-
-/// What all workers answered; equal answers, which are one in memory, are decoded once.
-fn decoded(answers: &[(Rank, Arc<[u8]>)]) -> Result<BTreeMap<Rank, Progress>, String> {
-    let mut all: BTreeMap<Rank, Progress> = BTreeMap::new();
-    let mut known: HashMap<*const u8, Rank> = HashMap::new();
-    for (rank, bytes) in answers {
-        let same = known.get(&bytes.as_ptr()).and_then(|first| all.get(first)).cloned();
-        let progress = match same {
-            Some(progress) => progress,
-            None => progress::decode(bytes).map_err(|error| format!("rank {rank}: {error}"))?,
-        };
-        known.entry(bytes.as_ptr()).or_insert(*rank);
-        all.insert(*rank, progress);
-    }
-    Ok(all)
 }
 
 /// This worker's part in some partitions of a tensor.

@@ -45,7 +45,7 @@ use crate::run::out_of_data::OutOfData;
 use crate::run::refused::RefusedOps;
 use crate::run::table::{Table, is_member, members};
 use crate::worker::decision::Deferred;
-use crate::worker::staged::Unfinished;
+use crate::worker::staged::StagedShare;
 
 /// How long bytes that a worker has sent may take to arrive at least.
 const LEAST_PATIENCE: Duration = Duration::from_secs(2);
@@ -97,9 +97,14 @@ pub(crate) struct WorkerRun {
     pub over: Option<OpError>,
 }
 
-/// How far ahead of what they have sent this plan's workers begin with partitions.
+/// How far ahead of what it has sent an event loop of this plan's workers begins with partitions:
+/// each has its part of what is set, or of the link.
 fn credit(config: &Config, view: &ClusterView) -> u64 {
-    config.credit_bytes.unwrap_or_else(|| default_credit(view.slowest_gbps()))
+    let loops = config.io_threads.max(1);
+    match config.credit_bytes {
+        Some(bytes) => bytes.div_ceil(u64::from(loops)),
+        None => default_credit(view.slowest_gbps().map(|gbps| gbps / f64::from(loops))),
+    }
 }
 
 /// The settings that may change while a job runs, as they are in this plan.
@@ -109,7 +114,9 @@ fn credit(config: &Config, view: &ClusterView) -> u64 {
 pub fn in_force(config: &Config, view: &ClusterView) -> Result<Texts, ConfigError> {
     let config = config.changed(&view.changes)?;
     let mut texts = config.tunable();
-    texts.insert("credit_bytes".to_owned(), credit(&config, view).to_string());
+    let of_all = || credit(&config, view) * u64::from(config.io_threads.max(1));
+    let credit = config.credit_bytes.unwrap_or_else(of_all);
+    texts.insert("credit_bytes".to_owned(), credit.to_string());
     Ok(texts)
 }
 
@@ -154,8 +161,8 @@ pub(crate) struct Running {
     pub tag: String,
     pub round: u64,
     pub completion: Promise,
-    /// If the contribution comes while it runs: what of the result is not final.
-    pub unfinished: Option<Unfinished>,
+    /// If the contribution comes while it runs.
+    pub staged: Option<StagedShare>,
     /// If it is decided later what its update does: who waits for the norm.
     pub deferred: Option<Arc<Deferred>>,
     /// When it was submitted.
@@ -181,11 +188,13 @@ impl WorkerRun {
         resident: Option<ConnId>,
     ) -> Result<WorkerRun, PlanError> {
         let rank = Rank(config.rank);
-        if let Some(assumed) = view.assumed_links().filter(|_| rank == Rank(0)) {
+        // Said once for the job.
+        let says = rank == Rank(0) && view.job.event_loop() == 0;
+        if let Some(assumed) = view.assumed_links().filter(|_| says) {
             tracing::warn!("{assumed}");
         }
         let cluster = Cluster::new(&view, policy(config, &view))?;
-        if let Some(racks) = cluster.racks().filter(|_| rank == Rank(0)) {
+        if let Some(racks) = cluster.racks().filter(|_| says) {
             tracing::info!(target: "notice", "{racks}");
         }
         let (settings, groups) = (client_settings(config, &view), DeviceGroups::of(&view));
@@ -352,14 +361,17 @@ impl WorkerRun {
         self.cluster.lanes[lane.0].machine != *own
     }
 
-    /// A new entry of the coordinator's table. Returns the submissions that waited for it.
+    /// A new entry of the coordinator's table; the part that this loop serves, and whether it
+    /// speaks for the tensor. Returns the submissions that waited for it.
     pub(crate) fn enter(
         &mut self,
         id: TensorId,
-        spec: TensorSpec,
+        declared: TensorSpec,
+        (spec, speaks): (TensorSpec, bool),
     ) -> Vec<(DeclarationId, Submission)> {
         let own = self.groups.own(&spec, &self.members(&spec), self.rank);
-        let waiting = self.table.enter(id, spec, Tier::Root, own.len() as u64);
+        let bytes = own.len() as u64;
+        let waiting = self.table.enter(id, declared, (spec, speaks), Tier::Root, bytes);
         if self.suspended {
             // It gets its places with all others.
             self.client.register(id, Tier::Root, Layout::default());
@@ -396,11 +408,9 @@ impl WorkerRun {
         let tensor = self.table.known_mut(request.tensor);
         let round = tensor.begun;
         tensor.begun += 1;
-        let unfinished = staged.map(|staged| Unfinished::new(staged, tensor.bytes as usize));
         let tensor = request.tensor;
         let begun = now;
-        let running =
-            Running { tensor, tag, round, completion, unfinished, deferred, since, begun };
+        let running = Running { tensor, tag, round, completion, staged, deferred, since, begun };
         self.running.insert(id, running);
         round
     }
@@ -413,10 +423,10 @@ impl WorkerRun {
     }
 
     /// More of a staged round's result is final.
-    pub(crate) fn slices_final(&mut self, id: OpId, bytes: Range<usize>) {
-        let running = self.running.get_mut(&id);
-        if let Some(unfinished) = running.and_then(|running| running.unfinished.as_mut()) {
-            unfinished.shrink(bytes);
+    pub(crate) fn slices_final(&self, id: OpId, bytes: Range<usize>) {
+        let running = self.running.get(&id);
+        if let Some(staged) = running.and_then(|running| running.staged.as_ref()) {
+            staged.shrink(bytes);
         }
     }
 

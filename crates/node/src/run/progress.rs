@@ -1,9 +1,13 @@
 //! What a worker reports between two epochs, as bytes: a Protocol Buffers message of its own, which
 //! the coordinator passes on without looking into it.
 
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
 use prost::Message;
 use sumpter_engine::{Progress, Spans, Standing};
-use sumpter_types::{Round, TensorId};
+use sumpter_types::{Rank, Round, TensorId};
 
 /// Where a worker stands.
 #[derive(Clone, PartialEq, Message)]
@@ -14,6 +18,13 @@ struct ProgressMessage {
     held: Vec<HeldMessage>,
     #[prost(message, repeated, tag = "3")]
     mirrored: Vec<MirroredMessage>,
+}
+
+/// The progress of each event loop of a worker that has several.
+#[derive(Clone, PartialEq, Message)]
+struct LoopsMessage {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    loops: Vec<Vec<u8>>,
 }
 
 /// Where it stands with one tensor.
@@ -73,11 +84,58 @@ pub(crate) fn encode(progress: &Progress) -> Vec<u8> {
     ProgressMessage { standings, held, mirrored }.encode_to_vec()
 }
 
-/// Reads a worker's progress.
+/// What a worker answers, of the encoded progress of all its event loops.
+pub(crate) fn join(mut loops: Vec<Vec<u8>>) -> Vec<u8> {
+    match loops.len() {
+        1 => loops.swap_remove(0),
+        _ => LoopsMessage { loops }.encode_to_vec(),
+    }
+}
+
+/// What all workers have answered for event loop `number` of `count`. Equal answers, which are one
+/// in memory, are decoded once.
+///
+/// # Errors
+/// A text that names the rank whose bytes are no answer.
+pub(crate) fn decode_all(
+    answers: &[(Rank, Arc<[u8]>)],
+    (number, count): (u32, u32),
+) -> Result<BTreeMap<Rank, Progress>, String> {
+    let mut all: BTreeMap<Rank, Progress> = BTreeMap::new();
+    let mut known: HashMap<*const u8, Rank> = HashMap::new();
+    for (rank, bytes) in answers {
+        let same = known.get(&bytes.as_ptr()).and_then(|first| all.get(first)).cloned();
+        let progress = match same {
+            Some(progress) => progress,
+            None => {
+                let decoded = of_loop(bytes, (number, count)).and_then(|own| decode(&own));
+                decoded.map_err(|error| format!("rank {rank}: {error}"))?
+            }
+        };
+        known.entry(bytes.as_ptr()).or_insert(*rank);
+        all.insert(*rank, progress);
+    }
+    Ok(all)
+}
+
+/// The encoded progress of one event loop of a worker.
+fn of_loop(bytes: &[u8], (number, count): (u32, u32)) -> Result<Cow<'_, [u8]>, String> {
+    if count == 1 {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let LoopsMessage { mut loops } =
+        LoopsMessage::decode(bytes).map_err(|error| error.to_string())?;
+    match loops.len() as u32 {
+        found if found == count => Ok(Cow::Owned(loops.swap_remove(number as usize))),
+        found => Err(format!("it has {found} event loops, not {count}")),
+    }
+}
+
+/// Reads the progress of an event loop.
 ///
 /// # Errors
 /// A text if the bytes are none.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Progress, String> {
+fn decode(bytes: &[u8]) -> Result<Progress, String> {
     let message = ProgressMessage::decode(bytes).map_err(|error| error.to_string())?;
     let standing = |message: StandingMessage| Standing {
         round: Round(message.round),
@@ -118,6 +176,27 @@ mod tests {
             [(TensorId(1), Spans::default()), (TensorId(2), [3..5, 7..9].into_iter().collect())];
         let progress = Progress { standings, held, mirrored: mirrored.into() };
         assert_eq!(decode(&encode(&progress)), Ok(progress));
+    }
+
+    #[test]
+    fn each_loop_reads_what_its_like_have_answered() {
+        let progress = |round| Progress {
+            standings: vec![Standing { round: Round(round), begun: None }],
+            ..Progress::default()
+        };
+        let answer = |rounds: &[u32]| -> Arc<[u8]> {
+            join(rounds.iter().map(|round| encode(&progress(*round))).collect()).into()
+        };
+        let equal = answer(&[3, 4]);
+        let all = [(Rank(0), equal.clone()), (Rank(1), equal), (Rank(3), answer(&[5, 6]))];
+        for (number, rounds) in [(0, [3, 3, 5]), (1, [4, 4, 6])] {
+            let read = decode_all(&all, (number, 2)).unwrap();
+            let ranks = [Rank(0), Rank(1), Rank(3)];
+            assert_eq!(read, ranks.into_iter().zip(rounds.map(progress)).collect());
+        }
+        assert_eq!(decode_all(&[(Rank(2), answer(&[7]))], (0, 1)).unwrap()[&Rank(2)], progress(7));
+        let error = decode_all(&[(Rank(2), answer(&[7, 8]))], (0, 3)).unwrap_err();
+        assert_eq!(error, "rank 2: it has 2 event loops, not 3");
     }
 
     #[test]

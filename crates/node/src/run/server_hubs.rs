@@ -71,7 +71,7 @@ impl ServerHubs {
     /// A lane of a run could not be connected to: asks that the run goes on without a server.
     pub(crate) fn suspect(&self, job: JobId, Suspect { server, reason }: Suspect) {
         if let (Some(member), Some(view)) = (self.member.upgrade(), self.views.get(&job)) {
-            member.suspect(server, (job, view.epoch), reason);
+            member.suspect(server, (job.run(), view.epoch), reason);
         }
     }
 

@@ -68,16 +68,23 @@ enum State {
     Failed(String),
 }
 
-/// A tensor of the coordinator's table.
+/// A tensor of the coordinator's table, as far as this event loop serves it.
 #[derive(Debug)]
 pub(crate) struct Tensor {
+    /// The part that this loop serves, as a tensor.
     pub spec: TensorSpec,
-    /// The size of this worker's memory: of what it contributes and receives.
+    /// Whether this loop speaks for it.
+    pub speaks: bool,
+    /// The size of this worker's memory for this loop's part: of what it contributes and receives.
     pub bytes: u64,
+    /// The same of all parts.
+    pub whole_bytes: u64,
     /// Rounds begun.
     pub begun: u64,
     /// Rounds finished.
     pub finished: u64,
+    /// As it was declared.
+    declared: TensorSpec,
     name: usize,
     /// Of an operation of no priority whose result is not averaged. Its tier is where this worker
     /// contributes.
@@ -94,7 +101,7 @@ impl Table {
             State::Numbered(tensor) => Some(tensor),
             State::Unnumbered | State::Failed(_) => None,
         };
-        let tensor = numbered.filter(|tensor| self.tensors[tensor.0 as usize].spec == spec);
+        let tensor = numbered.filter(|tensor| self.tensors[tensor.0 as usize].declared == spec);
         self.declarations.push(Declaration { spec, average, name, tensor });
     }
 
@@ -131,23 +138,40 @@ impl Table {
         if is_asked { Lookup::Waiting } else { Lookup::Declare(spec.clone()) }
     }
 
-    /// A new entry of the coordinator's table, of which this worker's memory has so many bytes.
-    /// Returns the submissions that waited for it.
+    /// A new entry of the coordinator's table; the part that this loop serves, of which this
+    /// worker's memory has so many `bytes`, and whether it speaks for the tensor. Returns the
+    /// submissions that waited for it.
     pub(crate) fn enter(
         &mut self,
         id: TensorId,
-        spec: TensorSpec,
+        declared: TensorSpec,
+        (spec, speaks): (TensorSpec, bool),
         tier: Tier,
         bytes: u64,
     ) -> Vec<(DeclarationId, Submission)> {
         debug_assert_eq!(id.0 as usize, self.tensors.len(), "numbers are given in order");
-        let name = self.index(&spec.name);
+        let name = self.index(&declared.name);
         for declaration in &self.names[name].declarations {
             let declaration = &mut self.declarations[declaration.0 as usize];
-            declaration.tensor = (declaration.spec == spec).then_some(id);
+            declaration.tensor = (declaration.spec == declared).then_some(id);
         }
         let request = request(id, tier, &spec);
-        self.tensors.push(Tensor { spec, bytes, begun: 0, finished: 0, name, request });
+        let whole_bytes = match spec == declared {
+            true => bytes,
+            false => declared.elements().unwrap_or(0) * declared.dtype.size() as u64,
+        };
+        let (begun, finished) = (0, 0);
+        self.tensors.push(Tensor {
+            spec,
+            speaks,
+            bytes,
+            whole_bytes,
+            begun,
+            finished,
+            declared,
+            name,
+            request,
+        });
         self.names[name].state = State::Numbered(id);
         self.take_waiting_of(name)
     }
@@ -165,6 +189,16 @@ impl Table {
     /// All tensors, in the order of their numbers.
     pub(crate) fn tensors(&self) -> &[Tensor] {
         &self.tensors
+    }
+
+    /// Whether this loop speaks for a tensor.
+    pub(crate) fn speaks(&self, id: TensorId) -> bool {
+        self.tensor(id).is_some_and(|tensor| tensor.speaks)
+    }
+
+    /// Whether this loop serves any of a tensor.
+    pub(crate) fn serves(&self, id: TensorId) -> bool {
+        self.tensor(id).is_some_and(|tensor| tensor.speaks || tensor.spec.elements() != Some(0))
     }
 
     pub(crate) fn spec(&self, id: TensorId) -> Option<&TensorSpec> {
@@ -313,6 +347,11 @@ mod tests {
         }
     }
 
+    /// The coordinator has numbered `x`, which this loop serves as a whole.
+    fn enter(table: &mut Table) -> Vec<(DeclarationId, Submission)> {
+        table.enter(TensorId(0), spec("x", 4), (spec("x", 4), true), Tier::Root, 16)
+    }
+
     fn submission(priority: i32) -> Submission {
         Submission {
             tag: String::new(),
@@ -347,7 +386,7 @@ mod tests {
         assert!(matches!(table.find(SUM, submission(1)), Lookup::Waiting));
         assert!(matches!(table.find(OTHER, submission(2)), Lookup::Declare(_)));
         assert_eq!((table.waiting_len(), table.waiting().count()), (3, 3));
-        let waiting = table.enter(TensorId(0), spec("x", 4), Tier::Root, 16);
+        let waiting = enter(&mut table);
         assert_eq!(waiting.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [MEAN, SUM, OTHER]);
         assert_eq!(table.waiting_len(), 0);
         let Lookup::Ready(_, request) = table.find(MEAN, submission(7)) else { panic!() };
@@ -357,7 +396,7 @@ mod tests {
     #[test]
     fn another_spec_of_a_known_name_waits_for_the_verdict_and_fails_all() {
         let mut table = table();
-        assert!(table.enter(TensorId(0), spec("x", 4), Tier::Root, 16).is_empty());
+        assert!(enter(&mut table).is_empty());
         assert!(matches!(table.find(SUM, submission(0)), Lookup::Ready(..)));
         assert!(matches!(table.find(OTHER, submission(0)), Lookup::Declare(_)));
         assert!(matches!(table.find(OTHER, submission(0)), Lookup::Waiting));
@@ -372,7 +411,7 @@ mod tests {
     #[test]
     fn a_declaration_of_a_known_tensor_is_ready_and_follows_its_tier() {
         let mut table = Table::default();
-        table.enter(TensorId(0), spec("x", 4), Tier::Root, 16);
+        enter(&mut table);
         table.declare(SUM, spec("x", 4), false);
         table.move_to(TensorId(0), Tier::Machine);
         let Lookup::Ready(_, request) = table.find(SUM, submission(0)) else { panic!() };

@@ -18,7 +18,7 @@ use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Epoch, Rank, TensorId, TensorSpec, Update};
 
 use crate::cluster::lanes::make_room;
-use crate::command::{DeclarationId, MirroredParts, Submission, Subscription};
+use crate::command::{Command, DeclarationId, MirroredParts, Submission, Subscription};
 use crate::completion::Promise;
 use crate::counters::Report;
 use crate::error::{NodeError, OpError};
@@ -26,9 +26,10 @@ use crate::event_loop::lane_side::LaneSide;
 use crate::run::progress;
 use crate::run::subscriptions::Subscriptions;
 use crate::run::table::{Lookup, Tensor};
-use crate::run::{WorkerRun, in_force};
+use crate::run::{Running, WorkerRun, in_force};
 use crate::worker::decision::Deferred;
-use crate::worker::staged::Staged;
+use crate::worker::loops::LoopPlace;
+use crate::worker::staged::StagedShare;
 use crate::worker::start::StartSignal;
 use crate::worker::timeline::Record;
 
@@ -46,22 +47,29 @@ pub(crate) enum Action {
 #[derive(Debug)]
 pub(crate) struct WorkerSide {
     config: Config,
+    /// This loop among the worker's.
+    place: LoopPlace,
     start: Option<StartSignal>,
     member: Option<Arc<Member>>,
     run: Option<WorkerRun>,
+    /// The plan of all loops, of which the run's has what is this loop's.
+    plan: ClusterView,
     subscriptions: Subscriptions,
     timeline: Option<Sender<Record>>,
     actions: VecDeque<Action>,
 }
 
 impl WorkerSide {
-    /// Without a `start` signal, there never is a run: the lane is a server's.
-    pub(crate) fn new(config: &Config, start: Option<StartSignal>) -> WorkerSide {
+    /// Of a loop of a worker. Without one there never is a run: the lane is a server's.
+    pub(crate) fn new(config: &Config, worker: Option<(LoopPlace, StartSignal)>) -> WorkerSide {
+        let (place, start) = worker.unzip();
         WorkerSide {
             config: config.clone(),
+            place: place.unwrap_or_else(|| LoopPlace::all(1).swap_remove(0)),
             start,
             member: None,
             run: None,
+            plan: ClusterView::default(),
             subscriptions: Subscriptions::default(),
             timeline: None,
             actions: VecDeque::new(),
@@ -85,6 +93,11 @@ impl WorkerSide {
         self.member = Some(member);
     }
 
+    /// This loop among the worker's.
+    pub(crate) fn place(&self) -> &LoopPlace {
+        &self.place
+    }
+
     /// Records operations that end from now on, or no longer.
     pub(crate) fn record(&mut self, records: Option<Sender<Record>>) {
         self.timeline = records;
@@ -102,6 +115,9 @@ impl WorkerSide {
         report: &mut Report,
     ) {
         match event {
+            // What concerns the worker is said once.
+            MemberEvent::Waiting { .. } | MemberEvent::Stalled { .. } if !self.place.is_first() => {
+            }
             MemberEvent::Waiting { missing, seconds } => {
                 let missing = missing.join(", ");
                 tracing::warn!("waiting for {missing} since {seconds:.0} s");
@@ -116,8 +132,9 @@ impl WorkerSide {
             }
             MemberEvent::Resume { view, progress } => self.resume(view, &progress, lane_side),
             MemberEvent::Tensor { id, spec } => {
+                let own = self.place.own_part(&spec);
                 let Some(run) = self.run.as_mut() else { return };
-                for (id, submission) in run.enter(id, spec) {
+                for (id, submission) in run.enter(id, spec, own) {
                     self.submit(id, submission, report);
                 }
             }
@@ -186,18 +203,19 @@ impl WorkerSide {
     }
 
     fn notify_plan(&mut self) {
-        if let Some(run) = self.run.as_ref().filter(|run| !run.suspended) {
-            self.subscriptions.notify_plan(&run.view);
+        if self.run.as_ref().is_some_and(|run| !run.suspended) {
+            self.subscriptions.notify_plan(&self.plan);
         }
     }
 
     /// All members are there: connects to every lane, and lets the caller go on.
     fn begin_run(&mut self, view: ClusterView, lane_side: &mut LaneSide) {
-        lane_side.expect_job(&view);
+        let own = view.of_loop(self.place.number);
+        lane_side.expect_job(&own, view.loops());
         let room = make_room(&view);
-        let resident = room.and_then(|()| self.open_resident(&view, lane_side));
+        let resident = room.and_then(|()| self.open_resident(&own, lane_side));
         let built = resident.map_err(NodeError::Start).and_then(|resident| {
-            WorkerRun::new(&self.config, view.clone(), resident)
+            WorkerRun::new(&self.config, own, resident)
                 .map_err(|error| NodeError::Start(format!("no plan for this job: {error}")))
         });
         let run = match built {
@@ -205,6 +223,7 @@ impl WorkerSide {
             Err(error) => return self.refuse_start(error),
         };
         self.run = Some(run);
+        self.plan = view.clone();
         self.dial_all();
         if let Some(start) = self.start.take() {
             start.begin(view);
@@ -255,7 +274,7 @@ impl WorkerSide {
         let suspect = run.server_of(lane).filter(|_| permanent || late);
         if let (Some(server), Some(member)) = (suspect, &self.member) {
             // The job goes on without it.
-            let plan = (run.view.job, run.view.epoch);
+            let plan = (run.view.job.run(), run.view.epoch);
             return member.suspect(server, plan, reason.to_owned());
         }
         let lane = run.describe(lane);
@@ -299,6 +318,8 @@ impl WorkerSide {
         }
         match run.table.find(id, submission) {
             Lookup::Ready(submission, request) => return self.begin(request, submission, report),
+            // The loop that speaks for the tensor asks for all of them.
+            Lookup::Declare(spec) if !self.place.own_part(&spec).1 => {}
             Lookup::Declare(spec) => match &self.member {
                 Some(member) => member.declare(spec),
                 None => tracing::error!("a tensor was submitted before the session was there"),
@@ -321,7 +342,7 @@ impl WorkerSide {
     }
 
     /// More of a contribution is there.
-    pub(crate) fn supply(&mut self, staged: &Staged, bytes: Range<usize>) {
+    pub(crate) fn supply(&mut self, staged: &StagedShare, bytes: Range<usize>) {
         if let (Some(run), Some(op)) = (self.run.as_mut(), staged.supply(bytes.clone())) {
             run.last_progress = Instant::now();
             run.client.supply(op, bytes);
@@ -411,27 +432,11 @@ impl WorkerSide {
         if outcome.is_ok() {
             let tensor = run.table.known_mut(running.tensor);
             tensor.finished += 1;
-            report.counters.finished(tensor.finished, tensor.bytes);
+            if report.counters.finished(tensor.finished, tensor.bytes, tensor.speaks) {
+                self.place.tell_first(Command::Reached(tensor.finished));
+            }
         }
-        let Some(Tensor { spec, bytes, .. }) = run.table.tensor(running.tensor) else { return };
-        let unwritten = self.timeline.as_ref().is_some_and(|timeline| {
-            let record = Record {
-                tensor: running.tensor,
-                name: spec.name.clone(),
-                collective: spec.collective,
-                bytes: *bytes,
-                round: running.round,
-                submitted: running.since,
-                begun: running.begun,
-                done: Instant::now(),
-                failed: outcome.is_err(),
-            };
-            timeline.send(record).is_err()
-        });
-        if unwritten {
-            // Its writer has ended, perhaps on a full disk; stop_timeline() says why.
-            self.timeline = None;
-        }
+        let Some(Tensor { spec, .. }) = run.table.tensor(running.tensor) else { return };
         let orphaned = run.orphaned(running.tensor).is_some();
         let mut unusable = None;
         if let Err(reason) = &outcome
@@ -444,11 +449,31 @@ impl WorkerSide {
             let message = format!("tensor '{}': {reason}", spec.name);
             unusable = (!is_known).then(|| (spec.name.clone(), message));
         }
-        running.completion.finish(outcome.map_err(|reason| {
+        let outcome = outcome.map_err(|reason| {
             let about = format!("tensor '{}' was not complete", spec.name);
             let failed = if orphaned { OpError::PeerLost } else { OpError::Mismatch };
             run.over.clone().unwrap_or_else(|| failed(reason)).about(&about)
-        }));
+        });
+        let Running { tensor, round, completion, since, begun, .. } = running;
+        if let (Some(end), Some(timeline)) = (completion.end(outcome), &self.timeline)
+            && let Some(Tensor { spec, whole_bytes, .. }) = run.table.tensor(tensor)
+        {
+            let record = Record {
+                tensor,
+                name: spec.name.clone(),
+                collective: spec.collective,
+                bytes: *whole_bytes,
+                round,
+                submitted: since,
+                begun,
+                done: Instant::now(),
+                failed: end.is_failure(),
+            };
+            if timeline.send(record).is_err() {
+                // Its writer has ended, perhaps on a full disk; stop_timeline() says why.
+                self.timeline = None;
+            }
+        }
         if let Some((name, message)) = unusable {
             self.fail_tensor(&name, &message);
             self.refuse(name, message);
@@ -456,10 +481,26 @@ impl WorkerSide {
     }
 
     /// The run cannot go on: fails all that is under way and all that will come.
+    /// The other event loops cannot, either.
     pub(crate) fn fail(&mut self, reason: &OpError) {
-        let Some(run) = self.run.as_mut().filter(|run| run.over.is_none()) else { return };
+        if self.end(reason) {
+            self.place.tell_others(|| Command::Fail(reason.clone()));
+        }
+    }
+
+    /// As [`fail`](Self::fail), of this loop alone; whether the run went on before.
+    pub(crate) fn end(&mut self, reason: &OpError) -> bool {
+        let Some(run) = self.run.as_mut().filter(|run| run.over.is_none()) else { return false };
         self.subscriptions.clear();
         run.fail(reason);
+        true
+    }
+
+    /// Another loop has reached this training step.
+    pub(crate) fn reached(&mut self, step: u64, report: &mut Report) {
+        report.counters.step = report.counters.step.max(step);
+        self.subscriptions.notify_step(report.counters.step);
+        report.soon();
     }
 
     /// The client and the lane in this process contradict each other.
@@ -493,7 +534,7 @@ impl WorkerSide {
     ) {
         let Some(run) = self.run.as_mut() else { return };
         // A change of settings is reported when it is made.
-        if !reason.is_empty() {
+        if !reason.is_empty() && self.place.is_first() {
             tracing::info!(target: "notice", %epoch, "{reason}; the plan changes");
             run.announced = true;
         }
@@ -502,8 +543,9 @@ impl WorkerSide {
         let job = run.view.job;
         self.actions.push_back(Action::CloseDials);
         self.actions.push_back(Action::Close(lane_side.end_job(job)));
-        if let Some(member) = &self.member {
-            member.progress(epoch, progress::encode(&progress));
+        let of_all = self.place.collect(epoch, progress::encode(&progress));
+        if let (Some(of_all), Some(member)) = (of_all, &self.member) {
+            member.progress(epoch, progress::join(of_all));
         }
     }
 
@@ -517,15 +559,19 @@ impl WorkerSide {
         if self.run.is_none() {
             return;
         }
-        lane_side.expect_job(&view);
+        let own = view.of_loop(self.place.number);
+        lane_side.expect_job(&own, view.loops());
         let room = make_room(&view);
-        let resident = room.and_then(|()| self.open_resident(&view, lane_side));
+        let resident = room.and_then(|()| self.open_resident(&own, lane_side));
         let (epoch, servers) = (view.epoch, view.servers.len());
         let workers = view.living().count();
         let Some(run) = self.run.as_mut() else { return };
         let changes = run.view.changes.clone();
-        let resumed =
-            resident.and_then(|resident| run.resume(&self.config, view, progress, resident));
+        let of_loop = (self.place.number, self.place.count);
+        let resumed = resident.and_then(|resident| {
+            let all = progress::decode_all(progress, of_loop)?;
+            run.resume(&self.config, own, &all, resident)
+        });
         if let Err(reason) = resumed {
             return self.fail(&OpError::PeerLost(format!("the new plan cannot be used: {reason}")));
         }
@@ -533,12 +579,13 @@ impl WorkerSide {
             let with = format!("{workers} workers and {servers} summation servers");
             tracing::info!(target: "notice", %epoch, "going on with {with}");
         }
-        if run.view.changes != changes && run.rank == Rank(0) {
+        if run.view.changes != changes && run.rank == Rank(0) && self.place.is_first() {
             let texts = in_force(&self.config, &run.view).unwrap_or_default();
             let texts = texts.iter().map(|(name, text)| format!("{name}={}", readable(text)));
             let settings = texts.collect::<Vec<_>>().join(" ");
             tracing::info!(target: "notice", %epoch, "from now on {settings}");
         }
+        self.plan = view;
         self.dial_all();
         self.notify_plan();
     }
@@ -557,7 +604,9 @@ impl WorkerSide {
             return run.out_of_data.fail(&over);
         }
         run.fail_out_of_data();
-        member.out_of_data();
+        if self.place.is_first() {
+            member.out_of_data();
+        }
     }
 
     /// Another worker, or this one, is out of data: announces what is under way.
@@ -568,8 +617,9 @@ impl WorkerSide {
         }
         // Before it is there, nothing has been submitted.
         let Some(member) = &self.member else { return };
+        let running = run.running.values().filter(|running| run.table.speaks(running.tensor));
         let mut under_way: Vec<_> =
-            run.running.values().map(|running| (running.tensor, running.round)).collect();
+            running.map(|running| (running.tensor, running.round)).collect();
         under_way.sort_unstable();
         under_way.into_iter().for_each(|(tensor, round)| member.began(tensor, round));
     }
@@ -577,7 +627,7 @@ impl WorkerSide {
     /// Announces a round that has begun here to the ranks that are out of data.
     fn announce(&self, tensor: TensorId, round: u64) {
         let (Some(run), Some(member)) = (&self.run, &self.member) else { return };
-        if !run.out_of_data.is_any_other() {
+        if !run.out_of_data.is_any_other() || !run.table.speaks(tensor) {
             return;
         }
         let Some(spec) = run.table.spec(tensor) else { return };
@@ -591,7 +641,7 @@ impl WorkerSide {
         let Some(run) = self.run.as_ref() else { return };
         let Some(Tensor { spec, bytes, begun, .. }) = run.table.tensor(id) else { return };
         // Rounds are announced in order: a later one cannot come before this.
-        if *begun != round || !run.out_of_data.is_own() {
+        if *begun != round || !run.out_of_data.is_own() || !run.table.serves(id) {
             return;
         }
         if run.over.is_some() || !run.takes_part(id, run.rank) {

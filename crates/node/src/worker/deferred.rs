@@ -7,8 +7,8 @@ use sumpter_types::{ExactSum, Rule, Update};
 
 use crate::command::Command;
 use crate::completion::Completion;
-use crate::remote::Remote;
 use crate::worker::decision::Deferred;
+use crate::worker::loops::Loops;
 
 /// A round that waits for its caller's decision.
 #[derive(Debug)]
@@ -16,7 +16,8 @@ pub struct DeferredRound {
     completion: Arc<Completion>,
     deferred: Arc<Deferred>,
     rule: Rule,
-    remote: Remote,
+    /// The event loops, and the one that serves the variable.
+    loops: (Arc<Loops>, u32),
 }
 
 impl DeferredRound {
@@ -24,12 +25,12 @@ impl DeferredRound {
         completion: Arc<Completion>,
         deferred: Arc<Deferred>,
         rule: Rule,
-        remote: Remote,
+        loops: (Arc<Loops>, u32),
     ) -> DeferredRound {
         let (norm, outcome) = (deferred.norm.clone(), completion.clone());
         // A round that fails has no norm.
         completion.on_done(move || norm.finish(outcome.poll().unwrap_or(Ok(()))));
-        DeferredRound { completion, deferred, rule, remote }
+        DeferredRound { completion, deferred, rule, loops }
     }
 
     /// What the end of the round is waited for by.
@@ -59,6 +60,7 @@ impl DeferredRound {
 
     /// Says what the round does; all ranks must say the same. Only the first time counts.
     pub fn decide(&self, update: Update) {
-        self.remote.send(Command::Decide(self.deferred.clone(), update));
+        let (loops, number) = &self.loops;
+        loops.send(*number, Command::Decide(self.deferred.clone(), update));
     }
 }

@@ -2,7 +2,9 @@
 
 pub(crate) mod decision;
 pub(crate) mod deferred;
+pub(crate) mod loops;
 pub(crate) mod staged;
+pub(crate) mod staged_round;
 pub(crate) mod start;
 pub(crate) mod tensor;
 pub(crate) mod timeline;
@@ -31,6 +33,8 @@ use crate::join::{data_tls, interfaces, join_options, lane_listeners};
 use crate::metrics::tell_of_worker;
 use crate::remote::Remote;
 use crate::run::table::members;
+use crate::stats::total;
+use crate::worker::loops::{LoopPlace, Loops};
 use crate::worker::start::StartSignal;
 use crate::worker::tensor::{Tensor, check, normalized};
 use crate::worker::timeline::Timeline;
@@ -41,7 +45,7 @@ const SLICE: Duration = Duration::from_millis(50);
 /// A process's membership in a job.
 #[derive(Debug)]
 pub struct Worker {
-    remote: Remote,
+    loops: Arc<Loops>,
     member: Arc<Member>,
     view: ClusterView,
     groups: DeviceGroups,
@@ -53,7 +57,14 @@ pub struct Worker {
     tensors: Mutex<HashMap<(TensorSpec, bool), Arc<Tensor>>>,
     timeline: Mutex<Option<Timeline>>,
     metrics: Mutex<Option<Endpoint>>,
-    threads: Mutex<Option<[JoinHandle<()>; 2]>>,
+    threads: Mutex<Option<Threads>>,
+}
+
+/// The threads of a worker that has not been shut down.
+#[derive(Debug)]
+struct Threads {
+    event_loops: Vec<JoinHandle<()>>,
+    notifier: JoinHandle<()>,
 }
 
 impl Worker {
@@ -67,48 +78,39 @@ impl Worker {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Worker, NodeError> {
         let interfaces = interfaces(config)?;
-        let own = own_interfaces(config, &interfaces);
-        let listeners = lane_listeners(config, &interfaces, (0, &own), data_tls(config)?)?;
-        let options = worker_options(config, listeners.view.clone(), &interfaces)?;
+        let (started, start) = unbounded();
+        let (event_loops, lanes) = event_loops(config, &interfaces, &started)?;
+        drop(started);
+        let options = worker_options(config, lanes, &interfaces)?;
         let host = options.host.clone();
-        let (started, start) = bounded(1);
-        let signal = Some(StartSignal::new(started));
-        let (event_loop, remote) = EventLoop::new(config, listeners, (0, 1), signal)?;
-        let cores = match config.pin_lanes {
-            true => cores_near(&interfaces.all[own[0]].name),
-            false => Vec::new(),
-        };
-        let loop_thread = spawn("sumpter-loop", move || {
-            pin(&cores);
-            event_loop.run();
-        })?;
+        let (loops, event_loops) = begin(event_loops)?;
         let (notifier, callbacks) = unbounded::<Callback>();
         let notify_thread = spawn("sumpter-notify", move || {
             callbacks.into_iter().for_each(|callback| callback());
         })?;
         let stop = |error| {
-            remote.send(Command::Leave(bounded(1).0));
+            loops.send_all(|| Command::Leave(bounded(1).0));
             Err(error)
         };
-        let member = match join_member(options, &remote, interrupted) {
+        let member = match join_member(options, &loops, interrupted) {
             Ok(member) => member,
             Err(error) => return stop(error),
         };
-        remote.send(Command::Joined(member.clone()));
-        match wait_for_start(&start, interrupted) {
+        loops.send_all(|| Command::Joined(member.clone()));
+        match wait_for_start(&start, loops.count(), interrupted) {
             Ok(view) => {
                 let worker = Worker {
                     groups: DeviceGroups::of(&view),
                     rank: Rank(config.rank),
                     elastic: config.workers_may_fail(),
-                    remote,
+                    loops,
                     member,
                     view,
                     notifier,
                     tensors: Mutex::default(),
                     timeline: Mutex::new(None),
                     metrics: Mutex::new(None),
-                    threads: Mutex::new(Some([loop_thread, notify_thread])),
+                    threads: Mutex::new(Some(Threads { event_loops, notifier: notify_thread })),
                 };
                 worker.start_metrics(config, &host)?;
                 if let Some(path) = config.timeline.as_deref().filter(|_| config.rank == 0) {
@@ -153,19 +155,19 @@ impl Worker {
             let sharded = spec.sharded && id.is_ok();
             let members = members(&spec, world_size as u32);
             let held = sharded.then(|| self.groups.held(&spec, &members, self.rank));
-            let (remote, notifier) = (self.remote.clone(), self.notifier.clone());
-            Arc::new(Tensor::new((spec, held), id, remote, notifier))
+            let (loops, notifier) = (self.loops.clone(), self.notifier.clone());
+            Arc::new(Tensor::new((spec, held), id, loops, notifier))
         };
         let elastic = self.elastic;
         if let Err(reason) = check(&spec, average, self.rank, world_size, elastic) {
             return tensor(spec, Err(reason));
         }
-        // Held while the command is sent: the event loop counts declarations as they come.
+        // Held while the command is sent: the event loops count declarations as they come.
         let mut tensors = self.tensors.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let next = DeclarationId(tensors.len() as u32);
         let known = tensors.entry((spec, average)).or_insert_with_key(|(spec, average)| {
             // A loop that has ended fails what is submitted.
-            self.remote.send(Command::Declare(next, spec.clone(), *average));
+            self.loops.send_all(|| Command::Declare(next, spec.clone(), *average));
             tensor(spec.clone(), Ok(next))
         });
         known.clone()
@@ -181,8 +183,9 @@ impl Worker {
         &self,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Rank, Option<OpError>> {
-        let (answer, last) = bounded(1);
-        self.remote.send(Command::OutOfData(answer));
+        let (answer, last) = bounded(self.loops.count() as usize);
+        self.loops.send_all(|| Command::OutOfData(answer.clone()));
+        drop(answer);
         loop {
             match last.recv_timeout(SLICE) {
                 Ok(last) => return last.map_err(Some),
@@ -205,7 +208,8 @@ impl Worker {
         self.stop_timeline()?;
         let host = self.view.workers.get(self.rank.0 as usize).map_or("?", |worker| &worker.host);
         let (timeline, records) = Timeline::begin(path, self.rank, host)?;
-        self.remote.send(Command::Timeline(Some(records)));
+        self.loops.send_all(|| Command::Timeline(Some(records.clone())));
+        drop(records);
         *self.timeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(timeline);
         Ok(())
     }
@@ -217,27 +221,25 @@ impl Worker {
     pub fn stop_timeline(&self) -> Result<(), NodeError> {
         let timeline = &mut self.timeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(timeline) = timeline.take() else { return Ok(()) };
-        self.remote.send(Command::Timeline(None));
+        self.loops.send_all(|| Command::Timeline(None));
         timeline.finish()
     }
 
     fn start_metrics(&self, config: &Config, host: &str) -> Result<(), NodeError> {
-        let endpoint = tell_of_worker(config, host, self.member.id(), self.remote.clone())?;
+        let endpoint = tell_of_worker(config, host, self.member.id(), self.loops.clone())?;
         *self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = endpoint;
         Ok(())
     }
 
     /// Counts samples trained on, for the live line.
     pub fn record_samples(&self, count: u64) {
-        self.remote.send(Command::Samples(count));
+        self.loops.send_first(Command::Samples(count));
     }
 
     /// What has been counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let (answer, stats) = bounded(1);
-        self.remote.send(Command::Stats(answer));
-        stats.recv().unwrap_or_default()
+        total(self.loops.remotes())
     }
 
     /// The plan, once it is that of epoch `epoch` or a later one. For a thread that has nothing
@@ -247,7 +249,7 @@ impl Worker {
     /// [`NodeError`] if the session ends first.
     pub fn plan_from(&self, epoch: Epoch) -> Result<ClusterView, NodeError> {
         let (answer, told) = bounded(1);
-        self.remote.send(Command::Subscribe(Subscription::Plan(epoch, answer)));
+        self.loops.send_first(Command::Subscribe(Subscription::Plan(epoch, answer)));
         told.recv().map_err(|_| session_over())
     }
 
@@ -257,7 +259,7 @@ impl Worker {
     /// As of [`plan_from`](Self::plan_from).
     pub fn step_from(&self, step: u64) -> Result<(u64, Instant), NodeError> {
         let (answer, told) = bounded(1);
-        self.remote.send(Command::Subscribe(Subscription::Step(step, answer)));
+        self.loops.send_first(Command::Subscribe(Subscription::Step(step, answer)));
         told.recv().map_err(|_| session_over())
     }
 
@@ -265,21 +267,23 @@ impl Worker {
     /// Safe to call twice.
     pub fn shutdown(&self) {
         let threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        let Some([loop_thread, notify_thread]) = threads else { return };
+        let Some(Threads { event_loops, notifier }) = threads else { return };
         drop(self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
-        let (answer, left) = bounded(1);
+        let (answer, left) = bounded(self.loops.count() as usize);
         self.member.report(self.stats());
-        self.remote.send(Command::Leave(answer));
-        // The loop answers in bounded time; an error means that it has ended already.
-        let _ = left.recv();
+        self.loops.send_all(|| Command::Leave(answer.clone()));
+        drop(answer);
+        // Each loop answers in bounded time, or has ended already.
+        left.iter().for_each(drop);
         self.member.leave();
-        let _ = loop_thread.join();
+        // A loop that panicked has said so on standard error.
+        event_loops.into_iter().for_each(|thread| drop(thread.join()));
         if let Err(error) = self.stop_timeline() {
             tracing::warn!(%error, "the timeline is not complete");
         }
         // The notifying thread ends with its last sender, which may be in a completion that the
         // caller keeps; it holds nothing, so it is not waited for.
-        drop(notify_thread);
+        drop(notifier);
     }
 }
 
@@ -300,17 +304,85 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
         .map_err(NodeError::io("starting a thread"))
 }
 
-/// The interfaces that a worker's lane belongs to: the workers of a machine have one lane each, and
-/// share its interfaces as the lanes of a server do.
-fn own_interfaces(config: &Config, interfaces: &Interfaces) -> Vec<usize> {
-    let beside = config.local_size.unwrap_or(1).max(1) as usize;
-    let place = config.local_rank.unwrap_or(0) as usize;
+/// An event loop that is not running, the cores that it may use, and how it is reached.
+type Resting = (EventLoop, Vec<usize>, Remote);
+
+/// A worker's event loops, each of which reports the start by `started`; and their lanes.
+fn event_loops(
+    config: &Config,
+    interfaces: &Interfaces,
+    started: &Sender<Result<ClusterView, NodeError>>,
+) -> Result<(Vec<Resting>, Vec<LaneView>), NodeError> {
+    let count = config.io_threads;
+    warn_of_cores(count);
+    let tls = data_tls(config)?;
+    let places = LoopPlace::all(count);
+    let (mut event_loops, mut lanes) = (Vec::new(), Vec::new());
+    for place in &places {
+        let (number, own) = (place.number, own_interfaces(config, interfaces, place));
+        let listeners = lane_listeners(config, interfaces, (number as u16, &own), tls.clone())?;
+        lanes.push(listeners.view.clone());
+        let worker = Some((place.clone(), StartSignal::new(started.clone())));
+        let (event_loop, remote) = EventLoop::new(config, listeners, (number, count), worker)?;
+        let cores = match config.pin_lanes {
+            true => cores_near(&interfaces.all[own[0]].name),
+            false => Vec::new(),
+        };
+        event_loops.push((event_loop, cores, remote));
+    }
+    let remotes = event_loops.iter().map(|(.., remote)| remote.clone());
+    places[0].connect(remotes.collect());
+    Ok((event_loops, lanes))
+}
+
+/// Runs event loops, each in a thread of its own.
+fn begin(event_loops: Vec<Resting>) -> Result<(Arc<Loops>, Vec<JoinHandle<()>>), NodeError> {
+    let remotes = event_loops.iter().map(|(.., remote)| remote.clone());
+    let loops = Arc::new(Loops::new(remotes.collect()));
+    let run = |(number, (event_loop, cores, _)): (usize, Resting)| {
+        let name = match number {
+            0 => "sumpter-loop".to_owned(),
+            number => format!("sumpter-loop-{number}"),
+        };
+        spawn(&name, move || {
+            pin(&cores);
+            event_loop.run();
+        })
+    };
+    let threads = event_loops.into_iter().enumerate().map(run).collect::<Result<_, _>>();
+    match threads {
+        Ok(threads) => Ok((loops, threads)),
+        Err(error) => {
+            loops.send_all(|| Command::Leave(bounded(1).0));
+            Err(error)
+        }
+    }
+}
+
+/// Says so where a worker has more event loops than there are cores: they take turns then, and each
+/// waits for the others' tensors.
+fn warn_of_cores(loops: u32) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if loops as usize > cores {
+        tracing::warn!(
+            "io_threads is {loops}, but this process may use {cores} cores: its event loops take \
+             turns; give it {cores} at most"
+        );
+    }
+}
+
+/// The interfaces that the lane of an event loop belongs to: the workers of a machine have a lane
+/// for each loop, and share its interfaces as the lanes of a server do.
+fn own_interfaces(config: &Config, interfaces: &Interfaces, of: &LoopPlace) -> Vec<usize> {
+    let loops = of.count as usize;
+    let beside = config.local_size.unwrap_or(1).max(1) as usize * loops;
+    let place = config.local_rank.unwrap_or(0) as usize * loops + of.number as usize;
     interfaces.of_lanes(beside).swap_remove(place % beside)
 }
 
 fn worker_options(
     config: &Config,
-    lane: LaneView,
+    lanes: Vec<LaneView>,
     interfaces: &Interfaces,
 ) -> Result<JoinOptions, NodeError> {
     let role = Role::Worker {
@@ -319,20 +391,20 @@ fn worker_options(
         local_rank: config.local_rank.unwrap_or(0),
         local_size: config.local_size.unwrap_or(1),
     };
-    join_options(config, role, (vec![lane], interfaces))
+    join_options(config, role, (lanes, interfaces))
 }
 
 /// Joins on a thread of its own, so that the caller can be interrupted.
 fn join_member(
     options: JoinOptions,
-    remote: &Remote,
+    loops: &Arc<Loops>,
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<Arc<Member>, NodeError> {
     let (answer, joined) = bounded(1);
-    let events = remote.clone();
+    let loops = loops.clone();
     spawn("sumpter-join", move || {
         let on_event = move |event: MemberEvent| {
-            events.send(Command::Member(event));
+            loops.send_all(|| Command::Member(event.clone()));
         };
         let _ = answer.send(Member::join(options, on_event));
     })?;
@@ -348,12 +420,16 @@ fn join_member(
     }
 }
 
+/// Waits until all loops have begun the run, or one cannot.
 fn wait_for_start(
     start: &Receiver<Result<ClusterView, NodeError>>,
+    loops: u32,
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<ClusterView, NodeError> {
+    let mut begun = 0;
     loop {
         match start.recv_timeout(SLICE) {
+            Ok(Ok(_)) if begun + 1 < loops => begun += 1,
             Ok(result) => return result,
             Err(_) if interrupted() => return Err(NodeError::Interrupted),
             Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}

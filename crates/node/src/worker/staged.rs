@@ -12,9 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::Sender;
 use sumpter_engine::OpId;
 
-use crate::command::Command;
-use crate::completion::{Callback, Completion};
-use crate::remote::Remote;
+use crate::completion::Callback;
 
 /// How the result of a staged round is passed on.
 pub struct Slices {
@@ -24,50 +22,34 @@ pub struct Slices {
     pub on_final: Box<dyn Fn(usize) + Send + Sync>,
 }
 
-/// A round whose contribution is supplied by its caller.
-#[derive(Debug)]
-pub struct StagedRound {
-    name: String,
-    completion: Arc<Completion>,
-    staged: Arc<Staged>,
-    remote: Remote,
-}
-
-impl StagedRound {
-    pub(crate) fn new(
-        name: String,
-        completion: Arc<Completion>,
-        staged: Arc<Staged>,
-        remote: Remote,
-    ) -> StagedRound {
-        StagedRound { name, completion, staged, remote }
-    }
-
-    /// What the end of the round is waited for by.
-    #[must_use]
-    pub fn completion(&self) -> &Arc<Completion> {
-        &self.completion
-    }
-
-    /// These bytes of the contribution are in the memory now, and must not change any more.
-    pub fn supply(&self, bytes: Range<usize>) {
-        self.remote.send(Command::Supply(self.staged.clone(), bytes));
-    }
-
-    /// The rest of the contribution will never come, for this reason: the rounds of the tensor fail
-    /// on all ranks.
-    pub fn refuse(&self, reason: &str) {
-        let message = format!("tensor '{}': {reason}", self.name);
-        self.remote.send(Command::Refuse(self.name.clone(), message));
-    }
-}
-
-/// What caller and event loop share of a staged round.
+/// What caller and event loops share of a staged round.
 pub(crate) struct Staged {
-    state: Mutex<State>,
+    /// One behind the other.
+    parts: Vec<StagedPart>,
     slices: Arc<Slices>,
+    /// Bytes of each slice that are not final.
+    left: Mutex<Vec<usize>>,
     notifier: Sender<Callback>,
 }
+
+/// A part of a staged round.
+struct StagedPart {
+    /// The event loop that serves it.
+    number: u32,
+    /// The part's bytes in the memory.
+    bytes: Range<usize>,
+    state: Mutex<State>,
+}
+
+/// A part of a staged round, as its event loop has it.
+#[derive(Clone, Debug)]
+pub(crate) struct StagedShare {
+    staged: Arc<Staged>,
+    part: usize,
+}
+
+/// The number of an event loop, its part, and bytes of that.
+type Supplied = (u32, StagedShare, Range<usize>);
 
 enum State {
     /// The client does not have the operation yet; what was supplied until then.
@@ -76,22 +58,59 @@ enum State {
 }
 
 impl Staged {
-    pub(crate) fn new(slices: Slices, notifier: Sender<Callback>) -> Staged {
-        Staged { state: Mutex::new(State::Early(Vec::new())), slices: Arc::new(slices), notifier }
+    /// Of these parts: the loop and the bytes of each.
+    pub(crate) fn new(
+        slices: Slices,
+        parts: impl IntoIterator<Item = (u32, Range<usize>)>,
+        notifier: Sender<Callback>,
+    ) -> Staged {
+        let part = |(number, bytes)| {
+            let state = Mutex::new(State::Early(Vec::new()));
+            StagedPart { number, bytes, state }
+        };
+        let parts: Vec<_> = parts.into_iter().map(part).collect();
+        let (bytes, size) = (parts.last().map_or(0, |last| last.bytes.end), slices.bytes);
+        let left = (0..bytes).step_by(size).map(|start| size.min(bytes - start)).collect();
+        Staged { parts, slices: Arc::new(slices), left: Mutex::new(left), notifier }
+    }
+
+    /// Each of the parts, for its event loop.
+    pub(crate) fn shares(self: &Arc<Self>) -> impl Iterator<Item = StagedShare> {
+        (0..self.parts.len()).map(|part| StagedShare { staged: self.clone(), part })
+    }
+
+    /// What of a range of the memory is whose: each part with the number of its event loop, and the
+    /// bytes within the part.
+    pub(crate) fn of_parts(self: &Arc<Self>, bytes: &Range<usize>) -> Vec<Supplied> {
+        let mut supplied = Vec::new();
+        for (share, StagedPart { number, bytes: own, .. }) in self.shares().zip(&self.parts) {
+            let (start, end) = (bytes.start.max(own.start), bytes.end.min(own.end));
+            // That a rank which contributes nothing has nothing is said as well.
+            if start < end || self.parts.len() == 1 {
+                supplied.push((*number, share, start - own.start..end.max(start) - own.start));
+            }
+        }
+        supplied
+    }
+}
+
+impl StagedShare {
+    fn part(&self) -> &StagedPart {
+        &self.staged.parts[self.part]
     }
 
     /// The client has the operation from now on. Returns what was supplied before.
     pub(crate) fn begin(&self, id: OpId) -> Vec<Range<usize>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.part().state.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Begun(id)) {
             State::Early(ranges) => ranges,
             State::Begun(_) => Vec::new(),
         }
     }
 
-    /// The operation that a range is for; `None` if it is kept until there is one.
+    /// The operation that a range of the part is for; `None` if it is kept until there is one.
     pub(crate) fn supply(&self, bytes: Range<usize>) -> Option<OpId> {
-        match &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &mut *self.part().state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Begun(id) => Some(*id),
             State::Early(ranges) => {
                 ranges.push(bytes);
@@ -99,33 +118,18 @@ impl Staged {
             }
         }
     }
-}
 
-/// What is not final yet of a staged round's result.
-#[derive(Debug)]
-pub(crate) struct Unfinished {
-    staged: Arc<Staged>,
-    /// Bytes of each slice.
-    left: Vec<usize>,
-}
-
-impl Unfinished {
-    /// Of a result of so many bytes.
-    pub(crate) fn new(staged: Arc<Staged>, bytes: usize) -> Unfinished {
-        let size = staged.slices.bytes;
-        let left = (0..bytes).step_by(size).map(|start| size.min(bytes - start)).collect();
-        Unfinished { staged, left }
-    }
-
-    /// These bytes are final, of which none was before.
-    pub(crate) fn shrink(&mut self, bytes: Range<usize>) {
-        let Staged { slices, notifier, .. } = &*self.staged;
-        let mut start = bytes.start;
-        while start < bytes.end {
+    /// These bytes of the part are final, of which none was before.
+    pub(crate) fn shrink(&self, bytes: Range<usize>) {
+        let Staged { slices, left, notifier, .. } = &*self.staged;
+        let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = self.part().bytes.start;
+        let (mut start, last) = (first + bytes.start, first + bytes.end);
+        while start < last {
             let slice = start / slices.bytes;
-            let end = bytes.end.min((slice + 1) * slices.bytes);
-            self.left[slice] -= end - start;
-            if self.left[slice] == 0 {
+            let end = last.min((slice + 1) * slices.bytes);
+            left[slice] -= end - start;
+            if left[slice] == 0 {
                 let slices = slices.clone();
                 let callback: Callback = Box::new(move || (slices.on_final)(slice));
                 if let Err(lost) = notifier.send(callback) {
@@ -156,21 +160,28 @@ mod tests {
 
     use super::*;
 
-    fn staged(bytes: usize) -> (Arc<Staged>, Receiver<Callback>, Arc<Mutex<Vec<usize>>>) {
+    type Seen = Arc<Mutex<Vec<usize>>>;
+
+    /// A round in parts that end there, with slices of so many bytes; and the slices reported.
+    fn staged(ends: &[usize], bytes: usize) -> (Vec<StagedShare>, Receiver<Callback>, Seen) {
         let (notifier, callbacks) = unbounded::<Callback>();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let into = seen.clone();
         let on_final = Box::new(move |slice| into.lock().unwrap().push(slice));
-        (Arc::new(Staged::new(Slices { bytes, on_final }, notifier)), callbacks, seen)
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let parts = starts.zip(ends).map(|(start, end)| start..*end);
+        let staged = Staged::new(Slices { bytes, on_final }, (0..).zip(parts), notifier);
+        (Arc::new(staged).shares().collect(), callbacks, seen)
     }
 
     #[test]
     fn what_is_supplied_before_the_operation_is_there_is_kept() {
-        let (staged, ..) = staged(16);
-        assert_eq!(staged.supply(16..32), None);
-        assert_eq!(staged.supply(0..16), None);
-        assert_eq!(staged.begin(OpId(7)), [16..32, 0..16]);
-        assert_eq!(staged.supply(32..40), Some(OpId(7)));
+        let (parts, ..) = staged(&[64, 128], 16);
+        assert_eq!(parts[0].supply(16..32), None);
+        assert_eq!(parts[0].supply(0..16), None);
+        assert_eq!(parts[0].begin(OpId(7)), [16..32, 0..16]);
+        assert_eq!(parts[0].supply(32..40), Some(OpId(7)));
+        assert_eq!(parts[1].supply(0..8), None, "its loop does not have it yet");
     }
 
     /// So many bytes, in ranges of any order.
@@ -187,13 +198,15 @@ mod tests {
         fn each_slice_is_reported_once_when_its_last_byte_is_final(
             size in 1usize..9,
             (bytes, ranges) in ranges(),
+            cut in 0usize..40,
         ) {
-            let (staged, callbacks, seen) = staged(size);
-            let mut unfinished = Unfinished::new(staged, bytes);
+            let cut = cut % bytes;
+            let (parts, callbacks, seen) = staged(&[cut, bytes], size);
             let (mut is_final, mut expected) = (vec![false; bytes], Vec::new());
             for range in ranges {
                 is_final[range.clone()].fill(true);
-                unfinished.shrink(range);
+                parts[0].shrink(range.start.min(cut)..range.end.min(cut));
+                parts[1].shrink(range.start.max(cut) - cut..range.end.max(cut) - cut);
                 for (slice, all) in is_final.chunks(size).enumerate() {
                     if all.iter().all(|byte| *byte) && !expected.contains(&slice) {
                         expected.push(slice);

@@ -13,10 +13,11 @@ use crate::cluster::shards::Held;
 use crate::command::{Command, DeclarationId, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::OpError;
-use crate::remote::Remote;
 use crate::worker::decision::Deferred;
 use crate::worker::deferred::DeferredRound;
-use crate::worker::staged::{Slices, Staged, StagedRound};
+use crate::worker::loops::{Loops, TensorPart, tensor_parts};
+use crate::worker::staged::{Slices, Staged};
+use crate::worker::staged_round::StagedRound;
 
 /// What differs between the operations of one tensor.
 #[derive(Debug, Default)]
@@ -51,7 +52,9 @@ pub struct Tensor {
     held: Option<Vec<Held>>,
     /// Its number in the event loop, or why all its operations fail.
     id: Result<DeclarationId, String>,
-    remote: Remote,
+    loops: Arc<Loops>,
+    /// Which event loops serve it, and the bytes of each; of a part that is all of it, all.
+    parts: Vec<(u32, Range<usize>)>,
     notifier: Sender<Callback>,
 }
 
@@ -59,10 +62,18 @@ impl Tensor {
     pub(crate) fn new(
         (spec, held): (TensorSpec, Option<Vec<Held>>),
         id: Result<DeclarationId, String>,
-        remote: Remote,
+        loops: Arc<Loops>,
         notifier: Sender<Callback>,
     ) -> Tensor {
-        Tensor { spec, held, id, remote, notifier }
+        let parts = tensor_parts(&spec, loops.count());
+        let parts = parts.into_iter().map(|TensorPart { number, bytes, .. }| (number, bytes));
+        let parts = parts.collect();
+        Tensor { spec, held, id, loops, parts, notifier }
+    }
+
+    /// The loop that speaks for the tensor; of a variable the only one that serves it.
+    fn first_loop(&self) -> u32 {
+        self.parts[0].0
     }
 
     /// Of a sharded tensor: each rank of this rank's device group that takes part, and the bytes of
@@ -104,7 +115,7 @@ impl Tensor {
     /// later ones fail with it on every rank.
     pub fn refuse(&self, reason: &str) {
         let message = format!("tensor '{}': {reason}", self.spec.name);
-        self.remote.send(Command::Refuse(self.spec.name.clone(), message));
+        self.loops.send_first(Command::Refuse(self.spec.name.clone(), message));
     }
 
     /// What this rank mirrors of a variable; nothing before it has a value.
@@ -112,7 +123,7 @@ impl Tensor {
     pub fn mirrored(&self) -> Vec<MirroredParts> {
         let (answer, mirrored) = bounded(1);
         match &self.id {
-            Ok(id) if self.remote.send(Command::Mirrored(*id, answer)) => {
+            Ok(id) if self.loops.send(self.first_loop(), Command::Mirrored(*id, answer)) => {
                 mirrored.recv().unwrap_or_default()
             }
             _ => Vec::new(),
@@ -127,7 +138,7 @@ impl Tensor {
         memory: TensorMemory,
         slices: Slices,
     ) -> StagedRound {
-        let staged = Arc::new(Staged::new(slices, self.notifier.clone()));
+        let staged = self.staged(&memory, slices);
         let extras = Extras { staged: Some(staged.clone()), ..Extras::default() };
         let completion = self.queue(request, memory, extras);
         self.staged_round(completion, staged)
@@ -146,7 +157,7 @@ impl Tensor {
         let extras = Extras { deferred: Some(deferred.clone()), ..Extras::default() };
         let request = OpRequest { update: Some(Update::defer(rule)), ..request };
         let completion = self.queue(request, memory, extras);
-        DeferredRound::new(completion, deferred, rule, self.remote.clone())
+        self.deferred_round(completion, deferred, rule)
     }
 
     /// Queues a round as [`submit_deferred`](Self::submit_deferred) does, whose gradient is
@@ -159,7 +170,7 @@ impl Tensor {
         memory: TensorMemory,
         slices: Slices,
     ) -> (StagedRound, DeferredRound) {
-        let staged = Arc::new(Staged::new(slices, self.notifier.clone()));
+        let staged = self.staged(&memory, slices);
         let deferred = Arc::new(Deferred::new(self.notifier.clone()));
         let extras = Extras {
             staged: Some(staged.clone()),
@@ -168,12 +179,31 @@ impl Tensor {
         };
         let request = OpRequest { update: Some(Update::defer(rule)), ..request };
         let completion = self.queue(request, memory, extras);
-        let deferred = DeferredRound::new(completion.clone(), deferred, rule, self.remote.clone());
+        let deferred = self.deferred_round(completion.clone(), deferred, rule);
         (self.staged_round(completion, staged), deferred)
     }
 
+    fn staged(&self, memory: &TensorMemory, slices: Slices) -> Arc<Staged> {
+        let parts = match self.parts.as_slice() {
+            // Of a tensor that device groups have reduced, the memory has a shard.
+            [(number, _)] => vec![(*number, 0..memory.bytes())],
+            parts => parts.to_vec(),
+        };
+        Arc::new(Staged::new(slices, parts, self.notifier.clone()))
+    }
+
     fn staged_round(&self, completion: Arc<Completion>, staged: Arc<Staged>) -> StagedRound {
-        StagedRound::new(self.spec.name.clone(), completion, staged, self.remote.clone())
+        StagedRound::new(self.spec.name.clone(), completion, staged, self.loops.clone())
+    }
+
+    fn deferred_round(
+        &self,
+        completion: Arc<Completion>,
+        deferred: Arc<Deferred>,
+        rule: Rule,
+    ) -> DeferredRound {
+        let loops = (self.loops.clone(), self.first_loop());
+        DeferredRound::new(completion, deferred, rule, loops)
     }
 
     fn queue(
@@ -196,20 +226,35 @@ impl Tensor {
                 return completion;
             }
         };
-        let submission = Submission {
-            tag: request.tag,
+        let submission = |memory, completion, staged| Submission {
+            tag: request.tag.clone(),
             priority: request.priority,
             memory,
-            completion: Promise::new(completion.clone()),
+            completion,
             staged,
-            deferred,
+            deferred: deferred.clone(),
             update: request.update,
-            order: request.order,
-            state,
+            order: request.order.clone(),
+            state: state.clone(),
             since: Instant::now(),
         };
-        if !self.remote.send(Command::Submit(id, submission)) {
-            completion.finish(Err(OpError::Closed("the session has been shut down".into())));
+        let mut shares = staged.iter().flat_map(|staged| staged.shares());
+        if let [(number, _)] = self.parts.as_slice() {
+            let promise = Promise::new(completion.clone());
+            let submission = submission(memory, promise, shares.next());
+            if !self.loops.send(*number, Command::Submit(id, submission)) {
+                completion.finish(Err(OpError::Closed("the session has been shut down".into())));
+            }
+            return completion;
+        }
+        let ranges: Vec<_> = self.parts.iter().map(|(_, bytes)| bytes.clone()).collect();
+        let promises = Promise::of_parts(&completion, self.parts.len());
+        let parts = self.parts.iter().zip(memory.split(&ranges)).zip(promises);
+        let _in_order = self.loops.in_order();
+        for (((number, _), memory), promise) in parts {
+            // A loop that has ended breaks the promise.
+            let submission = submission(memory, promise, shares.next());
+            self.loops.send(*number, Command::Submit(id, submission));
         }
         completion
     }

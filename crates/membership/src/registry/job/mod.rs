@@ -255,7 +255,7 @@ impl Job {
         let coordinator_rank =
             self.present.iter().find(|(_, id)| holds_us(id)).map(|(rank, _)| *rank);
         ClusterView {
-            job: JobId((context.draw)()),
+            job: JobId::drawn((context.draw)()),
             name: name.to_owned(),
             epoch: Epoch(1),
             workers: members.worker_views(&self.present),
