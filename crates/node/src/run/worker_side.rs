@@ -115,10 +115,12 @@ impl WorkerSide {
                 self.suspend(epoch, &reason, lane_side, report);
             }
             MemberEvent::Resume { view, progress } => self.resume(view, &progress, lane_side),
-            MemberEvent::Tensor { id, spec } => {
-                let Some(run) = self.run.as_mut() else { return };
-                for (id, submission) in run.enter(id, spec) {
-                    self.submit(id, submission, report);
+            MemberEvent::Tensors { first, specs } => {
+                for (id, spec) in (first.0..).map(TensorId).zip(specs) {
+                    let Some(run) = self.run.as_mut() else { return };
+                    for (id, submission) in run.enter(id, spec) {
+                        self.submit(id, submission, report);
+                    }
                 }
             }
             MemberEvent::TensorError { name, message } => self.fail_tensor(&name, &message),
