@@ -32,6 +32,10 @@ use crate::worker::staged::Staged;
 use crate::worker::start::StartSignal;
 use crate::worker::timeline::Record;
 
+/// The most lanes that are all connected to at the start: what so many handshakes take is hardly
+/// noticed.
+const DIALED_AHEAD: usize = 256;
+
 /// What the loop is to do with sockets.
 #[derive(Debug)]
 pub(crate) enum Action {
@@ -193,7 +197,7 @@ impl WorkerSide {
         }
     }
 
-    /// All members are there: connects to every lane, and lets the caller go on.
+    /// All members are there: connects to lanes, and lets the caller go on.
     fn begin_run(&mut self, view: ClusterView, lane_side: &mut LaneSide) {
         lane_side.expect_job(&view);
         let room = make_room(&view);
@@ -207,7 +211,7 @@ impl WorkerSide {
             Err(error) => return self.refuse_start(error),
         };
         self.run = Some(run);
-        self.dial_all();
+        self.dial_ahead();
         if let Some(start) = self.start.take() {
             start.begin(view);
         }
@@ -230,9 +234,13 @@ impl WorkerSide {
         }
     }
 
-    /// Opens the connections of an epoch.
-    fn dial_all(&mut self) {
+    /// Opens the connections of an epoch, so that the first rounds need not wait for them. Where
+    /// there are many lanes, each is dialed when there is something for it.
+    fn dial_ahead(&mut self) {
         let Some(run) = self.run.as_ref() else { return };
+        if run.dials.lanes().count() > DIALED_AHEAD {
+            return;
+        }
         let own = run.own.map(|(on_client, _)| on_client);
         let wanted = |lane: &ConnId| Some(*lane) != own && !run.has_left(*lane);
         self.actions.extend(run.dials.lanes().filter(wanted).map(Action::Dial));
@@ -541,7 +549,7 @@ impl WorkerSide {
             let settings = texts.collect::<Vec<_>>().join(" ");
             tracing::info!(target: "notice", %epoch, "from now on {settings}");
         }
-        self.dial_all();
+        self.dial_ahead();
         self.notify_plan();
     }
 }
