@@ -3,6 +3,7 @@
 mod harness;
 mod idle;
 mod interfaces;
+mod lanes;
 mod machines;
 mod servers;
 mod tenants;
