@@ -43,7 +43,7 @@ use crate::seat_service::SeatService;
 use crate::shares::{Origin, Shares};
 use crate::traces::Traces;
 
-/// What a member may leave unread: the whole tensor table of a large model, or it counts as dead.
+/// What a member may leave unread, or it counts as dead.
 const UNREAD_LIMIT: usize = 4096;
 /// How long a new session may take to prove itself.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
@@ -281,6 +281,7 @@ impl State {
                 ToMember::HeartbeatSeen(seen)
             }
             Event::LeaveSeen => ToMember::LeaveSeen(proto::LeaveSeen {}),
+            Event::Declared => ToMember::Declared(proto::Declared {}),
             Event::Tell(mut event) => {
                 self.keys.complete(&mut event);
                 event_to_proto(event)

@@ -206,15 +206,16 @@ fn what_is_no_greeting_is_refused() {
 
 #[test]
 fn a_member_that_sends_nonsense_is_dismissed_and_the_others_are_told() {
+    let list = |bad| {
+        let good = spec_to_proto(spec("good".into()));
+        FromMember::Declare(proto::Declare { specs: vec![good, bad] })
+    };
     let senseless = [
         None,
         Some(FromMember::Hello(proto::Hello::default())),
-        Some(FromMember::Declare(proto::TensorSpec::default())),
-        Some(FromMember::Declare(proto::TensorSpec {
-            dtype: 9,
-            ..spec_to_proto(spec("t".into()))
-        })),
-        Some(FromMember::Declare(proto::TensorSpec { op: 300, ..spec_to_proto(spec("t".into())) })),
+        Some(list(proto::TensorSpec::default())),
+        Some(list(proto::TensorSpec { dtype: 9, ..spec_to_proto(spec("t".into())) })),
+        Some(list(proto::TensorSpec { op: 300, ..spec_to_proto(spec("t".into())) })),
     ];
     for body in senseless {
         let coordinator = coordinator();
@@ -249,9 +250,9 @@ fn a_member_that_does_not_read_its_events_is_dropped() {
     assert!(matches!(events.recv_timeout(PATIENCE).unwrap(), MemberEvent::Started(_)));
     // More than the queue and what HTTP/2 takes on the way to a member that does not read.
     for i in 0..12_000 {
-        one.declare(spec(format!("{i:01000}")));
+        one.refuse(format!("{i:01000}"), "of no use".to_owned());
     }
-    let lost = events.iter().find(|event| !matches!(event, MemberEvent::Tensor { .. }));
+    let lost = events.iter().find(|event| !matches!(event, MemberEvent::TensorError { .. }));
     let Some(MemberEvent::WorkerLost { rank, reason, .. }) = lost else { panic!("{lost:?}") };
     assert_eq!((rank, reason.as_str()), (Rank(0), "it left 4096 events unread"));
     drop(raw);

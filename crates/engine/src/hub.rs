@@ -91,9 +91,6 @@ pub struct Hub {
     tensors: HashMap<Sequence, Passage>,
     running: HashMap<OpId, Running>,
     failed: HashSet<TensorId>,
-    /// Lanes to which routes lead, and those of them that the driver has not connected yet.
-    lanes: HashSet<ConnId>,
-    unconnected: Vec<ConnId>,
     /// Bytes of a rack's subtotals that were passed on.
     rack_bytes: u64,
     closed: bool,
@@ -152,21 +149,15 @@ impl Hub {
     /// A hub that passes nothing on yet.
     #[must_use]
     pub fn new(job: JobId, chunk_bytes: u32) -> Hub {
-        let (tensors, running, failed, lanes) = Default::default();
-        let (chunk_bytes, unconnected) = (chunk_bytes as usize, Vec::new());
-        let (rack_bytes, closed) = (0, false);
-        Hub { job, chunk_bytes, tensors, running, failed, lanes, unconnected, rack_bytes, closed }
+        let (tensors, running, failed) = Default::default();
+        let (chunk_bytes, rack_bytes, closed) = (chunk_bytes as usize, 0, false);
+        Hub { job, chunk_bytes, tensors, running, failed, rack_bytes, closed }
     }
 
     /// Nothing is passed on any more, and what fails from now on is not reported to this machine's
     /// workers: the end of the session reaches them by another path.
     pub fn close(&mut self) {
         self.closed = true;
-    }
-
-    /// The next lane to which subtotals go from now on, because a route says so.
-    pub fn next_lane(&mut self) -> Option<ConnId> {
-        self.unconnected.pop()
     }
 
     /// Makes known which partitions of a tensor are passed on from here, between which tiers, from
@@ -316,9 +307,6 @@ impl Hub {
         let next = ConnId(next as usize);
         if keeps {
             client.await_release_of(next);
-        }
-        if self.lanes.insert(next) {
-            self.unconnected.push(next);
         }
         let (to, bytes) = (Tier::Root, spec.bytes as usize);
         let place = Place::new(next, of.partition, (0, bytes), group, members.len() as u32);

@@ -18,13 +18,13 @@ pub enum MemberEvent {
     },
     /// The run starts (to workers).
     Started(ClusterView),
-    /// A new entry of the tensor table. Every worker gets all entries in the order of their ids,
-    /// perhaps before it has declared the tensor itself.
-    Tensor {
-        /// The tensor's number.
-        id: TensorId,
+    /// New entries of the tensor table. Every worker gets all entries in the order of their ids,
+    /// perhaps before it has declared the tensors itself.
+    Tensors {
+        /// The number of the first tensor; those of the others follow it.
+        first: TensorId,
         /// What was declared, in normal form.
-        spec: TensorSpec,
+        specs: Vec<TensorSpec>,
     },
     /// A tensor that cannot be used: the ranks disagree, or the declaration makes no sense.
     TensorError {

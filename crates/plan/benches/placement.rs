@@ -9,7 +9,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sumpter_plan::{
     Cluster, Dealer, Dealing, LaneAssigner, Machine, Placement, Plan, Role, Topology, TreePlan,
-    plan_trees,
+    largest_partition, plan_trees, server_weights,
 };
 
 const SERVERS: [usize; 4] = [16, 64, 256, 1024];
@@ -59,6 +59,31 @@ fn place_a_model(criterion: &mut Criterion) {
             bencher.iter(|| assert_eq!(place_all(black_box(&plan)), partitions));
         });
     }
+    group.finish();
+}
+
+/// A thousand tensors of 4 MiB on 4,096 lanes: of a worker on each of 2,048 machines, and of 64
+/// servers.
+fn place_on_thousands(criterion: &mut Criterion) {
+    let (workers, servers, lanes) = (2048, 64, 32);
+    let machine = |role| Machine { role, bandwidth_gbps: 100.0, servers: 1 };
+    let roles = std::iter::repeat_n(Role::Gpu, workers);
+    let roles = roles.chain(std::iter::repeat_n(Role::Cpu, servers));
+    let machines: Vec<Machine> = roles.map(machine).collect();
+    let trees = TreePlan::flat(server_weights(&machines).expect("sound machines"));
+    let lanes = [vec![1; workers], vec![lanes; servers]].concat();
+    assert_eq!(lanes.iter().sum::<u32>(), 4096);
+    let (partition_bytes, dealing) = (largest_partition(1 << 20, 1 << 20), Dealing::Balanced);
+    let plan = Plan { epoch: 1, partition_bytes, lanes, trees, dealing };
+    let mut group = criterion.benchmark_group("place-on-thousands");
+    group.sample_size(10);
+    group.bench_function("1000-tensors-4096-lanes", |bencher| {
+        bencher.iter(|| {
+            let mut placement = Placement::new(black_box(&plan)).expect("a sound plan");
+            let places = (0..1000).flat_map(|_| placement.place(4 << 20));
+            assert_eq!(places.map(|place| place.bytes).sum::<u64>(), 4000 << 20);
+        });
+    });
     group.finish();
 }
 
@@ -123,5 +148,12 @@ fn plan_racks(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, plan_racks, place_a_model, deal_a_partition, assign_to_lanes);
+criterion_group!(
+    benches,
+    plan_racks,
+    place_a_model,
+    place_on_thousands,
+    deal_a_partition,
+    assign_to_lanes
+);
 criterion_main!(benches);

@@ -47,6 +47,7 @@ def examine(probe: Probe, self_test: bool = True) -> Iterator[Part]:
         probe,
         processor.check_kernels,
         processor.check_cores,
+        processor.check_link,
         processor.check_steal,
     )
     if self_test:

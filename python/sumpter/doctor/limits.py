@@ -115,7 +115,7 @@ def check_shared_memory(probe: Probe) -> list[Finding]:
 
 def check_buffers(probe: Probe) -> list[Finding]:
     """Socket buffers against the bytes in flight, and the congestion control."""
-    gbps, source = _bandwidth(probe)
+    gbps, source = bandwidth(probe)
     in_flight = int(gbps * 1e9 / 8 * _ROUND_TRIP_S)
     findings = []
     for name in ("tcp_rmem", "tcp_wmem"):
@@ -164,7 +164,7 @@ def _fixed_buffers(probe: Probe) -> list[Finding]:
     return [ok("net.core", f"rmem_max and wmem_max are {most}; Sumpter leaves sizes to the kernel")]
 
 
-def _bandwidth(probe: Probe) -> tuple[float, str]:
+def bandwidth(probe: Probe) -> tuple[float, str]:
     """Gb/s of this machine's link, and who says so."""
     text = probe.environment.get("SUMPTER_BANDWIDTH_GBPS", "")
     try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from sumpter import _native
-from sumpter.doctor import job
+from sumpter.doctor import job, limits
 from sumpter.doctor.finding import Finding, note, ok, warning
 from sumpter.doctor.probe import Probe
 
 # Of a processor's time since the machine started; a few per cent are usual on shared hosts.
 _STEAL_SHARE = 0.05
+
+# What a core moves and sums each way at least, with frames of the default size over loopback.
+_CORE_GBPS = 12.0
 
 # The flags in /proc/cpuinfo that choose between the kernels.
 _FEATURES = ("avx2", "f16c", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_fp16")
@@ -73,6 +76,18 @@ def check_cores(probe: Probe) -> list[Finding]:
             )
         )
     return findings
+
+
+def check_link(probe: Probe) -> list[Finding]:
+    """Whether the cores can fill the link: the plan gives a machine work by its link alone."""
+    (_, usable), (gbps, source) = probe.cores(), limits.bandwidth(probe)
+    most = usable * _CORE_GBPS
+    said = f"{gbps:g} Gb/s ({source}), of which {usable} core(s) move at least {most:g}"
+    if gbps <= most:
+        return [ok("cores and link", said)]
+    said += ": the cores are the limit here, and the plan counts the link"
+    remedy = f"SUMPTER_BANDWIDTH_GBPS={most:g} here, if the links of other machines can be filled"
+    return [note("cores and link", said, remedy)]
 
 
 def check_steal(probe: Probe) -> list[Finding]:

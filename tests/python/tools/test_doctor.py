@@ -405,6 +405,16 @@ def test_a_processor_without_vector_units_is_pointed_out() -> None:
     assert _native.instruction_set() in processor.check_kernels(machine)[-1].found
 
 
+def test_a_link_that_the_cores_cannot_fill_is_pointed_out() -> None:
+    machine = Machine()
+    machine.core_counts = (8, 2)
+    machine.links = [LOOPBACK, replace(FAST, speed_mbit=400_000)]
+    link = processor.check_link(machine)
+    says(only(link, "cores and link"), NOTE, "400 Gb/s", "2 core(s)", "SUMPTER_BANDWIDTH_GBPS=24")
+    machine.environment["SUMPTER_BANDWIDTH_GBPS"] = "24"
+    says(only(processor.check_link(machine), "cores and link"), OK, "24 Gb/s")
+
+
 def test_cores_quotas_and_lanes_must_agree() -> None:
     machine = Machine(SUMPTER_LANES="16")
     says(processor.check_cores(machine)[0], WARNING, "8 of 8", "SUMPTER_LANES=8")

@@ -18,6 +18,7 @@ use sumpter_types::{
 };
 use sumpter_wire::Token;
 
+use crate::member::declarations::check_list;
 use crate::member::options::JoinOptions;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
@@ -80,15 +81,16 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 /// A message to a member after its welcome; `None` for what the session handles itself.
 pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Malformed> {
     Ok(Some(match body {
-        ToMember::HeartbeatSeen(_) | ToMember::LeaveSeen(_) => return Ok(None),
+        ToMember::HeartbeatSeen(_) | ToMember::LeaveSeen(_) | ToMember::Declared(_) => {
+            return Ok(None);
+        }
         ToMember::Waiting(proto::Waiting { missing, seconds }) => {
             MemberEvent::Waiting { missing, seconds }
         }
         ToMember::Started(view) => MemberEvent::Started(view_from_proto(view)?),
         ToMember::JobStarted(view) => MemberEvent::JobStarted(view_from_proto(view)?),
-        ToMember::Tensor(tensor) => {
-            let spec = tensor.spec.ok_or("a tensor without a spec")?;
-            MemberEvent::Tensor { id: TensorId(tensor.id), spec: spec_from_proto(spec)? }
+        ToMember::Tensors(proto::Tensors { first, specs }) => {
+            MemberEvent::Tensors { first: TensorId(first), specs: specs_from_proto(specs)? }
         }
         ToMember::OutOfData(out) => MemberEvent::OutOfData { rank: Rank(out.rank) },
         ToMember::AllOutOfData(all) => MemberEvent::AllOutOfData { last: Rank(all.last) },
@@ -208,7 +210,10 @@ pub(crate) fn message_from_proto(message: proto::MemberMessage) -> Result<Messag
     match message.body.ok_or("an empty message, or one of a newer version")? {
         FromMember::Hello(_) => Err("a second greeting".to_owned()),
         FromMember::Heartbeat(beat) => Ok(Message::Heartbeat(beat.stats.map(stats_from_proto))),
-        FromMember::Declare(spec) => Ok(Message::Declare(spec_from_proto(spec)?)),
+        FromMember::Declare(proto::Declare { specs }) => {
+            check_list(specs.len())?;
+            Ok(Message::Declare(specs_from_proto(specs)?))
+        }
         FromMember::Refuse(proto::TensorError { name, message }) => {
             check_tensor_name(&name)?;
             Ok(Message::Refuse { name, message: cut(message) })
@@ -242,8 +247,9 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
         }
         MemberEvent::Started(view) => ToMember::Started(view_to_proto(view)),
         MemberEvent::JobStarted(view) => ToMember::JobStarted(view_to_proto(view)),
-        MemberEvent::Tensor { id, spec } => {
-            ToMember::Tensor(proto::Tensor { id: id.0, spec: Some(spec_to_proto(spec)) })
+        MemberEvent::Tensors { first, specs } => {
+            let specs = specs.into_iter().map(spec_to_proto).collect();
+            ToMember::Tensors(proto::Tensors { first: first.0, specs })
         }
         MemberEvent::OutOfData { rank } => ToMember::OutOfData(proto::OutOfData { rank: rank.0 }),
         MemberEvent::AllOutOfData { last } => {
@@ -330,6 +336,10 @@ pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
         staleness: spec.staleness.0,
         sharded: spec.sharded,
     }
+}
+
+fn specs_from_proto(specs: Vec<proto::TensorSpec>) -> Result<Vec<TensorSpec>, Malformed> {
+    specs.into_iter().map(spec_from_proto).collect()
 }
 
 pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Malformed> {
@@ -642,10 +652,9 @@ mod tests {
             let staleness = Staleness(u32::from(rule.is_some()));
             let ranks = vec![Rank(1)];
             let sharded = collective == Collective::AllReduce;
-            let spec =
-                TensorSpec { collective, ranks, rule, staleness, sharded, ..spec("t", &[2, 0]) };
-            MemberEvent::Tensor { id: TensorId(7), spec }
+            TensorSpec { collective, ranks, rule, staleness, sharded, ..spec("t", &[2, 0]) }
         });
+        let tensors = MemberEvent::Tensors { first: TensorId(7), specs: tensors.to_vec() };
         let kinds = [
             FatalKind::Auth,
             FatalKind::Version,
@@ -680,7 +689,7 @@ mod tests {
             MemberEvent::JobEnded { job: JobId(1) },
             MemberEvent::Finished,
         ];
-        events.extend(tensors);
+        events.push(tensors);
         events.extend(fatal);
         events
     }
@@ -738,6 +747,9 @@ mod tests {
     #[test]
     fn what_a_member_says_is_bounded() {
         let of = |body| message_from_proto(proto::MemberMessage { body: Some(body) });
+        let specs = vec![spec_to_proto(spec("t", &[1])); 1 << 13];
+        let list = of(FromMember::Declare(proto::Declare { specs }));
+        assert!(list.is_err_and(|what| what.contains("8192 tensors at once")));
         let long = "x".repeat(1 << 20);
         let refuse = |name: &str| {
             FromMember::Refuse(proto::TensorError { name: name.into(), message: long.clone() })

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sumpter_membership::{KnownRun, MemberEvent, Rejoin};
-use sumpter_types::{Epoch, JobId, MemberId, Rank, Role, TensorSpec};
+use sumpter_types::{Epoch, JobId, MemberId, Rank, Role};
 
+use super::declarations::Declarations;
 use super::session::Command;
 
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ pub(super) struct Memory {
     /// The run has failed: there is nothing to come back to.
     failed: bool,
     /// Asked for and not answered.
-    declared: Vec<TensorSpec>,
+    pub declarations: Declarations,
     out_of_data: bool,
     drain: bool,
 }
@@ -44,8 +45,7 @@ impl Memory {
                 self.gone.insert(*rank);
             }
             MemberEvent::WorkerLeft { rank } => drop(self.gone.insert(*rank)),
-            MemberEvent::Tensor { spec, .. } => self.declared.retain(|d| d.name != spec.name),
-            MemberEvent::TensorError { name, .. } => self.declared.retain(|d| d.name != *name),
+            MemberEvent::Tensors { specs, .. } => self.declarations.entered(specs),
             MemberEvent::OutOfData { rank } if Some(*rank) == own => self.out_of_data = false,
             MemberEvent::AllOutOfData { .. } => self.out_of_data = false,
             _ => {}
@@ -58,7 +58,6 @@ impl Memory {
     /// Takes in what the owner asks.
     pub fn ask(&mut self, command: &Command) {
         match command {
-            Command::Declare(spec) => self.declared.push(spec.clone()),
             Command::OutOfData => self.out_of_data = true,
             Command::Drain => self.drain = true,
             _ => {}
@@ -77,12 +76,11 @@ impl Memory {
         comes_back.then_some(Rejoin { member, run, served })
     }
 
-    /// What a coordinator that has come back must be asked again.
+    /// What a coordinator that has come back must be asked again, beside declarations.
     pub fn unanswered(&self) -> Vec<Command> {
-        let declared = self.declared.iter().cloned().map(Command::Declare);
         let out_of_data = self.out_of_data.then_some(Command::OutOfData);
         let drain = self.drain.then_some(Command::Drain);
-        declared.chain(out_of_data).chain(drain).collect()
+        out_of_data.into_iter().chain(drain).collect()
     }
 }
 
@@ -93,7 +91,7 @@ fn apply_to_run(run: &mut KnownRun, event: &MemberEvent) {
             run.view = view.clone();
             run.suspended = None;
         }
-        MemberEvent::Tensor { spec, .. } => run.table.push(spec.clone()),
+        MemberEvent::Tensors { specs, .. } => run.table.extend_from_slice(specs),
         MemberEvent::TensorError { name, message } => {
             run.refused.insert(name.clone(), message.clone());
         }

@@ -1,9 +1,11 @@
 //! A member's side of the control plane: one thread that holds the session.
 //!
 //! The queue of what a member says is unbounded, but what fills it is not: each tensor is declared
-//! once, and heartbeats stop within the peer time-out if the coordinator no longer reads.
+//! once, in lists of which one at a time is on its way, and heartbeats stop within the peer
+//! time-out if the coordinator no longer reads.
 
 mod clock;
+pub(crate) mod declarations;
 mod greeting;
 mod memory;
 pub(crate) mod options;
@@ -93,8 +95,8 @@ impl Member {
         self.standing.id()
     }
 
-    /// Declares a tensor. The answer is an event: [`MemberEvent::Tensor`], which comes once per
-    /// tensor and may have come already, or [`MemberEvent::TensorError`].
+    /// Declares a tensor. The answer is an event: [`MemberEvent::Tensors`], which comes once for
+    /// each tensor and may have come already, or [`MemberEvent::TensorError`].
     pub fn declare(&self, spec: TensorSpec) {
         self.ask(Command::Declare(spec));
     }

@@ -122,15 +122,15 @@ fn a_run_outlives_its_coordinator() {
         worker.member.declare(spec("before", &[1]));
     }
     for worker in &workers {
-        assert!(matches!(worker.next(), MemberEvent::Tensor { id: TensorId(0), .. }));
+        assert!(matches!(worker.next(), MemberEvent::Tensors { first: TensorId(0), .. }));
     }
     first.stop();
     // Asked of no member in particular; answered by any that comes.
     workers[1].member.declare(spec("meanwhile", &[1]));
     let mut second = coordinator(&address);
     for worker in &workers {
-        let MemberEvent::Tensor { id, spec } = worker.next() else { panic!() };
-        assert_eq!((id, spec.name.as_str()), (TensorId(1), "meanwhile"));
+        let MemberEvent::Tensors { first, specs } = worker.next() else { panic!() };
+        assert_eq!((first, specs[0].name.as_str()), (TensorId(1), "meanwhile"));
     }
     let report = status(&address, &token(), None, None).unwrap();
     let job = &report.jobs[0];

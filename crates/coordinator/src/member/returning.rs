@@ -84,6 +84,8 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                 self.greeted = greeted;
                 self.heard = Instant::now();
                 self.clock.forget();
+                self.memory.declarations.forget_asked();
+                self.ask_next();
                 for command in self.memory.unanswered() {
                     self.say_of(command);
                 }

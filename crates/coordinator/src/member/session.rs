@@ -15,7 +15,7 @@ use tonic::Status;
 use super::clock::{ClockLog, Next};
 use super::greeting::Greeted;
 use super::memory::Memory;
-use crate::codec::{event_from_proto, spec_to_proto, stats_to_proto};
+use crate::codec::{event_from_proto, stats_to_proto};
 use crate::error::root_cause;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
@@ -156,10 +156,20 @@ impl<F: FnMut(MemberEvent)> Session<F> {
         self.say_of(command);
     }
 
+    /// Declares what is to be declared, unless a list is on its way.
+    pub(super) fn ask_next(&mut self) {
+        if let Some(specs) = self.memory.declarations.next_list() {
+            self.say(FromMember::Declare(proto::Declare { specs }));
+        }
+    }
+
     /// Says it, perhaps once more.
     pub(super) fn say_of(&mut self, command: Command) {
         let body = match command {
-            Command::Declare(spec) => FromMember::Declare(spec_to_proto(spec)),
+            Command::Declare(spec) => {
+                self.memory.declarations.add(spec);
+                return self.ask_next();
+            }
             Command::Refuse(name, message) => {
                 FromMember::Refuse(proto::TensorError { name, message })
             }
@@ -215,6 +225,10 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                 Next::Beat => self.beat(),
                 Next::Answer(asked) => asked.into_iter().for_each(|event| self.pass_on(event)),
             }
+        }
+        if let ToMember::Declared(_) = &body {
+            self.memory.declarations.answered();
+            self.ask_next();
         }
         match event_from_proto(body) {
             Ok(Some(event @ MemberEvent::TraceAsked { .. })) => {

@@ -26,7 +26,7 @@ fn members_meet_agree_on_tensors_and_leave() {
     assert_eq!(view.coordinator_rank, Some(Rank(0)));
 
     one.member.declare(spec("a", &[2, 3]));
-    let told = MemberEvent::Tensor { id: TensorId(0), spec: spec("a", &[2, 3]) };
+    let told = MemberEvent::Tensors { first: TensorId(0), specs: vec![spec("a", &[2, 3])] };
     assert_eq!((zero.next(), one.next()), (told.clone(), told));
 
     zero.leave();
@@ -51,18 +51,51 @@ fn many_tensors_declared_by_all_at_once_come_to_all_in_one_order() {
             peer.member.declare(spec(&format!("t{i}"), &[i as u64]));
         }
     }
-    let tables: Vec<Vec<MemberEvent>> =
-        peers.iter().map(|peer| (0..n).map(|_| peer.next()).collect()).collect();
-    assert!(tables.iter().all(|table| *table == tables[0]));
-    let mut names = HashSet::new();
-    for (i, event) in tables[0].iter().enumerate() {
-        match event {
-            MemberEvent::Tensor { id, spec } => {
-                assert_eq!(id.0 as usize, i);
-                assert!(names.insert(spec.name.clone()));
-            }
-            other => panic!("{other:?}"),
+    let (mut tables, mut lists) = (Vec::new(), 0);
+    for peer in &peers {
+        let mut table = Vec::new();
+        while table.len() < n {
+            let MemberEvent::Tensors { first, specs } = peer.next() else { panic!("an error") };
+            assert_eq!(first.0 as usize, table.len());
+            table.extend(specs.into_iter().map(|spec| spec.name));
+            lists += 1;
         }
+        tables.push(table);
+    }
+    assert!(tables.iter().all(|table| *table == tables[0]));
+    let names: HashSet<&String> = tables[0].iter().collect();
+    assert_eq!(names.len(), n);
+    assert!(lists < n, "{lists} messages for {} entries", peers.len() * n);
+}
+
+#[test]
+fn a_mismatch_in_a_long_list_is_named_on_all_ranks_and_the_rest_is_in_the_table() {
+    let coordinator = coordinator(Serves::ManyJobs);
+    let peers = started(&coordinator, 3);
+    let n = 100;
+    for (rank, peer) in peers.iter().enumerate() {
+        for i in 0..n {
+            let other = u64::from(rank == 1 && i == 50);
+            peer.member.declare(spec(&format!("t{i}"), &[1 + other]));
+        }
+    }
+    for peer in &peers {
+        let (mut names, mut error) = (HashSet::new(), None);
+        while names.len() < n || error.is_none() {
+            match peer.next() {
+                MemberEvent::Tensors { specs, .. } => {
+                    names.extend(specs.into_iter().map(|spec| spec.name));
+                }
+                MemberEvent::TensorError { name, message } => {
+                    assert_eq!(name, "t50");
+                    error = Some(message);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let error = error.unwrap();
+        assert!(error.contains("rank 1 declared shape"), "{error}");
+        assert!(error.contains("declared shape [1]") && error.contains("[2]"), "{error}");
     }
 }
 
@@ -71,7 +104,7 @@ fn ranks_that_disagree_about_a_tensor_all_hear_of_it() {
     let coordinator = coordinator(Serves::ManyJobs);
     let peers = started(&coordinator, 3);
     peers[0].member.declare(spec("grad/fc.weight", &[10, 3]));
-    peers.iter().for_each(|peer| assert!(matches!(peer.next(), MemberEvent::Tensor { .. })));
+    peers.iter().for_each(|peer| assert!(matches!(peer.next(), MemberEvent::Tensors { .. })));
     peers[2].member.declare(spec("grad/fc.weight", &[12, 3]));
     for peer in &peers {
         let MemberEvent::TensorError { name, message } = peer.next() else { panic!() };

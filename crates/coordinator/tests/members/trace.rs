@@ -24,7 +24,7 @@ fn a_request_gets_every_members_answer_and_how_its_clock_compares() {
     let view = helper.started();
     assert_eq!((zero.started(), one.started()), (view.clone(), view.clone()));
     one.member.declare(spec("weight", &[2]));
-    assert!(matches!((zero.next(), one.next()), (MemberEvent::Tensor { .. }, _)));
+    assert!(matches!((zero.next(), one.next()), (MemberEvent::Tensors { .. }, _)));
     let from = monotonic_ns();
     let asking = std::thread::spawn(move || {
         traces(&address.to_string(), &token(), None, Some("default")).unwrap()

@@ -14,6 +14,8 @@ use super::sender::{Frame, Sender};
 pub(super) struct Links {
     all: Vec<Link>,
     dirty: VecDeque<ConnId>,
+    /// Those that are down although there is something to send.
+    wanted: VecDeque<ConnId>,
 }
 
 #[derive(Debug)]
@@ -30,12 +32,14 @@ pub(super) struct Link {
     /// Chunks the lane in this process has asked for in vain and can have now.
     pub offers: VecDeque<(OpId, usize, u32)>,
     dirty: bool,
+    wanted: bool,
 }
 
 impl Links {
     /// As many connections, all of them down; their frames carry checksums or do not.
     pub(super) fn new(lanes: usize, checked: bool) -> Links {
-        Links { all: (0..lanes).map(|_| Link::new(checked)).collect(), dirty: VecDeque::new() }
+        let all = (0..lanes).map(|_| Link::new(checked)).collect();
+        Links { all, dirty: VecDeque::new(), wanted: VecDeque::new() }
     }
 
     pub(super) fn get(&self, lane: ConnId) -> Option<&Link> {
@@ -60,12 +64,28 @@ impl Links {
         if link.up && !link.dirty {
             link.dirty = true;
             self.dirty.push_back(lane);
+        } else if !link.up && !link.wanted {
+            link.wanted = true;
+            self.wanted.push_back(lane);
         }
+    }
+
+    /// A connection is there.
+    pub(super) fn begin(&mut self, lane: ConnId) {
+        let link = &mut self.all[lane.0];
+        (link.up, link.wanted) = (true, false);
     }
 
     /// No connection has anything to send.
     pub(super) fn forget_dirty(&mut self) {
         self.dirty.clear();
+        self.wanted.clear();
+    }
+
+    /// The next connection that is down although there is something to send.
+    pub(super) fn next_wanted(&mut self) -> Option<ConnId> {
+        let all = &self.all;
+        std::iter::from_fn(|| self.wanted.pop_front()).find(|lane| all[lane.0].wanted)
     }
 
     /// The next connection with something new to send.
@@ -101,6 +121,7 @@ impl Link {
             sender: Sender::new(checked),
             offers: VecDeque::new(),
             dirty: false,
+            wanted: false,
         }
     }
 

@@ -288,13 +288,19 @@ impl<M: Memory> Client<M> {
 
     /// The connection to `lane` is there, its handshake done.
     pub fn connected(&mut self, lane: ConnId) {
+        self.links.begin(lane);
         let link = &mut self.links[lane];
-        link.up = true;
         for ((tensor, tier, partition), round) in self.retained.acknowledged_to(lane) {
             let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
             link.sender.push_control(&Header { tier, partition, round, ..header }, &[]);
         }
         self.links.touch(lane);
+    }
+
+    /// The next lane for which there is something although its connection is down; each once, until
+    /// its connection has come and gone. A driver may make connections only then, or earlier.
+    pub fn next_wanted(&mut self) -> Option<ConnId> {
+        self.links.next_wanted()
     }
 
     /// `lane` is in this process: see [`exchange`](crate::exchange).
@@ -318,6 +324,8 @@ impl<M: Memory> Client<M> {
                 }
             }
         }
+        // If only for acknowledgments, which may be lost with it.
+        self.links.touch(lane);
         self.admit();
     }
 

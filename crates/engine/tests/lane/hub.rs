@@ -471,9 +471,11 @@ impl Server {
         let (client, outer) = (Client::new(settings, 2), ConnId(1));
         let hub = Hub::new(JOB, settings.chunk_bytes);
         let mut server = Server { hub, client, lane, members, outer };
-        server.client.connected(outer);
+        assert_eq!(server.client.next_wanted(), None);
         assert!(server.hub.pass_on(&mut server.client, &mut server.lane));
-        assert_eq!((server.hub.next_lane(), server.hub.next_lane()), (Some(outer), None));
+        let wanted = [server.client.next_wanted(), server.client.next_wanted()];
+        assert_eq!(wanted, [Some(outer), None]);
+        server.client.connected(outer);
         let kinds = [FrameKind::Group, FrameKind::Begin, FrameKind::Push];
         assert!(server.sent().iter().map(|frame| frame.0).eq(kinds));
         server

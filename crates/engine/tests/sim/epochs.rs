@@ -121,9 +121,9 @@ impl World {
             return;
         }
         let victim = victims[self.rng.usize(0..victims.len())];
-        let keys: Vec<_> = self.keys.iter().copied().filter(|key| key.0 == victim).collect();
-        for (rank, lane) in keys {
-            if let Some(wire) = self.wires.get_mut(&(rank, lane)).and_then(Option::take)
+        self.forget_calls(victim);
+        for lane in 0..self.lanes.len() {
+            if let Some(wire) = self.wires.get_mut(&(victim, lane)).and_then(Option::take)
                 && self.rng.bool()
             {
                 self.lanes[lane].close(wire.lane_side);
@@ -207,6 +207,7 @@ impl World {
     /// A worker begins the epoch.
     pub(super) fn resume(&mut self, rank: usize, repairs: &HashMap<usize, Vec<Repair>>) {
         let (n, lanes) = (self.workers.len(), self.lanes.len());
+        self.forget_calls(rank);
         let settings = ClientSettings {
             rank: Rank(rank as u32),
             world_size: n as u32,

@@ -10,17 +10,9 @@ pub(super) struct ServerHub {
     hub: Hub,
     /// The client's connection in the lane beside it.
     own: ConnId,
-    /// Lanes to which routes lead.
-    wanted: BTreeSet<usize>,
 }
 
 impl World {
-    /// Whether a worker that lives, or a helper that passes something on to it, calls a lane.
-    pub(super) fn calls(&self, who: usize, lane: usize) -> bool {
-        let server = self.server_hubs.get(&who);
-        self.living().contains(&who) || server.is_some_and(|server| server.wanted.contains(&lane))
-    }
-
     pub(super) fn client(&mut self, who: usize) -> &mut Client<OpMemory<OwnedMemory>> {
         match self.server_hubs.get_mut(&who) {
             Some(server) => &mut server.client,
@@ -52,9 +44,8 @@ impl World {
             return false;
         }
         let server = self.server_hubs.get_mut(&at).expect("it is there now");
-        let ServerHub { client, hub, own, wanted } = server;
+        let ServerHub { client, hub, own } = server;
         let passed = hub.pass_on(client, &mut self.lanes[at]);
-        wanted.extend(std::iter::from_fn(|| hub.next_lane()).map(|lane| lane.0));
         let (a, b) = ((&mut *client, ConnId(at)), (&mut self.lanes[at], *own));
         let frames = in_process(a, b, self.now, self.rng.usize(1..4096)).expect("no violation");
         let lane = (&mut self.lanes[at], *own);
@@ -84,7 +75,7 @@ impl World {
         let own = lane.open_resident(peer).expect("a matching peer");
         client.attached(ConnId(at));
         let hub = Hub::new(JOB, spec.chunk_bytes);
-        self.server_hubs.insert(at, ServerHub { client, hub, own, wanted: BTreeSet::new() });
+        self.server_hubs.insert(at, ServerHub { client, hub, own });
         self.report.servers += 1;
         true
     }
@@ -94,6 +85,7 @@ impl World {
         if self.server_hubs.remove(&at).is_none() {
             return;
         }
+        self.forget_calls(at);
         for lane in 0..self.lanes.len() {
             if let Some(wire) = self.wires.get_mut(&(at, lane)).and_then(Option::take)
                 && self.rng.bool()
@@ -112,5 +104,6 @@ impl World {
             let left = hub.on_event(event, client, &mut self.lanes[at]).expect("no violation");
             assert!(left.is_none(), "a helper has no tensors: {left:?}");
         }
+        self.note_wanted(at);
     }
 }

@@ -1,8 +1,8 @@
 //! A simulated cluster: workers with colocated lanes, helper lanes, connections that misbehave.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Range, RangeInclusive};
-use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -19,6 +19,8 @@ use sumpter_types::{
 };
 use sumpter_wire::Tier;
 
+#[path = "calls.rs"]
+mod calls;
 #[path = "epochs.rs"]
 mod epochs;
 #[path = "servers.rs"]
@@ -30,6 +32,7 @@ use crate::model;
 use crate::order::Orders;
 use crate::report::Report;
 use crate::tensor::{Machines, Tensor, group};
+use calls::Calls;
 use servers::ServerHub;
 
 struct Worker {
@@ -98,12 +101,13 @@ pub struct World {
     server_hubs: BTreeMap<usize, ServerHub>,
     colocated: Vec<ConnId>,
     wires: HashMap<(usize, usize), Option<Wire>>,
+    /// Whether workers connect to lanes only once they have something for them, as helpers do.
+    on_demand: bool,
+    callable: Calls,
     cuts_left: u32,
     /// Whether frames carry checksums, and how many bits are flipped on their way.
     checksum: bool,
     flips_left: u32,
-    /// Pairs of a worker or helper and a lane, in order.
-    keys: Rc<[(usize, usize)]>,
     now: Duration,
     report: Report,
     /// The order of another run.
@@ -118,7 +122,7 @@ const MANY_STEPS: u64 = 20_000_000;
 const MANY_IDLE_STEPS: usize = 100;
 const LEAST_IDLE_STEPS: usize = 100_000;
 /// One connection more is tried in a step for so many that there are.
-const KEYS_FOR_A_TRY: usize = 100;
+const CALLS_FOR_A_TRY: usize = 100;
 
 /// How large a cluster is.
 #[derive(Clone, Debug)]
@@ -133,7 +137,7 @@ impl Size {
     pub const SMALL: Size = Size { workers: 1..=6, helpers: 0..=3, tensors: 1..=6 };
     /// A few seeds in seconds.
     pub const MEDIUM: Size = Size { workers: 32..=32, helpers: 8..=8, tensors: 1..=3 };
-    /// What is quadratic, or counts members in too few bits, shows here. A seed takes many minutes.
+    /// What is quadratic, or counts members in too few bits, shows here. A seed takes some seconds.
     pub const LARGE: Size = Size { workers: 256..=256, helpers: 64..=64, tensors: 1..=3 };
 
     /// A tensor that the scalar model can follow in a cluster of `n` workers. The sums of hundreds
@@ -191,6 +195,7 @@ impl World {
             set_variables(worker, rank, &tensors);
         }
         let checksum = rng.bool();
+        let on_demand = n > *Size::SMALL.workers.end() || rng.bool();
         let mut world = World {
             flips_left: if checksum { rng.u32(0..20) } else { 0 },
             checksum,
@@ -215,7 +220,8 @@ impl World {
             server_hubs: BTreeMap::new(),
             colocated: vec![ConnId(0); n],
             wires: HashMap::new(),
-            keys: Rc::new([]),
+            on_demand,
+            callable: Calls::default(),
             now: Duration::ZERO,
             report: Report::default(),
             follows,
@@ -223,6 +229,9 @@ impl World {
         for rank in 0..lanes {
             for lane in (0..lanes).filter(|lane| *lane != rank) {
                 world.wires.insert((rank, lane), None);
+                if !on_demand && rank < n {
+                    world.callable.insert((rank, lane));
+                }
             }
         }
         world.plan(&BTreeMap::new());
@@ -248,10 +257,7 @@ impl World {
     }
 
     pub fn run(&mut self) -> Report {
-        let mut keys: Vec<_> = self.wires.keys().copied().collect();
-        keys.sort_unstable();
-        let most_idle = LEAST_IDLE_STEPS.max(MANY_IDLE_STEPS * keys.len());
-        self.keys = keys.into();
+        let most_idle = LEAST_IDLE_STEPS.max(MANY_IDLE_STEPS * self.wires.len());
         let mut idle = 0;
         while !self.done() {
             let changes = self.changes_left > 0 && self.rng.u32(0..400) == 0;
@@ -285,26 +291,26 @@ impl World {
     fn step(&mut self) -> bool {
         self.now += Duration::from_micros(self.rng.u64(1..100));
         self.report.steps += 1;
-        let keys = self.keys.clone();
+        let calls = self.callable.len();
         match self.rng.u32(0..100) {
             0..8 => self.submit(),
             8..12 => self.supply(),
             12..14 => self.decide(),
             14..20 => self.pump(),
             20..24 => self.pump_server(),
-            24..26 if !keys.is_empty() => {
-                let key = keys[self.rng.usize(0..keys.len())];
+            24..26 if calls > 0 => {
+                let key = self.callable.get(self.rng.usize(0..calls));
                 self.cut(key)
             }
-            26..30 if !keys.is_empty() => {
-                let key = keys[self.rng.usize(0..keys.len())];
+            26..30 if calls > 0 => {
+                let key = self.callable.get(self.rng.usize(0..calls));
                 self.damage(key)
             }
-            _ if !keys.is_empty() => {
+            _ if calls > 0 => {
                 // Where there are many connections, most have nothing to carry.
-                let first = self.rng.usize(0..keys.len());
-                let tries = 1 + keys.len() / KEYS_FOR_A_TRY;
-                (first..first + tries).any(|at| self.carry(keys[at % keys.len()]))
+                let first = self.rng.usize(0..calls);
+                let tries = 1 + calls / CALLS_FOR_A_TRY;
+                (first..first + tries).any(|at| self.carry(self.callable.get(at)))
             }
             _ => self.pump(),
         }
@@ -432,8 +438,12 @@ impl World {
         let peer = self.peer(rank, lane);
         let suspended = |rank: usize| self.workers.get(rank).is_some_and(|w| w.progress.is_some());
         let known = |lane: &usize| self.helpers.contains(lane) || self.living().contains(lane);
-        let absent = !self.calls(rank, lane) || !known(&lane);
-        if suspended(rank) || suspended(lane) || absent || self.gone.contains(&lane) {
+        let absent = !known(&lane) || self.gone.contains(&lane);
+        if suspended(rank) || suspended(lane) || absent {
+            return false;
+        }
+        let is_up = self.wires[&key].is_some();
+        if !is_up && !self.calls(rank, lane) {
             return false;
         }
         let slot = self.wires.get_mut(&key).expect("a known pair");
@@ -573,6 +583,7 @@ impl World {
                 }
             }
         }
+        self.note_wanted(rank);
     }
 
     fn check(&mut self) {

@@ -129,8 +129,8 @@ pub struct Join {
 pub enum Message {
     /// It lives, and this is its newest report.
     Heartbeat(Option<Stats>),
-    /// It declares a tensor.
-    Declare(TensorSpec),
+    /// It declares tensors, and will declare others once these are judged.
+    Declare(Vec<TensorSpec>),
     /// A tensor cannot be used, for the reason given.
     Refuse {
         /// The tensor's name.
@@ -183,6 +183,8 @@ pub enum Event {
     HeartbeatSeen,
     /// Its leave is acknowledged.
     LeaveSeen,
+    /// What it declared last is judged: it has been notified of all that is wrong with it.
+    Declared,
     /// It is notified.
     Tell(MemberEvent),
     /// It is notified of what others are as well, which is held once.

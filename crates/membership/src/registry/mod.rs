@@ -310,9 +310,10 @@ impl Registry {
                 }
                 self.outbox.push(id, Event::HeartbeatSeen);
             }
-            Message::Declare(spec) => match self.members.worker(id) {
+            Message::Declare(specs) => match self.members.worker(id) {
                 Some((name, rank)) => {
-                    self.with_job(&name, |job, c| job.declare((id, rank), spec, c));
+                    self.with_job(&name, |job, c| job.declare((id, rank), specs, c));
+                    self.outbox.push(id, Event::Declared);
                 }
                 None => {
                     let what = "a declaration of a tensor by a server".to_owned();

@@ -102,7 +102,9 @@ mod tests {
         let tree = Tree::new("sumpter-devices");
         interface(&tree, "eth0", "25000\n", &["device"]);
         interface(&tree, "slow", "100\n", &["device"]);
+        interface(&tree, "fast", "400000\n", &["device"]);
         assert_eq!((mbit(&tree, "eth0"), mbit(&tree, "slow")), (Some(25_000), Some(100)));
+        assert_eq!(mbit(&tree, "fast"), Some(400_000));
     }
 
     #[test]

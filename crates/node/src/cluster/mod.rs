@@ -424,6 +424,14 @@ mod tests {
         assert_eq!(credit(&view), 488 << 10);
         view.servers[0].bandwidth_gbps = Some(10.0);
         assert_eq!(credit(&view), 488 << 10);
+        // However fast links are, no more than the most.
+        let fast = |gbps| {
+            let mut view = view.clone();
+            view.workers.iter_mut().for_each(|worker| worker.bandwidth_gbps = Some(gbps));
+            view.servers[0].bandwidth_gbps = Some(gbps);
+            view
+        };
+        assert_eq!([fast(10.0), fast(400.0)].map(|view| credit(&view)), [1 << 20; 2]);
         // Those that have died do not count, and what is set does.
         view.gone.insert(Rank(2));
         assert_eq!(credit(&view), 1 << 20);
@@ -440,7 +448,8 @@ mod tests {
             let mut cluster = Cluster::new(&view, crate::run::policy(&config, &view)).unwrap();
             cluster.place(&[], 25 << 20)[0].bytes
         };
-        assert_eq!([cut(None), cut(Some(10.0))], [128 << 10, 32 << 10]);
+        let cuts = [None, Some(10.0), Some(400.0)].map(&mut cut);
+        assert_eq!(cuts, [128 << 10, 32 << 10, 32 << 10]);
     }
 
     #[test]

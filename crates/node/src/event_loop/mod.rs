@@ -526,6 +526,9 @@ impl EventLoop {
             let mut touched = self.move_in_process();
             touched |= self.pass_on();
             touched |= self.pass_on_for_racks();
+            if let Some(job) = self.worker_side.run().map(|run| run.view.job) {
+                self.dial_wanted(job);
+            }
             while let Some(run) = self.worker_side.run_mut()
                 && let Some(lane) = run.client.next_dirty()
             {
@@ -600,13 +603,7 @@ impl EventLoop {
                     run.hub.close();
                 }
             }
-            while let Some(run) = self.server_hubs.get_mut(job)
-                && let Some(lane) = run.hub.next_lane()
-            {
-                if !run.is_own(lane) {
-                    self.dial(ToLane { job, lane });
-                }
-            }
+            self.dial_wanted(job);
             while let Some(run) = self.server_hubs.get_mut(job)
                 && let Some(lane) = run.client().next_dirty()
             {
@@ -614,6 +611,17 @@ impl EventLoop {
             }
         }
         any
+    }
+
+    /// Connects to lanes for which there is something, if that has not begun.
+    fn dial_wanted(&mut self, job: JobId) {
+        while let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, job)
+            && let Some(lane) = run.client().next_wanted()
+        {
+            if run.dials().is_idle(lane) {
+                self.dial(ToLane { job, lane });
+            }
+        }
     }
 
     fn transmit_to_lane(&mut self, ToLane { job, lane }: ToLane) -> bool {

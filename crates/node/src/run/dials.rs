@@ -26,6 +26,8 @@ struct Dial {
     path: usize,
     /// How many paths there are, once it was dialed.
     paths: usize,
+    /// The connection is gone, and not needed again.
+    ended: bool,
 }
 
 impl Dials {
@@ -51,6 +53,12 @@ impl Dials {
     /// Since when a lane could not be connected to.
     pub(crate) fn failing_since(&self, lane: ConnId) -> Option<Instant> {
         self.0[lane.0].failing_since
+    }
+
+    /// Whether a lane is neither connected nor about to be, and may be.
+    pub(crate) fn is_idle(&self, lane: ConnId) -> bool {
+        let Dial { socket, retry_at, ended, .. } = self.0[lane.0];
+        socket.is_none() && retry_at.is_none() && !ended
     }
 
     /// Whether a lane will be dialed again.
@@ -103,7 +111,7 @@ impl Dials {
 
     /// The connection is gone, and not needed again.
     pub(crate) fn end(&mut self, lane: ConnId) {
-        self.0[lane.0] = Dial::default();
+        self.0[lane.0] = Dial { ended: true, ..Dial::default() };
     }
 
     /// Lanes that are due to be dialed.
@@ -140,6 +148,22 @@ mod tests {
         assert_eq!((dials.socket(lane), dials.failing_since(lane)), (Some(7), None));
         dials.postpone(lane, start);
         assert_eq!(dials.next_deadline(), Some(start + FIRST_PAUSE));
+    }
+
+    #[test]
+    fn a_lane_is_idle_until_it_is_dialed_and_never_again_once_that_has_ended() {
+        let (lane, start) = (ConnId(0), Instant::now());
+        let mut dials = Dials::new(1);
+        assert!(dials.is_idle(lane));
+        dials.begin(lane, 1);
+        dials.opened(lane, 7);
+        assert!(!dials.is_idle(lane));
+        dials.postpone(lane, start);
+        assert!(!dials.is_idle(lane) && dials.is_postponed(lane));
+        dials.end(lane);
+        assert!(!dials.is_idle(lane) && dials.next_deadline().is_none());
+        dials.clear();
+        assert!(dials.is_idle(lane));
     }
 
     #[test]

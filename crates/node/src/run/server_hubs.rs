@@ -185,11 +185,6 @@ impl HubRun {
         Ok((moved, any))
     }
 
-    /// Whether this is the lane in this process.
-    pub(crate) fn is_own(&self, lane: ConnId) -> bool {
-        self.own.is_some_and(|(own, _)| own == lane)
-    }
-
     /// A lane could not be connected to. Once that has lasted for `limit`, and the lane is needed:
     /// without which server the job can go on, the lane's own or, where a worker's lane cannot be
     /// reached, this one. A worker that has left the job needs nothing more of this one.

@@ -33,6 +33,10 @@ use crate::worker::staged::StagedShare;
 use crate::worker::start::StartSignal;
 use crate::worker::timeline::Record;
 
+/// The most lanes that are all connected to at the start: what so many handshakes take is hardly
+/// noticed.
+const DIALED_AHEAD: usize = 256;
+
 /// What the loop is to do with sockets.
 #[derive(Debug)]
 pub(crate) enum Action {
@@ -131,11 +135,13 @@ impl WorkerSide {
                 self.suspend(epoch, &reason, lane_side, report);
             }
             MemberEvent::Resume { view, progress } => self.resume(view, &progress, lane_side),
-            MemberEvent::Tensor { id, spec } => {
-                let own = self.place.own_part(&spec);
-                let Some(run) = self.run.as_mut() else { return };
-                for (id, submission) in run.enter(id, spec, own) {
-                    self.submit(id, submission, report);
+            MemberEvent::Tensors { first, specs } => {
+                for (id, spec) in (first.0..).map(TensorId).zip(specs) {
+                    let own = self.place.own_part(&spec);
+                    let Some(run) = self.run.as_mut() else { return };
+                    for (id, submission) in run.enter(id, spec, own) {
+                        self.submit(id, submission, report);
+                    }
                 }
             }
             MemberEvent::TensorError { name, message } => self.fail_tensor(&name, &message),
@@ -208,7 +214,7 @@ impl WorkerSide {
         }
     }
 
-    /// All members are there: connects to every lane, and lets the caller go on.
+    /// All members are there: connects to lanes, and lets the caller go on.
     fn begin_run(&mut self, view: ClusterView, lane_side: &mut LaneSide) {
         let own = view.of_loop(self.place.number);
         lane_side.expect_job(&own, view.loops());
@@ -224,7 +230,7 @@ impl WorkerSide {
         };
         self.run = Some(run);
         self.plan = view.clone();
-        self.dial_all();
+        self.dial_ahead();
         if let Some(start) = self.start.take() {
             start.begin(view);
         }
@@ -247,9 +253,13 @@ impl WorkerSide {
         }
     }
 
-    /// Opens the connections of an epoch.
-    fn dial_all(&mut self) {
+    /// Opens the connections of an epoch, so that the first rounds need not wait for them. Where
+    /// there are many lanes, each is dialed when there is something for it.
+    fn dial_ahead(&mut self) {
         let Some(run) = self.run.as_ref() else { return };
+        if run.dials.lanes().count() > DIALED_AHEAD {
+            return;
+        }
         let own = run.own.map(|(on_client, _)| on_client);
         let wanted = |lane: &ConnId| Some(*lane) != own && !run.has_left(*lane);
         self.actions.extend(run.dials.lanes().filter(wanted).map(Action::Dial));
@@ -586,7 +596,7 @@ impl WorkerSide {
             tracing::info!(target: "notice", %epoch, "from now on {settings}");
         }
         self.plan = view;
-        self.dial_all();
+        self.dial_ahead();
         self.notify_plan();
     }
 }

@@ -59,8 +59,13 @@ impl Job {
         Job { servers: servers.collect(), coordinator, stop }
     }
 
+    /// The coordinator's.
+    pub fn address(&self) -> String {
+        self.coordinator.address().to_string()
+    }
+
     pub fn settings(&self, rank: usize, world_size: usize, extra: &[(&str, &str)]) -> Config {
-        let address = self.coordinator.address().to_string();
+        let address = self.address();
         let rank = rank.to_string();
         let (size, servers) = (world_size.to_string(), self.servers.len().to_string());
         let own = [

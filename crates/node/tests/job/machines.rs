@@ -42,6 +42,23 @@ fn every_rank_gets_the_sum_whatever_the_machines_and_the_servers() {
     }
 }
 
+#[test]
+fn links_that_no_processor_can_fill_work_alone_and_beside_others() {
+    for of_server in ["400", "25", "10000"] {
+        let job = Job::start_with(1, &[("bandwidth_gbps", of_server)]);
+        job.run(2, &[("bandwidth_gbps", "400")], |worker| {
+            for len in [1, 1_000_003] {
+                let values = vec![worker.rank() as f32 + 1.0; len];
+                let spec = spec(&format!("t{len}"), &[len as u64]);
+                let (completion, tensor) = submit(worker, spec, values);
+                assert_eq!(wait(&completion), Ok(()));
+                assert!(tensor.values().iter().all(|value| *value == 3.0));
+            }
+        });
+        job.finish();
+    }
+}
+
 /// A small whole number as a 16-bit float.
 fn half(n: u16) -> u16 {
     let exponent = n.checked_ilog2().map_or(0, |e| e as u16);

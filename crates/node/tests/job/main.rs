@@ -3,6 +3,7 @@
 mod harness;
 mod idle;
 mod interfaces;
+mod lanes;
 mod loops;
 mod machines;
 mod servers;

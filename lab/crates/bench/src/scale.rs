@@ -91,7 +91,7 @@ pub struct Crowd {
 #[derive(Debug)]
 enum Seen {
     Started(usize),
-    Tensor(usize),
+    Tensors(u32, usize),
     Suspend(Epoch),
     Resume(usize),
     Lost(String),
@@ -177,9 +177,9 @@ impl Crowd {
         let mut seen_by = vec![0; self.workers.len()];
         let mut bytes = 0;
         self.until_all("the tensor table", |rank, seen| match seen {
-            Seen::Tensor(of) => {
+            Seen::Tensors(new, of) => {
                 bytes += of;
-                seen_by[rank] += 1;
+                seen_by[rank] += new;
                 (seen_by[rank] == count).then_some(0)
             }
             _ => None,
@@ -336,7 +336,10 @@ fn seen(event: MemberEvent, measured: bool) -> Option<Seen> {
     let bytes = |event: MemberEvent| if measured { message_bytes(event) } else { 0 };
     Some(match event {
         event @ MemberEvent::Started(_) => Seen::Started(bytes(event)),
-        event @ MemberEvent::Tensor { .. } => Seen::Tensor(bytes(event)),
+        MemberEvent::Tensors { first, specs } => {
+            let new = specs.len() as u32;
+            Seen::Tensors(new, bytes(MemberEvent::Tensors { first, specs }))
+        }
         MemberEvent::Suspend { epoch, .. } => Seen::Suspend(epoch),
         event @ MemberEvent::Resume { .. } => Seen::Resume(bytes(event)),
         MemberEvent::Fatal { message, .. } | MemberEvent::CoordinatorLost { message } => {

@@ -36,19 +36,33 @@ impl Agreement {
         &self.table
     }
 
-    /// Puts a tensor into the table, or says which workers must know why not.
-    pub fn declare(&mut self, rank: Rank, spec: TensorSpec, world_size: u32) -> Option<Notice> {
-        let name = spec.name.clone();
-        match self.table.declare(rank, spec, world_size) {
-            Declared::New(id, spec) => Some(Notice::All(MemberEvent::Tensor { id, spec })),
-            Declared::Known => None,
-            Declared::Conflict(message) => {
-                Some(Notice::All(MemberEvent::TensorError { name, message }))
-            }
-            Declared::Refused(message) => {
-                Some(Notice::Sender(MemberEvent::TensorError { name, message }))
+    /// Puts tensors into the table, and says which workers must know of them, or why not.
+    pub fn declare(
+        &mut self,
+        rank: Rank,
+        specs: Vec<TensorSpec>,
+        world_size: u32,
+    ) -> impl Iterator<Item = Notice> + use<> {
+        let (mut first, mut new, mut errors) = (TensorId(0), Vec::new(), Vec::new());
+        for spec in specs {
+            match self.table.declare(rank, spec, world_size) {
+                Declared::New(id, spec) => {
+                    // The others follow it, since nothing comes between.
+                    first = if new.is_empty() { id } else { first };
+                    new.push(spec);
+                }
+                Declared::Known => {}
+                Declared::Conflict { name, message } => {
+                    errors.push(Notice::All(MemberEvent::TensorError { name, message }));
+                }
+                Declared::Refused { name, message } => {
+                    errors.push(Notice::Sender(MemberEvent::TensorError { name, message }));
+                }
             }
         }
+        // A name that is declared twice has its number before the conflict.
+        let new = (!new.is_empty()).then_some(MemberEvent::Tensors { first, specs: new });
+        new.map(Notice::All).into_iter().chain(errors)
     }
 
     /// A worker cannot take part in the rounds of a tensor, so that none can be finished.
@@ -123,13 +137,38 @@ mod tests {
     #[test]
     fn a_conflict_is_for_all_and_a_later_declaration_for_its_sender() {
         let mut agreement = Agreement::default();
-        let first = agreement.declare(Rank(0), spec("w", &[2]), 2);
-        assert!(matches!(first, Some(Notice::All(MemberEvent::Tensor { id: TensorId(0), .. }))));
-        assert_eq!(agreement.declare(Rank(1), spec("w", &[2]), 2), None);
-        let conflict = agreement.declare(Rank(1), spec("w", &[3]), 2);
-        assert!(matches!(conflict, Some(Notice::All(MemberEvent::TensorError { .. }))));
-        let later = agreement.declare(Rank(0), spec("w", &[2]), 2);
-        assert!(matches!(later, Some(Notice::Sender(MemberEvent::TensorError { .. }))));
+        let mut declare = |rank, shape| {
+            agreement.declare(Rank(rank), vec![spec("w", &[shape])], 2).collect::<Vec<_>>()
+        };
+        let tensors = MemberEvent::Tensors { first: TensorId(0), specs: vec![spec("w", &[2])] };
+        assert_eq!(declare(0, 2), [Notice::All(tensors)]);
+        assert_eq!(declare(1, 2), []);
+        let conflict = declare(1, 3);
+        assert!(matches!(conflict[..], [Notice::All(MemberEvent::TensorError { .. })]));
+        let later = declare(0, 2);
+        assert!(matches!(later[..], [Notice::Sender(MemberEvent::TensorError { .. })]));
+    }
+
+    #[test]
+    fn new_tensors_of_a_list_come_in_one_notice_and_before_what_is_wrong_with_others() {
+        let mut agreement = Agreement::default();
+        drop(agreement.declare(Rank(0), vec![spec("a", &[1]), spec("b", &[1])], 2));
+        let list = [spec("a", &[1]), spec("c", &[1]), spec("b", &[2]), spec("d", &[1])];
+        let twice = spec("c", &[9]);
+        let notices: Vec<_> =
+            agreement.declare(Rank(1), list.into_iter().chain([twice]).collect(), 2).collect();
+        let specs = vec![spec("c", &[1]), spec("d", &[1])];
+        let [new, b, c] = &notices[..] else { panic!("{notices:?}") };
+        assert_eq!(*new, Notice::All(MemberEvent::Tensors { first: TensorId(2), specs }));
+        let texts = [b, c].map(|notice| match notice {
+            Notice::All(MemberEvent::TensorError { name, message }) => {
+                (name.as_str(), message.as_str())
+            }
+            other => panic!("{other:?}"),
+        });
+        assert!(texts[0].0 == "b" && texts[0].1.contains("rank 0 declared"), "{texts:?}");
+        assert!(texts[0].1.contains("rank 1 declared"), "{texts:?}");
+        assert!(texts[1].0 == "c" && texts[1].1.contains("rank 1 declared"), "{texts:?}");
     }
 
     #[test]
@@ -164,7 +203,7 @@ mod tests {
         let mut agreement = Agreement::default();
         let mut compare = || agreement.compare(&ranks[0], || ranks.clone()).len();
         assert_eq!((compare(), compare()), (2, 0));
-        let declared = agreement.declare(Rank(1), spec("b", &[2]), 2);
-        assert!(matches!(declared, Some(Notice::Sender(MemberEvent::TensorError { .. }))));
+        let declared = agreement.declare(Rank(1), vec![spec("b", &[2])], 2).collect::<Vec<_>>();
+        assert!(matches!(declared[..], [Notice::Sender(MemberEvent::TensorError { .. })]));
     }
 }

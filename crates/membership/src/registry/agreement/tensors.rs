@@ -12,6 +12,9 @@ use crate::limits::{MAX_TENSORS, check_tensor_name};
 /// Dimensions of a tensor; NumPy and torch stop at 64.
 const MAX_DIMENSIONS: usize = 64;
 
+/// Tensors of a message: far below what one may hold.
+const LISTED_AT_ONCE: usize = 1024;
+
 /// The tensors of one run.
 #[derive(Debug, Default)]
 pub(crate) struct TensorTable {
@@ -34,9 +37,9 @@ pub(crate) enum Declared {
     /// Equal to the entry that all workers have already.
     Known,
     /// The ranks disagree, of which all workers must be notified.
-    Conflict(String),
+    Conflict { name: String, message: String },
     /// A declaration that only its author must be notified of.
-    Refused(String),
+    Refused { name: String, message: String },
 }
 
 impl TensorTable {
@@ -59,30 +62,35 @@ impl TensorTable {
     /// Takes `rank`'s declaration.
     pub fn declare(&mut self, rank: Rank, spec: TensorSpec, world_size: u32) -> Declared {
         if let Some(message) = self.refused.get(&spec.name) {
-            return Declared::Refused(message.clone());
+            return Declared::Refused { message: message.clone(), name: spec.name };
         }
+        let known = self.ids.get(&spec.name).map(|index| &self.entries[*index]);
+        // What all but the first declare: thousands of workers, each of its tensors.
+        if known.is_some_and(|entry| entry.spec == spec) && takes_part(&spec, rank) {
+            return Declared::Known;
+        }
+        let name = spec.name.clone();
         let spec = match normal_form(rank, spec, world_size) {
             Ok(spec) => spec,
-            Err(message) => return Declared::Refused(message),
+            Err(message) => return Declared::Refused { name, message },
         };
-        if let Some(index) = self.ids.get(&spec.name) {
-            let entry = &self.entries[*index];
+        if let Some(entry) = known {
             if entry.spec == spec {
                 return Declared::Known;
             }
             let message = conflict(entry, rank, &spec);
-            self.refuse(&spec.name, &message);
-            return Declared::Conflict(message);
+            self.refuse(&name, &message);
+            return Declared::Conflict { name, message };
         }
         if self.entries.len() >= MAX_TENSORS {
-            return Declared::Refused(format!(
-                "tensor '{}': the job has {MAX_TENSORS} tensors already, which is the limit; \
-                 use the same names in every step",
-                spec.name
-            ));
+            let message = format!(
+                "tensor '{name}': the job has {MAX_TENSORS} tensors already, which is the limit; \
+                 use the same names in every step"
+            );
+            return Declared::Refused { name, message };
         }
         let index = self.entries.len();
-        self.ids.insert(spec.name.clone(), index);
+        self.ids.insert(name, index);
         self.entries.push(Entry { spec: spec.clone(), declared_by: rank });
         Declared::New(TensorId(index as u32), spec)
     }
@@ -114,10 +122,13 @@ impl TensorTable {
         Ok(())
     }
 
-    /// The entries from a number on.
-    pub fn since(&self, first: usize) -> impl Iterator<Item = (TensorId, TensorSpec)> + '_ {
-        let numbered = (0..).map(TensorId).zip(&self.entries);
-        numbered.skip(first).map(|(id, entry)| (id, entry.spec.clone()))
+    /// The entries from a number on, in lists that each begin with a number.
+    pub fn since(&self, first: usize) -> impl Iterator<Item = (TensorId, Vec<TensorSpec>)> + '_ {
+        let lists = self.entries.get(first..).unwrap_or_default().chunks(LISTED_AT_ONCE);
+        (first..).step_by(LISTED_AT_ONCE).zip(lists).map(|(first, entries)| {
+            let specs = entries.iter().map(|entry| entry.spec.clone()).collect();
+            (TensorId(first as u32), specs)
+        })
     }
 
     /// Why declarations of `name` are refused, if they are.
@@ -159,11 +170,10 @@ fn normal_form(rank: Rank, mut spec: TensorSpec, world_size: u32) -> Result<Tens
     if spec.ranks.len() == world_size as usize {
         spec.ranks.clear();
     }
-    let takes_part = |r: Rank| spec.ranks.is_empty() || spec.ranks.contains(&r);
-    if !takes_part(rank) {
+    if !takes_part(&spec, rank) {
         return Err(format!("tensor '{name}': rank {rank} is not one of its ranks: {spec}"));
     }
-    if spec.collective.has_root() && (spec.root.0 >= world_size || !takes_part(spec.root)) {
+    if spec.collective.has_root() && (spec.root.0 >= world_size || !takes_part(&spec, spec.root)) {
         return Err(format!("tensor '{name}': the root takes no part: {spec}"));
     }
     if !spec.collective.has_root() {
@@ -184,6 +194,11 @@ fn normal_form(rank: Rank, mut spec: TensorSpec, world_size: u32) -> Result<Tens
         spec.staleness = Staleness::SYNCHRONOUS;
     }
     Ok(spec)
+}
+
+/// Whether a rank is one of a tensor's.
+fn takes_part(spec: &TensorSpec, rank: Rank) -> bool {
+    spec.ranks.is_empty() || spec.ranks.contains(&rank)
 }
 
 fn conflict(entry: &Entry, rank: Rank, spec: &TensorSpec) -> String {
@@ -215,7 +230,7 @@ mod tests {
 
     fn refusal(declared: Declared) -> String {
         match declared {
-            Declared::Refused(message) => message,
+            Declared::Refused { message, .. } => message,
             other => panic!("not refused: {other:?}"),
         }
     }
@@ -235,7 +250,7 @@ mod tests {
         let mut table = TensorTable::default();
         table.declare(Rank(0), spec("grad/fc.weight", &[10, 3]), 4);
         let message = match table.declare(Rank(2), spec("grad/fc.weight", &[12, 3]), 4) {
-            Declared::Conflict(message) => message,
+            Declared::Conflict { message, .. } => message,
             other => panic!("{other:?}"),
         };
         assert_eq!(
@@ -262,7 +277,7 @@ mod tests {
             let mut table = TensorTable::default();
             table.declare(Rank(0), base.clone(), 4);
             let declared = table.declare(Rank(1), other.clone(), 4);
-            assert!(matches!(declared, Declared::Conflict(_)), "{other:?}: {declared:?}");
+            assert!(matches!(declared, Declared::Conflict { .. }), "{other:?}: {declared:?}");
         }
     }
 
@@ -273,7 +288,8 @@ mod tests {
         let reduce = TensorSpec { collective: Collective::Reduce, ..sharded("r") };
         assert!(refusal(table.declare(Rank(0), reduce, 2)).contains("only an all_reduce"));
         assert!(matches!(table.declare(Rank(0), sharded("t"), 2), Declared::New(..)));
-        let Declared::Conflict(text) = table.declare(Rank(1), spec("t", &[4]), 2) else {
+        let Declared::Conflict { message: text, .. } = table.declare(Rank(1), spec("t", &[4]), 2)
+        else {
             panic!("they agree")
         };
         assert!(
@@ -313,7 +329,7 @@ mod tests {
         let declared = table.declare(Rank(0), TensorSpec { rule: adam, ..update.clone() }, 2);
         assert!(matches!(declared, Declared::New(..)));
         let lion = TensorSpec { rule: Some(Rule::Lion), ..update };
-        let Declared::Conflict(text) = table.declare(Rank(1), lion, 2) else {
+        let Declared::Conflict { message: text, .. } = table.declare(Rank(1), lion, 2) else {
             panic!("they agree")
         };
         assert!(text.contains("update by adam") && text.contains("update by lion"), "{text}");
@@ -328,6 +344,11 @@ mod tests {
         let some = TensorSpec { ranks: vec![Rank(2), Rank(0)], ..spec("g", &[4]) };
         assert!(matches!(table.declare(Rank(2), some.clone(), 4), Declared::New(..)));
         assert_eq!(table.declare(Rank(0), some.clone(), 4), Declared::Known);
+        // As it is in the table.
+        let sorted = TensorSpec { ranks: vec![Rank(0), Rank(2)], ..some.clone() };
+        assert_eq!(table.declare(Rank(2), sorted.clone(), 4), Declared::Known);
+        let text = refusal(table.declare(Rank(1), sorted, 4));
+        assert!(text.contains("rank 1 is not one of its ranks"), "{text}");
         let text = refusal(table.declare(Rank(1), some, 4));
         assert!(text.contains("rank 1 is not one of its ranks"), "{text}");
     }
@@ -357,6 +378,20 @@ mod tests {
         for spec in senseless {
             refusal(TensorTable::default().declare(Rank(0), spec, 4));
         }
+    }
+
+    #[test]
+    fn the_entries_from_a_number_on_come_in_lists_that_begin_with_a_number() {
+        let mut table = TensorTable::default();
+        for index in 0..2 * LISTED_AT_ONCE {
+            table.declare(Rank(0), spec(&format!("t{index}"), &[1]), 2);
+        }
+        let lists: Vec<_> = table.since(3).collect();
+        let starts = [3, 3 + LISTED_AT_ONCE].map(|first| TensorId(first as u32));
+        assert_eq!(lists.iter().map(|(first, _)| *first).collect::<Vec<_>>(), starts);
+        let names = lists.iter().flat_map(|(_, specs)| specs).map(|spec| spec.name.as_str());
+        assert!(names.eq(table.names().skip(3)));
+        assert_eq!(table.since(table.len()).count() + table.since(table.len() + 1).count(), 0);
     }
 
     #[test]

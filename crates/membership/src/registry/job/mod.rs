@@ -397,21 +397,22 @@ impl Job {
         }
     }
 
-    /// A worker declares a tensor.
+    /// A worker declares tensors.
     pub fn declare(
         &mut self,
         (id, rank): (MemberId, Rank),
-        spec: TensorSpec,
+        specs: Vec<TensorSpec>,
         context: &mut Context<'_>,
     ) {
         let (world_size, has_failed) = (self.world_size, self.failure.is_some());
         match self.running_with() {
-            Some((run, workers)) => run.declare((id, rank), spec, world_size, workers, context),
+            Some((run, workers)) => run.declare((id, rank), specs, world_size, workers, context),
             None if has_failed => {}
             None => {
-                let message = format!("tensor '{}' was declared before the start", spec.name);
-                let event = MemberEvent::TensorError { name: spec.name, message };
-                context.outbox.notify(id, event);
+                for TensorSpec { name, .. } in specs {
+                    let message = format!("tensor '{name}' was declared before the start");
+                    context.outbox.notify(id, MemberEvent::TensorError { name, message });
+                }
             }
         }
     }

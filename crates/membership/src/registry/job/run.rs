@@ -212,7 +212,7 @@ impl Run {
         for Missed { rank, tensors, all_out_of_data } in returning.missed() {
             let Some(member) = present.get(&rank) else { continue };
             let tensors = self.agreement.table().since(tensors);
-            let tensors = tensors.map(|(id, spec)| MemberEvent::Tensor { id, spec });
+            let tensors = tensors.map(|(first, specs)| MemberEvent::Tensors { first, specs });
             let refused = returning.refused().iter().map(|(name, message)| {
                 MemberEvent::TensorError { name: name.clone(), message: message.clone() }
             });
@@ -229,19 +229,20 @@ impl Run {
 
 /// What its workers must agree on.
 impl Run {
-    /// A worker declares a tensor.
+    /// A worker declares tensors.
     pub fn declare(
         &mut self,
         (id, rank): (MemberId, Rank),
-        spec: TensorSpec,
+        specs: Vec<TensorSpec>,
         world_size: u32,
         workers: &Present,
         context: &mut Context<'_>,
     ) {
-        match self.agreement.declare(rank, spec, world_size) {
-            None => {}
-            Some(Notice::Sender(event)) => context.outbox.notify(id, event),
-            Some(Notice::All(event)) => announce(workers, &event, context),
+        for notice in self.agreement.declare(rank, specs, world_size) {
+            match notice {
+                Notice::Sender(event) => context.outbox.notify(id, event),
+                Notice::All(event) => announce(workers, &event, context),
+            }
         }
     }
 

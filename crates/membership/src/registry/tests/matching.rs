@@ -245,7 +245,7 @@ impl Job {
         let variant = self.variant(rank, group, next);
         for name in self.processes[rank].call(self.world.now, (group, of), variant, rank) {
             let spec = TensorSpec { ranks: ranks.clone(), ..spec(&name, &[1]) };
-            self.world.say(self.workers[rank], Message::Declare(spec));
+            self.world.say(self.workers[rank], Message::Declare(vec![spec]));
         }
         self.hear();
         true

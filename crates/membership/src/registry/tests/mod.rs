@@ -212,10 +212,12 @@ impl World {
     fn told(&mut self, member: MemberId) -> Vec<MemberEvent> {
         let told = self.told.remove(&member).unwrap_or_default();
         let event = |event| match event {
-            Event::Tell(event) => event,
+            Event::Tell(event) => Some(event),
+            // To each list that it has declared.
+            Event::Declared => None,
             other => panic!("unexpected {other:?}"),
         };
-        told.into_iter().map(event).collect()
+        told.into_iter().filter_map(event).collect()
     }
 
     /// The member's only event since the last look.

@@ -129,7 +129,7 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
         Act::Declare { member, name, shape, ranks } => {
             let ranks = ranks.into_iter().map(Rank).collect();
             let spec = TensorSpec { ranks, ..spec(&format!("t{name}"), &[shape]) };
-            Input::Message(MemberId(member), Message::Declare(spec))
+            Input::Message(MemberId(member), Message::Declare(vec![spec]))
         }
         Act::Pending { member, number, signature } => {
             let (name, tag) = (format!("t{number}"), format!("world#{number}|{signature}"));
@@ -234,11 +234,12 @@ impl Ears {
                 prop_assert!(last.is_some_and(|last| last < epoch), "{epoch} after {last:?}");
             }
             MemberEvent::Resume { view, progress } => self.resume(member, view, progress)?,
-            MemberEvent::Tensor { id, spec } => {
+            MemberEvent::Tensors { first, specs } => {
                 prop_assert!(self.views.contains_key(&member), "a tensor before the start");
                 let table = self.tables.entry(member).or_default();
-                prop_assert_eq!(id.0 as usize, table.len(), "ids are dense");
-                table.push((id, spec));
+                prop_assert_eq!(first.0 as usize, table.len(), "ids are dense");
+                prop_assert!(!specs.is_empty());
+                table.extend((first.0..).map(TensorId).zip(specs));
             }
             _ => {}
         }

@@ -66,22 +66,22 @@ fn a_run_goes_on_as_it_was_once_all_are_back() {
     assert_eq!(world.state(), "returning");
     let report = world.registry.status(world.now, None);
     assert_eq!(report.jobs[0].missing, ["rank 1"]);
-    world.say(zero, Message::Declare(spec("t2", &[3])));
+    world.say(zero, Message::Declare(vec![spec("t2", &[3])]));
     let helper = world.join_server(server_back(&run, 3));
     world.untold(&[zero, helper]);
     let one = world.join(worker_back(1, run.clone()));
     assert_eq!(world.state(), "running");
     for member in [zero, one] {
-        let tensor = MemberEvent::Tensor { id: TensorId(2), spec: spec("t2", &[3]) };
+        let tensor = MemberEvent::Tensors { first: TensorId(2), specs: vec![spec("t2", &[3])] };
         assert_eq!(world.told_one(member), tensor);
     }
     // Nothing of it is forgotten.
-    world.say(one, Message::Declare(spec("t1", &[2])));
+    world.say(one, Message::Declare(vec![spec("t1", &[2])]));
     world.pass(Duration::from_secs(60));
     world.untold(&[zero, one, helper]);
     let job = &world.registry.status(world.now, None).jobs[0];
     assert_eq!((job.epoch, job.tensors, &job.servers), (3, 3, &vec![SERVER.0]));
-    world.say(one, Message::Declare(spec("t1", &[5])));
+    world.say(one, Message::Declare(vec![spec("t1", &[5])]));
     assert!(matches!(world.told_one(zero), MemberEvent::TensorError { .. }));
     world.told(one);
     // It ends as any other.
@@ -102,7 +102,7 @@ fn a_worker_that_missed_something_is_told() {
     let error = MemberEvent::TensorError { name: "t0".to_owned(), message: "why".to_owned() };
     let out = MemberEvent::OutOfData { rank: Rank(0) };
     assert_eq!(world.told(zero), [error.clone(), out.clone()]);
-    let tensor = MemberEvent::Tensor { id: TensorId(1), spec: spec("t1", &[2]) };
+    let tensor = MemberEvent::Tensors { first: TensorId(1), specs: vec![spec("t1", &[2])] };
     let all_out = MemberEvent::AllOutOfData { last: Rank(1) };
     assert_eq!(world.told(one), [tensor, error, all_out, out]);
     world.say(one, Message::OutOfData);
@@ -180,7 +180,8 @@ fn a_worker_that_does_not_come_back_is_lost() {
     // One that comes and goes again has not come back.
     let one = world.join(worker_back(1, KnownRun { table: vec![], ..run.clone() }));
     world.untold(&[zero, helper]);
-    assert_eq!(world.told(one).len(), 2);
+    let specs = run.table.clone();
+    assert_eq!(world.told_one(one), MemberEvent::Tensors { first: TensorId(0), specs });
     drop(world);
 
     let mut world = World::new();

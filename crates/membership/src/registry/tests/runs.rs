@@ -102,7 +102,7 @@ fn a_failed_run_is_over_for_the_servers_when_its_last_worker_is_gone() {
     world.say(helper, Message::JobReady(job, Epoch(1)));
     world.close(one);
     assert_eq!(world.told(helper), []);
-    world.say(zero, Message::Declare(spec("t", &[1])));
+    world.say(zero, Message::Declare(vec![spec("t", &[1])]));
     assert_eq!(world.told(zero).len(), 2, "the start and the loss; declarations count no more");
     world.close(zero);
     assert_eq!(world.told_one(helper), MemberEvent::JobEnded { job });
@@ -183,7 +183,7 @@ fn a_refused_tensor_is_an_error_for_all_and_stays_refused() {
     let error = MemberEvent::TensorError { name, message };
     assert_eq!(world.told_one(workers[0]), error);
     assert_eq!(world.told_one(workers[1]), error);
-    world.say(workers[1], Message::Declare(spec("t", &[1])));
+    world.say(workers[1], Message::Declare(vec![spec("t", &[1])]));
     assert_eq!(world.told_one(workers[1]), error);
 }
 

@@ -9,7 +9,7 @@ fn waiting(warning_s: u64, shutdown_s: u64) -> (World, Vec<MemberId>) {
     let stalls = StallLimits { warning: seconds(warning_s), shutdown: seconds(shutdown_s) };
     let zero = world.join(Join { stalls, ..worker(0, 2) });
     let workers = vec![zero, world.join(worker(1, 2))];
-    world.say(workers[0], Message::Declare(spec("w", &[4])));
+    world.say(workers[0], Message::Declare(vec![spec("w", &[4])]));
     for member in &workers {
         world.told(*member);
     }

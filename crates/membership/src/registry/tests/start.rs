@@ -214,10 +214,10 @@ fn jobs_of_different_names_do_not_touch_each_other() {
     world.view(a);
     world.view(b);
 
-    world.say(a, Message::Declare(spec("t", &[1])));
-    world.say(b, Message::Declare(spec("t", &[2])));
-    assert!(matches!(world.told_one(a), MemberEvent::Tensor { .. }));
-    assert!(matches!(world.told_one(b), MemberEvent::Tensor { .. }));
+    world.say(a, Message::Declare(vec![spec("t", &[1])]));
+    world.say(b, Message::Declare(vec![spec("t", &[2])]));
+    assert!(matches!(world.told_one(a), MemberEvent::Tensors { .. }));
+    assert!(matches!(world.told_one(b), MemberEvent::Tensors { .. }));
     world.close(a);
     assert_eq!(world.told(b), []);
     assert_eq!(world.told_one(helper), MemberEvent::JobEnded { job: in_a.job });
