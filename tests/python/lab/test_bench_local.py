@@ -85,10 +85,15 @@ def test_sum_measures_each_kernel_in_both_places_beside_its_rivals(
         assert (row["over_best_rival"] is None) == (row["torch_gb_per_s"] is None) == in_float32
         assert (row["of_float32"] is None) == (row["dtype"] in ("float32", "int8"))
     cycles = [row for row in rows if row["table"] == "cycle"]
-    assert [row["dtype"] for row in cycles] == 2 * ["float32", "float16", "bfloat16"]
-    assert [row["contributions"] for row in cycles] == [2, 2, 2, 8, 8, 8]
+    assert [row["dtype"] for row in cycles] == 4 * ["float32", "float16", "bfloat16"]
+    assert [row["contributions"] for row in cycles] == 2 * [2, 2, 2, 8, 8, 8]
+    assert [row["place"] for row in cycles] == 6 * ["cache"] + 6 * ["memory"]
     for row in cycles:
-        positive(row, "contribution_gb_per_s", "torch_contribution_gb_per_s", "of_float32")
+        positive(row, "contribution_gb_per_s", "of_float32")
+        cores = row["cores_for_100_gb_per_s"]
+        assert cores * row["contribution_gb_per_s"] == pytest.approx(12.5)
+    for row in cycles[:6]:
+        positive(row, "torch_contribution_gb_per_s")
     checksums = [row for row in rows if row["table"] == "checksum"]
     assert [row["place"] for row in checksums] == ["cache", "memory"]
     for row in checksums:

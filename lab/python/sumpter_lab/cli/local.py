@@ -73,7 +73,7 @@ def sum_(
         notes.append("torch is not installed: its columns are empty")
     with _failures():
         rows = kernels.measure(places, chosen_types, chosen_ops, rounds)
-        cycle = kernels.measure_cycle(places[0].bytes // 2, counts, rounds)
+        cycle = kernels.measure_cycle(places, counts, rounds)
         checksum = kernels.measure_checksum(places, rounds)
     tables = {"kernel": rows, "cycle": cycle, "checksum": checksum}
     named = [{"table": name, **row} for name, of in tables.items() for row in of]
@@ -81,7 +81,7 @@ def sum_(
         report.print_json(named)
     else:
         report.print_table("kernels, one core", rows, [note for note in notes if note])
-        report.print_table("a chunk's whole cycle, one core", cycle)
+        report.print_table("all additions of a lane, one core", cycle)
         report.print_table("a checksum of every byte, one core", checksum)
     if csv is not None:
         write_csv(csv, named)
