@@ -132,6 +132,17 @@ enum Level {
     Portable,
 }
 
+/// A computation that is compiled for every level; see [`InstructionSet::run`].
+pub trait Kernel {
+    /// What it returns.
+    type Output;
+
+    /// Computes. This and all that it calls must be `#[inline(always)]`: only what is inlined is
+    /// compiled for a level. Without fused multiplications and in a fixed order of additions, all
+    /// levels give the same bits.
+    fn run(self) -> Self::Output;
+}
+
 /// How 16-bit floats are converted without any processor features.
 const HALVES: Halves<SoftF16, Bf16> = Halves { f16: SoftF16, bf16: Bf16 };
 
@@ -185,6 +196,11 @@ impl InstructionSet {
     #[must_use]
     pub fn preferred_for(op: ReduceOp, dtype: Dtype) -> InstructionSet {
         InstructionSet(Self::preferred().0.serving(op, dtype))
+    }
+
+    /// Runs a kernel of another crate as compiled for this level.
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        dispatch!(self, generic::run(kernel))
     }
 
     /// [`accumulate`] at this level.

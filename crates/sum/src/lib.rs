@@ -21,8 +21,8 @@ mod x86;
 
 pub use buffer::{ALIGNMENT, AlignedBuf};
 pub use dispatch::{
-    InstructionSet, accumulate, accumulate_last, accumulate_pair, divide, instruction_set, narrow,
-    reduce, update, widen,
+    InstructionSet, Kernel, accumulate, accumulate_last, accumulate_pair, divide, instruction_set,
+    narrow, reduce, update, widen,
 };
 pub use pool::BufferPool;
 pub use squares::add_squares;

@@ -6,6 +6,7 @@ use std::arch::x86_64::{
 };
 
 use super::kernels;
+use crate::dispatch::Kernel;
 use crate::generic;
 use crate::half::{Bf16, Half, Halves, NarrowTile, TILE, WideTile};
 use crate::rules;

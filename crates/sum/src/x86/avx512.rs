@@ -9,6 +9,7 @@ use std::arch::x86_64::{
 };
 
 use super::kernels;
+use crate::dispatch::Kernel;
 use crate::generic;
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
 use crate::rules;

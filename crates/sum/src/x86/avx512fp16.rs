@@ -7,6 +7,7 @@ use std::arch::x86_64::{
 
 use super::avx512::{self, Bf16Avx512, F16Avx512};
 use super::kernels;
+use crate::dispatch::Kernel;
 use crate::generic;
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
 use crate::rules;

@@ -157,6 +157,17 @@ def sums(name: str, rows: Sequence[Row]) -> Section:
             "copy": [row.get("copied_gb_per_s") for row in checksums],
         }
         figures.append(_bars("A checksum of every byte", labels, series, "GB/s of payload"))
+    codecs = [row for row in rows if row["table"] == "codec"]
+    if codecs:
+        fields = {
+            "encode": "encode_gb_per_s",
+            "decode": "decode_gb_per_s",
+            "decode and add": "decode_add_gb_per_s",
+            "copy": "copied_gb_per_s",
+        }
+        series = {label: [row.get(field) for row in codecs] for label, field in fields.items()}
+        labels = [str(row["codec"]) for row in codecs]
+        figures.append(_bars("Codecs, in cache", labels, series, "GB/s of float32"))
     wrong = sum(1 for row in rows if row.get("correct") is False)
     warnings = [f"{wrong} rows have a result that is not right."] if wrong else []
     return Section("Addition", name, figures=figures, warnings=warnings, facts=_facts(rows))
