@@ -212,6 +212,9 @@ class Tensor:
         The norm is known once all ranks have supplied their gradients.
         """
 
+    def note(self, priority: int) -> None:
+        """Counts a round for which nothing is to be done, since no other rank takes part."""
+
     def set_state(self, parts: Sequence[memoryview]) -> Handle:
         """Gives a variable its value and the slots of its rule, or its value and zeros.
 
@@ -225,6 +228,14 @@ class Tensor:
 
     def mirrored(self) -> list[tuple[int, int, list[bytes]]]:
         """What this rank mirrors of a variable: first element, last but one, and the parts."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have begun."""
+
+    @property
+    def priority(self) -> int:
+        """The priority of the last round; 0 before the first."""
 
     @property
     def is_empty(self) -> bool:
@@ -257,6 +268,51 @@ class Tensor:
     def dtype(self) -> str: ...
     @property
     def op(self) -> str: ...
+
+class Calls:
+    """Numbers the collectives of a process group, and begins those that come again.
+
+    `kind` is the type of its arrays; if that has the C functions of DLPack's exchange API, what was
+    learned is begun, and nothing otherwise.
+    """
+
+    def __init__(self, label: str, kind: type) -> None: ...
+    @property
+    def count(self) -> int:
+        """How many calls have been numbered."""
+
+    def next(self) -> int:
+        """Numbers a call that `reduce` does not begin."""
+
+    def learn(
+        self,
+        like: object,
+        elements: int,
+        op: int,
+        cycle: object | None,
+        label: str,
+        signature: str,
+    ) -> None:
+        """From now on, `reduce` begins reductions `op` of so many elements of the type of `like`.
+
+        Each is a round of the next tensor of `cycle.turns`; without a `cycle` no other rank takes
+        part, and it is done when it begins. Messages show the `label`; other ranks' calls have the
+        same `signature`.
+        """
+
+    def forget(self) -> None:
+        """Forgets what was learned."""
+
+    def reduce(
+        self, array: object, op: int, priority: int
+    ) -> tuple[Handle | None, str, int] | None:
+        """Begins a reduction of an array into itself: its round, its label and the call's number.
+
+        There is no round if no other rank takes part. Returns None, and begins nothing, if no such
+        call was learned, or if the array is not in host memory with its elements as they are, in
+        order and without gaps. The memory is kept until the round is done. Raises what goes wrong
+        when a tensor of the cycle is declared.
+        """
 
 class Handle:
     """One submitted round."""

@@ -3,6 +3,8 @@
 //! No algorithms here: arguments in, errors mapped, the GIL released while waiting.
 //! `python/sumpter/_native.pyi` describes it; a test compares the two.
 
+mod calls;
+mod dlpack;
 mod errors;
 mod functions;
 mod handle;
@@ -24,6 +26,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<handle::Supply>()?;
     module.add_class::<handle::Decision>()?;
     module.add_class::<tensor::Tensor>()?;
+    module.add_class::<calls::Calls>()?;
     module.add_class::<functions::Coordinator>()?;
     module.add_class::<seat::Seat>()?;
     module.add_function(wrap_pyfunction!(functions::serve, module)?)?;

@@ -3,6 +3,7 @@
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -24,6 +25,9 @@ pub struct Tensor {
     /// Whether this rank needs memory to send from and to receive into.
     sends: bool,
     receives: bool,
+    /// Rounds begun so far, and the priority of the last one.
+    rounds: AtomicU64,
+    priority: AtomicI32,
 }
 
 #[pymethods]
@@ -43,6 +47,7 @@ impl Tensor {
     ) -> PyResult<Handle> {
         let update = self.update(update, send == receive)?;
         let memory = self.memory(send, receive, keep)?;
+        self.note(priority);
         let request = OpRequest { tag, priority, update, order: spans(order) };
         Ok(Handle::new(self.inner.submit(request, memory)))
     }
@@ -66,6 +71,7 @@ impl Tensor {
     ) -> PyResult<(Handle, Supply)> {
         let update = self.update(update, send == receive)?;
         let memory = self.memory(send, receive, keep)?;
+        self.note(priority);
         let request = OpRequest { tag, priority, update, order: spans(order) };
         let round = self.inner.submit_staged(request, memory, slices(slice_bytes, on_slice));
         Ok((Handle::new(round.completion().clone()), Supply::new(round, self.own.len())))
@@ -83,6 +89,7 @@ impl Tensor {
         let rule = self.rule_to_defer()?;
         self.check_apart(send == receive)?;
         let memory = self.memory(send, receive, keep)?;
+        self.note(priority);
         let request = OpRequest { tag, priority, ..OpRequest::default() };
         let round = self.inner.submit_deferred(request, rule, memory);
         Ok((Handle::new(round.completion().clone()), Decision::new(round)))
@@ -103,11 +110,30 @@ impl Tensor {
         let rule = self.rule_to_defer()?;
         self.check_apart(send == receive)?;
         let memory = self.memory(send, receive, keep)?;
+        self.note(priority);
         let request = OpRequest { tag, priority, ..OpRequest::default() };
         let slices = slices(slice_bytes, on_slice);
         let (round, deferred) = self.inner.submit_staged_deferred(request, rule, memory, slices);
         let handle = Handle::new(round.completion().clone());
         Ok((handle, Supply::new(round, self.own.len()), Decision::new(deferred)))
+    }
+
+    /// Counts a round that begins, or one of a single rank, for which nothing is to be done.
+    fn note(&self, priority: i32) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.priority.store(priority, Ordering::Relaxed);
+    }
+
+    /// How many rounds have begun.
+    #[getter]
+    fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+
+    /// The priority of the last round; 0 before the first.
+    #[getter]
+    fn priority(&self) -> i32 {
+        self.priority.load(Ordering::Relaxed)
     }
 
     /// Gives a variable its value and perhaps its slots; see the stub.
@@ -196,7 +222,21 @@ impl Tensor {
             receives: needs(Collective::receives),
             own,
             inner,
+            rounds: AtomicU64::new(0),
+            priority: AtomicI32::new(0),
         }
+    }
+
+    /// Queues one operation without an update, as `submit` does.
+    pub fn begin(
+        &self,
+        send: usize,
+        receive: usize,
+        priority: i32,
+        tag: String,
+        keep: Py<PyAny>,
+    ) -> PyResult<Handle> {
+        self.submit(send, receive, priority, tag, keep, None, None)
     }
 
     /// A round's update, of a variable; nothing of any other tensor.

@@ -102,16 +102,13 @@ class TensorUse(NamedTuple):
 class Tensor:
     """A tensor of the session's table under one name, with one description."""
 
-    __slots__ = ("_is_empty", "_native", "_submit", "description", "is_alone", "name", "priority",
-                 "rounds", "session", "shard")  # fmt: skip
+    __slots__ = ("_is_empty", "_submit", "description", "is_alone", "name", "native", "session",
+                 "shard")  # fmt: skip
 
     def __init__(self, session: Session, name: str, description: Description) -> None:
         self.session = session
         self.name = name
         self.description = description
-        # Begun so far, and the priority of the last one; read by the tuner.
-        self.rounds = 0
-        self.priority = 0
         collective, shape, dtype, op, root, average, ranks, rule, staleness, sharded = description
         native = session.worker.declare(
             name,
@@ -131,8 +128,18 @@ class Tensor:
         self.shard = native.shard if sharded else None
         # Whether no other rank takes part: the result is the contribution then, and needs no round.
         self.is_alone = rule is None and (session.world_size == 1 or ranks == (session.rank,))
-        self._native = native
+        self.native = native
         self._submit = native.submit
+
+    @property
+    def rounds(self) -> int:
+        """How many have begun."""
+        return self.native.rounds
+
+    @property
+    def priority(self) -> int:
+        """That of the last round."""
+        return self.native.priority
 
     @property
     def item_bytes(self) -> int:
@@ -152,7 +159,7 @@ class Tensor:
 
         Ascending by rank; together all bytes of the tensor. None if it is not sharded.
         """
-        return None if self.shard is None else self._native.shards
+        return None if self.shard is None else self.native.shards
 
     def submit(
         self,
@@ -178,12 +185,9 @@ class Tensor:
                 self.session.check_meaning(self)
             if send and receive and send != receive:
                 _memmove(receive, send, self.bytes)
-            self.rounds += 1
-            self.priority = priority
+            self.native.note(priority)
             return _DONE
         # As _note() does: a call would take as long as all of this.
-        self.rounds += 1
-        self.priority = priority
         if self.session.begun is not None:
             self.session.begun.append((self, time.monotonic()))
         return self._submit(send, receive, priority, tag, keep, update, order)
@@ -198,8 +202,8 @@ class Tensor:
         """
         if self._is_empty:
             return _DONE, None
-        self._note(priority)
-        return self._native.submit_deferred(send, receive, priority, tag, keep)
+        self._note()
+        return self.native.submit_deferred(send, receive, priority, tag, keep)
 
     def set_state(self, parts: Sequence[memoryview]) -> RoundHandle:
         """Gives a variable its value and the slots of its rule, or its value and zeros.
@@ -207,21 +211,21 @@ class Tensor:
         Each part is the bytes of all elements as float64 for float64, else as float32. All ranks
         must pass the same, while no round is under way.
         """
-        return _DONE if self._is_empty else self._native.set_state(parts)
+        return _DONE if self._is_empty else self.native.set_state(parts)
 
     def refuse(self, reason: str) -> None:
         """This rank cannot take part: rounds under way and later ones fail on all ranks.
 
         They raise MismatchError with the tensor's name and `reason`.
         """
-        self._native.refuse(reason)
+        self.native.refuse(reason)
 
     def mirrored(self) -> list[tuple[int, int, list[bytes]]]:
         """What this rank mirrors of a variable: first element, the one after the last, the parts.
 
         The ranks together mirror each element once. Nothing before set_state().
         """
-        return [] if self._is_empty else self._native.mirrored()
+        return [] if self._is_empty else self.native.mirrored()
 
     def submit_staged(
         self,
@@ -242,8 +246,8 @@ class Tensor:
         `on_slice(i)` is called from another thread as soon as all of slice `i` of the result, of
         `slice_bytes`, is final. The tensor must have elements.
         """
-        self._note(priority)
-        return self._native.submit_staged(
+        self._note()
+        return self.native.submit_staged(
             send, receive, priority, tag, keep, slice_bytes, on_slice, update, order
         )
 
@@ -259,15 +263,13 @@ class Tensor:
         tag: str = "",
     ) -> tuple[RoundHandle, Supply, Decision]:
         """Starts one round as submit_deferred() does, supplied as one of submit_staged()."""
-        self._note(priority)
-        return self._native.submit_staged_deferred(
+        self._note()
+        return self.native.submit_staged_deferred(
             send, receive, priority, tag, keep, slice_bytes, on_slice
         )
 
-    def _note(self, priority: int) -> None:
+    def _note(self) -> None:
         """A round begins."""
-        self.rounds += 1
-        self.priority = priority
         if (begun := self.session.begun) is not None:
             begun.append((self, time.monotonic()))
 

@@ -30,6 +30,12 @@ def test_transfers_objects_and_works(make_job: Callable[..., Job], ranks: int) -
     make_job(ranks).start("c10d_works.py").finish()
 
 
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 1)])
+def test_calls_that_come_again(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
+    job = make_job(ranks, servers, partition_bytes=PARTITION, peer_timeout_s=FINDS_MISMATCHES_S)
+    job.start("c10d_repeated.py").finish()
+
+
 @pytest.mark.parametrize(("ranks", "servers"), [(2, 0), (3, 0), (4, 1)])
 def test_sub_groups_and_meshes(make_job: Callable[..., Job], ranks: int, servers: int) -> None:
     make_job(ranks, servers).start("c10d_groups.py").finish()

@@ -153,7 +153,7 @@ def test_what_a_collective_is_made_of_is_kept_for_the_next_of_its_kind(
     session = object.__new__(Session)
     native = SimpleNamespace(is_empty=False, submit=None)
     session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: native))
-    session.rank, session.world_size = 1, 4
+    session.rank, session.world_size, session.device_link = 1, 4, None
     session._declared, session._cycles = {}, {}
     two = collective.Group(session, "pair", 0, (1, 3), 1.0)
     tensor = torch.ones(3, dtype=torch.int32)

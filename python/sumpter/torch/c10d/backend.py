@@ -95,7 +95,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         return NAME
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._group.sequence
+        return self._group.calls.count
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to agree on: every rank counts from 0."""

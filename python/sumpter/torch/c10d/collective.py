@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from sumpter._core.callbacks import CallbackQueue, is_in_callback, running
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description, Tensor, TensorCycle
+from sumpter._native import Calls
 from sumpter.torch.c10d.work import SumpterWork
 from sumpter.torch.tensors import (
     DTYPE_NAMES,
@@ -75,7 +76,6 @@ class Group:
     timeout_s: float
     # Whether wait() of a device's tensors leaves the waiting to streams.
     streams_wait: bool = True
-    sequence: int = 0
     era: int = 0
     # What the calls of this era add to their signature. A rank that has not seen ranks differ, or
     # not yet, makes its next call under a name of the last era: that call differs, too, and the
@@ -87,8 +87,12 @@ class Group:
     # at moments that differ. Ranks are then matched by descriptions alone.
     is_numbered: bool = True
     # A collective on few bytes costs as much as the Python that leads to it, so what does not
-    # change from call to call is made once.
+    # change from call to call is made once, and what is begun in one call is known there.
     kept: "dict[_Key, _Kept]" = field(default_factory=dict)
+    calls: Calls = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = Calls(self.label, torch.Tensor)
 
     @property
     def size(self) -> int:
@@ -104,7 +108,7 @@ class Group:
             self.era = after + 1
             self.after = f", after call #{after} failed"
             # Their tensors have the names of the last era.
-            self.kept.clear()
+            self._forget()
 
     def reduction(
         self, kind: str, tensor: torch.Tensor, op: int, root: int | None
@@ -155,7 +159,18 @@ class Group:
             is_plain=plain,
             is_alone=self.size == 1,
         )
-        return self._keep(key, made)
+        self._keep(key, made)
+        if kind == "all_reduce" and plain:
+            self._learn(key, made)
+        return made
+
+    def _learn(self, key: _Key, made: "_Kept") -> None:
+        """Lets an all-reduce in place be begun in one call, if all there is to it is a round."""
+        _, dtype, _, count, op, _, _ = key
+        if self.session.device_link is not None or (made.is_alone and self.session.has_timeline):
+            return
+        like, cycle = torch.empty(1, dtype=dtype), None if made.is_alone else made.tensors
+        self.calls.learn(like, count, op, cycle, made.label, f"{made.label}{self.after}")
 
     def _make_broadcast(self, call: str, tensor: torch.Tensor, root: int) -> "_Kept":
         shape, dtype = moved_form(tensor)
@@ -179,9 +194,13 @@ class Group:
 
     def _keep(self, key: _Key, made: "_Kept") -> "_Kept":
         if len(self.kept) == KEPT_ROUNDS:
-            self.kept.clear()
+            self._forget()
         self.kept[key] = made
         return made
+
+    def _forget(self) -> None:
+        self.kept.clear()
+        self.calls.forget()
 
 
 def label_of(session: Session, name: str) -> str:
@@ -196,6 +215,8 @@ class Call(SumpterWork):
 
     A round's tensor is seen as flat, since torch's collectives compare sizes and not shapes.
     """
+
+    spares: "ClassVar[list[Call]]" = []
 
     @classmethod
     def of(
@@ -212,12 +233,12 @@ class Call(SumpterWork):
         Raises what went wrong with one that was not waited for. It is in one piece since, with cold
         caches, every function on the way takes microseconds.
         """
-        session, sequence = group.session, group.sequence
+        session = group.session
         if session.late is not None:
             session.raise_late()
         if running and group.is_numbered and is_in_callback():
             group.is_numbered = False
-        group.sequence = sequence + 1
+        sequence = group.calls.next()
         call = cls()
         # What begin() does as well.
         call._group = group
@@ -366,7 +387,31 @@ def reduce_in_place(
     None, and nothing is begun, if the core has no kernel for one of them. With cold caches, every
     function on the way takes microseconds, so there are few.
     """
-    number, kept = op_number(opts.reduceOp), []
+    number, session = op_number(opts.reduceOp), group.session
+    if (
+        root is None
+        and len(tensors) == 1
+        and group.is_numbered
+        and not running
+        and session.late is None
+        and session.begun is None
+    ):
+        begun = group.calls.reduce(tensors[0], number, priority)
+        if begun is not None:
+            try:
+                call = Call.spares.pop()
+            except IndexError:
+                call = Call()
+            # What of() sets.
+            call._group = group
+            call._outputs = tensors
+            call._begun = monotonic()
+            call._group_timeout_s = group.timeout_s
+            call._opts = opts
+            round_, call._label, call._sequence = begun
+            call._rounds = [] if round_ is None else [round_]
+            return call
+    kept = []
     for tensor in tensors:
         sharded = not tensor.is_cpu and group.is_sharded(kind, tensor)
         key = (kind, tensor.dtype, tensor.layout, tensor.numel(), number, root, sharded)

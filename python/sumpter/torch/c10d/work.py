@@ -22,7 +22,7 @@ import datetime
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -44,6 +44,8 @@ class SumpterWork(OwnWork):
     # A collective on few bytes costs as much as the Python that begins it. So what most collectives
     # leave as it is belongs to the class, and what only some callers need is made when they ask.
     _opts: Any = None
+    # Works for collectives to come, made while there is something to wait for.
+    spares: "ClassVar[list[SumpterWork] | None]" = None
     _over: "Completion | None" = None
     _future: torch.futures.Future | None = None
     _staged: list[DeviceRound] | None = None
@@ -188,6 +190,9 @@ class SumpterWork(OwnWork):
                 self._disagreed()
 
     def _complete(self, deadline: float, limit: str = "") -> None:
+        if self._rounds and self.spares is not None and not self.spares:
+            # Making one takes as long as all else that a collective begins with.
+            self.spares.append(type(self)())
         for handle in self._rounds:
             try:
                 handle.wait(max(0.0, deadline - time.monotonic()))
