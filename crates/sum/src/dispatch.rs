@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use crate::generic;
 use crate::half::{Bf16, Halves, SoftF16};
+use crate::kernel::Kernel;
 use crate::rules;
 #[cfg(target_arch = "x86_64")]
 use crate::x86::{avx2, avx512, avx512fp16};
@@ -185,6 +186,11 @@ impl InstructionSet {
     #[must_use]
     pub fn preferred_for(op: ReduceOp, dtype: Dtype) -> InstructionSet {
         InstructionSet(Self::preferred().0.serving(op, dtype))
+    }
+
+    /// Runs a kernel of another crate as compiled for this level.
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        dispatch!(self, generic::run(kernel))
     }
 
     /// [`accumulate`] at this level.

@@ -7,6 +7,7 @@
 
 use crate::element::{Element, Float};
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
+use crate::kernel::Kernel;
 use sumpter_types::{Dtype, ReduceOp};
 
 /// A [`WideTile`] as bytes, because accumulators may lie anywhere.
@@ -22,6 +23,12 @@ macro_rules! by_op {
             ReduceOp::Product => $of($($argument,)* f32::product),
         }
     };
+}
+
+/// A kernel of another crate, which converts no 16-bit floats.
+#[inline(always)]
+pub(crate) fn run<K: Kernel>(_: Halves<impl Half, impl Half>, kernel: K) -> K::Output {
+    kernel.run()
 }
 
 /// `acc = op(acc, x)`, where `acc` holds accumulators of `dtype`.

@@ -13,6 +13,7 @@ mod dispatch;
 mod element;
 mod generic;
 mod half;
+mod kernel;
 mod pool;
 mod rules;
 mod squares;
@@ -24,5 +25,6 @@ pub use dispatch::{
     InstructionSet, accumulate, accumulate_last, accumulate_pair, divide, instruction_set, narrow,
     reduce, update, widen,
 };
+pub use kernel::Kernel;
 pub use pool::BufferPool;
 pub use squares::add_squares;

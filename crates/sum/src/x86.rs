@@ -8,6 +8,11 @@ pub(crate) mod avx512fp16;
 macro_rules! kernels {
     ($features:literal) => {
         #[target_feature(enable = $features)]
+        pub(crate) fn run<K: Kernel>(kernel: K) -> K::Output {
+            generic::run(halves(), kernel)
+        }
+
+        #[target_feature(enable = $features)]
         pub(crate) fn accumulate(op: ReduceOp, dtype: Dtype, acc: &mut [u8], x: &[u8]) {
             generic::accumulate(halves(), op, dtype, acc, x);
         }

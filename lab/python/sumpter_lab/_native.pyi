@@ -36,6 +36,13 @@ def bench_server(
     """A server under the load of workers that compute nothing, also with update rules: samples as
     JSON. ConfigError for a rule that there is not."""
 
+def bench_codec(
+    codec: str, *, elements: int, rounds: int
+) -> tuple[int, float, list[tuple[float, float, float, float, float]]]:
+    """A codec on so many elements of float32 in cache: the bytes they become, the part of their
+    norm that is lost, and by round the seconds of encoding, encoding with a residual, decoding,
+    adding to sums, copying. ConfigError for what is no codec."""
+
 def bench_aggregation(
     *,
     threads: int,

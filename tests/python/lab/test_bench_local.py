@@ -14,7 +14,7 @@ import pytest
 from sumpter import _native
 from sumpter.cli import main
 from sumpter_lab import _native as lab_native
-from sumpter_lab.local import kernels, memory
+from sumpter_lab.local import codecs, kernels, memory
 from sumpter_lab.local.ablations import ABLATIONS
 
 SMALL = ("--bytes", "1MiB", "--chunk-bytes", "16KiB", "--rounds", "1", "--contributions", "3")
@@ -71,7 +71,9 @@ def test_sum_measures_each_kernel_in_both_places_beside_its_rivals(
     file = tmp_path / "sum.csv"
     types = "float32,float16,bfloat16,int8"
     sizes = ("--bytes-cache", "4KiB", "--bytes-memory", "64KiB")
-    result = bench("sum", "--dtypes", types, *sizes, "--rounds", "1", "--csv", str(file), "--json")
+    coded = ("--codec", "int8", "--codec", "topk:k=0.01", "--codec", "powersgd:rank=2")
+    output = ("--csv", str(file), "--json")
+    result = bench("sum", "--dtypes", types, *sizes, "--rounds", "1", *coded, *output)
     rows = rows_of(result)
     measured = [row for row in rows if row["table"] == "kernel"]
     keys = {(row["place"], row["dtype"], row["op"]) for row in measured}
@@ -85,15 +87,49 @@ def test_sum_measures_each_kernel_in_both_places_beside_its_rivals(
         assert (row["over_best_rival"] is None) == (row["torch_gb_per_s"] is None) == in_float32
         assert (row["of_float32"] is None) == (row["dtype"] in ("float32", "int8"))
     cycles = [row for row in rows if row["table"] == "cycle"]
-    assert [row["dtype"] for row in cycles] == 2 * ["float32", "float16", "bfloat16"]
-    assert [row["contributions"] for row in cycles] == [2, 2, 2, 8, 8, 8]
+    assert [row["dtype"] for row in cycles] == 4 * ["float32", "float16", "bfloat16"]
+    assert [row["contributions"] for row in cycles] == 2 * [2, 2, 2, 8, 8, 8]
+    assert [row["place"] for row in cycles] == 6 * ["cache"] + 6 * ["memory"]
     for row in cycles:
-        positive(row, "contribution_gb_per_s", "torch_contribution_gb_per_s", "of_float32")
+        positive(row, "contribution_gb_per_s", "of_float32")
+        cores = row["cores_for_100_gb_per_s"]
+        assert cores * row["contribution_gb_per_s"] == pytest.approx(12.5)
+    for row in cycles[:6]:
+        positive(row, "torch_contribution_gb_per_s")
     checksums = [row for row in rows if row["table"] == "checksum"]
     assert [row["place"] for row in checksums] == ["cache", "memory"]
     for row in checksums:
         positive(row, "payload_gb_per_s", "copied_gb_per_s", "of_copy")
+    coded = [row for row in rows if row["table"] == "codec"]
+    assert [row["codec"] for row in coded] == ["int8", "topk:k=0.01", "powersgd:rank=2"]
+    assert [row["encoded_bytes"] for row in coded] == [1028, 66, 512]
+    for row in coded:
+        phases = ("encode", "encode_feedback", "decode", "decode_add")
+        positive(row, *(f"{phase}_gb_per_s" for phase in phases), "copied_gb_per_s")
+        positive(row, "encode_of_copy", "decode_add_of_copy", "norm_lost")
     check_file(file, rows, tmp_path)
+
+
+@pytest.mark.parametrize("codec", codecs.CODECS)
+def test_every_codec_is_measured_and_one_that_is_wrong_is_found(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (row,) = codecs.measure([codec], 16384, 1)
+    assert row["codec"] == codec
+    assert row["encoded_bytes"] < row["bytes"]
+    monkeypatch.setattr(lab_native, "bench_codec", lambda *_, **__: (1, float("nan"), [(1.0,) * 5]))
+    with pytest.raises(kernels.WrongResult, match="loses nan of the norm"):
+        codecs.measure([codec], 16384, 1)
+
+
+def test_a_codec_that_there_is_not_is_refused() -> None:
+    for codec, message in (
+        ("gzip", "no codec is called 'gzip'"),
+        ("topk:k=5000", "k=5000: give 1 to 4096"),
+        ("powersgd:rank=65", "rank=65: give 1 to 64"),
+    ):
+        with pytest.raises(_native.ConfigError, match=message):
+            codecs.measure([codec], 16384, 1)
 
 
 def test_sum_without_torch_leaves_its_columns_empty(

@@ -11,6 +11,7 @@ import pytest
 import torch
 import typer.testing
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torch.utils.checkpoint import checkpoint
 
 from sumpter._failure import UsageError
@@ -203,11 +204,13 @@ def test_a_script_is_recorded_from_outside(run_script, tmp_path: Path, capfd) ->
 
 
 def test_a_script_that_ends_too_early_leaves_no_profile(run_script, tmp_path, capfd) -> None:
+    hooks = dict(torch_module._global_forward_pre_hooks)
     assert run_script("4", "0") == 1
     assert "was not written: seen 1 of 6 iterations" in capfd.readouterr().err
     assert run_script("0", "7") == 7
     assert "no module was called in training mode" in capfd.readouterr().err
     assert not (tmp_path / "out.json").exists()
+    assert hooks == dict(torch_module._global_forward_pre_hooks)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import fake_trace
 from sumpter.cli import main
 from sumpter.profiles import save
 from sumpter_lab import profiles, report
-from sumpter_lab.report import blocks, curves, timeline
+from sumpter_lab.report import benches, blocks, curves, timeline
 from sumpter_lab.report.page import render
 from sumpter_lab.scaffold.results import schema
 from sumpter_lab.scaffold.results.document import DocumentError
@@ -511,3 +511,27 @@ def test_sentences_in_cells_get_width_on_a_phone() -> None:
     page = render("title", [blocks.Section("s", "f", tables=[table])])
     assert page.count('<td class="long">') == 1
     assert re.search(r"td\.long \{ min-width: \d+rem; \}", page)
+
+
+@pytest.mark.parametrize("cells", [1, 3, 4])
+def test_the_summary_of_a_replay_lists_few_cells_and_names_the_lowest_of_many(cells: int) -> None:
+    def cell(servers: int) -> dict:
+        shares = {"paced": 0.9 - servers / 10, "overlap": 0.95 - servers / 10}
+        systems = {
+            name: {"share_of_bound": share, "iterations_per_s": 1.0}
+            for name, share in shares.items()
+        }
+        of = {"profile": "net", "workers": 4, "servers": servers, "stands_for_gbps": 10.0}
+        return {**of, "systems": systems}
+
+    findings = benches.replay("replay.json", [cell(servers) for servers in range(cells)]).findings
+    if cells <= 3:
+        assert len(findings) == cells
+        last = f"net, n=4 k={cells - 1}, 10 Gb/s: {1.05 - cells / 10:.0%} of the bound"
+        assert findings[-1] == f"{last}, with priority, credit, overlap."
+    else:
+        assert findings == [
+            "4 cells reach 65% of the bound or more, each with the best way to schedule it; the "
+            "lowest is net, n=4 k=3, 10 Gb/s, with priority, credit, overlap.",
+            "The best one most often: priority, credit, overlap (4 of 4 cells).",
+        ]

@@ -28,6 +28,7 @@ UNSAFE_CRATES = {
 # Pure functions and state machines: no sockets, threads, clock or environment.
 PURE_CRATES = (
     *(f"crates/{n}" for n in ("types", "plan", "sum", "wire", "endpoint", "engine", "membership")),
+    "crates/codec",
     "crates/elastic",
     "lab/crates/whatif",
 )

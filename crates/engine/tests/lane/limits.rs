@@ -55,6 +55,22 @@ fn a_job_gets_no_more_connections_than_its_own_but_each_worker_may_come_again() 
 }
 
 #[test]
+fn servers_that_pass_subtotals_on_take_none_of_a_jobs_connections() {
+    let mut lane = Lane::new(LIMITS);
+    let world_size = peer(0).world_size;
+    let max_connections = world_size;
+    lane.know(JobId(1), JobLimits { max_bytes: 1000, max_connections, servers: 2, lanes: 2 });
+    // Whether they come before the workers or after them.
+    lane.open(peer_of(1, world_size)).unwrap();
+    for rank in 0..world_size {
+        lane.open(peer_of(1, rank)).unwrap();
+    }
+    lane.open(peer_of(1, world_size + 1)).unwrap();
+    let beyond = lane.open(peer_of(1, world_size + 2)).unwrap_err();
+    assert!(beyond.contains("rank"), "{beyond}");
+}
+
+#[test]
 fn a_job_that_ends_gives_back_all_memory_whatever_was_under_way() {
     for deterministic in [false, true] {
         let mut lane = Lane::new(LIMITS);

@@ -8,6 +8,7 @@ use std::arch::x86_64::{
 use super::kernels;
 use crate::generic;
 use crate::half::{Bf16, Half, Halves, NarrowTile, TILE, WideTile};
+use crate::kernel::Kernel;
 use crate::rules;
 use sumpter_types::{Dtype, ReduceOp, Update};
 

@@ -9,6 +9,7 @@ use super::avx512::{self, Bf16Avx512, F16Avx512};
 use super::kernels;
 use crate::generic;
 use crate::half::{Half, Halves, NarrowTile, TILE, WideTile};
+use crate::kernel::Kernel;
 use crate::rules;
 use sumpter_types::{Dtype, ReduceOp, Update};
 

@@ -6,7 +6,7 @@ mod reference;
 mod updates;
 
 use proptest::prelude::*;
-use sumpter_sum::{InstructionSet, instruction_set};
+use sumpter_sum::{InstructionSet, Kernel, instruction_set};
 use sumpter_types::{Dtype, ReduceOp};
 
 use elements::{Placed, assert_same, case, levels};
@@ -141,6 +141,32 @@ fn the_free_functions_use_the_preferred_level() {
     assert_eq!(sum, 0x4000_u16.to_ne_bytes());
     sumpter_sum::reduce(ReduceOp::Sum, Dtype::F16, &mut sum, &one);
     assert_eq!(sum, 0x4200_u16.to_ne_bytes());
+}
+
+/// Adds a number to all others, and returns the last.
+struct Shifted<'a> {
+    numbers: &'a mut [f32],
+    by: f32,
+}
+
+impl Kernel for Shifted<'_> {
+    type Output = Option<f32>;
+
+    #[inline(always)]
+    fn run(self) -> Option<f32> {
+        self.numbers.iter_mut().for_each(|x| *x += self.by);
+        self.numbers.last().copied()
+    }
+}
+
+#[test]
+fn kernels_of_other_crates_run_at_every_level() {
+    for level in levels() {
+        let mut numbers: Vec<f32> = (0..1000_u16).map(f32::from).collect();
+        let last = level.run(Shifted { numbers: &mut numbers, by: 0.5 });
+        assert_eq!(last, Some(999.5), "{level:?}");
+        assert!(numbers.iter().enumerate().all(|(i, x)| *x == i as f32 + 0.5), "{level:?}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod ablate;
+mod codecs;
 mod cpu;
 mod driver;
 mod error;
@@ -17,6 +18,7 @@ pub use ablate::{
     AffinitySample, AggregationSample, AlignmentSample, ConnectionsSample, MemorySpec, affinity,
     aggregation, alignment, connections,
 };
+pub use codecs::{CodecRound, CodecSample, codec};
 pub use driver::Calls;
 pub use error::BenchError;
 pub use scale::{Change, Crowd, CrowdSpec, Load, placement_s};

@@ -193,6 +193,25 @@ fn sample_json(sample: &Sample) -> serde_json::Value {
     })
 }
 
+/// Seconds of a codec's phases, in the order of [`sumpter_bench::CodecRound`].
+type CodecSeconds = (f64, f64, f64, f64, f64);
+
+/// A codec on so many elements in cache: the bytes they become, the part of their norm that is
+/// lost, and by round the seconds of encoding, the same with a residual, decoding, adding, copying.
+#[pyfunction]
+#[pyo3(signature = (codec, *, elements, rounds))]
+pub fn bench_codec(
+    py: Python<'_>,
+    codec: &str,
+    elements: usize,
+    rounds: usize,
+) -> PyResult<(usize, f64, Vec<CodecSeconds>)> {
+    let sample = measured(py, |stop| sumpter_bench::codec(codec, elements, rounds, stop))?;
+    let row =
+        |r: &sumpter_bench::CodecRound| (r.encode_s, r.feedback_s, r.decode_s, r.add_s, r.copy_s);
+    Ok((sample.encoded_bytes, sample.lost, sample.rounds.iter().map(row).collect()))
+}
+
 /// Tall and wide aggregation: bytes of contributions a second of each, by round.
 #[pyfunction]
 #[pyo3(signature = (*, threads, contributions, bytes, chunk_bytes, buffer_bytes, rounds))]
@@ -270,6 +289,7 @@ pub fn bench_connections(
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(bench_steps, module)?)?;
     module.add_function(wrap_pyfunction!(bench_server, module)?)?;
+    module.add_function(wrap_pyfunction!(bench_codec, module)?)?;
     module.add_function(wrap_pyfunction!(bench_aggregation, module)?)?;
     module.add_function(wrap_pyfunction!(bench_affinity, module)?)?;
     module.add_function(wrap_pyfunction!(bench_alignment, module)?)?;

@@ -44,6 +44,10 @@ def sum_(
     ops: Annotated[
         str | None, typer.Option("--ops", metavar="LIST", help="Operations (default: all).")
     ] = None,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option("--codec", metavar="CODEC", help="A codec, as int8 (default: each; repeat)."),
+    ] = None,
     contributions: Annotated[
         str, typer.Option("--contributions", metavar="LIST", help="To each sum, in the cycle.")
     ] = "2,8",
@@ -53,8 +57,8 @@ def sum_(
     csv: CsvOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure every summation kernel beside NumPy, torch and a plain copy; checksums."""
-    from sumpter_lab.local import kernels, report, rivals
+    """Measure every summation kernel beside NumPy, torch and a plain copy; checksums; codecs."""
+    from sumpter_lab.local import codecs, kernels, report, rivals
 
     places = [
         kernels.Place("cache", _size("--bytes-cache", bytes_cache)),
@@ -73,16 +77,18 @@ def sum_(
         notes.append("torch is not installed: its columns are empty")
     with _failures():
         rows = kernels.measure(places, chosen_types, chosen_ops, rounds)
-        cycle = kernels.measure_cycle(places[0].bytes // 2, counts, rounds)
+        cycle = kernels.measure_cycle(places, counts, rounds)
         checksum = kernels.measure_checksum(places, rounds)
-    tables = {"kernel": rows, "cycle": cycle, "checksum": checksum}
+        coded = codecs.measure(codec or list(codecs.CODECS), places[0].bytes, rounds)
+    tables = {"kernel": rows, "cycle": cycle, "checksum": checksum, "codec": coded}
     named = [{"table": name, **row} for name, of in tables.items() for row in of]
     if as_json:
         report.print_json(named)
     else:
         report.print_table("kernels, one core", rows, [note for note in notes if note])
-        report.print_table("a chunk's whole cycle, one core", cycle)
+        report.print_table("all additions of a lane, one core", cycle)
         report.print_table("a checksum of every byte, one core", checksum)
+        report.print_table("codecs in cache, bytes of float32 a second, one core", coded)
     if csv is not None:
         write_csv(csv, named)
 

@@ -24,6 +24,9 @@ _ELEMENTS_CHECKED = 1000
 # What the CRC-32C of these bytes is, by every catalogue of checksums.
 _CHECKED_BYTES, _THEIR_CHECKSUM = b"123456789", 0xE3069283
 
+# What a link of 100 Gb/s delivers: BytePS' paper counts the cores that add as much.
+LINK_GB_PER_S = 12.5
+
 # What a call costs is that of a call on so many elements: they take a hundredth of it themselves,
 # while a single element would take a slower path than arrays do.
 _IDLE_ELEMENTS = 256
@@ -155,21 +158,26 @@ def _relate_to_float32(rows: list[Row]) -> None:
             row["elements_of_float32"] = elements * 4 / 2
 
 
-def measure_cycle(chunk_bytes: int, contributions: list[int], rounds: int) -> list[Row]:
-    """The whole life of a chunk in a lane, per byte of contribution. The first contribution's
-    buffer becomes the sum; 16-bit floats are summed in float32 if there are more than two.
-    Contributions come from one buffer in cache, as a lane receives them."""
+def measure_cycle(places: list[Place], contributions: list[int], rounds: int) -> list[Row]:
+    """The additions of a lane, per byte of contribution: those to a chunk one after the other where
+    the place is "cache", and those of each contribution to a whole tensor where it is not, so that
+    every addition finds the sum out of cache. The first contribution's buffer becomes the sum;
+    16-bit floats are summed in float32 if there are more than two. Contributions come from one
+    buffer of half of the first place's bytes, in cache, as a lane receives them."""
     torch = rivals.load_torch()
+    chunk_bytes = places[0].bytes // 2
     rows = []
     with rivals.torch_threads(torch, 1):
-        for count in contributions:
-            group = [
-                _cycle(dtype, chunk_bytes, count, rounds, torch)
-                for dtype in ("float32", "float16", "bfloat16")
-            ]
-            for row in group:
-                row["of_float32"] = row["contribution_gb_per_s"] / group[0]["contribution_gb_per_s"]
-            rows += group
+        for place in places:
+            for count in contributions:
+                group = [
+                    _cycle(place, dtype, chunk_bytes, count, rounds, torch)
+                    for dtype in ("float32", "float16", "bfloat16")
+                ]
+                for row in group:
+                    whole = group[0]["contribution_gb_per_s"]
+                    row["of_float32"] = row["contribution_gb_per_s"] / whole
+                rows += group
     return rows
 
 
@@ -201,14 +209,20 @@ def _verify_checksum() -> None:
 
 
 def _cycle(
-    dtype: str, chunk_bytes: int, contributions: int, rounds: int, torch: ModuleType | None
+    place: Place,
+    dtype: str,
+    chunk_bytes: int,
+    contributions: int,
+    rounds: int,
+    torch: ModuleType | None,
 ) -> Row:
     size, _ = memory.SIZES[dtype]
     count = max(chunk_bytes // size, 1)
-    steps, _ = _cycle_steps(dtype, count, contributions)
+    chunks = 1 if place.name == "cache" else max(place.bytes // chunk_bytes, 1)
+    steps, _ = _cycle_steps(dtype, count, contributions, chunks)
     _verify_cycle(dtype, contributions)
     runners = {"sumpter": native(*steps)}
-    if torch:
+    if torch and chunks == 1:
         to, x = memory.ones(count, dtype), memory.ones(count, dtype)
         call = rivals.torch_call(torch, "sum", dtype, to, x)
         tiny = (memory.ones(_IDLE_ELEMENTS, dtype), memory.ones(_IDLE_ELEMENTS, dtype))
@@ -216,35 +230,42 @@ def _cycle(
         if call and idle:
             runners["torch"] = looped(call, idle)
     seconds = medians(runners, rounds)
-    contributed = contributions * count * size
+    contributed = contributions * chunks * count * size
     theirs = seconds.get("torch")
     ours = contributed / seconds["sumpter"] / 1e9
     rival = None if theirs is None else contributed / (theirs * (contributions - 1)) / 1e9
     return {
+        "place": place.name,
         "dtype": dtype,
         "chunk_bytes": count * size,
         "contributions": contributions,
         "contribution_gb_per_s": ours,
+        "cores_for_100_gb_per_s": LINK_GB_PER_S / ours,
         "torch_contribution_gb_per_s": rival,
         "over_torch": None if rival is None else ours / rival,
         "correct": True,
     }
 
 
-def _cycle_steps(dtype: str, count: int, contributions: int) -> tuple[list[Step], np.ndarray]:
-    """What a lane calls for a chunk of ones, and where the result will be."""
-    first, x = memory.ones(count, dtype), memory.ones(count, dtype)
+def _cycle_steps(
+    dtype: str, count: int, contributions: int, chunks: int = 1
+) -> tuple[list[Step], np.ndarray]:
+    """What a lane calls for so many chunks of ones, and where the result will be."""
+    first, x = memory.ones(chunks * count, dtype), memory.ones(count, dtype)
+    cuts = [slice(i * count, (i + 1) * count) for i in range(chunks)]
     if contributions == 2 or memory.accumulator(dtype) == dtype:
-        return [Step("sum", dtype, first, x, count)] * (contributions - 1), first
-    acc, out = memory.ones(count, "float32"), memory.ones(count, dtype)
-    between = [Step("accumulate", dtype, acc, x, count)] * (contributions - 3)
-    begin = Step("pair", dtype, acc, x, count, other=first)
-    return [begin, *between, Step("last", dtype, out, x, count, other=acc)], out
+        each = [Step("sum", dtype, first[cut], x, count) for cut in cuts]
+        return each * (contributions - 1), first
+    acc, out = memory.ones(chunks * count, "float32"), memory.ones(chunks * count, dtype)
+    begin = [Step("pair", dtype, acc[cut], x, count, other=first[cut]) for cut in cuts]
+    between = [Step("accumulate", dtype, acc[cut], x, count) for cut in cuts]
+    end = [Step("last", dtype, out[cut], x, count, other=acc[cut]) for cut in cuts]
+    return [*begin, *between * (contributions - 3), *end], out
 
 
 def _verify_cycle(dtype: str, contributions: int) -> None:
     """Ones add up to the number of contributions."""
-    steps, out = _cycle_steps(dtype, _ELEMENTS_CHECKED, contributions)
+    steps, out = _cycle_steps(dtype, _ELEMENTS_CHECKED, contributions, chunks=2)
     native(*steps)(1)
     sums = memory.to_float32(out, dtype) if dtype == "bfloat16" else out
     if not (sums == contributions).all():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sumpter_lab import _native
+from sumpter_lab.local.kernels import LINK_GB_PER_S
 from sumpter_lab.scaffold.results.figures import quartiles, ratio
 from sumpter_lab.scaffold.results.table import Row
 
@@ -100,6 +101,10 @@ def _row(workers: int, lanes: int, load: Load, samples: list[Sample]) -> Row:
     for name, label in VARIANTS.items():
         row[f"{label}server_cpu_s_per_gb"] = cpu[name]["server"] / gigabytes
         row[f"{label}worker_cpu_s_per_gb"] = cpu[name]["worker"] / gigabytes
+    # The cores that a server needs for a link of 100 Gb/s each way, and those without summation.
+    for name, label in (("sum", ""), ("relay", "without_summation_")):
+        cores = cpu[name]["server"] / gigabytes * LINK_GB_PER_S
+        row[f"{label}server_cores_for_100_gb_per_s"] = cores
     row["cpu_s_per_gb"] = total["sum"] / gigabytes
     row["cpu_ratio_to_raw_tcp"] = ratio(total["sum"], total["raw"])
     row["cpu_ratio_to_summing_tcp"] = ratio(total["sum"], total["bare"])
@@ -158,6 +163,8 @@ COLUMNS = {
     "cpu_s_per_gb": "CPU s/GB",
     "cpu_ratio_to_raw_tcp": "over TCP's",
     "cpu_ratio_to_summing_tcp": "over TCP's that sums",
+    "server_cores_for_100_gb_per_s": "server's cores for 100 Gb/s",
+    "without_summation_server_cores_for_100_gb_per_s": "without sums",
     "correct": "right",
 }
 

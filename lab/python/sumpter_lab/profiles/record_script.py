@@ -36,6 +36,12 @@ class _Waiting:
             self._hook.remove()
             self.recorder = Recorder(module, **self._arguments)
 
+    def close(self) -> None:
+        """Removes every hook, whether or not a module has trained."""
+        self._hook.remove()
+        if self.recorder is not None:
+            self.recorder.close()
+
     def complaint(self) -> str:
         """Why there is no profile at the end; empty if there is one."""
         if self.recorder is None:
@@ -50,7 +56,10 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the script and returns the exit code."""
     output, iterations, warmup, name, *command = arguments
     waiting = _Waiting(output, int(iterations), int(warmup), name or None)
-    code = _run(command)
+    try:
+        code = _run(command)
+    finally:
+        waiting.close()
     complaint = waiting.complaint()
     if complaint:
         print(f"sumpter record: {output} was not written: {complaint}", file=sys.stderr)

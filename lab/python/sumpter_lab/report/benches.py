@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ _SYSTEM = {
     "overlap": "priority, credit, overlap",
     "ddp-gloo": "DDP over Gloo",
 }
+# So many cells have a sentence each in the summary; of more it names the lowest.
+_CELLS_LISTED = 3
 
 
 def _facts(rows: Sequence[Row]) -> dict[str, Any]:
@@ -154,6 +157,17 @@ def sums(name: str, rows: Sequence[Row]) -> Section:
             "copy": [row.get("copied_gb_per_s") for row in checksums],
         }
         figures.append(_bars("A checksum of every byte", labels, series, "GB/s of payload"))
+    codecs = [row for row in rows if row["table"] == "codec"]
+    if codecs:
+        fields = {
+            "encode": "encode_gb_per_s",
+            "decode": "decode_gb_per_s",
+            "decode and add": "decode_add_gb_per_s",
+            "copy": "copied_gb_per_s",
+        }
+        series = {label: [row.get(field) for row in codecs] for label, field in fields.items()}
+        labels = [str(row["codec"]) for row in codecs]
+        figures.append(_bars("Codecs, in cache", labels, series, "GB/s of float32"))
     wrong = sum(1 for row in rows if row.get("correct") is False)
     warnings = [f"{wrong} rows have a result that is not right."] if wrong else []
     return Section("Addition", name, figures=figures, warnings=warnings, facts=_facts(rows))
@@ -228,12 +242,26 @@ def replay(name: str, cells: Sequence[Row]) -> Section:
         ),
         _bars("Replay: iterations in a second", labels, speeds, "iterations/s"),
     ]
-    findings = []
-    for cell, label in zip(cells, labels, strict=True):
-        best = max(cell["systems"], key=lambda system: cell["systems"][system]["share_of_bound"])
-        share = cell["systems"][best]["share_of_bound"]
-        findings.append(f"{label}: {share:.0%} of the bound, with {_SYSTEM.get(best, best)}.")
+    best = [_best_system(cell["systems"]) for cell in cells]
+    findings = [
+        f"{label}: {share:.0%} of the bound, with {system}."
+        for label, (share, system) in zip(labels, best, strict=True)
+    ]
+    if len(cells) > _CELLS_LISTED:
+        (share, system), where = min(zip(best, labels, strict=True), key=lambda one: one[0][0])
+        (winner, times), *_ = Counter(system for _, system in best).most_common(1)
+        findings = [
+            f"{len(cells)} cells reach {share:.0%} of the bound or more, each with the best way to "
+            f"schedule it; the lowest is {where}, with {system}.",
+            f"The best one most often: {winner} ({times} of {len(cells)} cells).",
+        ]
     return Section("Replayed training", name, findings=findings, figures=figures)
+
+
+def _best_system(systems: dict[str, Row]) -> tuple[float, str]:
+    """The highest share of the bound, and the name of the way to schedule that has it."""
+    best = max(systems, key=lambda system: systems[system]["share_of_bound"])
+    return systems[best]["share_of_bound"], _SYSTEM.get(best, best)
 
 
 def tenants(name: str, found: Sequence[Row]) -> Section:
