@@ -198,14 +198,17 @@ async fn take_part(
             return;
         }
     };
-    let rank = match options.role {
-        Role::Worker { rank, .. } => Some(rank),
-        Role::Server => None,
+    let (rank, workers) = match options.role {
+        Role::Worker { rank, world_size, .. } => (Some(rank), world_size),
+        Role::Server => (None, 0),
     };
     standing.set_id(MemberId(greeted.welcome.member));
     let _ = welcomed.send(Ok(()));
     let coordinator = options.coordinator.clone();
-    let session = Session::new(greeted, on_event, coordinator, rank, stats, standing);
+    let mut session = Session::new(greeted, on_event, coordinator, rank, stats, standing);
+    if let Some(rank) = rank {
+        session.memory.declarations.set_rank(rank, workers);
+    }
     session.run(options, asked).await;
 }
 

@@ -128,6 +128,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let deadline = self.heard + peer_timeout;
+            let due = self.memory.declarations.due(self.heard);
             tokio::select! {
                 message = self.greeted.inbound.message() => {
                     if let ControlFlow::Break(lost) = self.on_message(message) {
@@ -138,6 +139,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
                     None => return None,
                     Some(command) => self.handle_command(command),
                 },
+                () = sleep_until(due.unwrap_or(deadline)), if due.is_some() => self.ask_next(),
                 _ = beats.tick() => self.beat(),
                 () = sleep_until(deadline) => {
                     if deadline.elapsed() < STALL {
@@ -158,7 +160,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
 
     /// Declares what is to be declared, unless a list is on its way.
     pub(super) fn ask_next(&mut self) {
-        if let Some(specs) = self.memory.declarations.next_list() {
+        if let Some(specs) = self.memory.declarations.next_list(Instant::now()) {
             self.say(FromMember::Declare(proto::Declare { specs }));
         }
     }
@@ -167,7 +169,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
     pub(super) fn say_of(&mut self, command: Command) {
         let body = match command {
             Command::Declare(spec) => {
-                self.memory.declarations.add(spec);
+                self.memory.declarations.add(spec, Instant::now());
                 return self.ask_next();
             }
             Command::Refuse(name, message) => {
