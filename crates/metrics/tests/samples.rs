@@ -42,6 +42,7 @@ const COUNTERS: [&str; 32] = [
     "drained_bytes",
     "rack_hubs",
     "rack_bytes",
+    "event_loops",
 ];
 
 fn counters() -> BTreeMap<String, f64> {
