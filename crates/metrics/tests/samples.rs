@@ -9,7 +9,7 @@ use sumpter_types::{
 };
 
 /// Every counter that a member reports, with a number of its own.
-const COUNTERS: [&str; 32] = [
+const COUNTERS: [&str; 33] = [
     "bytes_sent",
     "bytes_received",
     "bytes_sent_away",
