@@ -188,11 +188,22 @@ def test_a_tuner_that_cannot_begin_leaves_the_sizes(
     assert "is of version 99" in capsys.readouterr().err
 
 
+class Native:
+    """A tensor of the native module, which counts its rounds."""
+
+    is_empty = False
+    rounds = 0
+    priority = 0
+
+    def submit(self, send: int, receive: int, priority: int, *_: object) -> str:
+        self.rounds, self.priority = self.rounds + 1, priority
+        return "handle"
+
+
 def test_a_session_tells_which_tensors_were_reduced_in_a_time() -> None:
     session = object.__new__(Session)
     session.world_size, session.rank = 2, 0
-    native = SimpleNamespace(is_empty=False, submit=lambda *_: "handle")
-    session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: native))
+    session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: Native()))
     session._declared, session.begun = {}, None
     weight = session.declare("weight", "all_reduce", (3, 4), "float32")
     other = session.declare("other", "all_reduce", (5,), "float32")

@@ -18,16 +18,18 @@ use sumpter_types::{
 };
 use sumpter_wire::Token;
 
-use crate::member::declarations::check_list;
 use crate::member::options::JoinOptions;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
 use crate::proto::member_message::Body as FromMember;
 
+mod lists;
 mod rejoin;
 mod shared;
 mod status;
 
+pub(crate) use lists::MOST_LISTED;
+use lists::check_list;
 pub(crate) use rejoin::{rejoin_from_proto, rejoin_to_proto};
 pub(crate) use shared::{MESSAGE_LIMIT, shared};
 use shared::{answers_from_proto, answers_to_proto, decompress};

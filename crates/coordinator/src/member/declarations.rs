@@ -15,28 +15,15 @@ use prost::Message as _;
 use sumpter_types::{Rank, TensorSpec};
 use tokio::time::Instant;
 
-use crate::codec::spec_to_proto;
+use crate::codec::{MOST_LISTED, spec_to_proto};
 use crate::proto;
 
-/// Tensors of a list.
-const MOST_LISTED: usize = 4096;
 /// Bytes of a list, far below what a coordinator takes. Names are long, and so are lists of ranks.
 const MOST_BYTES: usize = 1 << 20;
 
 /// The pause between two lists for each worker of the job: twice what a short list and its answer
 /// take a coordinator.
 const PAUSE_PER_WORKER: Duration = Duration::from_micros(30);
-
-/// Whether a list may have so many tensors.
-///
-/// # Errors
-/// In words, if it may not.
-pub(crate) fn check_list(tensors: usize) -> Result<(), String> {
-    match tensors {
-        0..=MOST_LISTED => Ok(()),
-        more => Err(format!("a declaration of {more} tensors at once, of at most {MOST_LISTED}")),
-    }
-}
 
 /// In the order in which they were declared; the first are on their way.
 #[derive(Debug, Default)]
@@ -193,7 +180,6 @@ mod tests {
         assert_eq!(next(&mut declarations).len(), MOST_LISTED);
         declarations.answered();
         assert_eq!(next(&mut declarations).len(), 3);
-        assert!(check_list(MOST_LISTED).is_ok() && check_list(MOST_LISTED + 1).is_err());
         let long = "x".repeat(MOST_BYTES / 2);
         let mut declarations = declared(&[&long, &long, &long]);
         for _ in 0..3 {

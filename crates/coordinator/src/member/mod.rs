@@ -5,7 +5,7 @@
 //! time-out if the coordinator no longer reads.
 
 mod clock;
-pub(crate) mod declarations;
+mod declarations;
 mod greeting;
 mod memory;
 pub(crate) mod options;
