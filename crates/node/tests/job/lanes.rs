@@ -58,7 +58,7 @@ fn many_lanes_are_connected_to_once_there_is_something_for_them_in_every_epoch()
                 sum(worker, "small", 1000);
             }
             let few = connections(&view);
-            // Nobody goes on before all have counted.
+            // No rank goes on before all have counted.
             sum(worker, "small", 1000);
             assert!(few <= 8, "{few} connections for one partition in epoch {epoch}");
             sum(worker, &format!("large {epoch}"), LARGE);
