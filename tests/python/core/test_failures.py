@@ -46,17 +46,7 @@ def test_a_killed_worker_is_named_to_the_others(make_job: Callable[..., Job], ho
 
 def test_a_run_outlives_its_coordinator(make_job: Callable[..., Job]) -> None:
     job = make_job(2, 1)
-    for turn in range(2):
-        job.make_pipe(f"at_work{turn}")
-        job.make_pipe(f"worked_on{turn}")
-    job.start("coordinator_returns.py")
-    for turn in range(2):
-        job.wait_for(f"at_work{turn}")
-        job.stop_coordinator()
-        (job.folder / f"away{turn}").touch()
-        job.wait_for(f"worked_on{turn}")
-        job.start_coordinator()
-    job.finish()
+    job.outlive_coordinators(lambda: job.start("coordinator_returns.py"))
 
 
 def test_killed_servers_change_no_result(make_job: Callable[..., Job]) -> None:

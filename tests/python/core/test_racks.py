@@ -98,17 +98,7 @@ def test_the_coordinator_restarts_while_servers_sum_for_their_racks(
     make_job: Callable[..., Job],
 ) -> None:
     job = make_job(len(MACHINES), 2, of_servers=SERVERS)
-    for turn in range(2):
-        for mark in ("at_work", "worked_on"):
-            job.make_pipe(f"{mark}{turn}")
-    start(job, "coordinator_returns.py", trunk_gbps=1)
-    for turn in range(2):
-        job.wait_for(f"at_work{turn}")
-        job.stop_coordinator()
-        (job.folder / f"away{turn}").touch()
-        job.wait_for(f"worked_on{turn}")
-        job.start_coordinator()
-    job.finish()
+    job.outlive_coordinators(lambda: start(job, "coordinator_returns.py", trunk_gbps=1))
     # The last coordinator knows the plan that the first one made.
     (known,) = read_status(_native.status({"coordinator": job.address, "token": TOKEN}))
     assert f"{SUMMED_THERE}, on workers and 2 servers" in describe_racks(known)

@@ -16,7 +16,7 @@ import runpy
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -149,6 +149,21 @@ class Job:
         """Ends the coordinator and starts another, which knows nothing, at the same address."""
         self.stop_coordinator()
         self.start_coordinator()
+
+    def outlive_coordinators(self, start: Callable[[], object]) -> None:
+        """Runs `coordinator_returns.py`, which `start` starts on every rank, while the coordinator
+        goes away and comes back, twice."""
+        for turn in range(2):
+            self.make_pipe(f"at_work{turn}")
+            self.make_pipe(f"worked_on{turn}")
+        start()
+        for turn in range(2):
+            self.wait_for(f"at_work{turn}")
+            self.stop_coordinator()
+            (self.folder / f"away{turn}").touch()
+            self.wait_for(f"worked_on{turn}")
+            self.start_coordinator()
+        self.finish()
 
     def stop_coordinator(self) -> None:
         """Ends the coordinator."""
