@@ -125,6 +125,18 @@ impl Codec {
         matches!(self.format, Format::Randomk(_))
     }
 
+    /// Whether ranks must agree on the scale of each block before they encode it.
+    #[must_use]
+    pub fn shares_scale(&self) -> bool {
+        matches!(self.format, Format::SharedInt8(_))
+    }
+
+    /// The same codec for what has no past: without error feedback and momentum.
+    #[must_use]
+    pub fn without_memory(self) -> Codec {
+        Codec { spec: Spec { feedback: false, momentum: None, ..self.spec }, ..self }
+    }
+
     /// Bytes of so many elements, of which only the last block may be shorter than [`BLOCK`].
     #[must_use]
     pub fn encoded_len(&self, elements: usize) -> usize {

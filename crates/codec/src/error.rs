@@ -49,6 +49,14 @@ pub enum CodecError {
         /// The codec.
         codec: String,
     },
+    /// Reconfigure: the codec is not one for what was asked.
+    #[error("codec {codec} cannot be used here: {reason}")]
+    Unsupported {
+        /// The codec.
+        codec: String,
+        /// Why not.
+        reason: String,
+    },
     /// Correct the caller: lengths do not fit each other.
     #[error("codec {codec}: {bytes} bytes of {what} instead of {expected}")]
     Length {

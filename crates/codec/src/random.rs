@@ -21,6 +21,9 @@ const LANES: usize = 16;
 /// In place of a rank where all ranks draw the same numbers.
 const ALL_RANKS: u32 = u32::MAX;
 
+/// In place of a rank for the numbers of a sum.
+const SUM: Rank = Rank(u32::MAX - 1);
+
 /// What random numbers are for, besides the codec's seed and the element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key {
@@ -30,6 +33,14 @@ pub struct Key {
     pub round: Round,
     /// Whose contribution it is; for what is drawn alike by all ranks it does not matter.
     pub rank: Rank,
+}
+
+impl Key {
+    /// Of the sum of a round, which no rank contributes.
+    #[must_use]
+    pub fn of_sum(tensor: TensorId, round: Round) -> Key {
+        Key { tensor, round, rank: SUM }
+    }
 }
 
 /// The random numbers of one contribution, or of one that all ranks make alike.

@@ -21,6 +21,8 @@ pub struct Spec {
     pub momentum: Option<f32>,
     /// `nan`: what becomes of a block with a NaN or an infinity.
     pub nan: NanPolicy,
+    /// `two_way`: sums are encoded as well; else they are sent as they are.
+    pub two_way: bool,
 }
 
 /// A codec with its own arguments.
@@ -144,14 +146,14 @@ pub(crate) const NAMES: [&str; 9] =
     ["fp16", "bf16", "int8", "fp8", "onebit", "topk", "randomk", "dithering", "powersgd"];
 
 /// The arguments that every codec takes.
-const COMMON: [&str; 3] = ["ef", "momentum", "nan"];
+const COMMON: [&str; 4] = ["ef", "momentum", "nan", "two_way"];
 
 impl Spec {
     /// A codec with what is the default for it.
     #[must_use]
     pub fn new(scheme: Scheme) -> Spec {
         let feedback = scheme.feedback_by_default();
-        Spec { scheme, feedback, momentum: None, nan: NanPolicy::Pass }
+        Spec { scheme, feedback, momentum: None, nan: NanPolicy::Pass, two_way: true }
     }
 }
 
@@ -404,6 +406,7 @@ impl<'a> Taker<'a> {
             &[("pass", NanPolicy::Pass), ("skip", NanPolicy::Skip)],
             NanPolicy::Pass,
         )?;
+        let two_way = self.switch("two_way", default.two_way)?;
         let momentum = self.take("momentum");
         let momentum = momentum.map(|value| {
             let factor = value.parse().ok().filter(|factor| (0.0..1.0).contains(factor));
@@ -415,7 +418,7 @@ impl<'a> Taker<'a> {
             let (codec, key) = (self.codec.to_owned(), key.clone());
             return Err(CodecError::UnknownArgument { codec, key, known });
         }
-        Ok(Spec { feedback, momentum, nan, ..default })
+        Ok(Spec { feedback, momentum, nan, two_way, ..default })
     }
 }
 
@@ -429,6 +432,9 @@ impl fmt::Display for Spec {
         all.extend(self.momentum.map(|factor| ("momentum", factor.to_string())));
         if self.nan == NanPolicy::Skip {
             all.push(("nan", "skip".to_owned()));
+        }
+        if !self.two_way {
+            all.push(("two_way", "false".to_owned()));
         }
         for (i, (key, value)) in all.iter().enumerate() {
             let before = if i == 0 { ':' } else { ',' };

@@ -51,6 +51,7 @@ impl Bench {
             deterministic: false,
             variable: None,
             route: None,
+            coding: None,
         };
         let payload = vec![1; chunk_bytes as usize];
         Bench { lane, conns, spec, payload, round: Round(0) }

@@ -81,6 +81,7 @@ fn request(tensor: usize) -> Request {
         supply: Supply::Whole,
         call: None,
         update: None,
+        rescale: 1.0,
     }
 }
 

@@ -358,6 +358,7 @@ impl Hub {
             supply: Supply::Chunks,
             call: lane.call_of(&of),
             update: lane.update_of(&of),
+            rescale: client.active(of.tensor).map_or(1.0, |request| request.rescale),
         };
         let chunks = std::iter::repeat_with(|| None).take(passage.chunks).collect();
         let memory = Subtotals { chunk_bytes: self.chunk_bytes, chunks };

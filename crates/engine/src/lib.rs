@@ -7,6 +7,7 @@
 mod chunk;
 mod client;
 mod clocks;
+mod coding;
 mod head;
 mod hub;
 mod inbox;
@@ -21,6 +22,7 @@ pub use client::{
     Backlog, Client, ClientSettings, Event, Layout, MirroredElements, OpId, OrderSpan, Outstanding,
     Place, REPAIRED, Request, RetainedChunk, Standing, Supply, VariablePlace,
 };
+pub use coding::Coding;
 pub use hub::{Hub, OpMemory, Subtotals};
 pub use lane::{
     JobLimits, Lane, LaneLimits, LaneStats, Passing, Peer, Subtotal, Total, Undelivered,

@@ -505,6 +505,7 @@ impl Recovery {
                 supply: Supply::Whole,
                 call: None,
                 update: None,
+                rescale: 1.0,
             };
             let id = client.submit(request, OpMemory::Results(bytes));
             self.fills.insert(id, Fill { tensor, part, lacking });

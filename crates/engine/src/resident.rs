@@ -39,6 +39,11 @@ pub fn exchange<M: Memory>(
                     }
                     done += 2 * len;
                     client.take(on_client, chunk, len, None)?;
+                } else if let Some(code) =
+                    client.coded_contribution(on_client, chunk, |len| lane.spare(len))?
+                {
+                    done += code.len();
+                    lane.contribute_resident_code(on_lane, chunk, code);
                 } else if let Some(bytes) = client.contribution(on_client, chunk)? {
                     done += bytes.len();
                     lane.contribute_resident(on_lane, chunk, bytes);
@@ -161,6 +166,7 @@ mod tests {
             supply: Supply::Whole,
             call: None,
             update: None,
+            rescale: 1.0,
         }
     }
 

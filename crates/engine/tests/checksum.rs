@@ -65,6 +65,7 @@ fn client(rank: usize, keeps: bool) -> Client<OwnedMemory> {
         supply: Supply::Whole,
         call: None,
         update: None,
+        rescale: 1.0,
     };
     client.submit(request, OwnedMemory { separate: None, bytes: floats(rank as f32) });
     client

@@ -152,6 +152,7 @@ fn worker(rank: u32, elements: usize) -> Client<OwnedMemory> {
         supply: Supply::Whole,
         call: None,
         update: None,
+        rescale: 1.0,
     };
     client.submit(request, OwnedMemory { separate: None, bytes });
     client

@@ -9,6 +9,7 @@ use sumpter_types::{
     CallNumber, Collective, Dtype, Epoch, GroupId, MAX_SLOTS, Rank, ReduceOp, Round, TensorId,
 };
 
+use crate::coding::{CODING_BYTES, CodingSpec, MAX_CODEC_BYTES};
 use crate::snapshot::SNAPSHOT_BYTES;
 use crate::variable::{APPLY_BYTES, MAX_NORM_BYTES, UPDATE_BYTES, VariableSpec};
 
@@ -63,15 +64,19 @@ pub enum FrameKind {
     Norm = 11,
     /// Client to lane: what the round does that I began without saying so.
     Apply = 12,
+    /// Client to lane: what codec `tensor` is; the payload is its canonical text, in UTF-8.
+    Codec = 13,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::{
-            Ack, Apply, Begin, Done, Error, Group, Mirrored, Norm, Push, Released, Result, Snapshot,
+            Ack, Apply, Begin, Codec, Done, Error, Group, Mirrored, Norm, Push, Released, Result,
+            Snapshot,
         };
         let all = [
-            Begin, Push, Result, Done, Error, Group, Ack, Released, Snapshot, Mirrored, Norm, Apply,
+            Begin, Push, Result, Done, Error, Group, Ack, Released, Snapshot, Mirrored, Norm,
+            Apply, Codec,
         ];
         all.into_iter().find(|k| *k as u8 == code)
     }
@@ -139,7 +144,7 @@ pub struct Header {
     pub tier: Tier,
     /// The epoch of the plan that the sender follows.
     pub epoch: Epoch,
-    /// The tensor; in a `Group` frame the group's id.
+    /// The tensor; in a `Group` or `Codec` frame the group's or the codec's id.
     pub tensor: TensorId,
     /// The partition's index in its tensor.
     pub partition: u32,
@@ -251,10 +256,10 @@ impl Header {
         };
         let (ok, expected) = match self.kind {
             FrameKind::Begin => (
-                length == BEGIN_BYTES
-                    || length == BEGIN_BYTES + ROUTE_BYTES
+                [0, ROUTE_BYTES, CODING_BYTES].map(|more| BEGIN_BYTES + more).contains(&length)
                     || length.checked_sub(MAX_BEGIN_BYTES).is_some_and(orders),
-                "the partition spec's, or that and a route's, or that, the update's and an order's",
+                "the partition spec's, or that and a route's or a codec's, or that, the update's and \
+                 an order's",
             ),
             FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
             FrameKind::Done if self.tier == Tier::Worker => (orders(length), "an order's"),
@@ -270,6 +275,7 @@ impl Header {
             FrameKind::Apply => {
                 (length == 0 || length == APPLY_BYTES, "none, or a round's coefficients")
             }
+            FrameKind::Codec => ((1..=MAX_CODEC_BYTES).contains(&length), "1 to 1024"),
             FrameKind::Group => (
                 length <= MAX_CONTROL_BYTES && length.is_multiple_of(4) && length > 0,
                 "a list of at most 16384 ranks",
@@ -312,6 +318,9 @@ pub struct PartitionSpec {
     pub variable: Option<VariableSpec>,
     /// Where the subtotal goes next, for a hub that does not know the tensor; not in an update.
     pub route: Option<Route>,
+    /// How contributions are encoded, and the sum unless the codec says otherwise; only in an
+    /// all-reduce of floats that adds, without a route.
+    pub coding: Option<CodingSpec>,
 }
 
 /// Where a hub in a server sends the subtotals of a partition.
@@ -364,6 +373,19 @@ impl PartitionSpec {
         left.min(u64::from(self.chunk_bytes)) as u32
     }
 
+    /// Whether what it says can be encoded.
+    fn check_coding(&self) -> Result<(), FrameError> {
+        let fault = |field, value: u8| Err(FrameError::Spec { field, value: value.into() });
+        match self {
+            spec if !spec.dtype.is_float() => fault("dtype", spec.dtype.code()),
+            spec if spec.op != ReduceOp::Sum => fault("op", spec.op.code()),
+            spec if spec.collective != Collective::AllReduce => {
+                fault("collective", spec.collective as u8)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Reads a spec and checks that it makes sense.
     fn decode(bytes: &[u8; BEGIN_BYTES]) -> Result<PartitionSpec, FrameError> {
         let fault = |field, value: u64| FrameError::Spec { field, value };
@@ -384,6 +406,7 @@ impl PartitionSpec {
             },
             variable: None,
             route: None,
+            coding: None,
         };
         let element = spec.dtype.size() as u32;
         if spec.bytes == 0 || !spec.bytes.is_multiple_of(element) {
@@ -432,6 +455,9 @@ impl Begin {
         if let (Some(route), None) = (&spec.route, &spec.variable) {
             bytes.extend(route.encode());
         }
+        if let (Some(coding), None, None) = (&spec.coding, &spec.variable, &spec.route) {
+            bytes.extend(coding.encode());
+        }
         if let (Some(variable), Some(update)) = (&spec.variable, &self.update) {
             bytes.extend(variable.encode(update));
         }
@@ -455,8 +481,11 @@ impl Begin {
         let call = CallNumber::from_field(word(begin, 24));
         let mut spec = PartitionSpec::decode(begin)?;
         if spec.collective != Collective::Update {
-            if !rest.is_empty() {
-                let route = rest.try_into().map_err(|_| wrong_length("a route's or none"))?;
+            if let Ok(coding) = rest.try_into() {
+                spec.coding = Some(CodingSpec::decode(coding)?);
+                spec.check_coding()?;
+            } else if !rest.is_empty() {
+                let route = rest.try_into().map_err(|_| wrong_length("a route's, a codec's or none"))?;
                 spec.route = Some(Route::decode(route)?);
             }
             return Ok(Begin { spec, priority, call, update: None });

@@ -6,6 +6,7 @@
 
 mod auth;
 mod checksum;
+mod coding;
 mod frame;
 mod handshake;
 mod order;
@@ -16,6 +17,7 @@ pub use auth::{
     MIN_TOKEN_CHARS, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, ProofRole, Token, TokenError,
 };
 pub use checksum::{CHECKED_HEADER_BYTES, checksum};
+pub use coding::{CODING_BYTES, CodecId, CodingSpec, MAX_CODEC_BYTES, codec_id};
 pub use frame::{
     BEGIN_BYTES, Begin, BeginBytes, FrameError, FrameKind, HEADER_BYTES, Header, MAX_BEGIN_BYTES,
     MAX_CONTROL_BYTES, MAX_ORDER_ENTRIES, ORDER_ENTRY_BYTES, PartitionSpec, ROUTE_BYTES, Route,
@@ -30,4 +32,4 @@ pub use variable::{
 };
 
 /// The version of the data and control protocols; both ends must speak the same.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;

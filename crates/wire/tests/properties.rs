@@ -53,6 +53,7 @@ fn specs() -> impl Strategy<Value = PartitionSpec> {
     let dtype = prop::sample::select(Dtype::ALL.to_vec());
     let op = prop::sample::select(ReduceOp::ALL.to_vec());
     let sizes = (1u32..1 << 20, 1u32..1 << 16);
+    // What follows a spec: nothing, a route, or a codec.
     let route = prop::option::of(any::<(u32, u32, u32, bool)>());
     (sizes, any::<(u32, u32, bool)>(), collective, dtype, op, route).prop_map(
         |((elements, chunk), (group, root, deterministic), collective, dtype, op, route)| {
@@ -62,6 +63,8 @@ fn specs() -> impl Strategy<Value = PartitionSpec> {
                 rank: Rank(rank),
                 keeps,
             });
+            let adds = collective == Collective::AllReduce && op == ReduceOp::Sum;
+            let codes = adds && dtype.is_float() && !deterministic;
             PartitionSpec {
                 bytes: elements * dtype.size() as u32,
                 chunk_bytes: chunk * dtype.size() as u32,
@@ -72,6 +75,11 @@ fn specs() -> impl Strategy<Value = PartitionSpec> {
                 op,
                 deterministic,
                 variable: None,
+                coding: (route.is_none() && codes).then_some(CodingSpec {
+                    codec: CodecId(root),
+                    elements: u64::from(elements) << 3,
+                    block: u64::from(chunk) << 30,
+                }),
                 route,
             }
         },
@@ -148,8 +156,9 @@ proptest! {
         let dtype = [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::Bf16][dtype];
         let (collective, variable) = (Collective::Update, Some(variable));
         let (bytes, chunk_bytes) = (spec.bytes * 8, spec.chunk_bytes * 8);
-        let route = None;
+        let (route, coding) = (None, None);
         let spec = PartitionSpec { collective, dtype, bytes, chunk_bytes, variable, route, ..spec };
+        let spec = PartitionSpec { coding, ..spec };
         let update = Update::from_coefficients(variable.unwrap().rule, coefficients).unwrap();
         let update = Some(Update { action, ..update });
         let begin = Begin { spec, priority, call: None, update };

@@ -39,6 +39,7 @@ mod outstanding;
 mod passing;
 mod receiver;
 mod receiving;
+mod residuals;
 mod retained;
 mod sender;
 mod sending;
@@ -70,8 +71,9 @@ use self::mirror::Mirrors;
 use self::op::Stage;
 use self::operations::Operations;
 pub(crate) use self::operations::Sequence;
+use self::residuals::Residuals;
 use self::retained::RetainedResults;
-use self::sender::ChunkRef;
+use self::sender::{ChunkRef, Frame};
 use self::trace::Trace;
 use crate::chunk::ChunkId;
 use crate::spans::Spans;
@@ -104,6 +106,7 @@ pub struct Client<M> {
     credit: CreditWindow,
     links: Links,
     retained: RetainedResults,
+    residuals: Residuals,
     mirrors: Mirrors,
     /// Between two epochs: operations wait for their new layouts.
     suspended: bool,
@@ -123,6 +126,7 @@ impl<M: Memory> Client<M> {
             credit: CreditWindow::new(settings.credit_bytes),
             links: Links::new(lanes, settings.checksum),
             retained: RetainedResults::new(),
+            residuals: Residuals::default(),
             mirrors: Mirrors::default(),
             suspended: false,
             corrupt_frames: 0,
@@ -214,6 +218,20 @@ impl<M: Memory> Client<M> {
     #[must_use]
     pub fn copied_bytes(&self) -> u64 {
         self.links.iter().map(|link| link.receiver.inbox.copied_bytes()).sum()
+    }
+
+    /// What earlier rounds have left out of this worker's contributions to a tensor that is encoded
+    /// with error feedback, as `f32`: of the elements that are summed here, once a round was
+    /// encoded here.
+    #[must_use]
+    pub fn residual(&self, tensor: TensorId) -> Option<&[u8]> {
+        self.residuals.residual(tensor)
+    }
+
+    /// Blocks of contributions that counted as zeros since they were not finite (`nan=skip`).
+    #[must_use]
+    pub fn skipped_blocks(&self) -> u64 {
+        self.residuals.skipped()
     }
 
     /// Whether frames carry checksums, as this client asks of every lane elsewhere.
@@ -413,6 +431,7 @@ impl<M: Memory> Client<M> {
     pub fn fail_tensor(&mut self, tensor: TensorId, reason: &str) {
         self.retained.forget(tensor);
         self.mirrors.forget(tensor);
+        self.residuals.forget(tensor);
         for id in self.operations.cancel(tensor) {
             self.finish(id, Err(reason.to_owned()));
         }
@@ -622,7 +641,8 @@ impl<M: Memory> Client<M> {
             let place = op.places[index];
             let link = &self.links[place.lane];
             if link.up && !link.resident && op.contributes(index, self.settings.rank) {
-                self.credit.charge(&mut op.parts[index].credit, place.bytes);
+                let bytes = op.sent_len(index, place.bytes);
+                self.credit.charge(&mut op.parts[index].credit, bytes);
             }
             self.begin(priority, id, index);
         }
@@ -638,6 +658,10 @@ impl<M: Memory> Client<M> {
     }
 
     fn succeed(&mut self, id: OpId) {
+        let Request { tensor, tier, .. } = self.operations[id].request;
+        if self.operations.own_tier(tensor) == Some(tier) && !self.operations.is_relay(id) {
+            self.residuals.commit(tensor);
+        }
         let next = self.operations.advance(id);
         self.finish(id, Ok(()));
         if let Some(next) = next {
@@ -671,7 +695,7 @@ impl<M: Memory> Client<M> {
     fn unqueue(&mut self, chunk: ChunkRef) {
         let op = &mut self.operations[chunk.op];
         op.queued -= 1;
-        self.credit.refund(&mut op.parts[chunk.part].credit, chunk.len);
+        self.credit.refund(&mut op.parts[chunk.part].credit, chunk.on_wire);
         if op.stage == Stage::Finished {
             self.release(chunk.op);
         }
@@ -683,8 +707,9 @@ impl<M: Memory> Client<M> {
         if let Some(buffer) = link.receiver.interrupt() {
             self.retained.recycle(buffer);
         }
-        for frame in link.reset() {
-            frame.chunk.into_iter().for_each(|chunk| self.unqueue(chunk));
+        for Frame { chunk, code, .. } in link.reset() {
+            code.into_iter().for_each(|code| self.retained.recycle(code));
+            chunk.into_iter().for_each(|chunk| self.unqueue(chunk));
         }
     }
 }
@@ -698,6 +723,7 @@ impl<M: Memory> Endpoint for Client<M> {
     fn sent(&mut self, lane: ConnId, n: usize) {
         self.links[lane].sender.advance(n);
         while let Some(frame) = self.links[lane].sender.pop_sent() {
+            frame.code.into_iter().for_each(|code| self.retained.recycle(code));
             if let Some(chunk) = frame.chunk {
                 self.trace_sent(chunk);
                 self.unqueue(chunk);

@@ -13,6 +13,7 @@ use sumpter_wire::{
 };
 
 use super::order::OrderSpan;
+use crate::coding::Coding;
 use crate::spans::Spans;
 use sumpter_endpoint::ConnId;
 
@@ -100,6 +101,10 @@ pub struct Layout {
     pub places: Arc<[Place]>,
     /// In these rounds, instead; their numbers are [`REPAIRED`] or more, all different.
     pub repaired: Vec<(Round, Arc<[Place]>)>,
+    /// How contributions and sums are encoded, if they are: in the root tier, of an all-reduce that
+    /// adds. All partitions begin with a block, and chunks are whole blocks
+    /// ([`Coding::granularity`]).
+    pub coding: Option<Arc<Coding>>,
 }
 
 impl From<Vec<Place>> for Layout {
@@ -112,7 +117,13 @@ impl Layout {
     /// A layout for all rounds.
     #[must_use]
     pub fn new(places: Vec<Place>) -> Layout {
-        Layout { start: 0, places: places.into(), repaired: Vec::new() }
+        Layout { places: places.into(), ..Layout::default() }
+    }
+
+    /// The same, with contributions and sums encoded.
+    #[must_use]
+    pub fn coded(self, coding: Option<Arc<Coding>>) -> Layout {
+        Layout { coding, ..self }
     }
 
     pub(crate) fn of(&self, round: Round) -> &Arc<[Place]> {
@@ -148,6 +159,9 @@ pub struct Request {
     /// [decided](super::Client::decide) when the norm of the gradient is known; the contribution
     /// and the result must not lie in the same memory then.
     pub update: Option<Update>,
+    /// What earlier rounds have left out is multiplied by this before it is encoded, 1 unless the
+    /// learning rate has changed: its last value over the present one.
+    pub rescale: f32,
 }
 
 /// How the contribution to an operation gets into its memory, and how the result is reported.
@@ -187,6 +201,8 @@ pub(super) struct Op<M> {
     pub round: Round,
     pub memory: M,
     pub places: Arc<[Place]>,
+    /// How it is encoded where it is summed now.
+    coding: Option<Arc<Coding>>,
     pub parts: Vec<Part>,
     /// Partitions not done.
     pub left: usize,
@@ -271,7 +287,12 @@ pub(super) fn find(places: &[Place], number: u32) -> Option<usize> {
 
 impl<M> Op<M> {
     /// An operation that has not begun.
-    pub(super) fn new(request: Request, round: Round, memory: M, places: Arc<[Place]>) -> Op<M> {
+    pub(super) fn new(
+        request: Request,
+        round: Round,
+        memory: M,
+        (places, coding): (Arc<[Place]>, Option<Arc<Coding>>),
+    ) -> Op<M> {
         let (done, supplied, announced, follows) = Default::default();
         let (parts, left, queued, stage) = (Vec::new(), 0, 0, Stage::Waiting);
         let deferred = request.update.is_some_and(|update| !update.is_decided());
@@ -282,6 +303,7 @@ impl<M> Op<M> {
             round,
             memory,
             places,
+            coding,
             parts,
             left,
             done,
@@ -327,14 +349,37 @@ impl<M> Op<M> {
     }
 
     /// Goes on in other places.
-    pub(super) fn move_to(&mut self, tier: Tier, places: Arc<[Place]>) {
+    pub(super) fn move_to(&mut self, tier: Tier, layout: &Layout) {
         self.request.tier = tier;
+        let places = layout.of(self.round).clone();
         // A part of a variable that is updated again has its new value only then.
         for place in places.iter().filter(|place| place.variable.is_some()) {
             self.done.remove(place.origin..place.origin + place.bytes);
         }
-        self.places = places;
+        (self.places, self.coding) = (places, layout.coding.clone());
         self.begin_anew();
+    }
+
+    /// How partition `part` is encoded, if it is.
+    pub(super) fn coding(&self, part: usize) -> Option<&Arc<Coding>> {
+        self.coding.as_ref().filter(|_| self.places[part].relay.is_none())
+    }
+
+    /// Whether the result of partition `part` comes encoded.
+    pub(super) fn decodes(&self, part: usize) -> bool {
+        self.coding(part).is_some_and(|coding| coding.codec().spec().two_way)
+    }
+
+    /// Bytes on the connection of so many bytes of this worker's contribution to a partition.
+    pub(super) fn sent_len(&self, part: usize, bytes: usize) -> usize {
+        let dtype = self.request.dtype;
+        self.coding(part).map_or(bytes, |coding| coding.coder().len(dtype, bytes))
+    }
+
+    /// The same of its result.
+    pub(super) fn received_len(&self, part: usize, bytes: usize) -> usize {
+        let dtype = self.request.dtype;
+        self.coding(part).map_or(bytes, |coding| coding.coder().sum_len(dtype, bytes))
     }
 
     /// These bytes of a variable are final.
@@ -387,7 +432,7 @@ impl<M> Op<M> {
     pub(super) fn spec(&self, part: usize, chunk_bytes: u32, deterministic: bool) -> PartitionSpec {
         let request = &self.request;
         let (collective, root) = self.does(part);
-        let Place { variable, contributors, route, .. } = self.places[part];
+        let Place { variable, contributors, route, origin, .. } = self.places[part];
         let variable = request.update.zip(variable).map(|(update, place)| VariableSpec {
             rule: update.rule,
             divisor: if request.average { contributors } else { 1 },
@@ -407,6 +452,7 @@ impl<M> Op<M> {
             deterministic,
             variable,
             route,
+            coding: self.coding(part).map(|coding| coding.spec(request.dtype, origin)),
         }
     }
 

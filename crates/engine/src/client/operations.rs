@@ -76,7 +76,9 @@ impl<M> Operations<M> {
         let tensor = self.tensors.get_mut(&key).expect("a registered tensor");
         let round = tensor.next_round;
         tensor.next_round = round.next();
-        let mut op = Op::new(request, round, memory, tensor.layout.of(round).clone());
+        let Layout { coding, .. } = &tensor.layout;
+        let places = (tensor.layout.of(round).clone(), coding.clone());
+        let mut op = Op::new(request, round, memory, places);
         op.alone = alone;
         if tensor.active.is_some() {
             tensor.waiting.push_back(id);
@@ -97,7 +99,7 @@ impl<M> Operations<M> {
         memory: M,
     ) -> OpId {
         let id = self.next_id();
-        let mut op = Op::new(request, round, memory, places.clone());
+        let mut op = Op::new(request, round, memory, (places.clone(), None));
         op.stage = Stage::Active;
         self.ops.insert(id, op);
         self.relays.insert((request.tensor, round), Relaying { op: id, places });
@@ -142,10 +144,16 @@ impl<M> Operations<M> {
         ids
     }
 
+    /// Whether an operation relays what this worker has of a round.
+    pub(super) fn is_relay(&self, id: OpId) -> bool {
+        let Op { request: Request { tensor, .. }, round, .. } = self.ops[&id];
+        self.relays.get(&(tensor, round)).is_some_and(|relaying| relaying.op == id)
+    }
+
     /// A round is complete: the operation on the tensor that is active from now on.
     pub(super) fn advance(&mut self, id: OpId) -> Option<OpId> {
-        let Op { request: Request { tensor, tier, .. }, alone, round, .. } = self.ops[&id];
-        if self.relays.get(&(tensor, round)).is_some_and(|relaying| relaying.op == id) {
+        let Op { request: Request { tensor, tier, .. }, alone, .. } = self.ops[&id];
+        if self.is_relay(id) {
             return None;
         }
         let tensor = self.tensors.get_mut(&(tensor, tier, alone)).expect("a registered tensor");
@@ -300,7 +308,7 @@ impl<M> Operations<M> {
         };
         for op in tensor.active.iter().chain(&tensor.waiting) {
             let op = self.ops.get_mut(op).expect("an unfinished operation");
-            op.move_to(tier, layout.of(op.round).clone());
+            op.move_to(tier, &layout);
         }
         tensor.layout = layout;
         let active = tensor.active;
@@ -432,6 +440,7 @@ mod tests {
             supply: Supply::Whole,
             call: None,
             update: None,
+            rescale: 1.0,
         }
     }
 

@@ -78,13 +78,14 @@ mod tests {
             supply: Supply::Whole,
             call: None,
             update: None,
+            rescale: 1.0,
         };
         let place = |number: usize| {
             let bytes = (number * partition_bytes, partition_bytes);
             Place::new(ConnId(0), number as u32, bytes, GroupId(0), 1)
         };
         let places: Vec<Place> = (0..96 / partition_bytes).map(place).collect();
-        Op::new(request, Round(0), (), places.into())
+        Op::new(request, Round(0), (), (places.into(), None))
     }
 
     fn span(elements: Range<usize>, position: u32) -> OrderSpan {

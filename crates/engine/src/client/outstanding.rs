@@ -132,6 +132,7 @@ mod tests {
             supply: Supply::Whole,
             call: None,
             update: None,
+            rescale: 1.0,
         }
     }
 

@@ -65,7 +65,7 @@ impl Receiver {
     /// Counts `n` received bytes to the payload and the staging buffer they went to.
     pub(super) fn count(&mut self, n: usize) {
         let direct = match &mut self.frame {
-            InboundFrame::Chunk { have, at, .. } => fill(have, at.len, n),
+            InboundFrame::Chunk { have, at, .. } => fill(have, at.on_wire, n),
             InboundFrame::Payload { bytes, have, .. } => fill(have, bytes.len(), n),
             InboundFrame::Header | InboundFrame::Discard { .. } => 0,
         };
@@ -79,7 +79,7 @@ impl Receiver {
             InboundFrame::Header => false,
             InboundFrame::Chunk { at, have, buffer: Some(bytes), .. } => {
                 *have += inbox.take(&mut bytes[*have..]);
-                *have == at.len
+                *have == at.on_wire
             }
             InboundFrame::Chunk { at, have, buffer: None, .. } => {
                 let memory = &mut ops[at.op].memory;
@@ -122,7 +122,7 @@ impl Receiver {
         if at.op != op {
             return None;
         }
-        let (left, buffer) = (at.len - *have, buffer.take());
+        let (left, buffer) = (at.on_wire - *have, buffer.take());
         self.frame = InboundFrame::Discard { left };
         buffer
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
+use sumpter_codec::Key;
 use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
 use sumpter_types::{Collective, ExactSum, MAX_SLOTS, TensorId};
@@ -71,6 +72,7 @@ impl<M: Memory> Client<M> {
             FrameKind::Begin
             | FrameKind::Push
             | FrameKind::Group
+            | FrameKind::Codec
             | FrameKind::Ack
             | FrameKind::Mirrored
             | FrameKind::Apply => {
@@ -97,9 +99,10 @@ impl<M: Memory> Client<M> {
         let op = &self.operations[id];
         let have = op.parts[part].have;
         let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
-        if !op.receives(part, self.settings.rank) || len != left {
+        let on_wire = op.received_len(part, len);
+        if !op.receives(part, self.settings.rank) || on_wire != left {
             return Err(Violation::state(format!(
-                "a result of {left} bytes where {len} were expected"
+                "a result of {left} bytes where {on_wire} were expected"
             )));
         }
         match of.chunk {
@@ -114,8 +117,9 @@ impl<M: Memory> Client<M> {
                 let of_variable =
                     op.places[part].variable.is_some() || op.request.tier.part().is_some();
                 let retains = self.links[lane].retains && !of_variable;
-                let buffer = (retains || mirrors).then(|| self.retained.buffer(len));
-                let at = ChunkRef { op: id, part, offset, len };
+                let apart = retains || mirrors || op.decodes(part);
+                let buffer = apart.then(|| self.retained.buffer(on_wire));
+                let at = ChunkRef { op: id, part, offset, len, on_wire };
                 Ok(InboundFrame::Chunk { chunk, at, have: 0, buffer })
             }
             chunk => Err(Violation::state(format!("chunk {chunk} arrived before chunk {have}"))),
@@ -171,6 +175,24 @@ impl<M: Memory> Client<M> {
             InboundFrame::Payload { header, bytes, .. } => {
                 self.fail_tensor(header.tensor, &String::from_utf8_lossy(&bytes));
             }
+            InboundFrame::Chunk { chunk, at, buffer: Some(code), .. }
+                if self.operations[at.op].decodes(at.part) =>
+            {
+                let decoded = self.decode(at, &code);
+                self.retained.recycle(code);
+                if let Err(reason) = decoded {
+                    let tensor = self.operations[at.op].request.tensor;
+                    self.fail_tensor(tensor, &reason);
+                    return Ok(());
+                }
+                if self.links[lane].retains {
+                    let mut bytes = self.retained.buffer(at.len);
+                    let memory = &mut self.operations[at.op].memory;
+                    bytes.copy_from_slice(memory.result(at.offset, at.len));
+                    self.retain(lane, chunk, at, bytes);
+                }
+                self.chunk_done(chunk, at);
+            }
             InboundFrame::Chunk { chunk, at, buffer, .. } => {
                 let mirrors = self.operations[at.op].mirrors(at.part, self.settings.rank);
                 if let (true, Some(gradient)) = (mirrors, &buffer) {
@@ -185,6 +207,20 @@ impl<M: Memory> Client<M> {
             }
         }
         Ok(())
+    }
+
+    /// Decodes a chunk of a sum into the result; a text if it is no code.
+    fn decode(&mut self, at: ChunkRef, code: &[u8]) -> Result<(), String> {
+        let ChunkRef { op: id, part, offset, len, .. } = at;
+        let op = &mut self.operations[id];
+        let Request { tensor, dtype, .. } = op.request;
+        let place = op.places[part];
+        let origin = place.origin + offset - place.offset;
+        let Some(coding) = op.coding(part).cloned() else { return Ok(()) };
+        let key = Key::of_sum(tensor, op.round);
+        let result = (dtype, op.memory.result(offset, len));
+        let decoded = coding.coder().decode_sum((key, origin), code, result);
+        decoded.map_err(|error| format!("a sum that partition {} got: {error}", place.number))
     }
 
     /// A variable that this worker mirrors has changed in the lane.
@@ -277,7 +313,7 @@ impl<M: Memory> Client<M> {
 
     /// A chunk of the reduced tensor lies in the result.
     fn chunk_done(&mut self, chunk: u32, at: ChunkRef) {
-        let ChunkRef { op: id, part, offset, len } = at;
+        let ChunkRef { op: id, part, offset, len, .. } = at;
         let op = &mut self.operations[id];
         if let Some(divisor) = op.divisor(part) {
             let result = op.memory.result(offset, len);
@@ -415,6 +451,20 @@ impl<M: Memory> Client<M> {
         Ok(Some(op.memory.contribution(offset, len)))
     }
 
+    /// The same, if contributions are encoded and it is there: its code, in a buffer that is taken
+    /// for it.
+    pub(crate) fn coded_contribution(
+        &mut self,
+        lane: ConnId,
+        of: ChunkId,
+        take: impl FnOnce(usize) -> AlignedBuf,
+    ) -> Result<Option<AlignedBuf>, Violation> {
+        let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(None) };
+        let is_there = of.chunk < self.operations[id].parts[part].supplied;
+        let len = self.code_len(id, part, of.chunk).filter(|_| is_there);
+        Ok(len.map(|len| self.encode(id, part, of.chunk, take(len))))
+    }
+
     /// This worker's contribution to a chunk, if its result is the next to come and goes to the
     /// same memory, as it is.
     pub(crate) fn in_place(
@@ -451,6 +501,9 @@ impl<M: Memory> Client<M> {
             match value {
                 None => {}
                 Some(value) if op.mirrors(at.part, self.settings.rank) => self.mirror(at, value),
+                Some(code) if op.decodes(at.part) => {
+                    self.decode(at, code).map_err(Violation::state)?;
+                }
                 Some(value) => op.memory.result(at.offset, at.len).copy_from_slice(value),
             }
             self.chunk_done(chunk, at);

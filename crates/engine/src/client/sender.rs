@@ -5,8 +5,9 @@ use std::io::IoSlice;
 
 use foldhash::{HashSet, HashSetExt};
 use sumpter_endpoint::{MAX_SLICES, Memory, Outgoing, push_after};
+use sumpter_sum::AlignedBuf;
 use sumpter_types::GroupId;
-use sumpter_wire::{Header, checksum};
+use sumpter_wire::{CodecId, Header, checksum};
 
 use super::credit::Ready;
 use super::op::OpId;
@@ -26,8 +27,9 @@ pub(super) struct Sender {
     bytes: usize,
     /// Bytes of the first frame that have been sent.
     sent: usize,
-    /// Groups announced on this connection.
+    /// Groups and codecs announced on this connection.
     groups: HashSet<GroupId>,
+    codecs: HashSet<CodecId>,
 }
 
 /// A frame to send: a few bytes of its own, then perhaps a chunk of a tensor.
@@ -35,6 +37,8 @@ pub(super) struct Sender {
 pub(super) struct Frame {
     pub head: FrameHead,
     pub chunk: Option<ChunkRef>,
+    /// What is sent in place of the chunk, encoded.
+    pub code: Option<AlignedBuf>,
 }
 
 #[derive(Debug)]
@@ -50,6 +54,8 @@ pub(super) struct ChunkRef {
     pub part: usize,
     pub offset: usize,
     pub len: usize,
+    /// Bytes of it on the connection.
+    pub on_wire: usize,
 }
 
 impl Frame {
@@ -61,7 +67,7 @@ impl Frame {
     }
 
     fn len(&self) -> usize {
-        self.head().len() + self.chunk.map_or(0, |c| c.len)
+        self.head().len() + self.chunk.map_or(0, |chunk| chunk.on_wire)
     }
 }
 
@@ -75,6 +81,7 @@ impl Sender {
             bytes: 0,
             sent: 0,
             groups: HashSet::new(),
+            codecs: HashSet::new(),
         }
     }
 
@@ -90,7 +97,7 @@ impl Sender {
             Ok(()) => FrameHead::Small(small),
             Err(_) => FrameHead::Large([&small, payload].concat().into()),
         };
-        self.push(Frame { head, chunk: None });
+        self.push(Frame { head, chunk: None, code: None });
     }
 
     /// Queues a frame.
@@ -102,6 +109,11 @@ impl Sender {
     /// Whether a group has not been announced on this connection; from now on it has.
     pub(super) fn announces(&mut self, group: GroupId) -> bool {
         self.groups.insert(group)
+    }
+
+    /// The same of a codec.
+    pub(super) fn announces_codec(&mut self, codec: CodecId) -> bool {
+        self.codecs.insert(codec)
     }
 
     /// Whether enough is queued for one write; more could not be overtaken.
@@ -122,8 +134,11 @@ impl Sender {
         for frame in self.frames.iter().take(MAX_SLICES / 2) {
             push_after(&mut out, frame.head(), &mut skip);
             if let Some(ChunkRef { op, offset, len, .. }) = frame.chunk {
-                let bytes = ops[op].memory.contribution(offset, len);
-                let skipped = skip.min(len);
+                let bytes = match &frame.code {
+                    Some(code) => &code[..],
+                    None => ops[op].memory.contribution(offset, len),
+                };
+                let skipped = skip.min(bytes.len());
                 skip -= skipped;
                 out.push(IoSlice::new(&bytes[skipped..]));
             }

@@ -3,12 +3,15 @@
 
 use sumpter_endpoint::ConnId;
 use sumpter_endpoint::Memory;
+use sumpter_codec::Key;
 use sumpter_observe::EventKind;
+use sumpter_sum::AlignedBuf;
 use sumpter_types::{Epoch, GroupId, TensorId};
 use sumpter_wire::{Begin, FrameKind, Header, Snapshot, Tier, encode_group, encode_order};
 
 use super::Client;
 use super::op::{OpId, Request, find};
+use super::residuals::Source;
 use super::sender::{ChunkRef, Frame, FrameHead};
 
 impl<M: Memory> Client<M> {
@@ -57,6 +60,13 @@ impl<M: Memory> Client<M> {
                 let header = Header { length: ranks.len() as u32, ..header };
                 sender.push_control(&header, &ranks);
             }
+        }
+        if let Some(coding) = op.coding(index)
+            && sender.announces_codec(coding.id())
+        {
+            let header = Header::new(FrameKind::Codec, epoch, TensorId(coding.id().0));
+            let header = Header { length: coding.text().len() as u32, ..header };
+            sender.push_control(&header, coding.text().as_bytes());
         }
         let update = op.request.update.filter(|_| spec.variable.is_some());
         let Request { priority, call, .. } = op.request;
@@ -120,18 +130,53 @@ impl<M: Memory> Client<M> {
         }
         let (offset, len) = op.range(index, chunk, chunk_bytes);
         let header = op.header(FrameKind::Push, index, self.settings.epoch);
-        let header = Header { chunk, length: len as u32, ..header };
+        op.queued += 1;
+        let code = self.code_len(id, index, chunk).map(|len| self.retained.buffer(len));
+        let code = code.map(|code| self.encode(id, index, chunk, code));
+        let (op, sender) = (&self.operations[id], &mut self.links[lane].sender);
         // What is sent again after a cut may be overwritten by its result while it waits here:
         // then the lane has it, and drops what comes without a look at its checksum.
-        let head = sender.head(&header, op.memory.contribution(offset, len));
-        let chunk = Some(ChunkRef { op: id, part: index, offset, len });
-        sender.push(Frame { head: FrameHead::Small(head), chunk });
-        op.queued += 1;
+        let payload = code.as_deref().unwrap_or_else(|| op.memory.contribution(offset, len));
+        let on_wire = payload.len();
+        let header = Header { chunk, length: on_wire as u32, ..header };
+        let head = sender.head(&header, payload);
+        let chunk = Some(ChunkRef { op: id, part: index, offset, len, on_wire });
+        sender.push(Frame { head: FrameHead::Small(head), chunk, code });
+    }
+
+    /// Bytes of the code of this worker's contribution to a chunk, if it is encoded.
+    pub(super) fn code_len(&self, id: OpId, part: usize, chunk: u32) -> Option<usize> {
+        let op = &self.operations[id];
+        let (_, len) = op.range(part, chunk, self.settings.chunk_bytes);
+        op.coding(part).map(|_| op.sent_len(part, len))
+    }
+
+    /// Encodes this worker's contribution to a chunk into a buffer of that length: always to the
+    /// same bytes, whenever and however often it is sent.
+    pub(super) fn encode(
+        &mut self,
+        id: OpId,
+        part: usize,
+        chunk: u32,
+        mut code: AlignedBuf,
+    ) -> AlignedBuf {
+        let (rank, chunk_bytes) = (self.settings.rank, self.settings.chunk_bytes);
+        let op = &self.operations[id];
+        let Some(coding) = op.coding(part) else { return code };
+        let Request { tensor, dtype, rescale, .. } = op.request;
+        let (offset, len) = op.range(part, chunk, chunk_bytes);
+        let origin = op.places[part].origin + chunk as usize * chunk_bytes as usize;
+        let at = coding.coder().at(Key { tensor, round: op.round, rank }, dtype, origin);
+        let elements = op.memory.contribution(offset, len);
+        let source = Source { tensor, dtype, origin, elements, rescale };
+        let encoded = self.residuals.encode(coding, at, source, &mut code);
+        encoded.expect("a codec for what the request is about");
+        code
     }
 
     /// A chunk of a contribution has been handed over; records it if it is the last.
     pub(super) fn trace_sent(&mut self, chunk: ChunkRef) {
-        let ChunkRef { op: id, part, offset, len } = chunk;
+        let ChunkRef { op: id, part, offset, len, .. } = chunk;
         let op = &self.operations[id];
         let place = &op.places[part];
         if offset + len == place.offset + place.bytes {

@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 
+use sumpter_codec::{CodecError, Key};
 use sumpter_sum::{self as sum, AlignedBuf, BufferPool};
-use sumpter_types::Update;
+use sumpter_types::{Dtype, ReduceOp, Update};
 use sumpter_wire::PartitionSpec;
 
 use super::order::Turns;
 use super::state::State;
+use crate::coding::Coder;
 
 /// What is done to a sum several times is done block by block, so that a block's sum stays in the
 /// first-level cache meanwhile: half of the smallest such cache (32 KiB) holds a wide sum and one
@@ -38,41 +40,115 @@ pub(super) struct Chunk {
     pub checksums: [Option<u32>; 2],
 }
 
+/// How contributions to a chunk are added.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addition<'a> {
+    pub spec: &'a PartitionSpec,
+    pub contributors: usize,
+    /// Where they are encoded.
+    pub code: Option<Code<'a>>,
+}
+
+/// What the code of a chunk is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Code<'a> {
+    pub coder: Coder<'a>,
+    /// Of the round's sum: what ranks draw alike is all that is needed to decode.
+    pub key: Key,
+    /// First byte of the chunk in its partition, and its bytes, as elements.
+    pub offset: usize,
+    pub len: usize,
+}
+
 impl Chunk {
     /// Takes one contribution of another process: the first one's buffer becomes the sum, without a
-    /// copy.
+    /// copy, unless it is a code.
+    ///
+    /// # Errors
+    /// If it is no code of the codec's; it counts all the same.
     pub(super) fn add(
         &mut self,
-        spec: &PartitionSpec,
-        contributors: usize,
+        how: Addition<'_>,
         bytes: AlignedBuf,
         pool: &mut BufferPool,
-    ) {
-        if self.summed > 0 {
-            self.sum_up(spec, contributors, &bytes, pool);
-            pool.give(bytes);
-        } else if let Some(old) = self.sum.replace(bytes) {
-            pool.give(old);
-        }
+    ) -> Result<(), CodecError> {
+        let added = match how.code {
+            Some(code) => self.add_code(how.spec.dtype, code, bytes, pool),
+            None => {
+                if self.summed > 0 {
+                    self.sum_up(how, &bytes, pool);
+                    pool.give(bytes);
+                } else if let Some(old) = self.sum.replace(bytes) {
+                    pool.give(old);
+                }
+                Ok(())
+            }
+        };
         self.summed += 1;
+        added
+    }
+
+    /// Decodes a contribution and adds it to the sum, which is of `f32`, or of codes where these
+    /// can be added as they are.
+    pub(super) fn add_code(
+        &mut self,
+        dtype: Dtype,
+        Code { coder, key, offset, len }: Code<'_>,
+        bytes: AlignedBuf,
+        pool: &mut BufferPool,
+    ) -> Result<(), CodecError> {
+        let is_first = self.summed + usize::from(self.resident) == 0;
+        if coder.codec.sums_encoded() {
+            if is_first {
+                self.sum.replace(bytes).into_iter().for_each(|old| pool.give(old));
+                return Ok(());
+            }
+            let sum = self.sum.as_mut().expect("a counted contribution has a sum");
+            sum::reduce(ReduceOp::Sum, Dtype::F32, sum, &bytes);
+            pool.give(bytes);
+            return Ok(());
+        }
+        let at = coder.at(key, dtype, offset);
+        let added = if is_first {
+            let mut acc = pool.take(len / dtype.size() * size_of::<f32>());
+            let decoded = coder.codec.decode(at, &bytes, (Dtype::F32, &mut acc));
+            self.sum.replace(acc).into_iter().for_each(|old| pool.give(old));
+            decoded
+        } else {
+            let sum = self.sum.as_mut().expect("a counted contribution has a sum");
+            coder.codec.decode_add(at, &bytes, sum)
+        };
+        pool.give(bytes);
+        added
+    }
+
+    /// All contributions are in the sum: makes of it what is sent, where they are encoded.
+    pub(super) fn finish(&mut self, how: Addition<'_>, pool: &mut BufferPool) {
+        if let (Some(Code { coder, key, offset, len }), Some(sum)) = (how.code, self.sum.take()) {
+            self.sum = Some(coder.finish((key, offset), (how.spec.dtype, len), sum, pool));
+        }
     }
 
     /// Takes the held contributions of these children, one after the other for each element, as
     /// [`add`](Self::add) would.
+    ///
+    /// # Errors
+    /// Whose contribution is no code of the codec's, and why.
     pub(super) fn add_run(
         &mut self,
-        spec: &PartitionSpec,
-        contributors: usize,
+        how: Addition<'_>,
         run: Range<usize>,
         pool: &mut BufferPool,
-    ) {
+    ) -> Result<(), (usize, CodecError)> {
+        let Addition { spec, contributors, code } = how;
         let mut left = run;
         while !left.is_empty() {
             let alike = self.added_alike(spec, contributors).min(left.len());
-            if alike < 2 {
-                let bytes = self.held[left.start].take().expect("a run is held");
-                self.add(spec, contributors, bytes, pool);
+            if alike < 2 || code.is_some() {
+                let child = left.start;
+                let bytes = self.held[child].take().expect("a run is held");
                 left.start += 1;
+                self.add(how, bytes, pool).map_err(|error| (child, error))?;
                 continue;
             }
             let Chunk { sum, held, .. } = self;
@@ -97,6 +173,7 @@ impl Chunk {
             self.summed += alike;
             left.start += alike;
         }
+        Ok(())
     }
 
     /// How many of the next contributions are added to the sum in the form that it has now.
@@ -157,13 +234,8 @@ impl Chunk {
     }
 
     /// Adds a contribution that is not the first.
-    pub(super) fn sum_up(
-        &mut self,
-        spec: &PartitionSpec,
-        contributors: usize,
-        bytes: &[u8],
-        pool: &mut BufferPool,
-    ) {
+    pub(super) fn sum_up(&mut self, how: Addition<'_>, bytes: &[u8], pool: &mut BufferPool) {
+        let Addition { spec, contributors, .. } = how;
         let (op, dtype) = (spec.op, spec.dtype);
         let sum = self.sum.as_mut().expect("a counted contribution has a sum");
         let next = match self.summed + usize::from(self.resident) {

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt};
 use sumpter_sum::BufferPool;
 use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId};
-use sumpter_wire::{Header, PartitionSpec, Route, Tier, VariableSpec, group_id};
+use sumpter_codec::{BLOCK, Codec, Registry, Spec};
+use sumpter_wire::{
+    CodecId, CodingSpec, Header, PartitionSpec, Route, Tier, VariableSpec, codec_id, group_id,
+};
 
 use super::limits::JobLimits;
 use super::order::RoundStart;
@@ -15,10 +18,14 @@ use super::outcome::{Beginning, ChunkPlace, Listener};
 use super::partition::Partition;
 use super::peer::Peer;
 use super::state::State;
+use crate::coding::Coding;
 use sumpter_endpoint::{ConnId, Violation};
 
 /// Groups a job may define; a job of 64 workers with every pair and row of a mesh needs fewer.
 const MAX_GROUPS: usize = 4096;
+
+/// Codecs with their arguments that a job may use.
+const MAX_CODECS: usize = 256;
 
 /// Where a partition's state is.
 pub(super) type PartitionIndex = usize;
@@ -112,6 +119,8 @@ pub(super) struct Job {
     /// Rounds about which this machine's workers have decided, which is not passed on yet.
     pub decisions: VecDeque<(PartitionIndex, Round)>,
     groups: HashMap<GroupId, Arc<[Rank]>>,
+    /// Codecs that were announced, or why this lane cannot have one.
+    codecs: HashMap<CodecId, (Box<str>, Result<Spec, String>)>,
     index: HashMap<Key, PartitionIndex>,
     keys: Vec<Key>,
     /// Tensors whose subtotals cannot be passed on, and why.
@@ -143,6 +152,7 @@ impl Job {
             totals: VecDeque::new(),
             decisions: VecDeque::new(),
             groups: [(GroupId(0), world)].into_iter().collect(),
+            codecs: HashMap::new(),
             index: HashMap::new(),
             keys: Vec::new(),
             refused: HashMap::new(),
@@ -308,6 +318,29 @@ impl Job {
         Ok(())
     }
 
+    /// A codec of this job has this id; one that is none of `registry` is refused when it is used.
+    pub(super) fn define_codec(
+        &mut self,
+        id: CodecId,
+        text: &[u8],
+        registry: &Registry,
+    ) -> Result<(), Violation> {
+        let text = std::str::from_utf8(text).ok().filter(|text| codec_id(text) == id);
+        let text = text.ok_or_else(|| Violation::state(format!("codec {id} is another")))?;
+        if let Some((known, _)) = self.codecs.get(&id) {
+            return match **known == *text {
+                true => Ok(()),
+                false => Err(Violation::state(format!("codec {id} is {text} and {known}"))),
+            };
+        }
+        if self.codecs.len() >= MAX_CODECS {
+            return Err(Violation::state(format!("more than {MAX_CODECS} codecs")));
+        }
+        let spec = registry.parse(text).map_err(|error| error.to_string());
+        self.codecs.insert(id, (text.into(), spec));
+        Ok(())
+    }
+
     /// `rank` begins a round; makes the partition at its first sight.
     pub(super) fn begin(
         &mut self,
@@ -315,7 +348,7 @@ impl Job {
         key: Key,
         spec: PartitionSpec,
         start: &RoundStart,
-        pool: &mut BufferPool,
+        (pool, registry): (&mut BufferPool, &Registry),
     ) -> Result<Begun, Violation> {
         if let Some(reason) = self.disputed.get(&key) {
             return Ok(Begun::Refused(reason.to_string()));
@@ -330,9 +363,9 @@ impl Job {
                     "rank {rank} declared {spec:?}, others {known:?}"
                 )));
             }
-            None => match self.create(key, spec)? {
-                Some(at) => at,
-                None => return Ok(Begun::Refused(self.full(&spec, key.tier))),
+            None => match self.create(key, spec, registry)? {
+                Ok(at) => at,
+                Err(reason) => return Ok(Begun::Refused(reason)),
             },
         };
         let partition = &mut self.partitions[at];
@@ -365,11 +398,13 @@ impl Job {
         (PartitionSpec { group: spec.group, ..known } != *spec).then_some(known)
     }
 
+    /// Makes a partition; or a text for the client, why not.
     fn create(
         &mut self,
         key: Key,
         spec: PartitionSpec,
-    ) -> Result<Option<PartitionIndex>, Violation> {
+        registry: &Registry,
+    ) -> Result<Result<PartitionIndex, String>, Violation> {
         let Some(members) = self.groups.get(&spec.group) else {
             return Err(Violation::state(format!("group {} was not announced", spec.group)));
         };
@@ -391,14 +426,21 @@ impl Job {
         if is_own && spec.variable.is_some_and(elsewhere) {
             return Err(Violation::state("a worker's own round of a part of another partition"));
         }
-        let bytes = Partition::memory_bytes(&spec, key.tier);
+        let codec = match spec.coding.map(|coding| self.codec(key.tier, &spec, &coding, registry)) {
+            Some(codec) => match codec? {
+                Ok(codec) => Some(codec),
+                Err(reason) => return Ok(Err(reason)),
+            },
+            None => None,
+        };
+        let bytes = Partition::memory_bytes(&spec, key.tier, codec.as_ref());
         if self.bytes + bytes > self.limits.max_bytes {
-            return Ok(None);
+            return Ok(Err(self.full(bytes)));
         }
         self.bytes += bytes;
         self.index.insert(key, self.partitions.len());
         self.keys.push(key);
-        let mut partition = Partition::new(spec, members.clone(), key.tier);
+        let mut partition = Partition::new(spec, members.clone(), (key.tensor, key.tier), codec);
         let at = self.partitions.len();
         if let Some(home) = home(&key, &spec) {
             let free = self.states.len();
@@ -412,16 +454,38 @@ impl Job {
             partition.state = Some(state);
         }
         self.partitions.push(partition);
-        Ok(Some(at))
+        Ok(Ok(at))
     }
 
-    fn full(&self, spec: &PartitionSpec, tier: Tier) -> String {
+    /// The codec of a partition; or a text for the client, why there is none.
+    fn codec(
+        &self,
+        tier: Tier,
+        spec: &PartitionSpec,
+        CodingSpec { codec, elements, block }: &CodingSpec,
+        registry: &Registry,
+    ) -> Result<Result<Codec, String>, Violation> {
+        let Some((_, known)) = self.codecs.get(codec) else {
+            return Err(Violation::state(format!("codec {codec} was not announced")));
+        };
+        let first = block.checked_mul(BLOCK as u64);
+        let end = first.and_then(|first| first.checked_add((spec.bytes as usize / spec.dtype.size()) as u64));
+        let is_within = end.is_some_and(|end| end <= *elements);
+        let granularity = Coding::granularity(spec.dtype) as u32;
+        if tier != Tier::Root || !is_within || !spec.chunk_bytes.is_multiple_of(granularity) {
+            return Err(Violation::state(format!("no codec encodes {spec:?} in tier {tier:?}")));
+        }
+        let made = known.as_ref().map_err(String::clone).and_then(|known| {
+            registry.codec(known, *elements).map_err(|error| error.to_string())
+        });
+        Ok(made.map(Codec::without_memory))
+    }
+
+    fn full(&self, bytes: u64) -> String {
         format!(
-            "a lane has no room for {} more bytes: the job uses {} of {} \
+            "a lane has no room for {bytes} more bytes: the job uses {} of {} \
              (max_job_bytes, or the job's quota)",
-            Partition::memory_bytes(spec, tier),
-            self.bytes,
-            self.limits.max_bytes
+            self.bytes, self.limits.max_bytes
         )
     }
 

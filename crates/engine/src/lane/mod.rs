@@ -35,6 +35,7 @@ mod subtotal;
 
 use std::collections::{HashMap, VecDeque};
 
+use sumpter_codec::Registry;
 use sumpter_observe::{EventKind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{JobId, Rank};
@@ -105,6 +106,8 @@ pub struct Lane {
     /// Chunks of variables that have changed asynchronously, through which partitions.
     changes: VecDeque<(JobIndex, PartitionIndex, u32)>,
     pool: BufferPool,
+    /// What codecs there are.
+    codecs: Registry,
     stats: LaneStats,
     recorder: Recorder,
 }
@@ -123,9 +126,17 @@ impl Lane {
             late: VecDeque::new(),
             changes: VecDeque::new(),
             pool: BufferPool::new(KEPT_BYTES),
+            codecs: Registry::new(),
             stats: LaneStats::default(),
             recorder: Recorder::default(),
         }
+    }
+
+    /// The same with these codecs in place of those of `sumpter-codec`; the clients must know them
+    /// as well.
+    #[must_use]
+    pub fn with_codecs(self, codecs: Registry) -> Lane {
+        Lane { codecs, ..self }
     }
 
     /// Takes in a connection whose handshake is done. A connection the same worker had before is
@@ -313,6 +324,22 @@ impl Lane {
         let progress = partition.contribute_resident(of.place(), bytes, &mut self.pool, state);
         self.stats.summed_bytes += bytes.len() as u64;
         self.distribute(of_job, at, of.place().slot, &progress);
+    }
+
+    /// Adds the contribution of the client in this process to a chunk, where contributions are
+    /// encoded.
+    pub(crate) fn contribute_resident_code(&mut self, id: ConnId, of: ChunkId, code: AlignedBuf) {
+        let Some(conn) = self.conns[id.0].as_ref() else { return self.pool.give(code) };
+        let (of_job, rank, near, place) = (conn.job, conn.rank, conn.last, of.place());
+        let found = self.jobs[of_job].find(of.key(rank), near);
+        let Some(at) = found else { return self.pool.give(code) };
+        if self.jobs[of_job].partition(at).adding_begins(place) {
+            self.note(EventKind::SumBegin, (of_job, at, place.slot), None);
+        }
+        let partition = self.jobs[of_job].partition_mut(at);
+        self.stats.summed_bytes += u64::from(partition.spec.chunk_len(of.chunk));
+        let progress = partition.contribute_resident_code(place, code, &mut self.pool);
+        self.distribute(of_job, at, place.slot, &progress);
     }
 
     /// Whether only the contribution of the client in this process to a chunk is missing, which is

@@ -1,5 +1,6 @@
 //! What a frame led to in a partition, for those who send what follows.
 
+use sumpter_codec::CodecError;
 use sumpter_endpoint::Now;
 use sumpter_types::{CallNumber, Rank};
 
@@ -41,8 +42,17 @@ pub(super) struct Progress {
     pub complete: bool,
     /// The norm of the gradient is known: send it to those who wait for it.
     pub norm: bool,
+    /// A contribution is no code of its codec's: whose, and why. Nothing else is done then.
+    pub malformed: Option<String>,
     /// Who was last, and for how long the others waited for it; known once all are in.
     pub late: Option<(Rank, Now)>,
+}
+
+impl Progress {
+    /// What a rank contributed is no code of its codec's.
+    pub(super) fn malformed(rank: Rank, error: &CodecError) -> Progress {
+        Progress { malformed: Some(format!("rank {rank}: {error}")), ..Progress::default() }
+    }
 }
 
 /// What beginning a round led to.

@@ -33,21 +33,26 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_types::{CallNumber, Collective, ExactSum, Rank, Round, Update};
+use sumpter_codec::{Codec, Key};
+use sumpter_types::{CallNumber, Collective, ExactSum, Rank, Round, TensorId, Update};
 use sumpter_wire::{OrderEntry, PartitionSpec, Tier, checksum};
 
-use super::accumulate::{Chunk, is_ordered, widens};
+use super::accumulate::{Addition, Chunk, Code, is_ordered, widens};
 use super::decision::Decision;
 use super::order::{CatchUp, RoundStart, entries, turns};
 use super::outcome::{Acknowledged, Beginning, ChunkPlace, Expect, Listener, Progress, Serial};
 use super::slot::{Child, Slot};
 use super::state::State;
+use crate::coding::Coder;
 use sumpter_endpoint::{Now, Violation};
 
 #[derive(Debug)]
 pub(super) struct Partition {
     pub spec: PartitionSpec,
+    tensor: TensorId,
     tier: Tier,
+    /// What contributions are encoded with, if they are.
+    codec: Option<Codec>,
     members: Arc<[Rank]>,
     contributors: usize,
     receivers: usize,
@@ -67,14 +72,30 @@ struct Resident {
 }
 
 impl Partition {
-    pub(super) fn new(spec: PartitionSpec, members: Arc<[Rank]>, tier: Tier) -> Partition {
+    pub(super) fn new(
+        spec: PartitionSpec,
+        members: Arc<[Rank]>,
+        (tensor, tier): (TensorId, Tier),
+        codec: Option<Codec>,
+    ) -> Partition {
         let contributes = |r: &&Rank| spec.collective.contributes(**r, spec.root);
         let receives = |r: &&Rank| spec.collective.receives(**r, spec.root);
         let contributors = members.iter().filter(contributes).count();
         let receivers = members.iter().filter(receives).count();
         let (resident, slots, early) = Default::default();
-        let state = None;
-        Partition { spec, tier, members, contributors, receivers, resident, slots, early, state }
+        Partition {
+            spec,
+            tensor,
+            tier,
+            codec,
+            members,
+            contributors,
+            receivers,
+            resident,
+            slots,
+            early,
+            state: None,
+        }
     }
 
     /// Gives every buffer back: the partition's job has ended.
@@ -97,8 +118,12 @@ impl Partition {
     }
 
     /// Bytes this partition may hold: accumulators, and of a variable's part all of it.
-    pub(super) fn memory_bytes(spec: &PartitionSpec, tier: Tier) -> u64 {
+    pub(super) fn memory_bytes(spec: &PartitionSpec, tier: Tier, codec: Option<&Codec>) -> u64 {
         let bytes = u64::from(spec.bytes);
+        if let Some(codec) = codec {
+            let elements = spec.bytes as usize / spec.dtype.size();
+            return 2 * (elements * size_of::<f32>() + codec.encoded_len(elements)) as u64;
+        }
         if tier.part().is_some() {
             return bytes;
         }
@@ -149,6 +174,24 @@ impl Partition {
         self.slots[slot].children[child].begun
     }
 
+    /// What encodes the partition, if it is encoded.
+    fn coder(&self) -> Option<Coder<'_>> {
+        let first = self.spec.coding.map_or(0, |coding| coding.block);
+        self.codec.as_ref().map(|codec| Coder { codec, first })
+    }
+
+    /// Bytes of a contribution to a chunk.
+    pub(super) fn contribution_len(&self, chunk: u32) -> usize {
+        let len = self.spec.chunk_len(chunk) as usize;
+        self.coder().map_or(len, |coder| coder.len(self.spec.dtype, len))
+    }
+
+    /// Bytes of what is sent of a chunk that is finished.
+    pub(super) fn value_len(&self, chunk: u32) -> usize {
+        let len = self.spec.chunk_len(chunk) as usize;
+        self.coder().map_or(len, |coder| coder.sum_len(self.spec.dtype, len))
+    }
+
     /// What a chunk that is finished is for a child: its sum, or of a variable the new value, but
     /// for a mirror the gradient. `None` if it is not finished.
     pub(super) fn value<'a>(
@@ -159,7 +202,7 @@ impl Partition {
     ) -> Option<&'a [u8]> {
         let slot = &self.slots[place.slot];
         let chunk = slot.chunks.get(place.chunk as usize)?;
-        let len = self.spec.chunk_len(place.chunk) as usize;
+        let len = self.value_len(place.chunk);
         if place.chunk >= slot.finished {
             return None;
         }
@@ -470,15 +513,15 @@ impl Partition {
         now: Now,
     ) -> Progress {
         let (spec, contributors) = (self.spec, self.contributors);
-        let slot = &mut self.slots[place.slot];
+        let (how, slot, members) = self.adding(place);
         slot.children[child].received += 1;
         let all_in = slot.children[child].received == spec.chunks();
         let chunk = &mut slot.chunks[place.chunk as usize];
         if is_ordered(&spec) && contributors > 1 {
-            chunk.held.resize_with(self.members.len(), || None);
+            chunk.held.resize_with(members.len(), || None);
             chunk.held[child] = Some(bytes);
-        } else {
-            chunk.add(&spec, contributors, bytes, pool);
+        } else if let Err(error) = chunk.add(how, bytes, pool) {
+            return Progress::malformed(members[child], &error);
         }
         let mut progress = self.settle(place, pool, state, CatchUp::All);
         if all_in {
@@ -527,7 +570,8 @@ impl Partition {
         buffers.flatten().for_each(|buffer| pool.give(buffer));
     }
 
-    /// Takes the results out that some receiver may not have: round, chunk and bytes.
+    /// Takes the results out that some receiver may not have, as elements: round, chunk and
+    /// bytes.
     pub(super) fn take_undelivered(&mut self) -> Vec<(Round, u32, AlignedBuf)> {
         let mut out = Vec::new();
         // Of a variable, its mirrors have what is needed.
@@ -539,7 +583,23 @@ impl Partition {
             let finished = slot.chunks.iter_mut().zip(0..slot.finished);
             out.extend(finished.filter_map(|(c, index)| Some((round, index, c.sum.take()?))));
         }
+        if self.spec.coding.is_some() {
+            for (round, chunk, sum) in &mut out {
+                self.decode(*round, *chunk, sum);
+            }
+        }
         out
+    }
+
+    /// Decodes a finished chunk, where sums are encoded.
+    fn decode(&self, round: Round, chunk: u32, sum: &mut AlignedBuf) {
+        let Some(coder) = self.coder().filter(|coder| coder.codec.spec().two_way) else { return };
+        let mut out = AlignedBuf::new(self.spec.chunk_len(chunk) as usize);
+        let offset = chunk as usize * self.spec.chunk_bytes as usize;
+        let (key, code) = (Key::of_sum(self.tensor, round), &sum[..self.value_len(chunk)]);
+        let decoded = coder.decode_sum((key, offset), code, (self.spec.dtype, &mut out));
+        decoded.expect("a sum that was encoded here");
+        *sum = out;
     }
 
     /// Whether a hub's client receives the totals, hence acknowledges them.
@@ -603,8 +663,10 @@ impl Partition {
         pool: &mut BufferPool,
         state: Option<&mut State>,
     ) -> Progress {
-        let chunk = &mut self.slots[place.slot].chunks[place.chunk as usize];
-        if self.contributors == 1 {
+        let contributors = self.contributors;
+        let (how, slot, _) = self.adding(place);
+        let chunk = &mut slot.chunks[place.chunk as usize];
+        if contributors == 1 {
             let mut sum = match chunk.sum.take() {
                 Some(sum) if sum.len() == bytes.len() => sum,
                 other => {
@@ -615,10 +677,42 @@ impl Partition {
             sum.copy_from_slice(bytes);
             chunk.sum = Some(sum);
         } else {
-            chunk.sum_up(&self.spec, self.contributors, bytes, pool);
+            chunk.sum_up(how, bytes, pool);
         }
         chunk.resident = true;
         self.settle(place, pool, state, CatchUp::All)
+    }
+
+    /// Takes the resident child's contribution to a chunk where contributions are encoded.
+    pub(super) fn contribute_resident_code(
+        &mut self,
+        place: ChunkPlace,
+        code: AlignedBuf,
+        pool: &mut BufferPool,
+    ) -> Progress {
+        let resident = self.resident.map_or(0, |resident| resident.child);
+        let (how, slot, members) = self.adding(place);
+        let chunk = &mut slot.chunks[place.chunk as usize];
+        let added = how.code.map_or(Ok(()), |of| chunk.add_code(how.spec.dtype, of, code, pool));
+        chunk.resident = true;
+        match added {
+            Ok(()) => self.settle(place, pool, None, CatchUp::All),
+            Err(error) => Progress::malformed(members[resident], &error),
+        }
+    }
+
+    /// How contributions to a chunk are added, with what they are added to and by whom.
+    fn adding(&mut self, place: ChunkPlace) -> (Addition<'_>, &mut Slot, &[Rank]) {
+        let Partition { spec, tensor, codec, members, contributors, slots, .. } = self;
+        let slot = &mut slots[place.slot];
+        let code = codec.as_ref().zip(spec.coding).zip(slot.round);
+        let code = code.map(|((codec, coding), round)| Code {
+            coder: Coder { codec, first: coding.block },
+            key: Key::of_sum(*tensor, round),
+            offset: place.chunk as usize * spec.chunk_bytes as usize,
+            len: spec.chunk_len(place.chunk) as usize,
+        });
+        (Addition { spec, contributors: *contributors, code }, slot, members)
     }
 
     /// The resident child, if only its contribution to a chunk is missing, and with it the sum is
@@ -627,7 +721,8 @@ impl Partition {
         let (spec, contributors) = (&self.spec, self.contributors);
         let chunk = self.slots[place.slot].chunks.get(place.chunk as usize)?;
         let lacks_one = chunk.summed + 1 == contributors && !chunk.resident;
-        let is_result = self.tier == Tier::Root && spec.variable.is_none();
+        let is_result =
+            self.tier == Tier::Root && spec.variable.is_none() && spec.coding.is_none();
         let plain = is_result && contributors > 1 && !widens(spec, contributors);
         self.resident.filter(|_| lacks_one && plain).map(|resident| resident.child)
     }
@@ -718,20 +813,21 @@ impl Partition {
         state: Option<&mut State>,
         what: CatchUp,
     ) -> Progress {
-        let (spec, contributors) = (self.spec, self.contributors);
-        let stretch = self.stretch(place.chunk);
-        let slot = &mut self.slots[place.slot];
+        let (spec, contributors, tier) = (self.spec, self.contributors, self.tier);
+        let (stretch, resident) = (self.stretch(place.chunk), self.resident);
+        let (how, slot, members) = self.adding(place);
         let chunk = &mut slot.chunks[place.chunk as usize];
-        let turn = self.resident.and_then(|r| r.turn);
-        let here = self.resident.is_some_and(|r| slot.children[r.child].begun.is_some());
+        let turn = resident.and_then(|r| r.turn);
+        let here = resident.is_some_and(|r| slot.children[r.child].begun.is_some());
         let mut progress = Progress::default();
         loop {
             if chunk.is_summed(contributors) {
-                if self.tier.is_aggregate() {
+                if tier.is_aggregate() {
                     progress.subtotal = Some(place.chunk);
                     return progress;
                 }
-                let own = (self.tier == Tier::Worker).then(|| self.members[0]);
+                chunk.finish(how, pool);
+                let own = (tier == Tier::Worker).then(|| members[0]);
                 let of = (&spec, contributors, own);
                 let state = (state, stretch, what);
                 if !slot.take_effect(place.chunk, of, state, pool, &mut progress) {
@@ -739,7 +835,7 @@ impl Partition {
                 }
                 slot.finished += 1;
                 progress.finished = Some(place.chunk);
-                progress.complete = slot.complete(&spec, self.members.len());
+                progress.complete = slot.complete(&spec, members.len());
                 return progress;
             }
             if turn == Some(chunk.summed) && !chunk.resident {
@@ -749,7 +845,7 @@ impl Partition {
                 return progress;
             }
             // In rank order, leaving out the resident child, whose turn is counted above.
-            let resident = self.resident.map_or(usize::MAX, |r| r.child);
+            let resident = resident.map_or(usize::MAX, |r| r.child);
             let next = chunk.summed + usize::from(chunk.summed >= resident);
             let run = chunk.held.iter().skip(next).take_while(|held| held.is_some()).count();
             // Up to the resident child's turn.
@@ -758,7 +854,9 @@ impl Partition {
             if run == 0 {
                 return progress;
             }
-            chunk.add_run(&spec, contributors, next..next + run, pool);
+            if let Err((child, error)) = chunk.add_run(how, next..next + run, pool) {
+                return Progress::malformed(members[child], &error);
+            }
         }
     }
 

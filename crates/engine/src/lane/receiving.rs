@@ -3,7 +3,7 @@
 use sumpter_observe::EventKind;
 use sumpter_types::{Collective, Rank};
 use sumpter_wire::{
-    APPLY_BYTES, Begin, FrameKind, Header, MAX_BEGIN_BYTES, OrderEntry, PartitionSpec, Snapshot,
+    APPLY_BYTES, Begin, CodecId, FrameKind, Header, MAX_BEGIN_BYTES, OrderEntry, PartitionSpec, Snapshot,
     Tier, decode_apply, decode_group, decode_order,
 };
 
@@ -59,7 +59,7 @@ impl Lane {
             FrameKind::Begin => {
                 InboundFrame::Begin { header, bytes: [0; MAX_BEGIN_BYTES], have: 0 }
             }
-            FrameKind::Group => {
+            FrameKind::Group | FrameKind::Codec => {
                 InboundFrame::List { header, bytes: vec![0; header.length as usize], have: 0 }
             }
             FrameKind::Snapshot => {
@@ -86,7 +86,7 @@ impl Lane {
                     .binary_search(&conn.rank)
                     .map_err(|_| Violation::state("a chunk from outside the group"))?;
                 let (place, expect) = partition.expect(child, header.round, header.chunk)?;
-                let len = partition.spec.chunk_len(header.chunk);
+                let len = partition.contribution_len(header.chunk) as u32;
                 if header.length != len {
                     return Err(Violation::state(format!(
                         "chunk {} has {} bytes, expected {len}",
@@ -155,7 +155,8 @@ impl Lane {
         match std::mem::replace(&mut conn.inbound, InboundFrame::Header) {
             InboundFrame::Header | InboundFrame::Discard { .. } => Ok(()),
             InboundFrame::Chunk { bytes, partition, child, at, .. } => {
-                self.stats.summed_bytes += bytes.len() as u64;
+                let summed = self.jobs[job].partition(partition).spec.chunk_len(at.chunk);
+                self.stats.summed_bytes += u64::from(summed);
                 self.note_chunk(job, partition, at, rank);
                 let (place, state) = self.jobs[job].with_state(partition);
                 let progress = place.contribute(child, at, bytes, (&mut self.pool, state), now);
@@ -169,6 +170,9 @@ impl Lane {
                 let (begin, order) = bytes.split_at(MAX_BEGIN_BYTES);
                 let order = decode_order(header.kind, order)?;
                 self.begin(id, header, (Begin::decode(begin)?, order), now)
+            }
+            InboundFrame::List { header, bytes, .. } if header.kind == FrameKind::Codec => {
+                self.jobs[job].define_codec(CodecId(header.tensor.0), &bytes, &self.codecs)
             }
             InboundFrame::List { header, bytes, .. } => {
                 let ranks = decode_group(&bytes)?;
@@ -252,7 +256,7 @@ impl Lane {
         let over = Listener { over: conn.serial, priority, call };
         let start = RoundStart { round: header.round, update, order };
         let (at, slot, completes, wants_total) =
-            match job.begin((rank, over), key, spec, &start, &mut self.pool)? {
+            match job.begin((rank, over), key, spec, &start, (&mut self.pool, &self.codecs))? {
                 Begun::At { partition, slot, completes, wants_total } => {
                     (partition, slot, completes, wants_total)
                 }

@@ -20,6 +20,9 @@ impl Lane {
         slot: usize,
         progress: &Progress,
     ) {
+        if let Some(reason) = &progress.malformed {
+            return self.dispute(job, at, slot, reason);
+        }
         self.count_late(job, progress.late);
         if let Some(chunk) = progress.asked {
             let resident = self.jobs[job].resident.and_then(|id| self.conns[id.0].as_mut());
@@ -224,9 +227,9 @@ impl Lane {
         let conn = self.conns[id.0].as_ref().expect("an open connection");
         let (partition, state) = self.jobs[conn.job].with_state(at);
         let gradient = partition.is_mirror(conn.rank);
-        let length = partition.spec.chunk_len(place.chunk);
-        let header = Header { chunk: place.chunk, length, ..header };
-        let payload = Payload::Value { partition: at, at: place, gradient, len: length as usize };
+        let len = partition.value_len(place.chunk);
+        let header = Header { chunk: place.chunk, length: len as u32, ..header };
+        let payload = Payload::Value { partition: at, at: place, gradient, len };
         let is_checked = conn.inbox.is_checked();
         let checksum = is_checked.then(|| partition.checksum(place, gradient, state.as_deref()));
         self.push(id, priority, Frame { head: head(&header, checksum), payload });

@@ -250,6 +250,7 @@ fn chunk_client_of<M: Memory>(hold: impl Fn(OwnedMemory) -> M) -> (Client<M>, Op
         supply: Supply::Chunks,
         call: None,
         update: None,
+        rescale: 1.0,
     };
     let op = client.submit(request, hold(OwnedMemory { separate: None, bytes: vec![7; 150] }));
     (client, op)

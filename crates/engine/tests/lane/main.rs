@@ -46,6 +46,7 @@ fn spec(bytes: u32) -> PartitionSpec {
         deterministic: false,
         variable: None,
         route: None,
+        coding: None,
     }
 }
 

@@ -306,6 +306,7 @@ impl Job {
             supply: Supply::Whole,
             call: None,
             update: self.updates.then_some(Update { step: -STEP, ..sgd }),
+            rescale: 1.0,
         }
     }
 

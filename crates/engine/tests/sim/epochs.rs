@@ -13,7 +13,9 @@ impl World {
         self.epoch = Epoch(self.epoch.0 + 1);
         // Partitions are dealt out anew with every plan; chunks are what they were, or not.
         if self.epoch.0 > 1 && self.rng.bool() {
-            self.chunk_bytes = 64 * self.rng.u32(1..=8);
+            let is_coded = self.tensors.iter().any(|tensor| tensor.codec.is_some());
+            let unit = if is_coded { CODED_CHUNK_BYTES } else { 64 };
+            self.chunk_bytes = unit * self.rng.u32(1..=8);
             self.report.resized += 1;
         }
         self.helpers = (n..lanes).filter(|_| self.rng.u32(0..4) > 0).collect();
@@ -388,7 +390,8 @@ fn lay_out(
         }
     }
     groups.iter().for_each(|members| assert_eq!(client.define_group(members), group(members, n)));
-    client.lay_out(id, tier.unwrap_or(Tier::Root), layout);
+    let tier = tier.unwrap_or(Tier::Root);
+    client.lay_out(id, tier, layout.coded(tensor.coding().filter(|_| tier == Tier::Root)));
     let standing = client.standing(id);
     for (pass, layout) in passed {
         if !layout.places.is_empty() {

@@ -119,6 +119,7 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.ranges > 1000, "{total}");
         assert!(total.updates > 500 && total.fills > 500, "{total}");
         assert!(total.decided > 500 && total.skipped > 100, "{total}");
+        assert!(total.encoded > 1000, "{total}");
         assert!(total.alone > 500, "{total}");
         assert!(total.replayed > 500, "{total}");
     }

@@ -43,6 +43,8 @@ pub struct Report {
     /// Rounds that changed a variable, and parts of variables that mirrors put into lanes.
     pub updates: u64,
     pub fills: u64,
+    /// Results of tensors that are encoded.
+    pub encoded: u64,
     /// Rounds of one worker alone, and how many of them again in the same order.
     pub alone: u64,
     /// Rounds about which a worker has decided late, and those of them that were skipped.
@@ -81,6 +83,7 @@ impl Report {
         self.ranges += other.ranges;
         self.updates += other.updates;
         self.fills += other.fills;
+        self.encoded += other.encoded;
         self.alone += other.alone;
         self.decided += other.decided;
         self.skipped += other.skipped;
@@ -101,7 +104,8 @@ impl fmt::Display for Report {
              ({} of them within another, {} to other sizes), {} helpers and {} workers killed, {} \
              stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} \
              damaged frames noticed; {} ranges supplied late; {} rounds that changed a variable, \
-             and {} of its parts put into lanes; {} rounds of one worker alone, {} of them \
+             and {} of its parts put into lanes; {} results of encoded rounds; \
+             {} rounds of one worker alone, {} of them \
              replayed; {} decisions after the norm was known, {} of them to skip the round; {} \
              stretches of variables with a new mirror, {} variables lost with both mirrors",
             self.operations,
@@ -129,6 +133,7 @@ impl fmt::Display for Report {
             self.ranges,
             self.updates,
             self.fills,
+            self.encoded,
             self.alone,
             self.replayed,
             self.decided,

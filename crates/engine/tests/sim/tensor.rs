@@ -17,6 +17,8 @@ use sumpter_wire::{Route, Tier, group_id};
 
 use crate::model;
 
+#[path = "coded.rs"]
+mod coded;
 #[path = "hubs.rs"]
 mod hubs;
 #[path = "shards.rs"]
@@ -54,7 +56,11 @@ pub struct Tensor {
     /// Who holds which bytes, if device groups have reduced it; and the number of the first part.
     pub shards: Vec<shards::Shard>,
     first: u32,
+    /// What its contributions are encoded with.
+    pub codec: Option<&'static str>,
 }
+
+pub use coded::CHUNK_BYTES as CODED_CHUNK_BYTES;
 
 /// A partition, the lane that makes its sum, and the workers that pass on the subtotal of each
 /// machine and of each rack; none where workers contribute directly.
@@ -187,6 +193,7 @@ impl Tensor {
             supply,
             call: None,
             update: None,
+            rescale: 1.0,
         };
         let rough = dtype == Dtype::F32 && op == ReduceOp::Sum && !average && rng.bool();
         let (rounds, in_place) = (rng.u32(1..5), rng.bool());
@@ -220,6 +227,7 @@ impl Tensor {
             deferred: false,
             shards,
             first: 0,
+            codec: None,
         }
     }
 
@@ -255,6 +263,7 @@ impl Tensor {
             supply: if rng.u32(0..3) == 0 { Supply::Ranges } else { Supply::Whole },
             call: None,
             update: Some(update),
+            rescale: 1.0,
         };
         let mut shares = Vec::new();
         let mut start = 0;
@@ -286,6 +295,7 @@ impl Tensor {
             deferred: together && rng.bool(),
             shards: Vec::new(),
             first: 0,
+            codec: None,
         };
         tensor.mirror(1, on, &BTreeMap::new()).expect("it has no state to lose");
         tensor
@@ -296,6 +306,8 @@ impl Tensor {
     /// hence of mirrors. Device groups, which go on without none of theirs, reduce nothing.
     pub fn guard(&mut self, on: &Machines) {
         self.shards.clear();
+        // What a worker has left out of its contributions dies with it.
+        self.codec = None;
         if self.rule().is_some() {
             (self.deferred, self.rough) = (false, false);
             (self.staleness, self.guarded) = (Staleness::SYNCHRONOUS, true);
@@ -471,7 +483,10 @@ impl Tensor {
         let on = &on.among(&self.members);
         self.is_flat = self.guarded && on.machines.len() == 1;
         self.mirror(copies, on, progress)?;
-        let partition_bytes = 512 * rng.usize(1..8);
+        let partition_bytes = match self.codec {
+            Some(_) => CODED_CHUNK_BYTES as usize * rng.usize(1..4),
+            None => 512 * rng.usize(1..8),
+        };
         let whole = [(0..self.bytes(), self.members.clone())];
         let stretches = if self.shards.is_empty() { &whole[..] } else { &self.shards };
         let mut parts = Vec::new();

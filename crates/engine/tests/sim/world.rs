@@ -31,7 +31,7 @@ mod states;
 use crate::model;
 use crate::order::Orders;
 use crate::report::Report;
-use crate::tensor::{Machines, Tensor, group};
+use crate::tensor::{CODED_CHUNK_BYTES, Machines, Tensor, group};
 use calls::Calls;
 use servers::ServerHub;
 
@@ -177,9 +177,13 @@ impl World {
         let count = rng.usize(size.tensors.clone());
         let mut tensors: Vec<_> =
             (0..count).map(|index| Size::tensor(&mut rng, index, n, &machines)).collect();
+        tensors.iter_mut().for_each(|tensor| tensor.encode(&mut rng, deterministic));
         if follows.is_some() {
             rng = Rng::with_seed(!seed);
             chunk_bytes = 64 * rng.u32(1..=8);
+        }
+        if tensors.iter().any(|tensor| tensor.codec.is_some()) {
+            chunk_bytes = CODED_CHUNK_BYTES;
         }
         let mut workers: Vec<_> = (0..n).map(|rank| worker(&mut rng, rank, &tensors)).collect();
         let changes = if rng.bool() { rng.u32(1..6) } else { 0 };
@@ -347,7 +351,8 @@ impl World {
         // Half of the programs count their calls.
         let call = (index % 2 == 0).then(|| CallNumber::new(8 * u64::from(round)));
         let priority = self.rng.i32(-2..3);
-        let request = Request { tier, priority, call, update, ..tensor.request };
+        let rescale = tensor.rescale(round);
+        let request = Request { tier, priority, call, update, rescale, ..tensor.request };
         let memory = tensor.memory(round, rank as u32);
         let mut memory = tensor.shard_of(memory, Rank(rank as u32));
         let staged = (request.supply == Supply::Ranges).then(|| {
@@ -596,6 +601,11 @@ impl World {
                 self.check_own(index, tensor);
                 continue;
             }
+            if tensor.codec.is_some() {
+                self.report.encoded += u64::from(tensor.rounds) * tensor.members.len() as u64;
+                self.check_encoded(index, tensor);
+                continue;
+            }
             for round in 0..tensor.rounds {
                 let receives =
                     |r: &&Rank| tensor.request.collective.receives(**r, tensor.request.root);
@@ -639,6 +649,24 @@ impl World {
             let results: Vec<_> = (0..tensor.rounds).map(of).collect();
             tensor.check_own(*rank, &results);
             self.check_mirror(tensor, *rank);
+        }
+    }
+
+    /// Every round of a tensor that is encoded gave the sum of what the contributions decode to,
+    /// each once, and what they have left out is kept.
+    fn check_encoded(&self, index: usize, tensor: &Tensor) {
+        let (sums, residuals) = tensor.encoded_sums();
+        for rank in &tensor.members {
+            let worker = &self.workers[rank.0 as usize];
+            for (round, sum) in (0..).zip(&sums) {
+                let got = &worker.results[&(index, round)];
+                let differs = got.iter().zip(sum).position(|(a, b)| a != b);
+                assert_eq!(differs, None, "rank {rank}, round {round}: {tensor:?}");
+            }
+            let residual = worker.client.residual(tensor.request.tensor);
+            if let Some(residual) = residual {
+                assert!(residual == residuals[rank], "the residual of rank {rank}: {tensor:?}");
+            }
         }
     }
 

@@ -334,6 +334,7 @@ mod tests {
             supply: Supply::Whole,
             call: None,
             update: None,
+            rescale: 1.0,
         };
         client.submit(request, OpMemory::Results(vec![0; 64]));
     }

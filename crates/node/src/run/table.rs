@@ -300,6 +300,7 @@ fn request(tensor: TensorId, tier: Tier, spec: &TensorSpec) -> Request {
         supply: Supply::Whole,
         call: None,
         update: None,
+        rescale: 1.0,
     }
 }
 

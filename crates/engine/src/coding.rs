@@ -1,0 +1,153 @@
+//! How a tensor is compressed on its way: which codec, and which of its blocks a stretch is.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sumpter_codec::{At, BLOCK, Codec, CodecError, Key, Registry, Spec, blocks};
+use sumpter_sum::BufferPool;
+use sumpter_types::Dtype;
+use sumpter_wire::{CodecId, CodingSpec, codec_id};
+
+/// How a tensor's contributions and sums are encoded.
+#[derive(Clone, Debug)]
+pub struct Coding {
+    codec: Codec,
+    /// The canonical text of the codec, and its id.
+    text: Arc<str>,
+    id: CodecId,
+    /// Elements of the whole tensor.
+    elements: u64,
+    /// Those that are summed here.
+    served: Range<u64>,
+}
+
+impl Coding {
+    /// A codec for a tensor of so many elements, of which this client sums the `served` ones: they
+    /// begin with a block.
+    ///
+    /// # Errors
+    /// [`CodecError`] if there is no such codec, it does not fit the tensor, or it does not encode
+    /// blocks.
+    pub fn new(
+        registry: &Registry,
+        spec: &Spec,
+        elements: u64,
+        served: Range<u64>,
+    ) -> Result<Coding, CodecError> {
+        debug_assert!(served.start.is_multiple_of(BLOCK as u64), "served from within a block");
+        let (codec, text) = (registry.codec(spec, elements)?, spec.to_string());
+        if codec.shares_scale() {
+            return Err(CodecError::Unsupported {
+                codec: text,
+                reason: "ranks would have to agree on the scale of each block first".to_owned(),
+            });
+        }
+        Ok(Coding { codec, id: codec_id(&text), text: text.into(), elements, served })
+    }
+
+    /// The codec, as it is written.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The codec.
+    #[must_use]
+    pub fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
+    /// Where partitions of a coded tensor may be cut, and what chunks must be a multiple of, in
+    /// bytes.
+    #[must_use]
+    pub fn granularity(dtype: Dtype) -> usize {
+        BLOCK * dtype.size()
+    }
+
+    pub(crate) fn id(&self) -> CodecId {
+        self.id
+    }
+
+    /// Elements that are summed here.
+    pub(crate) fn served_len(&self) -> usize {
+        (self.served.end - self.served.start) as usize
+    }
+
+    /// What a lane is told of a partition that begins with a byte of the tensor.
+    pub(crate) fn spec(&self, dtype: Dtype, origin: usize) -> CodingSpec {
+        let block = self.coder().blocks_from(dtype, origin);
+        CodingSpec { codec: self.id, elements: self.elements, block }
+    }
+
+    pub(crate) fn coder(&self) -> Coder<'_> {
+        Coder { codec: &self.codec, first: self.served.start / BLOCK as u64 }
+    }
+}
+
+/// A codec for what begins with a certain block: a tensor, or a partition of one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Coder<'a> {
+    pub codec: &'a Codec,
+    pub first: u64,
+}
+
+impl<'a> Coder<'a> {
+    /// Bytes of the code of so many bytes.
+    pub(crate) fn len(self, dtype: Dtype, bytes: usize) -> usize {
+        self.codec.encoded_len(bytes / dtype.size())
+    }
+
+    /// Bytes of a sum on its way.
+    pub(crate) fn sum_len(self, dtype: Dtype, bytes: usize) -> usize {
+        if self.codec.spec().two_way { self.len(dtype, bytes) } else { bytes }
+    }
+
+    fn blocks_from(self, dtype: Dtype, offset: usize) -> u64 {
+        debug_assert!(offset.is_multiple_of(Coding::granularity(dtype)), "a cut within a block");
+        self.first + blocks(offset / dtype.size()) as u64
+    }
+
+    /// What begins at an offset in bytes, a multiple of the granularity.
+    pub(crate) fn at(self, key: Key, dtype: Dtype, offset: usize) -> At<'a> {
+        At { key, block: self.blocks_from(dtype, offset), maxima: &[] }
+    }
+
+    /// Decodes a sum to elements of a type, where sums are encoded.
+    pub(crate) fn decode_sum(
+        self,
+        (key, offset): (Key, usize),
+        code: &[u8],
+        (dtype, out): (Dtype, &mut [u8]),
+    ) -> Result<(), CodecError> {
+        self.codec.decode(self.at(key, dtype, offset), code, (dtype, out))
+    }
+
+    /// Makes what is sent of a sum: `sum` is of `f32`, or where codes are added as they are the sum
+    /// of codes. Returns the buffer that is sent.
+    pub(crate) fn finish(
+        self,
+        (key, offset): (Key, usize),
+        (dtype, len): (Dtype, usize),
+        sum: sumpter_sum::AlignedBuf,
+        pool: &mut BufferPool,
+    ) -> sumpter_sum::AlignedBuf {
+        let (at, two_way) = (self.at(key, dtype, offset), self.codec.spec().two_way);
+        let mut out = match (two_way, self.codec.sums_encoded()) {
+            (true, true) => return sum,
+            (false, false) if dtype == Dtype::F32 => return sum,
+            _ => pool.take(self.sum_len(dtype, len)),
+        };
+        if !two_way && !self.codec.sums_encoded() {
+            sumpter_codec::store_sums(dtype, &sum, &mut out);
+        } else if two_way {
+            let (previous, next) = Default::default();
+            let encoded = self.codec.encode(at, (Dtype::F32, &sum), previous, next, &mut out);
+            encoded.expect("a sum of the length that was asked for");
+        } else {
+            let decoded = self.codec.decode(at, &sum, (dtype, &mut out));
+            decoded.expect("a sum of codes, which may be any bytes");
+        }
+        pool.give(sum);
+        out
+    }
+}

@@ -1,0 +1,142 @@
+//! Tensors that are encoded: with what, and what must come out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use sumpter_codec::{At, Codec, Key, Next, Previous, Registry, Spec, store_sums};
+use sumpter_engine::Coding;
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Round};
+
+use super::Tensor;
+
+/// Codecs of which the sums of few small integers are exact in any order.
+const EXACT: [&str; 5] = [
+    "bf16",
+    "topk:k=0.1",
+    "topk:k=0.3,two_way=false",
+    "randomk:k=0.2",
+    "randomk:k=0.5,two_way=false,ef=false",
+];
+/// Others, whose sums depend on the order of addition.
+const ROUNDING: [&str; 8] = [
+    "int8",
+    "int8:two_way=false",
+    "fp8:ef=false",
+    "onebit",
+    "topk:k=0.1,momentum=0.5",
+    "onebit:momentum=0.25,two_way=false",
+    "dithering:bits=4,seed=7,ef=true",
+    "dithering:bits=8,partition=natural",
+];
+
+/// Bytes of chunks of which all blocks of every type are a part.
+pub const CHUNK_BYTES: u32 = 1024 * 8;
+
+/// What a rank has kept, in the model.
+#[derive(Default)]
+struct Kept {
+    residual: Vec<u8>,
+    velocity: Vec<u8>,
+}
+
+impl Tensor {
+    /// Some tensors are encoded from now on, by their workers themselves.
+    pub fn encode(&mut self, rng: &mut Rng, deterministic: bool) {
+        let request = &self.request;
+        let can = request.collective == Collective::AllReduce && request.op == ReduceOp::Sum;
+        let can = can && request.dtype.is_float() && !request.average && self.shards.is_empty();
+        if !can || rng.u32(0..2) == 0 {
+            return;
+        }
+        let all = if deterministic && rng.bool() { &ROUNDING[..] } else { &EXACT[..] };
+        self.codec = Some(all[rng.usize(0..all.len())]);
+        (self.tiered, self.in_racks, self.rough) = (false, false, false);
+        self.elements = if rng.bool() { rng.usize(1..3000) } else { 1024 * rng.usize(1..6) };
+    }
+
+    /// How contributions over the network are encoded.
+    pub fn coding(&self) -> Option<Arc<Coding>> {
+        let (spec, elements): (Spec, _) = (self.codec?.parse().unwrap(), self.elements as u64);
+        Some(Arc::new(Coding::new(&Registry::new(), &spec, elements, 0..elements).unwrap()))
+    }
+
+    /// The sums of all rounds, and what each rank has left out in the end.
+    pub fn encoded_sums(&self) -> (Vec<Vec<u8>>, BTreeMap<Rank, Vec<u8>>) {
+        let spec: Spec = self.codec.expect("an encoded tensor").parse().unwrap();
+        let codec = Codec::new(&spec, self.elements as u64).unwrap();
+        let mut kept = BTreeMap::new();
+        let rounds = (0..self.rounds).map(|round| self.encoded_sum(&codec, round, &mut kept));
+        let sums = rounds.collect();
+        (sums, kept.into_iter().map(|(rank, Kept { residual, .. })| (rank, residual)).collect())
+    }
+
+    fn encoded_sum(
+        &self,
+        codec: &Codec,
+        round: u32,
+        kept: &mut BTreeMap<Rank, Kept>,
+    ) -> Vec<u8> {
+        let (tensor, dtype, wide) = (self.request.tensor, self.request.dtype, 4 * self.elements);
+        let Spec { feedback, momentum, two_way, .. } = *codec.spec();
+        let at = |key| At { key, ..At::default() };
+        let sum_at = at(Key::of_sum(tensor, Round(round)));
+        let mut sum: Option<Vec<u8>> = None;
+        for rank in &self.members {
+            let memory = self.memory(round, rank.0);
+            let x = memory.separate.unwrap_or(memory.bytes);
+            let Kept { residual, velocity } = kept.entry(*rank).or_insert_with(|| Kept {
+                residual: vec![0; wide],
+                velocity: vec![0; wide],
+            });
+            let (mut next, mut next_velocity) = (vec![0; wide], vec![0; wide]);
+            let previous = Previous {
+                residual: feedback.then_some(&residual[..]),
+                rescale: self.rescale(round),
+                velocity: momentum.map(|_| &velocity[..]),
+            };
+            let after = Next {
+                residual: feedback.then_some(&mut next[..]),
+                velocity: momentum.map(|_| &mut next_velocity[..]),
+            };
+            let key = Key { tensor, round: Round(round), rank: *rank };
+            let mut code = vec![0; codec.encoded_len(self.elements)];
+            codec.encode(at(key), (dtype, &x), previous, after, &mut code).unwrap();
+            (*residual, *velocity) = (next, next_velocity);
+            match &mut sum {
+                None if codec.sums_encoded() => sum = Some(code),
+                None => {
+                    let mut first = vec![0; wide];
+                    codec.decode(sum_at, &code, (Dtype::F32, &mut first)).unwrap();
+                    sum = Some(first);
+                }
+                Some(sum) if codec.sums_encoded() => {
+                    sumpter_sum::reduce(ReduceOp::Sum, Dtype::F32, sum, &code);
+                }
+                Some(sum) => codec.decode_add(sum_at, &code, sum).unwrap(),
+            }
+        }
+        let (sum, codec) = (sum.expect("a member"), codec.clone().without_memory());
+        let mut out = vec![0; self.bytes()];
+        let code = match (codec.sums_encoded(), two_way) {
+            (true, _) => sum,
+            (false, false) => {
+                store_sums(dtype, &sum, &mut out);
+                return out;
+            }
+            (false, true) => {
+                let mut code = vec![0; codec.encoded_len(self.elements)];
+                let (previous, next) = Default::default();
+                codec.encode(sum_at, (Dtype::F32, &sum), previous, next, &mut code).unwrap();
+                code
+            }
+        };
+        codec.decode(sum_at, &code, (dtype, &mut out)).unwrap();
+        out
+    }
+
+    /// What residuals are multiplied by in a round: the learning rate has changed in some.
+    pub fn rescale(&self, round: u32) -> f32 {
+        if round % 3 == 2 { 2.0 } else { 1.0 }
+    }
+}
