@@ -117,7 +117,8 @@ impl<M: Memory> Client<M> {
                 let of_variable =
                     op.places[part].variable.is_some() || op.request.tier.part().is_some();
                 let retains = self.links[lane].retains && !of_variable;
-                let apart = retains || mirrors || op.decodes(part);
+                // What is encoded again after a cut must be what it was: a contribution as a whole.
+                let apart = retains || mirrors || op.coding(part).is_some();
                 let buffer = apart.then(|| self.retained.buffer(on_wire));
                 let at = ChunkRef { op: id, part, offset, len, on_wire };
                 Ok(InboundFrame::Chunk { chunk, at, have: 0, buffer })
@@ -201,7 +202,10 @@ impl<M: Memory> Client<M> {
                 } else if let Some(bytes) = buffer {
                     let memory = &mut self.operations[at.op].memory;
                     memory.result(at.offset, at.len).copy_from_slice(&bytes);
-                    self.retain(lane, chunk, at, bytes);
+                    match self.links[lane].retains {
+                        true => self.retain(lane, chunk, at, bytes),
+                        false => self.retained.recycle(bytes),
+                    }
                 }
                 self.chunk_done(chunk, at);
             }
