@@ -56,8 +56,9 @@ pub struct Tensor {
     /// Who holds which bytes, if device groups have reduced it; and the number of the first part.
     pub shards: Vec<shards::Shard>,
     first: u32,
-    /// What its contributions are encoded with.
+    /// What its contributions are encoded with, in this epoch or only in others.
     pub codec: Option<&'static str>,
+    is_plain: bool,
 }
 
 pub use coded::CHUNK_BYTES as CODED_CHUNK_BYTES;
@@ -228,6 +229,7 @@ impl Tensor {
             shards,
             first: 0,
             codec: None,
+            is_plain: false,
         }
     }
 
@@ -296,6 +298,7 @@ impl Tensor {
             shards: Vec::new(),
             first: 0,
             codec: None,
+            is_plain: false,
         };
         tensor.mirror(1, on, &BTreeMap::new()).expect("it has no state to lose");
         tensor
@@ -483,6 +486,8 @@ impl Tensor {
         let on = &on.among(&self.members);
         self.is_flat = self.guarded && on.machines.len() == 1;
         self.mirror(copies, on, progress)?;
+        // Whether encoding pays may change with the plan; and then what is in each round.
+        self.is_plain = self.is_encoded_by_hubs() && rng.u32(0..4) == 0;
         let partition_bytes = match self.codec {
             Some(_) => CODED_CHUNK_BYTES as usize * rng.usize(1..4),
             None => 512 * rng.usize(1..8),

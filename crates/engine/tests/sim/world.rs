@@ -15,7 +15,7 @@ use sumpter_engine::{
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::{Side, SimLink, in_process};
 use sumpter_types::{
-    Action, CallNumber, Collective, Epoch, JobId, Rank, ReduceOp, Round, TensorId, Update,
+    Action, CallNumber, Collective, Dtype, Epoch, JobId, Rank, ReduceOp, Round, TensorId, Update,
 };
 use sumpter_wire::Tier;
 
@@ -655,6 +655,9 @@ impl World {
     /// Every round of a tensor that is encoded gave the sum of what the contributions decode to,
     /// each once, and what they have left out is kept.
     fn check_encoded(&self, index: usize, tensor: &Tensor) {
+        if tensor.is_encoded_by_hubs() {
+            return self.check_totals(index, tensor);
+        }
         let (sums, residuals) = tensor.encoded_sums();
         for rank in &tensor.members {
             let worker = &self.workers[rank.0 as usize];
@@ -668,6 +671,28 @@ impl World {
                 assert!(residual == residuals[rank], "the residual of rank {rank}: {tensor:?}");
             }
         }
+    }
+
+    /// What workers have contributed in all rounds is in the results, or was left out.
+    fn check_totals(&self, index: usize, tensor: &Tensor) {
+        let mut left = tensor.contributed();
+        let mut take = |values: Vec<f64>| {
+            left.iter_mut().zip(values).for_each(|(left, value)| *left -= value);
+        };
+        for round in 0..tensor.rounds {
+            let of = |rank: &Rank| &self.workers[rank.0 as usize].results[&(index, round)];
+            let first = of(&tensor.members[0]);
+            let alike = tensor.members.iter().all(|rank| of(rank) == first);
+            assert!(alike, "round {round}: {tensor:?}");
+            take(tensor.values(first));
+        }
+        for rank in &tensor.members {
+            let client = &self.workers[rank.0 as usize].client;
+            let residual = client.residual(tensor.request.tensor);
+            residual.into_iter().for_each(|of| take(model::decode(Dtype::F32, of)));
+        }
+        let wrong = left.iter().position(|left| *left != 0.0);
+        assert_eq!(wrong, None, "left {:?}: {tensor:?}", wrong.map(|at| left[at]));
     }
 
     /// What a worker mirrors of a variable is what all rounds have made of it.
