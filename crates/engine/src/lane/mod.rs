@@ -17,6 +17,7 @@
 
 mod accumulate;
 mod asynchronous;
+mod beside;
 mod conn;
 mod decision;
 mod job;

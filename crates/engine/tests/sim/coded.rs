@@ -81,7 +81,8 @@ impl Tensor {
     /// What all workers contribute in all rounds to each element.
     pub fn contributed(&self) -> Vec<f64> {
         let mut all = vec![0.0; self.elements];
-        for (round, rank) in (0..self.rounds).flat_map(|r| self.members.iter().map(move |m| (r, m))) {
+        for (round, rank) in (0..self.rounds).flat_map(|r| self.members.iter().map(move |m| (r, m)))
+        {
             let memory = self.memory(round, rank.0);
             let x = self.values(&memory.separate.unwrap_or(memory.bytes));
             all.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
@@ -110,12 +111,7 @@ impl Tensor {
         (sums, kept.into_iter().map(|(rank, Kept { residual, .. })| (rank, residual)).collect())
     }
 
-    fn encoded_sum(
-        &self,
-        codec: &Codec,
-        round: u32,
-        kept: &mut BTreeMap<Rank, Kept>,
-    ) -> Vec<u8> {
+    fn encoded_sum(&self, codec: &Codec, round: u32, kept: &mut BTreeMap<Rank, Kept>) -> Vec<u8> {
         let (tensor, dtype, wide) = (self.request.tensor, self.request.dtype, 4 * self.elements);
         let Spec { feedback, momentum, two_way, .. } = *codec.spec();
         let at = |key| At { key, ..At::default() };
@@ -124,10 +120,9 @@ impl Tensor {
         for rank in &self.members {
             let memory = self.memory(round, rank.0);
             let x = memory.separate.unwrap_or(memory.bytes);
-            let Kept { residual, velocity } = kept.entry(*rank).or_insert_with(|| Kept {
-                residual: vec![0; wide],
-                velocity: vec![0; wide],
-            });
+            let Kept { residual, velocity } = kept
+                .entry(*rank)
+                .or_insert_with(|| Kept { residual: vec![0; wide], velocity: vec![0; wide] });
             let (mut next, mut next_velocity) = (vec![0; wide], vec![0; wide]);
             let previous = Previous {
                 residual: feedback.then_some(&residual[..]),
