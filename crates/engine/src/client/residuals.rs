@@ -160,7 +160,7 @@ impl Residuals {
         let Some(kept) = self.tensors.get_mut(&tensor) else { return };
         let Kept { now, next, encoded, flushed, held } = kept;
         let len = now.parts().next().map_or(0, |part| part.len());
-        let mut untouched: Spans = [0..len].into_iter().collect();
+        let mut untouched = Spans::whole(len);
         encoded.iter().chain(flushed.iter()).for_each(|span| untouched.remove(span));
         for (now, next) in now.parts().zip(next.parts()) {
             for Range { start, end } in untouched.iter() {
