@@ -42,7 +42,8 @@ impl CodingSpec {
 
     pub(crate) fn decode(bytes: &[u8; CODING_BYTES]) -> Result<CodingSpec, FrameError> {
         let long = |at| u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32;
-        let spec = CodingSpec { codec: CodecId(word(bytes, 0)), elements: long(4), block: long(12) };
+        let spec =
+            CodingSpec { codec: CodecId(word(bytes, 0)), elements: long(4), block: long(12) };
         match spec.elements {
             0 => Err(FrameError::Spec { field: "elements", value: 0 }),
             _ => Ok(spec),

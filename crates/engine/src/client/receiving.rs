@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use sumpter_codec::Key;
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
-use sumpter_codec::Key;
 use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
 use sumpter_types::{Collective, ExactSum, MAX_SLOTS, TensorId};

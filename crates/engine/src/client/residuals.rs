@@ -42,10 +42,7 @@ impl State {
     fn zeros(coding: &Coding) -> State {
         let spec = coding.codec().spec();
         let zeros = || AlignedBuf::new(coding.served_len() * size_of::<f32>());
-        State {
-            residual: spec.feedback.then(zeros),
-            velocity: spec.momentum.map(|_| zeros()),
-        }
+        State { residual: spec.feedback.then(zeros), velocity: spec.momentum.map(|_| zeros()) }
     }
 
     fn parts(&mut self) -> impl Iterator<Item = &mut AlignedBuf> {

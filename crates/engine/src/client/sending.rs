@@ -1,9 +1,9 @@
 //! What a client puts on a connection, and when: as little ahead of the connection as keeps it
 //! busy, so that what is urgent overtakes what is not.
 
+use sumpter_codec::Key;
 use sumpter_endpoint::ConnId;
 use sumpter_endpoint::Memory;
-use sumpter_codec::Key;
 use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
 use sumpter_types::{Epoch, GroupId, TensorId};

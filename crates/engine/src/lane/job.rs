@@ -5,9 +5,9 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt};
+use sumpter_codec::{BLOCK, Codec, Registry, Spec};
 use sumpter_sum::BufferPool;
 use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId};
-use sumpter_codec::{BLOCK, Codec, Registry, Spec};
 use sumpter_wire::{
     CodecId, CodingSpec, Header, PartitionSpec, Route, Tier, VariableSpec, codec_id, group_id,
 };
@@ -469,15 +469,17 @@ impl Job {
             return Err(Violation::state(format!("codec {codec} was not announced")));
         };
         let first = block.checked_mul(BLOCK as u64);
-        let end = first.and_then(|first| first.checked_add((spec.bytes as usize / spec.dtype.size()) as u64));
+        let end = first
+            .and_then(|first| first.checked_add((spec.bytes as usize / spec.dtype.size()) as u64));
         let is_within = end.is_some_and(|end| end <= *elements);
         let granularity = Coding::granularity(spec.dtype) as u32;
         if tier != Tier::Root || !is_within || !spec.chunk_bytes.is_multiple_of(granularity) {
             return Err(Violation::state(format!("no codec encodes {spec:?} in tier {tier:?}")));
         }
-        let made = known.as_ref().map_err(String::clone).and_then(|known| {
-            registry.codec(known, *elements).map_err(|error| error.to_string())
-        });
+        let made = known
+            .as_ref()
+            .map_err(String::clone)
+            .and_then(|known| registry.codec(known, *elements).map_err(|error| error.to_string()));
         Ok(made.map(Codec::without_memory))
     }
 

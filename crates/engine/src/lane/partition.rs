@@ -32,8 +32,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_codec::{Codec, Key};
+use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{CallNumber, Collective, ExactSum, Rank, Round, TensorId, Update};
 use sumpter_wire::{OrderEntry, PartitionSpec, Tier, checksum};
 
@@ -721,8 +721,7 @@ impl Partition {
         let (spec, contributors) = (&self.spec, self.contributors);
         let chunk = self.slots[place.slot].chunks.get(place.chunk as usize)?;
         let lacks_one = chunk.summed + 1 == contributors && !chunk.resident;
-        let is_result =
-            self.tier == Tier::Root && spec.variable.is_none() && spec.coding.is_none();
+        let is_result = self.tier == Tier::Root && spec.variable.is_none() && spec.coding.is_none();
         let plain = is_result && contributors > 1 && !widens(spec, contributors);
         self.resident.filter(|_| lacks_one && plain).map(|resident| resident.child)
     }

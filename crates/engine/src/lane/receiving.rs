@@ -3,8 +3,8 @@
 use sumpter_observe::EventKind;
 use sumpter_types::{Collective, Rank};
 use sumpter_wire::{
-    APPLY_BYTES, Begin, CodecId, FrameKind, Header, MAX_BEGIN_BYTES, OrderEntry, PartitionSpec, Snapshot,
-    Tier, decode_apply, decode_group, decode_order,
+    APPLY_BYTES, Begin, CodecId, FrameKind, Header, MAX_BEGIN_BYTES, OrderEntry, PartitionSpec,
+    Snapshot, Tier, decode_apply, decode_group, decode_order,
 };
 
 use super::Lane;

@@ -71,12 +71,7 @@ impl Tensor {
         (sums, kept.into_iter().map(|(rank, Kept { residual, .. })| (rank, residual)).collect())
     }
 
-    fn encoded_sum(
-        &self,
-        codec: &Codec,
-        round: u32,
-        kept: &mut BTreeMap<Rank, Kept>,
-    ) -> Vec<u8> {
+    fn encoded_sum(&self, codec: &Codec, round: u32, kept: &mut BTreeMap<Rank, Kept>) -> Vec<u8> {
         let (tensor, dtype, wide) = (self.request.tensor, self.request.dtype, 4 * self.elements);
         let Spec { feedback, momentum, two_way, .. } = *codec.spec();
         let at = |key| At { key, ..At::default() };
@@ -85,10 +80,9 @@ impl Tensor {
         for rank in &self.members {
             let memory = self.memory(round, rank.0);
             let x = memory.separate.unwrap_or(memory.bytes);
-            let Kept { residual, velocity } = kept.entry(*rank).or_insert_with(|| Kept {
-                residual: vec![0; wide],
-                velocity: vec![0; wide],
-            });
+            let Kept { residual, velocity } = kept
+                .entry(*rank)
+                .or_insert_with(|| Kept { residual: vec![0; wide], velocity: vec![0; wide] });
             let (mut next, mut next_velocity) = (vec![0; wide], vec![0; wide]);
             let previous = Previous {
                 residual: feedback.then_some(&residual[..]),
