@@ -60,8 +60,8 @@ MUTANTS = [
         "a contribution is overwritten while its result arrives",
         "3: a killed server loses nothing",
         "client/receiving.rs",
-        "let buffer = (retains || mirrors).then(|| self.retained.buffer(len));",
-        "let buffer = (mirrors || (retains && of.chunk > 0)).then(|| self.retained.buffer(len));",
+        "let apart = retains || mirrors || op.coding(part).is_some();",
+        "let apart = mirrors || (retains && of.chunk > 0);",
     ),
     Mutant(
         "results are not kept for others",
@@ -472,6 +472,48 @@ MUTANTS = [
         "            let decided = self.request.update.filter(|_| norm.is_told);\n"
         "            self.request.update =\n"
         "                decided.map(|u| Update::defer(u.rule)).or(self.request.update);",
+    ),
+    Mutant(
+        "what is encoded again after a cut has part of its result in it",
+        "1: exactly once",
+        "client/receiving.rs",
+        "let apart = retains || mirrors || op.coding(part).is_some();",
+        "let apart = retains || mirrors || op.decodes(part);",
+    ),
+    Mutant(
+        "what a round leaves out is not kept",
+        "1: exactly once",
+        "client/residuals.rs",
+        "        std::mem::swap(now, next);",
+        "        let _ = (now, next);",
+    ),
+    Mutant(
+        "what was encoded in vain is left out of the next round as well",
+        "1: exactly once",
+        "client/residuals.rs",
+        "            kept.encoded.remove(within.clone());\n            kept.flushed.remove(within);",
+        "            kept.flushed.remove(within);",
+    ),
+    Mutant(
+        "what a hub has left out is lost when it is no hub any more",
+        "1: exactly once",
+        "client/sending.rs",
+        "self.residuals.holds(tensor, dtype, origin, len)\n",
+        "false && self.residuals.holds(tensor, dtype, origin, len)\n",
+    ),
+    Mutant(
+        "a hub adds what it has left out twice",
+        "1: exactly once",
+        "client/sending.rs",
+        "            && !self.operations.encodes(tensor, place.number, op.round)\n",
+        "",
+    ),
+    Mutant(
+        "a sum is decoded as another part of the tensor",
+        "2: the same bytes everywhere",
+        "client/receiving.rs",
+        "        let origin = place.origin + offset - place.offset;\n        let Some(coding)",
+        "        let origin = place.origin;\n        let Some(coding)",
     ),
     Mutant(
         "a worker that holds no shard is done before its group has reduced",

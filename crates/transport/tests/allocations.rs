@@ -91,6 +91,7 @@ fn request(dtype: Dtype, rounds: Rounds) -> Request {
         supply: Supply::Whole,
         call: None,
         update,
+        rescale: 1.0,
     }
 }
 

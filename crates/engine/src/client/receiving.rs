@@ -117,7 +117,8 @@ impl<M: Memory> Client<M> {
                 let of_variable =
                     op.places[part].variable.is_some() || op.request.tier.part().is_some();
                 let retains = self.links[lane].retains && !of_variable;
-                let apart = retains || mirrors || op.decodes(part);
+                // What is encoded again after a cut must be what it was: a contribution as a whole.
+                let apart = retains || mirrors || op.coding(part).is_some();
                 let buffer = apart.then(|| self.retained.buffer(on_wire));
                 let at = ChunkRef { op: id, part, offset, len, on_wire };
                 Ok(InboundFrame::Chunk { chunk, at, have: 0, buffer })
@@ -201,7 +202,10 @@ impl<M: Memory> Client<M> {
                 } else if let Some(bytes) = buffer {
                     let memory = &mut self.operations[at.op].memory;
                     memory.result(at.offset, at.len).copy_from_slice(&bytes);
-                    self.retain(lane, chunk, at, bytes);
+                    match self.links[lane].retains {
+                        true => self.retain(lane, chunk, at, bytes),
+                        false => self.retained.recycle(bytes),
+                    }
                 }
                 self.chunk_done(chunk, at);
             }
@@ -451,8 +455,8 @@ impl<M: Memory> Client<M> {
         Ok(Some(op.memory.contribution(offset, len)))
     }
 
-    /// The same, if contributions are encoded and it is there: its code, in a buffer that is taken
-    /// for it.
+    /// The same, if it is there and is not sent as it is: its code, or itself with what earlier
+    /// rounds have left out, in a buffer that is taken for it.
     pub(crate) fn coded_contribution(
         &mut self,
         lane: ConnId,
@@ -473,12 +477,16 @@ impl<M: Memory> Client<M> {
         of: ChunkId,
     ) -> Result<Option<&mut [u8]>, Violation> {
         let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(None) };
-        let op = &mut self.operations[id];
+        let op = &self.operations[id];
         let state = &op.parts[part];
         let is_next = of.chunk < state.supplied && of.chunk == state.have && !state.done;
         if !is_next || op.request.update.is_some() || !op.receives(part, self.settings.rank) {
             return Ok(None);
         }
+        if self.code_len(id, part, of.chunk).is_some() {
+            return Ok(None);
+        }
+        let op = &mut self.operations[id];
         let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
         Ok(op.memory.in_place(offset, len))
     }

@@ -124,7 +124,9 @@ impl Chunk {
 
     /// All contributions are in the sum: makes of it what is sent, where they are encoded.
     pub(super) fn finish(&mut self, how: Addition<'_>, pool: &mut BufferPool) {
-        if let (Some(Code { coder, key, offset, len }), Some(sum)) = (how.code, self.sum.take()) {
+        if let Some(Code { coder, key, offset, len }) = how.code
+            && let Some(sum) = self.sum.take()
+        {
             self.sum = Some(coder.finish((key, offset), (how.spec.dtype, len), sum, pool));
         }
     }

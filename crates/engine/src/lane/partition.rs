@@ -37,7 +37,8 @@ use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{CallNumber, Collective, ExactSum, Rank, Round, TensorId, Update};
 use sumpter_wire::{OrderEntry, PartitionSpec, Tier, checksum};
 
-use super::accumulate::{Addition, Chunk, Code, is_ordered, widens};
+use super::accumulate::{Addition, Chunk, Code, is_ordered};
+use super::beside::Resident;
 use super::decision::Decision;
 use super::order::{CatchUp, RoundStart, entries, turns};
 use super::outcome::{Acknowledged, Beginning, ChunkPlace, Expect, Listener, Progress, Serial};
@@ -50,25 +51,18 @@ use sumpter_endpoint::{Now, Violation};
 pub(super) struct Partition {
     pub spec: PartitionSpec,
     tensor: TensorId,
-    tier: Tier,
+    pub(super) tier: Tier,
     /// What contributions are encoded with, if they are.
     codec: Option<Codec>,
-    members: Arc<[Rank]>,
-    contributors: usize,
+    pub(super) members: Arc<[Rank]>,
+    pub(super) contributors: usize,
     receivers: usize,
     /// The child in this process, once it has begun a round.
-    resident: Option<Resident>,
-    slots: [Slot; 2],
+    pub(super) resident: Option<Resident>,
+    pub(super) slots: [Slot; 2],
     early: Vec<(usize, Listener)>,
     /// Where its variable's state is in the job.
     pub state: Option<usize>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Resident {
-    child: usize,
-    /// How many other contributions are added before its own, if it contributes.
-    turn: Option<usize>,
 }
 
 impl Partition {
@@ -627,82 +621,8 @@ impl Partition {
         self.slots[slot].acknowledged == self.receivers
     }
 
-    /// The child in this process has begun the round in `slot`. Returns the chunks of it that are
-    /// wanted right now, and whether it was the last.
-    pub(super) fn admit_resident(
-        &mut self,
-        child: usize,
-        slot: usize,
-        (pool, mut state): (&mut BufferPool, Option<&mut State>),
-        now: Now,
-    ) -> (Vec<Progress>, Option<(Rank, Now)>) {
-        if !self.spec.collective.contributes(self.members[child], self.spec.root) {
-            self.resident = Some(Resident { child, turn: None });
-            return (Vec::new(), None);
-        }
-        let turn = match (self.contributors, is_ordered(&self.spec)) {
-            (1, _) => 0,
-            // Two values have the same sum either way round, so the first waits for the second.
-            (_, true) => child.max(1),
-            (contributors, false) => contributors - 1,
-        };
-        self.resident = Some(Resident { child, turn: Some(turn) });
-        let steps = (0..self.spec.chunks())
-            .map(|chunk| {
-                self.settle(ChunkPlace { slot, chunk }, pool, state.as_deref_mut(), CatchUp::All)
-            })
-            .collect();
-        (steps, self.all_in(child, slot, now))
-    }
-
-    /// Takes the resident child's contribution to a chunk, from where it lies.
-    pub(super) fn contribute_resident(
-        &mut self,
-        place: ChunkPlace,
-        bytes: &[u8],
-        pool: &mut BufferPool,
-        state: Option<&mut State>,
-    ) -> Progress {
-        let contributors = self.contributors;
-        let (how, slot, _) = self.adding(place);
-        let chunk = &mut slot.chunks[place.chunk as usize];
-        if contributors == 1 {
-            let mut sum = match chunk.sum.take() {
-                Some(sum) if sum.len() == bytes.len() => sum,
-                other => {
-                    other.into_iter().for_each(|b| pool.give(b));
-                    pool.take(bytes.len())
-                }
-            };
-            sum.copy_from_slice(bytes);
-            chunk.sum = Some(sum);
-        } else {
-            chunk.sum_up(how, bytes, pool);
-        }
-        chunk.resident = true;
-        self.settle(place, pool, state, CatchUp::All)
-    }
-
-    /// Takes the resident child's contribution to a chunk where contributions are encoded.
-    pub(super) fn contribute_resident_code(
-        &mut self,
-        place: ChunkPlace,
-        code: AlignedBuf,
-        pool: &mut BufferPool,
-    ) -> Progress {
-        let resident = self.resident.map_or(0, |resident| resident.child);
-        let (how, slot, members) = self.adding(place);
-        let chunk = &mut slot.chunks[place.chunk as usize];
-        let added = how.code.map_or(Ok(()), |of| chunk.add_code(how.spec.dtype, of, code, pool));
-        chunk.resident = true;
-        match added {
-            Ok(()) => self.settle(place, pool, None, CatchUp::All),
-            Err(error) => Progress::malformed(members[resident], &error),
-        }
-    }
-
     /// How contributions to a chunk are added, with what they are added to and by whom.
-    fn adding(&mut self, place: ChunkPlace) -> (Addition<'_>, &mut Slot, &[Rank]) {
+    pub(super) fn adding(&mut self, place: ChunkPlace) -> (Addition<'_>, &mut Slot, &[Rank]) {
         let Partition { spec, tensor, codec, members, contributors, slots, .. } = self;
         let slot = &mut slots[place.slot];
         let code = codec.as_ref().zip(spec.coding).zip(slot.round);
@@ -713,31 +633,6 @@ impl Partition {
             len: spec.chunk_len(place.chunk) as usize,
         });
         (Addition { spec, contributors: *contributors, code }, slot, members)
-    }
-
-    /// The resident child, if only its contribution to a chunk is missing, and with it the sum is
-    /// what all receivers get.
-    pub(super) fn lacks_only_resident(&self, place: ChunkPlace) -> Option<usize> {
-        let (spec, contributors) = (&self.spec, self.contributors);
-        let chunk = self.slots[place.slot].chunks.get(place.chunk as usize)?;
-        let lacks_one = chunk.summed + 1 == contributors && !chunk.resident;
-        let is_result = self.tier == Tier::Root && spec.variable.is_none() && spec.coding.is_none();
-        let plain = is_result && contributors > 1 && !widens(spec, contributors);
-        self.resident.filter(|_| lacks_one && plain).map(|resident| resident.child)
-    }
-
-    /// Takes the resident child's contribution, [the last](Self::lacks_only_resident) to a chunk,
-    /// from where it lies, and writes the sum there.
-    pub(super) fn complete_in_place(
-        &mut self,
-        place: ChunkPlace,
-        bytes: &mut [u8],
-        pool: &mut BufferPool,
-    ) -> Progress {
-        let chunk = &mut self.slots[place.slot].chunks[place.chunk as usize];
-        chunk.complete_in_place(&self.spec, bytes);
-        chunk.resident = true;
-        self.settle(place, pool, None, CatchUp::All)
     }
 
     /// Applies the sums that waited for the variable's state, or for what the round does, as far as
@@ -805,7 +700,7 @@ impl Partition {
     }
 
     /// Adds to a chunk what waits for its turn, and finishes it once all is in.
-    fn settle(
+    pub(super) fn settle(
         &mut self,
         place: ChunkPlace,
         pool: &mut BufferPool,
@@ -860,7 +755,7 @@ impl Partition {
     }
 
     /// All of a child's contribution is here. Returns who was last and how late, if all are in.
-    fn all_in(&mut self, child: usize, slot: usize, now: Now) -> Option<(Rank, Now)> {
+    pub(super) fn all_in(&mut self, child: usize, slot: usize, now: Now) -> Option<(Rank, Now)> {
         let slot = &mut self.slots[slot];
         slot.all_in += 1;
         let before = slot.last_in.replace(now)?;

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use fastrand::Rng;
 use sumpter_codec::{At, Codec, Key, Next, Previous, Registry, Spec, store_sums};
 use sumpter_engine::Coding;
+use sumpter_engine::Request;
 use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Round};
 
 use super::Tensor;
+use crate::model;
 
 /// Codecs of which the sums of few small integers are exact in any order.
 const EXACT: [&str; 5] = [
@@ -30,6 +32,10 @@ const ROUNDING: [&str; 8] = [
     "dithering:bits=8,partition=natural",
 ];
 
+/// For several workers of a machine, of which any may encode what all contribute: nothing is lost
+/// but what is left out.
+const SHARED: [&str; 2] = ["topk:k=0.1,two_way=false", "topk:k=0.4,two_way=false"];
+
 /// Bytes of chunks of which all blocks of every type are a part.
 pub const CHUNK_BYTES: u32 = 1024 * 8;
 
@@ -43,22 +49,56 @@ struct Kept {
 impl Tensor {
     /// Some tensors are encoded from now on, by their workers themselves.
     pub fn encode(&mut self, rng: &mut Rng, deterministic: bool) {
-        let request = &self.request;
-        let can = request.collective == Collective::AllReduce && request.op == ReduceOp::Sum;
-        let can = can && request.dtype.is_float() && !request.average && self.shards.is_empty();
-        if !can || rng.u32(0..2) == 0 {
+        if self.request.collective != Collective::AllReduce || rng.u32(0..4) > 0 {
             return;
         }
-        let all = if deterministic && rng.bool() { &ROUNDING[..] } else { &EXACT[..] };
+        let floats = [Dtype::F32, Dtype::F32, Dtype::F64, Dtype::F16, Dtype::Bf16];
+        let dtype = floats[rng.usize(0..floats.len())];
+        self.request = Request { dtype, op: ReduceOp::Sum, average: false, ..self.request };
+        let all = match self.tiered {
+            true => &SHARED[..],
+            false if deterministic && rng.bool() => &ROUNDING[..],
+            false => &EXACT[..],
+        };
         self.codec = Some(all[rng.usize(0..all.len())]);
-        (self.tiered, self.in_racks, self.rough) = (false, false, false);
+        (self.in_racks, self.rough) = (false, false);
+        self.shards.clear();
         self.elements = if rng.bool() { rng.usize(1..3000) } else { 1024 * rng.usize(1..6) };
     }
 
-    /// How contributions over the network are encoded.
+    /// How contributions over the network are encoded in this epoch.
     pub fn coding(&self) -> Option<Arc<Coding>> {
-        let (spec, elements): (Spec, _) = (self.codec?.parse().unwrap(), self.elements as u64);
+        let codec = self.codec.filter(|_| !self.is_plain)?;
+        let (spec, elements): (Spec, _) = (codec.parse().unwrap(), self.elements as u64);
         Some(Arc::new(Coding::new(&Registry::new(), &spec, elements, 0..elements).unwrap()))
+    }
+
+    /// Whether the hub of a machine encodes for its workers.
+    pub fn is_encoded_by_hubs(&self) -> bool {
+        self.tiered
+    }
+
+    /// What all workers contribute in all rounds to each element.
+    pub fn contributed(&self) -> Vec<f64> {
+        let mut all = vec![0.0; self.elements];
+        for (round, rank) in (0..self.rounds).flat_map(|r| self.members.iter().map(move |m| (r, m)))
+        {
+            let memory = self.memory(round, rank.0);
+            let x = self.values(&memory.separate.unwrap_or(memory.bytes));
+            all.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+        }
+        all
+    }
+
+    /// Elements of the tensor's type.
+    pub fn values(&self, bytes: &[u8]) -> Vec<f64> {
+        let dtype = self.request.dtype;
+        if matches!(dtype, Dtype::F32 | Dtype::F64) {
+            return model::decode(dtype, bytes);
+        }
+        let mut wide = vec![0; 2 * bytes.len()];
+        sumpter_sum::widen(dtype, &mut wide, bytes);
+        model::decode(Dtype::F32, &wide)
     }
 
     /// The sums of all rounds, and what each rank has left out in the end.
@@ -131,6 +171,6 @@ impl Tensor {
 
     /// What residuals are multiplied by in a round: the learning rate has changed in some.
     pub fn rescale(&self, round: u32) -> f32 {
-        if round % 3 == 2 { 2.0 } else { 1.0 }
+        if round % 3 == 2 && !self.tiered { 2.0 } else { 1.0 }
     }
 }
