@@ -9,6 +9,7 @@ use mio as waker;
 use std::sync;
 
 mod cluster;
+mod codecs;
 mod command;
 mod completion;
 mod counters;
@@ -25,6 +26,7 @@ mod tenants;
 mod trace;
 mod worker;
 
+pub use codecs::codecs;
 pub use command::MirroredParts;
 pub use completion::Completion;
 pub use error::{NodeError, OpError};

@@ -83,6 +83,7 @@ mod tests {
             rule: Some(Rule::Lion),
             staleness: Staleness::default(),
             sharded: false,
+            compression: String::new(),
         }
     }
 

@@ -9,6 +9,7 @@ use sumpter_types::{Collective, Rank, TensorSpec};
 use sumpter_wire::{Route as SourceRoute, Tier};
 
 use crate::cluster::Cluster;
+use crate::cluster::deal::Planned;
 use crate::cluster::lanes::{Owner, PlacedPartition, lane_of_hub};
 
 /// The client of a worker: its own tensors, and what it passes on for its machine.
@@ -59,7 +60,7 @@ pub(crate) fn route(
     let workers_may_fail = cluster.policy.workers_may_fail;
     let rooted = spec.collective.has_root().then_some(spec.root);
     let at_root = rooted.and_then(|rank| cluster.lane_of(rank));
-    let (hubs, lanes) = cluster.hubs_of(planned);
+    let (hubs, lanes) = cluster.hubs_of(Planned::tensor(spec, planned));
     let Some(hubs) = hubs.filter(|_| !are_direct) else {
         let group = client.define_group(members);
         let place = |(number, PlacedPartition { root, offset, bytes, variable, .. })| {
