@@ -67,6 +67,18 @@ impl Coding {
         BLOCK * dtype.size()
     }
 
+    /// Elements of the whole tensor.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    /// Those of them that are summed here.
+    #[must_use]
+    pub fn served(&self) -> Range<u64> {
+        self.served.clone()
+    }
+
     pub(crate) fn id(&self) -> CodecId {
         self.id
     }
