@@ -516,6 +516,27 @@ MUTANTS = [
         "        let origin = place.origin;\n        let Some(coding)",
     ),
     Mutant(
+        "a sum is sent before its carrier has it",
+        "1: exactly once",
+        "lane/partition.rs",
+        "&& self.slots[slot].mirrored == 0",
+        "&& self.slots[slot].mirrored > 9",
+    ),
+    Mutant(
+        "a carrier does not hold what it has for others",
+        "3: a killed server loses nothing",
+        "client/receiving.rs",
+        "if carries || self.links[lane].retains {",
+        "if self.links[lane].retains {",
+    ),
+    Mutant(
+        "what the code of a sum leaves out is not kept",
+        "1: exactly once",
+        "client/residuals.rs",
+        "let all = f32::from_ne_bytes(*left) + lost;",
+        "let all = f32::from_ne_bytes(*left) + 0.0 * lost;",
+    ),
+    Mutant(
         "a worker that holds no shard is done before its group has reduced",
         "10: a failure has a name",
         "client/mod.rs",
