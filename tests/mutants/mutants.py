@@ -212,8 +212,8 @@ MUTANTS = [
         "operations stay where they were",
         "4: servers join and leave",
         "client/operations.rs",
-        "op.move_to(tier, layout.of(op.round).clone());",
-        "op.move_to(tier, op.places.clone());",
+        "op.move_to(tier, &layout);",
+        "op.move_to(tier, &Layout { places: op.places.clone(), ..Layout::default() });",
     ),
     Mutant(
         "what a device has not computed is sent",
