@@ -495,13 +495,6 @@ MUTANTS = [
         "            kept.flushed.remove(within);",
     ),
     Mutant(
-        "what a hub has left out is lost when it is no hub any more",
-        "1: exactly once",
-        "client/sending.rs",
-        "self.residuals.holds(tensor, dtype, origin, len)\n",
-        "false && self.residuals.holds(tensor, dtype, origin, len)\n",
-    ),
-    Mutant(
         "a hub adds what it has left out twice",
         "1: exactly once",
         "client/sending.rs",
