@@ -212,8 +212,8 @@ MUTANTS = [
         "operations stay where they were",
         "4: servers join and leave",
         "client/operations.rs",
-        "op.move_to(tier, layout.of(op.round).clone());",
-        "op.move_to(tier, op.places.clone());",
+        "op.move_to(tier, &layout);",
+        "op.move_to(tier, &Layout { places: op.places.clone(), ..Layout::default() });",
     ),
     Mutant(
         "what a device has not computed is sent",
@@ -514,6 +514,27 @@ MUTANTS = [
         "client/receiving.rs",
         "        let origin = place.origin + offset - place.offset;\n        let Some(coding)",
         "        let origin = place.origin;\n        let Some(coding)",
+    ),
+    Mutant(
+        "a sum is sent before its carrier has it",
+        "1: exactly once",
+        "lane/partition.rs",
+        "&& self.slots[slot].mirrored == 0",
+        "&& self.slots[slot].mirrored > 9",
+    ),
+    Mutant(
+        "a carrier does not hold what it has for others",
+        "3: a killed server loses nothing",
+        "client/receiving.rs",
+        "if carries || self.links[lane].retains {",
+        "if self.links[lane].retains {",
+    ),
+    Mutant(
+        "what the code of a sum leaves out is not kept",
+        "1: exactly once",
+        "client/residuals.rs",
+        "let all = f32::from_ne_bytes(*left) + lost;",
+        "let all = f32::from_ne_bytes(*left) + 0.0 * lost;",
     ),
     Mutant(
         "a worker that holds no shard is done before its group has reduced",

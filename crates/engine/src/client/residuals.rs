@@ -38,6 +38,14 @@ struct Kept {
     held: Spans,
 }
 
+impl Kept {
+    fn new(coding: &Coding) -> Kept {
+        let (now, next) = (State::zeros(coding), State::zeros(coding));
+        let (encoded, flushed, held) = Default::default();
+        Kept { now, next, encoded, flushed, held }
+    }
+}
+
 /// The bytes of the `f32`s of elements.
 fn kept_bytes(dtype: Dtype, origin: usize, len: usize) -> Range<usize> {
     let kept = |bytes: usize| bytes / dtype.size() * size_of::<f32>();
@@ -91,12 +99,7 @@ impl Residuals {
         let remembers = codec.spec().feedback || codec.spec().momentum.is_some();
         let x = (dtype, elements);
         let encoded = if remembers {
-            let kept = self.tensors.entry(tensor);
-            let kept = kept.or_insert_with(|| {
-                let (now, next) = (State::zeros(coding), State::zeros(coding));
-                let (encoded, flushed, held) = Default::default();
-                Kept { now, next, encoded, flushed, held }
-            });
+            let kept = self.tensors.entry(tensor).or_insert_with(|| Kept::new(coding));
             let within = kept_bytes(dtype, origin, elements.len());
             kept.encoded.insert(within.clone());
             kept.flushed.remove(within.clone());
@@ -142,6 +145,34 @@ impl Residuals {
         sumpter_codec::add_residual((dtype, elements), residual, next, out);
         flushed.insert(within.clone());
         encoded.remove(within);
+    }
+
+    /// Adds to what is left of elements what the code of their sum leaves out: `sum` decodes to
+    /// `decoded`, both of `f32`. What is not finite is not kept.
+    pub(super) fn carry(
+        &mut self,
+        coding: &Coding,
+        (tensor, dtype, origin): (TensorId, Dtype, usize),
+        sum: &[u8],
+        decoded: &[u8],
+    ) {
+        let kept = self.tensors.entry(tensor).or_insert_with(|| Kept::new(coding));
+        let Kept { now, next, encoded, flushed, .. } = kept;
+        let (Some(now), Some(next)) = (&now.residual, &mut next.residual) else { return };
+        let start = kept_bytes(dtype, origin, 0).start;
+        let within = start..start + sum.len();
+        let next = &mut next[within.clone()];
+        if !encoded.contains(&within) {
+            next.copy_from_slice(&now[within.clone()]);
+            encoded.insert(within.clone());
+            flushed.remove(within);
+        }
+        let pairs = sum.as_chunks().0.iter().zip(decoded.as_chunks().0);
+        for (left, (sum, decoded)) in next.as_chunks_mut().0.iter_mut().zip(pairs) {
+            let lost = f32::from_ne_bytes(*sum) - f32::from_ne_bytes(*decoded);
+            let all = f32::from_ne_bytes(*left) + lost;
+            *left = if all.is_finite() { all.to_ne_bytes() } else { *left };
+        }
     }
 
     /// Elements of the round under way are summed anew in another epoch: what was encoded of them, or

@@ -462,7 +462,7 @@ impl Job {
         &self,
         tier: Tier,
         spec: &PartitionSpec,
-        CodingSpec { codec, elements, block }: &CodingSpec,
+        CodingSpec { codec, elements, block, carrier }: &CodingSpec,
         registry: &Registry,
     ) -> Result<Result<Codec, String>, Violation> {
         let Some((_, known)) = self.codecs.get(codec) else {
@@ -475,6 +475,14 @@ impl Job {
         let granularity = Coding::granularity(spec.dtype) as u32;
         if tier != Tier::Root || !is_within || !spec.chunk_bytes.is_multiple_of(granularity) {
             return Err(Violation::state(format!("no codec encodes {spec:?} in tier {tier:?}")));
+        }
+        let carrier_is_member = carrier.is_none_or(|carrier| {
+            let members = self.groups.get(&spec.group);
+            members.is_some_and(|members| members.binary_search(&carrier).is_ok())
+        });
+        let keeps_sums = known.as_ref().is_ok_and(|known| known.sum_feedback);
+        if !carrier_is_member || (carrier.is_some() && known.is_ok() && !keeps_sums) {
+            return Err(Violation::state(format!("nobody keeps what {spec:?} leaves out")));
         }
         let made = known
             .as_ref()

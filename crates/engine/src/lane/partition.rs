@@ -44,7 +44,7 @@ use super::order::{CatchUp, RoundStart, entries, turns};
 use super::outcome::{Acknowledged, Beginning, ChunkPlace, Expect, Listener, Progress, Serial};
 use super::slot::{Child, Slot};
 use super::state::State;
-use crate::coding::Coder;
+use crate::coding::{Coder, sum_bytes};
 use sumpter_endpoint::{Now, Violation};
 
 #[derive(Debug)]
@@ -180,10 +180,26 @@ impl Partition {
         self.coder().map_or(len, |coder| coder.len(self.spec.dtype, len))
     }
 
-    /// Bytes of what is sent of a chunk that is finished.
-    pub(super) fn value_len(&self, chunk: u32) -> usize {
+    /// Bytes of what is sent of a chunk that is finished, to those who get the code, or to the one
+    /// who gets the sum.
+    pub(super) fn value_len(&self, chunk: u32, is_sum: bool) -> usize {
         let len = self.spec.chunk_len(chunk) as usize;
-        self.coder().map_or(len, |coder| coder.sum_len(self.spec.dtype, len))
+        match self.coder() {
+            Some(_) if is_sum && self.carrier().is_some() => sum_bytes(self.spec.dtype, len),
+            Some(coder) => coder.sum_len(self.spec.dtype, len),
+            None => len,
+        }
+    }
+
+    /// Who gets sums in place of their codes.
+    fn carrier(&self) -> Option<Rank> {
+        self.spec.coding?.carrier
+    }
+
+    /// Whether a rank gets nothing of the round in `slot` yet: what the code of the sum leaves out
+    /// is kept by another, who does not have it.
+    pub(super) fn holds_back(&self, slot: usize, rank: Rank) -> bool {
+        self.carrier().is_some_and(|carrier| carrier != rank) && self.slots[slot].mirrored == 0
     }
 
     /// What a chunk that is finished is for a child: its sum, or of a variable the new value, but
@@ -196,9 +212,13 @@ impl Partition {
     ) -> Option<&'a [u8]> {
         let slot = &self.slots[place.slot];
         let chunk = slot.chunks.get(place.chunk as usize)?;
-        let len = self.value_len(place.chunk);
+        let len = self.value_len(place.chunk, gradient);
         if place.chunk >= slot.finished {
             return None;
+        }
+        if self.codec.is_some() {
+            let code = chunk.weights.as_ref().filter(|_| !gradient);
+            return code.or(chunk.sum.as_ref())?.get(..len);
         }
         match (&chunk.weights, state.filter(|_| self.spec.variable.is_some() && !gradient)) {
             (Some(weights), Some(_)) => weights.get(..len),
@@ -236,7 +256,8 @@ impl Partition {
 
     /// Whether a rank is to receive the gradient in place of a variable's value.
     pub(super) fn is_mirror(&self, rank: Rank) -> bool {
-        self.tier == Tier::Root && self.spec.variable.is_some_and(|v| v.is_mirror(rank))
+        let mirrors = self.spec.variable.is_some_and(|variable| variable.is_mirror(rank));
+        self.tier == Tier::Root && (mirrors || self.carrier() == Some(rank))
     }
 
     /// Whether a rank is done with an update only when the lane says that the mirrors have it. One
@@ -346,6 +367,7 @@ impl Partition {
             return self.slots[slot].settled;
         }
         let mirrors = self.spec.variable.map_or(0, |variable| variable.mirror_count());
+        let mirrors = mirrors + usize::from(self.carrier().is_some());
         mirrors > 0 && self.slots[slot].mirrored == mirrors
     }
 
@@ -572,12 +594,21 @@ impl Partition {
         if self.spec.variable.is_some() || self.tier.part().is_some() {
             return out;
         }
+        let carried = self.carrier().is_some();
         for slot in &mut self.slots {
             let Some(round) = slot.round else { continue };
+            if carried && slot.mirrored == 0 {
+                // Nobody has it; it is summed again.
+                continue;
+            }
             let finished = slot.chunks.iter_mut().zip(0..slot.finished);
-            out.extend(finished.filter_map(|(c, index)| Some((round, index, c.sum.take()?))));
+            let result = |chunk: &mut Chunk| match carried {
+                true => chunk.weights.take(),
+                false => chunk.sum.take(),
+            };
+            out.extend(finished.filter_map(|(c, index)| Some((round, index, result(c)?))));
         }
-        if self.spec.coding.is_some() {
+        if self.codec.is_some() {
             for (round, chunk, sum) in &mut out {
                 self.decode(*round, *chunk, sum);
             }
@@ -590,7 +621,7 @@ impl Partition {
         let Some(coder) = self.coder().filter(|coder| coder.codec.spec().two_way) else { return };
         let mut out = AlignedBuf::new(self.spec.chunk_len(chunk) as usize);
         let offset = chunk as usize * self.spec.chunk_bytes as usize;
-        let (key, code) = (Key::of_sum(self.tensor, round), &sum[..self.value_len(chunk)]);
+        let (key, code) = (Key::of_sum(self.tensor, round), &sum[..self.value_len(chunk, false)]);
         let decoded = coder.decode_sum((key, offset), code, (self.spec.dtype, &mut out));
         decoded.expect("a sum that was encoded here");
         *sum = out;

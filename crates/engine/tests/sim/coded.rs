@@ -1,6 +1,7 @@
 //! Tensors that are encoded: with what, and what must come out.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use fastrand::Rng;
@@ -9,20 +10,22 @@ use sumpter_engine::Coding;
 use sumpter_engine::Request;
 use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Round};
 
-use super::Tensor;
+use super::{Machines, Part, Tensor};
 use crate::model;
 
 /// Codecs of which the sums of few small integers are exact in any order.
-const EXACT: [&str; 5] = [
+const EXACT: [&str; 6] = [
     "bf16",
     "topk:k=0.1",
     "topk:k=0.3,two_way=false",
+    "topk:k=0.2,sum_ef=false",
     "randomk:k=0.2",
     "randomk:k=0.5,two_way=false,ef=false",
 ];
 /// Others, whose sums depend on the order of addition.
-const ROUNDING: [&str; 8] = [
+const ROUNDING: [&str; 9] = [
     "int8",
+    "int8:sum_ef=true",
     "int8:two_way=false",
     "fp8:ef=false",
     "onebit",
@@ -34,7 +37,7 @@ const ROUNDING: [&str; 8] = [
 
 /// For several workers of a machine, of which any may encode what all contribute: nothing is lost
 /// but what is left out.
-const SHARED: [&str; 2] = ["topk:k=0.1,two_way=false", "topk:k=0.4,two_way=false"];
+const SHARED: [&str; 3] = ["topk:k=0.1,two_way=false", "topk:k=0.4,two_way=false", "topk:k=0.2"];
 
 /// Bytes of chunks of which all blocks of every type are a part.
 pub const CHUNK_BYTES: u32 = 1024 * 8;
@@ -71,6 +74,43 @@ impl Tensor {
         let codec = self.codec.filter(|_| !self.is_plain)?;
         let (spec, elements): (Spec, _) = (codec.parse().unwrap(), self.elements as u64);
         Some(Arc::new(Coding::new(&Registry::new(), &spec, elements, 0..elements).unwrap()))
+    }
+
+    /// Who keeps what the codes of sums leave out, by stretches of the tensor: always the same, or the
+    /// hub of its machine.
+    fn carriers(&self) -> Vec<(Range<usize>, Rank)> {
+        let coding =
+            self.codec.map(|text| Codec::new(&text.parse().unwrap(), self.elements as u64));
+        let all = &self.everyone;
+        if !coding.is_some_and(|codec| codec.unwrap().feeds_back_sums()) {
+            return Vec::new();
+        }
+        let block = Coding::granularity(self.request.dtype);
+        let blocks = self.bytes().div_ceil(block);
+        let start = |index: usize| self.bytes().min(blocks * index / all.len() * block);
+        let stretches = (0..all.len()).map(|index| (start(index)..start(index + 1), all[index]));
+        stretches.filter(|(stretch, _)| !stretch.is_empty()).collect()
+    }
+
+    /// The same partitions, cut where another keeps what codes of sums leave out.
+    pub(super) fn among_carriers(&self, parts: Vec<Part>, on: &Machines) -> Vec<Part> {
+        let carriers = self.carriers();
+        if carriers.is_empty() {
+            return parts;
+        }
+        let mut out = Vec::new();
+        for part in parts {
+            for (stretch, rank) in &carriers {
+                let start = part.offset.max(stretch.start);
+                let end = (part.offset + part.bytes).min(stretch.end);
+                if start < end {
+                    let hub = part.hubs.iter().copied().find(|hub| on.of(*rank).contains(hub));
+                    let (offset, bytes, carrier) = (start, end - start, hub.or(Some(*rank)));
+                    out.push(Part { offset, bytes, carrier, ..part.clone() });
+                }
+            }
+        }
+        out
     }
 
     /// Whether the hub of a machine encodes for its workers.
@@ -162,6 +202,18 @@ impl Tensor {
                 let mut code = vec![0; codec.encoded_len(self.elements)];
                 let (previous, next) = Default::default();
                 codec.encode(sum_at, (Dtype::F32, &sum), previous, next, &mut code).unwrap();
+                let mut decoded = vec![0; wide];
+                codec.decode(sum_at, &code, (Dtype::F32, &mut decoded)).unwrap();
+                for (stretch, rank) in self.carriers() {
+                    let within = stretch.start / dtype.size()..stretch.end / dtype.size();
+                    let residual = &mut kept.get_mut(&rank).unwrap().residual;
+                    for i in within {
+                        let at = 4 * i..4 * i + 4;
+                        let of = |x: &[u8]| f32::from_ne_bytes(x[at.clone()].try_into().unwrap());
+                        let left = of(residual) + (of(&sum) - of(&decoded));
+                        residual[at].copy_from_slice(&left.to_ne_bytes());
+                    }
+                }
                 code
             }
         };

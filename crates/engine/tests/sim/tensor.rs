@@ -80,6 +80,8 @@ pub struct Part {
     pub relay: Option<Rank>,
     /// What it is of a variable.
     pub variable: Option<VariablePlace>,
+    /// Who keeps what codes of sums leave out.
+    pub carrier: Option<Rank>,
 }
 
 /// Who runs on which machine, and which machines are in a rack.
@@ -508,10 +510,24 @@ impl Tensor {
                 let servers = self.any_servers(rng, &on, &lanes, (n, &hubs, &mut rack_hubs));
                 let bytes = partition_bytes.min(bytes.end - offset);
                 let (relay, variable) = (None, None);
-                parts.push(Part { root, offset, bytes, hubs, rack_hubs, servers, relay, variable });
+                let carrier = None;
+                parts.push(Part {
+                    root,
+                    offset,
+                    bytes,
+                    hubs,
+                    rack_hubs,
+                    servers,
+                    relay,
+                    variable,
+                    carrier,
+                });
             }
         }
-        self.parts = if self.rule().is_some() { self.among_mirrors(&parts, on) } else { parts };
+        self.parts = match self.rule() {
+            Some(_) => self.among_mirrors(&parts, on),
+            None => self.among_carriers(parts, on),
+        };
         Ok(())
     }
 
@@ -532,9 +548,18 @@ impl Tensor {
                     let variable = Some(variable);
                     let (hubs, rack_hubs) = self.hubs_beside(&mirrors, on);
                     let root = part.root;
-                    let (relay, servers) = (None, Vec::new());
-                    let part =
-                        Part { root, offset, bytes, hubs, rack_hubs, servers, relay, variable };
+                    let (relay, servers, carrier) = (None, Vec::new(), None);
+                    let part = Part {
+                        root,
+                        offset,
+                        bytes,
+                        hubs,
+                        rack_hubs,
+                        servers,
+                        relay,
+                        variable,
+                        carrier,
+                    };
                     out.push(part);
                 }
             }
@@ -633,8 +658,18 @@ impl Tensor {
                         Collective::Broadcast => {
                             let (lane, relay) = (ConnId(root.0 as usize), Some(root));
                             let (hubs, rack_hubs, servers) = Default::default();
-                            let (root, variable) = (lane, None);
-                            Part { root, offset, bytes, hubs, rack_hubs, servers, relay, variable }
+                            let (root, variable, carrier) = (lane, None, None);
+                            Part {
+                                root,
+                                offset,
+                                bytes,
+                                hubs,
+                                rack_hubs,
+                                servers,
+                                relay,
+                                variable,
+                                carrier,
+                            }
                         }
                         _ => {
                             let within = (offset - part.offset) as u32;
@@ -665,6 +700,7 @@ impl Tensor {
                 relay: Some(*holder),
                 variable: None,
                 route: None,
+                carrier: None,
             };
             (place, members.clone())
         };
@@ -682,7 +718,7 @@ impl Tensor {
         let tier = self.tiers(beside)[0];
         let place = |(number, part, members): &(u32, Part, Vec<Rank>)| {
             let contributors = self.contributors(members);
-            let Part { root, offset, bytes, relay, variable, .. } = *part;
+            let Part { root, offset, bytes, relay, variable, carrier, .. } = *part;
             let (group_members, hub) = match relay {
                 Some(_) => (members.clone(), None),
                 None if tier == Tier::Worker => (vec![rank], None),
@@ -692,7 +728,7 @@ impl Tensor {
             let (number, origin, group) = (*number, offset, group(&group_members, n));
             let route = self.route(n, beside, (hub, part, members));
             let place = Place::new(lane, number, (offset, bytes), group, contributors);
-            Place { origin, relay, variable, route, ..place }
+            Place { origin, relay, variable, route, carrier, ..place }
         };
         parts.iter().filter(|(_, _, members)| members.contains(&rank)).map(place).collect()
     }
@@ -721,6 +757,7 @@ impl Tensor {
                 relay: None,
                 variable: part.variable,
                 route: self.route(n, beside, (hub, part, members)),
+                carrier: part.carrier,
             }
         };
         parts.iter().filter(mine).map(place).collect()

@@ -160,6 +160,7 @@ impl Deal {
             bytes: p.bytes as usize,
             tree: p.tree,
             variable: None,
+            carrier: None,
         };
         places.into_iter().map(spot).collect()
     }

@@ -1,5 +1,6 @@
 //! From who takes part to which lane sums what: the coordinator's view becomes the plan.
 
+pub(crate) mod carriers;
 pub(crate) mod deal;
 pub(crate) mod hubs;
 pub(crate) mod interfaces;

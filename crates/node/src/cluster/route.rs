@@ -63,9 +63,10 @@ pub(crate) fn route(
     let (hubs, lanes) = cluster.hubs_of(Planned::tensor(spec, planned));
     let Some(hubs) = hubs.filter(|_| !are_direct) else {
         let group = client.define_group(members);
-        let place = |(number, PlacedPartition { root, offset, bytes, variable, .. })| {
+        let place = |(number, PlacedPartition { root, offset, bytes, variable, carrier, .. })| {
             let place = Place::new(root, number, (offset, bytes), group, contributors);
-            Place { variable, ..place }
+            let carrier = carrier.and_then(|carrier| member_of(members, &[carrier]));
+            Place { variable, carrier, ..place }
         };
         let (tier, places) = (Tier::Root, partitions.map(place).collect());
         return Route { tier, places, passed_on: Vec::new() };
@@ -74,7 +75,7 @@ pub(crate) fn route(
     let tiers = hubs.tiers(rank);
     let passes = tiers.windows(2).map(|pair| ((pair[0], pair[1]), Vec::new()));
     let (mut places, mut passed_on) = (Vec::new(), passes.collect::<Vec<_>>());
-    for (number, PlacedPartition { root, offset, bytes, tree, variable }) in partitions {
+    for (number, PlacedPartition { root, offset, bytes, tree, variable, carrier }) in partitions {
         let owner = lanes[root.0].owner;
         let mirrors = variable.map(|variable| variable.mirrors.into_iter().flatten());
         let mirrors: Vec<Rank> = mirrors.into_iter().flatten().collect();
@@ -101,7 +102,9 @@ pub(crate) fn route(
                 SourceRoute { lane, group, rank, keeps }
             });
             let place = Place::new(lane, number, (offset, bytes), group, contributors);
-            (Place { variable, route, ..place }, hub)
+            let carrier = carrier.filter(|_| tier == Tier::Root);
+            let carrier = carrier.and_then(|carrier| member_of(&members, hubs.machine_of(carrier)));
+            (Place { variable, route, carrier, ..place }, hub)
         };
         let (first, mut hub) = place(tiers[0]);
         places.push(first);
@@ -115,6 +118,12 @@ pub(crate) fn route(
         }
     }
     Route { tier: tiers[0], places, passed_on }
+}
+
+/// The member of a group that is one of these workers; any if none is, since they have left.
+fn member_of(group: &[Rank], workers: &[Rank]) -> Option<Rank> {
+    let found = group.iter().find(|rank| workers.contains(rank));
+    found.or_else(|| group.first()).copied()
 }
 
 /// The same of a variable that each worker changes alone.

@@ -15,6 +15,7 @@ use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::cluster::Cluster;
+use crate::cluster::carriers::{among_carriers, carriers};
 use crate::cluster::deal::Planned;
 use crate::cluster::lanes::PlacedPartition;
 use crate::cluster::mirrors::among_mirrors;
@@ -120,6 +121,9 @@ impl WorkerRun {
         let mut partitions = self.place(&spec, &stretches);
         if spec.collective == Collective::Update {
             partitions = among_mirrors(&partitions, &self.mirrors(id), spec.staleness);
+        }
+        if let Some(coding) = &coding {
+            partitions = among_carriers(partitions, &carriers(coding, spec.dtype, &everyone));
         }
         let numbered: Vec<_> = (0..).zip(partitions.iter().copied()).collect();
         let (mut whole, contributors) = (OwnPart::default(), everyone.len() as u32);
@@ -292,13 +296,13 @@ fn cut(
     number: &mut u32,
 ) -> Vec<(u32, PlacedPartition)> {
     let mut parts = Vec::new();
-    for PlacedPartition { root, offset, bytes, tree, variable } in partitions {
+    for PlacedPartition { root, offset, bytes, tree, variable, carrier } in partitions {
         let (start, end) = (span.start.max(*offset), span.end.min(offset + bytes));
         if start < end {
             let within = (start - offset) as u32;
             let variable = variable.map(|part| VariablePlace { offset: within, ..part });
-            let (root, tree, bytes) = (*root, *tree, end - start);
-            let part = PlacedPartition { root, offset: start, bytes, tree, variable };
+            let (root, tree, bytes, carrier) = (*root, *tree, end - start, *carrier);
+            let part = PlacedPartition { root, offset: start, bytes, tree, variable, carrier };
             parts.push((*number, part));
             *number += 1;
         }
