@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 
+import numpy as np
 import pytest
+import torch
 
-from sumpter import Compression, ConfigError, UnsupportedError
+from sumpter import Compression, ConfigError, UnsupportedError, _native
 from sumpter._core.compression.byteps import from_byteps
 from sumpter._core.compression.choice import (
     BY_SETTING,
@@ -17,6 +20,7 @@ from sumpter._core.compression.choice import (
     gradient_codecs,
 )
 from sumpter._core.compression.codecs import forgetful
+from sumpter.torch.training.rates import LearningRates
 
 
 class Halves:
@@ -126,8 +130,13 @@ def test_without_a_name_nothing_is_kept() -> None:
     assert forgetful("int8") == "int8:ef=false"
     assert forgetful("fp16") == "fp16"
     assert Limits("int8", 0).codec_of(BY_SETTING, (9,), "float32", True, False) == "int8:ef=false"
+    momentum = "topk:k=0.1,momentum=0.9"
     with pytest.raises(ConfigError, match="this one has no name"):
-        forgetful("topk:k=0.1,momentum=0.9")
+        forgetful(momentum)
+    # The setting is not for a tensor that nobody knows again.
+    limits = Limits(momentum, 0)
+    assert limits.codec_of(BY_SETTING, (9,), "float32", True, True) == momentum
+    assert limits.codec_of(BY_SETTING, (9,), "float32", True, False) == ""
 
 
 def test_low_rank_is_for_gradients() -> None:
@@ -151,3 +160,52 @@ def test_norms_biases_and_small_gradients_are_left_alone_and_it_is_said(
     assert "bias, small, table" in caplog.text
     assert gradient_codecs(BY_SETTING, Limits("fp8", 4096), described)["weight"] == "fp8"
     assert set(gradient_codecs(BY_SETTING, Limits("", 0), described).values()) == {""}
+
+
+def test_residuals_are_rescaled_when_the_learning_rate_changes() -> None:
+    weight, bias = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
+    groups = [{"params": [weight], "lr": 0.4}, {"params": [bias], "lr": torch.tensor(0.5)}]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    rates = LearningRates(optimizer)
+    assert [rates.rescale(p) for p in (weight, bias, weight)] == [1.0, 1.0, 1.0]
+    optimizer.param_groups[0]["lr"] = 0.1
+    assert [rates.rescale(weight), rates.rescale(weight), rates.rescale(bias)] == [4.0, 1.0, 1.0]
+    # Nothing is known of what a rate of 0 was to do.
+    for rate, wanted in ((0.0, 1.0), (0.1, 1.0), (0.2, 0.5)):
+        optimizer.param_groups[0]["lr"] = rate
+        assert rates.rescale(weight) == wanted
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.param_groups[0]["lr"] = 0.1
+    assert rates.rescale(weight) == 2.0
+    later = torch.nn.Parameter(torch.zeros(2))
+    optimizer.add_param_group({"params": [later], "lr": 0.3})
+    assert rates.rescale(later) == 1.0
+    del optimizer
+    gc.collect()
+    assert rates.rescale(weight) == 1.0
+
+
+def test_factors_check_their_arrays() -> None:
+    factors = _native.LowRank("powersgd:rank=2", 6, 4)
+    assert (factors.left_len, factors.right_len) == (12, 8)
+    matrix = np.arange(24, dtype=np.float32)
+    left, right, back = (np.zeros(count, np.float32) for count in (12, 8, 24))
+    factors.refresh(1, 0, right)
+    assert np.count_nonzero(right) == 8
+    factors.left(matrix, right, left)
+    factors.orthonormalize(left)
+    factors.right(matrix, left, right)
+    factors.product(left, right, back)
+    np.testing.assert_allclose(back, matrix, atol=1e-4)
+    left.flags.writeable = False
+    wrong = {
+        "overlap": lambda: factors.left(back, right, back[:12]),
+        "written to": lambda: factors.orthonormalize(left),
+        "instead of 48": lambda: factors.orthonormalize(np.zeros(11, np.float32)),
+        "contiguous": lambda: factors.left(np.zeros(48, np.float32)[::2], right, back[:12]),
+        "1 to 4": lambda: _native.LowRank("powersgd:rank=5", 6, 4),
+        "has no factors": lambda: _native.LowRank("int8", 6, 4),
+    }
+    for said, call in wrong.items():
+        with pytest.raises(ConfigError, match=said):
+            call()

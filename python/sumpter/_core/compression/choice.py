@@ -21,6 +21,7 @@ from sumpter._core.compression.codecs import (
     NoneCompressor,
     canonical,
     forgetful,
+    has_momentum,
     is_low_rank,
 )
 from sumpter._core.tensor import ITEM_BYTES
@@ -110,12 +111,13 @@ class Limits(NamedTuple):
     ) -> str:
         """The codec of a single operation; empty for none.
 
-        Without a choice, it is the setting's, for what `fits` and `sums`.
+        Without a choice, it is the setting's, for what `fits` and `sums`, unless that needs what an
+        operation without a name does not keep.
         """
         codec = choice.codec
         if codec is None:
             codec = self.codec if sums and self.fits(shape, dtype) else ""
-            if is_low_rank(codec):
+            if is_low_rank(codec) or (has_momentum(codec) and not named):
                 return ""
         elif is_low_rank(codec):
             raise ConfigError(

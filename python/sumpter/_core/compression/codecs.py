@@ -113,6 +113,11 @@ def forgetful(codec: str) -> str:
     return _native.codec(codec, keeps=False) if codec else codec
 
 
+def has_momentum(codec: str) -> bool:
+    """Whether a codec in canonical form has momentum of its own."""
+    return any(pair.startswith("momentum=") for pair in codec.partition(":")[2].split(","))
+
+
 def is_low_rank(codec: str) -> bool:
     """Whether a codec works on matrices as a whole."""
     return codec.partition(":")[0] == LOW_RANK

@@ -72,6 +72,25 @@ def check_losses() -> None:
     assert abs(loss - plain) < 0.05 * (start - plain)
 
 
+def check_rates() -> None:
+    """What was left out at a high rate comes at that rate, although the rate has fallen."""
+    weight = torch.nn.Parameter(torch.zeros(64, 64))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([weight], 1.0), [("r", weight)], compression="topk:k=0.25,two_way=false"
+    )
+    gradient = torch.randn(64, 64, generator=torch.Generator().manual_seed(9))
+    wanted = torch.zeros(64, 64)
+    for step in range(20):
+        optimizer.param_groups[0]["lr"] = rate = 1.0 if step < 6 else 0.05
+        optimizer.zero_grad()
+        (weight * gradient).sum().backward()
+        optimizer.step()
+        wanted -= rate * gradient
+    # Left out at the high rate were about as much as the largest of a few gradients.
+    error = (weight.detach() - wanted).abs().max()
+    assert error < 0.5, error
+
+
 def check_exact_factors() -> None:
     """A gradient of low rank is its factors' product, and nothing is left of it."""
     weight = torch.nn.Parameter(torch.zeros(40, 24))
@@ -139,6 +158,7 @@ def check_not_finite() -> None:
 
 hvd.init()
 check_losses()
+check_rates()
 check_exact_factors()
 check_state()
 check_not_finite()
