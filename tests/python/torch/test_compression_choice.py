@@ -129,6 +129,8 @@ def test_the_setting_is_for_large_sums_of_floats_only() -> None:
 def test_without_a_name_nothing_is_kept() -> None:
     assert forgetful("int8") == "int8:ef=false"
     assert forgetful("fp16") == "fp16"
+    assert forgetful("onebit") == "onebit:ef=false"
+    assert forgetful("onebit:sum_ef=false") == "onebit:ef=false"
     assert Limits("int8", 0).codec_of(BY_SETTING, (9,), "float32", True, False) == "int8:ef=false"
     momentum = "topk:k=0.1,momentum=0.9"
     with pytest.raises(ConfigError, match="this one has no name"):
