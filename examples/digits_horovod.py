@@ -5,9 +5,11 @@
     sumpter run -n 2 -s 1 -- python examples/digits_horovod.py
 
 A script written for BytePS changes its import line in the same way. With --overlap each forward
-pass begins before all gradients of the step before it have arrived.
+pass begins before all gradients of the step before it have arrived; --compression CODEC sends
+gradients in fewer bytes, such as bf16, int8 or topk:k=0.1.
 """
 
+import argparse
 import sys
 
 import torch
@@ -47,6 +49,10 @@ def make_model() -> nn.Module:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--overlap", action="store_true", help="begin before gradients arrive")
+    parser.add_argument("--compression", default="none", help="a codec, such as int8")
+    options = parser.parse_args()
     hvd.init()
 
     torch.manual_seed(SEED + hvd.rank())  # the broadcast below makes the ranks equal
@@ -58,7 +64,8 @@ def main() -> int:
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        overlap_forward="--overlap" in sys.argv,
+        compression=options.compression,
+        overlap_forward=options.overlap,
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
 

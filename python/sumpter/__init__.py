@@ -9,6 +9,7 @@ Works on NumPy arrays and on any DLPack array in host memory. For PyTorch see `s
 (the Horovod and BytePS interfaces) and `torch.distributed` with `backend="sumpter"`.
 """
 
+from sumpter._core.compression.codecs import Compression
 from sumpter._core.handles import Handle
 from sumpter._core.membership import (
     barrier,
@@ -47,6 +48,7 @@ from sumpter.tuning import tune
 __all__ = [
     "AuthError",
     "ClosedError",
+    "Compression",
     "ConfigError",
     "DeadlineError",
     "DuplicateNameError",

@@ -1,16 +1,19 @@
 """push_pull and its relatives on NumPy and DLPack arrays: the face of `import sumpter`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sumpter import _arrays
 from sumpter._core import membership, names
+from sumpter._core.compression.choice import Limits, choose
+from sumpter._core.compression.codecs import Codec, Compression, NoneCompressor
 from sumpter._core.handles import Handle, RoundHandle
 from sumpter._core.membership import check_root
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description
+from sumpter._errors import UnsupportedError
 from sumpter._results import ResultMemory
 
 _results = ResultMemory()
@@ -32,6 +35,7 @@ def push_pull(
     priority: int = 0,
     *,
     out: np.ndarray | None = None,
+    compression: Codec | str | Mapping[str, Any] = Compression.none,
 ) -> Any:
     """Returns the sum of `array` over all workers, or its average.
 
@@ -42,8 +46,14 @@ def push_pull(
     written there, and returned; it may be `array` itself. That saves a new array, whose memory the
     system zeroes first, unless an earlier result of this size is gone. Raises UnsupportedError for
     any other array.
+
+    By a codec of `compression` floating-point arrays travel in fewer bytes: `Compression.int8`,
+    `"topk:k=0.01"`, or a dictionary as BytePS has it. What a codec leaves out is kept for the next
+    operation of the same name; without a name it is lost. ConfigError for an unknown codec or
+    argument, MismatchError for an array that has none.
     """
-    return push_pull_async(array, average, name, priority, out=out).synchronize()
+    handle = push_pull_async(array, average, name, priority, out=out, compression=compression)
+    return handle.synchronize()
 
 
 def push_pull_async(
@@ -53,6 +63,7 @@ def push_pull_async(
     priority: int = 0,
     *,
     out: np.ndarray | None = None,
+    compression: Codec | str | Mapping[str, Any] = Compression.none,
 ) -> Handle[Any]:
     """Starts a push_pull. The array must not change before synchronize() has returned.
 
@@ -63,14 +74,23 @@ def push_pull_async(
     if out is not None:
         _arrays.check_out(out, given)
         restore = _arrays.unchanged
-    key = ("push_pull", name, given.dtype, given.shape, average)
+    choice = choose(compression)
+    if choice.compressor is not NoneCompressor:
+        raise UnsupportedError(
+            f"push_pull of arrays takes codecs of Compression, not {compression!r}: cast the array"
+        )
+    key = ("push_pull", name, given.dtype, given.shape, average, choice)
     operation = session.operations.get(key)
     if operation is None:
         dtype = _arrays.check_summable(given)
+        limits, named = Limits.of(session.worker), name is not None
+        codec = limits.codec_of(choice, given.shape, dtype, sums=True, named=named)
+        floats = given.dtype.kind not in "iu"
         described = Description(
-            "all_reduce", given.shape, dtype, average=average and given.dtype.kind not in "iu"
+            "all_reduce", given.shape, dtype, average=average and floats, compression=codec
         )
         detail = "average" if average else "sum"
+        detail = f"{detail} by {codec}" if codec else detail
         operation = _Operation(session, "push_pull", name, given, detail, described)
         session.operations[key] = operation
     total = _results.empty_like(given) if out is None else out

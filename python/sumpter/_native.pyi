@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 __version__: str
 
 class SumpterError(RuntimeError):
@@ -58,6 +60,12 @@ class Worker:
     @property
     def asynchronous(self) -> bool: ...
     @property
+    def compression(self) -> str:
+        """The setting: the codec of tensors that say nothing of their own; empty for none."""
+
+    @property
+    def compression_min_bytes(self) -> int: ...
+    @property
     def device_group(self) -> list[tuple[int, bool]]:
         """The ranks of this rank's device group, ascending, and whether each holds shards.
 
@@ -82,6 +90,7 @@ class Worker:
         rule: str | None = None,
         staleness: int | None = 0,
         sharded: bool = False,
+        compression: str = "",
     ) -> Tensor:
         """Declares a tensor: what all ranks agree about in its rounds.
 
@@ -93,9 +102,11 @@ class Worker:
         a `staleness` of 0, or with None, each contribution changes the variable when it arrives,
         and a rank gets the value once no other is more than so many rounds behind. Of a `sharded`
         all_reduce, each rank contributes and receives `Tensor.shard` of the sum of its device
-        group only; an average divides by the number of all participants. The same declaration
-        again gives the same tensor. Raises ConfigError for a word that it does not know; what
-        does not fit the job, or what other ranks declare, is an error of the rounds.
+        group only; an average divides by the number of all participants. By `compression`, a
+        codec with its arguments, contributions to an all_reduce that sums floats, and results,
+        travel between machines. The same declaration again gives the same tensor. Raises
+        ConfigError for a word that it does not know; what does not fit the job, or what other
+        ranks declare, is an error of the rounds.
         """
 
     def out_of_data(self) -> int:
@@ -154,6 +165,7 @@ class Tensor:
         keep: object,
         update: Sequence[float] | None = None,
         order: Sequence[tuple[int, int, int, int]] | None = None,
+        rescale: float = 1.0,
     ) -> Handle:
         """Starts one round.
 
@@ -165,6 +177,8 @@ class Tensor:
         In an update, `update` are the coefficients of the rule for this round, in the order of
         `update_coefficients()`; then the addresses must differ. If it is asynchronous, it may
         follow an `order`, as `Handle.order()` of a round of the same tensor in another run.
+
+        What earlier rounds have left out of a compressed tensor is multiplied by `rescale`.
         """
 
     def submit_staged(
@@ -178,6 +192,7 @@ class Tensor:
         on_slice: Callable[[int], object],
         update: Sequence[float] | None = None,
         order: Sequence[tuple[int, int, int, int]] | None = None,
+        rescale: float = 1.0,
     ) -> tuple[Handle, Supply]:
         """Starts one round whose contribution comes into the memory while the round lasts.
 
@@ -240,6 +255,10 @@ class Tensor:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do: no elements."""
+
+    @property
+    def compression(self) -> str:
+        """The codec by which it travels, with its arguments; empty for none."""
 
     @property
     def shard(self) -> tuple[int, int] | None:
@@ -487,6 +506,65 @@ def machine_id() -> str:
 
 def generate_token() -> str:
     """A new random token for a job."""
+
+class LowRank:
+    """A matrix of float32 as the product of two narrow ones, its factors.
+
+    Arrays are contiguous and of float32: a matrix row after row, a factor column after column.
+    What a method writes is its last argument, which nothing else may use meanwhile; other threads
+    run. Raises ConfigError for arrays of other sizes.
+    """
+
+    def __init__(self, codec: str, rows: int, columns: int) -> None:
+        """By a codec "powersgd", with its rank and seed.
+
+        Raises ConfigError for another codec, and for a rank that exceeds rows or columns.
+        """
+
+    @property
+    def left_len(self) -> int:
+        """Elements of the left factor."""
+
+    @property
+    def right_len(self) -> int:
+        """Elements of the right factor."""
+
+    def refresh(self, tensor: int, round: int, right: np.ndarray) -> None:
+        """Makes the right factor of the last round, or zeros, fit to begin a round with.
+
+        All ranks have the same factor and get the same. `tensor` and `round` are numbers for which
+        columns that are zero or not finite are drawn.
+        """
+
+    def left(self, matrix: np.ndarray, right: np.ndarray, left: np.ndarray) -> None:
+        """`left = matrix * right`, which is summed over the ranks first."""
+
+    def orthonormalize(self, left: np.ndarray) -> None:
+        """Makes the columns of the summed left factor orthogonal and of length 1."""
+
+    def right(self, matrix: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+        """`right = transpose(matrix) * left`, which is summed next."""
+
+    def product(self, left: np.ndarray, right: np.ndarray, matrix: np.ndarray) -> None:
+        """`matrix = left * transpose(right)`."""
+
+    def residual(
+        self, matrix: np.ndarray, left: np.ndarray, right: np.ndarray, residual: np.ndarray
+    ) -> None:
+        """`residual = matrix - left * transpose(right)`, with this rank's own right factor.
+
+        0 where that is not finite.
+        """
+
+def codec(text: str, *, keeps: bool = True) -> str:
+    """A codec with its arguments, in canonical order.
+
+    Unless it `keeps` anything from round to round, it is without error feedback. Raises ConfigError
+    for an unknown codec or argument, and for momentum in one that keeps nothing.
+    """
+
+def codecs() -> list[str]:
+    """The names of all codecs."""
 
 def update_rules() -> dict[str, list[str]]:
     """The update rules, and the slots that each keeps beside the value, in their order."""

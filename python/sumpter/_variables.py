@@ -368,7 +368,7 @@ TUNING = (
     Variable("BYTEPS_ENABLE_ASYNC", "asynchronous", value=_switch("BYTEPS_ENABLE_ASYNC")),
     Variable("BYTEPS_ENABLE_MIXED_MODE", note="CPU machines and workers always sum together"),
     Variable("BYTEPS_KEY_HASH_FN", note="partitions are dealt in proportion, not hashed"),
-    Variable("BYTEPS_MIN_COMPRESS_BYTES", note="there is no compression by the library"),
+    Variable("BYTEPS_MIN_COMPRESS_BYTES", "compression_min_bytes"),
     Variable("BYTEPS_SERVER_ENABLE_SCHEDULE", note="servers always follow the order of need"),
     Variable("BYTEPS_PCIE_SWITCH_SIZE", note=_OF_DEVICE_GROUPS),
     Variable("BYTEPS_REDUCE_ROOTS", note=_OF_DEVICE_GROUPS),

@@ -157,7 +157,7 @@ fn a_codec_is_brought_into_canonical_form() {
     assert_eq!(config.compression_min_bytes, 1 << 20);
     let wrong = [
         ("zip", "no codec is called 'zip': give one of fp16,"),
-        ("int8:bits=4", "codec int8 takes no argument 'bits': give scale, ef, nan, momentum"),
+        ("int8:bits=4", "codec int8 takes no argument 'bits': give scale, ef, nan"),
         ("topk:k=0", "codec topk: k=0: give a part of all elements"),
         ("topk", "codec topk: k=: give a part"),
     ];

@@ -19,7 +19,7 @@ pub fn codec(text: &str, keeps: bool) -> PyResult<String> {
                  no name: give it one, or no momentum"
             )));
         }
-        spec.feedback = false;
+        (spec.feedback, spec.sum_feedback) = (false, false);
     }
     Ok(spec.to_string())
 }

@@ -122,7 +122,8 @@ class ChainedHandle:
     Each of `steps` makes the next operations from the results of the last ones; `finish` makes
     the result of those of the last step. They begin as soon as they can, independently of the
     owner of this handle: other ranks may wait for them. Steps run within `context`, which puts
-    what they compute on a device in the order of the caller's stream. `seen` is as of a `Handle`.
+    what they compute on a device in the order of the caller's stream. What `computes` for long has
+    its steps run beside the thread that announces rounds. `seen` is as of a `Handle`.
     """
 
     def __init__(
@@ -132,9 +133,11 @@ class ChainedHandle:
         finish: Callable[[list[Any]], Any],
         context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
         seen: Callable[[], object] | None = None,
+        computes: bool = False,
     ) -> None:
         self._context = context
         self._seen = seen
+        self._computes = computes
         self._stage = first
         self._steps = deque(steps)
         self._finish: Callable[[list[Any]], Any] | None = finish
@@ -168,9 +171,10 @@ class ChainedHandle:
             while self._steps:
                 for handle in self._stage:
                     if not handle.poll():
-                        # In the thread that announces it: a step begins operations and does not
-                        # wait for any.
-                        handle.round.on_done(self._advance)
+                        # In the thread that announces it, where a step only begins operations;
+                        # it waits for none.
+                        announced = handle if self._computes else handle.round
+                        announced.on_done(self._advance)
                         return
                 with self._context():
                     results = [handle.synchronize() for handle in self._stage]

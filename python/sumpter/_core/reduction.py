@@ -2,7 +2,9 @@
 
 import enum
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from sumpter._core.compression.choice import UNCOMPRESSED, Choice
 
 
 class ReduceOp(enum.Enum):
@@ -28,32 +30,6 @@ Product = ReduceOp.PRODUCT
 Adasum = ReduceOp.ADASUM
 
 
-class Compressor:
-    """Turns a framework's array into what travels, and back."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """The tensor to send, and what decompress() needs to know."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """The received tensor in its original element type."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor
-
-
 @dataclass(frozen=True)
 class Reduction:
     """What to do with a tensor besides summing it."""
@@ -62,7 +38,7 @@ class Reduction:
     prescale: float = 1.0
     postscale: float = 1.0
     rounding: Literal["floor", "trunc"] = "trunc"
-    compression: type[Compressor] = NoneCompressor
+    compression: Choice = UNCOMPRESSED
 
 
 def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:

@@ -140,6 +140,7 @@ class Session:
         rule: str | None = None,
         staleness: int | None = 0,
         sharded: bool = False,
+        compression: str = "",
     ) -> Tensor:
         """The tensor of this name and description; the same one every time.
 
@@ -148,7 +149,17 @@ class Session:
         """
         members = None if ranks is None else tuple(ranks)
         described = Description(
-            collective, tuple(shape), dtype, op, root, average, members, rule, staleness, sharded
+            collective,
+            tuple(shape),
+            dtype,
+            op,
+            root,
+            average,
+            members,
+            rule,
+            staleness,
+            sharded,
+            compression,
         )
         key = (name, *described)
         tensor = self._declared.get(key)

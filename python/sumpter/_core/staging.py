@@ -72,6 +72,7 @@ def stage(
     update: Sequence[float] | None = None,
     order: Sequence[tuple[int, int, int, int]] | None = None,
     group: DeviceGroup | None = None,
+    rescale: float = 1.0,
 ) -> RoundHandle:
     """Starts a round on contiguous memory of a device, as `Tensor.submit` does on the host's.
 
@@ -85,7 +86,7 @@ def stage(
         exchange = Exchange(tensor, group, send, receive, priority, tag)
         send = receive = exchange.shard
     staged = DeviceRound(tensor.session, device, _target(tensor, send, receive), exchange)
-    submit = functools.partial(tensor.submit_staged, update=update, order=order)
+    submit = functools.partial(tensor.submit_staged, update=update, order=order, rescale=rescale)
     staged.start(submit, tensor, send, receive, priority, tag)
     return staged
 

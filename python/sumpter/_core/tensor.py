@@ -55,6 +55,7 @@ class Description(NamedTuple):
     are its values. With a `staleness` above 0, or None for no bound, each contribution changes it
     when it arrives: a rank gets the value once no other is more than so many rounds behind. Of a
     `sharded` all_reduce, a rank contributes and receives only a shard of its device group's sum.
+    By `compression`, a codec with its arguments, an all_reduce of floats travels that adds.
     """
 
     collective: str
@@ -67,6 +68,7 @@ class Description(NamedTuple):
     rule: str | None = None
     staleness: int | None = 0
     sharded: bool = False
+    compression: str = ""
 
 
 def ready_times(begun: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
@@ -109,25 +111,15 @@ class Tensor:
         self.session = session
         self.name = name
         self.description = description
-        collective, shape, dtype, op, root, average, ranks, rule, staleness, sharded = description
-        native = session.worker.declare(
-            name,
-            collective,
-            shape,
-            dtype,
-            op,
-            root=root,
-            average=average,
-            ranks=ranks,
-            rule=rule,
-            staleness=staleness,
-            sharded=sharded,
-        )
+        collective, shape, dtype, op, *others = description
+        options = dict(zip(Description._fields[4:], others, strict=True))
+        native = session.worker.declare(name, collective, shape, dtype, op, **options)
         self._is_empty = native.is_empty
         # First byte and size of what this rank contributes and receives; None for all of it.
-        self.shard = native.shard if sharded else None
+        self.shard = native.shard if description.sharded else None
         # Whether no other rank takes part: the result is the contribution then, and needs no round.
-        self.is_alone = rule is None and (session.world_size == 1 or ranks == (session.rank,))
+        is_alone = session.world_size == 1 or description.ranks == (session.rank,)
+        self.is_alone = description.rule is None and is_alone
         self.native = native
         self._submit = native.submit
 
@@ -170,13 +162,15 @@ class Tensor:
         tag: str = "",
         update: Sequence[float] | None = None,
         order: Sequence[tuple[int, int, int, int]] | None = None,
+        rescale: float = 1.0,
     ) -> RoundHandle:
         """Starts one round on the contiguous memory at two addresses, which `keep` holds.
 
         The addresses may be equal; 0 is for what is not needed. A higher `priority` goes first.
         `tag` is text for error messages. A round of a variable needs the coefficients of its
         `update`, the same on all ranks, and two addresses. If it changes asynchronously, the round
-        may follow an `order` that `order()` of its handle gave in another run.
+        may follow an `order` that `order()` of its handle gave in another run. What earlier rounds
+        have left out of a compressed tensor is multiplied by `rescale`.
         """
         if self._is_empty:
             return _DONE
@@ -190,7 +184,7 @@ class Tensor:
         # As _note() does: a call would take as long as all of this.
         if self.session.begun is not None:
             self.session.begun.append((self, time.monotonic()))
-        return self._submit(send, receive, priority, tag, keep, update, order)
+        return self._submit(send, receive, priority, tag, keep, update, order, rescale)
 
     def submit_deferred(
         self, send: int, receive: int, *, keep: object, priority: int = 0, tag: str = ""
@@ -239,6 +233,7 @@ class Tensor:
         tag: str = "",
         update: Sequence[float] | None = None,
         order: Sequence[tuple[int, int, int, int]] | None = None,
+        rescale: float = 1.0,
     ) -> tuple[RoundHandle, Supply]:
         """Starts one round as submit() does, before its contribution is in the memory.
 
@@ -248,7 +243,7 @@ class Tensor:
         """
         self._note()
         return self.native.submit_staged(
-            send, receive, priority, tag, keep, slice_bytes, on_slice, update, order
+            send, receive, priority, tag, keep, slice_bytes, on_slice, update, order, rescale
         )
 
     def submit_staged_deferred(

@@ -52,7 +52,8 @@ from sumpter.torch.build import (
     nccl_built,
     rocm_built,
 )
-from sumpter.torch.c10d.ddp_hook import ddp_hook
+from sumpter.torch.c10d.ddp_hook import compression_hook, ddp_hook
+from sumpter.torch.c10d.options import GroupOptions
 from sumpter.torch.c10d.registration import register as _register_backend
 from sumpter.torch.c10d.server_optimizer import server_optimizer
 from sumpter.torch.collectives.allreduces import (
@@ -142,6 +143,7 @@ __all__ = [
     "DistributedOptimizer",
     "DuplicateNameError",
     "GroupHandle",
+    "GroupOptions",
     "Handle",
     "HorovodInternalError",
     "Lion",
@@ -180,6 +182,7 @@ __all__ = [
     "byteps_push_pull",
     "byteps_torch_set_num_grads",
     "ccl_built",
+    "compression_hook",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -1,12 +1,27 @@
-"""Gradient compression on the wire: none, or half precision."""
+"""Compression as torch scripts choose it: codecs of the core, and casts before and after."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from sumpter._core.reduction import Compressor, NoneCompressor
+from sumpter._core.compression import choice, codecs
+from sumpter._core.compression.choice import Choice
+from sumpter._core.compression.codecs import Codec, Compressor, NoneCompressor
 
-__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = [
+    "Choice",
+    "Compression",
+    "CompressionLike",
+    "Compressor",
+    "FP16Compressor",
+    "NoneCompressor",
+    "choose",
+]
+
+
+# A codec or its text, BytePS' dictionary, or a compressor.
+CompressionLike = Codec | str | Mapping[str, Any] | type[Compressor]
 
 
 class FP16Compressor(Compressor):
@@ -23,8 +38,27 @@ class FP16Compressor(Compressor):
         return tensor if ctx is None else tensor.to(ctx)
 
 
-class Compression:
-    """The compressors to choose from."""
+class _Half(Codec):
+    """fp16, which scripts of Horovod and BytePS also call themselves."""
 
-    none = NoneCompressor
-    fp16 = FP16Compressor
+    compress = staticmethod(FP16Compressor.compress)
+    decompress = staticmethod(FP16Compressor.decompress)
+
+
+class Compression(codecs.Compression):
+    """The codecs to choose from; `none` leaves it to the setting `compression`.
+
+    A codec is called for one with arguments: `Compression.topk(k=0.01, momentum=0.9)`.
+    """
+
+    fp16 = _Half("fp16")
+
+
+def choose(given: object) -> Choice:
+    """What an argument `compression` says, as `sumpter._core.compression.choice` has it.
+
+    Without arguments `fp16` is a cast, as in Horovod and BytePS: of every tensor and for every
+    operation.
+    """
+    chosen = choice.choose(given)
+    return Choice("", FP16Compressor) if chosen.codec == "fp16" else chosen

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from sumpter._core.handles import poll, synchronize
-from sumpter.torch.compression import Compression, Compressor
+from sumpter.torch.compression import Compression, CompressionLike
 from sumpter.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from sumpter.torch.joining import init, local_rank, local_size, rank, shutdown, size
 from sumpter.torch.optimizer import DistributedOptimizer
@@ -30,7 +30,7 @@ def CrossBarrier(  # noqa: N802 - the name that BytePS scripts use
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: CompressionLike = Compression.none,
     backward_passes_per_step: int = 1,
     num_steps: int = 10**6,
 ) -> torch.optim.Optimizer:

@@ -2,10 +2,11 @@
 
 import torch
 
+from sumpter._core.compression.choice import BY_SETTING, Choice
 from sumpter._core.handles import Handle, poll, synchronize
 from sumpter._core.reduction import Average, Reduction, Sum
 from sumpter.torch.collectives.reduction import reduce_async
-from sumpter.torch.compression import Compression, Compressor
+from sumpter.torch.compression import Compression, CompressionLike, choose
 from sumpter.torch.joining import (
     get_pushpull_speed,
     init,
@@ -49,7 +50,7 @@ def push_pull(
     name: str | None = None,
     version: int = 0,
     priority: int = 0,
-    compression: type[Compressor] = Compression.none,
+    compression: CompressionLike = Compression.none,
 ) -> torch.Tensor:
     """Returns the average of `tensor` over all ranks, or its sum. Gradients flow through it.
 
@@ -58,12 +59,15 @@ def push_pull(
     """
     if name is None:
         raise AssertionError("push_pull needs a name: pass name=..., the same on every rank")
-    packed, context = compression.compress(tensor)
+    choice = choose(compression)
+    packed, context = choice.compressor.compress(tensor)
+    # The tensor has been through a compressor.
+    coded = Choice(choice.codec)
     if torch.is_grad_enabled() and packed.requires_grad:
-        reduced = BytePSPushPull.apply(packed, average, name, version, priority)
+        reduced = BytePSPushPull.apply(packed, average, name, version, priority, coded)
     else:
-        reduced = push_pull_async(packed, average, name, version, priority).synchronize()
-    return compression.decompress(reduced, context)
+        reduced = _start(packed, None, average, name, priority, coded).synchronize()
+    return choice.compressor.decompress(reduced, context)
 
 
 def push_pull_async(
@@ -133,15 +137,15 @@ class BytePSPushPull(torch.autograd.Function):
     """The gradient of a push_pull is the push_pull of the gradient."""
 
     @staticmethod
-    def forward(ctx, tensor, average, name, version, priority):
-        ctx.average, ctx.name, ctx.version, ctx.priority = average, name, version, priority
-        return push_pull_async(tensor, average, name, version, priority).synchronize()
+    def forward(ctx, tensor, average, name, version, priority, compression=BY_SETTING):
+        ctx.average, ctx.name, ctx.priority, ctx.compression = average, name, priority, compression
+        return _start(tensor, None, average, name, priority, compression).synchronize()
 
     @staticmethod
     def backward(ctx, gradient):
         name = None if ctx.name is None else f"{ctx.name}.backward"
-        handle = push_pull_async(gradient, ctx.average, name, ctx.version, ctx.priority)
-        return handle.synchronize(), None, None, None, None
+        handle = _start(gradient, None, ctx.average, name, ctx.priority, ctx.compression)
+        return handle.synchronize(), None, None, None, None, None
 
 
 class _Group:
@@ -168,6 +172,8 @@ def _start(
     average: bool,
     name: str | None,
     priority: int,
+    compression: Choice = BY_SETTING,
 ) -> Handle[torch.Tensor]:
-    reduction = Reduction(Average if average else Sum, rounding="floor")
+    op = Average if average else Sum
+    reduction = Reduction(op, rounding="floor", compression=compression)
     return reduce_async("push_pull", tensor, output, name, reduction, priority)

@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree
 
 from sumpter._core.reduction import Reduction
-from sumpter.torch.compression import Compression, Compressor
+from sumpter.torch.compression import Compression, CompressionLike, choose
 from sumpter.torch.functions import broadcast_parameters
 from sumpter.torch.training.gradients import GradientExchange
 
@@ -28,7 +28,7 @@ class DistributedDataParallel(torch.nn.Module):
         module: torch.nn.Module,
         device_ids: Sequence[Any] | None = None,
         broadcast_buffers: bool = True,
-        compression: type[Compressor] = Compression.none,
+        compression: CompressionLike = Compression.none,
     ) -> None:
         super().__init__()
         if device_ids is not None and len(device_ids) > 1:
@@ -39,7 +39,7 @@ class DistributedDataParallel(torch.nn.Module):
         broadcast_parameters(module.state_dict(), root_rank=0)
         self._has_buffers = any(True for _ in module.buffers())
         names = {p: name for name, p in module.named_parameters() if p.requires_grad}
-        self._exchange = _BackwardExchange(names, Reduction(compression=compression))
+        self._exchange = _BackwardExchange(names, Reduction(compression=choose(compression)))
         self._synchronizes = True
 
     def forward(self, *inputs: Any, **options: Any) -> Any:

@@ -136,12 +136,14 @@ def start_round(
     tag: str = "",
     update: Sequence[float] | None = None,
     order: Sequence[tuple[int, int, int, int]] | None = None,
+    rescale: float = 1.0,
 ) -> RoundHandle:
     """Starts a round of `declared` on the memory of `send` and `receive`, kept until it is done.
 
     Both are contiguous and on one device; `receive` may be in host memory as well, from which the
     device of `send` can copy by itself. If one is not the CPU's, wait() of the handle orders the
-    current stream. `update` and `order` are as of `Tensor.submit`, for a round of a variable.
+    current stream. `update` and `order`, for a round of a variable, and `rescale` are as of
+    `Tensor.submit`.
     """
     near = receive if send is None else send
     if near.is_cpu:
@@ -153,6 +155,7 @@ def start_round(
             tag=tag,
             update=update,
             order=order,
+            rescale=rescale,
         )
     if declared.is_alone:
         if send is not None and receive is not None and send.data_ptr() != receive.data_ptr():
@@ -168,6 +171,7 @@ def start_round(
         update,
         order,
         device_groups.of(declared, near),
+        rescale,
     )
 
 

@@ -128,6 +128,7 @@ class NativeTensor:
         on_slice: Callable[[int], object],
         update: object = None,
         order: object = None,
+        rescale: float = 1.0,
     ) -> tuple[Round, Supply]:
         submitted = {"tag": tag, "send": send, "receive": receive, "priority": priority}
         submitted |= {"keep": keep, "update": update, "order": order}
@@ -146,6 +147,7 @@ class Worker:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.compression, self.compression_min_bytes = "", 0
         self.local_size = core.local_size
 
     def declare(

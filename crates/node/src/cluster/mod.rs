@@ -570,6 +570,28 @@ mod tests {
     }
 
     #[test]
+    fn compressed_tensors_are_placed_without_the_hubs_of_racks_and_cut_between_blocks() {
+        let mut cluster = build(&in_racks(Some(1.0), Some("c")), Architecture::Sumpter).unwrap();
+        for ranks in [&[][..], &[0, 1, 4, 5].map(Rank)] {
+            let compressed = Planned { ranks, block: Some(12_288) };
+            let placed = cluster.place(compressed, 1 << 20);
+            assert!(placed.iter().all(|part| part.offset % 12_288 == 0), "{placed:?}");
+            let mut roots: Vec<ConnId> = placed.iter().map(|part| part.root).collect();
+            roots.sort_unstable();
+            roots.dedup();
+            assert!(roots.len() >= 4, "all that take part have a share: {roots:?}");
+            assert!(cluster.hubs_of(compressed).0.is_none());
+            assert!(cluster.hubs_of(Planned::of(ranks)).0.is_some(), "others have them");
+        }
+        // Without racks they are dealt out with the others.
+        let view = view(&["a", "b"], &["s"]);
+        let [mut mixed, mut plain] = [0; 2].map(|_| build(&view, Architecture::Sumpter).unwrap());
+        let compressed = Planned { ranks: &[], block: Some(4096) };
+        assert_eq!(mixed.place(compressed, 3 << 15), plain.place(Planned::of(&[]), 3 << 15));
+        assert_eq!(mixed.place(Planned::of(&[]), 5 << 15), plain.place(compressed, 5 << 15));
+    }
+
+    #[test]
     fn a_member_says_where_the_subtotal_of_a_server_goes() {
         let mut view = in_racks(Some(1.0), Some("a"));
         // A server in each rack, whose ranks follow those of the eight workers.

@@ -1,5 +1,6 @@
 //! Whole jobs over loopback in one process: a coordinator, servers and workers as threads.
 
+mod compression;
 mod harness;
 mod idle;
 mod interfaces;

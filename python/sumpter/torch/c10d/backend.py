@@ -26,6 +26,7 @@ from sumpter.torch.c10d import collective, delegate, own_work, work
 from sumpter.torch.c10d.collective import Call, Group, label_of, op_number, reduce_in_place
 from sumpter.torch.c10d.delegate import DelegatedCollectives, GlooDelegate
 from sumpter.torch.c10d.monitored_barrier import MonitoredBarrier
+from sumpter.torch.c10d.options import GroupOptions, limits_of
 from sumpter.torch.c10d.registration import NAME, register
 from sumpter.torch.c10d.tracing import never_trace
 from sumpter.torch.c10d.work import SumpterWork
@@ -59,6 +60,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         timeout: datetime.timedelta,
         group: str,
         ranks: Sequence[int] | None,
+        options: GroupOptions | None = None,
     ) -> None:
         super().__init__(rank, size)
         self._holder = f"c10d.{next(_holder_numbers)}"
@@ -72,7 +74,9 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
             None if ranks is None else tuple(ranks),
             timeout.total_seconds(),
             streams_wait=not session.worker.blocking_wait,
+            limits=limits_of(session.worker, options),
         )
+        self._own_options = options
         self._options = C10DBackend.Options(NAME, timeout=timeout)
         self._options.group_name = group
         self._options.global_ranks_in_group = list(range(size) if ranks is None else ranks)
@@ -114,6 +118,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
             opts._timeout,
             opts.group_name,
             [known[rank] for rank in ranks],
+            self._own_options,
         )
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
@@ -151,6 +156,23 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         opts.reduceOp = dist.ReduceOp.AVG
         call = reduce_in_place(self._group, "all_reduce", [bucket], None, opts, priority)
         return call or self._reduced("all_reduce", "allreduce", [bucket], opts)
+
+    def average_compressed(
+        self, bucket: torch.Tensor, name: str, codec: str, priority: int, rescale: float
+    ) -> dist.Work:
+        """Averages one bucket of gradients by a codec, which keeps what it left out by the name."""
+        opts = dist.AllreduceOptions()
+        opts.reduceOp = dist.ReduceOp.AVG
+        kept = self._group.bucket(name, bucket, codec)
+        return Call.of(self._group, "all_reduce", opts, [bucket], [kept], priority, rescale)
+
+    def is_worth_compressing(self, bucket: torch.Tensor) -> bool:
+        """Whether a codec fits a bucket of gradients."""
+        return self._group.limits.fits(bucket.shape, tensors.dtype_name(bucket))
+
+    def count(self, what: str) -> int:
+        """How many times `what` has been counted in this group before."""
+        return self._group.session.count(f"{self._group.label}.{what}")
 
     def work_of(
         self, rounds: list[RoundHandle], outputs: list[torch.Tensor], label: str
@@ -253,8 +275,8 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         self._monitored_barrier.wait(limit_s, wait_all_ranks)
 
 
-def create(opts: Any) -> SumpterBackend:
-    """The backend of a process group, from what torch says of it."""
+def create(opts: Any, options: GroupOptions | None = None) -> SumpterBackend:
+    """The backend of a process group, from what torch says of it, and `pg_options`."""
     return SumpterBackend(
         opts.store,
         opts.group_rank,
@@ -262,6 +284,7 @@ def create(opts: Any) -> SumpterBackend:
         opts.timeout,
         opts.group_id,
         opts.global_ranks_in_group or None,
+        options,
     )
 
 

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from sumpter._core.callbacks import CallbackQueue, is_in_callback, running
+from sumpter._core.compression.choice import BY_SETTING, Limits
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description, Tensor, TensorCycle
 from sumpter._native import Calls
@@ -76,6 +77,8 @@ class Group:
     timeout_s: float
     # Whether wait() of a device's tensors leaves the waiting to streams.
     streams_wait: bool = True
+    # By which codec floats are added in an all-reduce, if there are enough of them.
+    limits: Limits = Limits("", 0)
     era: int = 0
     # What the calls of this era add to their signature. A rank that has not seen ranks differ, or
     # not yet, makes its next call under a name of the last era: that call differs, too, and the
@@ -136,6 +139,8 @@ class Group:
         how = _find_kernel(dtype, dist.ReduceOp.RedOpType(op))
         if how is None or layout is not torch.strided:
             return None
+        sums = kind == "all_reduce" and how.core_op == "sum" and not sharded
+        codec = self.limits.codec_of(BY_SETTING, (count,), how.wire_dtype, sums, named=False)
         described = Description(
             kind,
             (count,),
@@ -145,9 +150,11 @@ class Group:
             average=how.averages,
             ranks=self.ranks,
             sharded=sharded,
+            compression=codec,
         )
         detail = how.word if root is None else f"{how.word}, root {root}"
         detail = f"{detail} on devices" if sharded else detail
+        detail = f"{detail} by {codec}" if codec else detail
         label, name = _words(kind, dtype, count, detail)
         plain = root in (None, self.rank) and not how.premultiplies and not how.divides
         made = _Kept(
@@ -163,6 +170,24 @@ class Group:
         if kind == "all_reduce" and plain:
             self._learn(key, made)
         return made
+
+    def bucket(self, name: str, tensor: torch.Tensor, codec: str) -> "_Kept":
+        """How the average of `tensor` travels by a codec, that of the bucket of this name.
+
+        By the name it is known what the codec left out of the bucket before.
+        """
+        described = Description(
+            "all_reduce",
+            (tensor.numel(),),
+            DTYPE_NAMES[tensor.dtype],
+            average=True,
+            ranks=self.ranks,
+            sharded=self.is_sharded("all_reduce", tensor),
+            compression=codec,
+        )
+        label, own = _words("all_reduce", tensor.dtype, tensor.numel(), f"avg by {codec}, {name}")
+        plain, alone = True, self.size == 1
+        return _Kept(self._cycle(own, described, 1), label, None, is_plain=plain, is_alone=alone)
 
     def _learn(self, key: _Key, made: "_Kept") -> None:
         """Lets an all-reduce in place be begun in one call, if all there is to it is a round."""
@@ -185,9 +210,9 @@ class Group:
         described = Description("barrier", (1,), "uint8", ranks=self.ranks)
         return next(self._cycle(label, described).turns)
 
-    def _cycle(self, name: str, described: Description) -> TensorCycle:
+    def _cycle(self, name: str, described: Description, slots: int = SLOTS) -> TensorCycle:
         era = f"~{self.era}" if self.era else ""
-        return self.session.cycle(f"c10d.{self.label}{era}.{name}", SLOTS, described)
+        return self.session.cycle(f"c10d.{self.label}{era}.{name}", slots, described)
 
     def _global(self, rank: int) -> int:
         return rank if self.ranks is None else self.ranks[rank]
@@ -227,6 +252,7 @@ class Call(SumpterWork):
         outputs: list[torch.Tensor],
         in_place: "Sequence[_Kept]" = (),
         priority: int = 0,
+        rescale: float = 1.0,
     ) -> "Call":
         """Begins a collective, with a reduction of each output into itself for those `in_place`.
 
@@ -259,7 +285,7 @@ class Call(SumpterWork):
                 # What is reduced is real, so nothing is conjugated.
                 and not output.is_neg()
             ):
-                call.reduce(kept, output, output, opts.reduceOp, priority)
+                call.reduce(kept, output, output, opts.reduceOp, priority, rescale)
                 continue
             if kept.is_alone and not session.has_timeline:
                 continue
@@ -270,7 +296,8 @@ class Call(SumpterWork):
                 tag = f"{group.label}#{sequence}|{kept.label}{group.after}"
             address, tensor = output.data_ptr(), next(kept.tensors.turns)
             # What is kept is the memory, even if the caller's tensor gets another meanwhile.
-            round_ = tensor.submit(address, address, output.untyped_storage(), priority, tag)
+            memory = output.untyped_storage()
+            round_ = tensor.submit(address, address, memory, priority, tag, rescale=rescale)
             if session.device_link is not None:
                 session.device_link.follow(tensor.name, tag, round_)
             rounds.append(round_)
@@ -283,6 +310,7 @@ class Call(SumpterWork):
         target: torch.Tensor | None,
         op: dist.ReduceOp,
         priority: int = 0,
+        rescale: float = 1.0,
     ) -> None:
         """Adds a reduction of `source` into `target`, if this rank is to receive it."""
         if not source.is_cpu:
@@ -293,7 +321,7 @@ class Call(SumpterWork):
         receives = target is not None and kept.root in (None, self._group.rank)
         in_place = target is source and send.data_ptr() == source.data_ptr()
         receive = (send if in_place else writable(target)) if receives else None
-        self._add_round(kept, send, receive, priority)
+        self._add_round(kept, send, receive, priority, rescale)
         if receives and kept.divides:
             # Rounded towards zero, as NCCL does; Lightning averages counts so.
             divisor = self._group.size
@@ -331,9 +359,10 @@ class Call(SumpterWork):
         send: torch.Tensor | None,
         receive: torch.Tensor | None,
         priority: int = 0,
+        rescale: float = 1.0,
     ) -> None:
         tensor, tag = next(kept.tensors.turns), self._tag(kept.label)
-        round_ = start_round(tensor, send, receive, priority, tag)
+        round_ = start_round(tensor, send, receive, priority, tag, rescale=rescale)
         link = self._group.session.device_link
         if link is not None and (send if receive is None else receive).is_cpu:
             link.follow(tensor.name, tag, round_)

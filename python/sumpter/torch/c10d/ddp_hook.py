@@ -1,7 +1,18 @@
 """The buckets of torch's DistributedDataParallel, in the order in which they are needed."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
+
+from sumpter._core.compression.codecs import NoneCompressor, is_low_rank
+from sumpter._errors import ConfigError
+from sumpter.torch.compression import CompressionLike, choose
+from sumpter.torch.training.rates import LearningRates
+
+if TYPE_CHECKING:
+    from sumpter.torch.c10d.backend import SumpterBackend
 
 
 def ddp_hook(
@@ -14,15 +25,76 @@ def ddp_hook(
     completed the gradients, so those with higher numbers are needed earlier. ValueError if the
     group's backend is not "sumpter".
     """
+    buffer = bucket.buffer()
+    work = _backend_of(group, buffer, "ddp_hook").average_bucket(buffer, bucket.index())
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def compression_hook(
+    compression: CompressionLike, optimizer: torch.optim.Optimizer | None = None
+) -> Callable[[dist.ProcessGroup | None, dist.GradBucket], torch.futures.Future[torch.Tensor]]:
+    """A communication hook that averages the buckets by a codec, with error feedback.
+
+    `model.register_comm_hook(None, sumpter.torch.compression_hook("int8"))`, or with the process
+    group of the model in place of None. What the codec leaves out of a bucket is added to it in the
+    next step; with the `optimizer` it is rescaled where the learning rate changes. Buckets of
+    fewer than `compression_min_bytes` are averaged as they are. A hook is for one model. ValueError
+    if the group's backend is not "sumpter"; ConfigError for an unknown codec or argument.
+    """
+    choice = choose(compression)
+    if choice.compressor is not NoneCompressor or not choice.codec:
+        raise ConfigError(
+            f"compression_hook takes a codec of Compression or its text, not {compression!r}: "
+            "torch's own hooks cast"
+        )
+    if is_low_rank(choice.codec):
+        raise ConfigError(f"codec {choice.codec} needs matrices: register torch's powerSGD_hook")
+    rates = None if optimizer is None else LearningRates(optimizer)
+    buckets = _Buckets(choice.codec, rates)
+
+    def hook(
+        group: dist.ProcessGroup | None, bucket: dist.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        return buckets.average(group, bucket)
+
+    return hook
+
+
+class _Buckets:
+    """Knows a bucket by its parameters, since DDP fills its buckets anew after the first step."""
+
+    def __init__(self, codec: str, rates: LearningRates | None) -> None:
+        self._codec = codec
+        self._rates = rates
+        self._number: int | None = None
+        self._names: dict[tuple[int, ...], str] = {}
+
+    def average(
+        self, group: dist.ProcessGroup | None, bucket: dist.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        buffer, parameters = bucket.buffer(), bucket.parameters()
+        backend = _backend_of(group, buffer, "compression_hook")
+        if not backend.is_worth_compressing(buffer):
+            return ddp_hook(group, bucket)
+        if self._number is None:
+            self._number = backend.count("compression_hook")
+        key = tuple(map(id, parameters))
+        name = self._names.setdefault(key, f"bucket {self._number}.{len(self._names)}")
+        rescale = 1.0 if self._rates is None else self._rates.rescale(parameters[0])
+        work = backend.average_compressed(buffer, name, self._codec, bucket.index(), rescale)
+        return work.get_future().then(lambda done: done.value()[0])
+
+
+def _backend_of(
+    group: dist.ProcessGroup | None, buffer: torch.Tensor, hook: str
+) -> "SumpterBackend":
     from sumpter.torch.c10d.backend import SumpterBackend  # which needs a newer torch than the rest
 
-    buffer = bucket.buffer()
     group = dist.group.WORLD if group is None else group
     backend = group._get_backend(buffer.device)
     if not isinstance(backend, SumpterBackend):
         raise ValueError(
-            f"the process group's backend for {buffer.device.type} is {backend.name()}: ddp_hook "
+            f"the process group's backend for {buffer.device.type} is {backend.name()}: {hook} "
             'needs init_process_group("sumpter")'
         )
-    work = backend.average_bucket(buffer, bucket.index())
-    return work.get_future().then(lambda done: done.value()[0])
+    return backend

@@ -37,5 +37,6 @@ def _create(opts: Any, backend_options: object | None) -> Any:
     """Called by torch for each process group that this process is a member of."""
     check_torch_version(torch.__version__)
     from sumpter.torch.c10d.backend import create
+    from sumpter.torch.c10d.options import read
 
-    return create(opts)
+    return create(opts, read(backend_options))

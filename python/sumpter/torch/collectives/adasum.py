@@ -60,7 +60,7 @@ def adasum_async(
         results: list[torch.Tensor] = list(tensors)
         for indices, group in zip(by_dtype.values(), combined, strict=True):
             for index, vector in zip(indices, group, strict=True):
-                whole = reduction.compression.decompress(vector, packed[index][1])
+                whole = reduction.compression.compressor.decompress(vector, packed[index][1])
                 whole = scale(whole, reduction.postscale)
                 if outputs is None:
                     results[index] = whole
@@ -217,7 +217,7 @@ def _pack(tensor: torch.Tensor, reduction: Reduction) -> tuple[torch.Tensor, obj
             f"Adasum combines directions, which {tensor.dtype} cannot express: use op=Sum, or a "
             "floating-point type"
         )
-    return reduction.compression.compress(scale(tensor.detach(), reduction.prescale))
+    return reduction.compression.compressor.compress(scale(tensor.detach(), reduction.prescale))
 
 
 def _overlaps(shapes: list[torch.Size], start: int, stop: int) -> list[int]:

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
+from sumpter._core.compression.choice import BY_SETTING, Choice
 from sumpter._core.handles import AnyHandle, GroupHandle
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Adasum, ReduceOp, Reduction, choose_op
+from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.collectives.reduction import reduce_async
-from sumpter.torch.compression import Compression, Compressor
+from sumpter.torch.compression import Compression, CompressionLike, choose
 from sumpter.torch.tensors import check_tensor
 
 
@@ -17,7 +19,7 @@ def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: CompressionLike = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -27,14 +29,14 @@ def allreduce(
 
     Gradients flow through it. `average` is the old spelling of `op`.
     """
-    chosen = choose_op(op, average)
-    packed, context = compression.compress(check_tensor(tensor))
-    reduction = Reduction(chosen, prescale_factor, postscale_factor)
+    chosen, choice = choose_op(op, average), choose(compression)
+    packed, context = choice.compressor.compress(check_tensor(tensor))
+    reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
     if torch.is_grad_enabled() and packed.requires_grad:
         reduced = _AllReduce.apply(packed, name, reduction, process_set)
     else:
         reduced = _reduce(packed, None, name, reduction, process_set).synchronize()
-    return compression.decompress(reduced, context)
+    return choice.compressor.decompress(reduced, context)
 
 
 def allreduce_async(
@@ -47,7 +49,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Starts an allreduce into a new tensor."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce(tensor, None, name, reduction, process_set)
 
 
@@ -76,7 +78,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Starts an allreduce in place."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce(tensor, tensor, name, reduction, process_set)
 
 
@@ -84,23 +86,23 @@ def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: CompressionLike = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Returns the reductions of several tensors, which travel together. Gradients flow through."""
-    chosen = choose_op(op, average)
-    reduction = Reduction(chosen, prescale_factor, postscale_factor)
-    packed = [compression.compress(check_tensor(tensor)) for tensor in tensors]
+    chosen, choice = choose_op(op, average), choose(compression)
+    reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
+    packed = [choice.compressor.compress(check_tensor(tensor)) for tensor in tensors]
     inputs = [tensor for tensor, _ in packed]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         reduced = _GroupedAllReduce.apply(name, reduction, process_set, *inputs)
     else:
         reduced = _reduce_group(inputs, False, name, reduction, process_set).synchronize()
     pairs = zip(reduced, packed, strict=True)
-    return [compression.decompress(tensor, context) for tensor, (_, context) in pairs]
+    return [choice.compressor.decompress(tensor, context) for tensor, (_, context) in pairs]
 
 
 def grouped_allreduce_async(
@@ -113,7 +115,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Starts allreduces into new tensors."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce_group(tensors, False, name, reduction, process_set)
 
 
@@ -142,8 +144,21 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Starts allreduces in place."""
-    reduction = Reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce_group(tensors, True, name, reduction, process_set)
+
+
+def _reduction(
+    op: ReduceOp, prescale: float, postscale: float, choice: Choice = BY_SETTING
+) -> Reduction:
+    # Of a compressor, the tensor has been through it.
+    codec = choice.codec
+    if op is Adasum and codec:
+        raise UnsupportedError(
+            f"op=Adasum sends tensors as they are, not by codec {codec}: use Compression.fp16 or "
+            "Compression.none"
+        )
+    return Reduction(op, prescale, postscale, compression=Choice(codec))
 
 
 def _reduce(

@@ -13,12 +13,12 @@ from sumpter._core.handles import ChainedHandle, GroupHandle, Handle
 from sumpter._core.names import Identity, agree, identify
 from sumpter._core.pieces import check_splits, describe_row, exchange_counts, padded
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
-from sumpter._core.reduction import Adasum, Average, Compressor, ReduceOp, Reduction, Sum
+from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction, Sum
 from sumpter._core.session import Session
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.allreduces import of_backward
 from sumpter.torch.collectives.reduction import reduce_async, scale
-from sumpter.torch.compression import Compression
+from sumpter.torch.compression import Compression, CompressionLike, Compressor, choose
 from sumpter.torch.devices import stream_context
 from sumpter.torch.tensors import (
     check_carried,
@@ -180,7 +180,7 @@ def _alltoall_async(
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: CompressionLike = Compression.none,
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -191,13 +191,14 @@ def reducescatter(
     The first ranks get one row more where the rows cannot be shared out evenly. Gradients flow
     through it.
     """
-    packed, context = compression.compress(check_tensor(tensor))
+    compressor = _compressor(compression)
+    packed, context = compressor.compress(check_tensor(tensor))
     reduction = Reduction(op, prescale_factor, postscale_factor)
     if torch.is_grad_enabled() and packed.requires_grad:
         rows = _ReduceScatter.apply(packed, name, reduction, process_set)
     else:
         rows = _reducescatter_async(packed, name, reduction, process_set).synchronize()
-    return compression.decompress(rows, context)
+    return compressor.decompress(rows, context)
 
 
 def reducescatter_async(
@@ -216,7 +217,7 @@ def reducescatter_async(
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: CompressionLike = Compression.none,
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -229,12 +230,13 @@ def grouped_reducescatter(
             reducescatter(t, _numbered(name, i), compression, op, process_set, *factors)
             for i, t in enumerate(tensors)
         ]
-    packed = [compression.compress(check_tensor(tensor)) for tensor in tensors]
+    compressor = _compressor(compression)
+    packed = [compressor.compress(check_tensor(tensor)) for tensor in tensors]
     handle = grouped_reducescatter_async(
         [tensor for tensor, _ in packed], name, op, process_set, *factors
     )
     pairs = zip(handle.synchronize(), packed, strict=True)
-    return [compression.decompress(rows, context) for rows, (_, context) in pairs]
+    return [compressor.decompress(rows, context) for rows, (_, context) in pairs]
 
 
 def grouped_reducescatter_async(
@@ -252,6 +254,17 @@ def grouped_reducescatter_async(
         for i, t in enumerate(tensors)
     ]
     return GroupHandle(handles)
+
+
+def _compressor(compression: CompressionLike) -> type[Compressor]:
+    """What is done to the tensors of a reducescatter, which has no codecs."""
+    choice = choose(compression)
+    if choice.codec:
+        raise UnsupportedError(
+            f"reducescatter sends tensors as they are, not by codec {choice.codec}: use "
+            "Compression.fp16 or Compression.none, or allreduce"
+        )
+    return choice.compressor
 
 
 def _reducescatter_async(

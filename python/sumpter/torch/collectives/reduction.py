@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from sumpter._core import membership
+from sumpter._core.compression.choice import Limits
+from sumpter._core.compression.codecs import NoneCompressor
 from sumpter._core.handles import Handle
 from sumpter._core.names import Operation
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
-from sumpter._core.reduction import Average, NoneCompressor, Reduction
+from sumpter._core.reduction import Average, Reduction
 from sumpter._core.session import Session
 from sumpter._core.tensor import Tensor
 from sumpter.torch.tensors import (
@@ -42,18 +44,19 @@ def reduce_async(
     packed, context = _pack(tensor, reduction)
     op = reduction.op
     sharded = not packed.is_cpu and is_sharded(session, packed, ranks)
-    key = (kind, name, packed.dtype, packed.shape, op.wire_name, op is Average, ranks, sharded)
-    operation = session.operations.get(key)
-    if operation is None:
-        reduced_form(packed, op.wire_name)  # raises before the call is counted
-        detail = f"{op.wire_name} on devices" if sharded else op.wire_name
-        operation = session.operations[key] = Operation(
-            session, kind, name, dtype_name(packed), packed.shape, detail, process_set
+    chosen = reduction.compression.codec
+    key = (kind, name, packed.dtype, packed.shape, op.wire_name, op is Average, ranks, sharded,
+           chosen)  # fmt: skip
+    known = session.operations.get(key)
+    if known is None:
+        known = session.operations[key] = _operation(
+            session, kind, name, packed, reduction, sharded, process_set
         )
+    operation, codec = known
     identity = operation.next()
     declared = operation.tensors.get(identity.name)
     if declared is None:
-        declared = _declare(session, identity.name, packed, reduction, ranks, sharded)
+        declared = _declare(session, identity.name, packed, reduction, ranks, sharded, codec)
         operation.tensors[identity.name] = declared
     handle = _start(declared, packed, context, output, reduction, priority, identity.tag)
     identity.note(handle.round)
@@ -61,11 +64,40 @@ def reduce_async(
     return handle
 
 
+def _operation(
+    session: Session,
+    kind: str,
+    name: str | None,
+    packed: torch.Tensor,
+    reduction: Reduction,
+    sharded: bool,
+    process_set: ProcessSet,
+) -> tuple[Operation, str]:
+    """The calls of one description, and the codec of their tensors."""
+    op, chosen = reduction.op, reduction.compression
+    form = reduced_form(packed, op.wire_name)  # raises before the call is counted
+    codec = ""
+    if not chosen.is_off:
+        # What device groups reduce first is compressed only where a caller asks for it.
+        sums = op.wire_name == "sum" and not sharded
+        limits = Limits.of(session.worker)
+        codec = limits.codec_of(chosen, form.shape, form.dtype, sums, named=name is not None)
+    detail = f"{op.wire_name} on devices" if sharded else op.wire_name
+    detail = f"{detail} by {codec}" if codec else detail
+    operation = Operation(
+        session, kind, name, dtype_name(packed), packed.shape, detail, process_set
+    )
+    return operation, codec
+
+
 class RepeatedReduction:
     """An all-reduce in place under a name that no other operation has, such as a gradient's."""
 
-    def __init__(self, name: str, reduction: Reduction, process_set: ProcessSet) -> None:
+    def __init__(
+        self, name: str, reduction: Reduction, process_set: ProcessSet, codec: str = ""
+    ) -> None:
         self.name = name
+        self.codec = codec
         self._reduction = reduction
         self._process_set = process_set
         self._declared: Tensor | None = None
@@ -73,8 +105,10 @@ class RepeatedReduction:
         self._shape: torch.Size | None = None
         self._sharded = False
 
-    def start(self, tensor: torch.Tensor, priority: int = 0) -> Handle[torch.Tensor]:
-        """Starts one round."""
+    def start(
+        self, tensor: torch.Tensor, priority: int = 0, rescale: float = 1.0
+    ) -> Handle[torch.Tensor]:
+        """Starts one round; `rescale` multiplies what earlier ones have left out."""
         session, reduction, declared = membership.current(), self._reduction, self._declared
         process_set = self._process_set
         ranks = None if process_set is global_process_set else tuple(members(process_set))
@@ -87,10 +121,10 @@ class RepeatedReduction:
             or packed.shape != self._shape
             or sharded != self._sharded
         ):
-            declared = _declare(session, self.name, packed, reduction, ranks, sharded)
+            declared = _declare(session, self.name, packed, reduction, ranks, sharded, self.codec)
             self._declared, self._dtype, self._shape = declared, packed.dtype, packed.shape
             self._sharded = sharded
-        return _start(declared, packed, context, tensor, reduction, priority, "")
+        return _start(declared, packed, context, tensor, reduction, priority, "", rescale)
 
 
 def scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
@@ -108,9 +142,8 @@ def _pack(tensor: torch.Tensor, reduction: Reduction) -> tuple[torch.Tensor, Any
     packed = tensor.detach()
     if reduction.prescale != 1.0:
         packed = scale(packed, reduction.prescale)
-    if reduction.compression is NoneCompressor:
-        return packed, None
-    return reduction.compression.compress(packed)
+    compressor = reduction.compression.compressor
+    return (packed, None) if compressor is NoneCompressor else compressor.compress(packed)
 
 
 def _declare(
@@ -120,6 +153,7 @@ def _declare(
     reduction: Reduction,
     ranks: tuple[int, ...] | None,
     sharded: bool,
+    codec: str,
 ) -> Tensor:
     wire_name = reduction.op.wire_name
     return session.declare(
@@ -131,6 +165,7 @@ def _declare(
         average=reduction.op is Average and packed.dtype.is_floating_point,
         ranks=ranks,
         sharded=sharded,
+        compression=codec,
     )
 
 
@@ -142,6 +177,7 @@ def _start(
     reduction: Reduction,
     priority: int,
     tag: str,
+    rescale: float = 1.0,
 ) -> Handle[torch.Tensor]:
     # It is an alias already, in most cases.
     send = packed if is_plain(packed) else readable(packed)
@@ -155,12 +191,12 @@ def _start(
     if send.is_cpu:
         received = address if receive is send else receive.data_ptr()
         round_ = declared.submit(
-            address, received, keep=(send, receive), priority=priority, tag=tag
+            address, received, keep=(send, receive), priority=priority, tag=tag, rescale=rescale
         )
         if declared.session.device_link is not None:
             declared.session.device_link.follow(declared.name, tag, round_)
     else:
-        round_ = start_round(declared, send, receive, priority, tag)
+        round_ = start_round(declared, send, receive, priority, tag, rescale=rescale)
 
     def finish() -> torch.Tensor:
         result = receive
@@ -168,7 +204,9 @@ def _start(
             ranks = declared.description.ranks
             count = declared.session.world_size if ranks is None else len(ranks)
             result = torch.div(result, count, rounding_mode=reduction.rounding)
-        result = scale(reduction.compression.decompress(result, context), reduction.postscale)
+        result = scale(
+            reduction.compression.compressor.decompress(result, context), reduction.postscale
+        )
         if output is None:
             return result
         target = output.detach()

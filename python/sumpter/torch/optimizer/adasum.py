@@ -9,7 +9,7 @@ from sumpter._core.names import identify_call
 from sumpter._core.process_sets import ProcessSet, label
 from sumpter._core.reduction import Adasum, Reduction
 from sumpter.torch.collectives.adasum import adasum_async
-from sumpter.torch.compression import Compressor
+from sumpter.torch.compression import Choice
 from sumpter.torch.optimizer.wrapped import Wrapped
 from sumpter.torch.training.gradients import Names, PassCounter, scope_of
 
@@ -21,12 +21,12 @@ class Deltas(PassCounter):
         self,
         names: Names,
         passes: int,
-        compression: type[Compressor],
+        compression: Choice,
         process_set: ProcessSet,
     ) -> None:
         self._process_set = process_set
         self._reduction = Reduction(Adasum, compression=compression)
-        scope = scope_of(names, process_set, Adasum.wire_name, compression.__qualname__)
+        scope = scope_of(names, process_set, Adasum.wire_name, compression.word)
         mark = f"{zlib.crc32(repr(list(names.values())).encode()):08x}"
         self._place = f"adasum{label(process_set)}"
         self._own = f"{scope}adasum.{mark}"

@@ -15,6 +15,10 @@ from sumpter.torch.training.overlap import (
     needs_whole_step,
     unless_lost,
 )
+from sumpter.torch.training.rates import LearningRates
+
+# In a state_dict, what a codec keeps from round to round.
+COMPRESSION = "compression"
 
 
 class Distributed(Wrapped):
@@ -24,6 +28,9 @@ class Distributed(Wrapped):
     _synchronized = False
     _skip = False
     _warned = False
+
+    def _begin(self) -> None:
+        self._exchange.rates = LearningRates(self)
 
     def synchronize(self) -> None:
         """Waits until all gradients are averaged; step() then does not exchange them again."""
@@ -49,6 +56,20 @@ class Distributed(Wrapped):
                 self._average()
         self._synchronized = False
         return super().step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, and under COMPRESSION what this rank keeps for its codec.
+
+        Another rank that loads it goes on without what this one had left out of its gradients.
+        """
+        state, kept = super().state_dict(), self._exchange.compression_state()
+        return {**state, COMPRESSION: kept} if kept else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads the optimizer's state; gradients in flight and backward passes are forgotten."""
+        own = {key: value for key, value in state_dict.items() if key != COMPRESSION}
+        super().load_state_dict(own)
+        self._exchange.load_compression_state(state_dict.get(COMPRESSION, {}))
 
     def _in_between(self) -> bool:
         return self._exchange.pending
@@ -86,6 +107,7 @@ class Overlapped(Distributed):
     _final_step: int | None = None
 
     def _begin(self) -> None:
+        super()._begin()
         parameters = [p for group in self.param_groups for p in group["params"]]
         self._updates = Updates(parameters, dict(self._exchange.names))
         self._exchange.updates = self._updates

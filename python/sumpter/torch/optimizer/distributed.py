@@ -13,7 +13,7 @@ import torch
 from sumpter._core import membership
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction, Sum
-from sumpter.torch.compression import Compression, Compressor
+from sumpter.torch.compression import Choice, Compression, CompressionLike, choose
 from sumpter.torch.optimizer.adasum import Deltas, DistributedAdasum
 from sumpter.torch.optimizer.asynchronous import Asynchronous
 from sumpter.torch.optimizer.averaged import Distributed, Overlapped
@@ -30,7 +30,7 @@ from sumpter.torch.training.overlap import OverlappedExchange, check_independent
 def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scripts use
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: CompressionLike = Compression.none,
     backward_passes_per_step: int = 1,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
@@ -49,6 +49,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     exchanged, and are not divided by that number. Parameters that a backward pass did not reach
     are exchanged as zeros, since another rank may have reached them. `num_groups` and `groups`
     are accepted for compatibility: gradients are cut by size anyway.
+    By a codec of `compression` gradients of two or more dimensions travel that have at least
+    `compression_min_bytes`; Compression.fp16 without arguments casts all of them.
     A sparse gradient is exchanged as it is, entry by entry, unless `sparse_as_dense`. On a rank
     outside `process_set` nothing is exchanged.
 
@@ -87,7 +89,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
     process_set.included()  # raises for a set that was not added
     names = name_parameters(optimizer, named_parameters)
     options = _Options(
-        compression,
+        choose(compression),
         backward_passes_per_step,
         op,
         gradient_predivide_factor,
@@ -102,7 +104,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and BytePS scrip
 
 
 class _Options(NamedTuple):
-    compression: type[Compressor]
+    compression: Choice
     passes: int
     op: ReduceOp
     predivide: float
@@ -177,6 +179,10 @@ def _check_kinds(options: _Options) -> None:
     """Raises ValueError for what cannot be had together."""
     if options.op is Adasum and options.overlap_forward:
         raise ValueError("op=Adasum exchanges whole steps: use it without overlap_forward")
+    if options.op is Adasum and options.compression.codec:
+        raise ValueError(
+            "op=Adasum sends steps as they are: use Compression.fp16 or Compression.none"
+        )
     if options.deferred and not options.on_servers:
         raise ValueError("deferred=True is for on_servers=True: other steps come after their sums")
     if options.deferred and options.overlap_forward:
@@ -194,12 +200,13 @@ def _check_kinds(options: _Options) -> None:
     what = "asynchronous training" if is_asynchronous else "on_servers=True"
     if options.op not in (Average, Sum):
         raise ValueError(f"{what} needs op=Average or op=Sum, not {options.op.name}")
-    if options.compression is not Compression.none or options.predivide != 1.0:
+    compressed = not (options.compression.is_default or options.compression.is_off)
+    if compressed or options.predivide != 1.0:
         sent = "steps" if is_asynchronous else "gradients"
         raise ValueError(f"{what} sends {sent} as they are: no compression, no scaling")
 
 
-def _reduction(op: ReduceOp, compression: type[Compressor], predivide: float) -> Reduction:
+def _reduction(op: ReduceOp, compression: Choice, predivide: float) -> Reduction:
     if predivide == 1.0:
         return Reduction(op, compression=compression)
     return Reduction(op, prescale=1.0 / predivide, postscale=predivide, compression=compression)

@@ -6,21 +6,25 @@ backward ends. The hooks, the counting of passes and the exchange are here for b
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sumpter._core import membership
-from sumpter._core.handles import Handle
+from sumpter._core.compression.choice import Limits, gradient_codecs
+from sumpter._core.compression.codecs import is_low_rank
+from sumpter._core.handles import ChainedHandle, Handle
 from sumpter._core.process_sets import ProcessSet, global_process_set, label
 from sumpter._core.reduction import Reduction
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.exchange import sparse_allreduce_async
 from sumpter.torch.collectives.reduction import RepeatedReduction
-from sumpter.torch.compression import Compression
 from sumpter.torch.tensors import dtype_name
+from sumpter.torch.training.low_rank import LowRankReduction, factors_of
 from sumpter.torch.training.order import NeedOrder
+from sumpter.torch.training.rates import LearningRates
 
 PREFIX = "Gradient."
 
@@ -152,13 +156,21 @@ class GradientExchange(PassCounter):
         self._sparse_as_dense = sparse_as_dense
         # Of those exchanged as dense ones, in how many dimensions they are sparse.
         self._sparse_dims: dict[torch.nn.Parameter, int] = {}
-        wire = (reduction.op.wire_name, reduction.compression.__qualname__)
-        scope = scope_of(names, process_set, *wire)
-        self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
-        self._reductions = {
-            parameter: RepeatedReduction(scope + name, reduction, process_set)
+        choice = reduction.compression
+        scope = scope_of(names, process_set, reduction.op.wire_name, choice.word)
+        limits = Limits.of(membership.current().worker)
+        described = {
+            name: (tuple(parameter.shape), dtype_name(parameter))
             for parameter, name in names.items()
         }
+        codecs = gradient_codecs(choice, limits, described)
+        self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
+        self._reductions = {
+            parameter: _reduction_of(parameter, scope + name, reduction, process_set, codecs[name])
+            for parameter, name in names.items()
+        }
+        # Of the optimizer that takes the steps, if there is one.
+        self.rates: LearningRates | None = None
         self.order = NeedOrder(names)
         super().__init__(names, passes)
 
@@ -194,6 +206,24 @@ class GradientExchange(PassCounter):
         self.order.forget()
         super().restart()
 
+    def compression_state(self) -> dict[str, Any]:
+        """What this rank keeps of gradients that are summed by their factors, by their names."""
+        return {self.names[parameter]: own.state() for parameter, own in self._low_rank()}
+
+    def load_compression_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what compression_state() returned; what it lacks begins anew."""
+        for parameter, own in self._low_rank():
+            name = self.names[parameter]
+            if name in state:
+                own.load(state[name])
+            else:
+                own.forget()
+
+    def _low_rank(self) -> Iterator[tuple[torch.nn.Parameter, LowRankReduction]]:
+        for parameter, own in self._reductions.items():
+            if isinstance(own, LowRankReduction):
+                yield parameter, own
+
     def complete(self, parameter: torch.nn.Parameter) -> None:
         """Starts the exchange of the gradient that backward has made."""
         self.order.completed(parameter)
@@ -213,7 +243,10 @@ class GradientExchange(PassCounter):
             self._sparse_dims[parameter] = gradient.sparse_dim()
             gradient = gradient.to_dense()
         priority = self.order.priority(parameter) if self.by_need else 0
-        handle = self._reductions[parameter].start(gradient, priority)
+        reduction = self._reductions[parameter]
+        compressed = self.rates is not None and reduction.codec
+        rescale = self.rates.rescale(parameter) if compressed else 1.0
+        handle = reduction.start(gradient, priority, rescale)
         dims = self._sparse_dims.get(parameter)
         if dims is None:
             self._handles[parameter] = handle
@@ -224,7 +257,7 @@ class GradientExchange(PassCounter):
 
     def _start_sparse(self, parameter: torch.nn.Parameter) -> "_SparseHandle":
         reduction, name = self._reduction, self._reductions[parameter].name
-        if reduction.compression is not Compression.none:
+        if not (reduction.compression.is_off or reduction.compression.is_default):
             raise UnsupportedError(
                 f"the gradient of {self.names[parameter]} is sparse and would be compressed: pass "
                 "sparse_as_dense=True or Compression.none"
@@ -234,6 +267,21 @@ class GradientExchange(PassCounter):
         )
         wait = sparse_allreduce_async(gradient, name, reduction.op, self._process_set)
         return _SparseHandle(parameter, wait, reduction.postscale)
+
+
+def _reduction_of(
+    parameter: torch.nn.Parameter,
+    name: str,
+    reduction: Reduction,
+    process_set: ProcessSet,
+    codec: str,
+) -> RepeatedReduction | LowRankReduction:
+    if not is_low_rank(codec):
+        return RepeatedReduction(name, reduction, process_set, codec)
+    factors = factors_of(codec, parameter.shape) if process_set.size() > 1 else None
+    if factors is None:
+        return RepeatedReduction(name, reduction, process_set)
+    return LowRankReduction(name, reduction, process_set, codec, factors)
 
 
 class _SparseHandle:
@@ -255,7 +303,7 @@ def _as_sparse(handle: Handle[torch.Tensor], dims: int) -> torch.Tensor:
     return handle.synchronize().to_sparse(dims)
 
 
-GradientHandle = Handle[torch.Tensor] | _SparseHandle
+GradientHandle = Handle[torch.Tensor] | ChainedHandle | _SparseHandle
 
 
 def scope_of(names: Names, process_set: ProcessSet, *wire: str) -> str:

@@ -1,0 +1,1 @@
+"""Compression: codecs and their arguments, what callers choose, which tensors it is for."""

@@ -1,0 +1,121 @@
+"""Gradients of matrices summed by their factors (PowerSGD), in two all-reduces of each.
+
+A rank's matrix is its gradient, and what the round before has left out of it. The product of the
+matrix with the right factor of the round before is summed and made orthonormal; then the product
+of the transposed matrix with that is summed. Both together are the sum of the matrices in the
+directions of the first. The formulas are in the core; what is kept from round to round is here.
+"""
+
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sumpter import _native
+from sumpter._core import membership
+from sumpter._core.compression.choice import UNCOMPRESSED
+from sumpter._core.handles import ChainedHandle, Handle
+from sumpter._core.process_sets import ProcessSet
+from sumpter._core.reduction import Reduction, Sum
+from sumpter.torch.collectives.reduction import RepeatedReduction
+
+
+def factors_of(codec: str, shape: torch.Size) -> _native.LowRank | None:
+    """The factors of a matrix of this shape, in which its first dimension are the rows.
+
+    None if they have as many elements as the matrix.
+    """
+    rows, columns = shape[0], math.prod(shape[1:])
+    width = rank_of(codec)
+    if not rows or not columns or width * (rows + columns) >= rows * columns:
+        return None
+    return _native.LowRank(codec, rows, columns)
+
+
+def rank_of(codec: str) -> int:
+    """The width of the factors, of a codec in canonical form."""
+    arguments = dict(pair.split("=") for pair in codec.partition(":")[2].split(","))
+    return int(arguments["rank"])
+
+
+class LowRankReduction:
+    """The all-reduce of one gradient in place, by its factors."""
+
+    def __init__(
+        self,
+        name: str,
+        reduction: Reduction,
+        process_set: ProcessSet,
+        codec: str,
+        factors: _native.LowRank,
+    ) -> None:
+        self.name, self.codec = name, codec
+        self._factors = factors
+        self._number = zlib.crc32(name.encode())
+        # The left factor is made orthonormal, so its scale does not matter.
+        plain = Reduction(Sum, compression=UNCOMPRESSED)
+        self._left = RepeatedReduction(f"{name}.left", plain, process_set)
+        scaled = Reduction(
+            reduction.op, reduction.prescale, reduction.postscale, compression=UNCOMPRESSED
+        )
+        self._right = RepeatedReduction(f"{name}.right", scaled, process_set)
+        self._residual: torch.Tensor | None = None
+        self._last = torch.zeros(factors.right_len, dtype=torch.float32, device="cpu")
+        self._rounds = 0
+
+    def start(
+        self, gradient: torch.Tensor, priority: int = 0, rescale: float = 1.0
+    ) -> ChainedHandle:
+        """Starts one round; `rescale` multiplies what the one before has left out."""
+        target = gradient.detach()
+        matrix = target.to("cpu", torch.float32).flatten()
+        if self._residual is not None:
+            matrix = torch.add(matrix, self._residual, alpha=rescale)
+        elif matrix.data_ptr() == target.data_ptr():
+            matrix = matrix.clone()
+        factors, right = self._factors, self._last.clone()
+        left = torch.empty(factors.left_len, dtype=torch.float32, device="cpu")
+        factors.refresh(self._number, self._rounds, right.numpy())
+        factors.left(matrix.numpy(), right.numpy(), left.numpy())
+
+        def sum_right(_: list[Any]) -> list[Handle[torch.Tensor]]:
+            factors.orthonormalize(left.numpy())
+            factors.right(matrix.numpy(), left.numpy(), right.numpy())
+            return [self._right.start(right.clone(), priority)]
+
+        def finish(summed: list[torch.Tensor]) -> torch.Tensor:
+            residual = torch.empty_like(matrix)
+            factors.residual(matrix.numpy(), left.numpy(), right.numpy(), residual.numpy())
+            (total,) = summed
+            # Not needed any more.
+            factors.product(left.numpy(), total.numpy(), matrix.numpy())
+            target.copy_(matrix.view(target.shape))
+            self._residual, self._last, self._rounds = residual, total, self._rounds + 1
+            return gradient
+
+        return ChainedHandle([self._left.start(left, priority)], [sum_right], finish, computes=True)
+
+    def state(self) -> dict[str, Any]:
+        """What is kept from round to round, and of which rank it is."""
+        return {
+            "rank": membership.rank(),
+            "rounds": self._rounds,
+            "right": self._last,
+            "residual": self._residual,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state; another rank's is without what that rank had left out."""
+        own = state["rank"] == membership.rank()
+        residual = state["residual"] if own else None
+        self._residual = None if residual is None else residual.detach().cpu().clone().flatten()
+        self._last = state["right"].detach().cpu().clone()
+        self._rounds = state["rounds"]
+
+    def forget(self) -> None:
+        """Begins anew."""
+        self._residual = None
+        self._last = torch.zeros_like(self._last)
+        self._rounds = 0

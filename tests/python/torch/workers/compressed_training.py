@@ -1,0 +1,165 @@
+"""DistributedOptimizer with codecs: ranks stay equal and losses are near those without."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+import sumpter.torch as hvd
+from common import RANK, WORLD_SIZE
+from sumpter.torch import Compression
+
+STEPS = 30
+
+
+def make_model() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(32, 48), torch.nn.Tanh(), torch.nn.Linear(48, 32))
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + RANK)
+    inputs = torch.randn(16, 32, generator=generator)
+    return inputs, torch.roll(inputs, 3, 1).tanh()
+
+
+def take(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    inputs, wanted = batch(step)
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(inputs), wanted).backward()
+    optimizer.step()
+
+
+def loss_of(model: torch.nn.Module) -> float:
+    with torch.no_grad():
+        inputs, wanted = batch(0)
+        return float(hvd.allreduce(torch.nn.functional.mse_loss(model(inputs), wanted)))
+
+
+def train(compression: object, **options: object) -> tuple[float, torch.nn.Module]:
+    model = make_model()
+    base = torch.optim.SGD(model.parameters(), 0.5)
+    optimizer = hvd.DistributedOptimizer(
+        base, model.named_parameters(), compression=compression, **options
+    )
+    decay = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.7)
+    for step in range(STEPS):
+        take(model, optimizer, step)
+        decay.step()
+    if options:
+        optimizer.synchronize()
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    mean = hvd.allreduce(flat.double(), name=None, compression="off")
+    assert torch.equal(mean, flat.double()), f"{compression}: ranks differ"
+    return loss_of(model), model
+
+
+def check_losses() -> None:
+    start, plain = loss_of(make_model()), train("off")[0]
+    assert plain < 0.7 * start
+    for compression in (
+        *(Compression.bf16, "int8", "fp8", Compression.dithering(bits=8), Compression.powersgd),
+    ):
+        loss, _ = train(compression)
+        assert abs(loss - plain) < 0.15 * (start - plain), (compression, loss, plain, start)
+    # What these leave out comes steps later.
+    onebit = {"compressor": "onebit", "scaling": True, "ef": "vanilla"}
+    for compression in (Compression.topk(k=0.25), onebit):
+        loss, _ = train(compression)
+        assert loss < start - 0.5 * (start - plain), (compression, loss, plain, start)
+    loss, _ = train("int8", overlap_forward=True)
+    assert abs(loss - plain) < 0.05 * (start - plain)
+
+
+def check_rates() -> None:
+    """What was left out at a high rate comes at that rate, although the rate has fallen."""
+    weight = torch.nn.Parameter(torch.zeros(64, 64))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([weight], 1.0), [("r", weight)], compression="topk:k=0.25,two_way=false"
+    )
+    gradient = torch.randn(64, 64, generator=torch.Generator().manual_seed(9))
+    wanted = torch.zeros(64, 64)
+    for step in range(20):
+        optimizer.param_groups[0]["lr"] = rate = 1.0 if step < 6 else 0.05
+        optimizer.zero_grad()
+        (weight * gradient).sum().backward()
+        optimizer.step()
+        wanted -= rate * gradient
+    # Left out at the high rate were about as much as the largest of a few gradients.
+    error = (weight.detach() - wanted).abs().max()
+    assert error < 0.5, error
+
+
+def check_exact_factors() -> None:
+    """A gradient of low rank is its factors' product, and nothing is left of it."""
+    weight = torch.nn.Parameter(torch.zeros(40, 24))
+    base = torch.optim.SGD([weight], 1.0)
+    codec = Compression.powersgd(rank=2)
+    optimizer = hvd.DistributedOptimizer(base, [("w", weight)], compression=codec)
+    generator = torch.Generator().manual_seed(5)
+    left, right = torch.randn(40, 1, generator=generator), torch.randn(1, 24, generator=generator)
+    for step in range(3):
+        optimizer.zero_grad()
+        (weight * ((RANK + 1.0) * left @ right)).sum().backward()
+        optimizer.step()
+        mean = (WORLD_SIZE + 1) / 2
+        wanted = -(step + 1) * mean * left @ right
+        assert torch.allclose(weight.detach(), wanted, atol=1e-4), step
+    kept = optimizer.state_dict()["compression"]["w"]
+    assert kept["rounds"] == 3 and kept["rank"] == RANK
+    assert kept["residual"].abs().max() < 1e-4
+
+
+def check_state() -> None:
+    """A loaded state goes on as the one that was kept does."""
+
+    def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = make_model()
+        base = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        codec = Compression.powersgd(rank=1)
+        named = model.named_parameters()
+        return model, hvd.DistributedOptimizer(base, named, compression=codec)
+
+    model, optimizer = build()
+    for step in range(3):
+        take(model, optimizer, step)
+    kept, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())
+    take(model, optimizer, 3)
+    again, resumed = build()
+    again.load_state_dict(weights)
+    resumed.load_state_dict(kept)
+    take(again, resumed, 3)
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+    hvd.broadcast_optimizer_state(resumed, root_rank=0)
+    others = resumed.state_dict()["compression"]["0.weight"]
+    assert (others["residual"] is not None) == (RANK == 0)
+    take(again, resumed, 4)
+    # The plain optimizer takes such a state, too.
+    plain = torch.optim.SGD(make_model().parameters(), 0.1, momentum=0.9)
+    plain.load_state_dict(kept)
+
+
+def check_not_finite() -> None:
+    weight = torch.nn.Parameter(torch.zeros(64, 64))
+    base = torch.optim.SGD([weight], 1.0)
+    codec = Compression.powersgd(rank=2)
+    optimizer = hvd.DistributedOptimizer(base, [("n", weight)], compression=codec)
+    factor = torch.ones(64, 64)
+    factor[0, 0] = float("nan")
+    for wanted in (factor, torch.ones(64, 64)):
+        optimizer.zero_grad()
+        (weight * wanted).sum().backward()
+        optimizer.step()
+        assert weight.isnan().any() == wanted.isnan().any()
+        torch.nn.init.zeros_(weight)
+
+
+hvd.init()
+check_losses()
+check_rates()
+check_exact_factors()
+check_state()
+check_not_finite()
+hvd.shutdown()
