@@ -269,9 +269,11 @@ def check_priorities() -> None:
     none where the forward pass waits for all gradients."""
     seen: list[tuple[str, int]] = []
 
-    def start(reduction: RepeatedReduction, gradient: torch.Tensor, priority: int) -> object:
+    def start(
+        reduction: RepeatedReduction, gradient: torch.Tensor, priority: int, rescale: float
+    ) -> object:
         seen.append((reduction.name, priority))
-        return begin(reduction, gradient, priority)
+        return begin(reduction, gradient, priority, rescale)
 
     begin = RepeatedReduction.start
     with patched(RepeatedReduction, "start", start):
