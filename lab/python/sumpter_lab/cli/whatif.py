@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sumpter._failure import UsageError
-from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption
 from sumpter.cli.printing import print_parts
 from sumpter_lab.cli import single
+from sumpter_lab.cli import whatif_lists as texts
 from sumpter_lab.cli.options import AddEstimateOption
 from sumpter_lab.cli.profile import ProfileOption, published
 from sumpter_lab.cli.whatif_options import (
@@ -48,9 +48,7 @@ EXAMPLE = (
     "Example: sumpter whatif --profile run.profile.json --workers 16,64 --bandwidth-gbps 10,25 "
     "--servers 0,16"
 )
-_MOST_MACHINES = 100_000
 _MOST_CASES = 100_000
-_MOST_BYTES = 1 << 60
 
 # Columns of text.
 _IN_WORDS = ("machines", "inside", "architecture")
@@ -89,22 +87,22 @@ def whatif(
     lists = _lists(machines)
     values = {
         **_machines(lists, workers, servers, bandwidth_gbps),
-        "compression": _numbers(compression, "--compression"),
-        "transport_efficiency": _numbers(transport_efficiency, "--transport-efficiency"),
-        "fusion_bytes": _sizes(fusion_bytes, "--fusion-bytes"),
+        "compression": texts.numbers(compression, "--compression"),
+        "transport_efficiency": texts.numbers(transport_efficiency, "--transport-efficiency"),
+        "fusion_bytes": texts.sizes(fusion_bytes, "--fusion-bytes"),
         "fusion_timeout_s": [
-            1e-3 * time_ms for time_ms in _numbers(fusion_timeout_ms, "--fusion-timeout-ms")
+            1e-3 * time_ms for time_ms in texts.numbers(fusion_timeout_ms, "--fusion-timeout-ms")
         ],
-        "partition_bytes": _sizes(partition_bytes, "--partition-bytes"),
-        "credit_bytes": _credits(credit_bytes),
+        "partition_bytes": texts.sizes(partition_bytes, "--partition-bytes"),
+        "credit_bytes": texts.credits(credit_bytes),
         "overlap_forward": [overlap_forward],
-        "order": _orders(order),
-        "hop_latency_s": [1e-6 * us for us in _numbers(hop_latency_us, "--hop-latency-us")],
-        "update_bytes_per_s": _rates(update_gb_per_s),
-        "local_reduction": _local_reductions(local_reduction, lists),
+        "order": texts.orders(order),
+        "hop_latency_s": [1e-6 * us for us in texts.numbers(hop_latency_us, "--hop-latency-us")],
+        "update_bytes_per_s": texts.rates(update_gb_per_s),
+        "local_reduction": texts.local_reductions(local_reduction, lists),
     }
-    architectures = _words(architecture, "--architecture")
-    times_s = [None] if batch_time_s is None else _numbers(batch_time_s, "--batch-time-s")
+    architectures = texts.words(architecture, "--architecture")
+    times_s = [None] if batch_time_s is None else texts.numbers(batch_time_s, "--batch-time-s")
     _check_count({"machines": lists or [None], **values}, architectures, times_s, advise)
     profiles = [_load(profile, format, time_s, add_estimate) for time_s in times_s]
     cases = _cases(lists, values, architectures)
@@ -124,7 +122,7 @@ def whatif(
 def _lists(files: str | None) -> dict[str, str]:
     """The texts of machine lists by the names of their files."""
     lists = {}
-    for name in [] if files is None else _parts(files, "--machines"):
+    for name in [] if files is None else texts.entries(files, "--machines"):
         try:
             lists[name] = Path(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -136,7 +134,7 @@ def _machines(
     lists: dict[str, str], workers: str | None, servers: str | None, gbps: str | None
 ) -> dict[str, list[Any]]:
     """Numbers of machines and bandwidths, as far as they are not those of lists."""
-    bandwidths = None if gbps is None else _numbers(gbps, "--bandwidth-gbps")
+    bandwidths = None if gbps is None else texts.numbers(gbps, "--bandwidth-gbps")
     if lists:
         for option, given in (("--workers", workers), ("--servers", servers)):
             if given is not None:
@@ -146,8 +144,8 @@ def _machines(
         option = "--workers" if workers is None else "--bandwidth-gbps"
         raise UsageError(f"{option} is missing; give it, or --machines FILE")
     return {
-        "workers": _counts(workers, "--workers", 1),
-        "servers": _counts("0" if servers is None else servers, "--servers", 0),
+        "workers": texts.counts(workers, "--workers", 1),
+        "servers": texts.counts("0" if servers is None else servers, "--servers", 0),
         "bandwidth_gbps": bandwidths,
     }
 
@@ -335,92 +333,6 @@ def _name(row: Row, names: dict[str, str]) -> str:
 
 def _varies(rows: list[Row], text: Callable[[Row], str]) -> bool:
     return len({text(row) for row in rows}) > 1
-
-
-def _parts(text: str, option: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(parts):
-        raise UsageError(f"{option} '{text}': an entry of the list is empty")
-    return list(dict.fromkeys(parts))
-
-
-def _words(text: str | None, option: str) -> list[str]:
-    from sumpter_lab.whatif import ARCHITECTURES
-
-    words = [] if text is None else _parts(text, option)
-    for word in words:
-        if word not in ARCHITECTURES:
-            raise UsageError(f"{option} {word}: expected {', '.join(ARCHITECTURES)}")
-    return words
-
-
-def _counts(text: str, option: str, least: int) -> list[int]:
-    counts = []
-    for part in _parts(text, option):
-        count = int(part) if part.isascii() and part.isdigit() and len(part) < 12 else -1
-        if not least <= count <= _MOST_MACHINES:
-            expected = f"a whole number from {least} to {_MOST_MACHINES}"
-            raise UsageError(f"{option} {part}: expected {expected}")
-        counts.append(count)
-    return list(dict.fromkeys(counts))
-
-
-def _numbers(text: str, option: str) -> list[float]:
-    numbers = []
-    for part in _parts(text, option):
-        try:
-            number = float(part)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise UsageError(f"{option} {part}: expected a number")
-        numbers.append(number)
-    return list(dict.fromkeys(numbers))
-
-
-def _credits(text: str) -> list[int | None]:
-    """Sizes, or None for what a job takes by itself."""
-    parts = _parts(text, "--credit-bytes")
-    found = (None if part == "auto" else _sizes(part, "--credit-bytes")[0] for part in parts)
-    return list(dict.fromkeys(found))
-
-
-def _rates(text: str | None) -> list[float | None]:
-    """Bytes per second, or None for no updates on servers."""
-    if text is None:
-        return [None]
-    return [1e9 * gigabytes for gigabytes in _numbers(text, "--update-gb-per-s")]
-
-
-def _local_reductions(text: str, lists: dict[str, str]) -> list[str]:
-    from sumpter_lab.whatif import LOCAL_REDUCTIONS
-
-    parts = _parts(text, "--local-reduction")
-    for part in parts:
-        if part not in LOCAL_REDUCTIONS and not part.startswith("roots="):
-            expected = f"{', '.join(LOCAL_REDUCTIONS)} or roots=GPU+GPU"
-            raise UsageError(f"--local-reduction {part}: expected {expected}")
-    if not lists and parts != ["rule"]:
-        raise UsageError(f"--local-reduction {text} needs --machines with devices")
-    return parts
-
-
-def _orders(text: str) -> list[str | None]:
-    from sumpter_lab.whatif import ORDERS
-
-    parts = _parts(text, "--order")
-    for part in parts:
-        if part not in ("auto", *ORDERS):
-            raise UsageError(f"--order {part}: expected auto, {' or '.join(ORDERS)}")
-    return [None if part == "auto" else part for part in parts]
-
-
-def _sizes(text: str, option: str) -> list[int]:
-    sizes = [parse_size(part, option) for part in _parts(text, option)]
-    for size in sizes:
-        if size > _MOST_BYTES:
-            raise UsageError(f"{option} {size}: expected at most {_MOST_BYTES} bytes")
-    return list(dict.fromkeys(sizes))
 
 
 app = single(whatif, EXAMPLE)
