@@ -42,4 +42,4 @@ pub use registry::{Factory, Registry};
 pub use shared::{MAX_SHARED_RANKS, SHARED_SUM_BYTES, add_codes, decode_sum};
 pub use spec::{Arguments, Count, Fp8Format, NanPolicy, Norm, Partition, Scheme, Spec};
 pub use traffic::Traffic;
-pub use trial::{Phase, Trial};
+pub use trial::{Phase, Trial, median_s};

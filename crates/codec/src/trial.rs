@@ -97,8 +97,7 @@ impl Trial {
         Ok((lost / squares(&mut self.x.iter().copied())).sqrt())
     }
 
-    /// How fast the codec is: the median of runs of each phase, which take `limit_s` together or
-    /// are three. `seconds` is a clock that never goes back.
+    /// How fast the codec is, each phase by [`median_s`].
     ///
     /// # Errors
     /// As [`Trial::run`].
@@ -109,35 +108,39 @@ impl Trial {
     ) -> Result<CodecRates, CodecError> {
         let encode = if self.feedback { Phase::Feedback } else { Phase::Encode };
         let bytes = size_of_val(&self.x[..]) as f64;
-        let mut rate = |phase| Ok(bytes / self.median_s(phase, limit_s, seconds)?);
+        let mut rate = |phase| Ok(bytes / median_s(limit_s, seconds, &mut || self.run(phase))?);
         Ok(CodecRates {
             encode: rate(encode)?,
             decode: rate(Phase::Decode)?,
             add: rate(Phase::Add)?,
         })
     }
+}
 
-    fn median_s(
-        &mut self,
-        phase: Phase,
-        limit_s: f64,
-        seconds: &mut dyn FnMut() -> f64,
-    ) -> Result<f64, CodecError> {
-        // The first run touches memory that is not mapped yet.
-        self.run(phase)?;
-        let mut runs = Vec::new();
-        let (started, mut before) = (seconds(), seconds());
-        while runs.len() < LEAST_RUNS || before - started < limit_s {
-            self.run(phase)?;
-            let now = seconds();
-            runs.push(now - before);
-            before = now;
-        }
-        runs.sort_by(f64::total_cmp);
-        let mean = (before - started) / runs.len() as f64;
-        // A clock that is coarser than most runs has them take no time.
-        Ok(Some(runs[runs.len() / 2]).filter(|median| *median > 0.0).unwrap_or(mean))
+/// Seconds of a run in the middle of several, which take `limit_s` together or are three.
+/// `seconds` is a clock that never goes back.
+///
+/// # Errors
+/// Those of a run.
+pub fn median_s<E>(
+    limit_s: f64,
+    seconds: &mut dyn FnMut() -> f64,
+    run: &mut dyn FnMut() -> Result<(), E>,
+) -> Result<f64, E> {
+    // The first run touches memory that is not mapped yet.
+    run()?;
+    let mut runs = Vec::new();
+    let (started, mut before) = (seconds(), seconds());
+    while runs.len() < LEAST_RUNS || before - started < limit_s {
+        run()?;
+        let now = seconds();
+        runs.push(now - before);
+        before = now;
     }
+    runs.sort_by(f64::total_cmp);
+    let mean = (before - started) / runs.len() as f64;
+    // A clock that is coarser than most runs has them take no time.
+    Ok(Some(runs[runs.len() / 2]).filter(|median| *median > 0.0).unwrap_or(mean))
 }
 
 /// A codec of blocks.

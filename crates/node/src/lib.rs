@@ -9,6 +9,7 @@ use mio as waker;
 use std::sync;
 
 mod cluster;
+mod codec_rates;
 mod command;
 mod completion;
 mod counters;
@@ -25,6 +26,7 @@ mod tenants;
 mod trace;
 mod worker;
 
+pub use codec_rates::{addition_rate, candidate, codec_rates};
 pub use command::MirroredParts;
 pub use completion::Completion;
 pub use error::{NodeError, OpError};
