@@ -23,6 +23,9 @@ from sumpter_lab.cli.whatif_options import (
     ArchitectureOption,
     BandwidthOption,
     BatchTimeOption,
+    CodecCoresOption,
+    CodecMinBytesOption,
+    CodecRateOption,
     CompressionOption,
     CreditOption,
     EfficiencyOption,
@@ -42,7 +45,7 @@ from sumpter_lab.cli.whatif_options import (
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile
-    from sumpter_lab.whatif import Case, Outcome
+    from sumpter_lab.whatif import Case, CodecRate, Outcome
 
 EXAMPLE = (
     "Example: sumpter whatif --profile run.profile.json --workers 16,64 --bandwidth-gbps 10,25 "
@@ -65,6 +68,9 @@ def whatif(
     local_reduction: LocalReductionOption = "rule",
     architecture: ArchitectureOption = None,
     compression: CompressionOption = "1",
+    codec_rate: CodecRateOption = None,
+    codec_cores: CodecCoresOption = "1",
+    codec_min_bytes: CodecMinBytesOption = "64KiB",
     fusion_bytes: FusionBytesOption = "64MiB",
     fusion_timeout_ms: FusionTimeoutOption = "5",
     hop_latency_us: HopLatencyOption = "0",
@@ -87,7 +93,10 @@ def whatif(
     lists = _lists(machines)
     values = {
         **_machines(lists, workers, servers, bandwidth_gbps),
-        "compression": texts.numbers(compression, "--compression"),
+        "compression": texts.compressions(compression),
+        "codec_rate": texts.codec_rates(codec_rate),
+        "codec_cores": texts.numbers(codec_cores, "--codec-cores"),
+        "codec_min_bytes": texts.sizes(codec_min_bytes, "--codec-min-bytes"),
         "transport_efficiency": texts.numbers(transport_efficiency, "--transport-efficiency"),
         "fusion_bytes": texts.sizes(fusion_bytes, "--fusion-bytes"),
         "fusion_timeout_s": [
@@ -107,6 +116,8 @@ def whatif(
     profiles = [_load(profile, format, time_s, add_estimate) for time_s in times_s]
     cases = _cases(lists, values, architectures)
     _check_used(values, {case.architecture for case in cases})
+    if codec_rate is not None and not advise and not any(map(_is_coded, cases)):
+        raise UsageError("--codec-rate is for codecs: name one in --compression, as int8")
     names = {text: name for name, text in lists.items()}
     if advise:
         _advise(profiles[0], cases[0], names, as_json)
@@ -273,7 +284,7 @@ def _print(profile: Profile, rows: list[Row], names: dict[str, str]) -> None:
     if len({time_s for _, time_s, _ in rows}) == 1:
         head += f", {format_seconds(profile.iteration_s)} an iteration without communication"
     Console(highlight=False).print(Text(head, style="bold"))
-    for line in _listed(rows, names):
+    for line in (*_listed(rows, names), *_rates_of(rows)):
         typer.echo(line)
     print_parts(["", table], wraps=True)
 
@@ -296,6 +307,28 @@ def _listed(rows: list[Row], names: dict[str, str]) -> Iterator[str]:
             yield line
 
 
+def _rates_of(rows: list[Row]) -> Iterator[str]:
+    """How fast each codec is taken to be, once."""
+    from sumpter_lab.whatif.cases import rate_of
+
+    shown = dict.fromkeys(
+        (case.compression, rate_of(case), case.codec_rate is None)
+        for case, _, _ in rows
+        if _is_coded(case)
+    )
+    for codec, rate, measured in shown:
+        encode, decode, add = (1e-9 * each for each in rate)
+        source = "measured here" if measured else "as given"
+        yield (
+            f"{codec}: a core encodes {encode:.3g}, decodes {decode:.3g}, decodes and adds "
+            f"{add:.3g} GB/s of float32 ({source})"
+        )
+
+
+def _is_coded(case: Case) -> bool:
+    return isinstance(case.compression, str)
+
+
 def _columns(names: dict[str, str]) -> list[tuple[str, Callable[[Row], str], bool]]:
     """Title, text of a row, and whether it is shown although all rows have the same."""
     from sumpter.launch.figures import format_bytes, format_seconds
@@ -313,7 +346,10 @@ def _columns(names: dict[str, str]) -> list[tuple[str, Callable[[Row], str], boo
         ("servers", lambda row: str(row[0].servers), True),
         ("architecture", lambda row: row[0].architecture, True),
         ("Gb/s", lambda row: f"{row[0].bandwidth_gbps:g}", True),
-        ("compression", lambda row: f"{row[0].compression:g}", False),
+        ("compression", lambda row: _compression(row[0].compression), False),
+        ("codec rate", lambda row: _rate(row[0].codec_rate), False),
+        ("codec cores", lambda row: f"{row[0].codec_cores:g}", False),
+        ("codec from", lambda row: format_bytes(row[0].codec_min_bytes), False),
         ("efficiency", lambda row: f"{row[0].transport_efficiency:g}", False),
         ("fusion", lambda row: format_bytes(row[0].fusion_bytes), False),
         ("timeout", lambda row: f"{1e3 * row[0].fusion_timeout_s:g} ms", False),
@@ -324,6 +360,14 @@ def _columns(names: dict[str, str]) -> list[tuple[str, Callable[[Row], str], boo
         ("order", lambda row: row[0].order or "auto", False),
         ("batch", lambda row: "" if row[1] is None else format_seconds(row[1]), False),
     ]
+
+
+def _compression(compression: float | str) -> str:
+    return compression if isinstance(compression, str) else f"{compression:g}"
+
+
+def _rate(rate: CodecRate | None) -> str:
+    return "measured" if rate is None else "/".join(f"{1e-9 * each:g}" for each in rate)
 
 
 def _name(row: Row, names: dict[str, str]) -> str:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from sumpter._failure import UsageError
 from sumpter._sizes import parse_size
+
+if TYPE_CHECKING:
+    from sumpter_lab.whatif import CodecRate
 
 MOST_MACHINES = 100_000
 MOST_BYTES = 1 << 60
@@ -13,10 +17,14 @@ MOST_BYTES = 1 << 60
 
 def entries(text: str, option: str) -> list[str]:
     """The parts between commas, each once."""
+    return list(dict.fromkeys(_divided(text, option)))
+
+
+def _divided(text: str, option: str) -> list[str]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise UsageError(f"{option} '{text}': an entry of the list is empty")
-    return list(dict.fromkeys(parts))
+    return parts
 
 
 def words(text: str | None, option: str) -> list[str]:
@@ -51,6 +59,50 @@ def numbers(text: str, option: str) -> list[float]:
             raise UsageError(f"{option} {part}: expected a number")
         found.append(number)
     return list(dict.fromkeys(found))
+
+
+def compressions(text: str) -> list[float | str]:
+    """Ratios and codecs."""
+    from sumpter_lab.whatif import codecs
+
+    found: list[float | str] = []
+    for entry in codecs.joined(_divided(text, "--compression")):
+        try:
+            ratio = float(entry)
+        except ValueError:
+            found.append(entry)
+            continue
+        if not math.isfinite(ratio):
+            raise UsageError(f"--compression {entry}: expected a ratio, or a codec as int8")
+        found.append(ratio)
+    return list(dict.fromkeys(found))
+
+
+def codec_rates(text: str | None) -> list[CodecRate | None]:
+    """Bytes per second, or None for those of this machine."""
+    from sumpter_lab.whatif import CodecRate
+
+    if text is None:
+        return [None]
+    found: list[CodecRate | None] = []
+    for part in entries(text, "--codec-rate"):
+        rates = [_positive(each, f"--codec-rate {part}") for each in part.split("/")]
+        if len(rates) not in (1, 3):
+            expected = "one number of GB/s, or three: encoding, decoding, decoding and adding"
+            raise UsageError(f"--codec-rate {part}: expected {expected}")
+        encode, decode, add = rates if len(rates) == 3 else 3 * rates
+        found.append(CodecRate(1e9 * encode, 1e9 * decode, 1e9 * add))
+    return list(dict.fromkeys(found))
+
+
+def _positive(text: str, what: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise UsageError(f"{what}: expected numbers above 0")
+    return number
 
 
 def credits(text: str) -> list[int | None]:
