@@ -74,6 +74,7 @@ fuzz_target!(|data: &[u8]| {
             supply,
             call: None,
             update,
+            rescale: 1.0,
         };
         let op = client.submit(request, OwnedMemory { separate, bytes: vec![1; 200] });
         if supply == Supply::Ranges {

@@ -125,6 +125,12 @@ impl Codec {
         matches!(self.format, Format::Randomk(_))
     }
 
+    /// Whether what a sum leaves out is added to the next one.
+    #[must_use]
+    pub fn feeds_back_sums(&self) -> bool {
+        self.spec.sum_feedback && !self.sums_encoded()
+    }
+
     /// Whether ranks must agree on the scale of each block before they encode it.
     #[must_use]
     pub fn shares_scale(&self) -> bool {
@@ -134,7 +140,8 @@ impl Codec {
     /// The same codec for what has no past: without error feedback and momentum.
     #[must_use]
     pub fn without_memory(self) -> Codec {
-        Codec { spec: Spec { feedback: false, momentum: None, ..self.spec }, ..self }
+        let spec = Spec { feedback: false, sum_feedback: false, momentum: None, ..self.spec };
+        Codec { spec, ..self }
     }
 
     /// Bytes of so many elements, of which only the last block may be shorter than [`BLOCK`].

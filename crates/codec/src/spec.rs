@@ -23,6 +23,10 @@ pub struct Spec {
     pub nan: NanPolicy,
     /// `two_way`: sums are encoded as well; else they are sent as they are.
     pub two_way: bool,
+    /// `sum_ef`: what a sum leaves out is added to the next, too. By default on for `onebit` and
+    /// `topk`, if `ef` and `two_way` are; it costs as many bytes as sums that are not encoded, over
+    /// the number of ranks.
+    pub sum_feedback: bool,
 }
 
 /// A codec with its own arguments.
@@ -146,14 +150,16 @@ pub(crate) const NAMES: [&str; 9] =
     ["fp16", "bf16", "int8", "fp8", "onebit", "topk", "randomk", "dithering", "powersgd"];
 
 /// The arguments that every codec takes.
-const COMMON: [&str; 4] = ["ef", "momentum", "nan", "two_way"];
+const COMMON: [&str; 5] = ["ef", "momentum", "nan", "sum_ef", "two_way"];
 
 impl Spec {
     /// A codec with what is the default for it.
     #[must_use]
     pub fn new(scheme: Scheme) -> Spec {
         let feedback = scheme.feedback_by_default();
-        Spec { scheme, feedback, momentum: None, nan: NanPolicy::Pass, two_way: true }
+        let sum_feedback = feedback && scheme.loses_much();
+        let (momentum, nan, two_way) = (None, NanPolicy::Pass, true);
+        Spec { scheme, feedback, momentum, nan, two_way, sum_feedback }
     }
 }
 
@@ -173,6 +179,11 @@ impl Scheme {
             Scheme::PowerSgd { .. } => "powersgd",
             Scheme::Custom { name, .. } => name,
         }
+    }
+
+    /// Whether a sum may lack most of what was added.
+    fn loses_much(&self) -> bool {
+        matches!(self, Scheme::Onebit { .. } | Scheme::Topk { .. })
     }
 
     fn feedback_by_default(&self) -> bool {
@@ -407,6 +418,11 @@ impl<'a> Taker<'a> {
             NanPolicy::Pass,
         )?;
         let two_way = self.switch("two_way", default.two_way)?;
+        let sum_default = feedback && two_way && default.scheme.loses_much();
+        let sum_feedback = self.switch("sum_ef", sum_default)?;
+        if sum_feedback && !(feedback && two_way) {
+            return Err(self.wrong("sum_ef", "true", "it with ef=true and two_way=true only"));
+        }
         let momentum = self.take("momentum");
         let momentum = momentum.map(|value| {
             let factor = value.parse().ok().filter(|factor| (0.0..1.0).contains(factor));
@@ -418,7 +434,7 @@ impl<'a> Taker<'a> {
             let (codec, key) = (self.codec.to_owned(), key.clone());
             return Err(CodecError::UnknownArgument { codec, key, known });
         }
-        Ok(Spec { feedback, momentum, nan, two_way, ..default })
+        Ok(Spec { feedback, momentum, nan, two_way, sum_feedback, ..default })
     }
 }
 
@@ -432,6 +448,9 @@ impl fmt::Display for Spec {
         all.extend(self.momentum.map(|factor| ("momentum", factor.to_string())));
         if self.nan == NanPolicy::Skip {
             all.push(("nan", "skip".to_owned()));
+        }
+        if self.sum_feedback != (self.feedback && self.two_way && self.scheme.loses_much()) {
+            all.push(("sum_ef", self.sum_feedback.to_string()));
         }
         if !self.two_way {
             all.push(("two_way", "false".to_owned()));

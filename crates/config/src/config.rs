@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sumpter_codec::Registry;
 use sumpter_plan::{Architecture, Dealing};
 use sumpter_wire::Token;
 
@@ -46,6 +47,9 @@ pub struct Config {
     pub replay_order: Option<PathBuf>,
     pub blocking_wait: bool,
     pub checksum: bool,
+    /// The codec in canonical form; empty for none.
+    pub compression: String,
+    pub compression_min_bytes: u64,
     pub architecture: Architecture,
     pub placement: Dealing,
     pub colocated: Colocated,
@@ -175,6 +179,22 @@ impl Config {
             (Source::Argument, Source::Environment(_)) => self.token_file = None,
             (Source::Environment(_), Source::Argument) => self.token = None,
             _ => return Err(self.conflict("token", "token_file", "give one of them")),
+        }
+        Ok(())
+    }
+
+    /// The codec in canonical form.
+    pub(crate) fn settle_compression(&mut self) -> Result<(), ConfigError> {
+        if self.compression == "none" {
+            self.compression.clear();
+            return Ok(());
+        }
+        match Registry::new().parse(&self.compression) {
+            Ok(codec) => self.compression = codec.to_string(),
+            Err(reason) => {
+                let origin = self.source("compression");
+                return Err(ConfigError::Compression { origin, reason });
+            }
         }
         Ok(())
     }

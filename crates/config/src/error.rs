@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use sumpter_codec::CodecError;
 use sumpter_wire::TokenError;
 
 /// Where a setting's value was found.
@@ -80,6 +81,14 @@ pub enum ConfigError {
         origin: Source,
         /// What is wrong with it.
         reason: TokenError,
+    },
+    /// A codec that does not exist, or does not take its arguments.
+    #[error("setting compression ({origin}): {reason}")]
+    Compression {
+        /// Where the value was found.
+        origin: Source,
+        /// What is wrong with it.
+        reason: CodecError,
     },
     /// Some of the settings for TLS are given, and one is not.
     #[error("setting {missing} is missing: tls_cert, tls_key and tls_ca are given together")]

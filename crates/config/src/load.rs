@@ -35,6 +35,7 @@ pub fn load_from(
         }
     }
     config.settle_token_sources()?;
+    config.settle_compression()?;
     config.check_pairs()?;
     Ok(config)
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::config::Config;
-use crate::parse::{GIB, KIB, MIB, PIB, boolean, host_port, number, size_in, word};
+use crate::parse::{GIB, KIB, MIB, PIB, TIB, boolean, host_port, number, size_in, word};
 
 /// The word for a value that Sumpter decides by itself.
 pub(crate) const AUTO: &str = "auto";
@@ -36,6 +36,8 @@ pub struct Setting {
 
 /// Bytes of a name such as a job's.
 const NAME_LIMIT: usize = 128;
+/// Bytes of a codec with its arguments.
+const CODEC_LIMIT: usize = 256;
 /// Network interfaces of one process: beyond any machine.
 const INTERFACE_LIMIT: usize = 64;
 /// Ranks of one job: beyond any cluster this is for, and small enough to hold a list of.
@@ -324,6 +326,27 @@ pub const SETTINGS: &[Setting] = &[
         range: "true or false",
         doc: "Give every frame a CRC-32C; corrupt frames are sent again. Equal on every rank.",
         put: |c, v| boolean(v).map(|x| c.checksum = x),
+    },
+    Setting {
+        name: "compression",
+        env: "SUMPTER_COMPRESSION",
+        unit: "",
+        default: "none",
+        range: "none, or a codec with its arguments, such as bf16, int8 or topk:k=0.01,momentum=0.9",
+        doc: "The codec by which fronts sum floating-point tensors that say nothing of their own: \
+              all-reduces of torch.distributed, push_pull and allreduce, and gradients of two or \
+              more dimensions in a DistributedOptimizer. See compression.md. Equal on every rank.",
+        put: |c, v| word(v, CODEC_LIMIT).map(|x| c.compression = x),
+    },
+    Setting {
+        name: "compression_min_bytes",
+        env: "SUMPTER_COMPRESSION_MIN_BYTES",
+        unit: "bytes",
+        default: "64KiB",
+        range: "a size from 0 to 1TiB",
+        doc: "Smaller tensors than this are not compressed, unless a call asks for it. Equal on \
+              every rank.",
+        put: |c, v| size_in(v, 0..=TIB, 1).map(|x| c.compression_min_bytes = x),
     },
     Setting {
         name: "architecture",

@@ -148,6 +148,28 @@ fn values_outside_their_range_are_refused() {
 }
 
 #[test]
+fn a_codec_is_brought_into_canonical_form() {
+    let codec = |text| load(&[("compression", text)], &[]).unwrap().compression;
+    assert_eq!(load(&[], &[]).unwrap().compression, "");
+    assert_eq!((codec("none"), codec("int8")), (String::new(), "int8".to_owned()));
+    assert_eq!(codec("topk:momentum=0.90,k=0.010"), "topk:k=0.01,momentum=0.9");
+    let config = load(&[], &[("SUMPTER_COMPRESSION_MIN_BYTES", "1MiB")]).unwrap();
+    assert_eq!(config.compression_min_bytes, 1 << 20);
+    let wrong = [
+        ("zip", "no codec is called 'zip': give one of fp16,"),
+        ("int8:bits=4", "codec int8 takes no argument 'bits': give scale, ef, nan, momentum"),
+        ("topk:k=0", "codec topk: k=0: give a part of all elements"),
+        ("topk", "codec topk: k=: give a part"),
+    ];
+    for (text, said) in wrong {
+        let refused = message(&[], &[("SUMPTER_COMPRESSION", text)]);
+        let origin = "setting compression (environment variable SUMPTER_COMPRESSION): ";
+        assert!(refused.starts_with(origin) && refused.contains(said), "{refused}");
+    }
+    message(&[("compression_min_bytes", "-1")], &[]);
+}
+
+#[test]
 fn settings_that_contradict_each_other_are_both_named() {
     let text = message(&[("rank", "4")], &[("WORLD_SIZE", "4")]);
     assert!(text.contains("rank = 4 (argument)"), "{text}");

@@ -80,6 +80,7 @@ fn spec(name: String) -> TensorSpec {
         rule: None,
         staleness: Staleness::default(),
         sharded: false,
+        compression: String::new(),
     }
 }
 

@@ -4,14 +4,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sumpter_codec::{At, BLOCK, Codec, CodecError, Key, Registry, Spec, blocks};
-use sumpter_sum::BufferPool;
-use sumpter_types::Dtype;
+use sumpter_sum::{AlignedBuf, BufferPool};
+use sumpter_types::{Dtype, Rank};
 use sumpter_wire::{CodecId, CodingSpec, codec_id};
 
 /// How a tensor's contributions and sums are encoded.
 #[derive(Clone, Debug)]
 pub struct Coding {
     codec: Codec,
+    /// For sums.
+    sums: Codec,
     /// The canonical text of the codec, and its id.
     text: Arc<str>,
     id: CodecId,
@@ -42,7 +44,8 @@ impl Coding {
                 reason: "ranks would have to agree on the scale of each block first".to_owned(),
             });
         }
-        Ok(Coding { codec, id: codec_id(&text), text: text.into(), elements, served })
+        let (id, sums) = (codec_id(&text), codec.clone().without_memory());
+        Ok(Coding { codec, sums, id, text: text.into(), elements, served })
     }
 
     /// The codec, as it is written.
@@ -64,6 +67,18 @@ impl Coding {
         BLOCK * dtype.size()
     }
 
+    /// Elements of the whole tensor.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    /// Those of them that are summed here.
+    #[must_use]
+    pub fn served(&self) -> Range<u64> {
+        self.served.clone()
+    }
+
     pub(crate) fn id(&self) -> CodecId {
         self.id
     }
@@ -74,14 +89,27 @@ impl Coding {
     }
 
     /// What a lane is told of a partition that begins with a byte of the tensor.
-    pub(crate) fn spec(&self, dtype: Dtype, origin: usize) -> CodingSpec {
+    pub(crate) fn spec(&self, dtype: Dtype, origin: usize, carrier: Option<Rank>) -> CodingSpec {
         let block = self.coder().blocks_from(dtype, origin);
-        CodingSpec { codec: self.id, elements: self.elements, block }
+        CodingSpec { codec: self.id, elements: self.elements, block, carrier }
+    }
+
+    /// The same codec for sums, which have no past.
+    pub(crate) fn sum_coder(&self) -> Coder<'_> {
+        Coder { codec: &self.sums, ..self.coder() }
     }
 
     pub(crate) fn coder(&self) -> Coder<'_> {
         Coder { codec: &self.codec, first: self.served.start / BLOCK as u64 }
     }
+}
+
+/// Which sum: its round, where it begins, and the elements' type and bytes.
+pub(crate) type SumOf = ((Key, usize), (Dtype, usize));
+
+/// Bytes of a sum of `f32` of so many bytes of elements.
+pub(crate) fn sum_bytes(dtype: Dtype, len: usize) -> usize {
+    len / dtype.size() * size_of::<f32>()
 }
 
 /// A codec for what begins with a certain block: a tensor, or a partition of one.
@@ -122,31 +150,45 @@ impl<'a> Coder<'a> {
         self.codec.decode(self.at(key, dtype, offset), code, (dtype, out))
     }
 
+    /// The code of a sum of `f32`.
+    pub(crate) fn encode_sum(
+        self,
+        ((key, offset), (dtype, len)): SumOf,
+        sum: &[u8],
+        pool: &mut BufferPool,
+    ) -> AlignedBuf {
+        let mut out = pool.take(self.len(dtype, len));
+        let (at, (previous, next)) = (self.at(key, dtype, offset), Default::default());
+        let encoded = self.codec.encode(at, (Dtype::F32, sum), previous, next, &mut out);
+        encoded.expect("a sum of the length that was asked for");
+        out
+    }
+
     /// Makes what is sent of a sum: `sum` is of `f32`, or where codes are added as they are the sum
     /// of codes. Returns the buffer that is sent.
     pub(crate) fn finish(
         self,
-        (key, offset): (Key, usize),
-        (dtype, len): (Dtype, usize),
-        sum: sumpter_sum::AlignedBuf,
+        ((key, offset), (dtype, len)): SumOf,
+        sum: AlignedBuf,
         pool: &mut BufferPool,
-    ) -> sumpter_sum::AlignedBuf {
-        let (at, two_way) = (self.at(key, dtype, offset), self.codec.spec().two_way);
-        let mut out = match (two_way, self.codec.sums_encoded()) {
+    ) -> AlignedBuf {
+        let of = ((key, offset), (dtype, len));
+        let out = match (self.codec.spec().two_way, self.codec.sums_encoded()) {
             (true, true) => return sum,
+            (true, false) => self.encode_sum(of, &sum, pool),
             (false, false) if dtype == Dtype::F32 => return sum,
-            _ => pool.take(self.sum_len(dtype, len)),
+            (false, false) => {
+                let mut out = pool.take(len);
+                sumpter_codec::store_sums(dtype, &sum, &mut out);
+                out
+            }
+            (false, true) => {
+                let mut out = pool.take(len);
+                let decoded = self.decode_sum((key, offset), &sum, (dtype, &mut out));
+                decoded.expect("a sum of codes, which may be any bytes");
+                out
+            }
         };
-        if !two_way && !self.codec.sums_encoded() {
-            sumpter_codec::store_sums(dtype, &sum, &mut out);
-        } else if two_way {
-            let (previous, next) = Default::default();
-            let encoded = self.codec.encode(at, (Dtype::F32, &sum), previous, next, &mut out);
-            encoded.expect("a sum of the length that was asked for");
-        } else {
-            let decoded = self.codec.decode(at, &sum, (dtype, &mut out));
-            decoded.expect("a sum of codes, which may be any bytes");
-        }
         pool.give(sum);
         out
     }

@@ -5,6 +5,8 @@
 pub const MAX_NAME_BYTES: usize = 255;
 /// Bytes of a tensor's name.
 pub const MAX_TENSOR_NAME_BYTES: usize = 1024;
+/// Bytes of a codec with its arguments.
+pub const MAX_CODEC_BYTES: usize = 256;
 /// Workers of one job.
 pub const MAX_WORLD: u32 = 65_536;
 /// Tensors of one run: far above the parameters of any model, and a bound on memory.
@@ -30,6 +32,14 @@ pub fn check_name(what: &str, name: &str) -> Result<(), String> {
 /// In words, if it is empty or too long.
 pub fn check_tensor_name(name: &str) -> Result<(), String> {
     check_length("a tensor's name", name, MAX_TENSOR_NAME_BYTES)
+}
+
+/// Whether this can be what a tensor is compressed by.
+///
+/// # Errors
+/// In words, if it is too long.
+pub fn check_compression(codec: &str) -> Result<(), String> {
+    check_length("a codec with its arguments", codec, MAX_CODEC_BYTES)
 }
 
 fn check_length(what: &str, name: &str, most: usize) -> Result<(), String> {

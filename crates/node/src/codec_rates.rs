@@ -5,9 +5,11 @@ use std::convert::Infallible;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use sumpter_codec::{CodecError, Count, Registry, Scheme, Spec, Traffic, Trial, median_s};
+use sumpter_codec::{CodecError, Count, Scheme, Spec, Traffic, Trial, median_s};
 use sumpter_plan::{Candidate, CodedTensor};
 use sumpter_types::{CodecRates, Dtype, ReduceOp};
+
+use crate::codecs::codecs;
 
 /// Elements that a codec is tried on: with what it keeps of them they stay in a core's cache, and
 /// one call is long beside what a clock takes.
@@ -23,8 +25,8 @@ static MEASURED: Mutex<BTreeMap<String, CodecRates>> = Mutex::new(BTreeMap::new(
 /// The first call for a codec takes a few milliseconds, others return what it found.
 ///
 /// # Errors
-/// If the registry does not have the codec, or it fails.
-pub fn codec_rates(registry: &Registry, spec: &Spec) -> Result<CodecRates, CodecError> {
+/// If this process does not have the codec, or it fails.
+pub fn codec_rates(spec: &Spec) -> Result<CodecRates, CodecError> {
     let name = spec.to_string();
     // Held while measuring: two measurements at once would disturb each other.
     let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,7 +35,7 @@ pub fn codec_rates(registry: &Registry, spec: &Spec) -> Result<CodecRates, Codec
     }
     let started = Instant::now();
     let mut clock = || started.elapsed().as_secs_f64();
-    let rates = Trial::new(registry, &sized(spec), ELEMENTS)?.rates(PHASE_S, &mut clock)?;
+    let rates = Trial::new(codecs(), &sized(spec), ELEMENTS)?.rates(PHASE_S, &mut clock)?;
     measured.insert(name, rates);
     Ok(rates)
 }
@@ -42,20 +44,16 @@ pub fn codec_rates(registry: &Registry, spec: &Spec) -> Result<CodecRates, Codec
 ///
 /// # Errors
 /// As [`codec_rates`]; if the codec does not fit the tensor.
-pub fn candidate(
-    registry: &Registry,
-    spec: &Spec,
-    tensor: CodedTensor,
-) -> Result<Candidate, CodecError> {
+pub fn candidate(spec: &Spec, tensor: CodedTensor) -> Result<Candidate, CodecError> {
     let elements = tensor.bytes / tensor.dtype.size() as u64;
-    let traffic = Traffic::of(registry, spec, tensor.dtype, elements)?;
+    let traffic = Traffic::of(codecs(), spec, tensor.dtype, elements)?;
     Ok(Candidate {
         codec: spec.to_string(),
         contribution_bytes: traffic.contribution,
         answer_bytes: traffic.answer,
         encodes_sums: traffic.encodes_sums,
         decodes_sums: traffic.decodes_sums,
-        rates: codec_rates(registry, spec)?,
+        rates: codec_rates(spec)?,
     })
 }
 
@@ -91,34 +89,32 @@ mod tests {
 
     #[test]
     fn every_codec_has_rates_that_are_measured_once() {
-        let registry = Registry::new();
-        for name in registry.names() {
+        for name in codecs().names() {
             let text = match name {
                 "topk" | "randomk" => format!("{name}:k=0.01"),
                 name => name.to_owned(),
             };
             let spec: Spec = text.parse().unwrap();
-            let rates = codec_rates(&registry, &spec).unwrap();
+            let rates = codec_rates(&spec).unwrap();
             for rate in [rates.encode, rates.decode, rates.add] {
                 // A core is no faster than its cache, and no codec a thousand times slower.
                 assert!((1e6..1e13).contains(&rate), "{name}: {rates:?}");
             }
-            assert_eq!(codec_rates(&registry, &spec), Ok(rates), "{name}");
+            assert_eq!(codec_rates(&spec), Ok(rates), "{name}");
         }
     }
 
     #[test]
     fn a_candidate_has_the_bytes_of_its_tensor_and_the_rates_of_this_machine() {
-        let registry = Registry::new();
         let spec: Spec = "int8:two_way=false".parse().unwrap();
         let tensor = CodedTensor { bytes: 8 << 10, dtype: Dtype::Bf16 };
-        let candidate = candidate(&registry, &spec, tensor).unwrap();
+        let candidate = candidate(&spec, tensor).unwrap();
         assert_eq!(candidate.codec, "int8:two_way=false");
         assert_eq!((candidate.contribution_bytes, candidate.answer_bytes), (4 * 1028, 8 << 10));
         assert_eq!((candidate.encodes_sums, candidate.decodes_sums), (false, false));
-        assert_eq!(Ok(candidate.rates), codec_rates(&registry, &spec));
+        assert_eq!(Ok(candidate.rates), codec_rates(&spec));
         let integers = CodedTensor { dtype: Dtype::I32, ..tensor };
-        assert!(super::candidate(&registry, &spec, integers).is_err());
+        assert!(super::candidate(&spec, integers).is_err());
     }
 
     #[test]
@@ -131,7 +127,7 @@ mod tests {
     #[test]
     fn a_number_of_elements_above_those_tried_keeps_them_all() {
         let spec: Spec = "topk:k=1000000".parse().unwrap();
-        assert!(codec_rates(&Registry::new(), &spec).is_ok());
+        assert!(codec_rates(&spec).is_ok());
         assert_eq!(sized(&spec).to_string(), format!("topk:k={ELEMENTS}"));
         let part: Spec = "topk:k=0.25".parse().unwrap();
         assert_eq!(sized(&part), part);
@@ -142,7 +138,7 @@ mod tests {
         let mut spec: Spec = "int8".parse().unwrap();
         let (name, arguments) = ("mine".to_owned(), BTreeMap::new());
         spec.scheme = Scheme::Custom { name, arguments };
-        let error = codec_rates(&Registry::new(), &spec).unwrap_err();
+        let error = codec_rates(&spec).unwrap_err();
         assert!(error.to_string().contains("mine"), "{error}");
     }
 }

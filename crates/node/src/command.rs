@@ -40,6 +40,8 @@ pub(crate) struct Submission {
     pub deferred: Option<Arc<Deferred>>,
     /// The rule and its coefficients, in an update.
     pub update: Option<Update>,
+    /// What residuals of a compressed tensor are multiplied by.
+    pub rescale: f32,
     /// In which order it changes a variable asynchronously; nothing: as it comes.
     pub order: Vec<OrderSpan>,
     /// No round: the variable has these parts from now on.

@@ -152,6 +152,8 @@ pub(crate) fn join_options(
         ("tuner", config.tuner.clone()),
         ("deterministic", config.deterministic.to_string()),
         ("checksum", config.checksum.to_string()),
+        ("compression", config.compression.clone()),
+        ("compression_min_bytes", config.compression_min_bytes.to_string()),
         ("min_workers", config.min_workers.to_string()),
         ("redo", config.redo.to_string()),
         ("architecture", config.architecture.word().to_owned()),

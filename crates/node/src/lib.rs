@@ -10,6 +10,7 @@ use std::sync;
 
 mod cluster;
 mod codec_rates;
+mod codecs;
 mod command;
 mod completion;
 mod counters;
@@ -27,6 +28,7 @@ mod trace;
 mod worker;
 
 pub use codec_rates::{addition_rate, candidate, codec_rates};
+pub use codecs::codecs;
 pub use command::MirroredParts;
 pub use completion::Completion;
 pub use error::{NodeError, OpError};

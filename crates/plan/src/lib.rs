@@ -110,7 +110,7 @@ pub use devices::{
 pub use error::PlanError;
 pub use hashed::HashedDealer;
 pub use lanes::{LaneAssigner, lane_interfaces, lpt};
-pub use loops::{LEAST_PART_BYTES, LoopPart, loop_parts};
+pub use loops::{Cuts, LEAST_PART_BYTES, LoopPart, loop_parts};
 pub use machine::{BANDWIDTH_GBPS, Cluster, MAX_MACHINES, Machine, Role};
 pub use phub::{MinimumBandwidth, RackModel, RackTimes, Reading};
 pub use placement::{

@@ -243,9 +243,17 @@ impl Placement {
     /// Cuts the next tensor into partitions and places them, in order of offset. A tensor of no
     /// bytes has no partitions.
     pub fn place(&mut self, tensor_bytes: u64) -> Vec<PartitionPlace> {
+        self.place_blocks(tensor_bytes, PARTITION_ALIGN_BYTES)
+    }
+
+    /// The same of a tensor whose blocks of so many bytes are not cut: every partition begins with
+    /// one. Its partitions are smaller by less than a block, or as large as one.
+    pub fn place_blocks(&mut self, tensor_bytes: u64, block_bytes: u64) -> Vec<PartitionPlace> {
         let mut places = Vec::new();
         let mut offset = 0;
         let (halvings, size) = self.partition_size(tensor_bytes);
+        let block = block_bytes.max(1);
+        let size = (size / block * block).max(block);
         while offset < tensor_bytes {
             let bytes = size.min(tensor_bytes - offset);
             let dealer = halvings.min(self.dealers.len() - 1);

@@ -56,6 +56,33 @@ proptest! {
     }
 
     #[test]
+    fn blocks_are_not_cut(
+        plan in plan(),
+        tensors in tensors(),
+        block in prop::sample::select(vec![2048u64, 4096, 8192, 12_288]),
+    ) {
+        let mut placement = Placement::new(&plan).unwrap();
+        let mut plain = Placement::new(&plan).unwrap();
+        let size = (plan.partition_bytes / block * block).max(block);
+        for tensor_bytes in tensors {
+            let places = placement.place_blocks(tensor_bytes, block);
+            let mut end = 0;
+            for (index, place) in places.iter().enumerate() {
+                prop_assert_eq!((place.offset, place.offset % block), (end, 0));
+                end += place.bytes;
+                let last = index + 1 == places.len();
+                prop_assert!(place.bytes == size || last && place.bytes > 0);
+                prop_assert!(weights(&plan)[place.server] > 0.0);
+            }
+            prop_assert_eq!(end, tensor_bytes);
+            let unaligned = plain.place(tensor_bytes);
+            if plan.partition_bytes % block == 0 {
+                prop_assert_eq!(places, unaligned);
+            }
+        }
+    }
+
+    #[test]
     fn every_prefix_is_balanced_over_servers_and_lanes(plan in plan(), tensors in tensors()) {
         let mut placement = Placement::new(&plan).unwrap();
         let total: f64 = weights(&plan).iter().sum();

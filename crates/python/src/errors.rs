@@ -3,6 +3,7 @@
 use pyo3::create_exception;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
+use sumpter_codec::CodecError;
 use sumpter_config::ConfigError as RustConfigError;
 use sumpter_node::{NodeError, OpError};
 use sumpter_plan::PlanError;
@@ -30,6 +31,11 @@ create_exception!(
 create_exception!(sumpter, ConfigError, SumpterError, "A setting or argument is out of range.");
 create_exception!(sumpter, DeadlineError, SumpterError, "A wait with a time limit ran out.");
 create_exception!(sumpter, ClosedError, SumpterError, "The session has been shut down.");
+
+/// The exception of an error about a codec.
+pub fn from_codec(error: CodecError) -> PyErr {
+    ConfigError::new_err(error.to_string())
+}
 
 /// The exception of an operation's error.
 pub fn from_op(error: OpError) -> PyErr {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
-use sumpter_codec::{CodecError, Registry, Traffic};
 use sumpter_coordinator::Coordinator as RustCoordinator;
 use sumpter_membership::Serves;
 use sumpter_node::NodeError;
@@ -290,25 +289,6 @@ pub fn update_rules() -> HashMap<&'static str, Vec<&'static str>> {
 #[pyfunction]
 pub fn update_coefficients() -> Vec<&'static str> {
     Update::NAMES.to_vec()
-}
-
-/// Elements of a tensor by which codecs are compared.
-const COMPARED_ELEMENTS: u64 = 1 << 20;
-
-/// How fast a codec is on this machine: bytes of `float32` that one core encodes, decodes, and
-/// decodes and adds in a second; and by how much its code is smaller.
-#[pyfunction]
-pub fn codec_rates(py: Python<'_>, codec: &str) -> PyResult<(f64, f64, f64, f64)> {
-    let registry = Registry::new();
-    let measured = py.detach(|| {
-        let spec = registry.parse(codec)?;
-        let rates = sumpter_node::codec_rates(&registry, &spec)?;
-        let traffic = Traffic::of(&registry, &spec, Dtype::F32, COMPARED_ELEMENTS)?;
-        Ok::<_, CodecError>((rates, traffic.contribution))
-    });
-    let (rates, bytes) = measured.map_err(|error| ConfigError::new_err(error.to_string()))?;
-    let plain = COMPARED_ELEMENTS * Dtype::F32.size() as u64;
-    Ok((rates.encode, rates.decode, rates.add, plain as f64 / bytes as f64))
 }
 
 /// The kernels chosen on this processor, or those of them that sum a type.

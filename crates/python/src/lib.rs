@@ -4,6 +4,7 @@
 //! `python/sumpter/_native.pyi` describes it; a test compares the two.
 
 mod calls;
+mod codecs;
 mod dlpack;
 mod errors;
 mod functions;
@@ -27,6 +28,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<handle::Decision>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<calls::Calls>()?;
+    module.add_class::<codecs::LowRank>()?;
     module.add_class::<functions::Coordinator>()?;
     module.add_class::<seat::Seat>()?;
     module.add_function(wrap_pyfunction!(functions::serve, module)?)?;
@@ -44,8 +46,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::check_environment, module)?)?;
     module.add_function(wrap_pyfunction!(functions::machine_id, module)?)?;
     module.add_function(wrap_pyfunction!(functions::generate_token, module)?)?;
+    module.add_function(wrap_pyfunction!(codecs::codec, module)?)?;
+    module.add_function(wrap_pyfunction!(codecs::codecs, module)?)?;
+    module.add_function(wrap_pyfunction!(codecs::codec_rates, module)?)?;
     module.add_function(wrap_pyfunction!(functions::update_rules, module)?)?;
     module.add_function(wrap_pyfunction!(functions::update_coefficients, module)?)?;
-    module.add_function(wrap_pyfunction!(functions::codec_rates, module)?)?;
     module.add_function(wrap_pyfunction!(functions::instruction_set, module)?)
 }

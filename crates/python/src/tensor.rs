@@ -33,7 +33,9 @@ pub struct Tensor {
 #[pymethods]
 impl Tensor {
     /// Queues one operation on memory given by address; see the stub for the arguments.
-    #[pyo3(signature = (send, receive, priority, tag, keep, update=None, order=None))]
+    #[pyo3(signature = (
+        send, receive, priority, tag, keep, update=None, order=None, rescale=1.0
+    ))]
     #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.
     fn submit(
         &self,
@@ -44,17 +46,20 @@ impl Tensor {
         keep: Py<PyAny>,
         update: Option<[f64; Update::COEFFICIENTS]>,
         order: Option<Vec<(usize, usize, u32, u32)>>,
+        rescale: f32,
     ) -> PyResult<Handle> {
         let update = self.update(update, send == receive)?;
+        self.check_rescale(rescale)?;
         let memory = self.memory(send, receive, keep)?;
         self.note(priority);
-        let request = OpRequest { tag, priority, update, order: spans(order) };
+        let request = OpRequest { tag, priority, update, order: spans(order), rescale };
         Ok(Handle::new(self.inner.submit(request, memory)))
     }
 
     /// Queues one operation whose contribution is supplied while it runs; see the stub.
     #[pyo3(signature = (
-        send, receive, priority, tag, keep, slice_bytes, on_slice, update=None, order=None
+        send, receive, priority, tag, keep, slice_bytes, on_slice, update=None, order=None,
+        rescale=1.0
     ))]
     #[allow(clippy::too_many_arguments)]
     fn submit_staged(
@@ -68,11 +73,13 @@ impl Tensor {
         on_slice: Py<PyAny>,
         update: Option<[f64; Update::COEFFICIENTS]>,
         order: Option<Vec<(usize, usize, u32, u32)>>,
+        rescale: f32,
     ) -> PyResult<(Handle, Supply)> {
         let update = self.update(update, send == receive)?;
+        self.check_rescale(rescale)?;
         let memory = self.memory(send, receive, keep)?;
         self.note(priority);
-        let request = OpRequest { tag, priority, update, order: spans(order) };
+        let request = OpRequest { tag, priority, update, order: spans(order), rescale };
         let round = self.inner.submit_staged(request, memory, slices(slice_bytes, on_slice));
         Ok((Handle::new(round.completion().clone()), Supply::new(round, self.own.len())))
     }
@@ -202,6 +209,12 @@ impl Tensor {
     fn op(&self) -> &'static str {
         self.inner.spec().op.name()
     }
+
+    /// The codec by which it travels, with its arguments; empty for none.
+    #[getter]
+    fn compression(&self) -> &str {
+        &self.inner.spec().compression
+    }
 }
 
 impl Tensor {
@@ -236,7 +249,7 @@ impl Tensor {
         tag: String,
         keep: Py<PyAny>,
     ) -> PyResult<Handle> {
-        self.submit(send, receive, priority, tag, keep, None, None)
+        self.submit(send, receive, priority, tag, keep, None, None, 1.0)
     }
 
     /// A round's update, of a variable; nothing of any other tensor.
@@ -281,6 +294,18 @@ impl Tensor {
                 "variable '{name}': the gradient and the value must not lie in the same memory"
             ))),
             false => Ok(()),
+        }
+    }
+
+    /// Residuals can be multiplied by any number; momentum and errors would be lost with others.
+    fn check_rescale(&self, rescale: f32) -> PyResult<()> {
+        let name = &self.inner.spec().name;
+        match rescale.is_finite() {
+            true => Ok(()),
+            false => {
+                let text = format!("tensor '{name}': residuals cannot be multiplied by {rescale}");
+                Err(ConfigError::new_err(text))
+            }
         }
     }
 

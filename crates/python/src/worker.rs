@@ -96,6 +96,18 @@ impl Worker {
         self.config.asynchronous
     }
 
+    /// The codec of tensors that say nothing of their own; empty for none.
+    #[getter]
+    fn compression(&self) -> &str {
+        &self.config.compression
+    }
+
+    /// Tensors of fewer bytes are not compressed unless a call asks for it.
+    #[getter]
+    fn compression_min_bytes(&self) -> u64 {
+        self.config.compression_min_bytes
+    }
+
     /// The directory of the order log that is written, if one is.
     #[getter]
     fn record_order(&self) -> Option<PathBuf> {
@@ -122,7 +134,8 @@ impl Worker {
 
     /// Declares a tensor; see the stub for the arguments.
     #[pyo3(signature = (name, collective, shape, dtype, op="sum", *, root=0, average=false,
-                        ranks=None, rule=None, staleness=Some(0), sharded=false))]
+                        ranks=None, rule=None, staleness=Some(0), sharded=false,
+                        compression=String::new()))]
     #[allow(clippy::too_many_arguments)] // One argument a field of the Python signature.
     fn declare(
         &self,
@@ -137,6 +150,7 @@ impl Worker {
         rule: Option<&str>,
         staleness: Option<u32>,
         sharded: bool,
+        compression: String,
     ) -> PyResult<Tensor> {
         let unknown =
             |what: &str, value: &str| ConfigError::new_err(format!("unknown {what} '{value}'"));
@@ -154,6 +168,7 @@ impl Worker {
                 .transpose()?,
             staleness: staleness.map_or(Staleness::UNBOUNDED, Staleness),
             sharded,
+            compression,
         };
         if spec.collective == Collective::Barrier {
             (spec.dtype, spec.shape) = (Dtype::U8, vec![1]);

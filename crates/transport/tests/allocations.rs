@@ -4,12 +4,14 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
+use sumpter_codec::Registry;
 use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Event, Lane, LaneLimits, OpMemory, Peer, Place, Recovery, Request,
-    Supply, VariablePlace, exchange,
+    Client, ClientSettings, Coding, Event, Lane, LaneLimits, OpMemory, Peer, Place, Recovery,
+    Request, Supply, VariablePlace, exchange,
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::in_process;
@@ -63,6 +65,8 @@ const MOMENTUM: Rule = Rule::Sgd { momentum: true, nesterov: true };
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rounds {
     Sum,
+    /// They sum what is encoded, with error feedback.
+    Encoded,
     /// They update a variable, of which each worker but the last mirrors partitions.
     Update,
 }
@@ -76,7 +80,7 @@ struct Job {
 fn request(dtype: Dtype, rounds: Rounds) -> Request {
     let update = Update { keep: 0.5, step: -0.5, ..Update::new(MOMENTUM) };
     let (collective, update) = match rounds {
-        Rounds::Sum => (Collective::AllReduce, None),
+        Rounds::Sum | Rounds::Encoded => (Collective::AllReduce, None),
         Rounds::Update => (Collective::Update, Some(update)),
     };
     Request {
@@ -91,6 +95,7 @@ fn request(dtype: Dtype, rounds: Rounds) -> Request {
         supply: Supply::Whole,
         call: None,
         update,
+        rescale: 1.0,
     }
 }
 
@@ -138,7 +143,13 @@ impl Job {
                 Place { variable, ..Place::new(ConnId(0), number, stretch, GroupId(0), 1) }
             };
             let places: Vec<_> = (0..PARTITIONS).map(place).collect();
-            client.register(TensorId(0), Tier::Root, places.clone());
+            let elements = u64::from(PARTITIONS * chunks * CHUNK) / dtype.size() as u64;
+            let coding = (rounds == Rounds::Encoded).then(|| {
+                let (registry, spec) = (Registry::new(), "int8".parse().unwrap());
+                Arc::new(Coding::new(&registry, &spec, elements, 0..elements).unwrap())
+            });
+            let layout = sumpter_engine::Layout::new(places.clone()).coded(coding);
+            client.register(TensorId(0), Tier::Root, layout);
             let peer = Peer {
                 job: JobId(1),
                 rank: Rank(rank),
@@ -235,6 +246,9 @@ fn a_chunk_costs_no_allocation() {
             // A partition whose contributor shares the process begins with a list of its chunks.
             let named = if resident { u64::from(PARTITIONS) } else { 0 };
             assert_eq!(of(Rounds::Sum), [named; 2], "{dtype:?}, resident: {resident}");
+            let [few, many] = of(Rounds::Encoded);
+            // What was encoded is listed by stretches, which are joined.
+            assert!(few == many && many < 50, "{few}, {many} encoded, {dtype:?}, {resident}");
             // Lists of what is under way may grow, a few times in all.
             let [few, many] = of(Rounds::Update);
             let most = few + u64::from(PARTITIONS);

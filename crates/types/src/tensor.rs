@@ -36,6 +36,9 @@ pub struct TensorSpec {
     /// Whether device groups have reduced it on their devices, so that each rank contributes and
     /// receives a shard of it only; in an all-reduce.
     pub sharded: bool,
+    /// The codec by which contributions and results travel, with its arguments in canonical order;
+    /// empty for none. In an all-reduce that sums floats.
+    pub compression: String,
 }
 
 impl TensorSpec {
@@ -67,6 +70,9 @@ impl fmt::Display for TensorSpec {
         }
         if self.sharded {
             f.write_str(" (reduced in device groups first)")?;
+        }
+        if !self.compression.is_empty() {
+            write!(f, " compressed by {}", self.compression)?;
         }
         if self.ranks.is_empty() {
             return Ok(());

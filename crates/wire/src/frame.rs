@@ -485,7 +485,8 @@ impl Begin {
                 spec.coding = Some(CodingSpec::decode(coding)?);
                 spec.check_coding()?;
             } else if !rest.is_empty() {
-                let route = rest.try_into().map_err(|_| wrong_length("a route's, a codec's or none"))?;
+                let route =
+                    rest.try_into().map_err(|_| wrong_length("a route's, a codec's or none"))?;
                 spec.route = Some(Route::decode(route)?);
             }
             return Ok(Begin { spec, priority, call, update: None });

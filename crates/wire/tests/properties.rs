@@ -79,6 +79,7 @@ fn specs() -> impl Strategy<Value = PartitionSpec> {
                     codec: CodecId(root),
                     elements: u64::from(elements) << 3,
                     block: u64::from(chunk) << 30,
+                    carrier: (group % 2 == 0).then_some(Rank(group >> 1)),
                 }),
                 route,
             }

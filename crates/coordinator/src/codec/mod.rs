@@ -337,6 +337,7 @@ pub(crate) fn spec_to_proto(spec: TensorSpec) -> proto::TensorSpec {
         rule: spec.rule.map_or(0, |rule| u32::from(rule.code())),
         staleness: spec.staleness.0,
         sharded: spec.sharded,
+        compression: spec.compression,
     }
 }
 
@@ -374,6 +375,7 @@ pub(crate) fn spec_from_proto(spec: proto::TensorSpec) -> Result<TensorSpec, Mal
         rule,
         staleness: Staleness(spec.staleness),
         sharded: spec.sharded,
+        compression: spec.compression,
     })
 }
 
@@ -654,7 +656,9 @@ mod tests {
             let staleness = Staleness(u32::from(rule.is_some()));
             let ranks = vec![Rank(1)];
             let sharded = collective == Collective::AllReduce;
-            TensorSpec { collective, ranks, rule, staleness, sharded, ..spec("t", &[2, 0]) }
+            let compression = if sharded { "topk:k=0.01" } else { "" }.to_owned();
+            let spec = spec("t", &[2, 0]);
+            TensorSpec { collective, ranks, rule, staleness, sharded, compression, ..spec }
         });
         let tensors = MemberEvent::Tensors { first: TensorId(7), specs: tensors.to_vec() };
         let kinds = [

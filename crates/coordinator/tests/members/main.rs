@@ -99,6 +99,7 @@ fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         rule: None,
         staleness: Staleness::default(),
         sharded: false,
+        compression: String::new(),
     }
 }
 

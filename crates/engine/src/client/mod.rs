@@ -531,6 +531,10 @@ impl<M: Memory> Client<M> {
     pub fn lay_out(&mut self, id: TensorId, tier: Tier, layout: Layout) {
         if let Some(active) = self.operations.lay_out(id, tier, layout) {
             let op = &mut self.operations[active];
+            for place in op.places.iter().filter(|place| place.relay.is_none()) {
+                let Place { origin, bytes, .. } = *place;
+                self.residuals.begin_anew(id, op.request.dtype, origin, bytes);
+            }
             for bytes in op.unannounced().iter() {
                 op.announce(bytes.clone());
                 self.events.push_back(Event::Available { op: active, bytes });

@@ -13,7 +13,7 @@ use sumpter_wire::{
 };
 
 use super::order::OrderSpan;
-use crate::coding::Coding;
+use crate::coding::{Coding, sum_bytes};
 use crate::spans::Spans;
 use sumpter_endpoint::ConnId;
 
@@ -47,6 +47,9 @@ pub struct Place {
     /// Where the lane's subtotals go next, if its process does not know the tensor. The group there
     /// must have been defined.
     pub route: Option<Route>,
+    /// Who keeps what the codes of sums leave out, if that is added to the next ones: a member of
+    /// the group.
+    pub carrier: Option<Rank>,
 }
 
 /// What a partition is of a variable.
@@ -83,8 +86,19 @@ impl Place {
         group: GroupId,
         contributors: u32,
     ) -> Place {
-        let (origin, relay, variable, route) = (offset, None, None, None);
-        Place { lane, number, offset, origin, bytes, group, contributors, relay, variable, route }
+        Place {
+            lane,
+            number,
+            offset,
+            origin: offset,
+            bytes,
+            group,
+            contributors,
+            relay: None,
+            variable: None,
+            route: None,
+            carrier: None,
+        }
     }
 }
 
@@ -376,10 +390,19 @@ impl<M> Op<M> {
         self.coding(part).map_or(bytes, |coding| coding.coder().len(dtype, bytes))
     }
 
-    /// The same of its result.
-    pub(super) fn received_len(&self, part: usize, bytes: usize) -> usize {
+    /// The same of its result, for `rank`.
+    pub(super) fn received_len(&self, part: usize, bytes: usize, rank: Rank) -> usize {
         let dtype = self.request.dtype;
-        self.coding(part).map_or(bytes, |coding| coding.coder().sum_len(dtype, bytes))
+        match self.coding(part) {
+            Some(_) if self.carries(part, rank) => sum_bytes(dtype, bytes),
+            Some(coding) => coding.coder().sum_len(dtype, bytes),
+            None => bytes,
+        }
+    }
+
+    /// Whether `rank` gets sums of partition `part` in place of their codes.
+    pub(super) fn carries(&self, part: usize, rank: Rank) -> bool {
+        self.coding(part).is_some() && self.places[part].carrier == Some(rank)
     }
 
     /// These bytes of a variable are final.
@@ -432,7 +455,7 @@ impl<M> Op<M> {
     pub(super) fn spec(&self, part: usize, chunk_bytes: u32, deterministic: bool) -> PartitionSpec {
         let request = &self.request;
         let (collective, root) = self.does(part);
-        let Place { variable, contributors, route, origin, .. } = self.places[part];
+        let Place { variable, contributors, route, origin, carrier, .. } = self.places[part];
         let variable = request.update.zip(variable).map(|(update, place)| VariableSpec {
             rule: update.rule,
             divisor: if request.average { contributors } else { 1 },
@@ -452,7 +475,7 @@ impl<M> Op<M> {
             deterministic,
             variable,
             route,
-            coding: self.coding(part).map(|coding| coding.spec(request.dtype, origin)),
+            coding: self.coding(part).map(|coding| coding.spec(request.dtype, origin, carrier)),
         }
     }
 

@@ -200,6 +200,12 @@ impl<M> Operations<M> {
         self.tensors.get(&(tensor, tier, None)).map(|tensor| &tensor.layout)
     }
 
+    /// Whether this worker encodes a partition of a round, for itself or for its machine.
+    pub(super) fn encodes(&self, tensor: TensorId, number: u32, round: Round) -> bool {
+        let layout = self.layout(tensor, Tier::Root).filter(|layout| layout.coding.is_some());
+        layout.is_some_and(|layout| find(layout.of(round), number).is_some())
+    }
+
     /// What the rounds of a partition belong to: those of its tensor, or none but its own.
     fn rounds_of(&self, tensor: TensorId, tier: Tier, partition: u32) -> Option<&Tensor> {
         let whole = self.tensors.get(&(tensor, tier, None));

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use sumpter_codec::Key;
 use sumpter_endpoint::Memory;
 use sumpter_endpoint::{ConnId, Violation};
-use sumpter_codec::Key;
 use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Collective, ExactSum, MAX_SLOTS, TensorId};
+use sumpter_types::{Collective, Dtype, ExactSum, MAX_SLOTS, TensorId};
 use sumpter_wire::{FrameKind, Header, OrderEntry, Snapshot, Tier, decode_norm, decode_order};
 
 use super::op::{OpId, Place, Request, Supply, find};
@@ -16,6 +16,7 @@ use super::retained::RetainedChunk;
 use super::sender::ChunkRef;
 use super::{Client, Event};
 use crate::chunk::ChunkId;
+use crate::coding::sum_bytes;
 
 impl<M: Memory> Client<M> {
     /// Processes what has been received.
@@ -99,7 +100,7 @@ impl<M: Memory> Client<M> {
         let op = &self.operations[id];
         let have = op.parts[part].have;
         let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
-        let on_wire = op.received_len(part, len);
+        let on_wire = op.received_len(part, len, self.settings.rank);
         if !op.receives(part, self.settings.rank) || on_wire != left {
             return Err(Violation::state(format!(
                 "a result of {left} bytes where {on_wire} were expected"
@@ -179,18 +180,12 @@ impl<M: Memory> Client<M> {
             InboundFrame::Chunk { chunk, at, buffer: Some(code), .. }
                 if self.operations[at.op].decodes(at.part) =>
             {
-                let decoded = self.decode(at, &code);
+                let decoded = self.decode((lane, chunk), at, &code);
                 self.retained.recycle(code);
                 if let Err(reason) = decoded {
                     let tensor = self.operations[at.op].request.tensor;
                     self.fail_tensor(tensor, &reason);
                     return Ok(());
-                }
-                if self.links[lane].retains {
-                    let mut bytes = self.retained.buffer(at.len);
-                    let memory = &mut self.operations[at.op].memory;
-                    bytes.copy_from_slice(memory.result(at.offset, at.len));
-                    self.retain(lane, chunk, at, bytes);
                 }
                 self.chunk_done(chunk, at);
             }
@@ -213,8 +208,51 @@ impl<M: Memory> Client<M> {
         Ok(())
     }
 
-    /// Decodes a chunk of a sum into the result; a text if it is no code.
-    fn decode(&mut self, at: ChunkRef, code: &[u8]) -> Result<(), String> {
+    /// Decodes a chunk of a sum into the result, and retains it if others may lack it; a text if it
+    /// is no code.
+    fn decode(
+        &mut self,
+        (lane, chunk): (ConnId, u32),
+        at: ChunkRef,
+        value: &[u8],
+    ) -> Result<(), String> {
+        let carries = self.operations[at.op].carries(at.part, self.settings.rank);
+        match carries {
+            true => self.carry(at, value)?,
+            false => self.decode_code(at, value)?,
+        }
+        // The lane lets nobody else have it until it knows that the carrier does.
+        if carries || self.links[lane].retains {
+            let mut bytes = self.retained.buffer(at.len);
+            let memory = &mut self.operations[at.op].memory;
+            bytes.copy_from_slice(memory.result(at.offset, at.len));
+            self.retain(lane, chunk, at, bytes);
+        }
+        Ok(())
+    }
+
+    /// Takes a sum itself: what its code leaves out is kept, and the result is as all others have
+    /// it.
+    fn carry(&mut self, at: ChunkRef, sum: &[u8]) -> Result<(), String> {
+        let ChunkRef { op: id, part, offset, len, .. } = at;
+        let op = &self.operations[id];
+        let (Request { tensor, dtype, .. }, place) = (op.request, op.places[part]);
+        let (origin, key) = (place.origin + offset - place.offset, Key::of_sum(tensor, op.round));
+        let Some(coding) = op.coding(part).cloned() else { return Ok(()) };
+        let of = ((key, origin), (dtype, len));
+        let code = coding.sum_coder().encode_sum(of, sum, self.retained.pool());
+        let mut decoded = self.retained.buffer(sum.len());
+        let sums = (key, sum_bytes(dtype, origin));
+        let kept = coding.coder().decode_sum(sums, &code, (Dtype::F32, &mut decoded));
+        kept.expect("a code that was made here");
+        self.residuals.carry(&coding, (tensor, dtype, origin), sum, &decoded);
+        self.retained.recycle(decoded);
+        let done = self.decode_code(at, &code);
+        self.retained.recycle(code);
+        done
+    }
+
+    fn decode_code(&mut self, at: ChunkRef, code: &[u8]) -> Result<(), String> {
         let ChunkRef { op: id, part, offset, len, .. } = at;
         let op = &mut self.operations[id];
         let Request { tensor, dtype, .. } = op.request;
@@ -377,11 +415,13 @@ impl<M: Memory> Client<M> {
         let lane = op.places[part].lane;
         let header = op.header(FrameKind::Ack, part, self.settings.epoch);
         let mirrors = op.mirrors(part, self.settings.rank);
+        let carries = op.carries(part, self.settings.rank);
         let key = (op.request.tensor, op.tier(part), op.places[part].number);
         let link = &mut self.links[lane];
         link.sender.push_control(&header, &[]);
         let awaited = match op.does(part).0 {
-            Collective::AllReduce => false,
+            // The others get the code of the sum once its carrier has the sum.
+            Collective::AllReduce => carries,
             // The others are done once the mirrors have it.
             Collective::Update => mirrors,
             // A worker that receives no data is done only when all others have it.
@@ -455,8 +495,8 @@ impl<M: Memory> Client<M> {
         Ok(Some(op.memory.contribution(offset, len)))
     }
 
-    /// The same, if contributions are encoded and it is there: its code, in a buffer that is taken
-    /// for it.
+    /// The same, if it is there and is not sent as it is: its code, or itself with what earlier
+    /// rounds have left out, in a buffer that is taken for it.
     pub(crate) fn coded_contribution(
         &mut self,
         lane: ConnId,
@@ -477,12 +517,16 @@ impl<M: Memory> Client<M> {
         of: ChunkId,
     ) -> Result<Option<&mut [u8]>, Violation> {
         let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(None) };
-        let op = &mut self.operations[id];
+        let op = &self.operations[id];
         let state = &op.parts[part];
         let is_next = of.chunk < state.supplied && of.chunk == state.have && !state.done;
         if !is_next || op.request.update.is_some() || !op.receives(part, self.settings.rank) {
             return Ok(None);
         }
+        if self.code_len(id, part, of.chunk).is_some() {
+            return Ok(None);
+        }
+        let op = &mut self.operations[id];
         let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
         Ok(op.memory.in_place(offset, len))
     }
@@ -506,7 +550,7 @@ impl<M: Memory> Client<M> {
                 None => {}
                 Some(value) if op.mirrors(at.part, self.settings.rank) => self.mirror(at, value),
                 Some(code) if op.decodes(at.part) => {
-                    self.decode(at, code).map_err(Violation::state)?;
+                    self.decode((lane, chunk), at, code).map_err(Violation::state)?;
                 }
                 Some(value) => op.memory.result(at.offset, at.len).copy_from_slice(value),
             }

@@ -3,6 +3,10 @@
 //!
 //! A round is encoded from what the one before has left, as often as it must be, always to the same
 //! bytes; what it leaves is kept apart until the round is over.
+//!
+//! What a worker has left out of elements that it does not encode any more, since another worker of
+//! its machine is their hub or they are not encoded at all, goes with its next contribution as it
+//! is.
 
 use std::ops::Range;
 
@@ -26,9 +30,26 @@ pub(super) struct Residuals {
 #[derive(Debug)]
 struct Kept {
     now: State,
-    /// After the round under way, of the elements in `written`.
+    /// After the round under way, of the elements that were encoded, and that went as they are.
     next: State,
-    written: Spans,
+    encoded: Spans,
+    flushed: Spans,
+    /// Elements whose residual may not be zero.
+    held: Spans,
+}
+
+impl Kept {
+    fn new(coding: &Coding) -> Kept {
+        let (now, next) = (State::zeros(coding), State::zeros(coding));
+        let (encoded, flushed, held) = Default::default();
+        Kept { now, next, encoded, flushed, held }
+    }
+}
+
+/// The bytes of the `f32`s of elements.
+fn kept_bytes(dtype: Dtype, origin: usize, len: usize) -> Range<usize> {
+    let kept = |bytes: usize| bytes / dtype.size() * size_of::<f32>();
+    kept(origin)..kept(origin) + kept(len)
 }
 
 /// In `f32`, for each element that is served here.
@@ -42,10 +63,7 @@ impl State {
     fn zeros(coding: &Coding) -> State {
         let spec = coding.codec().spec();
         let zeros = || AlignedBuf::new(coding.served_len() * size_of::<f32>());
-        State {
-            residual: spec.feedback.then(zeros),
-            velocity: spec.momentum.map(|_| zeros()),
-        }
+        State { residual: spec.feedback.then(zeros), velocity: spec.momentum.map(|_| zeros()) }
     }
 
     fn parts(&mut self) -> impl Iterator<Item = &mut AlignedBuf> {
@@ -81,15 +99,10 @@ impl Residuals {
         let remembers = codec.spec().feedback || codec.spec().momentum.is_some();
         let x = (dtype, elements);
         let encoded = if remembers {
-            let kept = self.tensors.entry(tensor);
-            let kept = kept.or_insert_with(|| {
-                let (now, next) = (State::zeros(coding), State::zeros(coding));
-                Kept { now, next, written: Spans::default() }
-            });
-            let kept_bytes = |bytes: usize| bytes / dtype.size() * size_of::<f32>();
-            let (start, len) = (kept_bytes(origin), kept_bytes(elements.len()));
-            let within = start..start + len;
-            kept.written.insert(within.clone());
+            let kept = self.tensors.entry(tensor).or_insert_with(|| Kept::new(coding));
+            let within = kept_bytes(dtype, origin, elements.len());
+            kept.encoded.insert(within.clone());
+            kept.flushed.remove(within.clone());
             let previous = Previous {
                 residual: kept.now.residual.as_ref().map(|part| &part[within.clone()]),
                 rescale,
@@ -107,20 +120,88 @@ impl Residuals {
         Ok(())
     }
 
+    /// Whether earlier rounds have left something out of elements of a tensor.
+    pub(super) fn holds(&self, tensor: TensorId, dtype: Dtype, origin: usize, len: usize) -> bool {
+        let kept = self.tensors.get(&tensor);
+        kept.is_some_and(|kept| kept.held.overlap(&kept_bytes(dtype, origin, len)) > 0)
+    }
+
+    /// Adds what earlier rounds have left out to elements that are sent as they are.
+    pub(super) fn flush(
+        &mut self,
+        Source { tensor, dtype, origin, elements, rescale }: Source<'_>,
+        out: &mut [u8],
+    ) {
+        let parts = self.tensors.get_mut(&tensor).and_then(|kept| {
+            let residuals = kept.now.residual.as_ref().zip(kept.next.residual.as_mut());
+            residuals.map(|residuals| (residuals, &mut kept.encoded, &mut kept.flushed))
+        });
+        let Some(((now, next), encoded, flushed)) = parts else {
+            return out.copy_from_slice(elements);
+        };
+        let within = kept_bytes(dtype, origin, elements.len());
+        let residual = (&now[within.clone()], rescale);
+        let next = &mut next[within.clone()];
+        sumpter_codec::add_residual((dtype, elements), residual, next, out);
+        flushed.insert(within.clone());
+        encoded.remove(within);
+    }
+
+    /// Adds to what is left of elements what the code of their sum leaves out: `sum` decodes to
+    /// `decoded`, both of `f32`. What is not finite is not kept.
+    pub(super) fn carry(
+        &mut self,
+        coding: &Coding,
+        (tensor, dtype, origin): (TensorId, Dtype, usize),
+        sum: &[u8],
+        decoded: &[u8],
+    ) {
+        let kept = self.tensors.entry(tensor).or_insert_with(|| Kept::new(coding));
+        let Kept { now, next, encoded, flushed, .. } = kept;
+        let (Some(now), Some(next)) = (&now.residual, &mut next.residual) else { return };
+        let start = kept_bytes(dtype, origin, 0).start;
+        let within = start..start + sum.len();
+        let next = &mut next[within.clone()];
+        if !encoded.contains(&within) {
+            next.copy_from_slice(&now[within.clone()]);
+            encoded.insert(within.clone());
+            flushed.remove(within);
+        }
+        let pairs = sum.as_chunks().0.iter().zip(decoded.as_chunks().0);
+        for (left, (sum, decoded)) in next.as_chunks_mut().0.iter_mut().zip(pairs) {
+            let lost = f32::from_ne_bytes(*sum) - f32::from_ne_bytes(*decoded);
+            let all = f32::from_ne_bytes(*left) + lost;
+            *left = if all.is_finite() { all.to_ne_bytes() } else { *left };
+        }
+    }
+
+    /// Elements of the round under way are summed anew in another epoch: what was encoded of them, or
+    /// went as it is, counts no more.
+    pub(super) fn begin_anew(&mut self, tensor: TensorId, dtype: Dtype, origin: usize, len: usize) {
+        if let Some(kept) = self.tensors.get_mut(&tensor) {
+            let within = kept_bytes(dtype, origin, len);
+            kept.encoded.remove(within.clone());
+            kept.flushed.remove(within);
+        }
+    }
+
     /// A round of a tensor is over: the next one begins with what it has left. Elements that were
-    /// not encoded here keep what they had.
+    /// not contributed here keep what they had.
     pub(super) fn commit(&mut self, tensor: TensorId) {
-        let Some(Kept { now, next, written }) = self.tensors.get_mut(&tensor) else { return };
+        let Some(kept) = self.tensors.get_mut(&tensor) else { return };
+        let Kept { now, next, encoded, flushed, held } = kept;
         let len = now.parts().next().map_or(0, |part| part.len());
-        let mut unwritten: Spans = [0..len].into_iter().collect();
-        written.iter().for_each(|span| unwritten.remove(span));
+        let mut untouched = Spans::whole(len);
+        encoded.iter().chain(flushed.iter()).for_each(|span| untouched.remove(span));
         for (now, next) in now.parts().zip(next.parts()) {
-            for Range { start, end } in unwritten.iter() {
+            for Range { start, end } in untouched.iter() {
                 next[start..end].copy_from_slice(&now[start..end]);
             }
         }
         std::mem::swap(now, next);
-        *written = Spans::default();
+        encoded.iter().for_each(|span| held.insert(span));
+        flushed.iter().for_each(|span| held.remove(span));
+        (*encoded, *flushed) = Default::default();
     }
 
     /// What earlier rounds have left out of a tensor that is served here, in `f32`.

@@ -79,6 +79,11 @@ impl RetainedResults {
         self.pool.take(len)
     }
 
+    /// Where buffers come from.
+    pub(super) fn pool(&mut self) -> &mut BufferPool {
+        &mut self.pool
+    }
+
     /// Takes back the buffer of a chunk that will not be completed.
     pub(super) fn recycle(&mut self, buffer: AlignedBuf) {
         self.pool.give(buffer);

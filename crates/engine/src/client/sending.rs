@@ -1,16 +1,16 @@
 //! What a client puts on a connection, and when: as little ahead of the connection as keeps it
 //! busy, so that what is urgent overtakes what is not.
 
+use sumpter_codec::Key;
 use sumpter_endpoint::ConnId;
 use sumpter_endpoint::Memory;
-use sumpter_codec::Key;
 use sumpter_observe::EventKind;
 use sumpter_sum::AlignedBuf;
-use sumpter_types::{Epoch, GroupId, TensorId};
+use sumpter_types::{Collective, Epoch, GroupId, TensorId};
 use sumpter_wire::{Begin, FrameKind, Header, Snapshot, Tier, encode_group, encode_order};
 
 use super::Client;
-use super::op::{OpId, Request, find};
+use super::op::{Op, OpId, Request, find};
 use super::residuals::Source;
 use super::sender::{ChunkRef, Frame, FrameHead};
 
@@ -144,11 +144,25 @@ impl<M: Memory> Client<M> {
         sender.push(Frame { head: FrameHead::Small(head), chunk, code });
     }
 
-    /// Bytes of the code of this worker's contribution to a chunk, if it is encoded.
+    /// Bytes of the code of this worker's contribution to a chunk, if it is encoded, or goes with
+    /// what earlier rounds have left out of it.
     pub(super) fn code_len(&self, id: OpId, part: usize, chunk: u32) -> Option<usize> {
         let op = &self.operations[id];
         let (_, len) = op.range(part, chunk, self.settings.chunk_bytes);
-        op.coding(part).map(|_| op.sent_len(part, len))
+        let apart = op.coding(part).is_some() || self.flushes(op, part, chunk, len);
+        apart.then(|| op.sent_len(part, len))
+    }
+
+    /// Whether a contribution that is not encoded goes with what earlier rounds have left out: this
+    /// worker does not encode it in a tier further out either.
+    fn flushes(&self, op: &Op<M>, part: usize, chunk: u32, len: usize) -> bool {
+        let Request { tensor, tier, dtype, .. } = op.request;
+        let place = &op.places[part];
+        let origin = place.origin + chunk as usize * self.settings.chunk_bytes as usize;
+        self.residuals.holds(tensor, dtype, origin, len)
+            && op.does(part).0 == Collective::AllReduce
+            && self.operations.own_tier(tensor) == Some(tier)
+            && !self.operations.encodes(tensor, place.number, op.round)
     }
 
     /// Encodes this worker's contribution to a chunk into a buffer of that length: always to the
@@ -162,13 +176,16 @@ impl<M: Memory> Client<M> {
     ) -> AlignedBuf {
         let (rank, chunk_bytes) = (self.settings.rank, self.settings.chunk_bytes);
         let op = &self.operations[id];
-        let Some(coding) = op.coding(part) else { return code };
         let Request { tensor, dtype, rescale, .. } = op.request;
         let (offset, len) = op.range(part, chunk, chunk_bytes);
         let origin = op.places[part].origin + chunk as usize * chunk_bytes as usize;
-        let at = coding.coder().at(Key { tensor, round: op.round, rank }, dtype, origin);
         let elements = op.memory.contribution(offset, len);
         let source = Source { tensor, dtype, origin, elements, rescale };
+        let Some(coding) = op.coding(part) else {
+            self.residuals.flush(source, &mut code);
+            return code;
+        };
+        let at = coding.coder().at(Key { tensor, round: op.round, rank }, dtype, origin);
         let encoded = self.residuals.encode(coding, at, source, &mut code);
         encoded.expect("a codec for what the request is about");
         code

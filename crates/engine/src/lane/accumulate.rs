@@ -30,7 +30,8 @@ pub(super) struct Chunk {
     /// Contributions that wait for their turn, by child; only in deterministic partitions.
     pub held: Vec<Option<AlignedBuf>>,
     /// The new value of a variable: of 16-bit floats, narrowed; of one that changes
-    /// asynchronously, as it is when the worker gets it.
+    /// asynchronously, as it is when the worker gets it. Or the code of the sum, where a worker
+    /// gets the sum itself.
     pub weights: Option<AlignedBuf>,
     /// When it changed a variable asynchronously; and how often that had changed when the worker
     /// got the last of its value.
@@ -127,7 +128,13 @@ impl Chunk {
         if let Some(Code { coder, key, offset, len }) = how.code
             && let Some(sum) = self.sum.take()
         {
-            self.sum = Some(coder.finish((key, offset), (how.spec.dtype, len), sum, pool));
+            let of = ((key, offset), (how.spec.dtype, len));
+            if how.spec.coding.is_some_and(|coding| coding.carrier.is_some()) {
+                self.weights = Some(coder.encode_sum(of, &sum, pool));
+                self.sum = Some(sum);
+            } else {
+                self.sum = Some(coder.finish(of, sum, pool));
+            }
         }
     }
 

@@ -5,9 +5,9 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt};
+use sumpter_codec::{BLOCK, Codec, Registry, Spec};
 use sumpter_sum::BufferPool;
 use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId};
-use sumpter_codec::{BLOCK, Codec, Registry, Spec};
 use sumpter_wire::{
     CodecId, CodingSpec, Header, PartitionSpec, Route, Tier, VariableSpec, codec_id, group_id,
 };
@@ -462,22 +462,32 @@ impl Job {
         &self,
         tier: Tier,
         spec: &PartitionSpec,
-        CodingSpec { codec, elements, block }: &CodingSpec,
+        CodingSpec { codec, elements, block, carrier }: &CodingSpec,
         registry: &Registry,
     ) -> Result<Result<Codec, String>, Violation> {
         let Some((_, known)) = self.codecs.get(codec) else {
             return Err(Violation::state(format!("codec {codec} was not announced")));
         };
         let first = block.checked_mul(BLOCK as u64);
-        let end = first.and_then(|first| first.checked_add((spec.bytes as usize / spec.dtype.size()) as u64));
+        let end = first
+            .and_then(|first| first.checked_add((spec.bytes as usize / spec.dtype.size()) as u64));
         let is_within = end.is_some_and(|end| end <= *elements);
         let granularity = Coding::granularity(spec.dtype) as u32;
         if tier != Tier::Root || !is_within || !spec.chunk_bytes.is_multiple_of(granularity) {
             return Err(Violation::state(format!("no codec encodes {spec:?} in tier {tier:?}")));
         }
-        let made = known.as_ref().map_err(String::clone).and_then(|known| {
-            registry.codec(known, *elements).map_err(|error| error.to_string())
+        let carrier_is_member = carrier.is_none_or(|carrier| {
+            let members = self.groups.get(&spec.group);
+            members.is_some_and(|members| members.binary_search(&carrier).is_ok())
         });
+        let keeps_sums = known.as_ref().is_ok_and(|known| known.sum_feedback);
+        if !carrier_is_member || (carrier.is_some() && known.is_ok() && !keeps_sums) {
+            return Err(Violation::state(format!("nobody keeps what {spec:?} leaves out")));
+        }
+        let made = known
+            .as_ref()
+            .map_err(String::clone)
+            .and_then(|known| registry.codec(known, *elements).map_err(|error| error.to_string()));
         Ok(made.map(Codec::without_memory))
     }
 

@@ -17,6 +17,7 @@
 
 mod accumulate;
 mod asynchronous;
+mod beside;
 mod conn;
 mod decision;
 mod job;
@@ -326,13 +327,17 @@ impl Lane {
         self.distribute(of_job, at, of.place().slot, &progress);
     }
 
-    /// Adds the contribution of the client in this process to a chunk, where contributions are
-    /// encoded.
+    /// The same with a contribution that lies in a buffer of its own: a code, where contributions
+    /// are encoded.
     pub(crate) fn contribute_resident_code(&mut self, id: ConnId, of: ChunkId, code: AlignedBuf) {
         let Some(conn) = self.conns[id.0].as_ref() else { return self.pool.give(code) };
         let (of_job, rank, near, place) = (conn.job, conn.rank, conn.last, of.place());
         let found = self.jobs[of_job].find(of.key(rank), near);
         let Some(at) = found else { return self.pool.give(code) };
+        if self.jobs[of_job].partition(at).spec.coding.is_none() {
+            self.contribute_resident(id, of, &code);
+            return self.pool.give(code);
+        }
         if self.jobs[of_job].partition(at).adding_begins(place) {
             self.note(EventKind::SumBegin, (of_job, at, place.slot), None);
         }

@@ -32,43 +32,37 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_codec::{Codec, Key};
+use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::{CallNumber, Collective, ExactSum, Rank, Round, TensorId, Update};
 use sumpter_wire::{OrderEntry, PartitionSpec, Tier, checksum};
 
-use super::accumulate::{Addition, Chunk, Code, is_ordered, widens};
+use super::accumulate::{Addition, Chunk, Code, is_ordered};
+use super::beside::Resident;
 use super::decision::Decision;
 use super::order::{CatchUp, RoundStart, entries, turns};
 use super::outcome::{Acknowledged, Beginning, ChunkPlace, Expect, Listener, Progress, Serial};
 use super::slot::{Child, Slot};
 use super::state::State;
-use crate::coding::Coder;
+use crate::coding::{Coder, sum_bytes};
 use sumpter_endpoint::{Now, Violation};
 
 #[derive(Debug)]
 pub(super) struct Partition {
     pub spec: PartitionSpec,
     tensor: TensorId,
-    tier: Tier,
+    pub(super) tier: Tier,
     /// What contributions are encoded with, if they are.
     codec: Option<Codec>,
-    members: Arc<[Rank]>,
-    contributors: usize,
+    pub(super) members: Arc<[Rank]>,
+    pub(super) contributors: usize,
     receivers: usize,
     /// The child in this process, once it has begun a round.
-    resident: Option<Resident>,
-    slots: [Slot; 2],
+    pub(super) resident: Option<Resident>,
+    pub(super) slots: [Slot; 2],
     early: Vec<(usize, Listener)>,
     /// Where its variable's state is in the job.
     pub state: Option<usize>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Resident {
-    child: usize,
-    /// How many other contributions are added before its own, if it contributes.
-    turn: Option<usize>,
 }
 
 impl Partition {
@@ -186,10 +180,26 @@ impl Partition {
         self.coder().map_or(len, |coder| coder.len(self.spec.dtype, len))
     }
 
-    /// Bytes of what is sent of a chunk that is finished.
-    pub(super) fn value_len(&self, chunk: u32) -> usize {
+    /// Bytes of what is sent of a chunk that is finished, to those who get the code, or to the one
+    /// who gets the sum.
+    pub(super) fn value_len(&self, chunk: u32, is_sum: bool) -> usize {
         let len = self.spec.chunk_len(chunk) as usize;
-        self.coder().map_or(len, |coder| coder.sum_len(self.spec.dtype, len))
+        match self.coder() {
+            Some(_) if is_sum && self.carrier().is_some() => sum_bytes(self.spec.dtype, len),
+            Some(coder) => coder.sum_len(self.spec.dtype, len),
+            None => len,
+        }
+    }
+
+    /// Who gets sums in place of their codes.
+    fn carrier(&self) -> Option<Rank> {
+        self.spec.coding?.carrier
+    }
+
+    /// Whether a rank gets nothing of the round in `slot` yet: what the code of the sum leaves out
+    /// is kept by another, who does not have it.
+    pub(super) fn holds_back(&self, slot: usize, rank: Rank) -> bool {
+        self.carrier().is_some_and(|carrier| carrier != rank) && self.slots[slot].mirrored == 0
     }
 
     /// What a chunk that is finished is for a child: its sum, or of a variable the new value, but
@@ -202,9 +212,13 @@ impl Partition {
     ) -> Option<&'a [u8]> {
         let slot = &self.slots[place.slot];
         let chunk = slot.chunks.get(place.chunk as usize)?;
-        let len = self.value_len(place.chunk);
+        let len = self.value_len(place.chunk, gradient);
         if place.chunk >= slot.finished {
             return None;
+        }
+        if self.codec.is_some() {
+            let code = chunk.weights.as_ref().filter(|_| !gradient);
+            return code.or(chunk.sum.as_ref())?.get(..len);
         }
         match (&chunk.weights, state.filter(|_| self.spec.variable.is_some() && !gradient)) {
             (Some(weights), Some(_)) => weights.get(..len),
@@ -242,7 +256,8 @@ impl Partition {
 
     /// Whether a rank is to receive the gradient in place of a variable's value.
     pub(super) fn is_mirror(&self, rank: Rank) -> bool {
-        self.tier == Tier::Root && self.spec.variable.is_some_and(|v| v.is_mirror(rank))
+        let mirrors = self.spec.variable.is_some_and(|variable| variable.is_mirror(rank));
+        self.tier == Tier::Root && (mirrors || self.carrier() == Some(rank))
     }
 
     /// Whether a rank is done with an update only when the lane says that the mirrors have it. One
@@ -352,6 +367,7 @@ impl Partition {
             return self.slots[slot].settled;
         }
         let mirrors = self.spec.variable.map_or(0, |variable| variable.mirror_count());
+        let mirrors = mirrors + usize::from(self.carrier().is_some());
         mirrors > 0 && self.slots[slot].mirrored == mirrors
     }
 
@@ -578,12 +594,21 @@ impl Partition {
         if self.spec.variable.is_some() || self.tier.part().is_some() {
             return out;
         }
+        let carried = self.carrier().is_some();
         for slot in &mut self.slots {
             let Some(round) = slot.round else { continue };
+            if carried && slot.mirrored == 0 {
+                // Nobody has it; it is summed again.
+                continue;
+            }
             let finished = slot.chunks.iter_mut().zip(0..slot.finished);
-            out.extend(finished.filter_map(|(c, index)| Some((round, index, c.sum.take()?))));
+            let result = |chunk: &mut Chunk| match carried {
+                true => chunk.weights.take(),
+                false => chunk.sum.take(),
+            };
+            out.extend(finished.filter_map(|(c, index)| Some((round, index, result(c)?))));
         }
-        if self.spec.coding.is_some() {
+        if self.codec.is_some() {
             for (round, chunk, sum) in &mut out {
                 self.decode(*round, *chunk, sum);
             }
@@ -596,7 +621,7 @@ impl Partition {
         let Some(coder) = self.coder().filter(|coder| coder.codec.spec().two_way) else { return };
         let mut out = AlignedBuf::new(self.spec.chunk_len(chunk) as usize);
         let offset = chunk as usize * self.spec.chunk_bytes as usize;
-        let (key, code) = (Key::of_sum(self.tensor, round), &sum[..self.value_len(chunk)]);
+        let (key, code) = (Key::of_sum(self.tensor, round), &sum[..self.value_len(chunk, false)]);
         let decoded = coder.decode_sum((key, offset), code, (self.spec.dtype, &mut out));
         decoded.expect("a sum that was encoded here");
         *sum = out;
@@ -627,82 +652,8 @@ impl Partition {
         self.slots[slot].acknowledged == self.receivers
     }
 
-    /// The child in this process has begun the round in `slot`. Returns the chunks of it that are
-    /// wanted right now, and whether it was the last.
-    pub(super) fn admit_resident(
-        &mut self,
-        child: usize,
-        slot: usize,
-        (pool, mut state): (&mut BufferPool, Option<&mut State>),
-        now: Now,
-    ) -> (Vec<Progress>, Option<(Rank, Now)>) {
-        if !self.spec.collective.contributes(self.members[child], self.spec.root) {
-            self.resident = Some(Resident { child, turn: None });
-            return (Vec::new(), None);
-        }
-        let turn = match (self.contributors, is_ordered(&self.spec)) {
-            (1, _) => 0,
-            // Two values have the same sum either way round, so the first waits for the second.
-            (_, true) => child.max(1),
-            (contributors, false) => contributors - 1,
-        };
-        self.resident = Some(Resident { child, turn: Some(turn) });
-        let steps = (0..self.spec.chunks())
-            .map(|chunk| {
-                self.settle(ChunkPlace { slot, chunk }, pool, state.as_deref_mut(), CatchUp::All)
-            })
-            .collect();
-        (steps, self.all_in(child, slot, now))
-    }
-
-    /// Takes the resident child's contribution to a chunk, from where it lies.
-    pub(super) fn contribute_resident(
-        &mut self,
-        place: ChunkPlace,
-        bytes: &[u8],
-        pool: &mut BufferPool,
-        state: Option<&mut State>,
-    ) -> Progress {
-        let contributors = self.contributors;
-        let (how, slot, _) = self.adding(place);
-        let chunk = &mut slot.chunks[place.chunk as usize];
-        if contributors == 1 {
-            let mut sum = match chunk.sum.take() {
-                Some(sum) if sum.len() == bytes.len() => sum,
-                other => {
-                    other.into_iter().for_each(|b| pool.give(b));
-                    pool.take(bytes.len())
-                }
-            };
-            sum.copy_from_slice(bytes);
-            chunk.sum = Some(sum);
-        } else {
-            chunk.sum_up(how, bytes, pool);
-        }
-        chunk.resident = true;
-        self.settle(place, pool, state, CatchUp::All)
-    }
-
-    /// Takes the resident child's contribution to a chunk where contributions are encoded.
-    pub(super) fn contribute_resident_code(
-        &mut self,
-        place: ChunkPlace,
-        code: AlignedBuf,
-        pool: &mut BufferPool,
-    ) -> Progress {
-        let resident = self.resident.map_or(0, |resident| resident.child);
-        let (how, slot, members) = self.adding(place);
-        let chunk = &mut slot.chunks[place.chunk as usize];
-        let added = how.code.map_or(Ok(()), |of| chunk.add_code(how.spec.dtype, of, code, pool));
-        chunk.resident = true;
-        match added {
-            Ok(()) => self.settle(place, pool, None, CatchUp::All),
-            Err(error) => Progress::malformed(members[resident], &error),
-        }
-    }
-
     /// How contributions to a chunk are added, with what they are added to and by whom.
-    fn adding(&mut self, place: ChunkPlace) -> (Addition<'_>, &mut Slot, &[Rank]) {
+    pub(super) fn adding(&mut self, place: ChunkPlace) -> (Addition<'_>, &mut Slot, &[Rank]) {
         let Partition { spec, tensor, codec, members, contributors, slots, .. } = self;
         let slot = &mut slots[place.slot];
         let code = codec.as_ref().zip(spec.coding).zip(slot.round);
@@ -713,32 +664,6 @@ impl Partition {
             len: spec.chunk_len(place.chunk) as usize,
         });
         (Addition { spec, contributors: *contributors, code }, slot, members)
-    }
-
-    /// The resident child, if only its contribution to a chunk is missing, and with it the sum is
-    /// what all receivers get.
-    pub(super) fn lacks_only_resident(&self, place: ChunkPlace) -> Option<usize> {
-        let (spec, contributors) = (&self.spec, self.contributors);
-        let chunk = self.slots[place.slot].chunks.get(place.chunk as usize)?;
-        let lacks_one = chunk.summed + 1 == contributors && !chunk.resident;
-        let is_result =
-            self.tier == Tier::Root && spec.variable.is_none() && spec.coding.is_none();
-        let plain = is_result && contributors > 1 && !widens(spec, contributors);
-        self.resident.filter(|_| lacks_one && plain).map(|resident| resident.child)
-    }
-
-    /// Takes the resident child's contribution, [the last](Self::lacks_only_resident) to a chunk,
-    /// from where it lies, and writes the sum there.
-    pub(super) fn complete_in_place(
-        &mut self,
-        place: ChunkPlace,
-        bytes: &mut [u8],
-        pool: &mut BufferPool,
-    ) -> Progress {
-        let chunk = &mut self.slots[place.slot].chunks[place.chunk as usize];
-        chunk.complete_in_place(&self.spec, bytes);
-        chunk.resident = true;
-        self.settle(place, pool, None, CatchUp::All)
     }
 
     /// Applies the sums that waited for the variable's state, or for what the round does, as far as
@@ -806,7 +731,7 @@ impl Partition {
     }
 
     /// Adds to a chunk what waits for its turn, and finishes it once all is in.
-    fn settle(
+    pub(super) fn settle(
         &mut self,
         place: ChunkPlace,
         pool: &mut BufferPool,
@@ -861,7 +786,7 @@ impl Partition {
     }
 
     /// All of a child's contribution is here. Returns who was last and how late, if all are in.
-    fn all_in(&mut self, child: usize, slot: usize, now: Now) -> Option<(Rank, Now)> {
+    pub(super) fn all_in(&mut self, child: usize, slot: usize, now: Now) -> Option<(Rank, Now)> {
         let slot = &mut self.slots[slot];
         slot.all_in += 1;
         let before = slot.last_in.replace(now)?;

@@ -3,8 +3,8 @@
 use sumpter_observe::EventKind;
 use sumpter_types::{Collective, Rank};
 use sumpter_wire::{
-    APPLY_BYTES, Begin, CodecId, FrameKind, Header, MAX_BEGIN_BYTES, OrderEntry, PartitionSpec, Snapshot,
-    Tier, decode_apply, decode_group, decode_order,
+    APPLY_BYTES, Begin, CodecId, FrameKind, Header, MAX_BEGIN_BYTES, OrderEntry, PartitionSpec,
+    Snapshot, Tier, decode_apply, decode_group, decode_order,
 };
 
 use super::Lane;
@@ -131,8 +131,12 @@ impl Lane {
         let at = job.find(Key::of(header, rank), near);
         let at = at.ok_or_else(|| Violation::state("an unknown partition's result"))?;
         let acknowledged = job.partition_mut(at).acknowledge(rank, header.round)?;
-        if acknowledged.by_mirrors {
-            self.tell_mirrored(of_job, at, slot);
+        match acknowledged.by_mirrors {
+            true if job.partition(at).spec.coding.is_some() => {
+                self.send_held_back(of_job, at, slot);
+            }
+            true => self.tell_mirrored(of_job, at, slot),
+            false => {}
         }
         if !acknowledged.by_all {
             return Ok(());
@@ -289,11 +293,14 @@ impl Lane {
             if header.chunk < finished && partition.is_released(slot) {
                 return Err(Violation::state(format!("rank {rank} had the result before")));
             }
-            for chunk in header.chunk..finished {
-                self.send_value((id, priority), at, ChunkPlace { slot, chunk });
+            if !partition.holds_back(slot, rank) {
+                for chunk in header.chunk..finished {
+                    self.send_value((id, priority), at, ChunkPlace { slot, chunk });
+                }
             }
             let partition = self.jobs[of_job].partition(at);
-            if partition.is_mirrored(slot) && partition.awaits_mirrors(rank) {
+            let updates = partition.spec.variable.is_some();
+            if updates && partition.is_mirrored(slot) && partition.awaits_mirrors(rank) {
                 self.send_done(id, at, slot);
             }
         } else if complete && !completes && self.is_over(of_job, at, slot) {

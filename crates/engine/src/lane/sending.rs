@@ -36,7 +36,10 @@ impl Lane {
         if let Some(chunk) = progress.finished {
             self.fill(job, at, ChunkPlace { slot, chunk });
             for child in 0..self.jobs[job].partition(at).members().len() {
-                if let Some(to) = self.listener(job, at, slot, child, true) {
+                let partition = self.jobs[job].partition(at);
+                if !partition.holds_back(slot, partition.members()[child])
+                    && let Some(to) = self.listener(job, at, slot, child, true)
+                {
                     self.send_value(to, at, ChunkPlace { slot, chunk });
                 }
             }
@@ -119,6 +122,21 @@ impl Lane {
                 && let Some((id, _)) = self.listener(job, at, slot, child, true)
             {
                 self.send_done(id, at, slot);
+            }
+        }
+    }
+
+    /// What the codes of a round's sum leave out is kept: those who waited for that get the codes.
+    pub(super) fn send_held_back(&mut self, job: JobIndex, at: PartitionIndex, slot: usize) {
+        let partition = self.jobs[job].partition(at);
+        let (finished, members) = (partition.finished(slot), partition.members().len());
+        for child in 0..members {
+            let partition = self.jobs[job].partition(at);
+            if partition.is_mirror(partition.members()[child]) {
+                continue;
+            }
+            if let Some(to) = self.listener(job, at, slot, child, true) {
+                (0..finished).for_each(|chunk| self.send_value(to, at, ChunkPlace { slot, chunk }));
             }
         }
     }
@@ -227,7 +245,7 @@ impl Lane {
         let conn = self.conns[id.0].as_ref().expect("an open connection");
         let (partition, state) = self.jobs[conn.job].with_state(at);
         let gradient = partition.is_mirror(conn.rank);
-        let len = partition.value_len(place.chunk);
+        let len = partition.value_len(place.chunk, gradient);
         let header = Header { chunk: place.chunk, length: len as u32, ..header };
         let payload = Payload::Value { partition: at, at: place, gradient, len };
         let is_checked = conn.inbox.is_checked();

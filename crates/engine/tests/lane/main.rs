@@ -1,6 +1,7 @@
 //! What a lane refuses, and that a refusal does not harm other clients.
 
 mod asynchronous;
+mod coded;
 mod hub;
 mod limits;
 mod order;

@@ -394,6 +394,7 @@ fn lay_out(
     client.lay_out(id, tier, layout.coded(tensor.coding().filter(|_| tier == Tier::Root)));
     let standing = client.standing(id);
     for (pass, layout) in passed {
+        let layout = layout.coded(tensor.coding().filter(|_| pass.1 == Tier::Root));
         if !layout.places.is_empty() {
             let first = first_passed_on(&layout, repairs, &standing);
             hub.register(client, id, pass, layout, first);

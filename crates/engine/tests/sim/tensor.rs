@@ -23,6 +23,8 @@ mod coded;
 mod hubs;
 #[path = "shards.rs"]
 mod shards;
+#[path = "sums.rs"]
+mod sums;
 
 #[derive(Clone, Debug)]
 pub struct Tensor {
@@ -56,8 +58,9 @@ pub struct Tensor {
     /// Who holds which bytes, if device groups have reduced it; and the number of the first part.
     pub shards: Vec<shards::Shard>,
     first: u32,
-    /// What its contributions are encoded with.
+    /// What its contributions are encoded with, in this epoch or only in others.
     pub codec: Option<&'static str>,
+    is_plain: bool,
 }
 
 pub use coded::CHUNK_BYTES as CODED_CHUNK_BYTES;
@@ -77,6 +80,8 @@ pub struct Part {
     pub relay: Option<Rank>,
     /// What it is of a variable.
     pub variable: Option<VariablePlace>,
+    /// Who keeps what codes of sums leave out.
+    pub carrier: Option<Rank>,
 }
 
 /// Who runs on which machine, and which machines are in a rack.
@@ -228,6 +233,7 @@ impl Tensor {
             shards,
             first: 0,
             codec: None,
+            is_plain: false,
         }
     }
 
@@ -296,6 +302,7 @@ impl Tensor {
             shards: Vec::new(),
             first: 0,
             codec: None,
+            is_plain: false,
         };
         tensor.mirror(1, on, &BTreeMap::new()).expect("it has no state to lose");
         tensor
@@ -483,6 +490,8 @@ impl Tensor {
         let on = &on.among(&self.members);
         self.is_flat = self.guarded && on.machines.len() == 1;
         self.mirror(copies, on, progress)?;
+        // Whether encoding pays may change with the plan; and then what is in each round.
+        self.is_plain = self.is_encoded_by_hubs() && rng.u32(0..4) == 0;
         let partition_bytes = match self.codec {
             Some(_) => CODED_CHUNK_BYTES as usize * rng.usize(1..4),
             None => 512 * rng.usize(1..8),
@@ -501,10 +510,24 @@ impl Tensor {
                 let servers = self.any_servers(rng, &on, &lanes, (n, &hubs, &mut rack_hubs));
                 let bytes = partition_bytes.min(bytes.end - offset);
                 let (relay, variable) = (None, None);
-                parts.push(Part { root, offset, bytes, hubs, rack_hubs, servers, relay, variable });
+                let carrier = None;
+                parts.push(Part {
+                    root,
+                    offset,
+                    bytes,
+                    hubs,
+                    rack_hubs,
+                    servers,
+                    relay,
+                    variable,
+                    carrier,
+                });
             }
         }
-        self.parts = if self.rule().is_some() { self.among_mirrors(&parts, on) } else { parts };
+        self.parts = match self.rule() {
+            Some(_) => self.among_mirrors(&parts, on),
+            None => self.among_carriers(parts, on),
+        };
         Ok(())
     }
 
@@ -525,9 +548,18 @@ impl Tensor {
                     let variable = Some(variable);
                     let (hubs, rack_hubs) = self.hubs_beside(&mirrors, on);
                     let root = part.root;
-                    let (relay, servers) = (None, Vec::new());
-                    let part =
-                        Part { root, offset, bytes, hubs, rack_hubs, servers, relay, variable };
+                    let (relay, servers, carrier) = (None, Vec::new(), None);
+                    let part = Part {
+                        root,
+                        offset,
+                        bytes,
+                        hubs,
+                        rack_hubs,
+                        servers,
+                        relay,
+                        variable,
+                        carrier,
+                    };
                     out.push(part);
                 }
             }
@@ -626,8 +658,18 @@ impl Tensor {
                         Collective::Broadcast => {
                             let (lane, relay) = (ConnId(root.0 as usize), Some(root));
                             let (hubs, rack_hubs, servers) = Default::default();
-                            let (root, variable) = (lane, None);
-                            Part { root, offset, bytes, hubs, rack_hubs, servers, relay, variable }
+                            let (root, variable, carrier) = (lane, None, None);
+                            Part {
+                                root,
+                                offset,
+                                bytes,
+                                hubs,
+                                rack_hubs,
+                                servers,
+                                relay,
+                                variable,
+                                carrier,
+                            }
                         }
                         _ => {
                             let within = (offset - part.offset) as u32;
@@ -658,6 +700,7 @@ impl Tensor {
                 relay: Some(*holder),
                 variable: None,
                 route: None,
+                carrier: None,
             };
             (place, members.clone())
         };
@@ -675,7 +718,7 @@ impl Tensor {
         let tier = self.tiers(beside)[0];
         let place = |(number, part, members): &(u32, Part, Vec<Rank>)| {
             let contributors = self.contributors(members);
-            let Part { root, offset, bytes, relay, variable, .. } = *part;
+            let Part { root, offset, bytes, relay, variable, carrier, .. } = *part;
             let (group_members, hub) = match relay {
                 Some(_) => (members.clone(), None),
                 None if tier == Tier::Worker => (vec![rank], None),
@@ -685,7 +728,7 @@ impl Tensor {
             let (number, origin, group) = (*number, offset, group(&group_members, n));
             let route = self.route(n, beside, (hub, part, members));
             let place = Place::new(lane, number, (offset, bytes), group, contributors);
-            Place { origin, relay, variable, route, ..place }
+            Place { origin, relay, variable, route, carrier, ..place }
         };
         parts.iter().filter(|(_, _, members)| members.contains(&rank)).map(place).collect()
     }
@@ -714,6 +757,7 @@ impl Tensor {
                 relay: None,
                 variable: part.variable,
                 route: self.route(n, beside, (hub, part, members)),
+                carrier: part.carrier,
             }
         };
         parts.iter().filter(mine).map(place).collect()
@@ -740,73 +784,5 @@ impl Tensor {
             all.extend(tiers.map(|tier| self.group_of(tier, beside, (part, members)).0));
         }
         all
-    }
-
-    /// What a worker contributes to a round.
-    pub fn memory(&self, round: u32, rank: u32) -> OwnedMemory {
-        let Request { tensor: TensorId(id), op, dtype, .. } = self.request;
-        if !self.staleness.is_synchronous() {
-            let deltas = (0..self.elements).map(|element| model::delta(rank, element) as f64);
-            let bytes = model::encode(dtype, deltas);
-            return OwnedMemory { bytes: vec![0xaa; bytes.len()], separate: Some(bytes) };
-        }
-        let value = |i| match (model::contribution(op, id, round, rank, i), self.rough) {
-            (value, false) => value as f64,
-            (value, true) => f64::from(model::roughen(value, i)),
-        };
-        let bytes = model::encode(dtype, (0..self.elements).map(value));
-        match self.in_place {
-            true => OwnedMemory { separate: None, bytes },
-            false => OwnedMemory { bytes: vec![0xaa; bytes.len()], separate: Some(bytes) },
-        }
-    }
-
-    /// What a round of these members must give; of rough values, in the order that
-    /// `deterministic` prescribes.
-    pub fn expected(&self, round: u32, (members, on): (&[Rank], &Machines)) -> Vec<u8> {
-        match self.rule() {
-            Some(_) => self.after(round, on).1,
-            None if !self.shards.is_empty() => self.sum_of_shards(round, on),
-            None => self.sum(round, (members, on)),
-        }
-    }
-
-    /// The sum of a round.
-    pub fn sum(&self, round: u32, (members, on): (&[Rank], &Machines)) -> Vec<u8> {
-        let Request { tensor: TensorId(id), op, dtype, collective, root, average, .. } =
-            self.request;
-        let contributors: Vec<_> =
-            members.iter().copied().filter(|r| collective.contributes(*r, root)).collect();
-        let divisor = if average { f64::from(self.contributors(&contributors)) } else { 1.0 };
-        let raw = |rank: Rank, element| model::contribution(op, id, round, rank.0, element);
-        if self.rough {
-            let of = |ranks: &[Rank], element| {
-                let values = ranks.iter().map(|rank| model::roughen(raw(*rank, element), element));
-                values.reduce(|a, b| a + b).expect("a contributor")
-            };
-            let sum = |element: usize| {
-                let on = on.among(members);
-                let (hubs, rack_hubs) = match collective {
-                    Collective::Broadcast => (Vec::new(), Vec::new()),
-                    Collective::Update => self.hubs_beside(&self.mirrors_of(element), &on),
-                    _ => self.hubs_beside(&[self.rooted()], &on),
-                };
-                let inner = |within: &[Rank]| {
-                    let hubs: Vec<_> = hubs.iter().filter(|hub| within.contains(hub)).collect();
-                    let own: Vec<_> =
-                        contributors.iter().copied().filter(|r| within.contains(r)).collect();
-                    let subtotals = hubs.iter().map(|hub| of(on.of(**hub), element));
-                    subtotals.reduce(|a, b| a + b).unwrap_or_else(|| of(&own, element))
-                };
-                let racks = rack_hubs.iter().map(|hub| inner(on.rack_of(*hub)));
-                f64::from(racks.reduce(|a, b| a + b).unwrap_or_else(|| inner(&contributors)))
-            };
-            return model::encode(dtype, (0..self.elements).map(sum));
-        }
-        let value = |element| {
-            let values = contributors.iter().map(|r| model::as_stored(dtype, raw(*r, element)));
-            model::reduce(op, values) as f64 / divisor
-        };
-        model::encode(dtype, (0..self.elements).map(value))
     }
 }

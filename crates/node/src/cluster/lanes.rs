@@ -123,6 +123,8 @@ pub(crate) struct PlacedPartition {
     pub tree: usize,
     /// What it is of a variable.
     pub variable: Option<VariablePlace>,
+    /// Who keeps what the codes of its sums leave out.
+    pub carrier: Option<Rank>,
 }
 
 #[cfg(test)]

@@ -83,6 +83,7 @@ mod tests {
             rule: Some(Rule::Lion),
             staleness: Staleness::default(),
             sharded: false,
+            compression: String::new(),
         }
     }
 
@@ -114,6 +115,7 @@ mod tests {
             bytes,
             tree: 0,
             variable: None,
+            carrier: None,
         };
         let of = |span: std::ops::Range<usize>, rank| MirroredSpan {
             share: span.clone(),

@@ -1,5 +1,7 @@
 //! From who takes part to which lane sums what: the coordinator's view becomes the plan.
 
+pub(crate) mod carriers;
+pub(crate) mod deal;
 pub(crate) mod hubs;
 pub(crate) mod interfaces;
 pub(crate) mod lanes;
@@ -16,12 +18,12 @@ use std::ops::Range;
 
 use sumpter_endpoint::ConnId;
 use sumpter_membership::{ClusterView, ServerView, UNKNOWN_GBPS, WorkerView};
-use sumpter_plan::{Architecture, Dealing, Machine, Placement, Plan, PlanError, Role, TreePlan};
+use sumpter_plan::{Architecture, Dealing, PlanError, Role};
 use sumpter_types::{Rack, Rank};
 
+use crate::cluster::deal::{Deal, Planned};
 use crate::cluster::hubs::Hubs;
 use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition, all_lanes};
-use crate::cluster::racks::Racks;
 
 /// All lanes of a job in one order, and the placement of tensors on them; the same everywhere.
 #[derive(Debug)]
@@ -34,11 +36,14 @@ pub(crate) struct Cluster {
     assumed_gbps: f64,
     /// The plan for tensors of all ranks.
     whole: Deal,
-    /// The plans for tensors of some ranks.
-    parts: HashMap<Vec<Rank>, Deal>,
+    /// The other plans: for tensors of some ranks, and for those that no rack passes on.
+    parts: HashMap<PlanKey, Deal>,
     /// The first lane of each worker that lives.
     first_lanes: HashMap<Rank, ConnId>,
 }
+
+/// The living ranks of a plan, or none for all; and whether it is without the hubs of racks.
+type PlanKey = (Vec<Rank>, bool);
 
 /// A process with lanes, and its part in a plan.
 #[derive(Debug)]
@@ -61,27 +66,13 @@ pub(crate) struct RackHubs {
     pub on_servers: usize,
 }
 
-/// A plan, dealt out tensor by tensor.
-#[derive(Debug)]
-struct Deal {
-    placement: Placement,
-    /// The processes with lanes that the plan counts, and the lanes of each.
-    servers: Vec<(Owner, Range<usize>)>,
-    /// What each of them is called as a hub.
-    ranks: Vec<Rank>,
-    /// Those of them that are hubs of racks.
-    rack_hubs: Vec<usize>,
-    /// Who passes on what a machine's workers, or a rack's machines, contribute; none where all
-    /// contribute directly.
-    hubs: Option<Hubs>,
-}
-
 /// What the settings say about the plan; equal on every rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
     pub partition_bytes: u64,
     /// Down to which size partitions are halved for even shares.
     pub even_bytes: u64,
+    pub chunk_bytes: u64,
     pub architecture: Architecture,
     pub dealing: Dealing,
     pub deterministic: bool,
@@ -89,13 +80,6 @@ pub(crate) struct Policy {
     pub workers_may_fail: bool,
     /// Whether others go on when a worker dies, so that optimizer state is kept twice.
     pub elastic: bool,
-}
-
-struct Group<'a> {
-    role: Role,
-    bandwidth_gbps: Option<f64>,
-    rack: Option<&'a Rack>,
-    servers: Vec<(Owner, Range<usize>)>,
 }
 
 impl Cluster {
@@ -117,7 +101,7 @@ impl Cluster {
         share_what_is_known(&mut sources);
         let epoch = u64::from(view.epoch.0);
         let assumed_gbps = view.lowest_known_gbps().unwrap_or(UNKNOWN_GBPS);
-        let whole = Deal::new(epoch, policy, (&sources, &lanes, assumed_gbps), |_| true)?;
+        let whole = Deal::new(epoch, policy, (&sources, &lanes, assumed_gbps), |_| true, false)?;
         let (parts, mut first_lanes) = (HashMap::new(), HashMap::new());
         for (number, lane) in lanes.iter().enumerate() {
             if let Owner::Worker(rank) = lane.owner {
@@ -127,32 +111,55 @@ impl Cluster {
         Ok(Cluster { lanes, policy, epoch, sources, assumed_gbps, whole, parts, first_lanes })
     }
 
-    /// Places the next tensor of the table: one of `ranks`, or of all if there are none. A plan
-    /// for some ranks counts only their machines: its n is theirs, not the job's.
-    pub(crate) fn place(&mut self, ranks: &[Rank], tensor_bytes: u64) -> Vec<PlacedPartition> {
-        let deal = self.deal(ranks);
-        deal.map(|deal| deal.place(tensor_bytes)).unwrap_or_default()
+    /// Places the next tensor of the table: one of some ranks, or of all. A plan for some ranks
+    /// counts only their machines: its n is theirs, not the job's.
+    pub(crate) fn place(&mut self, planned: Planned<'_>, bytes: u64) -> Vec<PlacedPartition> {
+        let (deal, _) = self.deal(planned);
+        deal.map(|deal| deal.place(bytes, planned.block)).unwrap_or_default()
     }
 
-    /// The plan for some ranks, or for all if there are none; `None` if none of them lives.
-    fn deal(&mut self, ranks: &[Rank]) -> Option<&mut Deal> {
-        if ranks.is_empty() {
-            return Some(&mut self.whole);
-        }
+    /// A plan, unless none of its ranks lives; and the lanes.
+    fn deal(&mut self, planned: Planned<'_>) -> (Option<&mut Deal>, &[LaneAddress]) {
+        let deal = match self.prepare(planned) {
+            Some((ranks, false)) if ranks.is_empty() => Some(&mut self.whole),
+            Some(key) => self.parts.get_mut(&key),
+            None => None,
+        };
+        (deal, &self.lanes)
+    }
+
+    /// Makes a plan if there is none yet; its key, unless none of its ranks lives.
+    fn prepare(&mut self, Planned { ranks, block }: Planned<'_>) -> Option<PlanKey> {
         let lives = |rank: &Rank| self.lane_of(*rank).is_some();
         let living: Vec<Rank> = ranks.iter().copied().filter(lives).collect();
-        let ranks = living.as_slice();
-        if ranks.is_empty() {
+        if living.is_empty() && !ranks.is_empty() {
             return None;
         }
-        if !self.parts.contains_key(ranks) {
-            let takes_part = |rank: &Rank| ranks.contains(rank);
-            let known = (self.sources.as_slice(), self.lanes.as_slice(), self.assumed_gbps);
-            let part = Deal::new(self.epoch, self.policy, known, takes_part);
-            // What makes a plan impossible, such as a bandwidth, was checked with the whole job.
-            self.parts.insert(ranks.to_vec(), part.expect("a plan for part of a planned job"));
+        let key = (living, false);
+        self.make(&key);
+        let with_racks = match key.0.is_empty() {
+            true => self.whole.has_racks,
+            false => self.parts[&key].has_racks,
+        };
+        // Without racks, compressed tensors are placed with the others.
+        if block.is_none() || !with_racks {
+            return Some(key);
         }
-        self.parts.get_mut(ranks)
+        let flat = (key.0, true);
+        self.make(&flat);
+        Some(flat)
+    }
+
+    fn make(&mut self, key: &PlanKey) {
+        let (ranks, flat) = key;
+        if (ranks.is_empty() && !flat) || self.parts.contains_key(key) {
+            return;
+        }
+        let takes_part = |rank: &Rank| ranks.is_empty() || ranks.contains(rank);
+        let known = (self.sources.as_slice(), self.lanes.as_slice(), self.assumed_gbps);
+        let part = Deal::new(self.epoch, self.policy, known, takes_part, *flat);
+        // What makes a plan impossible, such as a bandwidth, was checked with the whole job.
+        self.parts.insert(key.clone(), part.expect("a plan for part of a planned job"));
     }
 
     /// Whether workers are on more than one machine.
@@ -167,17 +174,10 @@ impl Cluster {
         self.lane_of(rank).map(|lane| self.lanes[lane.0].machine.as_str())
     }
 
-    /// Who passes on what the machines of `ranks`, or of all if there are none, contribute; and the
-    /// lanes.
-    pub(crate) fn hubs_of(&mut self, ranks: &[Rank]) -> (Option<&mut Hubs>, &[LaneAddress]) {
-        self.deal(ranks);
-        let living: Vec<Rank> =
-            ranks.iter().copied().filter(|rank| self.lane_of(*rank).is_some()).collect();
-        let deal = match ranks.is_empty() {
-            true => Some(&mut self.whole),
-            false => self.parts.get_mut(&living),
-        };
-        (deal.and_then(|deal| deal.hubs.as_mut()), &self.lanes)
+    /// Who passes on what the machines of some ranks, or of all, contribute; and the lanes.
+    pub(crate) fn hubs_of(&mut self, planned: Planned<'_>) -> (Option<&mut Hubs>, &[LaneAddress]) {
+        let (deal, lanes) = self.deal(planned);
+        (deal.and_then(|deal| deal.hubs.as_mut()), lanes)
     }
 
     /// What the plan makes of the racks of the machines, in words for the log; nothing if no rack
@@ -228,120 +228,6 @@ impl Cluster {
     }
 }
 
-impl Deal {
-    /// The plan for the workers that `takes_part` names, and all servers.
-    fn new(
-        epoch: u64,
-        policy: Policy,
-        (sources, all, assumed_gbps): (&[Source], &[LaneAddress], f64),
-        takes_part: impl Fn(&Rank) -> bool,
-    ) -> Result<Deal, PlanError> {
-        let (mut groups, mut known) = (Vec::new(), HashMap::new());
-        for source in sources {
-            match &source.owner {
-                Owner::Worker(rank) if !takes_part(rank) => {}
-                Owner::Worker(_) | Owner::Server(_) => join(&mut groups, &mut known, source),
-            }
-        }
-        for group in &mut groups {
-            let sums = match policy.architecture {
-                Architecture::Sumpter => true,
-                Architecture::Allreduce => group.role == Role::Gpu,
-                Architecture::Ps => group.role == Role::Cpu,
-            };
-            if !sums {
-                group.servers.clear();
-            }
-        }
-        let machines: Vec<_> = groups
-            .iter()
-            .map(|g| Machine {
-                role: g.role,
-                bandwidth_gbps: g.bandwidth_gbps.unwrap_or(assumed_gbps),
-                servers: g.servers.len() as u32,
-            })
-            .collect();
-        let racks = Racks::of(groups.iter().zip(&machines));
-        let servers: Vec<_> = groups.iter().flat_map(|g| g.servers.iter().cloned()).collect();
-        let trees = racks.trees((&groups, &machines), policy.deterministic)?;
-        let rack_hubs = hubs_of_racks(&trees);
-        let roles = groups.iter().flat_map(|g| g.servers.iter().map(|_| g.role));
-        let is_root = |at: usize| trees.branches.iter().any(|branch| branch.roots[at] > 0.0);
-        let sums_away = roles.enumerate().any(|(at, role)| role == Role::Cpu && is_root(at));
-        let lanes = servers.iter().map(|(_, range)| range.len() as u32).collect();
-        let Policy { partition_bytes, even_bytes, dealing, .. } = policy;
-        // A tensor's partitions have trees of one shape.
-        let racks = (!trees.branches[0].levels.is_empty()).then_some(&racks);
-        let workers = sources.iter().filter_map(|source| match source.owner {
-            Owner::Worker(rank) if takes_part(&rank) => Some((rank, source.machine.as_str())),
-            Owner::Worker(_) | Owner::Server(_) => None,
-        });
-        let rack_of =
-            |machine: &str| racks.zip(known.get(machine)).map(|(racks, at)| racks.rack_of[*at]);
-        let of_servers = sources.iter().filter_map(|source| match source.owner {
-            Owner::Server(_) => Some((all[source.lanes.start].hub, source.machine.as_str())),
-            Owner::Worker(_) => None,
-        });
-        let hubs = Hubs::new(workers, of_servers, rack_of, policy.deterministic, sums_away);
-        let ranks = servers.iter().map(|(_, lanes)| all[lanes.start].hub).collect();
-        let plan = Plan { epoch, partition_bytes, lanes, trees, dealing };
-        let of_server = servers.iter().map(|(_, lanes)| by_interface(&all[lanes.clone()]));
-        let placed = Placement::new(&plan)?.cut_to(even_bytes);
-        let placement = of_server
-            .enumerate()
-            .fold(placed, |placement, (server, lanes)| placement.over_interfaces(server, &lanes));
-        Ok(Deal { placement, servers, ranks, rack_hubs, hubs })
-    }
-
-    /// Whether workers may be the hubs of racks, and how many servers may.
-    fn rack_hubs(&self) -> (bool, usize) {
-        let is_server = |at: &usize| matches!(self.servers[*at].0, Owner::Server(_));
-        let (servers, workers): (Vec<usize>, Vec<usize>) =
-            self.rack_hubs.iter().partition(|at| is_server(at));
-        (!workers.is_empty(), servers.len())
-    }
-
-    fn place(&mut self, tensor_bytes: u64) -> Vec<PlacedPartition> {
-        let places = self.placement.place(tensor_bytes);
-        let trees = self.placement.trees();
-        // Tensors are placed one after the other, so that new trees are at the end.
-        if let Some(hubs) = &mut self.hubs {
-            for tree in &trees[hubs.trees()..] {
-                let of_racks = tree.hubs.first().map_or(&[][..], Vec::as_slice);
-                hubs.add_tree(of_racks.iter().map(|node| self.ranks[*node]).collect());
-            }
-        }
-        let spot = |p: sumpter_plan::PartitionPlace| PlacedPartition {
-            root: ConnId(self.servers[p.server].1.start + p.lane),
-            offset: p.offset as usize,
-            bytes: p.bytes as usize,
-            tree: p.tree,
-            variable: None,
-        };
-        places.into_iter().map(spot).collect()
-    }
-}
-
-/// The nodes that are hubs of racks in some tree: as such, or as its root.
-fn hubs_of_racks(trees: &TreePlan) -> Vec<usize> {
-    let is_hub = |at: &usize| {
-        trees.branches.iter().any(|branch| {
-            let level = branch.levels.first();
-            let level = level.filter(|level| level.groups[*at].is_some());
-            level.is_some_and(|level| level.hubs[*at] > 0.0 || branch.roots[*at] > 0.0)
-        })
-    };
-    (0..trees.nodes()).filter(is_hub).collect()
-}
-
-/// The network interface of each lane of a server, as a number, and what it carries: lanes with
-/// one first address share an interface.
-fn by_interface(lanes: &[LaneAddress]) -> Vec<(usize, u32)> {
-    let ip = |lane: &LaneAddress| lane.view.address().ip();
-    let first = |lane| lanes.iter().position(|other| ip(other) == ip(lane)).unwrap_or(0);
-    lanes.iter().map(|lane| (first(lane), lane.view.bandwidth)).collect()
-}
-
 /// What one process of a machine knows of its link and its rack counts for all, so that a plan for
 /// some ranks sees the machine as that for any others does: the trees of all shards of a tensor
 /// have one shape.
@@ -354,26 +240,6 @@ fn share_what_is_known(sources: &mut [Source]) {
     }
     for source in sources {
         (source.bandwidth_gbps, source.rack) = known[&source.machine].clone();
-    }
-}
-
-/// Adds a server to its machine. A server beside workers shares their link, so it takes a part
-/// of their machine's share and makes no CPU machine.
-fn join<'a>(groups: &mut Vec<Group<'a>>, known: &mut HashMap<&'a str, usize>, source: &'a Source) {
-    let Source { role, bandwidth_gbps, .. } = *source;
-    let (machine, rack) = (source.machine.as_str(), source.rack.as_ref());
-    let server = (source.owner, source.lanes.clone());
-    match known.get(machine).map(|at| &mut groups[*at]) {
-        Some(group) => {
-            group.bandwidth_gbps = group.bandwidth_gbps.or(bandwidth_gbps);
-            group.rack = group.rack.or(rack);
-            group.servers.push(server);
-        }
-        None => {
-            known.insert(machine, groups.len());
-            let servers = vec![server];
-            groups.push(Group { role, bandwidth_gbps, rack, servers });
-        }
     }
 }
 
@@ -446,7 +312,7 @@ mod tests {
         let mut cut = |gbps| {
             view.workers[0].bandwidth_gbps = gbps;
             let mut cluster = Cluster::new(&view, crate::run::policy(&config, &view)).unwrap();
-            cluster.place(&[], 25 << 20)[0].bytes
+            cluster.place(Planned::of(&[]), 25 << 20)[0].bytes
         };
         let cuts = [None, Some(10.0), Some(400.0)].map(&mut cut);
         assert_eq!(cuts, [128 << 10, 32 << 10, 32 << 10]);
@@ -487,15 +353,16 @@ mod tests {
         let (_, view) = shares_of([four, ten, None, ten]);
         let mut cluster = build(&view, Architecture::Sumpter).unwrap();
         let ranks = [Rank(1), Rank(2)];
-        let part = cluster.place(&ranks, 72 << 15).len();
+        let part = cluster.place(Planned::of(&ranks), 72 << 15).len();
         let (_, told) = shares_of([four, ten, four, ten]);
-        let expected = build(&told, Architecture::Sumpter).unwrap().place(&ranks, 72 << 15);
+        let mut expected = build(&told, Architecture::Sumpter).unwrap();
+        let expected = expected.place(Planned::of(&ranks), 72 << 15);
         assert_eq!(part, expected.len());
         let roots = |spots: Vec<PlacedPartition>| -> Vec<ConnId> {
             spots.into_iter().map(|spot| spot.root).collect()
         };
         let mut again = build(&view, Architecture::Sumpter).unwrap();
-        assert_eq!(roots(again.place(&ranks, 72 << 15)), roots(expected));
+        assert_eq!(roots(again.place(Planned::of(&ranks), 72 << 15)), roots(expected));
     }
 
     #[test]
@@ -524,6 +391,7 @@ mod tests {
         Policy {
             partition_bytes: 1 << 15,
             even_bytes: 1 << 15,
+            chunk_bytes: 1 << 15,
             architecture,
             dealing,
             deterministic,
@@ -534,7 +402,7 @@ mod tests {
 
     fn shares(cluster: &mut Cluster) -> Vec<usize> {
         let mut shares = vec![0; cluster.lanes.len()];
-        for spot in cluster.place(&[], 72 << 15) {
+        for spot in cluster.place(Planned::of(&[]), 72 << 15) {
             shares[spot.root.0] += spot.bytes >> 15;
         }
         shares
@@ -558,7 +426,7 @@ mod tests {
         let mut shares = |ranks: &[u32]| {
             let ranks: Vec<_> = ranks.iter().copied().map(Rank).collect();
             let mut shares = vec![0; 6];
-            for spot in cluster.place(&ranks, 72 << 15) {
+            for spot in cluster.place(Planned::of(&ranks), 72 << 15) {
                 shares[spot.root.0] += spot.bytes >> 15;
             }
             shares
@@ -633,7 +501,7 @@ mod tests {
             }
             view.servers.iter_mut().for_each(|server| server.rack = None);
             let policy = Policy { deterministic, ..policy(Architecture::Sumpter) };
-            Cluster::new(&view, policy).unwrap().hubs_of(&[]).0.is_some()
+            Cluster::new(&view, policy).unwrap().hubs_of(Planned::of(&[])).0.is_some()
         };
         for trunk in [1.0, 2.0, 2.2, 2.5, 4.0] {
             let alone = hubs(trunk, None, true);
@@ -662,7 +530,7 @@ mod tests {
         let mut cluster = build(&view, Architecture::Sumpter).unwrap();
         for first in [0, 1] {
             let holders: Vec<Rank> = (0..4).map(|machine| Rank(2 * machine + first)).collect();
-            let hubs = cluster.hubs_of(&holders).0.expect("hubs of racks");
+            let hubs = cluster.hubs_of(Planned::of(&holders)).0.expect("hubs of racks");
             assert!(hubs.has_racks(), "{holders:?}");
         }
     }
@@ -673,8 +541,8 @@ mod tests {
             for (trunk, has_hubs) in [(Some(1.0), true), (Some(8.0), false), (None, false)] {
                 let mut cluster = build(&in_racks(trunk, server), Architecture::Sumpter).unwrap();
                 assert_eq!(cluster.rack_hubs().map(|hubs| hubs.sum), Some(has_hubs));
-                let placed = cluster.place(&[], 1 << 20);
-                let (hubs, lanes) = cluster.hubs_of(&[]);
+                let placed = cluster.place(Planned::of(&[]), 1 << 20);
+                let (hubs, lanes) = cluster.hubs_of(Planned::of(&[]));
                 assert_eq!(hubs.is_some(), has_hubs, "{server:?} {trunk:?}");
                 let Some(hubs) = hubs else { continue };
                 let mut seen = BTreeSet::<Rank>::new();
@@ -696,8 +564,9 @@ mod tests {
         assert_eq!(apart.rack_hubs(), None, "no rack is known");
         // Of some ranks in one rack, nothing crosses a trunk.
         let mut cluster = build(&in_racks(Some(1.0), None), Architecture::Sumpter).unwrap();
-        assert!(cluster.hubs_of(&[Rank(0), Rank(1), Rank(2)]).0.is_none());
-        assert!(cluster.hubs_of(&[Rank(0), Rank(1), Rank(4), Rank(5)]).0.is_some());
+        assert!(cluster.hubs_of(Planned::of(&[Rank(0), Rank(1), Rank(2)])).0.is_none());
+        let four = [0, 1, 4, 5].map(Rank);
+        assert!(cluster.hubs_of(Planned::of(&four)).0.is_some());
     }
 
     #[test]
@@ -717,7 +586,8 @@ mod tests {
                     &view,
                 );
                 let mut client = sumpter_engine::Client::new(settings, cluster.lanes.len());
-                let placed: Vec<_> = (0..).zip(cluster.place(&[], 1 << 20)).collect();
+                let placed = cluster.place(Planned::of(&[]), 1 << 20);
+                let placed: Vec<_> = (0..).zip(placed).collect();
                 let everyone: Vec<Rank> = (0..8).map(Rank).collect();
                 let spec = sumpter_types::TensorSpec {
                     name: "x".to_owned(),
@@ -730,6 +600,7 @@ mod tests {
                     rule: None,
                     staleness: sumpter_types::Staleness::default(),
                     sharded: false,
+                    compression: String::new(),
                 };
                 let (planned, members) = (&[][..], &everyone[..]);
                 let among = route::Participants { planned, members, contributors: 8 };

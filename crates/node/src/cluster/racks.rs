@@ -6,7 +6,7 @@ use sumpter_plan::{
     server_weights,
 };
 
-use crate::cluster::Group;
+use crate::cluster::deal::Group;
 use crate::cluster::lanes::Owner;
 
 /// The rack of each machine. One of which it is not known is in a rack of its own, whose uplink

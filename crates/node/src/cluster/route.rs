@@ -9,6 +9,7 @@ use sumpter_types::{Collective, Rank, TensorSpec};
 use sumpter_wire::{Route as SourceRoute, Tier};
 
 use crate::cluster::Cluster;
+use crate::cluster::deal::Planned;
 use crate::cluster::lanes::{Owner, PlacedPartition, lane_of_hub};
 
 /// The client of a worker: its own tensors, and what it passes on for its machine.
@@ -59,12 +60,13 @@ pub(crate) fn route(
     let workers_may_fail = cluster.policy.workers_may_fail;
     let rooted = spec.collective.has_root().then_some(spec.root);
     let at_root = rooted.and_then(|rank| cluster.lane_of(rank));
-    let (hubs, lanes) = cluster.hubs_of(planned);
+    let (hubs, lanes) = cluster.hubs_of(Planned::tensor(spec, planned));
     let Some(hubs) = hubs.filter(|_| !are_direct) else {
         let group = client.define_group(members);
-        let place = |(number, PlacedPartition { root, offset, bytes, variable, .. })| {
+        let place = |(number, PlacedPartition { root, offset, bytes, variable, carrier, .. })| {
             let place = Place::new(root, number, (offset, bytes), group, contributors);
-            Place { variable, ..place }
+            let carrier = carrier.and_then(|carrier| member_of(members, &[carrier]));
+            Place { variable, carrier, ..place }
         };
         let (tier, places) = (Tier::Root, partitions.map(place).collect());
         return Route { tier, places, passed_on: Vec::new() };
@@ -73,7 +75,7 @@ pub(crate) fn route(
     let tiers = hubs.tiers(rank);
     let passes = tiers.windows(2).map(|pair| ((pair[0], pair[1]), Vec::new()));
     let (mut places, mut passed_on) = (Vec::new(), passes.collect::<Vec<_>>());
-    for (number, PlacedPartition { root, offset, bytes, tree, variable }) in partitions {
+    for (number, PlacedPartition { root, offset, bytes, tree, variable, carrier }) in partitions {
         let owner = lanes[root.0].owner;
         let mirrors = variable.map(|variable| variable.mirrors.into_iter().flatten());
         let mirrors: Vec<Rank> = mirrors.into_iter().flatten().collect();
@@ -100,7 +102,9 @@ pub(crate) fn route(
                 SourceRoute { lane, group, rank, keeps }
             });
             let place = Place::new(lane, number, (offset, bytes), group, contributors);
-            (Place { variable, route, ..place }, hub)
+            let carrier = carrier.filter(|_| tier == Tier::Root);
+            let carrier = carrier.and_then(|carrier| member_of(&members, hubs.machine_of(carrier)));
+            (Place { variable, route, carrier, ..place }, hub)
         };
         let (first, mut hub) = place(tiers[0]);
         places.push(first);
@@ -114,6 +118,12 @@ pub(crate) fn route(
         }
     }
     Route { tier: tiers[0], places, passed_on }
+}
+
+/// The member of a group that is one of these workers; any if none is, since they have left.
+fn member_of(group: &[Rank], workers: &[Rank]) -> Option<Rank> {
+    let found = group.iter().find(|rank| workers.contains(rank));
+    found.or_else(|| group.first()).copied()
 }
 
 /// The same of a variable that each worker changes alone.

@@ -141,6 +141,7 @@ mod tests {
             rule: None,
             staleness: Staleness::default(),
             sharded: true,
+            compression: String::new(),
         }
     }
 

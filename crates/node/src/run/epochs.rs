@@ -15,11 +15,14 @@ use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::cluster::Cluster;
+use crate::cluster::carriers::{among_carriers, carriers};
+use crate::cluster::deal::Planned;
 use crate::cluster::lanes::PlacedPartition;
 use crate::cluster::mirrors::among_mirrors;
 use crate::cluster::route::{Participants, Route, route};
 use crate::cluster::shards::Stretch;
-use crate::run::table::relay_request;
+use crate::codecs::{block_bytes, check_chunks};
+use crate::run::table::{Tensor, relay_request};
 use crate::run::{WorkerRun, client_settings, policy};
 
 /// What this worker passes on of a round.
@@ -67,6 +70,14 @@ impl WorkerRun {
                 self.client.lay_out(id, Tier::Root, Layout::default());
                 continue;
             }
+            let (spec, chunk_bytes) = (self.table.spec(id), self.cluster.policy.chunk_bytes);
+            let spec = spec.expect("a tensor of the table");
+            if let Err(reason) = check_chunks(spec, chunk_bytes, self.rank) {
+                let name = spec.name.clone();
+                self.fail_tensor(&name, &reason);
+                self.client.lay_out(id, Tier::Root, Layout::default());
+                continue;
+            }
             let spec = self.repair_spec(id);
             let repairs = repairs(id, &spec, all).map_err(|lost| lost.to_string())?;
             retained.extend(retained_rounds(id, &spec, &repairs));
@@ -102,13 +113,17 @@ impl WorkerRun {
     /// Tells the client and the hub where a tensor is summed in this epoch. Returns what this
     /// worker is to pass on of rounds that were interrupted.
     pub(crate) fn lay_out(&mut self, id: TensorId, repairs: &[Repair]) -> Vec<Relayed> {
-        let spec = self.table.spec(id).expect("a tensor of the table").clone();
+        let Tensor { spec, coding, .. } = self.table.tensor(id).expect("a tensor of the table");
+        let (spec, coding) = (spec.clone(), coding.clone());
         let everyone = self.members(&spec);
         let stretches = self.groups.stretches(&spec, &everyone);
         let start = self.groups.own(&spec, &everyone, self.rank).start;
-        let mut partitions = self.place(&stretches);
+        let mut partitions = self.place(&spec, &stretches);
         if spec.collective == Collective::Update {
             partitions = among_mirrors(&partitions, &self.mirrors(id), spec.staleness);
+        }
+        if let Some(coding) = &coding {
+            partitions = among_carriers(partitions, &carriers(coding, spec.dtype, &everyone));
         }
         let numbered: Vec<_> = (0..).zip(partitions.iter().copied()).collect();
         let (mut whole, contributors) = (OwnPart::default(), everyone.len() as u32);
@@ -124,17 +139,22 @@ impl WorkerRun {
             }
         }
         let tier = whole.tier.unwrap_or(Tier::Root);
-        let mut layout = Layout { start, ..Layout::new(placed_in(whole.places, start)) };
+        // Within a machine contributions are plain.
+        let coding_to = |to: Tier| coding.clone().filter(|_| to == Tier::Root);
+        let places = Layout::new(placed_in(whole.places, start));
+        let mut layout = Layout { start, ..places }.coded(coding_to(tier));
         let whole = whole.passed_on.into_iter();
-        let mut passed_on: Vec<((Tier, Tier), Layout)> =
-            whole.map(|(tiers, places)| (tiers, Layout::new(places))).collect();
+        let pass_on = |((from, to), places): ((Tier, Tier), Vec<Place>)| {
+            ((from, to), Layout::new(places).coded(coding_to(to)))
+        };
+        let mut passed_on: Vec<((Tier, Tier), Layout)> = whole.map(pass_on).collect();
         let (mut number, mut relayed) = (REPAIRED, Vec::new());
         for repair in repairs {
             let mut again = self.sum_again(&spec, (&stretches, &partitions), repair, &mut number);
             let mut held = Vec::new();
             for relay in &repair.relays {
                 let into = if relay.holder == self.rank { &mut held } else { &mut again.places };
-                into.extend(self.relay(relay, &mut number));
+                into.extend(self.relay(&spec, relay, &mut number));
             }
             layout.repaired.push((repair.round, placed_in(again.places, start).into()));
             for (tiers, again) in again.passed_on.into_iter().filter(|(_, of)| !of.is_empty()) {
@@ -157,9 +177,10 @@ impl WorkerRun {
     }
 
     /// The partitions of a tensor, each within a stretch.
-    fn place(&mut self, stretches: &[Stretch]) -> Vec<PlacedPartition> {
+    fn place(&mut self, spec: &TensorSpec, stretches: &[Stretch]) -> Vec<PlacedPartition> {
         let mut partitions = Vec::new();
         for Stretch { bytes, planned, .. } in stretches {
+            let planned = Planned::tensor(spec, planned);
             let placed = self.cluster.place(planned, bytes.len() as u64);
             let at = |part: PlacedPartition| PlacedPartition {
                 offset: bytes.start + part.offset,
@@ -185,7 +206,7 @@ impl WorkerRun {
                 let (span, members) = (span.clone(), members.clone());
                 let contributors = members.len() as u32;
                 let relay = Relay { span, holder: spec.root, contributors, members };
-                own.places.extend(self.relay(&relay, number));
+                own.places.extend(self.relay(spec, &relay, number));
                 continue;
             }
             let parts = cut(partitions, span, number);
@@ -218,9 +239,10 @@ impl WorkerRun {
     }
 
     /// This worker's part in a relay from the lane of its holder, in pieces of a partition's size.
-    fn relay(&mut self, relay: &Relay, number: &mut u32) -> Vec<Place> {
+    fn relay(&mut self, spec: &TensorSpec, relay: &Relay, number: &mut u32) -> Vec<Place> {
         let mut places = Vec::new();
         let piece = self.cluster.policy.partition_bytes as usize;
+        let piece = block_bytes(spec).map_or(piece, |block| piece.next_multiple_of(block as usize));
         let group = self.client.define_group(&relay.members);
         let lane = self.cluster.lane_of(relay.holder).expect("every worker has a lane");
         for start in relay.span.clone().step_by(piece) {
@@ -274,13 +296,13 @@ fn cut(
     number: &mut u32,
 ) -> Vec<(u32, PlacedPartition)> {
     let mut parts = Vec::new();
-    for PlacedPartition { root, offset, bytes, tree, variable } in partitions {
+    for PlacedPartition { root, offset, bytes, tree, variable, carrier } in partitions {
         let (start, end) = (span.start.max(*offset), span.end.min(offset + bytes));
         if start < end {
             let within = (start - offset) as u32;
             let variable = variable.map(|part| VariablePlace { offset: within, ..part });
-            let (root, tree, bytes) = (*root, *tree, end - start);
-            let part = PlacedPartition { root, offset: start, bytes, tree, variable };
+            let (root, tree, bytes, carrier) = (*root, *tree, end - start, *carrier);
+            let part = PlacedPartition { root, offset: start, bytes, tree, variable, carrier };
             parts.push((*number, part));
             *number += 1;
         }

@@ -35,6 +35,7 @@ use crate::cluster::paths::{NetworkPath, Sources, connection_number, paths};
 use crate::cluster::route::WorkerClient;
 use crate::cluster::shards::DeviceGroups;
 use crate::cluster::{Cluster, Policy};
+use crate::codecs::coding;
 use crate::command::{DeclarationId, Submission};
 use crate::completion::Promise;
 use crate::counters::Cause;
@@ -45,6 +46,7 @@ use crate::run::out_of_data::OutOfData;
 use crate::run::refused::RefusedOps;
 use crate::run::table::{Table, is_member, members};
 use crate::worker::decision::Deferred;
+use crate::worker::loops::ServedPart;
 use crate::worker::staged::StagedShare;
 
 /// How long bytes that a worker has sent may take to arrive at least.
@@ -124,6 +126,7 @@ pub(crate) fn policy(config: &Config, view: &ClusterView) -> Policy {
     let partition_bytes = largest_partition(config.partition_bytes, credit(config, view));
     Policy {
         partition_bytes,
+        chunk_bytes: config.chunk_bytes,
         even_bytes: even_partition(partition_bytes, view.slowest_gbps()),
         architecture: config.architecture,
         dealing: config.placement,
@@ -361,24 +364,46 @@ impl WorkerRun {
         self.cluster.lanes[lane.0].machine != *own
     }
 
-    /// A new entry of the coordinator's table; the part that this loop serves, and whether it
-    /// speaks for the tensor. Returns the submissions that waited for it.
+    /// A new entry of the coordinator's table, and the part that this loop serves. Returns the
+    /// submissions that waited for it.
     pub(crate) fn enter(
         &mut self,
         id: TensorId,
         declared: TensorSpec,
-        (spec, speaks): (TensorSpec, bool),
+        part: ServedPart,
     ) -> Vec<(DeclarationId, Submission)> {
-        let own = self.groups.own(&spec, &self.members(&spec), self.rank);
-        let bytes = own.len() as u64;
-        let waiting = self.table.enter(id, declared, (spec, speaks), Tier::Root, bytes);
-        if self.suspended {
+        let own = self.groups.own(&part.spec, &self.members(&part.spec), self.rank);
+        let (name, bytes) = (declared.name.clone(), own.len() as u64);
+        let chunk_bytes = self.cluster.policy.chunk_bytes;
+        let served = part.start..part.start + part.spec.elements().unwrap_or(0);
+        let (coding, unfit) = match coding(&declared, served, chunk_bytes, self.rank) {
+            Ok(coding) => (coding, None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let waiting = self.table.enter(id, declared, part, Tier::Root, bytes, coding);
+        if let Some(reason) = unfit {
+            // What waits fails when it is submitted again.
+            self.client.register(id, Tier::Root, Layout::default());
+            self.fail_tensor(&name, &reason);
+        } else if self.suspended {
             // It gets its places with all others.
             self.client.register(id, Tier::Root, Layout::default());
         } else {
             self.lay_out(id, &[]);
         }
         waiting
+    }
+
+    /// A name turned out unusable: its rounds under way and later ones fail.
+    pub(crate) fn fail_tensor(&mut self, name: &str, message: &str) {
+        let (id, waiting) = self.table.fail(name, message);
+        for (_, submission) in waiting {
+            self.refused.add(name, &submission.tag);
+            submission.completion.finish(Err(OpError::Mismatch(message.to_owned())));
+        }
+        if let Some(id) = id {
+            self.client.fail_tensor(id, message);
+        }
     }
 
     /// The earliest time something is due.
@@ -390,10 +415,10 @@ impl WorkerRun {
 
     /// Hands an operation to the client; its round.
     pub(crate) fn run(&mut self, submission: Submission, request: Request, now: Instant) -> u64 {
-        let Submission { tag, memory, completion, staged, deferred, update, order, since, .. } =
-            submission;
+        let Submission { tag, memory, completion, staged, deferred, order, since, .. } = submission;
         let supply = if staged.is_some() { Supply::Ranges } else { Supply::Whole };
-        let request = Request { supply, update, ..request };
+        let Submission { update, rescale, .. } = submission;
+        let request = Request { supply, update, rescale, ..request };
         let id = self.client.submit(request, OpMemory::Tensor(memory));
         if !order.is_empty() {
             self.client.follow(id, order);

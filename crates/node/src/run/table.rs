@@ -6,13 +6,15 @@
 //! Entries are never removed, as the job's own table is append-only.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use sumpter_engine::{Request, Supply};
+use sumpter_engine::{Coding, Request, Supply};
 use sumpter_types::{Collective, Rank, ReduceOp, Tag, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::command::{DeclarationId, Submission};
 use crate::error::OpError;
+use crate::worker::loops::ServedPart;
 
 /// What became of a submission.
 #[derive(Debug)]
@@ -79,6 +81,8 @@ pub(crate) struct Tensor {
     pub bytes: u64,
     /// The same of all parts.
     pub whole_bytes: u64,
+    /// How this loop's part of it is compressed, if it is.
+    pub coding: Option<Arc<Coding>>,
     /// Rounds begun.
     pub begun: u64,
     /// Rounds finished.
@@ -139,15 +143,16 @@ impl Table {
     }
 
     /// A new entry of the coordinator's table; the part that this loop serves, of which this
-    /// worker's memory has so many `bytes`, and whether it speaks for the tensor. Returns the
-    /// submissions that waited for it.
+    /// worker's memory has so many `bytes`, and how it is compressed. Returns the submissions that
+    /// waited for it.
     pub(crate) fn enter(
         &mut self,
         id: TensorId,
         declared: TensorSpec,
-        (spec, speaks): (TensorSpec, bool),
+        ServedPart { spec, speaks, .. }: ServedPart,
         tier: Tier,
         bytes: u64,
+        coding: Option<Arc<Coding>>,
     ) -> Vec<(DeclarationId, Submission)> {
         debug_assert_eq!(id.0 as usize, self.tensors.len(), "numbers are given in order");
         let name = self.index(&declared.name);
@@ -166,6 +171,7 @@ impl Table {
             speaks,
             bytes,
             whole_bytes,
+            coding,
             begun,
             finished,
             declared,
@@ -345,12 +351,14 @@ mod tests {
             rule: None,
             staleness: Staleness::default(),
             sharded: false,
+            compression: String::new(),
         }
     }
 
     /// The coordinator has numbered `x`, which this loop serves as a whole.
     fn enter(table: &mut Table) -> Vec<(DeclarationId, Submission)> {
-        table.enter(TensorId(0), spec("x", 4), (spec("x", 4), true), Tier::Root, 16)
+        let part = ServedPart { spec: spec("x", 4), speaks: true, start: 0 };
+        table.enter(TensorId(0), spec("x", 4), part, Tier::Root, 16, None)
     }
 
     fn submission(priority: i32) -> Submission {
@@ -362,6 +370,7 @@ mod tests {
             staged: None,
             deferred: None,
             update: None,
+            rescale: 1.0,
             order: Vec::new(),
             state: None,
             since: Instant::now(),

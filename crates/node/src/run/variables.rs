@@ -7,6 +7,7 @@ use sumpter_engine::{MirroredElements, MirroredSpan, Progress, mirrored_elements
 use sumpter_sum::AlignedBuf;
 use sumpter_types::{Collective, Rank, TensorId, TensorSpec};
 
+use crate::cluster::deal::Planned;
 use crate::cluster::mirrors::shares;
 use crate::command::MirroredParts;
 use crate::completion::Promise;
@@ -41,7 +42,7 @@ impl WorkerRun {
         // where there is one machine only, each worker contributes by itself.
         let apart = self.cluster.are_apart(&self.members(&spec));
         let copies = 1 + usize::from(self.cluster.policy.elastic);
-        let (hubs, _) = self.cluster.hubs_of(&spec.ranks);
+        let (hubs, _) = self.cluster.hubs_of(Planned::of(&spec.ranks));
         let may_join = |a, b| !apart || hubs.as_ref().is_none_or(|hubs| !hubs.share(a, b));
         let size = spec.dtype.size();
         let chosen = mirrored_spans(id, (&shares, size), copies, may_join, progress)

@@ -137,9 +137,9 @@ impl WorkerSide {
             MemberEvent::Resume { view, progress } => self.resume(view, &progress, lane_side),
             MemberEvent::Tensors { first, specs } => {
                 for (id, spec) in (first.0..).map(TensorId).zip(specs) {
-                    let own = self.place.own_part(&spec);
+                    let part = self.place.own_part(&spec);
                     let Some(run) = self.run.as_mut() else { return };
-                    for (id, submission) in run.enter(id, spec, own) {
+                    for (id, submission) in run.enter(id, spec, part) {
                         self.submit(id, submission, report);
                     }
                 }
@@ -329,7 +329,7 @@ impl WorkerSide {
         match run.table.find(id, submission) {
             Lookup::Ready(submission, request) => return self.begin(request, submission, report),
             // The loop that speaks for the tensor asks for all of them.
-            Lookup::Declare(spec) if !self.place.own_part(&spec).1 => {}
+            Lookup::Declare(spec) if !self.place.own_part(&spec).speaks => {}
             Lookup::Declare(spec) => match &self.member {
                 Some(member) => member.declare(spec),
                 None => tracing::error!("a tensor was submitted before the session was there"),
@@ -520,14 +520,8 @@ impl WorkerSide {
     }
 
     fn fail_tensor(&mut self, name: &str, message: &str) {
-        let Some(run) = self.run.as_mut() else { return };
-        let (id, waiting) = run.table.fail(name, message);
-        for (_, submission) in waiting {
-            run.refused.add(name, &submission.tag);
-            submission.completion.finish(Err(OpError::Mismatch(message.to_owned())));
-        }
-        if let Some(id) = id {
-            run.client.fail_tensor(id, message);
+        if let Some(run) = self.run.as_mut() {
+            run.fail_tensor(name, message);
         }
     }
 }
@@ -686,6 +680,7 @@ impl WorkerSide {
             staged: None,
             deferred: None,
             update: None,
+            rescale: 1.0,
             order: Vec::new(),
             state: None,
             since: Instant::now(),

@@ -9,8 +9,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_channel::unbounded;
+use sumpter_codec::BLOCK;
 use sumpter_observe::Recording;
-use sumpter_plan::{loop_parts, shard_turn};
+use sumpter_plan::{Cuts, loop_parts, shard_turn};
 use sumpter_types::{Collective, Epoch, JobId, Stats, TensorSpec};
 
 use crate::command::Command;
@@ -75,9 +76,13 @@ pub(crate) struct TensorPart {
 /// device groups have reduced.
 pub(crate) fn tensor_parts(spec: &TensorSpec, loops: u32) -> Vec<TensorPart> {
     let (elements, size) = (spec.elements().unwrap_or(0), spec.dtype.size());
-    let whole = spec.sharded || spec.collective == Collective::Update;
+    let cuts = match spec.compression.is_empty() {
+        _ if spec.sharded || spec.collective == Collective::Update => Cuts::Nowhere,
+        true => Cuts::Anywhere,
+        false => Cuts::Blocks(BLOCK as u64),
+    };
     let turn = shard_turn(&spec.name);
-    let parts = loop_parts((elements, size as u64), loops, whole, turn);
+    let parts = loop_parts((elements, size as u64), loops, cuts, turn);
     let is_cut = parts.len() > 1;
     let part = |part: sumpter_plan::LoopPart| {
         let Range { start, end } = part.elements;
@@ -86,6 +91,17 @@ pub(crate) fn tensor_parts(spec: &TensorSpec, loops: u32) -> Vec<TensorPart> {
         TensorPart { number: part.number, bytes, spec: TensorSpec { shape, ..spec.clone() } }
     };
     parts.into_iter().map(part).collect()
+}
+
+/// What one event loop serves of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServedPart {
+    /// A tensor of its own, empty if it serves none.
+    pub spec: TensorSpec,
+    /// Whether it speaks for the tensor, as the loop of its first part.
+    pub speaks: bool,
+    /// Its first element in the tensor.
+    pub start: u64,
 }
 
 /// One of a worker's event loops.
@@ -127,13 +143,18 @@ impl LoopPlace {
         self.number == 0
     }
 
-    /// What this loop serves of a tensor: a tensor of its own, empty if it serves none of it; and
-    /// whether it speaks for the tensor, as the loop of its first part.
-    pub(crate) fn own_part(&self, spec: &TensorSpec) -> (TensorSpec, bool) {
+    /// What this loop serves of a tensor.
+    pub(crate) fn own_part(&self, spec: &TensorSpec) -> ServedPart {
         let parts = tensor_parts(spec, self.count);
         match parts.into_iter().enumerate().find(|(_, part)| part.number == self.number) {
-            Some((at, part)) => (part.spec, at == 0),
-            None => (TensorSpec { shape: vec![0], ..spec.clone() }, false),
+            Some((at, TensorPart { spec, bytes, .. })) => {
+                let start = (bytes.start / spec.dtype.size()) as u64;
+                ServedPart { spec, speaks: at == 0, start }
+            }
+            None => {
+                let spec = TensorSpec { shape: vec![0], ..spec.clone() };
+                ServedPart { spec, speaks: false, start: 0 }
+            }
         }
     }
 
@@ -207,6 +228,7 @@ mod tests {
             rule: (collective == Collective::Update).then_some(Rule::Lion),
             staleness: Staleness::default(),
             sharded: false,
+            compression: String::new(),
         }
     }
 
@@ -215,9 +237,10 @@ mod tests {
         let places = LoopPlace::all(3);
         let large = spec("weight", Collective::AllReduce, &[1000, 1001]);
         let own: Vec<_> = places.iter().map(|place| place.own_part(&large)).collect();
-        let elements = own.iter().map(|(part, _)| part.elements().unwrap()).sum::<u64>();
-        assert_eq!((elements, own.iter().filter(|(_, speaks)| *speaks).count()), (1_001_000, 1));
-        assert!(own.iter().all(|(part, _)| part.shape.len() == 1 && part.shape[0] > 300_000));
+        let elements = own.iter().map(|part| part.spec.elements().unwrap()).sum::<u64>();
+        assert_eq!((elements, own.iter().filter(|part| part.speaks).count()), (1_001_000, 1));
+        let shape = |part: &ServedPart| part.spec.shape.clone();
+        assert!(own.iter().map(shape).all(|shape| shape.len() == 1 && shape[0] > 300_000));
         let bytes: Vec<_> = tensor_parts(&large, 3).into_iter().map(|part| part.bytes).collect();
         assert_eq!((bytes[0].start, bytes[1].start, bytes[2].end), (0, bytes[0].end, 2_002_000));
     }
@@ -230,16 +253,34 @@ mod tests {
         for spec in [variable, sharded, spec("small", Collective::Broadcast, &[3])] {
             let places = LoopPlace::all(4);
             let own: Vec<_> = places.iter().map(|place| place.own_part(&spec)).collect();
-            let (serving, others): (Vec<_>, Vec<_>) = own.iter().partition(|(_, speaks)| *speaks);
-            assert_eq!((serving.len(), &serving[0].0), (1, &spec));
-            assert!(others.iter().all(|(part, _)| part.elements() == Some(0)));
+            let (serving, others): (Vec<_>, Vec<_>) = own.iter().partition(|part| part.speaks);
+            assert_eq!((serving.len(), &serving[0].spec, serving[0].start), (1, &spec, 0));
+            assert!(others.iter().all(|part| part.spec.elements() == Some(0)));
+        }
+    }
+
+    #[test]
+    fn a_compressed_tensor_is_cut_between_blocks() {
+        for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+            let plain = spec("weight", Collective::AllReduce, &[1_000_003]);
+            let compressed = TensorSpec { dtype, compression: "int8".to_owned(), ..plain };
+            let mut parts: Vec<_> =
+                LoopPlace::all(3).iter().map(|place| place.own_part(&compressed)).collect();
+            parts.sort_by_key(|part| part.start);
+            let mut end = 0;
+            for part in &parts {
+                assert_eq!((part.start, part.start % BLOCK as u64), (end, 0), "{parts:?}");
+                end += part.spec.elements().unwrap();
+            }
+            assert_eq!((end, parts[0].speaks), (1_000_003, true));
         }
     }
 
     #[test]
     fn with_one_loop_a_tensor_is_its_only_part() {
         let spec = spec("weight", Collective::AllReduce, &[1000, 1000]);
-        assert_eq!(LoopPlace::all(1)[0].own_part(&spec), (spec.clone(), true));
+        let part = ServedPart { spec: spec.clone(), speaks: true, start: 0 };
+        assert_eq!(LoopPlace::all(1)[0].own_part(&spec), part);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, ReduceOp, Rule, Staleness, TensorSpec, Update};
 
 use crate::cluster::shards::Held;
+use crate::codecs::{self, canonical};
 use crate::command::{Command, DeclarationId, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::OpError;
@@ -20,7 +21,7 @@ use crate::worker::staged::{Slices, Staged};
 use crate::worker::staged_round::StagedRound;
 
 /// What differs between the operations of one tensor.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OpRequest {
     /// Free text for diagnosis: `group#sequence|signature`, or nothing.
     pub tag: String,
@@ -31,6 +32,16 @@ pub struct OpRequest {
     /// In which order it changes a variable asynchronously, as [`Completion::order`] said in
     /// another run: of all elements, or nothing. Errors by the completion if it is of others.
     pub order: Vec<OrderSpan>,
+    /// What earlier rounds have left out of a compressed tensor is multiplied by this, 1 unless the
+    /// learning rate has changed: its last value over the present one.
+    pub rescale: f32,
+}
+
+impl Default for OpRequest {
+    fn default() -> OpRequest {
+        let (tag, order) = (String::new(), Vec::new());
+        OpRequest { tag, priority: 0, update: None, order, rescale: 1.0 }
+    }
 }
 
 /// What only some operations have.
@@ -234,6 +245,7 @@ impl Tensor {
             staged,
             deferred: deferred.clone(),
             update: request.update,
+            rescale: request.rescale,
             order: request.order.clone(),
             state: state.clone(),
             since: Instant::now(),
@@ -272,6 +284,7 @@ pub(crate) fn normalized(mut spec: TensorSpec, world_size: usize) -> TensorSpec 
         spec.rule = None;
         spec.staleness = Staleness::SYNCHRONOUS;
     }
+    spec.compression = canonical(spec.compression);
     spec.ranks.sort_unstable();
     spec.ranks.dedup();
     if spec.ranks.len() == world_size {
@@ -400,5 +413,5 @@ pub(crate) fn check(
     if spec.elements().is_none() {
         return Err(format!("tensor '{name}': shape {:?} exceeds any memory", spec.shape));
     }
-    Ok(())
+    codecs::check(spec, rank)
 }

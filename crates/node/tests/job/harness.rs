@@ -138,6 +138,7 @@ pub fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         rule: None,
         staleness: Staleness::default(),
         sharded: false,
+        compression: String::new(),
     }
 }
 

@@ -420,6 +420,7 @@ fn tensor(number: u32) -> TensorSpec {
         rule: None,
         staleness: Staleness::default(),
         sharded: false,
+        compression: String::new(),
     }
 }
 

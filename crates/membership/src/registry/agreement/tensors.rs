@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use sumpter_types::{Collective, Rank, ReduceOp, Staleness, TensorId, TensorSpec};
 
-use crate::limits::{MAX_TENSORS, check_tensor_name};
+use crate::limits::{MAX_TENSORS, check_compression, check_tensor_name};
 
 /// Dimensions of a tensor; NumPy and torch stop at 64.
 const MAX_DIMENSIONS: usize = 64;
@@ -189,6 +189,16 @@ fn normal_form(rank: Rank, mut spec: TensorSpec, world_size: u32) -> Result<Tens
     if spec.sharded && spec.collective != Collective::AllReduce {
         return Err(format!("tensor '{name}': only an all_reduce can be sharded: {spec}"));
     }
+    if !spec.compression.is_empty() {
+        check_compression(&spec.compression).map_err(|why| format!("tensor '{name}': {why}"))?;
+        let is_sum = spec.collective == Collective::AllReduce && spec.op == ReduceOp::Sum;
+        if !is_sum || !spec.dtype.is_float() || spec.sharded {
+            return Err(format!(
+                "tensor '{name}': only floats that an all_reduce sums can be compressed, and none \
+                 that device groups reduce first: {spec}"
+            ));
+        }
+    }
     spec.rule = spec.rule.filter(|_| updates);
     if !updates {
         spec.staleness = Staleness::SYNCHRONOUS;
@@ -225,6 +235,7 @@ fn conflict(entry: &Entry, rank: Rank, spec: &TensorSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::MAX_CODEC_BYTES;
     use crate::registry::tests::spec;
     use sumpter_types::{Dtype, Rule};
 
@@ -299,6 +310,47 @@ mod tests {
             ) && text.contains("put it there on all ranks or none"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn ranks_that_compress_a_tensor_differently_are_shown_both_codecs() {
+        let mut table = TensorTable::default();
+        let by = |codec: &str| TensorSpec { compression: codec.to_owned(), ..spec("g", &[4]) };
+        let declared = table.declare(Rank(0), by("topk:k=0.01"), 2);
+        assert_eq!(declared, Declared::New(TensorId(0), by("topk:k=0.01")));
+        assert_eq!(table.declare(Rank(1), by("topk:k=0.01"), 2), Declared::Known);
+        for other in ["int8", ""] {
+            let mut table = TensorTable::default();
+            table.declare(Rank(0), by("topk:k=0.01"), 2);
+            let Declared::Conflict { message, .. } = table.declare(Rank(1), by(other), 2) else {
+                panic!("they agree")
+            };
+            let own = if other.is_empty() { ";" } else { " compressed by int8;" };
+            let both = format!(
+                "rank 0 declared shape [4] float32 all_reduce sum compressed by topk:k=0.01, rank \
+                 1 declared shape [4] float32 all_reduce sum{own}"
+            );
+            assert!(message.contains(&both), "{message}");
+        }
+    }
+
+    #[test]
+    fn only_sums_of_floats_by_an_all_reduce_are_compressed() {
+        let fits = TensorSpec { compression: "int8".to_owned(), ..spec("g", &[4]) };
+        for wrong in [
+            TensorSpec { dtype: Dtype::I32, ..fits.clone() },
+            TensorSpec { op: ReduceOp::Max, ..fits.clone() },
+            TensorSpec { collective: Collective::ReduceScatter, ..fits.clone() },
+            TensorSpec { collective: Collective::Broadcast, ..fits.clone() },
+            TensorSpec { sharded: true, ..fits.clone() },
+        ] {
+            let text = refusal(TensorTable::default().declare(Rank(0), wrong, 2));
+            assert!(text.contains("'g': only floats that an all_reduce sums"), "{text}");
+            assert!(text.contains("compressed by int8"), "{text}");
+        }
+        let long = TensorSpec { compression: "x".repeat(MAX_CODEC_BYTES + 1), ..fits };
+        let text = refusal(TensorTable::default().declare(Rank(0), long, 2));
+        assert!(text.contains("'g': a codec with its arguments has 257 bytes"), "{text}");
     }
 
     #[test]

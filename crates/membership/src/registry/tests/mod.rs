@@ -43,6 +43,7 @@ pub(crate) fn spec(name: &str, shape: &[u64]) -> TensorSpec {
         rule: None,
         staleness: Staleness::default(),
         sharded: false,
+        compression: String::new(),
     }
 }
 

@@ -217,6 +217,7 @@ pub(super) fn request(index: usize, update: Option<Update>) -> Request {
         supply: Supply::Whole,
         call: None,
         update,
+        rescale: 1.0,
     }
 }
 
