@@ -21,8 +21,8 @@
 //! A profile may have a [`Codec`] ([`Profile::coded`]): gradients travel as so many bytes, and
 //! encoding and decoding take the cores' time.
 //!
-//! Not modelled: latency of partitions, loss, processor time other than additions and codecs, workers that
-//! compute at different speeds.
+//! Not modelled: latency of partitions, loss, processor time other than additions and codecs,
+//! workers that compute at different speeds.
 //!
 //! ```
 //! use sumpter_plan::Architecture;
